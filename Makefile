@@ -1,0 +1,62 @@
+# Everything that a user or CI calls. `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.made-of-requirements
+RINGSIDE := PYTHONPATH=workflow/scripts $(BIN)/python -m
+
+export SNAKEMAKE_PROFILE := $(CURDIR)/profiles/local
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help figures test dry-run lint format lock repeat unlock bench-overhead
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
+
+figures: $(STAMP)  ## install what is missing, run what is missing, make figures and tables of the configured study
+	@$(RINGSIDE) plan.unlock --if-stale
+	@$(BIN)/snakemake figures $(ARGS)
+
+test: $(STAMP)  ## run all tests (they build the environments that they need, once)
+	@$(BIN)/python -m pytest $(ARGS)
+
+dry-run: $(STAMP)  ## plan every shipped study with every profile; nothing runs
+	@$(BIN)/python tests/checks/dry_run.py
+
+lint: $(STAMP)  ## check style, types and rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/snakefmt --check Snakefile rules
+	@$(BIN)/mypy workflow/scripts
+	@for adapter in workflow/scripts/runs/frameworks/*/adapter.py; do $(BIN)/mypy --no-error-summary $$adapter || exit 1; done
+	@$(BIN)/python tests/checks/snakemake_lint.py
+
+format: $(STAMP)  ## rewrite code and rules in the project's style
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+	@$(BIN)/snakefmt Snakefile rules
+
+lock: $(STAMP)  ## make all locks again (requirements.txt, containers/*/requirements.*.txt)
+	@$(RINGSIDE) environments.lock $(ARGS)
+
+repeat: $(STAMP)  ## repeat runs: make repeat RUNS=<pattern or status>; old attempts are kept
+	@$(RINGSIDE) runs.repeat --runs '$(RUNS)'
+	@$(MAKE) --no-print-directory figures
+
+unlock: $(STAMP)  ## remove the lock of a Snakemake that was killed
+	@$(RINGSIDE) plan.unlock
+
+bench-overhead: $(STAMP)  ## what the workflow itself costs: against bare loops, and dry-runs of large designs
+	@$(BIN)/python tests/bench/overhead.py $(ARGS)
+
+$(STAMP): requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit("make: Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; say make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@echo "make: installing the controller's environment into $(VENV)"
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { echo "make: $(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.txt
+	@echo 'export SNAKEMAKE_PROFILE="$(CURDIR)/profiles/local"' >> $(BIN)/activate
+	@$(BIN)/python -c 'import sysconfig; open(sysconfig.get_path("purelib") + "/ringside.pth", "w").write("$(CURDIR)/workflow/scripts\n")'
+	@touch $@

@@ -1,0 +1,36 @@
+"""Ringside: a comparative study of distributed training, from install to paper figures.
+
+    plan -> environments -> datasets -> runs -> records -> analysis -> figures
+
+config/config.yaml says which study and which site; rules/ has one file per stage, in the order in which data flows.
+"""
+
+
+configfile: "config/config.yaml"
+
+
+include: "rules/common.smk"
+include: "rules/plan.smk"
+
+
+if CAMPAIGN.mode == "campaign":
+
+    include: "rules/environments.smk"
+    include: "rules/datasets.smk"
+    include: "rules/runs.smk"
+
+
+if CAMPAIGN.mode != "published":
+
+    include: "rules/records.smk"
+
+
+include: "rules/analysis.smk"
+include: "rules/figures.smk"
+
+
+rule all:
+    """The study, whole: what `snakemake` without a target makes."""
+    default_target: True
+    input:
+        rules.figures.input,

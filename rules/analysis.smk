@@ -1,0 +1,71 @@
+# Analysis: the tables of a study, made from its runs alone.
+#   in:  RUNS_CSV
+#   out: RESULTS/tables/<table>.csv, .md and .tex, and both models of the regression as CSV
+
+TABLES = ["cells", "speedup", "missing"]
+TABLE_CODE = [f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "conditions", "intervals", "tables"]] + [
+    f"{SCRIPTS}/common/tables.py"
+]
+
+
+rule tables:
+    """All tables of the study."""
+    input:
+        REQUIRED_RECORDS,
+        tables=expand(
+            f"{RESULTS}/tables/{{table}}.{{suffix}}", table=[*TABLES, "regression"], suffix=["csv", "md", "tex"]
+        ),
+
+
+rule table:
+    """Make one table from the runs."""
+    input:
+        runs=RUNS_CSV,
+        script=f"{SCRIPTS}/analysis/{{table}}.py",
+        code=TABLE_CODE,
+    output:
+        csv=f"{RESULTS}/tables/{{table}}.csv",
+        markdown=f"{RESULTS}/tables/{{table}}.md",
+        latex=f"{RESULTS}/tables/{{table}}.tex",
+    log:
+        f"{RESULTS}/logs/tables/{{table}}.log",
+    wildcard_constraints:
+        table="|".join(TABLES),
+    resources:
+        machine=1,
+    params:
+        stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
+    shell:
+        """
+        python -m analysis.{wildcards.table} \
+            --runs {input.runs:q} \
+            --out {params.stem:q} \
+            2>&1 | tee {log:q}
+        """
+
+
+rule regression:
+    """Fit the linear and the quadratic model of epoch time."""
+    input:
+        runs=RUNS_CSV,
+        script=f"{SCRIPTS}/analysis/regression.py",
+        code=TABLE_CODE,
+    output:
+        csv=f"{RESULTS}/tables/regression.csv",
+        markdown=f"{RESULTS}/tables/regression.md",
+        latex=f"{RESULTS}/tables/regression.tex",
+        linear=f"{RESULTS}/tables/regression_linear.csv",
+        quadratic=f"{RESULTS}/tables/regression_quadratic.csv",
+    log:
+        f"{RESULTS}/logs/tables/regression.log",
+    resources:
+        machine=1,
+    params:
+        stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
+    shell:
+        """
+        python -m analysis.regression \
+            --runs {input.runs:q} \
+            --out {params.stem:q} \
+            2>&1 | tee {log:q}
+        """

@@ -1,0 +1,60 @@
+# What all stages share: the campaign that the configuration names, and the names that rules use.
+
+import os
+import sys
+from pathlib import Path
+
+SCRIPTS = "workflow/scripts"
+sys.path.insert(0, f"{workflow.basedir}/{SCRIPTS}")
+os.environ["PYTHONPATH"] = f"{workflow.basedir}/{SCRIPTS}"
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+from common.errors import InputError
+from plan.campaign import load_campaign, take_over
+from runs.progress import SESSION_VARIABLE, new_session
+
+try:
+    if workflow.is_main_process and not workflow.dryrun and "--unlock" not in sys.argv:
+        take_over(Path(".snakemake"))
+    CAMPAIGN = load_campaign(config)
+except InputError as error:
+    # A traceback would bury the one line that a person needs.
+    print(f"ringside: {error}", file=sys.stderr)
+    sys.exit(2)
+
+STUDY = CAMPAIGN.study.name
+SITE = CAMPAIGN.site.name
+RESULTS = str(CAMPAIGN.results)
+CACHE = str(CAMPAIGN.site.cache)
+RUNS_CSV = str(CAMPAIGN.runs_csv)
+EPOCHS_CSV = str(CAMPAIGN.epochs_csv)
+
+# What figures and tables need although they are not made from it: a record that was removed is made again.
+REQUIRED_RECORDS = list(CAMPAIGN.records.values()) if CAMPAIGN.mode == "campaign" else []
+
+os.environ.setdefault(SESSION_VARIABLE, new_session())
+
+# A run takes all of the machine, everything else at least 1: nothing that loads it stands beside a run.
+workflow.register_resource("machine", 100)
+
+
+wildcard_constraints:
+    run_id=r"[^/]+",
+    key=r"[0-9a-f]{12}",
+
+
+# What Snakemake says around every job would bury the lines that say how far the campaign is.
+from snakemake.logging import logger
+from snakemake_interface_logger_plugins.common import LogEvent
+
+logger.addFilter(
+    lambda record: (
+        getattr(record, "event", None) not in (LogEvent.JOB_FINISHED, LogEvent.PROGRESS)
+        and not str(record.msg).startswith(("Select jobs to execute", "Execute "))
+    )
+)
+
+
+onstart:
+    CAMPAIGN.bind()
+    print(CAMPAIGN.outlook(), flush=True)

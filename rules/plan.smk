@@ -1,0 +1,27 @@
+# Plan: study + site -> the design.
+#   in:  config/studies/<study>.yaml, config/sites/<site>.yaml
+#   out: results/<study>/design.csv, one row per run (config/schemas/design.schema.yaml)
+
+
+rule plan:
+    """Write the design: every run of the study, in randomized order, before anything runs."""
+    input:
+        study=f"config/studies/{STUDY}.yaml",
+        site=f"config/sites/{SITE}.yaml",
+    output:
+        design=f"{RESULTS}/design.csv",
+    log:
+        f"{RESULTS}/logs/plan.log",
+    resources:
+        machine=1,
+    params:
+        study=STUDY,
+        site=SITE,
+    shell:
+        """
+        python -m plan.design \
+            --study {params.study:q} \
+            --site {params.site:q} \
+            --out {output.design:q} \
+            2>&1 | tee {log:q}
+        """

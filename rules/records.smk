@@ -1,0 +1,30 @@
+# Records: record.json and epochs.csv of every run -> two tidy tables.
+#   in:  the records of the campaign; with records=available those that are there
+#   out: results/<study>/runs.csv and epochs.csv (config/schemas/runs.schema.yaml, epochs.schema.yaml)
+
+
+rule records:
+    """Aggregate the records into runs.csv and epochs.csv, one row per run whether or not it succeeded."""
+    input:
+        design=f"{RESULTS}/design.csv",
+        script=f"{SCRIPTS}/records/aggregate.py",
+        records=REQUIRED_RECORDS or CAMPAIGN.available(),
+    output:
+        runs=f"{RESULTS}/runs.csv",
+        epochs=f"{RESULTS}/epochs.csv",
+    log:
+        f"{RESULTS}/logs/records.log",
+    resources:
+        machine=1,
+    params:
+        study=STUDY,
+        site=SITE,
+    shell:
+        """
+        python -m records.aggregate \
+            --study {params.study:q} \
+            --site {params.site:q} \
+            --runs {output.runs:q} \
+            --epochs {output.epochs:q} \
+            2>&1 | tee {log:q}
+        """

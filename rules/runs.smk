@@ -1,0 +1,34 @@
+# Runs: the design's rows -> one record each, whatever becomes of the training.
+#   in:  an environment, a prepared data set (both ancient: what must cause a new measurement is in the path)
+#   out: results/<study>/runs/<run_id>/<key>/record.json (config/schemas/record.schema.yaml); attempts lie beside it
+
+
+rule runs:
+    """Train every run of the design that has no record yet."""
+    input:
+        list(CAMPAIGN.records.values()),
+
+
+rule run:
+    """Train one run, alone on the machine, and write its record."""
+    input:
+        environment=lambda wildcards: ancient(CAMPAIGN.environment_of(wildcards.run_id)),
+        dataset=lambda wildcards: ancient(CAMPAIGN.dataset_of(wildcards.run_id)),
+    output:
+        record=f"{RESULTS}/runs/{{run_id}}/{{key}}/record.json",
+    priority: lambda wildcards: CAMPAIGN.priorities[wildcards.run_id]
+    resources:
+        machine=100,
+    params:
+        study=STUDY,
+        site=SITE,
+        results=RESULTS,
+    shell:
+        """
+        python -m runs.supervise \
+            --study {params.study:q} \
+            --site {params.site:q} \
+            --run-id {wildcards.run_id:q} \
+            --key {wildcards.key:q} \
+            --results {params.results:q}
+        """

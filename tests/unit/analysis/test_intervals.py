@@ -1,0 +1,80 @@
+"""Intervals against scipy, published numbers and simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis import intervals
+
+
+def test_the_mean_of_a_worked_example():
+    # 5, 6, 7: mean 6, s = 1, t(2; 0.975) = 4.302653 (any table of Student's t)
+    estimate = intervals.mean([5, 6, 7])
+    assert estimate.value == 6
+    assert estimate.high == pytest.approx(6 + 4.302653 / math.sqrt(3), rel=1e-6)
+    assert estimate.n == 3
+    assert estimate.cv == pytest.approx(1 / 6)
+
+
+def test_the_interval_of_the_mean_is_that_of_scipy():
+    x = np.random.default_rng(1).normal(10, 2, 7)
+    low, high = stats.t.interval(0.95, 6, loc=x.mean(), scale=stats.sem(x))
+    estimate = intervals.mean(x)
+    assert (estimate.low, estimate.high) == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize("summary", [intervals.mean, intervals.harmonic_mean])
+def test_one_value_has_no_interval_and_none_has_no_mean(summary):
+    assert summary([4.0]).value == 4
+    assert math.isnan(summary([4.0]).low)
+    assert math.isnan(summary([]).value)
+    assert summary([4.0, math.nan]).n == 1
+
+
+def test_an_interval_is_cut_at_what_the_quantity_can_be():
+    estimate = intervals.mean([0.9, 1.0, 0.98], minimum=0, maximum=1)
+    assert estimate.high == 1
+    assert estimate.low > 0
+
+
+def test_the_harmonic_mean_is_work_over_time():
+    times = np.array([2.0, 2.5, 4.0])
+    rates = 100 / times
+    estimate, time = intervals.harmonic_mean(rates), intervals.mean(times)
+    assert estimate.value == pytest.approx(stats.hmean(rates))
+    assert (estimate.low, estimate.high) == pytest.approx((100 / time.high, 100 / time.low) if time.low > 0 else None)
+
+
+def test_a_harmonic_mean_without_a_bound_has_no_interval():
+    assert math.isnan(intervals.harmonic_mean([1.0, 100.0]).high)
+
+
+def test_the_ratio_of_means_agrees_with_welch_on_the_log_scale():
+    x, y = [10.0, 11.0, 12.0], [5.0, 5.1, 5.6, 5.3]
+    v1, v2 = (np.var(g, ddof=1) / (len(g) * np.mean(g) ** 2) for g in (x, y))
+    df = (v1 + v2) ** 2 / (v1**2 / 2 + v2**2 / 3)
+    half = stats.t.ppf(0.975, df) * math.sqrt(v1 + v2)
+    estimate = intervals.ratio(x, y)
+    assert estimate.value == pytest.approx(np.mean(x) / np.mean(y))
+    assert math.log(estimate.high / estimate.value) == pytest.approx(half)
+    assert math.log(estimate.value / estimate.low) == pytest.approx(half)
+
+
+def test_the_ratio_of_small_groups_without_noise_is_exact_and_of_one_value_has_no_interval():
+    assert intervals.ratio([2, 2], [1, 1]) == intervals.Estimate(2, 2, 2, 2)
+    assert math.isnan(intervals.ratio([2, 2], [1]).low)
+
+
+@pytest.mark.parametrize(("n", "spread"), [((3, 3), (0.03, 0.03)), ((3, 5), (0.02, 0.08)), ((10, 10), (0.1, 0.05))])
+def test_the_interval_of_a_ratio_covers_the_truth_as_often_as_it_says(n, spread):
+    rng = np.random.default_rng(20261120)
+    truth, trials = 1.7, 4000
+    covered = 0
+    for _ in range(trials):
+        x = truth * (1 + spread[0] * rng.standard_normal(n[0]))
+        y = 1 + spread[1] * rng.standard_normal(n[1])
+        estimate = intervals.ratio(x, y)
+        covered += estimate.low <= truth <= estimate.high
+    assert 0.935 <= covered / trials <= 0.985

@@ -1,0 +1,122 @@
+"""The writer of tables, and the programs as a person calls them."""
+
+import re
+
+import pandas as pd
+import pytest
+
+from analysis import cells, missing, regression, speedup, tables
+from analysis.intervals import Estimate
+from common.errors import exit_status
+from synthetic import campaign, write_frames
+
+PROGRAMS = {"cells": cells, "missing": missing, "regression": regression, "speedup": speedup}
+SPECIAL = r"50 % of a_b & {c} ~ #1 \ $x^2$ <1 × ²"
+
+
+def balanced(text):
+    """Braces close, environments nest and every row of a tabular has as many cells as it has columns."""
+    depth = 0
+    for character in re.sub(r"\\[{}\\]", "", text):
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        assert depth >= 0
+    assert depth == 0
+    open_environments = []
+    for kind, name in re.findall(r"\\(begin|end)\{(\w+\*?)\}", text):
+        if kind == "begin":
+            open_environments.append(name)
+        else:
+            assert open_environments.pop() == name
+    assert open_environments == []
+    columns = len(re.search(r"@\{\}([lr]+)@\{\}", text).group(1))
+    rows = [line for line in text.splitlines() if line.endswith(r" \\")]
+    assert rows
+    assert {len(re.findall(r"(?<!\\)&", row)) + 1 for row in rows} == {columns}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.62, "0.620"),
+        (0.9996, "1.00"),
+        (1234.5, "1234"),
+        (-0.004321, "−0.00432"),
+        (12.34, "12.3"),
+        (7.1e-6, "7.10e−06"),
+        (0, "0"),
+        (float("nan"), "–"),
+        (None, "–"),
+    ],
+)
+def test_numbers_are_rounded_for_people(value, text):
+    assert tables.number(value) == text
+
+
+def test_an_interval_has_the_decimals_of_its_value():
+    assert tables.interval(Estimate(0.6204, 0.60911, 1.2)) == "0.620 [0.609, 1.200]"
+    assert tables.interval(Estimate(0.6204)) == "0.620"
+
+
+def test_p_values_do_not_claim_too_much():
+    assert [tables.p_value(p) for p in (1e-30, 0.04567, float("nan"))] == ["<0.001", "0.046", "–"]
+
+
+def test_latex_special_characters_are_written_out():
+    text = tables.latex_text(SPECIAL)
+    assert (
+        re.search(r"(?<!\\)[%&#_~^]", text.replace(r"\textasciitilde{}", "").replace(r"\textasciicircum{}", "")) is None
+    )
+    assert tables.latex_text("a_b & 5 %") == r"a\_b \& 5 \%"
+
+
+@pytest.mark.parametrize("rows", [3, 100])
+def test_a_table_of_any_length_is_balanced_latex_and_whole_markdown(rows):
+    shown = pd.DataFrame({"local batch size": ["1"] * rows, "what|is": [SPECIAL] * rows})
+    table = tables.Table("Title & more", shown, shown, notes=["100 %"], words=["what|is"])
+    text = tables.latex(table, "tab:x")
+    balanced(text)
+    assert ("longtable" in text) == (rows > tables.PAGE_ROWS)
+    lines = [line for line in tables.markdown(table).splitlines() if line.startswith("|")]
+    assert len(lines) == rows + 2
+    assert len({len(line) for line in lines}) == 1
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {3}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_program_writes_csv_markdown_and_balanced_latex(name, csv, tmp_path):
+    PROGRAMS[name].main(["--runs", str(csv[0]), "--out", str(tmp_path / name)])
+    assert len(pd.read_csv(tmp_path / f"{name}.csv")) > 0
+    assert (tmp_path / f"{name}.md").read_text().startswith("**")
+    balanced((tmp_path / f"{name}.tex").read_text())
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_program_gives_the_same_bytes_twice(name, csv, tmp_path):
+    for folder in ("a", "b"):
+        PROGRAMS[name].main(["--runs", str(csv[0]), "--out", str(tmp_path / folder / name)])
+    for file in (tmp_path / "a").iterdir():
+        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("case", ["no successful run", "one run", "one replicate"])
+def test_each_program_copes_with_little(name, case, tmp_path):
+    runs, epochs = campaign(replicates=1)
+    if case == "one run":
+        runs = runs[:1]
+    if case == "no successful run":
+        runs = runs.assign(status="missing", reason="not run", epoch_time_s=None)
+    runs_csv, _ = write_frames(tmp_path, runs, epochs)
+    PROGRAMS[name].main(["--runs", str(runs_csv), "--out", str(tmp_path / "tables" / name)])
+    assert (tmp_path / "tables" / f"{name}.md").exists()
+    assert "nan" not in (tmp_path / "tables" / f"{name}.md").read_text()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_broken_csv_gives_one_line_and_status_2(name, tmp_path, capsys):
+    (tmp_path / "runs.csv").write_text("run_id,statis\nx,ok\n")
+    argv = ["--runs", str(tmp_path / "runs.csv"), "--out", str(tmp_path / name)]
+    assert exit_status(lambda: PROGRAMS[name].main(argv)) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "unknown column 'statis'; did you mean 'status'?" in said

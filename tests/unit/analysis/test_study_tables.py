@@ -1,0 +1,113 @@
+"""Given a campaign with known effects, the tables of cells, speed-up and missing runs say them."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis import cells, missing, speedup
+from synthetic import FAILURES, SECONDS, epoch_time
+
+DDP_64_2 = "pytorch-ddp.small-cnn.digits.b64.n2.s1"
+
+
+def test_a_row_per_cell_with_the_numbers_of_scipy(runs):
+    data = cells.summarize(runs)
+    assert len(data) == runs["cell"].nunique() == 38
+    x = runs.loc[runs["cell"] == DDP_64_2, "epoch_time_s"]
+    row = data.set_index("cell").loc[DDP_64_2]
+    low, high = stats.t.interval(0.95, 2, loc=x.mean(), scale=stats.sem(x))
+    assert (row["epoch_time_s_mean"], row["epoch_time_s_low"], row["epoch_time_s_high"]) == pytest.approx(
+        (x.mean(), low, high)
+    )
+    assert row["epoch_time_s_cv"] == pytest.approx(x.std() / x.mean())
+    assert row["throughput_samples_s_mean"] == pytest.approx(stats.hmean(1536 / x))
+
+
+def test_without_noise_the_means_are_the_true_times(read):
+    data = cells.summarize(read(noise=0.0))
+    truth = [epoch_time(c.framework, c.batch_size, c.nodes, c.sync_every) for c in data.itertuples()]
+    measured = data["n"] > 0
+    assert np.allclose(data["epoch_time_s_mean"][measured], np.array(truth)[measured])
+
+
+def test_failed_runs_are_counted_not_averaged(runs):
+    runs.loc[runs["status"] == "failed", "epoch_time_s"] = 99.0
+    data = cells.summarize(runs).set_index("cell")
+    row = data.loc["horovod-tensorflow.small-cnn.digits.b16.n2.s1"]
+    assert (row["n"], row["unsuccessful"]) == (2, 1)
+    assert row["epoch_time_s_mean"] < 1
+    assert data.loc["pytorch-ddp.small-cnn.digits.b32.n2.s4", "n"] == 0
+    assert "2 of 3" in set(cells.table(runs).shown["n"])
+    assert "Missing cells: pytorch-ddp.small-cnn.digits.b32.n2.s4." in " ".join(cells.table(runs).notes)
+
+
+def test_the_table_lists_the_factors_that_vary_and_names_the_others(runs):
+    table = cells.table(runs)
+    assert list(table.shown)[:4] == ["framework", "local batch size", "nodes", "batches per exchange"]
+    assert "model small-cnn, data set digits" in " ".join(table.notes)
+    assert list(dict.fromkeys(table.shown["framework"]))[:2] == ["pytorch-single", "tensorflow-single"]
+
+
+def test_speedup_is_relative_to_the_undistributed_base_at_the_same_levels(runs):
+    data = speedup.compare(runs).set_index("cell")
+    row = data.loc[DDP_64_2]
+    base = runs.loc[runs["cell"] == "pytorch-single.small-cnn.digits.b64.n1.s1", "epoch_time_s"]
+    own = runs.loc[runs["cell"] == DDP_64_2, "epoch_time_s"]
+    assert row["base_cell"] == "pytorch-single.small-cnn.digits.b64.n1.s1"
+    assert row["base_epoch_time_s"] == pytest.approx(base.mean())
+    assert row["speedup"] == pytest.approx(base.mean() / own.mean())
+    assert row["efficiency"] == pytest.approx(row["speedup"] / 2)
+    assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
+
+
+def test_a_base_that_does_not_vary_a_factor_serves_all_its_levels(runs):
+    data = speedup.compare(runs).set_index("cell")
+    base = data.loc["horovod-pytorch.small-cnn.digits.b32.n2.s4", "base_cell"]
+    assert base == "pytorch-single.small-cnn.digits.b32.n1.s1"
+
+
+def test_a_base_is_its_own_base_without_an_interval(runs):
+    row = speedup.compare(runs).set_index("cell").loc["tensorflow-single.small-cnn.digits.b16.n1.s1"]
+    assert row["speedup"] == 1
+    assert math.isnan(row["speedup_low"])
+
+
+def test_without_the_undistributed_base_a_framework_is_its_own(runs):
+    alone = runs[runs["framework"] == "pytorch-ddp"]
+    data = speedup.compare(alone).set_index("cell")
+    assert data.loc[DDP_64_2, "base_cell"] == "pytorch-ddp.small-cnn.digits.b64.n1.s1"
+
+
+def test_a_cell_without_any_successful_base_is_named_not_compared(runs):
+    at_one = (runs["batch_size"] == 64) & (runs["nodes"] == 1)
+    runs.loc[at_one, ["status", "epoch_time_s"]] = ["failed", None]
+    table = speedup.table(runs)
+    assert table.data.set_index("cell").loc[DDP_64_2, ["base_cell", "speedup"]].isna().all()
+    assert f"{DDP_64_2}" in next(note for note in table.notes if note.startswith("Without a successful base"))
+
+
+def test_the_note_says_base_placement_batch_scope_and_timing_scope(runs):
+    notes = " ".join(speedup.table(runs).notes)
+    for said in ("Placement: emulated", "Batch scope: local", "Timing scope: the slowest of all ranks", "95 %"):
+        assert said in notes
+
+
+def test_noise_free_speedup_is_the_ratio_of_the_true_times(read):
+    data = speedup.compare(read(noise=0.0, failures={})).set_index("cell")
+    truth = epoch_time("pytorch-single", 64, 1, 1) / epoch_time("pytorch-ddp", 64, 2, 1)
+    assert data.loc[DDP_64_2, "speedup"] == pytest.approx(truth)
+    assert SECONDS["pytorch-single"] < SECONDS["pytorch-ddp"]
+
+
+def test_missing_runs_are_listed_with_the_reason_in_one_line(runs):
+    runs.loc[runs["status"] == "failed", "reason"] = "Traceback:\n  line 2"
+    table = missing.table(runs)
+    assert set(table.data["run_id"]) == set(FAILURES)
+    assert "Traceback: line 2" in set(table.data["reason"])
+    assert table.notes == ["4 of 114 runs did not succeed: 1 failed, 1 invalid, 1 missing, 1 timeout."]
+
+
+def test_a_campaign_without_failures_says_so(read):
+    assert missing.table(read(failures={})).notes == ["Every run succeeded."]

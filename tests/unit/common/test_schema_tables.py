@@ -1,0 +1,161 @@
+"""CSV tables: what is written is read back, and a broken file gives one line that says where."""
+
+import math
+import time
+
+import jsonschema
+import pandas as pd
+import pytest
+
+from common import tables
+from common.errors import InputError
+from common.schemas import schema
+from common.tables import read_table, write_table
+from synthetic import campaign, write_campaign
+
+UNDERSTOOD = {"type", "enum", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "description"}
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return campaign()[0]
+
+
+def broken(tmp_path, runs, old, new):
+    path = tmp_path / "runs.csv"
+    write_table(runs, "runs", path)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(InputError) as caught:
+        read_table(path, "runs")
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "runs.csv" in message
+    return message
+
+
+def test_what_is_written_is_read_back_with_all_digits(tmp_path, runs):
+    path = tmp_path / "runs.csv"
+    runs.loc[0, "epoch_time_s"] = 0.1 + 0.2
+    runs.loc[1, "reason"] = 'said "no", twice,\nand NA'
+    write_table(runs, "runs", path)
+    back = read_table(path, "runs")
+    assert list(back) == list(schema("runs")["properties"])
+    assert back["epoch_time_s"][0] == 0.1 + 0.2
+    assert back["reason"][1] == 'said "no", twice,\nand NA'
+    for name in runs:
+        expected = [None if pd.isna(x) else x for x in runs[name]]
+        assert [None if pd.isna(x) else x for x in back[name]] == expected, name
+
+
+def test_types_are_those_of_the_schema_and_an_empty_field_is_missing(tmp_path, runs):
+    write_table(runs, "runs", tmp_path / "runs.csv")
+    back = read_table(tmp_path / "runs.csv", "runs")
+    assert str(back["framework"].dtype) == "str"
+    assert str(back["attempt"].dtype) == "Int64"
+    assert str(back["epoch_time_s"].dtype) == "float64"
+    assert str(back["oversubscribed"].dtype) == "boolean"
+    assert (
+        back.loc[back["status"] != "ok", ["attempt", "epoch_time_s", "oversubscribed", "hosts"]].isna().all(axis=None)
+    )
+
+
+def test_writing_twice_gives_the_same_bytes_in_the_order_of_the_schema(tmp_path, runs):
+    write_table(runs, "runs", tmp_path / "a.csv")
+    write_table(runs[list(reversed(runs.columns))], "runs", tmp_path / "b.csv")
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
+def test_a_table_without_rows_keeps_its_columns_and_types(tmp_path, runs):
+    write_table(runs.iloc[:0], "runs", tmp_path / "runs.csv")
+    back = read_table(tmp_path / "runs.csv", "runs")
+    assert len(back) == 0
+    assert str(back["nodes"].dtype) == "Int64"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("run_id,study", "run_id,studdy", "line 1: unknown column 'studdy'; did you mean 'study'?"),
+        ("run_id,study", "run_id,run_id", "line 1: column 'run_id' stands twice"),
+        (".r1,quickstart", ".r1,quickstart,more", "line 2: "),
+        ("digits,16,1,", "digits,16.5,1,", "line 2: batch_size: '16.5' is not a whole number at least 1"),
+        ("digits,16,1,", "digits,0,1,", "line 2: batch_size: '0' is not a whole number at least 1"),
+        ("digits,16,1,", "digits,,1,", "line 2: batch_size: an empty field is not a whole number at least 1"),
+        (",ok,", ",fine,", "line 2: status: 'fine' is not one of ok, failed, timeout, missing, invalid"),
+        (",local,custom", ",lokal,custom", "line 2: batch_scope: 'lokal' is not one of local, global"),
+        (",False,", ",maybe,", ""),
+    ],
+)
+def test_a_broken_file_is_refused_in_one_line(tmp_path, runs, old, new, expected):
+    if old == ",False,":
+        old, expected = ",false,", "oversubscribed: 'maybe' is not true or false"
+    assert expected in broken(tmp_path, runs, old, new)
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "1e999", "0x10", "1_000", " 1", "-1", "0", "fast"])
+def test_a_time_is_a_positive_finite_number(tmp_path, runs, text):
+    value = repr(float(runs["epoch_time_s"][0]))
+    assert f"epoch_time_s: {text!r} is not a number more than 0" in broken(tmp_path, runs, f",{value},", f",{text},")
+
+
+def test_a_required_column_may_not_be_absent(tmp_path, runs):
+    with pytest.raises(InputError, match="column 'status' is missing"):
+        write_table(runs.drop(columns="status"), "runs", tmp_path / "runs.csv")
+    assert not (tmp_path / "runs.csv").exists()
+
+
+def test_a_bad_frame_leaves_the_old_file(tmp_path, runs):
+    path = tmp_path / "runs.csv"
+    write_table(runs, "runs", path)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="line 2: epoch_time_s"):
+        write_table(runs.assign(epoch_time_s=-1.0), "runs", path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["runs.csv"]
+
+
+def test_an_absent_file_and_one_that_is_not_text_give_one_line(tmp_path):
+    with pytest.raises(InputError, match=r"runs\.csv: no such file"):
+        read_table(tmp_path / "runs.csv", "runs")
+    (tmp_path / "runs.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read as CSV"):
+        read_table(tmp_path / "runs.csv", "runs")
+    (tmp_path / "runs.csv").write_text("")
+    with pytest.raises(InputError, match="column 'run_id' is missing"):
+        read_table(tmp_path / "runs.csv", "runs")
+
+
+@pytest.mark.parametrize("name", ["runs", "epochs", "design"])
+def test_every_rule_of_the_table_schemas_is_understood(name):
+    for column, rules in schema(name)["properties"].items():
+        assert set(rules) <= UNDERSTOOD, column
+
+
+@pytest.mark.parametrize("text", ["1", "0", "-3", "2.5", "1e3", "true", "ok", "abcdef012345", "local", ""])
+def test_fields_are_judged_as_jsonschema_judges_them(text):
+    for column, rules in schema("runs")["properties"].items():
+        kind = tables._kind_of(rules)
+        judged = tables._allowed(text, rules, kind)
+        try:
+            value = {"integer": int, "number": float, "boolean": {"true": True}.__getitem__, "string": str}[kind](text)
+        except (ValueError, KeyError):
+            assert not judged, column
+            continue
+        if not (kind == "number" and not math.isfinite(value)):
+            assert judged == jsonschema.Draft202012Validator(rules).is_valid(value), column
+
+
+def test_18000_runs_are_written_and_read_in_seconds(tmp_path, runs):
+    many = pd.concat([runs] * (18_000 // len(runs) + 1), ignore_index=True)[:18_000]
+    start = time.perf_counter()
+    write_table(many, "runs", tmp_path / "runs.csv")
+    assert len(read_table(tmp_path / "runs.csv", "runs")) == 18_000
+    assert time.perf_counter() - start < 20
+
+
+def test_the_synthetic_campaign_keeps_both_schemas(tmp_path):
+    runs_csv, epochs_csv = write_campaign(tmp_path)
+    assert len(read_table(runs_csv, "runs")) == 114
+    assert len(read_table(epochs_csv, "epochs")) == 110 * 6

@@ -1,0 +1,112 @@
+"""The design is a pure function of study and site; what one adds to it moves nothing else."""
+
+import csv
+import io
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.schemas import check_rows
+from plan.design import design, to_csv
+from plan.identity import cores_per_rank, run_key, spec
+from plan.study import Site, Study, load_site, load_study
+
+
+@pytest.fixture
+def quickstart() -> Study:
+    return load_study("quickstart")
+
+
+@pytest.fixture
+def local() -> Site:
+    return replace(load_site("local"), cores=2)
+
+
+def rows(study: Study, site: Site) -> dict[str, dict[str, str]]:
+    return {row["run_id"]: row for row in csv.DictReader(io.StringIO(to_csv(design(study, site))))}
+
+
+def test_quickstart_is_what_the_readme_says(quickstart: Study, local: Site) -> None:
+    runs = design(quickstart, local)
+    cells = Counter(run.cell for run in runs)
+    assert set(cells.values()) == {3}
+    assert Counter(run.levels["framework"] for run in runs) == {
+        "pytorch-single": 9, "tensorflow-single": 9, "pytorch-ddp": 24, "horovod-pytorch": 24,
+        "tensorflow-multiworker": 24, "horovod-tensorflow": 24,
+    }  # fmt: skip
+    assert {run.levels["batch_size"] for run in runs if run.levels["sync_every"] == 4} == {32}
+
+
+def test_rows_keep_their_schema(quickstart: Study, local: Site, tmp_path: Path) -> None:
+    numbers = {"replicate", "block", "seed", "batch_size", "nodes", "sync_every", "epochs", "warmup_epochs"}
+    floats = {"order_key", "learning_rate", "momentum"}
+    typed = [
+        {key: int(value) if key in numbers else float(value) if key in floats else value for key, value in row.items()}
+        for row in rows(quickstart, local).values()
+    ]
+    check_rows(typed, "design", tmp_path / "design.csv")
+
+
+def test_run_ids_are_made_of_levels(quickstart: Study, local: Site) -> None:
+    ids = {run.run_id for run in design(quickstart, local)}
+    assert "horovod-pytorch.small-cnn.digits.b64.n2.s1.r3" in ids
+    slower = replace(quickstart, factors={**quickstart.factors, "learning_rate": [0.01]})
+    assert "pytorch-ddp.small-cnn.digits.b64.n2.s1.learning_rate=0.01.r3" in {
+        run.run_id for run in design(slower, local)
+    }
+
+
+def test_a_replicate_or_a_level_more_changes_no_other_row(quickstart: Study, local: Site) -> None:
+    before = rows(quickstart, local)
+    more_replicates = rows(replace(quickstart, replicates=4), local)
+    assert {run_id: more_replicates[run_id] for run_id in before} == before
+    factors = {**quickstart.factors, "batch_size": [16, 32, 64, 48]}
+    more_levels = rows(replace(quickstart, factors=factors), local)
+    assert {run_id: more_levels[run_id] for run_id in before} == before
+
+
+def test_a_block_holds_every_cell_once_and_blocks_follow_each_other(quickstart: Study, local: Site) -> None:
+    runs = design(quickstart, local)
+    assert [run.block for run in runs] == sorted(run.block for run in runs)
+    for block in (1, 2, 3):
+        cells = [run.cell for run in runs if run.block == block]
+        assert len(cells) == len(set(cells)) == len(runs) / 3
+    orders = {tuple(run.cell for run in runs if run.block == block) for block in (1, 2, 3)}
+    assert len(orders) == 3, "each block has an order of its own"
+
+
+def test_seeds_are_common_to_all_cells_of_a_replicate(quickstart: Study, local: Site) -> None:
+    seeds = {(run.replicate, run.seed) for run in design(quickstart, local)}
+    assert len(seeds) == 3 and len({seed for _, seed in seeds}) == 3
+
+
+def test_the_study_seed_decides_order_and_seeds(quickstart: Study, local: Site) -> None:
+    other = design(replace(quickstart, seed=quickstart.seed + 1), local)
+    assert [run.run_id for run in other] != [run.run_id for run in design(quickstart, local)]
+
+
+def test_batch_scope_global_shares_the_batch_out(quickstart: Study, local: Site) -> None:
+    factors = {**quickstart.factors, "batch_scope": ["global"], "sync_every": [1]}
+    runs = design(replace(quickstart, factors=factors, exclude=quickstart.exclude[:1]), local)
+    two = next(run for run in runs if run.cell == "pytorch-ddp.small-cnn.digits.b32.n2.s1.batch_scope=global")
+    assert (two.geometry.local_batch, two.geometry.effective_batch, two.geometry.steps) == (16, 32, 48)
+
+
+def test_the_key_follows_what_is_measured_and_nothing_else(quickstart: Study, local: Site) -> None:
+    run = design(quickstart, local)[0]
+    key = run_key(quickstart, local, run)
+    assert len(key) == 12 and set(key) <= set("0123456789abcdef")
+    for change in ({"time_limit_s": 1.0}, {"cache": Path("/elsewhere")}, {"max_foreign_cpu_share": 0.5}, {"name": "x"}):
+        assert run_key(quickstart, replace(local, **change), run) == key  # type: ignore[arg-type]
+    for change in ({"cores": 8}, {"interface": "eth0"}, {"ranks_per_node": 2}, {"bandwidth_bytes_s": 1.25e8}):
+        assert run_key(quickstart, replace(local, **change), run) != key  # type: ignore[arg-type]
+    assert run_key(replace(quickstart, title="another"), local, run) == key
+    assert run_key(replace(quickstart, step_times=True), local, run) != key
+
+
+def test_cores_per_rank_is_the_same_in_all_cells(quickstart: Study, local: Site) -> None:
+    site = replace(local, cores=8, nodes=2, ranks_per_node=2)
+    assert cores_per_rank(site) == 2
+    assert {spec(quickstart, site, run)["cores_per_rank"] for run in design(quickstart, site)} == {2}

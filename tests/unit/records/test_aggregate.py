@@ -1,0 +1,137 @@
+"""Aggregation: every run of the design has a row; only current keys count; broken records are refused in one line."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import InputError
+from common.tables import read_table, write_table
+from plan.campaign import Campaign
+from plan.design import Run, design
+from plan.identity import digests, run_key
+from plan.study import load_site, load_study
+from records.aggregate import EPOCH_COLUMNS, aggregate, summary
+
+
+@pytest.fixture
+def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Campaign:
+    monkeypatch.chdir(tmp_path)
+    study = load_study("quickstart")
+    factors = study.factors | {
+        "framework": ["pytorch-single", "pytorch-ddp"],
+        "nodes": [1],
+        "batch_size": [32],
+        "sync_every": [1],
+    }
+    study = replace(study, factors=factors, exclude=(), replicates=2)
+    site = load_site("local")
+    return Campaign(study, site, "available", design(study, site), None)
+
+
+def folder_of(campaign: Campaign, run: Run) -> Path:
+    return campaign.results / "runs" / run.run_id / run_key(campaign.study, campaign.site, run)
+
+
+def record(campaign: Campaign, run: Run, times: list[float], **changes: Any) -> Path:
+    """Leave behind what the supervisor and the ranks would, with these epoch times (the first is warm-up)."""
+    folder = folder_of(campaign, run)
+    attempt = folder / "attempt-1"
+    attempt.mkdir(parents=True)
+    content = {
+        "run_id": run.run_id, "key": folder.name, "study": campaign.study.name, "site": "local", "session": "s", "attempt": 1,
+        "status": "ok", "reason": None, "started_at": "2026-01-01T00:00:00Z", "ended_at": "2026-01-01T00:00:09Z",
+        **digests(campaign.site, run), "placement": "emulated", "timing_scope": "ranks", "cores_per_rank": 1,
+        "oversubscribed": False, "wall_s": 9.0, "packages": {},
+        "measured": {"hosts": ["a"], "devices": ["cpu"], "transport": "gloo", "startup_s": 2.0, "import_s": 1.0,
+                     "first_step_s": 0.1, "memory_peak_bytes": 1000, "device_memory_peak_bytes": None, "energy_j": None,
+                     "foreign_cpu_share": 0.0, "steal_share": 0.0, "python_version": "3.11", "library_version": "torch 2"},
+        **changes,
+    }  # fmt: skip
+    rows = [
+        dict(
+            zip(
+                EPOCH_COLUMNS,
+                [i, "true" if i == 1 else "false", t, t, 0.01, 0.02, 0.05, 48, 48, 1536, 1 / i, 0.5, 2 / i, 0.4],
+                strict=True,
+            )
+        )
+        for i, t in enumerate(times, start=1)
+    ]
+    with open(attempt / "epochs.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, EPOCH_COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    (attempt / "record.json").write_text(json.dumps(content))
+    (folder / "record.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_a_run_is_the_mean_of_its_epochs_that_are_not_warm_up(campaign: Campaign) -> None:
+    record(campaign, campaign.runs[0], [9.0, 0.2, 0.3, 0.7])
+    runs, epochs = aggregate(campaign)
+    row = runs.iloc[0]
+    assert row.epoch_time_s == pytest.approx(0.4) and row.epoch_time_median_s == pytest.approx(0.3)
+    assert row.throughput_samples_s == pytest.approx(1536 / 0.4)
+    assert (row.train_loss, row.validation_loss) == (0.25, 0.5), "of the last epoch"
+    assert (row.hosts, row.transport, row.status) == ("a", "gloo", "ok")
+    assert list(epochs.epoch) == [1, 2, 3, 4] and list(epochs.warm_up) == [True, False, False, False]
+
+
+def test_every_run_has_a_row_whether_or_not_it_ran(campaign: Campaign, tmp_path: Path) -> None:
+    record(campaign, campaign.runs[0], [1.0, 0.2])
+    failed = record(
+        campaign, campaign.runs[1], [1.0], status="failed", reason="rank 0 ended with status 1: Error", measured=None
+    )
+    old = folder_of(campaign, campaign.runs[2]).with_name("0123456789ab")
+    old.mkdir(parents=True)
+    (old / "record.json").write_text((failed / "record.json").read_text())
+    runs, epochs = aggregate(campaign)
+    assert list(runs.status) == ["ok", "failed", "missing", "missing"]
+    assert list(runs.reason)[2:] == [
+        "old: measured with other software, code, data or settings only",
+        "absent: has not run",
+    ]
+    said = summary(runs)
+    assert "4 runs: 1 ok, 1 failed, 2 missing" in said and "make repeat RUNS=failed" in said
+    write_table(runs, "runs", tmp_path / "runs.csv")
+    write_table(epochs, "epochs", tmp_path / "epochs.csv")
+    assert list(read_table(tmp_path / "runs.csv", "runs").run_id) == [run.run_id for run in campaign.runs]
+
+
+def test_a_framework_that_the_site_lacks_gives_missing_rows(campaign: Campaign) -> None:
+    poorer = replace(campaign, site=replace(campaign.site, frameworks=("pytorch-single",)))
+    assert set(poorer.records) == {run.run_id for run in poorer.runs if run.levels["framework"] == "pytorch-single"}
+    assert list(poorer.environments) == ["pytorch"]
+    runs, _ = aggregate(poorer)
+    reasons = set(runs[runs.framework == "pytorch-ddp"].reason)
+    assert reasons == {"site local does not have pytorch-ddp"}
+
+
+def test_a_loss_that_is_not_finite_is_an_empty_field(campaign: Campaign, tmp_path: Path) -> None:
+    folder = record(
+        campaign, campaign.runs[0], [1.0, 0.2], status="invalid", reason="the loss is not finite in epoch 2"
+    )
+    table = folder / "attempt-1" / "epochs.csv"
+    table.write_text(table.read_text().replace(",0.5,0.5,1.0", ",inf,0.5,nan"))
+    runs, epochs = aggregate(campaign)
+    write_table(epochs, "epochs", tmp_path / "epochs.csv")
+    assert runs.iloc[0].status == "invalid" and read_table(tmp_path / "epochs.csv", "epochs").train_loss.isna().iloc[1]
+
+
+@pytest.mark.parametrize("broken", ["", "{", '{"run_id": "x"}', "[]"])
+def test_a_broken_record_is_refused_in_one_line(campaign: Campaign, broken: str) -> None:
+    (record(campaign, campaign.runs[0], [1.0, 0.2]) / "record.json").write_text(broken)
+    with pytest.raises(InputError) as refused:
+        aggregate(campaign)
+    assert "record.json" in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_cut_off_epochs_table_is_refused_in_one_line(campaign: Campaign) -> None:
+    table = record(campaign, campaign.runs[0], [1.0, 0.2]) / "attempt-1" / "epochs.csv"
+    table.write_text(table.read_text()[:-30])
+    with pytest.raises(InputError, match=r"epochs.csv: is cut off; repeat it: make repeat RUNS="):
+        aggregate(campaign)

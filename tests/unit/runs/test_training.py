@@ -1,0 +1,184 @@
+"""Every framework really trains: the same model, the same samples, the same steps, whoever takes them."""
+
+import csv
+import functools
+import json
+import os
+import subprocess
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datasets.prepare import prepare
+from plan.design import Run, design
+from plan.identity import spec
+from plan.study import load_framework, load_model, load_site, load_study
+from runs import launch
+
+FRAMEWORKS = (
+    "pytorch-single",
+    "pytorch-ddp",
+    "horovod-pytorch",
+    "tensorflow-single",
+    "tensorflow-multiworker",
+    "horovod-tensorflow",
+)
+DISTRIBUTED = tuple(name for name in FRAMEWORKS if not name.endswith("-single"))
+
+
+class Trainings:
+    """Trains on demand, each configuration once."""
+
+    def __init__(self, folder: Path, environments: Any) -> None:
+        self.folder, self.environments = folder, environments
+        prepare("digits", folder / "digits")
+        self.weights = functools.cache(self._weights)
+
+    def _weights(
+        self, framework: str, batch_size: int, sync_every: int, nodes: int = 1, loop: str = "custom"
+    ) -> list[np.ndarray]:
+        """The weights after one epoch, in the canonical layout."""
+        folder = self.folder / f"{framework}.b{batch_size}.s{sync_every}.n{nodes}.{loop}"
+        folder.mkdir()
+        described = load_framework(framework)
+        job = {
+            "spec": run_spec(framework, batch_size, sync_every, nodes, loop),
+            "model": load_model("small-cnn"),
+            "data": str(self.folder / "digits"),
+            "adapter": str(described.file.parent),
+            "modules": list(described.modules),
+        }
+        (folder / "spec.json").write_text(json.dumps(job))
+        environment = self.environments(described.environment)
+        ranks = []
+        with open(folder / "log.txt", "w") as log:
+            for rank in range(job["spec"]["ranks"]):
+                command = [
+                    environment["python"]["executable"],
+                    str(Path(__file__).with_name("trained.py")),
+                    str(folder),
+                ]
+                variables = {**launch.variables(rank, job["spec"]), **environment["variables"]}
+                ranks.append(subprocess.Popen(command, env=variables, stdout=log, stderr=log))
+            codes = [rank.wait(timeout=120) for rank in ranks]
+        assert not any(codes), (folder / "log.txt").read_text()[-3000:]
+        with np.load(folder / "after.npz") as saved:
+            return [saved[name] for name in saved.files]
+
+
+def run_spec(framework: str, batch_size: int, sync_every: int, nodes: int, loop: str) -> dict[str, Any]:
+    study, site = load_study("quickstart"), replace(load_site("local"), cores=2)
+    levels = {
+        "framework": framework, "batch_size": batch_size, "sync_every": sync_every, "nodes": nodes, "training_loop": loop, "epochs": 1,
+    }  # fmt: skip
+    one_cell = replace(
+        study, factors=study.factors | {name: [level] for name, level in levels.items()}, exclude=(), replicates=1
+    )
+    (run,) = design(one_cell, site)
+    assert isinstance(run, Run) and asdict(run)
+    return spec(one_cell, site, run)
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
+    return Trainings(tmp_path_factory.mktemp("trainings"), real)
+
+
+def assert_same(ours: list[np.ndarray], theirs: list[np.ndarray], tolerance: float) -> None:
+    assert [weight.shape for weight in ours] == [weight.shape for weight in theirs]
+    for weight, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(weight, other, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_four_accumulated_batches_of_16_train_like_one_of_64(trainings: Trainings, framework: str) -> None:
+    accumulated = trainings.weights(framework, 16, 4)
+    assert_same(accumulated, trainings.weights(framework, 64, 1), 1e-5)
+    with np.load(trainings.folder / f"{framework}.b16.s4.n1.custom" / "before.npz") as saved:
+        moved = max(
+            float(np.abs(saved[name] - weight).max()) for name, weight in zip(saved.files, accumulated, strict=True)
+        )
+    assert moved > 0.01, "it has trained at all"
+
+
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "pytorch-single"])
+def test_every_framework_flushes_the_last_group_and_averages_over_ranks_alike(
+    trainings: Trainings, framework: str
+) -> None:
+    reference = trainings.weights("pytorch-single", 64, 5)  # 24 batches: groups of 5, 5, 5, 5 and 4
+    nodes = 2 if framework in DISTRIBUTED else 1
+    assert_same(trainings.weights(framework, 64 // nodes, 5, nodes), reference, 1e-4)
+
+
+@pytest.mark.parametrize("framework", ["tensorflow-single", "tensorflow-multiworker", "horovod-tensorflow"])
+def test_fit_trains_like_the_custom_loop(trainings: Trainings, framework: str) -> None:
+    nodes = 2 if framework in DISTRIBUTED else 1
+    assert_same(trainings.weights(framework, 64 // nodes, 1, nodes, "fit"), trainings.weights(framework, 64, 1), 1e-4)
+
+
+def test_each_epoch_leaves_a_line_and_each_run_a_result(trainings: Trainings) -> None:
+    trainings.weights("pytorch-ddp", 32, 5, 2)
+    folder = trainings.folder / "pytorch-ddp.b32.s5.n2.custom"
+    (epoch,) = csv.DictReader((folder / "epochs.csv").open())
+    assert (epoch["steps"], epoch["exchanges"], epoch["samples_trained"]) == ("24", "5", "1536")
+    assert 0 < float(epoch["epoch_time_s"]) <= float(epoch["closed_time_s"])
+    result = json.loads((folder / "result.json").read_text())
+    assert result["transport"] == "gloo" and len(result["ranks"]) == 2
+    assert all(rank["memory_peak_bytes"] > 5e7 and 0 < rank["import_s"] < 120 for rank in result["ranks"])
+
+
+LOGITS = """
+import json, sys
+import numpy as np
+from pathlib import Path
+from runs.worker import model
+layers = model.layers(json.loads(sys.argv[1]), (8, 8, 1), 10)
+weights = model.initial_weights(layers, 3)
+images = np.random.default_rng(0).normal(size=(32, 8, 8, 1)).astype(np.float32)
+{body}
+np.save(sys.argv[2], logits)
+print(count)
+"""
+BODIES = {
+    "pytorch": """
+import torch
+from runs.libraries.pytorch import build, to_canonical, to_torch
+module = build(layers)
+with torch.no_grad():
+    for parameter, weight in zip(module.parameters(), to_torch(weights, layers), strict=True):
+        parameter.copy_(weight)
+    logits = module(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
+assert all(np.array_equal(a, b) for a, b in zip(to_canonical(list(module.parameters()), layers), weights, strict=True))
+count = sum(parameter.numel() for parameter in module.parameters())
+""",
+    "tensorflow": """
+from runs.libraries.tensorflow import build
+built = build(layers)
+built.set_weights(weights)
+logits = built(images).numpy()
+count = built.count_params()
+""",
+}
+
+
+def test_both_libraries_build_the_same_model(tmp_path: Path, real: Any) -> None:
+    logits = {}
+    for library, body in BODIES.items():
+        environment = real(library)
+        variables = {**os.environ, **environment["variables"], "PYTHONPATH": str(launch.SCRIPTS)}
+        command = [
+            environment["python"]["executable"],
+            "-c",
+            LOGITS.format(body=body),
+            json.dumps(load_model("small-cnn")),
+        ]
+        done = subprocess.run(
+            [*command, str(tmp_path / f"{library}.npy")], env=variables, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout.split()[-1]) == 544_522
+        logits[library] = np.load(tmp_path / f"{library}.npy")
+    np.testing.assert_allclose(logits["pytorch"], logits["tensorflow"], atol=1e-5, rtol=0)

@@ -1,0 +1,140 @@
+"""A copy of the checkout to run Snakemake in, as a user would, and what an invocation planned and said."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+SMALL_STUDY = """\
+title: the smallest study that has a base, a child environment and a second library
+question: does the workflow repeat what it must, and only that?
+seed: 7
+design: full
+replicates: 1
+factors:
+  framework: [pytorch-single, horovod-pytorch, tensorflow-single]
+  model: small-cnn
+  dataset: digits
+  nodes: 1
+  batch_size: [64]
+  sync_every: 1
+  epochs: 2
+"""
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """One call of Snakemake: exit status, planned jobs by rule (without target rules), all output."""
+
+    status: int
+    jobs: dict[str, int]
+    output: str
+
+
+class Checkout:
+    """A copy of the checkout's source files, with a site of its own that tolerates a busy machine."""
+
+    def __init__(self, folder: Path, study: str = SMALL_STUDY) -> None:
+        self.folder = folder
+        self.results = folder / "results" / "small"
+        if not folder.exists():
+            listed = subprocess.run(
+                ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=CHECKOUT, capture_output=True, check=True
+            )
+            for name in listed.stdout.decode().split("\0"):
+                source = CHECKOUT / name
+                if name and (source.is_file() or source.is_symlink()):
+                    target = folder / name
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(source, target, follow_symlinks=False)
+            self.write("config/studies/small.yaml", study)
+            self.edit("config/config.yaml", "study: quickstart", "study: small")
+            self.edit("config/sites/local.yaml", "max_foreign_cpu_share: 0.05", "max_foreign_cpu_share: 1")
+
+    def copy(self, folder: Path) -> "Checkout":
+        """Another checkout with everything that this one has, results and Snakemake's memory included, dates kept."""
+        shutil.copytree(self.folder, folder, symlinks=True)
+        return Checkout(folder)
+
+    def path(self, name: str) -> Path:
+        """A file of this checkout."""
+        return self.folder / name
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file."""
+        self.path(name).write_text(text)
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        """Replace a text that stands once in a file."""
+        text = self.path(name).read_text()
+        assert text.count(old) == 1, f"{name} has {old!r} {text.count(old)} times"
+        self.write(name, text.replace(old, new))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables as an activated .venv of this checkout would set them."""
+        kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RINGSIDE_SESSION")}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        return {**kept, "PATH": path, "SNAKEMAKE_PROFILE": str(self.folder / "profiles" / "local")}
+
+    def snakemake(self, *arguments: str, timeout_s: float = 600) -> Invocation:
+        """Call snakemake and wait for it."""
+        done = subprocess.run(
+            ["snakemake", *arguments, "--quiet", "rules", "host"],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        return Invocation(done.returncode, planned_jobs(done.stdout), done.stdout)
+
+    def program(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Call one of the workflow's programs: python -m ..."""
+        environment = {**self.environment, "PYTHONPATH": str(self.folder / "workflow" / "scripts")}
+        command = [sys.executable, "-m", *arguments]
+        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
+
+    def records(self) -> list[str]:
+        """The published records, relative to the results."""
+        return sorted(str(path.relative_to(self.results)) for path in self.results.glob("runs/*/*/record.json"))
+
+    def attempts(self) -> list[str]:
+        """All attempts, relative to the results."""
+        return sorted(str(path.relative_to(self.results)) for path in self.results.glob("runs/*/*/attempt-*"))
+
+    def products(self) -> dict[str, str]:
+        """What was made from the records, with contents that change whenever the file is made anew (its inode)."""
+        made = [
+            self.results / "runs.csv",
+            self.results / "epochs.csv",
+            *self.results.glob("tables/*"),
+            *self.results.glob("figures/*"),
+        ]
+        return {str(path.relative_to(self.results)): str(path.stat().st_ino) for path in made if path.exists()}
+
+
+TARGETS = ("all", "plan", "environments", "datasets", "runs", "tables", "figures")
+
+
+def planned_jobs(output: str) -> dict[str, int]:
+    """The table "Job stats" of an invocation, without the target rules that do nothing; plan counts, it does something."""
+    jobs: dict[str, int] = {}
+    lines = iter(output.splitlines())
+    for line in lines:
+        if line.startswith("Job stats:"):
+            jobs = {}
+            next(lines), next(lines)
+            for row in lines:
+                if not row.strip() or row.startswith("total"):
+                    break
+                name, count = row.split()
+                jobs[name] = int(count)
+    return {name: count for name, count in jobs.items() if name == "plan" or name not in TARGETS}

@@ -1,0 +1,29 @@
+"""A small campaign that really ran, once for all tests of this folder; each test works on a copy of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from checkout import Checkout
+
+
+@pytest.fixture(scope="session")
+def finished_campaign(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """The small study, run to its figures."""
+    checkout = Checkout(tmp_path_factory.mktemp("campaign") / "checkout")
+    done = checkout.snakemake("figures", timeout_s=1500)
+    assert done.status == 0, done.output
+    assert done.jobs["run"] == 3, done.output
+    return checkout
+
+
+@pytest.fixture
+def campaign(finished_campaign: Checkout, tmp_path: Path) -> Checkout:
+    """A copy of the finished campaign, for one test to change."""
+    return finished_campaign.copy(tmp_path / "checkout")
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Callable[..., Checkout]:
+    """A maker of checkouts in which nothing has run."""
+    return lambda study, name="checkout": Checkout(tmp_path / name, study)

@@ -1,0 +1,69 @@
+"""Given a campaign under way, when Snakemake is killed, then nothing finished is lost or repeated."""
+
+import csv
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from checkout import Checkout
+
+STUDY = """\
+title: four short runs
+question: does a kill lose anything?
+seed: 3
+design: full
+replicates: 4
+factors: {framework: pytorch-single, model: small-cnn, dataset: digits, nodes: 1, batch_size: 64, sync_every: 1, epochs: 3}
+"""
+
+
+def wait_for(condition, limit_s: float = 120) -> None:  # type: ignore[no-untyped-def]
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.05)
+
+
+def test_sigkill_of_snakemake_loses_nothing(fresh) -> None:  # type: ignore[no-untyped-def]
+    checkout: Checkout = fresh(STUDY)
+    first = subprocess.Popen(
+        ["snakemake", "figures"], cwd=checkout.folder, env=checkout.environment, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    wait_for(lambda: len(checkout.records()) >= 1 and len(checkout.attempts()) > len(checkout.records()), 600)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    finished = checkout.records()
+
+    refused = checkout.snakemake("figures")
+    assert refused.status != 0
+    (line,) = [line for line in refused.output.splitlines() if line.startswith("ringside: ")]
+    assert "make unlock" in line
+
+    unlocked = checkout.program("plan.unlock")
+    assert unlocked.returncode == 0, unlocked.stderr
+    done = checkout.snakemake("figures")
+    assert done.status == 0, done.output
+    assert len(checkout.records()) == 4
+    assert all(attempt.endswith("/attempt-1") for attempt in checkout.attempts()), "the orphan's run counts, too"
+    assert set(finished) <= set(checkout.records())
+    with open(checkout.results / "runs.csv") as file:
+        assert [row["status"] for row in csv.DictReader(file)] == ["ok"] * 4
+
+
+def test_make_removes_a_stale_lock_but_not_a_living_one(fresh) -> None:  # type: ignore[no-untyped-def]
+    checkout: Checkout = fresh(STUDY)
+    locks = checkout.path(".snakemake/locks")
+    locks.mkdir(parents=True)
+    (locks / "0.output.lock").write_text("results/small/design.csv\n")
+    owner = '{{"pid": {pid}, "start": "{start}", "machine": "{machine}"}}\n'
+    living = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(")")[2].split()[19]
+    checkout.write(".snakemake/owner.json", owner.format(pid=os.getpid(), start=living, machine=os.uname().nodename))
+    kept = checkout.program("plan.unlock")
+    assert kept.returncode == 2 and kept.stderr.count("\n") == 1 and "still be running" in kept.stderr
+    assert list(locks.iterdir())
+    checkout.write(".snakemake/owner.json", owner.format(pid=os.getpid(), start="1", machine=os.uname().nodename))
+    removed = checkout.program("plan.unlock", "--if-stale")
+    assert removed.returncode == 0 and not list(locks.iterdir())

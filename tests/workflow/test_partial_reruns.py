@@ -1,0 +1,163 @@
+"""Given a finished campaign, when one thing changes, then one invocation repeats what depends on it, and only that."""
+
+import csv
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from checkout import Checkout
+
+FIGURES = ("epoch_time", "by_batch_size", "by_nodes", "accuracy")
+
+
+def design_rows(checkout: Checkout) -> dict[str, dict[str, str]]:
+    with open(checkout.results / "design.csv") as file:
+        return {row["run_id"]: row for row in csv.DictReader(file)}
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with open(path) as file:
+        return list(csv.DictReader(file))
+
+
+def set_dates(checkout: Checkout, when: float) -> None:
+    for path in checkout.folder.rglob("*"):
+        if not path.is_symlink():
+            os.utime(path, (when, when))
+
+
+def test_nothing_changed_runs_nothing(campaign: Checkout) -> None:
+    before = campaign.products()
+    done = campaign.snakemake("figures")
+    assert (done.status, done.jobs) == (0, {})
+    assert campaign.products() == before
+
+
+def test_every_file_touched_runs_nothing(campaign: Checkout) -> None:
+    before = campaign.products()
+    moment = time.time()
+    for number, path in enumerate(sorted(campaign.folder.rglob("*"))):
+        if path.is_file() and not path.is_symlink() and ".snakemake" not in path.parts:
+            os.utime(path, (moment + number, moment + number))
+    done = campaign.snakemake("figures")
+    assert (done.status, done.jobs) == (0, {})
+    assert campaign.products() == before
+
+
+def test_one_more_replicate_runs_only_the_new_runs(campaign: Checkout) -> None:
+    old_rows, old_attempts = design_rows(campaign), campaign.attempts()
+    campaign.edit("config/studies/small.yaml", "replicates: 1", "replicates: 2")
+    done = campaign.snakemake("figures")
+    assert done.status == 0, done.output
+    assert done.jobs["run"] == 3
+    assert "environment" not in done.jobs
+    assert {run_id: row for run_id, row in design_rows(campaign).items() if run_id in old_rows} == old_rows
+    new = set(campaign.attempts()) - set(old_attempts)
+    assert len(new) == 3 and all(".r2/" in attempt for attempt in new)
+    assert len(rows(campaign.results / "runs.csv")) == 6
+
+
+def test_one_more_level_runs_only_the_new_runs(campaign: Checkout) -> None:
+    old_rows, old_attempts = design_rows(campaign), campaign.attempts()
+    campaign.edit("config/studies/small.yaml", "batch_size: [64]", "batch_size: [64, 32]")
+    done = campaign.snakemake("figures")
+    assert done.status == 0, done.output
+    assert done.jobs["run"] == 3
+    assert {run_id: row for run_id, row in design_rows(campaign).items() if run_id in old_rows} == old_rows
+    new = set(campaign.attempts()) - set(old_attempts)
+    assert len(new) == 3 and all(".b32." in attempt for attempt in new)
+
+
+@pytest.mark.parametrize("figure", ["by_nodes"])
+def test_a_figures_script_edited_makes_that_figure(campaign: Checkout, figure: str) -> None:
+    before = campaign.products()
+    script = campaign.path(f"workflow/scripts/figures/{figure}.py")
+    script.write_text(script.read_text() + "\n# edited\n")
+    done = campaign.snakemake("figures")
+    assert (done.status, done.jobs) == (0, {"figure": 1})
+    made = {name for name, inode in campaign.products().items() if before[name] != inode}
+    assert made and all(Path(name).name.startswith(f"{figure}.") for name in made)
+
+
+def test_a_lock_edited_repeats_its_environment_its_children_and_their_runs(campaign: Checkout) -> None:
+    lock = campaign.path("containers/pytorch/requirements.cpu.txt")
+    old_lock, old_records = lock.read_text(), campaign.records()
+    for figure in campaign.results.glob("figures/epoch_time.*"):
+        figure.unlink()
+    lock.write_text(old_lock + "# edited\n")
+    done = campaign.snakemake("figures", timeout_s=900)
+    assert done.status == 0, done.output
+    assert (done.jobs["environment"], done.jobs["run"], done.jobs["figure"]) == (2, 2, len(FIGURES))
+    new = set(campaign.records()) - set(old_records)
+    assert {name.split("/")[1].split(".")[0] for name in new} == {"pytorch-single", "horovod-pytorch"}
+    keys = {row["run_id"]: row["key"] for row in rows(campaign.results / "runs.csv")}
+    assert all(name.split("/")[2] == keys[name.split("/")[1]] for name in new), "runs.csv shows the new measurements"
+    assert (campaign.results / "figures" / "epoch_time.pdf").exists()
+
+    lock.write_text(old_lock)
+    done = campaign.snakemake("figures")
+    assert done.status == 0, done.output
+    assert "run" not in done.jobs and "environment" not in done.jobs, "the old measurements still stand"
+    keys = {row["run_id"]: row["key"] for row in rows(campaign.results / "runs.csv")}
+    assert all(f"runs/{run_id}/{key}/record.json" in old_records for run_id, key in keys.items())
+    for digest in {path.split("/")[2] for path in new}:
+        assert digest not in keys.values()
+
+
+def test_a_lock_edited_and_put_back_plans_nothing(campaign: Checkout) -> None:
+    lock = campaign.path("containers/pytorch/requirements.cpu.txt")
+    old_lock = lock.read_text()
+    lock.write_text(old_lock + "# edited\n")
+    planned = campaign.snakemake("figures", "-n")
+    assert planned.jobs["run"] == 2, planned.output
+    lock.write_text(old_lock)
+    done = campaign.snakemake("figures")
+    assert (done.status, done.jobs) == (0, {})
+
+
+def test_an_adapter_edited_repeats_that_frameworks_runs(campaign: Checkout) -> None:
+    adapter = campaign.path("workflow/scripts/runs/frameworks/pytorch-single/adapter.py")
+    adapter.write_text(adapter.read_text() + "\n# edited\n")
+    old_records = campaign.records()
+    done = campaign.snakemake("figures")
+    assert done.status == 0, done.output
+    assert done.jobs["run"] == 1 and "environment" not in done.jobs
+    (new,) = set(campaign.records()) - set(old_records)
+    assert "/pytorch-single." in new
+
+
+def test_a_space_in_a_rules_shell_trains_nothing(campaign: Checkout) -> None:
+    before = campaign.attempts()
+    campaign.edit("rules/runs.smk", '"python -m runs.supervise"', '"python  -m runs.supervise"')
+    done = campaign.snakemake("figures")
+    assert (done.status, done.jobs) == (0, {})
+    assert campaign.attempts() == before
+
+
+@pytest.mark.parametrize("age_s", [-10 * 365 * 86400, 0], ids=["older", "newer"])
+def test_a_clone_with_published_tables_makes_figures_and_tables_only(
+    finished_campaign: Checkout, tmp_path: Path, age_s: float
+) -> None:
+    clone = Checkout(tmp_path / "clone")
+    published = clone.path("docs/campaigns/small")
+    published.mkdir(parents=True)
+    for name in ("runs.csv", "epochs.csv"):
+        shutil.copy(finished_campaign.results / name, published)
+        os.utime(published / name, (time.time() + age_s,) * 2)
+    environment = {"RINGSIDE_CACHE": str(tmp_path / "no-cache")}
+    os.environ.update(environment)
+    try:
+        done = clone.snakemake("figures", "--config", "records=docs/campaigns/small")
+    finally:
+        for name in environment:
+            del os.environ[name]
+    assert done.status == 0, done.output
+    assert set(done.jobs) <= {"figure", "table", "regression"}
+    assert {path.stem for path in (clone.results / "figures").glob("*.pdf")} == set(FIGURES)
+    for name in (path.name for path in (finished_campaign.results / "tables").glob("*.csv")):
+        assert (clone.results / "tables" / name).read_bytes() == (
+            finished_campaign.results / "tables" / name
+        ).read_bytes()
+    assert not (tmp_path / "no-cache").exists() and not clone.records()

@@ -1,0 +1,94 @@
+"""What every caption and every note of a table must say about the runs behind it, in sentences."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from analysis.measured import bases, combination_text, factors, missing_cells, successful, title, unsuccessful
+
+NAMED = 10
+_PLACEMENTS = {
+    "distinct-nodes": "each node is a machine of its own",
+    "virtual": "nodes are those of a virtual cluster on one machine",
+    "emulated": "nodes are groups of processes on one machine, so that times say nothing about a real network",
+}
+_BATCH_SCOPES = {
+    "local": "local batch (fixed per replica: the effective batch grows with the nodes)",
+    "global": "global batch (fixed in total)",
+}
+
+
+def replicates(runs: pd.DataFrame) -> str:
+    """How many runs stand behind a cell, and what an interval is."""
+    counts = successful(runs).groupby("cell").size()
+    if counts.empty:
+        return "No run of the study succeeded."
+    fewest, most = counts.min(), counts.max()
+    n = f"n = {most}" if fewest == most else f"n = {fewest} to {most}"
+    said = f"Replicates are independent runs, {n} per cell"
+    if most == 1:
+        return f"{said}: there is no interval."
+    alone = " (a cell with one run has none)" if fewest == 1 else ""
+    return f"{said}; intervals are 95 % t intervals of the mean over replicates{alone}."
+
+
+def circumstances(runs: pd.DataFrame) -> str:
+    """Placement, batch scope and timing scope."""
+    ok = successful(runs)
+    said = []
+    placements = sorted(set(ok["placement"].dropna()))
+    if placements:
+        said.append("Placement: " + "; ".join(f"{name} ({_PLACEMENTS[name]})" for name in placements) + ".")
+    scopes = sorted(set(runs["batch_scope"].dropna()))
+    if scopes:
+        said.append("Batch scope: " + "; ".join(_BATCH_SCOPES[scope] for scope in scopes) + ".")
+    masters = sorted(set(ok.loc[ok["timing_scope"] == "master", "framework"]))
+    if "ranks" in set(ok["timing_scope"].dropna()):
+        said.append("Timing scope: the slowest of all ranks" + ("; " if masters else "."))
+        if masters:
+            said[-1] += f"for {', '.join(masters)} the clock of the master only."
+    elif masters:
+        said.append("Timing scope: the clock of the master only.")
+    return " ".join(said)
+
+
+def shortfall(runs: pd.DataFrame) -> str:
+    """The cells without a successful run by name (ten at most, then a count), and the runs that others lack."""
+    bad = unsuccessful(runs)
+    if bad.empty:
+        return "No cell is missing."
+    missing = missing_cells(runs)
+    said = f"Missing cells: {named(missing)}." if missing else "No cell is missing."
+    elsewhere = bad[~bad["cell"].isin(missing)]
+    if len(elsewhere):
+        lacking = list(dict.fromkeys(elsewhere["cell"]))
+        said += f" {_count(len(elsewhere), 'run')} did not succeed in {named(lacking)}."
+    return said
+
+
+def constants(runs: pd.DataFrame) -> str:
+    """The factors that have one level in the whole study, with that level."""
+    levels = {name: runs[name].iloc[0] for name in factors() if runs[name].nunique(dropna=False) == 1}
+    said = [
+        f"{title(name)} {combination_text({name: level})}"
+        if name in ("framework", "model", "dataset")
+        else combination_text({name: level})
+        for name, level in levels.items()
+        if not pd.isna(level)
+    ]
+    return f"The same in all cells: {', '.join(said)}." if said else ""
+
+
+def base_names(runs: pd.DataFrame) -> str:
+    """The undistributed bases in words, or an empty text."""
+    return " and ".join(bases(runs))
+
+
+def named(names: Sequence[str]) -> str:
+    """Names separated by commas: ten, then how many more."""
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _count(n: int, word: str) -> str:
+    return f"{n} {word}" if n == 1 else f"{n} {word}s"

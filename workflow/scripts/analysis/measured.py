@@ -1,0 +1,127 @@
+"""What tables and figures read: runs.csv and epochs.csv, their factors, their cells, and what did not succeed."""
+
+import argparse
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from common.schemas import schema
+from common.tables import read_table
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of one study. Each file is read when it is first needed."""
+
+    runs_csv: Path
+    epochs_csv: Path
+
+    @functools.cached_property
+    def runs(self) -> pd.DataFrame:
+        """All runs of the design."""
+        return read_table(self.runs_csv, "runs")
+
+    @functools.cached_property
+    def epochs(self) -> pd.DataFrame:
+        """The epochs of the successful runs, with the factors and the cell of their run."""
+        runs = successful(self.runs)[["run_id", "key", "cell", "replicate", *factors()]]
+        epochs = read_table(self.epochs_csv, "epochs").drop(columns=["learning_rate"])
+        return epochs.merge(runs, on=["run_id", "key"], how="inner")
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """The command line that all programs of analysis and figures share."""
+    parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
+    parser.add_argument("--runs", type=Path, required=True, metavar="CSV", help="runs.csv of the study")
+    parser.add_argument("--out", type=Path, required=True, metavar="STEM", help="files to write, without their suffix")
+    return parser
+
+
+def factors() -> list[str]:
+    """Every factor that a study may vary, in the order of factors.schema.yaml."""
+    return list(schema("factors")["properties"])
+
+
+def is_numeric(factor: str) -> bool:
+    """Whether the levels of `factor` are numbers."""
+    return schema("factors")["properties"][factor].get("type") in ("integer", "number")
+
+
+def title(factor: str) -> str:
+    """The factor in words."""
+    return schema("factors")["properties"][factor].get("title", factor)
+
+
+def title_with_unit(factor: str) -> str:
+    """The factor in words, as the label of an axis."""
+    unit = schema("factors")["properties"][factor].get("unit")
+    return f"{title(factor)} ({unit})" if unit and unit != title(factor) else title(factor)
+
+
+def level_text(level: Any) -> str:
+    """A level as a person writes it; an absent one is a dash."""
+    if pd.isna(level):
+        return "–"
+    return f"{level:g}" if isinstance(level, float) else str(level)
+
+
+def combination_text(levels: Mapping[str, Any]) -> str:
+    """Levels of several factors in one line: `2 nodes, local batch size 32`."""
+    return ", ".join(_factor_level(factor, level) for factor, level in levels.items())
+
+
+def _factor_level(factor: str, level: Any) -> str:
+    if factor == "nodes":
+        return f"{level} node" if level == 1 else f"{level} nodes"
+    if factor in ("framework", "model", "dataset"):
+        return level_text(level)
+    return f"{title(factor)} {level_text(level)}"
+
+
+def varying(runs: pd.DataFrame, but: Iterable[str] = ()) -> list[str]:
+    """The factors with more than one level in `runs`, those of `but` left out."""
+    return [name for name in factors() if name not in but and runs[name].nunique(dropna=False) > 1]
+
+
+def successful(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that numbers are made of: status ok, with an epoch time."""
+    return runs[(runs["status"] == "ok") & runs["epoch_time_s"].notna()]
+
+
+def unsuccessful(runs: pd.DataFrame) -> pd.DataFrame:
+    """The other runs of the design."""
+    return runs.drop(successful(runs).index)
+
+
+def missing_cells(runs: pd.DataFrame) -> list[str]:
+    """The cells without any successful run, in the order of the design."""
+    measured = set(successful(runs)["cell"])
+    return [cell for cell in dict.fromkeys(runs["cell"]) if cell not in measured]
+
+
+def one_line(text: Any) -> str:
+    """A text that fits one row of a table."""
+    return "" if pd.isna(text) else " ".join(str(text).split())
+
+
+def bases(runs: pd.DataFrame) -> list[str]:
+    """The undistributed frameworks of the study: those that are their own base."""
+    return sorted(set(runs.loc[runs["framework"] == runs["base"], "framework"]))
+
+
+def framework_order(runs: pd.DataFrame) -> list[str]:
+    """The frameworks as every table and figure lists them: undistributed bases first, then by name."""
+    first = bases(runs)
+    return first + sorted(set(runs["framework"]) - set(first))
+
+
+def cells(runs: pd.DataFrame) -> pd.DataFrame:
+    """One row per cell of the design (`cell`, every factor, `replicas`, `base`), in the order of tables and figures."""
+    rank = {name: position for position, name in enumerate(framework_order(runs))}
+    rows = runs[["cell", *factors(), "replicas", "base"]].drop_duplicates("cell")
+    order = rows.assign(framework=rows["framework"].map(rank)).sort_values(factors(), kind="stable").index
+    return rows.loc[order].reset_index(drop=True)

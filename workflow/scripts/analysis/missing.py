@@ -1,0 +1,35 @@
+"""Table of the runs that did not succeed: their status and why."""
+
+import sys
+
+import pandas as pd
+
+from analysis import tables
+from analysis.measured import arguments, one_line, unsuccessful
+from common.errors import exit_status
+from common.tables import read_table
+
+
+def table(runs: pd.DataFrame) -> tables.Table:
+    """The unsuccessful runs of a study: run_id, status, reason."""
+    data = unsuccessful(runs).sort_values("run_id")[["run_id", "status", "reason"]].reset_index(drop=True)
+    data["reason"] = data["reason"].map(one_line)
+    counts = ", ".join(f"{count} {status}" for status, count in data["status"].value_counts().sort_index().items())
+    said = f"{len(data)} of {len(runs)} runs did not succeed: {counts}." if len(data) else "Every run succeeded."
+    return tables.Table(
+        title="Runs that did not succeed",
+        data=data,
+        shown=data.rename(columns={"run_id": "run"}),
+        notes=[said],
+        words=["run", "status", "reason"],
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write the table of unsuccessful runs."""
+    args = arguments(__doc__).parse_args(argv)
+    tables.write(table(read_table(args.runs, "runs")), args.out)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,131 @@
+"""Table of speed-up and efficiency, each with its base in seconds.
+
+The base of a cell is the framework in its `base` column, undistributed, at the same levels of every other factor.
+A factor of which the base framework has one level only (such as batches per exchange: it exchanges nothing) is not
+compared. Without such a cell the base is the framework's own cell with one replica.
+"""
+
+import sys
+
+import pandas as pd
+
+from analysis import conditions, intervals, tables
+from analysis.intervals import Estimate
+from analysis.measured import arguments, cells, factors, level_text, successful, title, varying
+from common.errors import exit_status
+from common.tables import read_table
+
+
+def base_cells(runs: pd.DataFrame) -> dict[str, str]:
+    """The base cell of every cell that has one among the cells with a successful run."""
+    rows = cells(runs)
+    measured = rows[rows["cell"].isin(set(successful(runs)["cell"])) & (rows["replicas"] == 1)]
+    compared = {name: varying(group, but=["framework", "nodes"]) for name, group in rows.groupby("framework")}
+    at_levels = {
+        (framework, *levels): cell
+        for framework, group in measured.groupby("framework")
+        for cell, *levels in group[["cell", *compared[framework]]].itertuples(index=False)
+    }
+    found = {}
+    for cell in rows.itertuples(index=False):
+        for framework in (cell.base, cell.framework):
+            levels = [getattr(cell, name) for name in compared.get(framework, [])]
+            if (framework, *levels) in at_levels:
+                found[cell.cell] = at_levels[framework, *levels]
+                break
+    return found
+
+
+def compare(runs: pd.DataFrame) -> pd.DataFrame:
+    """One row per measured cell: epoch time, base and its epoch time, speed-up and efficiency, with intervals."""
+    found = base_cells(runs)
+    times = {cell: sample.to_numpy(float) for cell, sample in successful(runs).groupby("cell")["epoch_time_s"]}
+    by_cell = cells(runs).set_index("cell", drop=False)
+    rows = []
+    for cell in by_cell.loc[[cell in times for cell in by_cell.index]].itertuples(index=False):
+        base = found.get(cell.cell)
+        own = intervals.mean(times[cell.cell], minimum=0)
+        reference = intervals.mean(times[base], minimum=0) if base else Estimate(float("nan"))
+        if base is None:
+            speedup = Estimate(float("nan"))
+        elif base == cell.cell:
+            speedup = Estimate(1.0)
+        else:
+            speedup = intervals.ratio(times[base], times[cell.cell])
+        replicas = int(cell.replicas)
+        rows.append(
+            {
+                "cell": cell.cell,
+                **{name: getattr(cell, name) for name in factors()},
+                "replicas": replicas,
+                "n": own.n,
+                **_columns("epoch_time_s", own),
+                "base_cell": base,
+                "base_framework": by_cell.at[base, "framework"] if base else None,
+                "base_n": reference.n,
+                **_columns("base_epoch_time_s", reference),
+                **_columns("speedup", speedup),
+                **_columns("efficiency", _divided(speedup, replicas)),
+            }
+        )
+    return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["cell", *factors(), "base_cell"])
+
+
+def _columns(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+def _divided(estimate: Estimate, by: int) -> Estimate:
+    return Estimate(estimate.value / by, estimate.low / by, estimate.high / by)
+
+
+def table(runs: pd.DataFrame) -> tables.Table:
+    """The table of speed-ups of a study."""
+    data = compare(runs)
+    notes = [
+        conditions.replicates(runs),
+        "Speed-up is the base's mean epoch time over the cell's; efficiency is speed-up over replicas. "
+        "Their intervals are 95 % intervals of a ratio of two means on the log scale "
+        "with Welch-Satterthwaite degrees of freedom.",
+        "Base: the undistributed framework named in the row, at the same levels of all other factors that it varies; "
+        "where there is none, the framework's own cell with one replica. "
+        "A row that is its own base has speed-up 1 by definition, without an interval.",
+        conditions.circumstances(runs),
+        conditions.shortfall(runs),
+        conditions.constants(runs),
+    ]
+    if data.empty:
+        return tables.Table("Speed-up and efficiency", data, pd.DataFrame(columns=["framework"]), notes, ["framework"])
+    without = data.loc[data["base_cell"].isna(), "cell"].tolist()
+    if without:
+        notes.insert(3, f"Without a successful base: {conditions.named(without)}.")
+    shown = {title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]}
+    if (data["replicas"] != data["nodes"]).any():
+        shown["replicas"] = data["replicas"].map(str)
+    shown["epoch time (s)"] = _shown(data, "epoch_time_s")
+    shown["base"] = data["base_framework"].where(data["base_framework"].notna(), tables.DASH)
+    shown["base (s)"] = _shown(data, "base_epoch_time_s")
+    shown["speed-up"] = _shown(data, "speedup")
+    shown["efficiency"] = _shown(data, "efficiency")
+    return tables.Table(
+        title="Speed-up and efficiency of epoch time with their base in seconds",
+        data=data.drop(columns=[name for name in factors() if data[name].isna().all()]),
+        shown=pd.DataFrame(shown),
+        notes=[note for note in notes if note],
+        words=[*(title(name) for name in ("framework", "model", "dataset")), "base"],
+    )
+
+
+def _shown(data: pd.DataFrame, name: str) -> list[str]:
+    bounds = data[[name, f"{name}_low", f"{name}_high"]]
+    return [tables.interval(Estimate(*row)) for row in bounds.itertuples(index=False)]
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write the table of speed-ups."""
+    args = arguments(__doc__).parse_args(argv)
+    tables.write(table(read_table(args.runs, "runs")), args.out)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

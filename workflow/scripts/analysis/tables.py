@@ -1,0 +1,196 @@
+"""One table in three files: CSV with all digits for programs; Markdown and LaTeX (booktabs), rounded, for people."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.intervals import Estimate
+from common.files import write_text
+
+PAGE_ROWS = 45
+FOOTNOTESIZE_CHARACTERS = 90
+DASH = "–"
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "–": r"--",
+    "−": r"$-$",
+    "×": r"$\times$",
+    "±": r"$\pm$",
+    "²": r"\textsuperscript{2}",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: `data` for programs; `shown`, its text for people.
+
+    Columns of `shown` in `words` are set to the left; a rule stands above row `second_part`.
+    """
+
+    title: str
+    data: pd.DataFrame
+    shown: pd.DataFrame
+    notes: Sequence[str] = field(default_factory=list)
+    words: Sequence[str] = field(default_factory=list)
+    second_part: int | None = None
+
+
+def write(table: Table, stem: Path) -> None:
+    """Write `stem`.csv, .md and .tex, each whole or not at all."""
+    write_csv(table.data, Path(f"{stem}.csv"))
+    write_text(Path(f"{stem}.md"), markdown(table))
+    write_text(Path(f"{stem}.tex"), latex(table, label=f"tab:{Path(stem).name}"))
+
+
+def write_csv(data: pd.DataFrame, path: Path) -> None:
+    """Write numbers with all their digits; nothing for a missing one."""
+    write_text(path, data.to_csv(index=False, lineterminator="\n"))
+
+
+def markdown(table: Table) -> str:
+    """The table as a page of Markdown: title, table, notes."""
+    header = [_markdown_cell(name) for name in table.shown]
+    rows = [[_markdown_cell(text) for text in row] for row in table.shown.itertuples(index=False)]
+    widths = [max([3, len(name), *(len(row[i]) for row in rows)]) for i, name in enumerate(header)]
+    left = [name in table.words for name in table.shown]
+    rule = ["-" * width if is_left else "-" * (width - 1) + ":" for width, is_left in zip(widths, left, strict=True)]
+    lines = [f"**{table.title}**", ""]
+    for cells in [header, rule, *rows]:
+        padded = [
+            cell.ljust(width) if is_left else cell.rjust(width)
+            for cell, width, is_left in zip(cells, widths, left, strict=True)
+        ]
+        lines.append(f"| {' | '.join(padded)} |")
+    lines += [f"\n{note}" for note in table.notes]
+    return "\n".join(lines) + "\n"
+
+
+def latex(table: Table, label: str) -> str:
+    """The table for LaTeX with booktabs; with longtable, too, where it is longer than a page."""
+    align = "".join("l" if name in table.words else "r" for name in table.shown)
+    header = " & ".join(_stacked(name, name in table.words) for name in table.shown) + r" \\"
+    rows = [" & ".join(latex_text(text) for text in row) + r" \\" for row in table.shown.itertuples(index=False)]
+    if table.second_part:
+        rows.insert(table.second_part, r"\midrule")
+    notes = [
+        r"\par\medskip\begin{minipage}{\textwidth}\raggedright",
+        *(latex_text(note) + r"\par" for note in table.notes),
+        r"\end{minipage}",
+    ]
+    caption = rf"\caption{{{latex_text(table.title)}}}\label{{{label}}}"
+    if len(rows) > PAGE_ROWS:
+        lines = [
+            "% needs \\usepackage{booktabs,longtable}",
+            "{" + _size(table),
+            rf"\begin{{longtable}}{{@{{}}{align}@{{}}}}",
+            caption + r"\\",
+            r"\toprule",
+            header,
+            r"\midrule",
+            r"\endhead",
+            r"\bottomrule",
+            r"\endlastfoot",
+            *rows,
+            r"\end{longtable}",
+            *notes,
+            "}",
+        ]
+    else:
+        lines = [
+            "% needs \\usepackage{booktabs}",
+            r"\begin{table*}",
+            r"\centering" + _size(table),
+            caption,
+            rf"\begin{{tabular}}{{@{{}}{align}@{{}}}}",
+            r"\toprule",
+            header,
+            r"\midrule",
+            *rows,
+            r"\bottomrule",
+            r"\end{tabular}",
+            *notes,
+            r"\end{table*}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _stacked(heading: str, left: bool) -> str:
+    """A heading with its words below each other, so that numbers and not headings make a column wide."""
+    words = latex_text(heading).split()
+    if len(words) < 2:
+        return "".join(words)
+    return rf"\shortstack[{'l' if left else 'r'}]{{" + r"\\".join(words) + "}"
+
+
+def _size(table: Table) -> str:
+    """Smaller letters and gaps for a table that would not fit the width of a page."""
+    characters = sum(
+        max([*map(len, column), *(len(word) for word in name.split())], default=0)
+        for name, column in table.shown.items()
+    )
+    return r"\footnotesize" if characters <= FOOTNOTESIZE_CHARACTERS else r"\scriptsize\setlength{\tabcolsep}{3pt}"
+
+
+def latex_text(text: str) -> str:
+    """`text` with LaTeX's special characters written out."""
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number with `digits` significant digits, or its whole part where that is longer; a dash for none.
+
+    No exponent between 0.0001 and a million.
+    """
+    if pd.isna(value):
+        return DASH
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    rounded = float(f"{value:.{digits - 1}e}")
+    exponent = math.floor(math.log10(abs(rounded)))
+    if not -5 < exponent < 6:
+        return f"{value:.{digits - 1}e}".replace("-", "−")
+    return f"{value:.{max(digits - 1 - exponent, 0)}f}".replace("-", "−")
+
+
+def interval(estimate: Estimate, digits: int = 3) -> str:
+    """`value [low, high]`, the bounds with as many decimals as the value; the value alone where it has no interval."""
+    text = number(estimate.value, digits)
+    if math.isnan(estimate.low):
+        return text
+    if "e" in text:
+        return f"{text} [{number(estimate.low, digits)}, {number(estimate.high, digits)}]"
+    decimals = len(text.partition(".")[2])
+    low, high = (f"{bound:.{decimals}f}".replace("-", "−") for bound in (estimate.low, estimate.high))
+    return f"{text} [{low}, {high}]"
+
+
+def p_value(p: float) -> str:
+    """A p value, not below what a table should claim."""
+    if pd.isna(p):
+        return DASH
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share as a percentage without its sign."""
+    return DASH if pd.isna(share) else f"{100 * share:.{digits}f}"
+
+
+def _markdown_cell(text: str) -> str:
+    return text.replace("|", r"\|")

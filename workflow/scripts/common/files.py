@@ -1,0 +1,112 @@
+"""Files written whole or not at all, YAML read strictly, and digests of content."""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from common.errors import InputError
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; rename it to `path` when the block ends without an error."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` to `path`, whole or not at all."""
+    with written_whole(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON, whole or not at all; NaN and infinity are refused."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML that refuses a key given twice instead of keeping the last."""
+
+
+def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str):
+            mark = key_node.start_mark
+            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is not text", mark)
+        if key in seen:
+            raise yaml.constructor.ConstructorError(None, None, f"key '{key}' stands twice", key_node.start_mark)
+        seen.add(key)
+    return dict(loader.construct_pairs(node, deep=True))
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:map", _mapping)
+
+
+def shown(path: Path) -> str:
+    """`path` as a person would type it from the checkout."""
+    path = Path(path)
+    try:
+        return str(path.resolve().relative_to(CHECKOUT))
+    except ValueError:
+        return str(path)
+
+
+def load_yaml(path: Path) -> Any:
+    """Read one YAML file. InputError (one line) when it is absent, not YAML, or repeats a key."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{shown(path)}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{shown(path)}: cannot be read: {error}") from None
+    try:
+        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (it is a SafeLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise InputError(f"{shown(path)}{where}: not valid YAML: {problem}") from None
+
+
+def digest_text(text: str) -> str:
+    """SHA-256 of a text, in hex."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_file(path: Path) -> str:
+    """SHA-256 of a file's content, in hex."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def source_files(folder: Path) -> list[Path]:
+    """All files below `folder` that are source: no byte code, no hidden files; sorted."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".")
+    )
+
+
+def digest_sources(paths: Iterable[Path], root: Path = CHECKOUT) -> str:
+    """SHA-256 over names (relative to `root`) and contents of files and folders, independent of dates and order."""
+    files = sorted({file for path in paths for file in (source_files(path) if path.is_dir() else [path])})
+    lines = [f"{file.relative_to(root)} {digest_file(file)}\n" for file in files]
+    return digest_text("".join(lines))

@@ -1,0 +1,103 @@
+"""The schemas of config/schemas/, and complaints about what breaks them that a person can act on."""
+
+import difflib
+import functools
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+from common.errors import InputError
+from common.files import CHECKOUT, load_yaml, shown
+
+SCHEMAS = CHECKOUT / "config" / "schemas"
+
+
+@functools.cache
+def schema(name: str) -> dict[str, Any]:
+    """The schema `config/schemas/<name>.schema.yaml`."""
+    return load_yaml(SCHEMAS / f"{name}.schema.yaml")
+
+
+@functools.cache
+def _validator(name: str) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(schema(name))
+
+
+def check(value: Any, name: str, file: Path) -> None:
+    """Raise InputError with one line (file, key, what was expected) when `value` breaks schema `name`."""
+    error = jsonschema.exceptions.best_match(_validator(name).iter_errors(value))
+    if error is not None:
+        raise InputError(f"{shown(file)}: {_complaint(error)}")
+
+
+def check_value(value: Any, rules: Mapping[str, Any], key: str, file: Path) -> None:
+    """Like `check`, with a JSON Schema at hand and the dotted `key` under which `value` stands in `file`."""
+    error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(rules).iter_errors(value))
+    if error is not None:
+        raise InputError(f"{shown(file)}: {_complaint(error, key)}")
+
+
+def check_rows(rows: Iterable[Mapping[str, Any]], name: str, file: Path) -> None:
+    """Like `check` for the rows of a CSV table; None and NaN stand for an empty field."""
+    validator = _validator(name)
+    for number, row in enumerate(rows, start=2):
+        plain = {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()}
+        error = jsonschema.exceptions.best_match(validator.iter_errors(plain))
+        if error is not None:
+            raise InputError(f"{shown(file)}, line {number}: {_complaint(error)}")
+
+
+def _complaint(error: jsonschema.ValidationError, above: str = "") -> str:
+    key = ".".join([above] * bool(above) + [str(part) for part in error.absolute_path])
+    where = f"{key}: " if key else ""
+    instance: Any = error.instance
+    value = _short(instance)
+    rule: Any = error.validator_value
+    parent: Any = error.schema
+    match error.validator:
+        case "additionalProperties":
+            allowed = list(parent.get("properties", {}))
+            extra = sorted(set(instance) - set(allowed))
+            close = difflib.get_close_matches(extra[0], allowed, n=1) if extra else []
+            advice = f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(sorted(allowed))}"
+            name = f"{key}.{extra[0]}" if key else extra[0]
+            return f"{name}: unknown key; {advice}"
+        case "required":
+            missing = next(name for name in rule if name not in instance)
+            return f"{where}key '{missing}' is missing; expected {_described(parent, missing)}"
+        case "enum":
+            close = difflib.get_close_matches(str(instance), map(str, rule), n=1)
+            advice = f"; did you mean '{close[0]}'?" if close else ""
+            return f"{where}{value} is not one of {', '.join(map(str, rule))}{advice}"
+        case "type":
+            expected = rule
+            expected = " or ".join(expected) if isinstance(expected, list) else expected
+            return f"{where}{value} is not of type {expected}"
+        case "uniqueItems":
+            twice = next(x for i, x in enumerate(instance) if x in instance[:i])
+            return f"{where}level {_short(twice)} stands twice; name each once"
+        case "minItems" | "minProperties":
+            return f"{where}is empty; expected at least {rule}"
+        case "minimum" | "exclusiveMinimum":
+            more = "more than" if error.validator == "exclusiveMinimum" else "at least"
+            return f"{where}{value} is too small; expected {more} {rule}"
+        case "maximum" | "exclusiveMaximum":
+            return f"{where}{value} is too large; expected at most {rule}"
+        case "pattern":
+            return (
+                f"{where}{value} does not look right; expected {parent.get('description', rule)}"
+            )
+    return f"{where}{' '.join(error.message.split())}"
+
+
+def _described(parent: Mapping[str, Any], name: str) -> str:
+    described: str = parent.get("properties", {}).get(name, {}).get("description", "a value")
+    return described.rstrip(".")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,180 @@
+"""CSV tables kept to their schema: read into a DataFrame, written from one, both checked column by column.
+
+A field is empty where the schema allows null or does not require the column; then the frame holds a missing value.
+A frame has every column of its schema, in the schema's order: str, Int64, float64 or boolean.
+"""
+
+import csv
+import difflib
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from common.errors import InputError
+from common.files import shown, written_whole
+from common.schemas import schema
+
+DTYPES = {"string": "str", "integer": "Int64", "number": "float64", "boolean": "boolean"}
+_CONVERT: dict[str, Callable[[str], Any]] = {
+    "string": str,
+    "integer": int,
+    "number": float,
+    "boolean": "true".__eq__,
+}
+_FORMS = {
+    "integer": re.compile(r"-?\d{1,18}"),
+    "number": re.compile(r"-?\d+(\.\d*)?([eE][+-]?\d+)?"),
+    "boolean": re.compile("true|false"),
+}
+
+
+def read_table(path: Path, schema_name: str) -> pd.DataFrame:
+    """Read the CSV `path`. InputError (one line: file, line, column, what was expected) where it breaks its schema."""
+    path = Path(path)
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            header = next(reader, [])
+            rows, lines = [], []
+            for row in reader:
+                if len(row) != len(header):
+                    where = f"{shown(path)}, line {reader.line_num}"
+                    raise InputError(f"{where}: {len(row)} fields; expected the {len(header)} of line 1")
+                rows.append(row)
+                lines.append(reader.line_num)
+    except FileNotFoundError:
+        raise InputError(f"{shown(path)}: no such file") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{shown(path)}: cannot be read as CSV: {error}") from None
+    columns = [list(texts) for texts in zip(*rows, strict=True)] or [[] for _ in header]
+    return _checked(header, columns, lines, schema_name, path)
+
+
+def write_table(frame: pd.DataFrame, schema_name: str, path: Path) -> None:
+    """Write `frame` as CSV, whole or not at all: columns in the schema's order, numbers with all their digits.
+
+    InputError where the frame breaks its schema, before anything is written.
+    """
+    path = Path(path)
+    known = [name for name in schema(schema_name)["properties"] if name in frame]
+    header = known + [name for name in frame if name not in known]
+    columns = [_texts(frame[name], _kind(schema_name, name)) for name in header]
+    _checked(header, columns, range(2, len(frame) + 2), schema_name, path)
+    with written_whole(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(zip(*columns, strict=True))
+
+
+def _checked(
+    header: Sequence[str], columns: list[list[str]], lines: Sequence[int], schema_name: str, path: Path
+) -> pd.DataFrame:
+    properties = schema(schema_name)["properties"]
+    required = schema(schema_name)["required"]
+    for position, name in enumerate(header):
+        if name not in properties:
+            close = difflib.get_close_matches(name, properties, n=1)
+            advice = f"did you mean '{close[0]}'?" if close else f"expected columns of {schema_name}.schema.yaml"
+            raise InputError(f"{shown(path)}, line 1: unknown column '{name}'; {advice}")
+        if name in header[:position]:
+            raise InputError(f"{shown(path)}, line 1: column '{name}' stands twice")
+    for name in required:
+        if name not in header:
+            meaning = properties[name].get("description", "a value")
+            raise InputError(f"{shown(path)}, line 1: column '{name}' is missing; expected {meaning}")
+    texts = dict(zip(header, columns, strict=True))
+    frame = {}
+    for name, rules in properties.items():
+        column = np.array(texts.get(name, [""] * len(lines)), dtype=object)
+        filled = column != ""
+        bad = _first_bad(column, filled, rules, name in required and not _nullable(rules))
+        if bad is not None:
+            raise InputError(
+                f"{shown(path)}, line {lines[bad]}: {name}: {_short(column[bad])} is not {_expected(rules)}"
+            )
+        frame[name] = _typed(column, filled, _kind(schema_name, name))
+    return pd.DataFrame(frame)
+
+
+def _first_bad(column: np.ndarray, filled: np.ndarray, rules: dict[str, Any], needed: bool) -> int | None:
+    """The first row that breaks the rules of its column."""
+    if needed and not filled.all():
+        return int(np.argmin(filled))
+    kind = _kind_of(rules)
+    distinct = dict.fromkeys(column[filled])
+    wrong = {text for text in distinct if not _allowed(text, rules, kind)}
+    if not wrong:
+        return None
+    return next(row for row, text in enumerate(column) if text in wrong)
+
+
+def _allowed(text: str, rules: dict[str, Any], kind: str) -> bool:
+    if kind == "string":
+        return ("enum" not in rules or text in rules["enum"]) and re.search(rules.get("pattern", ""), text) is not None
+    if not _FORMS[kind].fullmatch(text):
+        return False
+    if kind == "boolean":
+        return True
+    value = float(text)
+    return (
+        math.isfinite(value)
+        and value >= rules.get("minimum", -math.inf)
+        and value <= rules.get("maximum", math.inf)
+        and value > rules.get("exclusiveMinimum", -math.inf)
+        and value < rules.get("exclusiveMaximum", math.inf)
+    )
+
+
+def _typed(column: np.ndarray, filled: np.ndarray, kind: str) -> pd.Series:
+    values = np.full(len(column), None, dtype=object)
+    values[filled] = [_CONVERT[kind](text) for text in column[filled]]
+    return pd.Series(values, dtype=DTYPES[kind])
+
+
+def _texts(column: pd.Series, kind: str) -> list[str]:
+    empty = column.isna().to_numpy(dtype=bool)
+    values = ["" if nothing else value for nothing, value in zip(empty, column.tolist(), strict=True)]
+    match kind:
+        case "integer":
+            return [str(int(x)) if isinstance(x, float) and x.is_integer() else str(x) for x in values]
+        case "number":
+            return [x if x == "" else repr(float(x)) for x in values]
+        case "boolean":
+            return [str(x).lower() for x in values]
+    return [str(x) for x in values]
+
+
+def _kind(schema_name: str, name: str) -> str:
+    return _kind_of(schema(schema_name)["properties"].get(name, {}))
+
+
+def _kind_of(rules: dict[str, Any]) -> str:
+    kinds = rules.get("type", "string")
+    return kinds if isinstance(kinds, str) else next(kind for kind in kinds if kind != "null")
+
+
+def _nullable(rules: dict[str, Any]) -> bool:
+    return "null" in rules.get("type", ()) or None in rules.get("enum", ())
+
+
+def _expected(rules: dict[str, Any]) -> str:
+    if "enum" in rules:
+        return f"one of {', '.join(level for level in rules['enum'] if level is not None)}"
+    kind = _kind_of(rules)
+    words = {"string": "a text", "integer": "a whole number", "number": "a number", "boolean": "true or false"}[kind]
+    limits = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most", "exclusiveMaximum": "below"}
+    said = [f"{word} {rules[key]}" for key, word in limits.items() if key in rules]
+    if "pattern" in rules:
+        said.append(f"of the form {rules['pattern']}")
+    return " ".join([words, " and ".join(said)]).strip()
+
+
+def _short(text: str) -> str:
+    if text == "":
+        return "an empty field"
+    return repr(text) if len(text) <= 40 else repr(text[:37] + "...")

@@ -1,0 +1,96 @@
+"""Training and validation accuracy over epochs, by framework, panels by the factors that vary."""
+
+import sys
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from analysis import intervals
+from analysis.measured import Records, framework_order, successful, varying
+from common.errors import exit_status
+from figures import panels, style
+
+PANEL_IN = 1.15
+RESPONSES = {"train_accuracy": "training", "validation_accuracy": "validation"}
+WHAT = (
+    "Training accuracy (upper panel of each pair) and validation accuracy (lower panel) over epochs, by framework: "
+    "lines are means over replicates, bands their intervals; the markers tell the frameworks apart and stand at some "
+    "epochs only."
+)
+
+
+def draw(records: Records) -> tuple[Figure, str]:
+    """Two panels, training above validation, for each combination of the other factors. The figure and its caption."""
+    runs = records.runs
+    epochs = records.epochs if len(successful(runs)) else pd.DataFrame()
+    responses = [name for name in RESPONSES if name in epochs and epochs[name].notna().any()]
+    if not responses:
+        text = "no successful run" if epochs.empty else "no accuracy was recorded"
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, WHAT)
+    shown, unseen = panels.most(panels.combinations(runs, varying(runs, but=["framework"])))
+    frameworks = framework_order(runs)
+    bands, columns, width = panels.layout(len(shown))
+    height = (
+        bands * (len(responses) * PANEL_IN + panels.titles_height(shown))
+        + 0.15
+        + panels.legend_height(len(frameworks), width)
+    )
+    drawn = style.figure(width, height)
+    axes = drawn.subplots(bands * len(responses), columns, squeeze=False, sharex=True, sharey=True)
+    for ax in axes.flat:
+        ax.set_axis_off()
+    for panel, levels in enumerate(shown):
+        band, column = divmod(panel, columns)
+        here = panels.at(epochs, levels)
+        for row, response in enumerate(responses):
+            ax = axes[band * len(responses) + row, column]
+            ax.set_axis_on()
+            for position, framework in enumerate(frameworks):
+                marked = slice(position, None, len(frameworks))
+                _curve(ax, here[here["framework"] == framework], framework, response, marked)
+            if here.empty:
+                panels.say(ax, "no successful run")
+            if row == 0:
+                ax.set_title(panels.panel_title(levels))
+            if column == 0:
+                ax.set_ylabel(f"{RESPONSES[response]}\naccuracy (%)")
+            if panel + columns >= len(shown) and row == len(responses) - 1:
+                ax.tick_params(labelbottom=True)
+            ax.grid(True)
+            ax.set_ylim(0, 103)
+            ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=2))
+    drawn.supxlabel("epoch", fontsize=style.FONT_SIZE)
+    panels.legend(drawn, frameworks)
+    return drawn, panels.caption(runs, WHAT, unseen)
+
+
+def _curve(ax: Axes, epochs: pd.DataFrame, framework: str, response: str, marked: slice) -> None:
+    means = [
+        (epoch, intervals.mean(values, minimum=0, maximum=1))
+        for epoch, values in epochs.groupby("epoch")[response]
+        if values.notna().any()
+    ]
+    if not means:
+        return
+    x = [epoch for epoch, _ in means]
+    look = style.look(framework)
+    low, high = (
+        [100 * bound for bound in bounds] for bounds in ([e.low for _, e in means], [e.high for _, e in means])
+    )
+    ax.fill_between(x, low, high, color=look.colour, alpha=style.BAND_ALPHA, linewidth=0)
+    ax.plot(
+        x,
+        [100 * estimate.value for _, estimate in means],
+        **panels.marker(framework) | {"linestyle": look.line, "linewidth": 0.8, "markevery": marked},
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Draw the figure."""
+    panels.program(draw, __doc__, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,29 @@
+"""Epoch time by batch size: a line per framework, panels by nodes and the other factors that vary."""
+
+import sys
+
+from matplotlib.figure import Figure
+
+from analysis.measured import Records
+from common.errors import exit_status
+from figures import panels, series
+
+WHAT = (
+    "Epoch time by batch size: markers are means over replicates, bars their intervals, "
+    "dots beside them the single replicates; "
+    "lines lead the eye from one batch size to the next."
+)
+
+
+def draw(records: Records) -> tuple[Figure, str]:
+    """The figure and its caption."""
+    return series.draw(records, "batch_size", WHAT)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Draw the figure."""
+    panels.program(draw, __doc__, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,76 @@
+"""Overview: the epoch time of every cell, with its interval and its replicates."""
+
+import sys
+from collections.abc import Sequence
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.measured import Records, combination_text, framework_order, successful, varying
+from common.errors import exit_status
+from figures import panels, style
+
+ROW_IN = 0.13
+BESIDE = 0.36
+AXIS_IN = 0.35
+
+
+def draw(records: Records) -> tuple[Figure, str]:
+    """Rows by framework and nodes, panels by the other factors that vary. The figure and its caption."""
+    runs = records.runs
+    ok = successful(runs)
+    if ok.empty:
+        empty = panels.nothing(style.figure(style.COLUMN_IN, 1.4))
+        return empty, panels.caption(runs, "Epoch time of every cell.")
+    along = [name for name in ("framework", "nodes") if name == "framework" or name in varying(runs)]
+    rows = _rows(runs, along)
+    around = varying(runs, but=along)
+    shown, unseen = panels.most(panels.combinations(runs, around))
+    height, columns, width = panels.layout(len(shown))
+    drawn = style.figure(width, height * (len(rows) * ROW_IN + AXIS_IN + panels.titles_height(shown)))
+    scaled_by = panels.scaled_by(around)
+    axes = panels.grid(drawn, (height, columns), len(shown), share_x=not scaled_by)
+    remarks: list[str] = []
+    for ax, levels in zip(axes, shown, strict=True):
+        _panel(ax, panels.at(runs, levels), rows)
+        ax.set_title(panels.panel_title(levels))
+        remarks += panels.time_axis(ax, panels.at(ok, {name: levels[name] for name in scaled_by}), axis="x")
+        ax.set_xlabel("epoch time (s)")
+    axes[0].set_yticks(range(len(rows)), [combination_text(row) for row in rows])
+    axes[0].set_ylim(len(rows) - 0.4, -0.6)
+    return drawn, panels.caption(
+        runs,
+        "Epoch time of every cell of the study: markers are means over replicates, bars their intervals, "
+        "dots below them the single replicates.",
+        unseen,
+        *remarks,
+    )
+
+
+def _rows(runs: pd.DataFrame, along: Sequence[str]) -> list[dict[str, object]]:
+    order = {name: position for position, name in enumerate(framework_order(runs))}
+    return sorted(panels.combinations(runs, along), key=lambda row: (order[row["framework"]], row.get("nodes", 0)))
+
+
+def _panel(ax: Axes, runs: pd.DataFrame, rows: list[dict[str, object]]) -> None:
+    for y, row in enumerate(rows):
+        planned = panels.at(runs, row)
+        times = successful(planned)["epoch_time_s"].tolist()
+        framework = str(row["framework"])
+        if times:
+            panels.interval(ax, framework, y, times, BESIDE, upright=False)
+        elif len(planned):
+            said = ax.text(0.03, y, "no successful run", transform=ax.get_yaxis_transform())
+            said.set(va="center", color=style.MUTED, fontsize=5.5)
+        if y and framework != rows[y - 1]["framework"]:
+            ax.axhline(y - 0.5, color=style.GRID, linewidth=0.4)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Draw the figure."""
+    panels.program(draw, __doc__, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

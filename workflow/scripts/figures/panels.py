@@ -1,0 +1,212 @@
+"""What figures share: panels by the factors that are not on an axis, series with intervals, the legend, the caption."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from analysis import conditions, intervals
+from analysis.intervals import Estimate
+from analysis.measured import Records, arguments, combination_text
+from common.files import write_text
+from figures import style
+
+LOG_FROM_RATIO = 20
+CUT_AT = 2
+PANELS_IN_COLUMN = 2
+PANELS_IN_PAGE = 4
+MOST_PANELS = 48
+TITLE_CHARACTERS = 28
+TITLE_ROW_IN = 0.11
+LEGEND_ROW_IN = 0.13
+
+
+def program(draw: Callable[[Records], tuple[Figure, str]], description: str | None, argv: list[str] | None) -> None:
+    """The command line of a figure: read the records, draw, write the figure's files and its caption."""
+    parser = arguments(description)
+    parser.add_argument("--epochs", type=Path, required=True, metavar="CSV", help="epochs.csv of the study")
+    args = parser.parse_args(argv)
+    drawn, caption = draw(Records(args.runs, args.epochs))
+    style.save(drawn, args.out)
+    write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
+
+
+def combinations(frame: pd.DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The combinations of the levels of factors `names` that occur, sorted; one empty combination for no factor."""
+    if not names:
+        return [{}]
+    ordered = frame[list(names)].drop_duplicates().sort_values(list(names))
+    return [dict(zip(names, levels, strict=True)) for levels in ordered.itertuples(index=False, name=None)]
+
+
+def at(frame: pd.DataFrame, levels: Mapping[str, Any]) -> pd.DataFrame:
+    """The rows at these levels."""
+    for name, level in levels.items():
+        frame = frame[frame[name].isna()] if pd.isna(level) else frame[frame[name] == level]
+    return frame
+
+
+def scaled_by(around: Sequence[str]) -> list[str]:
+    """The factors of `around` whose levels take times of their own order: panels share an axis of time within one."""
+    return [name for name in ("model", "dataset") if name in around]
+
+
+def layout(panels: int, most_columns: int = PANELS_IN_PAGE) -> tuple[int, int, float]:
+    """Rows, columns and width in inches for so many panels: one column of print for two at most, else the page."""
+    columns = min(panels, most_columns)
+    return math.ceil(panels / columns), columns, style.COLUMN_IN if panels <= PANELS_IN_COLUMN else style.PAGE_IN
+
+
+def grid(
+    drawn: Figure, shape: tuple[int, int], panels: int, *, share_x: bool = True, share_y: bool = True
+) -> list[Axes]:
+    """The panels' axes, row by row; places left over stay empty. Tick labels stand at the left and at the bottom."""
+    axes = drawn.subplots(*shape, squeeze=False, sharex=share_x, sharey=share_y)
+    for position, ax in enumerate(axes.flat):
+        if position >= panels:
+            ax.set_axis_off()
+        elif position + shape[1] >= panels:
+            ax.tick_params(labelbottom=True)
+    return list(axes.flat[:panels])
+
+
+def panel_title(levels: Mapping[str, Any]) -> str:
+    """Which levels a panel shows, in lines that fit above it."""
+    lines: list[str] = []
+    for name, level in levels.items():
+        part = combination_text({name: level})
+        if lines and len(f"{lines[-1]}, {part}") <= TITLE_CHARACTERS:
+            lines[-1] = f"{lines[-1]}, {part}"
+        else:
+            lines.append(part)
+    return "\n".join(lines)
+
+
+def titles_height(shown: Sequence[Mapping[str, Any]]) -> float:
+    """The height that the longest of the panels' titles takes, in inches."""
+    return TITLE_ROW_IN * max((panel_title(levels).count("\n") + 1 for levels in shown if levels), default=0)
+
+
+def time_axis(ax: Axes, ok: pd.DataFrame, axis: str = "y") -> list[str]:
+    """An axis of epoch time from zero, or logarithmic where the runs `ok` differ by more than a factor of 20.
+
+    It reaches the end of every interval up to CUT_AT times the longest run. Returns what the caption must say about it.
+    """
+    if ok.empty:
+        return []
+    shortest, longest = ok["epoch_time_s"].min(), ok["epoch_time_s"].max()
+    highs = [intervals.mean(times).high for _, times in ok.groupby("cell")["epoch_time_s"]]
+    widest = max((high for high in highs if high > longest), default=longest)
+    top = min(widest, CUT_AT * longest)
+    said = ["Intervals are cut where they leave the axis."] if widest > top else []
+    set_limits = ax.set_ylim if axis == "y" else ax.set_xlim
+    if longest / shortest > LOG_FROM_RATIO:
+        (ax.set_yscale if axis == "y" else ax.set_xscale)("log")
+        (ax.yaxis if axis == "y" else ax.xaxis).set_major_formatter("{x:g}")
+        set_limits(shortest / 1.5, 1.3 * top)
+        said = ["The axis of time is logarithmic.", "Intervals are cut where they leave the axis."]
+    else:
+        set_limits(0, 1.06 * top)
+    ax.grid(True, axis=axis)  # type: ignore[arg-type]
+    return said
+
+
+def dodge(frameworks: Sequence[str], gap: float) -> dict[str, float]:
+    """A shift for each framework, `gap` from one to the next: intervals at the same level do not cover each other."""
+    middle = (len(frameworks) - 1) / 2
+    return {name: (position - middle) * gap for position, name in enumerate(frameworks)}
+
+
+def interval(
+    ax: Axes, framework: str, x: float, values: Sequence[float], beside: float, *, upright: bool = True
+) -> Estimate:
+    """One mean with its interval as a bar, and its replicates as dots `beside` it; `upright`: values on the y axis."""
+    look = style.look(framework)
+    estimate = intervals.mean(values, minimum=0)
+    bars = ([x, x], [estimate.low, estimate.high])
+    dots = ([x + beside] * len(values), values)
+    point = ([x], [estimate.value])
+    ax.plot(*bars[:: 1 if upright else -1], color=look.colour, linewidth=0.9, solid_capstyle="butt", zorder=3)
+    ax.plot(*point[:: 1 if upright else -1], zorder=4, **marker(framework))
+    if len(values) > 1:
+        ax.plot(*dots[:: 1 if upright else -1], zorder=5, **_replicate(framework))
+    return estimate
+
+
+def marker(framework: str) -> dict[str, Any]:
+    """The marker of a framework, without a line."""
+    look = style.look(framework)
+    return {
+        "linestyle": "none",
+        "marker": look.marker,
+        "color": look.colour,
+        "markerfacecolor": look.colour if look.filled else "white",
+        "markeredgecolor": look.colour,
+        "markeredgewidth": 0.8,
+    }
+
+
+def legend(drawn: Figure, frameworks: Sequence[str], extra: Sequence[Line2D] = (), lines: bool = True) -> None:
+    """One legend for the whole figure, above the panels."""
+    handles = [
+        Line2D([], [], label=name, **marker(name) | ({"linestyle": style.look(name).line} if lines else {}))
+        for name in frameworks
+    ]
+    drawn.legend(handles=[*handles, *extra], loc="outside upper center", ncols=legend_columns(drawn.get_figwidth()))
+
+
+def legend_columns(width_in: float) -> int:
+    """How many entries of the legend stand beside each other."""
+    return 2 if width_in < 4 else 4
+
+
+def legend_height(entries: int, width_in: float) -> float:
+    """The height that the legend takes, in inches."""
+    return 0.08 + LEGEND_ROW_IN * math.ceil(entries / legend_columns(width_in))
+
+
+def most(shown: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+    """As many panels as a figure can hold, and the sentence that says so where there are more."""
+    if len(shown) <= MOST_PANELS:
+        return shown, ""
+    return shown[
+        :MOST_PANELS
+    ], f"Only the first {MOST_PANELS} of {len(shown)} panels are drawn; the tables have every cell."
+
+
+def say(ax: Axes, text: str) -> None:
+    """A remark in the middle of an empty panel."""
+    ax.text(0.5, 0.5, text, ha="center", va="center", color=style.MUTED, transform=ax.transAxes)
+
+
+def nothing(drawn: Figure, text: str = "no successful run") -> Figure:
+    """A figure that says why it is empty."""
+    ax = drawn.subplots()
+    ax.set_xticks([])
+    ax.set_yticks([])
+    say(ax, text)
+    return drawn
+
+
+def caption(runs: pd.DataFrame, what: str, *more: str) -> str:
+    """One paragraph: what is drawn, then what every caption must say. Sentences given twice stand once."""
+    said = [
+        what,
+        conditions.replicates(runs),
+        *dict.fromkeys(more),
+        conditions.circumstances(runs),
+        conditions.shortfall(runs),
+        conditions.constants(runs),
+    ]
+    return " ".join(sentence for sentence in said if sentence)
+
+
+def _replicate(framework: str) -> dict[str, Any]:
+    colour = style.look(framework).colour
+    size = style.REPLICATE_SIZE
+    return {"linestyle": "none", "marker": "o", "markersize": size, "color": colour, "markeredgewidth": 0}

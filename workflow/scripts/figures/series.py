@@ -1,0 +1,146 @@
+"""Epoch time over one numeric factor: one series per framework, panels by the other factors that vary."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from analysis import conditions, intervals, tables
+from analysis.measured import Records, bases, combination_text, framework_order, successful, title_with_unit, varying
+from analysis.speedup import base_cells
+from figures import panels, style
+
+PANEL_IN = 1.45
+GAP = 0.04
+BOUND = (0, (1, 1.5))
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """The x axis: where each level stands, and how far apart the frameworks stand at one level."""
+
+    positions: dict[int, float]
+    gap: float
+    width: float
+
+    @property
+    def beside(self) -> float:
+        return 0.8 * self.gap
+
+
+def draw(records: Records, factor: str, what: str, with_bases: bool = False) -> tuple[Figure, str]:
+    """The figure of epoch time over `factor` and its caption, which begins with `what`.
+
+    `with_bases` draws in each panel the undistributed bases of its cells, and what their time would be on more replicas
+    if nothing were lost.
+    """
+    runs = records.runs
+    ok = successful(runs)
+    if ok.empty:
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4)), panels.caption(runs, what)
+    around = varying(runs, but=["framework", factor])
+    every = panels.combinations(runs, around)
+    several = [levels for levels in every if panels.at(runs, levels)[factor].nunique() > 1] or every
+    shown, unseen = panels.most(several)
+    frameworks = framework_order(runs)
+    undistributed = bases(runs) if with_bases else []
+    found = base_cells(runs) if with_bases else {}
+    bound = [Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=BOUND, label="base / replicas")]
+    extra = bound if with_bases else []
+    rows, columns, width = panels.layout(len(shown))
+    above = panels.legend_height(len([*frameworks, *extra]), width)
+    drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(shown)) + 0.15 + above)
+    scaled_by = panels.scaled_by(around)
+    axes = panels.grid(drawn, (rows, columns), len(shown), share_y=not scaled_by)
+    scale = _scale(sorted(runs[factor].unique()), len(frameworks))
+    shifts = panels.dodge([name for name in frameworks if name not in undistributed], scale.gap)
+    remarks: list[str] = []
+    for ax, levels in zip(axes, shown, strict=True):
+        here = panels.at(runs, levels)
+        for framework, shift in shifts.items():
+            _line(ax, here[here["framework"] == framework], factor, scale, shift)
+        for cell in dict.fromkeys(found[cell] for cell in here["cell"] if cell in found):
+            _base(ax, ok[ok["cell"] == cell], here, scale)
+        if successful(here).empty:
+            panels.say(ax, "no successful run")
+        ax.set_title(panels.panel_title(levels))
+        remarks += panels.time_axis(ax, panels.at(ok, {name: levels[name] for name in scaled_by}))
+        ax.set_xlim(-scale.width / 7, scale.width * 6 / 7)
+        ax.set_xticks(list(scale.positions.values()), [str(level) for level in scale.positions])
+    for ax in axes[::columns]:
+        ax.set_ylabel("epoch time (s)")
+    drawn.supxlabel(title_with_unit(factor), fontsize=style.FONT_SIZE)
+    panels.legend(drawn, frameworks, extra)
+    return drawn, panels.caption(
+        runs,
+        what,
+        _base_sentence(runs, found) if with_bases else "",
+        *remarks,
+        _left_out_sentence([levels for levels in every if levels not in several]),
+        unseen,
+    )
+
+
+def _scale(levels: Sequence[int], frameworks: int) -> _Scale:
+    """Doublings stand at equal distances where there are any to speak of; frameworks never reach the next level."""
+    doubling = len(levels) > 2 and levels[-1] / levels[0] >= 4
+    positions = {level: math.log2(level / levels[0]) if doubling else float(level - levels[0]) for level in levels}
+    places = list(positions.values())
+    width = 1.4 * (places[-1] or 1)
+    step = min(np.diff(places), default=1.0)
+    return _Scale(positions, min(GAP * width, 0.7 * step / frameworks), width)
+
+
+def _line(ax: Axes, runs: pd.DataFrame, factor: str, scale: _Scale, shift: float) -> None:
+    """One framework's means joined from level to level; broken where a planned cell has no successful run."""
+    if runs.empty:
+        return
+    framework = str(runs["framework"].iloc[0])
+    means, places = [], []
+    for level, planned in runs.groupby(factor):
+        times = successful(planned)["epoch_time_s"].tolist()
+        places.append(scale.positions[level] + shift)
+        means.append(panels.interval(ax, framework, places[-1], times, scale.beside).value if times else math.nan)
+    ax.plot(places, means, color=style.look(framework).colour, linestyle=style.look(framework).line, zorder=2)
+
+
+def _base(ax: Axes, base: pd.DataFrame, runs: pd.DataFrame, scale: _Scale) -> None:
+    """The base's time divided by replicas; where it is undistributed, itself as a point and a horizontal line, too."""
+    framework = str(base["framework"].iloc[0])
+    times = base["epoch_time_s"].tolist()
+    look = style.look(framework)
+    mean = intervals.mean(times).value
+    if framework in bases(base):
+        panels.interval(ax, framework, min(scale.positions.values()), times, scale.beside)
+        ax.axhline(mean, color=look.colour, linewidth=0.8, linestyle=look.line, zorder=1)
+    replicas = runs.groupby("nodes")["replicas"].max()
+    x = [scale.positions[nodes] for nodes in replicas.index]
+    ax.plot(x, mean / replicas.to_numpy(float), color=look.colour, linewidth=0.7, linestyle=BOUND, zorder=1)
+
+
+def _base_sentence(runs: pd.DataFrame, found: dict[str, str]) -> str:
+    used = successful(runs)[lambda ok: ok["cell"].isin(set(found.values()))]
+    if used.empty:
+        return "No base of a speed-up succeeded."
+    seconds = [
+        f"{cell} {tables.interval(intervals.mean(times, minimum=0))} s"
+        for cell, times in used.groupby("cell", sort=True)["epoch_time_s"]
+    ]
+    lines = "Horizontal lines: the undistributed bases. " if set(used["framework"]) & set(bases(runs)) else ""
+    return (
+        f"{lines}Fine dotted lines: the base's time divided by the replicas, as if the exchange cost nothing. "
+        f"Bases, at the same levels of all other factors that they vary: {conditions.named(seconds)}."
+    )
+
+
+def _left_out_sentence(left_out: Sequence[dict[str, Any]]) -> str:
+    if not left_out:
+        return ""
+    names = "; ".join(combination_text(levels) for levels in left_out)
+    return f"Not shown, because measured at one level of this axis only: {names}."

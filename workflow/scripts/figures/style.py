@@ -1,0 +1,133 @@
+"""The one look of all figures: sizes for print, fonts that stay text, and each framework's own colour and marker.
+
+The files depend on what is drawn only: no dates, no random identifiers.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from common.files import written_whole
+
+COLUMN_IN = 3.35
+PAGE_IN = 6.9
+DPI = 300
+LAYOUT_PASSES = 2
+INK = "#222222"
+MUTED = "#777777"
+GRID = "#dddddd"
+REPLICATE_SIZE = 1.2
+BAND_ALPHA = 0.16
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a framework is drawn. Colours are told apart by the colour-blind; markers and lines also in grey."""
+
+    colour: str
+    marker: str
+    line: str | tuple[int, tuple[float, ...]]
+    filled: bool = True
+
+
+# PyTorch is warm, TensorFlow cold; the undistributed bases are their neutral relatives with open markers.
+LOOKS = {
+    "pytorch-single": Look("#7d6b5d", "o", ":", filled=False),
+    "tensorflow-single": Look("#5b6b7d", "^", ":", filled=False),
+    "pytorch-ddp": Look("#c8420a", "o", "-"),
+    "horovod-pytorch": Look("#e69f00", "s", "--"),
+    "tensorflow-multiworker": Look("#00518c", "^", "-"),
+    "horovod-tensorflow": Look("#56b4e9", "D", "--"),
+    "tensorflow-mirrored": Look("#332288", "v", "-."),
+    "lbann": Look("#009e73", "P", "-"),
+    "tarantella": Look("#b8528f", "X", (0, (5, 1, 1, 1))),
+    "flexflow": Look("#117733", "p", "-."),
+}
+_OTHERS = [
+    Look("#882255", "h", "-"),
+    Look("#999933", "<", "--"),
+    Look("#44aa99", ">", "-."),
+    Look("#aa4499", "*", (0, (3, 1, 1, 1, 1, 1))),
+    Look("#661100", "d", (0, (5, 2))),
+    Look("#6699cc", "8", (0, (1, 1))),
+]
+
+FONT_SIZE = 6.5
+
+_SETTINGS: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": FONT_SIZE,
+    "axes.titlesize": FONT_SIZE,
+    "axes.labelsize": FONT_SIZE,
+    "xtick.labelsize": 6,
+    "ytick.labelsize": 6,
+    "legend.fontsize": 6.2,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.titlepad": 3,
+    "axes.labelpad": 2,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.major.pad": 2,
+    "ytick.major.pad": 2,
+    "grid.color": GRID,
+    "grid.linewidth": 0.4,
+    "lines.linewidth": 1.0,
+    "lines.markersize": 3.2,
+    "legend.frameon": False,
+    "legend.handlelength": 2.4,
+    "legend.columnspacing": 1.2,
+    "legend.labelspacing": 0.3,
+    "figure.constrained_layout.h_pad": 0.03,
+    "figure.constrained_layout.w_pad": 0.03,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "ringside",
+    "path.simplify": False,
+}
+_METADATA = {
+    "pdf": {"Creator": "Ringside", "CreationDate": None},
+    "svg": {"Creator": "Ringside", "Date": None},
+    "png": {"Software": None},
+}
+
+
+def look(framework: str) -> Look:
+    """The colour, marker and line of a framework: the same in every figure, whichever others a study has."""
+    if framework in LOOKS:
+        return LOOKS[framework]
+    return _OTHERS[int(hashlib.sha256(framework.encode()).hexdigest(), 16) % len(_OTHERS)]
+
+
+def figure(width_in: float, height_in: float) -> Figure:
+    """An empty figure in the style of all."""
+    matplotlib.rcdefaults()
+    matplotlib.rcParams.update(_SETTINGS)
+    drawn = Figure(figsize=(width_in, height_in), layout="constrained", dpi=DPI)
+    FigureCanvasAgg(drawn)
+    return drawn
+
+
+def save(drawn: Figure, stem: Path) -> None:
+    """Write `stem`.pdf, .svg and .png (300 dpi), each whole or not at all."""
+    for _ in range(LAYOUT_PASSES):
+        if layout := drawn.get_layout_engine():
+            layout.execute(drawn)
+    drawn.set_layout_engine("none")
+    for suffix, metadata in _METADATA.items():
+        with written_whole(Path(f"{stem}.{suffix}")) as partial:
+            drawn.savefig(partial, format=suffix, dpi=DPI, metadata=metadata)

@@ -1,0 +1,91 @@
+"""What makes a run the run that it is: its spec, and the key under which its measurement is kept.
+
+The key is computed while Snakemake parses, from files in git alone; what must cause a new measurement is in the path.
+"""
+
+import functools
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from common.files import CHECKOUT, digest_sources, digest_text
+from environments.description import environment_digest
+from plan.design import Run
+from plan.study import DATASETS, FRAMEWORKS, MODELS, Site, Study, datasets, load_framework, load_model
+
+RUNS = CHECKOUT / "workflow" / "scripts" / "runs"
+
+
+def cores_per_rank(site: Site) -> int:
+    """Cores of one rank, the same in all cells: the machine's cores over the largest number of ranks on it."""
+    ranks_on_a_machine = site.ranks_per_node * (site.nodes if site.placement == "emulated" else 1)
+    return max(1, site.cores // ranks_on_a_machine)
+
+
+def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
+    """All that a measurement depends on, apart from software and data: the run's and the site's measured part."""
+    return {
+        "run_id": run.run_id,
+        "levels": run.levels,
+        "replicate": run.replicate,
+        "seed": run.seed,
+        **asdict(run.geometry),
+        "step_times": study.step_times,
+        "device": site.device,
+        "placement": site.placement,
+        "deployment": site.deployment,
+        "ranks_per_node": site.ranks_per_node,
+        "cores_per_rank": cores_per_rank(site),
+        "interface": site.interface,
+        "bandwidth_bytes_s": site.bandwidth_bytes_s,
+    }
+
+
+def variant(site: Site) -> str:
+    """The variant of every environment's lock that the site's devices need."""
+    return site.device
+
+
+@functools.cache
+def _environment_digest(environment: str, site: Site) -> str:
+    return environment_digest(environment, variant(site), site.deployment)
+
+
+@functools.cache
+def code_digest(framework: str, model: str) -> str:
+    """SHA-256 of what trains: the shared worker, the libraries' modules, the adapter, the model."""
+    libraries = [RUNS / "libraries" / f"{library}.py" for library in load_framework(framework).libraries]
+    return digest_sources([RUNS / "worker", *libraries, FRAMEWORKS / framework, MODELS / f"{model}.yaml"])
+
+
+@functools.cache
+def data_digest(dataset: str) -> str:
+    """SHA-256 of the data set's table entry and of the code that prepares it."""
+    code = digest_sources(sorted(DATASETS.parent.glob("*.py")))
+    return digest_text(json.dumps(datasets()[dataset], sort_keys=True) + code)
+
+
+def digests(site: Site, run: Run) -> dict[str, str]:
+    """The three digests of a run: environment, code, data (64 hex digits each)."""
+    framework = run.levels["framework"]
+    return {
+        "environment_digest": _environment_digest(load_framework(framework).environment, site),
+        "code_digest": code_digest(framework, run.levels["model"]),
+        "data_digest": data_digest(run.levels["dataset"]),
+    }
+
+
+def run_key(study: Study, site: Site, run: Run) -> str:
+    """First 12 hex digits of the SHA-256 over spec and digests."""
+    return digest_text(json.dumps([spec(study, site, run), digests(site, run)], sort_keys=True))[:12]
+
+
+def data_folder(site: Site, dataset: str) -> Path:
+    """Where the prepared data set lies in the site's cache."""
+    return site.cache / "datasets" / dataset / data_digest(dataset)[:12]
+
+
+def model_description(run: Run) -> dict[str, Any]:
+    """The description of the run's model."""
+    return load_model(run.levels["model"])

@@ -1,0 +1,277 @@
+"""What a person writes, read and checked: the configuration, the study, the site, and the frameworks' own descriptions."""
+
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import CHECKOUT, load_yaml, shown
+from common.schemas import check, check_value, schema
+
+FRAMEWORKS = CHECKOUT / "workflow" / "scripts" / "runs" / "frameworks"
+MODELS = CHECKOUT / "workflow" / "scripts" / "runs" / "models"
+DATASETS = CHECKOUT / "workflow" / "scripts" / "datasets" / "table.yaml"
+
+Levels = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Study:
+    """One experiment. `factors` has every factor of the schema, in its order, with a list of levels."""
+
+    name: str
+    file: Path
+    title: str
+    question: str
+    seed: int
+    replicates: int
+    factors: dict[str, list[Any]]
+    exclude: tuple[dict[str, list[Any]], ...]
+    step_times: bool
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place to run. `cores` is a number (auto is resolved), `cache` an absolute folder."""
+
+    name: str
+    file: Path
+    launcher: str
+    placement: str
+    device: str
+    deployment: str
+    cores: int
+    nodes: int
+    ranks_per_node: int
+    interface: str
+    bandwidth_bytes_s: float | None
+    frameworks: tuple[str, ...] | None
+    cache: Path
+    torch_index: str | None
+    time_limit_s: float
+    max_foreign_cpu_share: float
+
+    def has(self, framework: str) -> bool:
+        """Whether the site can run the framework at all."""
+        return self.frameworks is None or framework in self.frameworks
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One framework's description, from its framework.yaml."""
+
+    name: str
+    file: Path
+    title: str
+    environment: str
+    libraries: tuple[str, ...]
+    modules: tuple[str, ...]
+    distributed: bool
+    base: str
+    timing_scope: str
+    capabilities: tuple[dict[str, list[Any]], ...]
+
+    def can(self, levels: Mapping[str, Any]) -> bool:
+        """Whether a cell with these levels fits one of the capabilities."""
+        return not self.capabilities or any(
+            all(levels[factor] in possible for factor, possible in entry.items()) for entry in self.capabilities
+        )
+
+
+def factor_table() -> dict[str, dict[str, Any]]:
+    """Every factor: name -> type, default, title, unit, symbol, core."""
+    return schema("factors")["properties"]
+
+
+def load_config(values: Mapping[str, Any], file: Path = CHECKOUT / "config" / "config.yaml") -> dict[str, str]:
+    """Check the workflow's configuration (the file's keys, overlaid by the command line's)."""
+    config = dict(values)
+    check(config, "config", file)
+    return config
+
+
+def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Study:
+    """Read and check config/studies/<name>.yaml. InputError in one line when it is wrong."""
+    file = _existing(folder, name, "study")
+    raw = load_yaml(file)
+    check(raw, "study", file)
+    factors = _factors(raw["factors"], file)
+    return Study(
+        name=name,
+        file=file,
+        title=raw["title"],
+        question=raw["question"],
+        seed=raw["seed"],
+        replicates=raw["replicates"],
+        factors=factors,
+        exclude=tuple(
+            _exclusion(entry, factors, f"exclude.{i}", file) for i, entry in enumerate(raw.get("exclude", []))
+        ),
+        step_times=raw.get("step_times", False),
+    )
+
+
+def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
+    """Read and check config/sites/<name>.yaml. InputError in one line when it is wrong."""
+    file = _existing(folder, name, "site")
+    raw = load_yaml(file)
+    check(raw, "site", file)
+    known = set(framework_names())
+    for i, framework in enumerate(raw.get("frameworks", [])):
+        if framework not in known:
+            raise InputError(
+                f"{shown(file)}: frameworks.{i}: '{framework}' is unknown; expected one of {', '.join(sorted(known))}"
+            )
+    properties = schema("site")["properties"]
+    cores = raw["cores"] if raw["cores"] != "auto" else len(os.sched_getaffinity(0))
+    cache = Path(os.environ.get("RINGSIDE_CACHE") or raw["cache"]).expanduser()
+    if not cache.is_absolute():
+        raise InputError(
+            f"{shown(file)}: cache: '{cache}' is relative; expected an absolute folder or one that starts with ~"
+        )
+    return Site(
+        name=name,
+        file=file,
+        launcher=raw["launcher"],
+        placement=raw["placement"],
+        device=raw["device"],
+        deployment=raw["deployment"],
+        cores=cores,
+        nodes=raw["nodes"],
+        ranks_per_node=raw["ranks_per_node"],
+        interface=raw["interface"],
+        bandwidth_bytes_s=raw.get("bandwidth_bytes_s"),
+        frameworks=tuple(raw["frameworks"]) if "frameworks" in raw else None,
+        cache=cache,
+        torch_index=raw.get("torch_index"),
+        time_limit_s=raw.get("time_limit_s", properties["time_limit_s"]["default"]),
+        max_foreign_cpu_share=raw.get("max_foreign_cpu_share", properties["max_foreign_cpu_share"]["default"]),
+    )
+
+
+@functools.cache
+def framework_names() -> tuple[str, ...]:
+    """The frameworks that have a folder with a framework.yaml."""
+    return tuple(sorted(path.parent.name for path in FRAMEWORKS.glob("*/framework.yaml")))
+
+
+@functools.cache
+def load_framework(name: str) -> Framework:
+    """Read and check workflow/scripts/runs/frameworks/<name>/framework.yaml."""
+    file = FRAMEWORKS / name / "framework.yaml"
+    raw = load_yaml(file)
+    check(raw, "framework", file)
+    if raw["base"] not in framework_names():
+        raise InputError(
+            f"{shown(file)}: base: '{raw['base']}' is unknown; expected one of {', '.join(framework_names())}"
+        )
+    table = factor_table()
+    capabilities = []
+    for i, entry in enumerate(raw.get("capabilities", [])):
+        for factor, levels in entry.items():
+            where = f"capabilities.{i}.{factor}"
+            if factor not in table:
+                raise InputError(f"{shown(file)}: {where}: unknown factor; expected one of {', '.join(table)}")
+            for level in _as_list(levels):
+                check_value(level, table[factor], where, file)
+        capabilities.append({factor: _as_list(levels) for factor, levels in entry.items()})
+    fields = {key: raw[key] for key in ("title", "environment", "distributed", "base", "timing_scope")}
+    return Framework(
+        name=name,
+        file=file,
+        libraries=tuple(raw["libraries"]),
+        modules=tuple(raw["modules"]),
+        capabilities=tuple(capabilities),
+        **fields,
+    )
+
+
+@functools.cache
+def datasets() -> dict[str, dict[str, Any]]:
+    """The table of data sets: name -> its entry."""
+    table = load_yaml(DATASETS)
+    for name, entry in table.items():
+        check(entry, "dataset", DATASETS.with_name(f"{DATASETS.name} ({name})"))
+    return table
+
+
+@functools.cache
+def model_names() -> tuple[str, ...]:
+    """The models that have a description."""
+    return tuple(sorted(path.stem for path in MODELS.glob("*.yaml")))
+
+
+@functools.cache
+def load_model(name: str) -> dict[str, Any]:
+    """Read and check workflow/scripts/runs/models/<name>.yaml."""
+    file = MODELS / f"{name}.yaml"
+    raw = load_yaml(file)
+    check(raw, "model", file)
+    return raw
+
+
+def _existing(folder: Path, name: str, kind: str) -> Path:
+    file = folder / f"{name}.yaml"
+    if not file.is_file():
+        there = ", ".join(sorted(path.stem for path in folder.glob("*.yaml"))) or "none"
+        raise InputError(f"config/config.yaml: {kind}: there is no {shown(file)}; {kind} must be one of {there}")
+    return file
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
+    table = factor_table()
+    lists = {name: _as_list(value) for name, value in raw.items()}
+    wanted = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": [name for name, entry in table.items() if "default" not in entry],
+        "properties": {
+            name: {
+                "type": "array",
+                "minItems": 1,
+                "uniqueItems": True,
+                "items": entry,
+                "description": entry["description"],
+            }
+            for name, entry in table.items()
+        },
+    }
+    check_value(lists, wanted, "factors", file)
+    known = {"framework": framework_names(), "model": model_names(), "dataset": tuple(datasets())}
+    for name, names in known.items():
+        for i, level in enumerate(lists[name]):
+            if level not in names:
+                where = f"factors.{name}.{i}" if isinstance(raw[name], list) else f"factors.{name}"
+                raise InputError(f"{shown(file)}: {where}: '{level}' is unknown; expected one of {', '.join(names)}")
+    return {
+        name: [_plain(level, entry) for level in lists.get(name, [entry.get("default")])]
+        for name, entry in table.items()
+    }
+
+
+def _plain(level: Any, entry: Mapping[str, Any]) -> Any:
+    """8.0 is an integer to JSON Schema, and 1 a number: give each level the one spelling of its type."""
+    kind = {"integer": int, "number": float}.get(entry.get("type", ""))
+    return kind(level) if kind else level
+
+
+def _exclusion(
+    entry: Mapping[str, Any], factors: Mapping[str, list[Any]], where: str, file: Path
+) -> dict[str, list[Any]]:
+    for name, levels in entry.items():
+        if name not in factors:
+            raise InputError(f"{shown(file)}: {where}.{name}: unknown factor; expected one of {', '.join(factors)}")
+        for level in _as_list(levels):
+            if level not in factors[name] or isinstance(level, bool):
+                known = ", ".join(map(str, factors[name]))
+                raise InputError(
+                    f"{shown(file)}: {where}.{name}: {level!r} is no level of the study; expected one of {known}"
+                )
+    return {name: _as_list(levels) for name, levels in entry.items()}

@@ -1,0 +1,32 @@
+"""Remove the lock that a killed Snakemake left behind; never that of a living one."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from common.errors import InputError, exit_status
+from plan.campaign import alive, locks
+
+STATE = Path(".snakemake")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Remove the lock of a Snakemake that is dead. Run in the checkout."""
+    parser = argparse.ArgumentParser(prog="plan.unlock", description=main.__doc__)
+    parser.add_argument("--if-stale", action="store_true", help="say nothing where there is no stale lock")
+    options = parser.parse_args(argv)
+    left = locks(STATE)
+    if left and alive(STATE):
+        if options.if_stale:
+            return
+        raise InputError(f"{STATE}/locks: the Snakemake that holds it may still be running; end it first")
+    for lock in left:
+        lock.unlink(missing_ok=True)
+    if left:
+        print("removed the lock of a Snakemake that was killed")
+    elif not options.if_stale:
+        print("there is no lock")
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

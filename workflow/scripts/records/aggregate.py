@@ -1,0 +1,178 @@
+"""Records to tables: one row of runs.csv for every run of the design, whether or not it succeeded, and one of epochs.csv per epoch.
+
+Only the current keys count: a record that was made of other software, code, data or settings is not taken, and said so.
+"""
+
+import argparse
+import csv
+import json
+import math
+import sys
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from common.errors import InputError, exit_status
+from common.schemas import check
+from common.tables import write_table
+from plan.campaign import Campaign, load_campaign
+from plan.design import Run
+from plan.identity import digests, run_key
+from plan.study import load_framework
+
+MEASURED = (
+    "transport", "startup_s", "import_s", "first_step_s", "memory_peak_bytes", "device_memory_peak_bytes", "energy_j",
+    "foreign_cpu_share", "steal_share", "python_version", "library_version",
+)  # fmt: skip
+RECORDED = (
+    "site", "session", "status", "reason", "attempt", "started_at", "ended_at", "placement", "timing_scope",
+    "cores_per_rank", "oversubscribed", "wall_s",
+)  # fmt: skip
+LAST_EPOCH = (
+    "train_loss",
+    "train_accuracy",
+    "validation_loss",
+    "validation_accuracy",
+    "samples_trained",
+    "steps",
+    "exchanges",
+)
+EPOCH_COLUMNS = (
+    "epoch", "warm_up", "epoch_time_s", "closed_time_s", "imbalance_s", "validation_time_s", "learning_rate", "steps",
+    "exchanges", "samples_trained", "train_loss", "train_accuracy", "validation_loss", "validation_accuracy",
+)  # fmt: skip
+
+
+def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
+    """What is known of a run before it ran."""
+    geometry = asdict(run.geometry)
+    return {
+        "run_id": run.run_id,
+        "study": campaign.study.name,
+        "cell": run.cell,
+        "replicate": run.replicate,
+        "block": run.block,
+        "order_key": run.order_key,
+        "seed": run.seed,
+        **run.levels,
+        **{
+            name: geometry[name]
+            for name in ("ranks", "replicas", "local_batch", "effective_batch", "samples_per_epoch")
+        },
+        "base": load_framework(run.levels["framework"]).base,
+        "key": run_key(campaign.study, campaign.site, run),
+        **digests(campaign.site, run),
+    }
+
+
+def missing(campaign: Campaign, run: Run, folder: Path) -> dict[str, Any]:
+    """Status and reason of a run without a record under its current key."""
+    if not campaign.site.has(run.levels["framework"]):
+        reason = f"site {campaign.site.name} does not have {run.levels['framework']}"
+    elif any(folder.parent.glob("*/record.json")):
+        reason = "old: measured with other software, code, data or settings only"
+    else:
+        reason = "absent: has not run"
+    return {"status": "missing", "reason": reason}
+
+
+def read_record(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The published record of a run and the epochs of its attempt, as numbers. InputError when a file is broken."""
+    file = folder / "record.json"
+    try:
+        record = json.loads(file.read_text())
+    except ValueError as error:
+        raise InputError(f"{file}: is broken ({error}); repeat it: make repeat RUNS='{folder.parent.name}'") from None
+    check(record, "record", file)
+    table = folder / f"attempt-{record['attempt']}" / "epochs.csv"
+    epochs = []
+    if table.exists():
+        for row in csv.DictReader(table.open()):
+            if None in row.values() or set(row) != set(EPOCH_COLUMNS):
+                raise InputError(f"{table}: is cut off; repeat it: make repeat RUNS='{folder.parent.name}'")
+            epochs.append(
+                {name: value == "true" if name == "warm_up" else _finite(value) for name, value in row.items()}
+            )
+    return record, epochs
+
+
+def _finite(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def measured_row(record: dict[str, Any], epochs: list[dict[str, Any]], samples: int) -> dict[str, Any]:
+    """What a record and its epochs add to a row. A run's epoch time is the arithmetic mean of its epochs that are not warm-up."""
+    measured = record["measured"] or {}
+    row = {name: record[name] for name in RECORDED} | {name: measured.get(name) for name in MEASURED}
+    row["hosts"] = " ".join(measured.get("hosts", [])) or None
+    row["devices"] = " ".join(measured.get("devices", [])) or None
+    timed = pd.DataFrame([epoch for epoch in epochs if not epoch["warm_up"]], columns=EPOCH_COLUMNS)
+    if len(timed):
+        mean = timed.epoch_time_s.mean()
+        row |= {
+            "epoch_time_s": mean,
+            "epoch_time_median_s": timed.epoch_time_s.median(),
+            "imbalance_s": timed.imbalance_s.mean(),
+            "validation_time_s": timed.validation_time_s.mean(),
+            "throughput_samples_s": samples / mean,
+        }
+    if epochs:
+        row |= {name: epochs[-1][name] for name in LAST_EPOCH}
+    return row
+
+
+def aggregate(campaign: Campaign) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The two tables, rows in planned order."""
+    rows, epoch_rows = [], []
+    for run in campaign.runs:
+        row = planned_row(campaign, run)
+        folder = campaign.results / "runs" / run.run_id / row["key"]
+        if (folder / "record.json").exists():
+            record, epochs = read_record(folder)
+            row |= measured_row(record, epochs, run.geometry.samples_per_epoch)
+            epoch_rows += [{"run_id": run.run_id, "key": row["key"], **epoch} for epoch in epochs]
+        else:
+            row |= missing(campaign, run, folder)
+        rows.append(row)
+    return pd.DataFrame(rows), pd.DataFrame(epoch_rows, columns=["run_id", "key", *EPOCH_COLUMNS])
+
+
+def summary(runs: pd.DataFrame) -> str:
+    """What a person should know: how many rows are ok, which are not and why, and the command that repeats them."""
+    counts = Counter(runs.status)
+    text = f"{len(runs)} runs: " + ", ".join(f"{counts[status]} {status}" for status in counts)
+    not_ok = runs[runs.status != "ok"]
+    lines = [f"  {row.run_id}: {row.status}: {row.reason}" for row in not_ok.head(20).itertuples()]
+    if len(not_ok) > len(lines):
+        lines.append(f"  and {len(not_ok) - len(lines)} more, in runs.csv")
+    again = [status for status in ("failed", "timeout", "invalid") if counts[status]]
+    if again:
+        lines.append(
+            f"to repeat them: make repeat RUNS={again[0]}" + "".join(f", or RUNS={status}" for status in again[1:])
+        )
+    if counts["missing"]:
+        lines.append("to run what is missing: snakemake figures (without records=available)")
+    return "\n".join([text, *lines])
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Aggregate the records of a study into runs.csv and epochs.csv."""
+    parser = argparse.ArgumentParser(prog="records.aggregate", description=main.__doc__)
+    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
+    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
+    parser.add_argument("--runs", required=True, type=Path, help="runs.csv")
+    parser.add_argument("--epochs", required=True, type=Path, help="epochs.csv")
+    options = parser.parse_args(argv)
+    campaign = load_campaign({"study": options.study, "site": options.site, "records": "available"})
+    runs, epochs = aggregate(campaign)
+    write_table(epochs, "epochs", options.epochs)
+    write_table(runs, "runs", options.runs)
+    print(summary(runs))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,59 @@
+"""Horovod with TensorFlow (Sergeev & Del Balso 2018): gradients are all-reduced by a background thread as they become ready."""
+
+from typing import Any
+
+from runs.worker.context import Context
+from runs.worker.trainer import Trainer
+
+
+def environment(context: Context) -> dict[str, str]:
+    """This rank's place, for hvd.init()."""
+    from runs.libraries.horovod import placed
+
+    return {"TF_CPP_MIN_LOG_LEVEL": "1", **placed(context)}
+
+
+def trainer(context: Context) -> Trainer:
+    """A trainer whose optimizer is Horovod's: it averages over `backward_passes_per_step` batches and over ranks."""
+    import horovod.tensorflow.keras as hvd
+    import tensorflow as tf
+
+    from runs.libraries.horovod import transport
+    from runs.libraries.tensorflow import TensorFlowTrainer
+
+    sync_every = context.levels["sync_every"]
+
+    class HorovodTrainer(TensorFlowTrainer):
+        def make_strategy(self) -> Any:
+            hvd.init()
+            self.transport = transport(context)
+            return super().make_strategy()
+
+        def make_optimizer(self, optimizer: Any) -> Any:
+            return hvd.DistributedOptimizer(
+                optimizer, backward_passes_per_step=sync_every, average_aggregated_gradients=True
+            )
+
+        def make_accumulators(self) -> list[Any]:
+            return []
+
+        def learn(self, tape: Any, loss: Any, length: int, last: bool) -> None:
+            # Horovod divides by sync_every whatever the group's length is, and counts batches by itself.
+            with tape:
+                scaled = loss * (sync_every / length)
+            self._pass(tape, scaled)
+            if last:
+                self._flush(sync_every - length)
+
+        def _flush(self, passes: int) -> None:
+            """Complete a shorter last group with passes that add nothing."""
+            for _ in range(passes):
+                with tf.GradientTape() as tape:
+                    nothing = 0.0 * tf.add_n([tf.reduce_sum(v) for v in self.model.trainable_variables])
+                self._pass(tape, nothing)
+
+        def _pass(self, tape: Any, loss: Any) -> None:
+            reduced = self.optimizer.compute_gradients(loss, self.model.trainable_variables, tape=tape)
+            self.optimizer.apply_gradients(reduced)
+
+    return HorovodTrainer(context)

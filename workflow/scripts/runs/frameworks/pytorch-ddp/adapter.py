@@ -1,0 +1,42 @@
+"""PyTorch DistributedDataParallel (Li et al., VLDB 2020): gradients are all-reduced in buckets during backward."""
+
+import contextlib
+
+from runs.worker.context import Context
+from runs.worker.trainer import Trainer
+
+
+def environment(context: Context) -> dict[str, str]:
+    """Gloo and NCCL on the site's interface."""
+    interface = context.spec["interface"]
+    return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+
+
+def trainer(context: Context) -> Trainer:
+    """A trainer whose model is wrapped in DDP; `no_sync` keeps the batches of a group from being exchanged one by one."""
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    from runs.libraries.pytorch import PyTorchTrainer
+
+    class DDPTrainer(PyTorchTrainer):
+        def distribute(self) -> None:
+            on_gpu = self.torch_device.type == "cuda"
+            self.transport = "nccl" if on_gpu else "gloo"
+            store = dist.TCPStore(*meeting_point(context), context.ranks, context.rank == 0, wait_for_workers=False)
+            dist.init_process_group(self.transport, store=store, rank=context.rank, world_size=context.ranks)
+            self.ddp = DistributedDataParallel(self.module, device_ids=[self.torch_device] if on_gpu else None)
+            self.model = self.ddp
+
+        def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
+            return contextlib.nullcontext() if last else self.ddp.no_sync()
+
+    return DDPTrainer(context)
+
+
+def meeting_point(context: Context) -> tuple[str, int]:
+    """Address and port of rank 0's store, known to all ranks."""
+    from runs.worker.group import free_port
+
+    address, port = context.group.broadcast([context.group.address, free_port(context.group.address)])
+    return address, port

@@ -1,0 +1,50 @@
+"""Horovod without horovodrun, ssh or MPI: rank 0 serves Horovod's own rendezvous, every rank is told its place."""
+
+from typing import Any
+
+from runs.worker.context import Context
+
+_servers: list[Any] = []
+
+
+def placed(context: Context) -> dict[str, str]:
+    """Environment variables that `hvd.init()` reads with the Gloo controller; collective over the run's ranks."""
+    port = context.group.broadcast(_serve(context) if context.rank == 0 else None)
+    spec = context.spec
+    return {
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": context.group.broadcast(context.group.address),
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_GLOO_IFACE": spec["interface"],
+        "NCCL_SOCKET_IFNAME": spec["interface"],
+        "HOROVOD_HOSTNAME": _host(context.rank // spec["ranks_per_node"]),
+        "HOROVOD_RANK": str(context.rank),
+        "HOROVOD_SIZE": str(context.ranks),
+        "HOROVOD_LOCAL_RANK": str(context.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(spec["ranks_per_node"]),
+        "HOROVOD_CROSS_RANK": str(context.rank // spec["ranks_per_node"]),
+        "HOROVOD_CROSS_SIZE": str(context.levels["nodes"]),
+    }
+
+
+def transport(context: Context) -> str:
+    """What carries the gradients."""
+    return "nccl" if context.spec["device"] == "cuda" else "gloo"
+
+
+def _host(node: int) -> str:
+    return f"node{node}"
+
+
+def _serve(context: Context) -> int:
+    """Start the rendezvous server in this process, which keeps it alive, and return its port."""
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.http.http_server import RendezvousServer
+
+    hosts = ",".join(f"{_host(node)}:{context.spec['ranks_per_node']}" for node in range(context.levels["nodes"]))
+    server = RendezvousServer(0)
+    _servers.append(server)
+    port = server.start()
+    server.init(get_host_assignments(parse_hosts(hosts), context.ranks))
+    return port

@@ -1,0 +1,51 @@
+"""Ask for runs to be repeated. Old attempts are kept; the next invocation makes new ones."""
+
+import argparse
+import fnmatch
+import json
+import sys
+from pathlib import Path
+
+from common.errors import InputError, exit_status
+from common.files import CHECKOUT, load_yaml
+from plan.campaign import Campaign, load_campaign
+from runs.attempts import put_aside
+
+STATUSES = ("ok", "failed", "timeout", "invalid")
+
+
+def chosen(campaign: Campaign, wanted: str) -> dict[str, Path]:
+    """The runs with a record whose status is `wanted`, or whose id matches it as a pattern (fnmatch)."""
+    there = {run_id: Path(path) for run_id, path in campaign.records.items() if Path(path).exists()}
+    if wanted in STATUSES:
+        return {run_id: path for run_id, path in there.items() if json.loads(path.read_text())["status"] == wanted}
+    return {run_id: path for run_id, path in there.items() if fnmatch.fnmatchcase(run_id, wanted)}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Put the finished attempts of runs aside, so that they are repeated."""
+    parser = argparse.ArgumentParser(prog="runs.repeat", description=main.__doc__)
+    parser.add_argument(
+        "--runs", required=True, help=f"a status ({', '.join(STATUSES)}) or a pattern such as '*ddp*.b32.*'"
+    )
+    parser.add_argument("--study", help="name of a file in config/studies/ (default: the configured one)")
+    parser.add_argument("--site", help="name of a file in config/sites/ (default: the configured one)")
+    options = parser.parse_args(argv)
+    config = load_yaml(CHECKOUT / "config" / "config.yaml")
+    for key in ("study", "site"):
+        config[key] = getattr(options, key) or config[key]
+    campaign = load_campaign({**config, "records": "campaign"})
+    runs = chosen(campaign, options.runs)
+    if not runs:
+        raise InputError(
+            f"RUNS={options.runs}: no run with a record matches; give a status ({', '.join(STATUSES)}) or a pattern of run_id"
+        )
+    for path in runs.values():
+        put_aside(path.parent)
+    for table in (campaign.runs_csv, campaign.epochs_csv):
+        table.unlink(missing_ok=True)
+    print(f"{len(runs)} runs will be repeated; their old attempts are kept")
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

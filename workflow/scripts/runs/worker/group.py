@@ -1,0 +1,148 @@
+"""The ranks of a run, joined by TCP: the barrier that opens and closes an epoch, and small exchanges between ranks.
+
+It has nothing to do with what carries gradients, and is the same for all frameworks. Rank 0 listens on the site's
+interface, at a port that the system picks, and leaves address and token in the attempt's folder.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import socket
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+_LENGTH = struct.Struct("!I")
+_SIOCGIFADDR = 0x8915
+
+
+class GroupError(Exception):
+    """A rank is gone, or never came."""
+
+
+def address_of(interface: str) -> str:
+    """The IPv4 address of a network interface, from the kernel (Linux SIOCGIFADDR)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            packed = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", interface[:15].encode()))
+        except OSError as error:
+            there = ", ".join(name for _, name in socket.if_nameindex())
+            raise GroupError(f"interface {interface}: {error.strerror}; this host has {there}") from None
+    return socket.inet_ntoa(packed[20:24])
+
+
+def free_port(address: str) -> int:
+    """A TCP port of `address` that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return probe.getsockname()[1]
+
+
+class Group:
+    """All ranks of one run. Every method is collective: all ranks call it, in the same order."""
+
+    def __init__(self, rank: int, size: int, folder: Path, interface: str, timeout_s: float = 120.0) -> None:
+        self.rank = rank
+        self.size = size
+        self.address = address_of(interface)
+        self._peers: list[socket.socket] = []
+        if size > 1:
+            meeting = folder / "rendezvous.json"
+            if rank == 0:
+                self._listen(meeting, timeout_s)
+            else:
+                self._connect(meeting, timeout_s)
+            for peer in self._peers:
+                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                peer.settimeout(None)
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """Every rank's `value` (anything that JSON holds), in the order of ranks, on every rank."""
+        if self.size == 1:
+            return [value]
+        if self.rank == 0:
+            values = [value, *(self._receive(peer) for peer in self._peers)]
+            for peer in self._peers:
+                self._send(peer, values)
+            return values
+        self._send(self._peers[0], value)
+        return self._receive(self._peers[0])
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's `value` on every rank."""
+        return self.all_gather(value if self.rank == 0 else None)[0]
+
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+        self.all_gather(None)
+
+    def close(self) -> None:
+        """Leave the group."""
+        for peer in self._peers:
+            peer.close()
+
+    def _listen(self, meeting: Path, timeout_s: float) -> None:
+        token = secrets.token_hex(16)
+        with socket.create_server((self.address, 0), backlog=self.size) as server:
+            partial = meeting.with_suffix(".partial")
+            partial.touch(mode=0o600)
+            partial.write_text(json.dumps({"address": self.address, "port": server.getsockname()[1], "token": token}))
+            os.replace(partial, meeting)
+            deadline = time.monotonic() + timeout_s
+            peers: dict[int, socket.socket] = {}
+            while len(peers) < self.size - 1:
+                server.settimeout(max(0.01, deadline - time.monotonic()))
+                try:
+                    peer, _ = server.accept()
+                except TimeoutError:
+                    absent = sorted(set(range(1, self.size)) - set(peers))
+                    raise GroupError(f"rank {absent[0]} did not come within {timeout_s:.0f} s") from None
+                peer.settimeout(timeout_s)
+                try:
+                    hello = self._receive(peer)
+                    known = hello["token"] == token
+                except (GroupError, ValueError, TypeError, KeyError):
+                    known = False
+                if known:
+                    peers[hello["rank"]] = peer
+                else:
+                    peer.close()
+            self._peers = [peers[rank] for rank in range(1, self.size)]
+
+    def _connect(self, meeting: Path, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                found = json.loads(meeting.read_text())
+                peer = socket.create_connection((found["address"], found["port"]), timeout=timeout_s)
+                break
+            except (FileNotFoundError, ConnectionRefusedError):
+                if time.monotonic() > deadline:
+                    raise GroupError(f"rank 0 did not come within {timeout_s:.0f} s") from None
+                time.sleep(0.02)
+        self._peers = [peer]
+        self._send(peer, {"rank": self.rank, "token": found["token"]})
+
+    def _send(self, peer: socket.socket, value: Any) -> None:
+        data = json.dumps(value).encode()
+        try:
+            peer.sendall(_LENGTH.pack(len(data)) + data)
+        except OSError as error:
+            raise GroupError(f"a rank is gone: {error}") from None
+
+    def _receive(self, peer: socket.socket) -> Any:
+        return json.loads(self._exactly(peer, _LENGTH.unpack(self._exactly(peer, _LENGTH.size))[0]))
+
+    def _exactly(self, peer: socket.socket, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            try:
+                part = peer.recv(size - len(data))
+            except OSError as error:
+                raise GroupError(f"a rank is gone: {error}") from None
+            if not part:
+                raise GroupError("a rank is gone: it closed its connection")
+            data += part
+        return data

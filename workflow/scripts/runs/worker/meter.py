@@ -1,0 +1,149 @@
+"""The clock of a run: opens and closes epochs at a barrier, gathers what the ranks saw, writes epochs as they end."""
+
+import csv
+import os
+import resource
+import time
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from runs.worker.context import Context
+
+COLUMNS = (
+    "epoch", "warm_up", "epoch_time_s", "closed_time_s", "imbalance_s", "validation_time_s", "learning_rate", "steps",
+    "exchanges", "samples_trained", "train_loss", "train_accuracy", "validation_loss", "validation_accuracy",
+)  # fmt: skip
+
+
+@dataclass
+class Seen:
+    """What one rank saw of some samples: the sum of their losses, how many it classified right, how many there were."""
+
+    loss_sum: float
+    correct: int
+    samples: int
+
+
+def machine_ticks() -> tuple[float, float]:
+    """Busy and stolen processor seconds of this machine since boot, over all cores (proc(5), /proc/stat)."""
+    with open("/proc/stat") as stat:
+        user, nice, system, _, _, irq, softirq, steal = map(int, stat.readline().split()[1:9])
+    tick = os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + irq + softirq) / tick, steal / tick
+
+
+def own_cpu_s() -> float:
+    """Processor seconds of this process, its threads and its ended children."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+class Meter:
+    """Times the epochs of one run on one rank. Rank 0 writes epochs.csv (and steps.csv), a line as each epoch ends."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.group = context.group
+        self.epoch = 0
+        self.first_step_s: float | None = None
+        self._step_times: list[float] = []
+        self._release = self._last_step = 0.0
+        self._epochs = self._table("epochs.csv", COLUMNS)
+        self._steps = (
+            self._table("steps.csv", ("epoch", "rank", "step", "step_time_s")) if context.spec["step_times"] else None
+        )
+        self.group.barrier()
+        self.ready_at = time.time()
+        self._opened = (time.monotonic(), own_cpu_s(), *machine_ticks())
+
+    def open_epoch(self) -> None:
+        """All ranks start the next epoch together."""
+        self.epoch += 1
+        self.group.barrier()
+        self._release = self._last_step = time.monotonic()
+
+    @property
+    def wants_steps(self) -> bool:
+        """Whether `step` wants to be called, with the device synchronized: after the first step, or after each one."""
+        return self.first_step_s is None or self._steps is not None
+
+    def step(self) -> None:
+        """One training step has ended and the device is idle."""
+        now = time.monotonic()
+        if self.first_step_s is None:
+            self.first_step_s = now - self._release
+        if self._steps is not None:
+            self._step_times.append(now - self._last_step)
+        self._last_step = now
+
+    def close_epoch(self, trained: Seen, validate: Any) -> None:
+        """The device has finished this rank's epoch. `validate()` -> Seen is then called and timed apart."""
+        own_time_s = time.monotonic() - self._release
+        self.group.barrier()
+        closed_time_s = time.monotonic() - self._release
+        start = time.monotonic()
+        validated: Seen = validate()
+        validation_time_s = time.monotonic() - start
+        gathered = self.group.all_gather(
+            [own_time_s, closed_time_s, validation_time_s, vars(trained), vars(validated), self._step_times]
+        )
+        self._step_times = []
+        if self.group.rank == 0:
+            self._write(gathered)
+
+    def cpu_shares(self) -> tuple[float, float]:
+        """Shares of the nodes' processor time, since all ranks were ready, that others used and that a hypervisor kept."""
+        opened, own_before, busy_before, steal_before = self._opened
+        busy, steal = machine_ticks()
+        seen = self.group.all_gather(
+            [os.uname().nodename, own_cpu_s() - own_before, busy - busy_before, steal - steal_before]
+        )
+        capacity = (time.monotonic() - opened) * (os.cpu_count() or 1)
+        shares = []
+        for host in {row[0] for row in seen}:
+            here = [row for row in seen if row[0] == host]
+            foreign = max(0.0, max(row[2] for row in here) - sum(row[1] for row in here))
+            shares.append((foreign / capacity, max(row[3] for row in here) / capacity))
+        return max(share[0] for share in shares), max(share[1] for share in shares)
+
+    def _table(self, name: str, columns: tuple[str, ...]) -> TextIO | None:
+        if self.group.rank != 0:
+            return None
+        table = open(self.context.folder / name, "w", newline="", buffering=1)  # noqa: SIM115 (open for the whole run)
+        csv.writer(table, lineterminator="\n").writerow(columns)
+        return table
+
+    def _write(self, gathered: list[Any]) -> None:
+        spec = self.context.spec
+        own, closed, validation, trained, validated, steps = zip(*gathered, strict=True)
+        samples = sum(seen["samples"] for seen in trained)
+        scale = spec["samples_per_epoch"] / samples
+        row = {
+            "epoch": self.epoch,
+            "warm_up": "true" if self.epoch <= self.context.levels["warmup_epochs"] else "false",
+            "epoch_time_s": max(own) * scale,
+            "closed_time_s": max(closed) * scale,
+            "imbalance_s": max(own) - min(own),
+            "validation_time_s": max(validation),
+            "learning_rate": self.context.learning_rate,
+            "steps": spec["steps"],
+            "exchanges": len(self.context.accumulation_groups()),
+            "samples_trained": samples,
+            **_means("train", trained),
+            **_means("validation", validated),
+        }
+        if self._epochs is not None:
+            csv.writer(self._epochs, lineterminator="\n").writerow(row[column] for column in COLUMNS)
+        if self._steps is not None:
+            writer = csv.writer(self._steps, lineterminator="\n")
+            writer.writerows(
+                (self.epoch, rank, i + 1, t) for rank, times in enumerate(steps) for i, t in enumerate(times)
+            )
+
+
+def _means(what: str, seen: tuple[dict[str, Any], ...]) -> dict[str, float]:
+    samples = sum(part["samples"] for part in seen)
+    return {
+        f"{what}_loss": sum(part["loss_sum"] for part in seen) / samples,
+        f"{what}_accuracy": sum(part["correct"] for part in seen) / samples,
+    }
