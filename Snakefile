@@ -6,9 +6,6 @@ config/config.yaml says which study and which site; rules/ has one file per stag
 """
 
 
-configfile: "config/config.yaml"
-
-
 include: "rules/common.smk"
 include: "rules/plan.smk"
 

@@ -10,17 +10,29 @@ os.environ["PYTHONPATH"] = f"{workflow.basedir}/{SCRIPTS}"
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 from common.errors import InputError
+from common.files import load_yaml
 from plan.campaign import load_campaign, take_over
 from runs.progress import SESSION_VARIABLE, new_session
 
-try:
-    if workflow.is_main_process and not workflow.dryrun and "--unlock" not in sys.argv:
-        take_over(Path(".snakemake"))
-    CAMPAIGN = load_campaign(config)
-except InputError as error:
-    # A traceback would bury the one line that a person needs.
-    print(f"ringside: {error}", file=sys.stderr)
-    sys.exit(2)
+
+def or_say_so(action):
+    """What `action` returns; where an input is wrong its one line and the end, which a traceback would bury."""
+    try:
+        return action()
+    except InputError as error:
+        print(f"ringside: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+or_say_so(lambda: load_yaml(Path(workflow.basedir, "config", "config.yaml")))
+
+
+configfile: "config/config.yaml"
+
+
+CAMPAIGN = or_say_so(lambda: load_campaign(config))
+if workflow.is_main_process and not workflow.dryrun and "--unlock" not in sys.argv:
+    or_say_so(lambda: take_over(Path(".snakemake")))
 
 STUDY = CAMPAIGN.study.name
 SITE = CAMPAIGN.site.name

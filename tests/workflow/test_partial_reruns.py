@@ -4,10 +4,13 @@ import csv
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from checkout import Checkout
+from plan.study import load_site
 
 FIGURES = ("epoch_time", "by_batch_size", "by_nodes", "accuracy")
 
@@ -81,12 +84,23 @@ def test_a_figures_script_edited_makes_that_figure(campaign: Checkout, figure: s
     assert made and all(Path(name).name.startswith(f"{figure}.") for name in made)
 
 
+@pytest.fixture
+def cache_as_before() -> Iterator[None]:
+    """Environments that a test adds to the cache are removed from it."""
+    environments = load_site("local").cache / "environments"
+    before = set(environments.glob("*/*"))
+    yield
+    for added in set(environments.glob("*/*")) - before:
+        shutil.rmtree(added)
+
+
+@pytest.mark.usefixtures("cache_as_before")
 def test_a_lock_edited_repeats_its_environment_its_children_and_their_runs(campaign: Checkout) -> None:
     lock = campaign.path("containers/pytorch/requirements.cpu.txt")
     old_lock, old_records = lock.read_text(), campaign.records()
     for figure in campaign.results.glob("figures/epoch_time.*"):
         figure.unlink()
-    lock.write_text(old_lock + "# edited\n")
+    lock.write_text(f"{old_lock}# edited in {campaign.folder}\n")
     done = campaign.snakemake("figures", timeout_s=900)
     assert done.status == 0, done.output
     assert (done.jobs["environment"], done.jobs["run"], done.jobs["figure"]) == (2, 2, len(FIGURES))

@@ -87,9 +87,7 @@ def _complaint(error: jsonschema.ValidationError, above: str = "") -> str:
         case "maximum" | "exclusiveMaximum":
             return f"{where}{value} is too large; expected at most {rule}"
         case "pattern":
-            return (
-                f"{where}{value} does not look right; expected {parent.get('description', rule)}"
-            )
+            return f"{where}{value} does not look right; expected {parent.get('description', rule)}"
     return f"{where}{' '.join(error.message.split())}"
 
 

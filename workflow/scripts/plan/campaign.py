@@ -145,6 +145,8 @@ def load_campaign(values: Mapping[str, Any]) -> Campaign:
                 raise InputError(f"config/config.yaml: records: there is no {published / name}; expected {expected}")
     campaign = Campaign(study, site, mode, design(study, site), published)
     campaign.check_bound()
+    if mode == "campaign":
+        _ = campaign.environments  # a broken description is found now, not in the middle of the rules
     return campaign
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from common.errors import InputError, exit_status
-from common.schemas import check
+from common.schemas import check, schema
 from common.tables import write_table
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
@@ -138,7 +138,9 @@ def aggregate(campaign: Campaign) -> tuple[pd.DataFrame, pd.DataFrame]:
         else:
             row |= missing(campaign, run, folder)
         rows.append(row)
-    return pd.DataFrame(rows), pd.DataFrame(epoch_rows, columns=["run_id", "key", *EPOCH_COLUMNS])
+    return pd.DataFrame(rows, columns=list(schema("runs")["properties"])), pd.DataFrame(
+        epoch_rows, columns=["run_id", "key", *EPOCH_COLUMNS]
+    )
 
 
 def summary(runs: pd.DataFrame) -> str:

@@ -143,11 +143,12 @@ def judge(
 
 
 def with_last_line(reason: str, log: Path) -> str:
-    """`reason`, and the last line of the log that names an error."""
+    """`reason`, and the last line of the log that names an error; that others noticed the loss of a rank is no cause."""
     lines = (
         [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
     )
-    telling = [line for line in lines if "Error" in line or "error:" in line]
+    errors = [line for line in lines if "Error" in line or "error:" in line]
+    telling = [line for line in errors if "a rank is gone" not in line] or errors
     last = (telling or lines or [""])[-1]
     return f"{reason}: {last[:300]}" if last else reason
 

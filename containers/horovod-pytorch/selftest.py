@@ -1,0 +1,74 @@
+"""One of two ranks that import Horovod for PyTorch and add up a vector on loopback.
+
+environments.selftest starts both.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+
+RANK, SIZE = os.environ["RINGSIDE_RANK"], os.environ["RINGSIDE_SIZE"]
+MEETING = Path(os.environ["RINGSIDE_MEETING"])
+
+
+def start_rendezvous() -> None:
+    """Start Horovod's rendezvous server in this process, as horovodrun would; leave its port in the meeting folder."""
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.http.http_server import RendezvousServer
+
+    server = RendezvousServer(0)
+    port = server.start()
+    server.init(get_host_assignments(parse_hosts(f"localhost:{SIZE}"), int(SIZE)))
+    partial = MEETING / "port.partial"
+    partial.write_text(str(port))
+    partial.rename(MEETING / "port")
+
+
+def rendezvous_port() -> str:
+    """The port that rank 0 left; the self-test's time limit ends a wait for nothing."""
+    while not (MEETING / "port").is_file():
+        time.sleep(0.05)
+    return (MEETING / "port").read_text()
+
+
+def main() -> None:
+    """Add up the ranks' vectors and write what came of it."""
+    if RANK == "0":
+        start_rendezvous()
+    os.environ |= {
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": rendezvous_port(),
+        "HOROVOD_GLOO_IFACE": "lo",
+        "HOROVOD_HOSTNAME": "localhost",
+        "HOROVOD_RANK": RANK,
+        "HOROVOD_SIZE": SIZE,
+        "HOROVOD_LOCAL_RANK": RANK,
+        "HOROVOD_LOCAL_SIZE": SIZE,
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+    }
+    import horovod
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    if hvd.mpi_built():
+        raise SystemExit("Horovod was built with MPI; it must not be")
+    expected = int(SIZE) * (int(SIZE) + 1) / 2
+    vector = hvd.allreduce(torch.full((1000,), int(RANK) + 1.0), op=hvd.Sum)
+    if not bool((vector == expected).all()):
+        raise SystemExit(f"allreduce gave {float(vector[0])}, expected {expected}")
+    result = {
+        "framework": f"torch {torch.__version__}",
+        "horovod": horovod.__version__,
+        "all_reduce": float(vector[0]),
+    }
+    (MEETING / f"rank{RANK}.json").write_text(json.dumps(result))
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""One of two ranks that import TensorFlow and add up a vector on loopback; environments.selftest starts both."""
+
+import json
+import os
+from pathlib import Path
+
+RANK, SIZE = int(os.environ["RINGSIDE_RANK"]), int(os.environ["RINGSIDE_SIZE"])
+WORKERS = [f"127.0.0.1:{port}" for port in os.environ["RINGSIDE_PORTS"].split(",")]
+
+
+def main() -> None:
+    """Add up the ranks' vectors and write what came of it."""
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": WORKERS}, "task": {"type": "worker", "index": RANK}})
+    import tensorflow as tf
+    import tf_keras
+
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=tf.distribute.experimental.CommunicationImplementation.RING
+    )
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+    @tf.function
+    def total() -> tf.Tensor:
+        vectors = strategy.run(lambda: tf.fill([1000], RANK + 1.0))
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, vectors, axis=None)
+
+    vector = total().numpy()
+    expected = SIZE * (SIZE + 1) / 2
+    if not (vector == expected).all():
+        raise SystemExit(f"all_reduce gave {vector[0]}, expected {expected}")
+    if tf.keras.Model is not tf_keras.Model:
+        raise SystemExit("tf.keras is not Keras 2; TF_USE_LEGACY_KERAS=1 must be set")
+    result = {
+        "framework": f"tensorflow {tf.__version__}",
+        "keras": tf_keras.__version__,
+        "all_reduce": float(vector[0]),
+    }
+    (Path(os.environ["RINGSIDE_MEETING"]) / f"rank{RANK}.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

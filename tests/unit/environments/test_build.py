@@ -1,0 +1,192 @@
+"""Whole builds of two tiny environments: whatever state the cache is in, the result is the same and tested."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from common.errors import InputError
+from common.files import CHECKOUT
+from environments.build import build
+from environments.description import environment_stamp, read
+from tiny_environments import SELFTEST, sha256, tiny_wheel
+
+
+def made(tiny, name="over"):
+    return build(read(name, containers=tiny.containers), tiny.cache)
+
+
+def stamp(tiny, name="over"):
+    return environment_stamp(tiny.cache, name, containers=tiny.containers)
+
+
+def start_program(tiny, name="over", out=None):
+    command = [sys.executable, "-m", "environments.build", "--environment", name, "--containers", tiny.containers]
+    command += ["--cache", tiny.cache, "--out", out or stamp(tiny, name)]
+    env = {**os.environ, "PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
+    return subprocess.Popen(list(map(str, command)), env=env, stderr=subprocess.PIPE, text=True)
+
+
+def test_an_empty_cache_gets_the_parent_the_wheel_and_a_tested_child(filled):
+    record = made(filled)
+    assert json.loads(stamp(filled).read_text()) == record
+    assert record["packages"] == {"leaf": "1.0", "tiny-package": "1.0"}
+    assert record["parent"]["digest"] == made(filled, "base")["digest"]
+    assert record["variables"] == {"GREETING": "hello"}
+    assert record["selftest"]["all_reduce"] == 3.0
+    assert record["selftest"]["ranks"] == 2
+    program = "import leaf, tiny_package; print(leaf.answer, leaf.built_with['WHERE'])"
+    said = subprocess.run([record["python"]["executable"], "-c", program], capture_output=True, text=True, check=True)
+    answer, where = said.stdout.split()
+    assert answer == "patched"
+    assert where.startswith(str(stamp(filled, "base").parent))
+
+
+def test_a_second_build_makes_nothing(filled):
+    before = {path: path.stat().st_mtime_ns for path in filled.cache.rglob("*")}
+    made(filled)
+    assert {path: path.stat().st_mtime_ns for path in filled.cache.rglob("*")} == before
+
+
+def test_a_half_filled_environment_is_made_again_from_the_kept_wheel(filled):
+    record = made(filled)
+    folder = stamp(filled).parent
+    stamp(filled).unlink()
+    (folder / "venv" / "whole.json").unlink()
+    (leaf,) = folder.rglob("leaf.py")
+    leaf.with_name("left_over.py").write_text("")
+    leaf.write_text("answer = 'half'\n")
+    again = made(filled)
+    assert again["packages"] == record["packages"]
+    assert "patched" in leaf.read_text()
+    assert not leaf.with_name("left_over.py").exists()
+    assert filled.builds == 1
+
+
+def test_a_removed_stamp_is_written_again_without_a_build(filled):
+    record = made(filled)
+    stamp(filled).unlink()
+    shutil.rmtree(filled.links)
+    assert made(filled) == record
+
+
+def test_an_environment_whose_interpreter_is_gone_is_made_again(filled):
+    record = made(filled, "base")
+    stamp(filled, "base").unlink()
+    Path(record["python"]["executable"]).unlink()
+    made(filled, "base")
+    assert subprocess.run([record["python"]["executable"], "-c", "import tiny_package"], check=False).returncode == 0
+
+
+def test_a_half_filled_wheel_folder_is_built_again(filled):
+    (record,) = filled.cache.glob("wheels/*/wheel.json")
+    record.unlink()
+    shutil.rmtree(stamp(filled).parent)
+    made(filled)
+    assert record.is_file()
+    assert filled.builds == 2
+
+
+def test_a_kept_wheel_with_another_sha256_is_refused(filled):
+    shutil.rmtree(stamp(filled).parent)
+    (wheel,) = filled.cache.glob("wheels/*/*.whl")
+    wheel.write_bytes(wheel.read_bytes() + b"x")
+    with pytest.raises(InputError, match=r"not the file whose SHA-256 wheel.json records; remove .* and build again"):
+        made(filled)
+    assert not stamp(filled).exists()
+
+
+def test_a_registry_wheel_with_another_sha256_is_refused(tiny):
+    wheel = tiny.links / "tiny_package-1.0-py3-none-any.whl"
+    wheel.write_bytes(wheel.read_bytes() + b"x")
+    with pytest.raises(InputError, match=r"installing .* failed"):
+        made(tiny, "base")
+    assert not stamp(tiny, "base").exists()
+
+
+def test_a_lock_without_a_hash_is_refused(tiny):
+    (tiny.containers / "base" / "requirements.cpu.txt").write_text("tiny-package==1.0\n")
+    with pytest.raises(InputError, match=r"installing .*requirements.cpu.txt failed"):
+        made(tiny, "base")
+
+
+def test_a_changed_source_distribution_is_refused(tiny):
+    source = tiny.links / "leaf-1.0.tar.gz"
+    source.write_bytes(source.read_bytes() + b"x")
+    with pytest.raises(InputError, match=r"fetching leaf 1.0 failed"):
+        made(tiny)
+    assert not list(tiny.cache.glob("wheels/*/wheel.json"))
+
+
+def test_a_patch_that_no_longer_fits_leaves_no_wheel(tiny):
+    file = tiny.containers / "over" / "environment.yaml"
+    file.write_text(file.read_text().replace("find: unpatched", "find: elsewhere"))
+    with pytest.raises(InputError, match=r"'elsewhere' stands 0 times in leaf.py"):
+        made(tiny)
+    assert not list(tiny.cache.glob("wheels/*/wheel.json"))
+
+
+@pytest.mark.parametrize(
+    ("check", "said"),
+    [
+        ("import absent_package", "rank 0 ended with status 1"),
+        ("raise SystemExit(0)", "a rank ended without a result"),
+        ("import time; time.sleep(60)", "not done after 1 s"),
+    ],
+)
+def test_an_environment_that_fails_its_selftest_is_never_whole(tiny, check, said):
+    (tiny.containers / "base" / "selftest.py").write_text(SELFTEST.format(check=check))
+    file = tiny.containers / "base" / "environment.yaml"
+    file.write_text(file.read_text().replace("30", "1" if "sleep" in check else "30"))
+    start = time.monotonic()
+    with pytest.raises(InputError, match=said):
+        made(tiny, "base")
+    assert time.monotonic() - start < 20
+    assert not stamp(tiny, "base").exists()
+
+
+def test_two_processes_that_want_the_same_build_it_once(tiny):
+    both = [start_program(tiny) for _ in range(2)]
+    said = [process.communicate()[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert tiny.builds == 1
+    assert "another process is making it; waiting for it" in "".join(said)
+
+
+def test_a_stamp_of_an_older_description_is_refused_in_one_line(tiny):
+    process = start_program(tiny, "base", tiny.cache / "environments" / "base" / ("0" * 12) / "environment.json")
+    said = process.communicate()[1]
+    assert process.returncode == 2
+    assert "by its files the environment is" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_recorded_wheel_comes_from_the_sites_index_only_when_pip_has_none(tiny, indexed, monkeypatch):
+    from environments.description import python_abi
+
+    elsewhere = tiny.cache.parent / "elsewhere" / "extra"
+    elsewhere.mkdir(parents=True)
+    wheel = tiny_wheel(elsewhere, "extra", "2.0")
+    (elsewhere / "index.html").write_text(f'<a href="{wheel.name}">{wheel.name}</a>')
+    base = tiny.containers / "base"
+    with open(base / "environment.yaml", "a") as file:
+        file.write(
+            f"wheels:\n  - {{name: extra, version: '2.0', variants: [cpu], index: torch_index,"
+            f" sha256: {{{python_abi()}: {sha256(wheel)}}}}}\n"
+        )
+    environment = read("base", containers=tiny.containers)
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", (tiny.cache.parent / "nothing").as_uri())
+    if indexed:
+        record = build(environment, tiny.cache, {"torch_index": elsewhere.parent.as_uri()})
+        assert record["packages"]["extra"] == "2.0"
+        assert record["wheels"]["extra"]["sha256"] == sha256(wheel)
+    else:
+        with pytest.raises(InputError, match="the site's setting 'torch_index' is empty"):
+            build(environment, tiny.cache, {"torch_index": ""})

@@ -1,0 +1,127 @@
+"""An environment's digest is its content, and a wrong description is refused in one line."""
+
+import os
+import time
+
+import pytest
+
+from common.errors import InputError
+from environments import description
+from environments.description import environment_digest, environment_stamp, lineage, names, parent_stamps, read
+
+
+def digests(tiny, variant="cpu"):
+    return [environment_digest(name, variant, containers=tiny.containers) for name in ("base", "over")]
+
+
+def edit(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize("file", ["requirements.cpu.txt", "selftest.py"])
+def test_one_byte_in_a_parents_file_changes_its_digest_and_its_childs(tiny, file):
+    before = digests(tiny)
+    path = tiny.containers / "base" / file
+    path.write_text(path.read_text() + "\n")
+    after = digests(tiny)
+    assert before[0] != after[0]
+    assert before[1] != after[1]
+
+
+@pytest.mark.parametrize("file", ["requirements.cpu.txt", "requirements.build.txt", "selftest.py"])
+def test_one_byte_in_a_childs_file_changes_its_digest_alone(tiny, file):
+    before = digests(tiny)
+    path = tiny.containers / "over" / file
+    path.write_text(path.read_text() + "\n")
+    after = digests(tiny)
+    assert before[0] == after[0]
+    assert before[1] != after[1]
+
+
+def test_a_patch_and_a_flag_change_the_digest(tiny):
+    file = tiny.containers / "over" / "environment.yaml"
+    seen = {digests(tiny)[1]}
+    edit(file, "replace: patched", "replace: Patched")
+    seen.add(digests(tiny)[1])
+    edit(file, "{parent}/tiny", "{parent}/small")
+    seen.add(digests(tiny)[1])
+    assert len(seen) == 3
+
+
+def test_dates_and_comments_and_the_other_variants_lock_change_nothing(tiny):
+    before = digests(tiny)
+    for path in tiny.containers.rglob("*.*"):
+        os.utime(path, (1, 1))
+    edit(tiny.containers / "base" / "environment.yaml", "variables", "# a comment\nvariables")
+    edit(tiny.containers / "base" / "requirements.cuda.txt", "tiny", "Tiny")
+    assert digests(tiny) == before
+
+
+def test_variant_python_and_layout_change_the_digest(tiny, monkeypatch):
+    seen = {digests(tiny)[0], digests(tiny, "cuda")[0]}
+    monkeypatch.setattr(description, "python_abi", lambda: "cp399-linux_x86_64")
+    seen.add(digests(tiny)[0])
+    monkeypatch.setattr(description, "LAYOUT", 999)
+    seen.add(digests(tiny)[0])
+    assert len(seen) == 4
+
+
+def test_the_stamp_has_the_digest_in_its_path(tiny):
+    stamp = environment_stamp("/cache", "base", containers=tiny.containers)
+    assert str(stamp) == f"/cache/environments/base/{digests(tiny)[0][:12]}/environment.json"
+    assert parent_stamps("/cache", "over", containers=tiny.containers) == [str(stamp)]
+    assert parent_stamps("/cache", "base", containers=tiny.containers) == []
+
+
+def test_parents_come_first_and_once(tiny):
+    assert lineage(["over", "base", "over"], tiny.containers) == ["base", "over"]
+
+
+def test_a_child_has_its_parents_variables(tiny):
+    assert read("over", containers=tiny.containers).variables == {"GREETING": "hello"}
+
+
+def test_the_shipped_descriptions_are_read_within_milliseconds():
+    start = time.perf_counter()
+    for name in names():
+        environment_digest(name)
+    assert names() == ["horovod-pytorch", "horovod-tensorflow", "pytorch", "tensorflow"]
+    assert time.perf_counter() - start < 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("selftest_limit_s", "selftest_limit", "selftest_limit: unknown key; did you mean 'selftest_limit_s'?"),
+        ("selftest_limit_s: 30", "selftest_limit_s: 0", "selftest_limit_s: 0 is too small; expected more than 0"),
+        ("sha256: ", "sha256: 0", "sources.0.sha256"),
+        ("patches:", "patchs:", "sources.0.patchs: unknown key; did you mean 'patches'?"),
+        (
+            "why: to see that it is done",
+            "",
+            "sources.0.patches.0: key 'why' is missing; expected the reason in one line",
+        ),
+        (
+            'version: "1.0"',
+            "version: latest",
+            "sources.0.version: 'latest' does not look right; expected an exact version",
+        ),
+        ("parent: base", "parent: over", "parent: 'over' is laid over 'over' itself"),
+        ("parent: base", "parent: basis", "environment 'basis' is unknown; there are base, over"),
+        ("parent: base", "", "sources: they are built against a parent's packages, but key 'parent' is missing"),
+    ],
+)
+def test_a_wrong_description_is_refused_in_one_line(tiny, old, new, said):
+    edit(tiny.containers / "over" / "environment.yaml", old, new)
+    with pytest.raises(InputError) as refused:
+        read("over", containers=tiny.containers)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_absent_lock_is_named(tiny):
+    (tiny.containers / "base" / "requirements.cpu.txt").unlink()
+    with pytest.raises(InputError, match=r"base/requirements.cpu.txt: no such file; the environment 'base' needs it"):
+        environment_digest("base", containers=tiny.containers)

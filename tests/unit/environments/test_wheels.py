@@ -1,0 +1,94 @@
+"""Wheels: recorded hashes, patches that fit exactly, compilers that are there, kept files that are still the same."""
+
+import pytest
+
+from common.errors import InputError
+from environments import wheels
+from environments.description import Patch, read
+from environments.wheels import apply_patches, build_environment, check_needs, recorded_sha256, wheel_key, wheel_parts
+
+
+@pytest.fixture
+def source(tiny):
+    return read("over", containers=tiny.containers).sources[0]
+
+
+def test_an_unrecorded_python_is_told_what_to_do():
+    environment = read("pytorch")
+    (wheel,) = environment.wheels
+    with pytest.raises(InputError) as refused:
+        recorded_sha256(wheel, environment.description, "cp313-linux_x86_64")
+    assert str(refused.value) == (
+        "containers/pytorch/environment.yaml: no SHA-256 of torch 2.13.0+cpu is recorded for cp313-linux_x86_64 "
+        "(only cp311-linux_x86_64); use Python 3.11 (make PYTHON=python3.11) or record the wheel's SHA-256 there"
+    )
+
+
+@pytest.mark.parametrize(("content", "count"), [("x = 2\n", 0), ("x = 1\nx = 1\n", 2), (None, 0)])
+def test_a_patch_that_does_not_fit_exactly_once_is_refused(tmp_path, content, count):
+    if content is not None:
+        (tmp_path / "a.txt").write_text(content)
+    with pytest.raises(InputError, match=f"'x = 1' stands {count} times in a.txt; expected exactly once"):
+        apply_patches(tmp_path, [Patch("a.txt", "x = 1", "x = 3", "")], tmp_path / "environment.yaml")
+
+
+def test_patches_are_made_in_order(tmp_path):
+    (tmp_path / "a.txt").write_text("x = 1\n")
+    patches = [Patch("a.txt", "1", "2", ""), Patch("a.txt", "2", "3", "")]
+    apply_patches(tmp_path, patches, tmp_path / "environment.yaml")
+    assert (tmp_path / "a.txt").read_text() == "x = 3\n"
+
+
+def test_a_missing_compiler_gives_one_line_with_the_debian_package(monkeypatch, tmp_path):
+    source = read("horovod-pytorch").sources[0]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError) as refused:
+        check_needs(source)
+    assert str(refused.value) == (
+        "horovod 0.28.1 cannot be built: no g++, gcc, make on this machine; "
+        "install it, on Debian: apt-get install g++ gcc make"
+    )
+
+
+def test_the_cuda_build_needs_the_cuda_compiler_and_has_ncclflags():
+    source = read("horovod-pytorch", "cuda").sources[0]
+    assert source.needs["nvcc"] == "nvidia-cuda-toolkit"
+    assert source.flags["HOROVOD_GPU_OPERATIONS"] == "NCCL"
+    assert "HOROVOD_GPU_OPERATIONS" not in read("horovod-pytorch", "cpu").sources[0].flags
+
+
+@pytest.mark.parametrize("name", ["horovod-pytorch", "horovod-tensorflow"])
+def test_horovod_is_pinned_to_gloo(name):
+    flags = read(name).sources[0].flags
+    assert flags["HOROVOD_WITHOUT_MPI"] == flags["HOROVOD_WITH_GLOO"] == flags["HOROVOD_WITHOUT_MXNET"] == "1"
+
+
+def test_a_build_sees_our_flags_and_nothing_else_of_the_machine(source, tmp_path, monkeypatch):
+    monkeypatch.setenv("CXXFLAGS", "-O0")
+    monkeypatch.setenv("HOROVOD_WITH_MPI", "1")
+    seen = build_environment(source, tmp_path / "tools", tmp_path / "parent")
+    assert not {"CXXFLAGS", "HOROVOD_WITH_MPI", "PYTHONPATH"} & set(seen)
+    assert seen["WHERE"].startswith(str(tmp_path / "parent"))
+    assert seen["PATH"].startswith(str(tmp_path / "tools" / "bin"))
+    assert seen["MAKEFLAGS"].startswith("-j")
+
+
+def test_a_wheels_key_follows_python_framework_compiler_flags_and_source(tiny, source, monkeypatch):
+    environment = read("over", containers=tiny.containers)
+    packages = {"tiny-package": "1.0"}
+    base = wheel_key(wheel_parts(source, environment, packages))
+    assert base == wheel_key(wheel_parts(source, environment, {**packages, "unrelated": "2"}))
+    seen = [base, wheel_key(wheel_parts(source, environment, {"tiny-package": "1.1"}))]
+    for key, value in {"sha256": "0" * 64, "flags": {"A": "1"}, "patches": ()}.items():
+        changed = type(source)(**{**vars(source), key: value})
+        seen.append(wheel_key(wheel_parts(changed, environment, packages)))
+    monkeypatch.setattr(wheels, "program_version", lambda program: f"{program} 99.0")
+    seen.append(wheel_key(wheel_parts(source, environment, packages)))
+    monkeypatch.setattr(wheels, "python_abi", lambda: "cp399-linux_x86_64")
+    seen.append(wheel_key(wheel_parts(source, environment, packages)))
+    assert len(set(seen)) == len(seen)
+
+
+def test_a_parent_without_the_framework_is_refused(tiny, source):
+    with pytest.raises(InputError, match=r"sources.built_against: the parent has none of tiny-package"):
+        wheel_parts(source, read("over", containers=tiny.containers), {"numpy": "2.4.6"})

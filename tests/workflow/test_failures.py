@@ -1,0 +1,155 @@
+"""Given a run that goes wrong, then it is a row with a reason, nothing is left running, and the study is still drawn."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from checkout import Checkout
+
+STUDY = """\
+title: one short run
+question: what becomes of a run that goes wrong?
+seed: 3
+design: full
+replicates: 1
+factors: {{framework: pytorch-ddp, model: small-cnn, dataset: digits, nodes: 2, batch_size: 64, sync_every: 1, epochs: {epochs}}}
+"""
+FOR_EVER = 100000
+
+
+def rows(checkout: Checkout) -> list[dict[str, str]]:
+    with open(checkout.results / "runs.csv") as file:
+        return list(csv.DictReader(file))
+
+
+def ranks_of(checkout: Checkout) -> list[int]:
+    """Process ids of the ranks that train in this checkout."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"runs.worker" in command and str(checkout.folder).encode() in b" ".join(command):
+            found.append(int(folder.name))
+    return sorted(found)
+
+
+def wait_for(condition: Callable[[], bool], limit_s: float = 120) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.05)
+
+
+def training(checkout: Checkout) -> bool:
+    """Whether a rank 0 has finished an epoch."""
+    return any(
+        len(path.read_text().splitlines()) > 1 for path in checkout.results.glob("runs/*/*/attempt-*/epochs.csv")
+    )
+
+
+def start(checkout: Checkout) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        ["snakemake", "figures"],
+        cwd=checkout.folder,
+        env=checkout.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_a_rank_that_is_killed_fails_its_run_only(fresh: Callable[..., Checkout]) -> None:
+    checkout = fresh(STUDY.format(epochs=FOR_EVER))
+    campaign = start(checkout)
+    wait_for(lambda: training(checkout), 600)
+    os.kill(ranks_of(checkout)[1], signal.SIGKILL)
+    output, _ = campaign.communicate(timeout=120)
+    assert campaign.returncode == 0, output
+    (row,) = rows(checkout)
+    assert row["status"] == "failed" and "was killed by SIGKILL" in row["reason"]
+    assert "1 not ok" in output and "make repeat RUNS=failed" in output
+    assert not ranks_of(checkout)
+    assert (checkout.results / "figures" / "epoch_time.pdf").exists()
+    assert row["run_id"] in (checkout.results / "tables" / "missing.md").read_text()
+
+
+def test_a_run_over_its_time_limit_is_ended(fresh: Callable[..., Checkout]) -> None:
+    checkout = fresh(STUDY.format(epochs=FOR_EVER))
+    checkout.edit("config/sites/local.yaml", "time_limit_s: 300", "time_limit_s: 12")
+    done = checkout.snakemake("records")
+    assert done.status == 0, done.output
+    (row,) = rows(checkout)
+    assert (row["status"], row["reason"]) == ("timeout", "not finished after the time limit of 12 s")
+    assert 12 <= float(row["wall_s"]) < 20
+    assert not ranks_of(checkout)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_supervisor_leaves_no_rank_and_no_record(
+    fresh: Callable[..., Checkout], signum: signal.Signals
+) -> None:
+    checkout = fresh(STUDY.format(epochs=FOR_EVER))
+    assert checkout.snakemake("environments", "datasets").status == 0
+    planned = (
+        "from plan.campaign import load_campaign; "
+        "print(*load_campaign({'study': 'small', 'site': 'local', 'records': 'campaign'}).records.values())"
+    )
+    environment = {**checkout.environment, "PYTHONPATH": str(checkout.folder / "workflow" / "scripts")}
+    done = subprocess.run(
+        [sys.executable, "-c", planned],
+        cwd=checkout.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    run_id, key = Path(done.stdout.strip()).parts[3:5]
+    command = [
+        sys.executable,
+        "-m",
+        "runs.supervise",
+        "--study",
+        "small",
+        "--site",
+        "local",
+        "--results",
+        "results/small",
+    ]
+    supervisor = subprocess.Popen([*command, "--run-id", run_id, "--key", key], cwd=checkout.folder, env=environment)
+    wait_for(lambda: training(checkout))
+    os.kill(supervisor.pid, signum)
+    assert supervisor.wait(timeout=30) == 130
+    assert not ranks_of(checkout)
+    assert not checkout.records() and len(checkout.attempts()) == 1
+
+
+def test_a_framework_that_raises_is_a_row_and_can_be_repeated(fresh: Callable[..., Checkout]) -> None:
+    checkout = fresh(STUDY.format(epochs=2))
+    adapter = checkout.path("workflow/scripts/runs/frameworks/pytorch-ddp/adapter.py")
+    working = adapter.read_text()
+    broken = 'def environment(context: Context) -> dict[str, str]:\n    if context.rank == 1:\n        raise RuntimeError("no luck today")\n'
+    adapter.write_text(working.replace("def environment(context: Context) -> dict[str, str]:\n", broken))
+    done = checkout.snakemake("figures")
+    assert done.status == 0, done.output
+    (row,) = rows(checkout)
+    assert row["status"] == "failed" and row["reason"].endswith("RuntimeError: no luck today")
+    assert checkout.snakemake("figures").jobs == {}, "a failure is data: it is not repeated by itself"
+
+    repeated = checkout.program("runs.repeat", "--runs", "failed")
+    assert repeated.returncode == 0 and "1 runs will be repeated" in repeated.stdout
+    done = checkout.snakemake("figures")
+    assert done.status == 0 and done.jobs["run"] == 1, done.output
+    assert [Path(attempt).name for attempt in checkout.attempts()] == ["attempt-1", "attempt-2"]
+    assert rows(checkout)[0]["attempt"] == "2"
+    nothing = checkout.program("runs.repeat", "--runs", "*horovod*")
+    assert nothing.returncode == 2 and nothing.stderr.count("\n") == 1

@@ -1,0 +1,88 @@
+"""What a user types, and the mistakes that people make."""
+
+import csv
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from checkout import SMALL_STUDY, Checkout
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("config/studies/small.yaml", "replicates: 1", "replicate: 1", "config/studies/small.yaml: replicate: unknown key"),
+        ("config/studies/small.yaml", "batch_size: [64]", "batch_size: [100]", "config/studies/small.yaml: factors: cell"),
+        ("config/studies/small.yaml", "[pytorch-single", "[pytorch-singel", "'pytorch-singel' is unknown"),
+        ("config/sites/local.yaml", "interface: lo", "interfaces: lo", "config/sites/local.yaml: interfaces: unknown key"),
+        ("config/config.yaml", "site: local", "site: lokal", "site must be one of local"),
+        ("config/config.yaml", "study: small", "study: [", "config.yaml"),
+        (
+            "workflow/scripts/runs/frameworks/pytorch-single/framework.yaml", "base: pytorch-single", "base: none",
+            "pytorch-single/framework.yaml: base: 'none' is unknown",
+        ),
+        ("containers/pytorch/environment.yaml", "selftest_limit_s", "selftest_limit", "containers/pytorch/environment.yaml: "),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_no_work(
+    fresh: Callable[..., Checkout], file: str, old: str, new: str, said: str
+) -> None:
+    checkout = fresh(SMALL_STUDY)
+    text = checkout.path(file).read_text()
+    checkout.write(file, text.replace(old, new, 1))
+    done = checkout.snakemake("figures")
+    assert done.status != 0
+    assert said in done.output and "Traceback" not in done.output
+    assert len([line for line in done.output.splitlines() if line.startswith("ringside: ")]) == 1
+    assert not checkout.path("results").exists()
+
+
+def test_list_rules_reads_like_a_table_of_contents(fresh: Callable[..., Checkout]) -> None:
+    output = fresh(SMALL_STUDY).snakemake("--list-rules").output
+    listed = [line for line in output.splitlines() if "(" in line]
+    names = {line.split()[0] for line in listed}
+    assert {"plan", "environments", "datasets", "runs", "records", "tables", "figures", "all"} <= names
+    assert all(line.endswith(".)") for line in listed), output
+
+
+def test_both_profiles_plan_the_same_runs(fresh: Callable[..., Checkout]) -> None:
+    checkout = fresh(SMALL_STUDY)
+    local, slurm = checkout.snakemake("-n"), checkout.snakemake("-n", "--profile", "slurm")
+    assert local.status == slurm.status == 0, slurm.output
+    assert local.jobs == slurm.jobs and local.jobs["run"] == 3
+    assert not checkout.path("results").exists(), "a dry-run writes nothing"
+
+
+def test_what_is_there_can_be_drawn_anywhere(campaign: Checkout) -> None:
+    shutil.rmtree(next(iter((campaign.results / "runs").glob("tensorflow-single.*"))))
+    (campaign.results / "campaign.json").write_text('{"site": "local", "machine": "the-machine-that-ran-it"}')
+    refused = campaign.snakemake("figures")
+    assert refused.status != 0 and "these results belong to site local on the-machine-that-ran-it" in refused.output
+    done = campaign.snakemake("figures", "--config", "records=available")
+    assert done.status == 0, done.output
+    assert "run" not in done.jobs and "environment" not in done.jobs
+    with open(campaign.results / "runs.csv") as file:
+        statuses = {row["framework"]: row["status"] for row in csv.DictReader(file)}
+    assert statuses == {"pytorch-single": "ok", "horovod-pytorch": "ok", "tensorflow-single": "missing"}
+    assert "absent: has not run" in (campaign.results / "tables" / "missing.md").read_text()
+
+
+def test_a_run_that_was_removed_runs_again(campaign: Checkout) -> None:
+    shutil.rmtree(next(iter((campaign.results / "runs").glob("pytorch-single.*"))))
+    done = campaign.snakemake("figures")
+    assert done.status == 0 and done.jobs["run"] == 1, done.output
+
+
+def test_a_published_table_that_is_broken_is_refused_in_one_line(campaign: Checkout) -> None:
+    published = campaign.path("published")
+    published.mkdir()
+    for name in ("runs.csv", "epochs.csv"):
+        shutil.copy(campaign.results / name, published)
+    table = published / "runs.csv"
+    table.write_text(table.read_text().replace("ok", "okay", 1))
+    done = campaign.snakemake("tables", "--config", "records=published")
+    assert done.status != 0
+    assert "published/runs.csv, line 2: status: 'okay' is not one of ok, failed" in done.output
+    assert Path(published / "runs.csv").exists()

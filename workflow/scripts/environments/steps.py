@@ -1,0 +1,125 @@
+"""What the builders share: commands with a log, one builder at a time, pip bound to hashes."""
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from common.errors import InputError
+
+
+def say(message: str) -> None:
+    """One line of progress for the person who waits."""
+    print(f"ringside: {message}", file=sys.stderr, flush=True)
+
+
+def call(
+    command: Sequence[str | Path], what: str, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> None:
+    """Run a command with its output appended to `log`. InputError (one line, the log's name) when it fails."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "ab") as output:
+        start = output.tell()
+        output.write(f"\n$ {' '.join(map(str, command))}\n".encode())
+        output.flush()
+        done = subprocess.run(
+            list(map(str, command)),
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=env,
+            cwd=cwd,
+        )
+    if done.returncode != 0:
+        raise InputError(f"{what} failed: {_last_error(log, start)}; all of it is in {log}")
+
+
+def _last_error(log: Path, start: int) -> str:
+    with open(log, "rb") as file:
+        file.seek(start)
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or ["no output"])[-1][:300]
+
+
+@contextlib.contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file `path`; when another process holds it, say so once and wait."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"{what}: another process is making it; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class Stopwatch:
+    """Seconds per named step, on the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Add the seconds of the block to `name`."""
+        start = time.monotonic()
+        yield
+        self.seconds[name] = round(self.seconds.get(name, 0) + time.monotonic() - start, 2)
+
+
+def isolated(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment without what would change another Python's imports, and `extra`."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    return {**kept, **(extra or {})}
+
+
+def make_venv(folder: Path, log: Path) -> Path:
+    """Make an empty virtual environment (no pip in it) and return its interpreter."""
+    call([sys.executable, "-m", "venv", "--without-pip", folder], "making a virtual environment", log, isolated())
+    return folder / "bin" / "python"
+
+
+def site_packages(venv: Path) -> Path:
+    """The folder of a virtual environment's packages; it has this interpreter's version."""
+    return venv / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+
+
+def overlay(venv: Path, parents: Sequence[Path]) -> None:
+    """Let the virtual environment `venv` see the packages of others, after its own."""
+    lines = [f"{site_packages(parent)}\n" for parent in parents]
+    (site_packages(venv) / "parents.pth").write_text("".join(lines), encoding="utf-8")
+
+
+def pip(python: Path, arguments: Sequence[str | Path], what: str, log: Path) -> None:
+    """Run the controller's pip on another interpreter, with what pip is configured for on this machine."""
+    head: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "--no-input",
+        "--disable-pip-version-check",
+    ]
+    call([*head, *arguments], what, log, isolated())
+
+
+def pip_install(python: Path, requirements: Path, what: str, log: Path, *options: str) -> None:
+    """Install exactly the files whose hashes `requirements` records: no dependencies, nothing built from source."""
+    exactly = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--ignore-installed"]
+    plain = ["--no-compile", "--progress-bar", "off"]
+    pip(python, ["install", *exactly, *plain, *options, "-r", requirements], what, log)
+
+
+def compile_bytecode(python: Path, folder: Path, log: Path) -> None:
+    """Byte-compile all modules in `folder`, on all cores (pip would use one); syntax of newer Pythons may fail."""
+    command = [python, "-m", "compileall", "-q", "-j", "0", folder]
+    with open(log, "ab") as output:
+        subprocess.run(list(map(str, command)), check=False, stdout=output, stderr=subprocess.STDOUT, env=isolated())

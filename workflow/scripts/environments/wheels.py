@@ -1,0 +1,204 @@
+"""Wheels that no lock can hold: one taken by its recorded SHA-256, and ours, built once from changed sources and kept.
+
+A kept wheel lies in `<cache>/wheels/<key>/` beside `wheel.json`, which has its SHA-256. The folder appears whole or not
+at all.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import digest_file, digest_text, shown, write_json, write_text
+from environments.description import Environment, Patch, Source, Wheel, python_abi
+from environments.steps import Stopwatch, call, locked, make_venv, overlay, pip, pip_install, say, site_packages
+
+
+def recorded_sha256(wheel: Wheel, file: Path, abi: str) -> str:
+    """The SHA-256 recorded for a wheel and an ABI. InputError with what to do when there is none."""
+    if abi in wheel.sha256:
+        return wheel.sha256[abi]
+    have = ", ".join(wheel.sha256)
+    major_minor = next(iter(wheel.sha256)).removeprefix("cp").split("-")[0]
+    other = f"{major_minor[0]}.{major_minor[1:]}"
+    raise InputError(
+        f"{shown(file)}: no SHA-256 of {wheel.name} {wheel.version} is recorded for {abi} (only {have}); "
+        f"use Python {other} (make PYTHON=python{other}) or record the wheel's SHA-256 there"
+    )
+
+
+def install_recorded(wheel: Wheel, file: Path, python: Path, indexes: Mapping[str, str], log: Path) -> None:
+    """Install a wheel by its recorded SHA-256: from where pip is configured to look, else from the site's index."""
+    requirement = f"{wheel.name}=={wheel.version} --hash=sha256:{recorded_sha256(wheel, file, python_abi())}\n"
+    what = f"installing {wheel.name} {wheel.version}"
+    with tempfile.TemporaryDirectory() as scratch:
+        requirements = Path(scratch) / "requirements.txt"
+        write_text(requirements, requirement)
+        try:
+            pip_install(python, requirements, what, log)
+        except InputError as first:
+            index = indexes.get(wheel.index)
+            if not index:
+                raise InputError(
+                    f"{what}: nothing that pip is configured for has it with the recorded SHA-256, "
+                    f"and the site's setting '{wheel.index}' is empty; all of it is in {log}"
+                ) from first
+            say(f"{what}: pip's configured sources have none; trying {index}")
+            pip_install(python, requirements, f"{what} from {index}", log, "--index-url", index)
+
+
+def install_built(path: Path, sha256: str, python: Path, log: Path) -> None:
+    """Install a kept wheel, bound to its SHA-256."""
+    with tempfile.TemporaryDirectory() as scratch:
+        requirements = Path(scratch) / "requirements.txt"
+        name = path.name.split("-")[0]
+        write_text(requirements, f"{name} @ {path.resolve().as_uri()} --hash=sha256:{sha256}\n")
+        pip_install(python, requirements, f"installing {path.name}", log, "--no-index")
+
+
+def check_needs(source: Source) -> None:
+    """InputError, naming the Debian packages, when a program that the build calls is missing."""
+    missing = {program: package for program, package in source.needs.items() if shutil.which(program) is None}
+    if missing:
+        packages = " ".join(sorted(set(missing.values())))
+        raise InputError(
+            f"{source.name} {source.version} cannot be built: no {', '.join(missing)} on this machine; "
+            f"install it, on Debian: apt-get install {packages}"
+        )
+
+
+def program_version(program: str) -> str:
+    """The line of a program's `--version` that has the version."""
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    return next((line for line in done.stdout.splitlines() if re.search(r"\d+\.\d+", line)), done.stdout)
+
+
+def wheel_parts(source: Source, environment: Environment, packages: Mapping[str, str]) -> dict[str, Any]:
+    """All that decides what a built wheel becomes; its digest is the wheel's key."""
+    against = {name: packages[name] for name in source.built_against if name in packages}
+    if not against:
+        raise InputError(
+            f"{shown(environment.description)}: sources.built_against: "
+            f"the parent has none of {', '.join(source.built_against)}"
+        )
+    return {
+        "abi": python_abi(),
+        "name": source.name,
+        "version": source.version,
+        "sdist_sha256": source.sha256,
+        "built_against": against,
+        "programs": {program: program_version(program) for program in source.needs},
+        "flags": source.flags,
+        "patches": [[patch.file, patch.find, patch.replace] for patch in source.patches],
+        "build_lock_sha256": digest_file(environment.build_lock),
+    }
+
+
+def wheel_key(parts: Mapping[str, Any]) -> str:
+    """The first 12 hex digits of the SHA-256 over `wheel_parts`."""
+    return digest_text(json.dumps(parts, sort_keys=True))[:12]
+
+
+def verified(folder: Path) -> tuple[Path, str] | None:
+    """A kept wheel and its SHA-256; None when there is none. InputError when the file is not the one that was built."""
+    record_file = folder / "wheel.json"
+    if not record_file.is_file():
+        return None
+    record = json.loads(record_file.read_text(encoding="utf-8"))
+    wheel = folder / record["file"]
+    if not wheel.is_file() or digest_file(wheel) != record["sha256"]:
+        raise InputError(f"{wheel}: not the file whose SHA-256 wheel.json records; remove {folder} and build again")
+    return wheel, record["sha256"]
+
+
+def built_wheel(
+    source: Source, environment: Environment, parent: Mapping[str, Any], cache: Path, log: Path
+) -> tuple[Path, str]:
+    """Our wheel of `source` and its SHA-256, from the cache or built now.
+
+    `parent` is what the parent's environment.json says: the packages to build against, and where they are.
+    """
+    check_needs(source)
+    parts = wheel_parts(source, environment, parent["packages"])
+    key = wheel_key(parts)
+    folder = cache / "wheels" / key
+    name = f"{source.name} {source.version} for {', '.join(parts['built_against'])}"
+    with locked(folder.with_name(f".{key}.lock"), name):
+        kept = verified(folder)
+        if kept is None:
+            say(f"building {name}, which takes minutes; log: {log}")
+            shutil.rmtree(folder, ignore_errors=True)
+            staging = folder.with_name(f".{key}.partial")
+            shutil.rmtree(staging, ignore_errors=True)
+            seconds = _build(source, environment, [Path(prefix) for prefix in parent["prefixes"]], staging, log)
+            (wheel,) = staging.glob("*.whl")
+            kept = folder / wheel.name, digest_file(wheel)
+            write_json(staging / "wheel.json", {"file": wheel.name, "sha256": kept[1], **parts, "seconds": seconds})
+            staging.rename(folder)
+    return kept
+
+
+def _build(source: Source, environment: Environment, parents: list[Path], staging: Path, log: Path) -> dict[str, float]:
+    """Build the wheel into `staging` and return the seconds of each step."""
+    watch = Stopwatch()
+    with tempfile.TemporaryDirectory(prefix="ringside-") as scratch:
+        with watch.step("tools"):
+            tools = Path(scratch) / "tools"
+            python = make_venv(tools, log)
+            pip_install(python, environment.build_lock, f"installing {shown(environment.build_lock)}", log)
+            overlay(tools, parents)
+        with watch.step("source"):
+            tree = _unpack(_sdist(source, python, Path(scratch), log), Path(scratch) / "tree")
+            apply_patches(tree, source.patches, environment.description)
+        with watch.step("compile"):
+            command: list[str | Path] = [python, "setup.py", "bdist_wheel", "--dist-dir", staging]
+            env = build_environment(source, tools, parents[0])
+            call(command, f"building {source.name} {source.version}", log, env, tree)
+    return watch.seconds
+
+
+def _sdist(source: Source, python: Path, scratch: Path, log: Path) -> Path:
+    """Fetch the source distribution, bound to its SHA-256; pip reads its metadata with the locked tools only."""
+    requirements = scratch / "source.txt"
+    write_text(requirements, f"{source.name}=={source.version} --hash=sha256:{source.sha256}\n")
+    download = ["download", "--no-deps", "--require-hashes", "--no-build-isolation", "--no-binary", ":all:"]
+    folder = scratch / "sdist"
+    pip(python, [*download, "-d", folder, "-r", requirements], f"fetching {source.name} {source.version}", log)
+    return next(folder.iterdir())
+
+
+def _unpack(archive: Path, folder: Path) -> Path:
+    shutil.unpack_archive(archive, folder)
+    (tree,) = folder.iterdir()
+    return tree
+
+
+def apply_patches(tree: Path, patches: Iterable[Patch], described: Path) -> None:
+    """Make each patch's change in `tree`. InputError when its text does not stand exactly once in its file."""
+    for patch in patches:
+        file = tree / patch.file
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        if (count := text.count(patch.find)) != 1:
+            raise InputError(
+                f"{shown(described)}: patches: {patch.find!r} stands {count} times in {patch.file}; "
+                "expected exactly once"
+            )
+        file.write_text(text.replace(patch.find, patch.replace), encoding="utf-8")
+
+
+def build_environment(source: Source, tools: Path, parent: Path) -> dict[str, str]:
+    """The environment variables of a build: where programs are, our flags, and nothing else of the machine."""
+    machine = {key: os.environ[key] for key in ("HOME", "LD_LIBRARY_PATH", "TMPDIR") if key in os.environ}
+    return {
+        **machine,
+        "LC_ALL": "C.UTF-8",
+        "PATH": f"{tools / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}",
+        **{key: value.replace("{parent}", str(site_packages(parent))) for key, value in source.flags.items()},
+    }
