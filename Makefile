@@ -56,7 +56,8 @@ $(STAMP): requirements.txt
 	@echo "make: installing the controller's environment into $(VENV)"
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV) || { echo "make: $(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement requirements.txt
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true  # on all cores, unlike pip
 	@echo 'export SNAKEMAKE_PROFILE="$(CURDIR)/profiles/local"' >> $(BIN)/activate
 	@$(BIN)/python -c 'import sysconfig; open(sysconfig.get_path("purelib") + "/ringside.pth", "w").write("$(CURDIR)/workflow/scripts\n")'
 	@touch $@

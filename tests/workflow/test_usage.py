@@ -1,8 +1,10 @@
 """What a user types, and the mistakes that people make."""
 
 import csv
+import itertools
 import shutil
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,16 @@ def test_both_profiles_plan_the_same_runs(fresh: Callable[..., Checkout]) -> Non
     assert local.status == slurm.status == 0, slurm.output
     assert local.jobs == slurm.jobs and local.jobs["run"] == 3
     assert not checkout.path("results").exists(), "a dry-run writes nothing"
+
+
+def test_runs_follow_the_planned_order_and_nothing_stands_beside_them(finished_campaign: Checkout) -> None:
+    with open(finished_campaign.results / "runs.csv") as file:
+        rows = sorted(csv.DictReader(file), key=lambda row: float(row["order_key"]))
+    times = [(datetime.fromisoformat(row["started_at"]), datetime.fromisoformat(row["ended_at"])) for row in rows]
+    for (_, ended), (started, _) in itertools.pairwise(times):
+        assert ended <= started
+    assert {row["status"] for row in rows} == {"ok"}
+    assert all(row["placement"] == "emulated" and row["session"] == rows[0]["session"] for row in rows)
 
 
 def test_what_is_there_can_be_drawn_anywhere(campaign: Checkout) -> None:

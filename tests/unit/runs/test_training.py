@@ -75,7 +75,11 @@ def run_spec(framework: str, batch_size: int, sync_every: int, nodes: int, loop:
         "framework": framework, "batch_size": batch_size, "sync_every": sync_every, "nodes": nodes, "training_loop": loop, "epochs": 1,
     }  # fmt: skip
     one_cell = replace(
-        study, factors=study.factors | {name: [level] for name, level in levels.items()}, exclude=(), replicates=1
+        study,
+        factors=study.factors | {name: [level] for name, level in levels.items()},
+        exclude=(),
+        replicates=1,
+        step_times=True,
     )
     (run,) = design(one_cell, site)
     assert isinstance(run, Run) and asdict(run)
@@ -125,6 +129,11 @@ def test_each_epoch_leaves_a_line_and_each_run_a_result(trainings: Trainings) ->
     (epoch,) = csv.DictReader((folder / "epochs.csv").open())
     assert (epoch["steps"], epoch["exchanges"], epoch["samples_trained"]) == ("24", "5", "1536")
     assert 0 < float(epoch["epoch_time_s"]) <= float(epoch["closed_time_s"])
+    steps = list(csv.DictReader((folder / "steps.csv").open()))
+    assert [(row["rank"], row["step"]) for row in steps] == [
+        (str(rank), str(step)) for rank in (0, 1) for step in range(1, 25)
+    ]
+    assert sum(float(row["step_time_s"]) for row in steps) / 2 == pytest.approx(float(epoch["epoch_time_s"]), rel=0.1)
     result = json.loads((folder / "result.json").read_text())
     assert result["transport"] == "gloo" and len(result["ranks"]) == 2
     assert all(rank["memory_peak_bytes"] > 5e7 and 0 < rank["import_s"] < 120 for rank in result["ranks"])
