@@ -44,13 +44,12 @@ class Trainings:
         folder = self.folder / f"{framework}.b{batch_size}.s{sync_every}.n{nodes}.{loop}"
         folder.mkdir()
         described = load_framework(framework)
-        job = {
-            "spec": run_spec(framework, batch_size, sync_every, nodes, loop),
-            "model": load_model("small-cnn"),
-            "data": str(self.folder / "digits"),
-            "adapter": str(described.file.parent),
-            "modules": list(described.modules),
-        }
+        job = launch.job(
+            run_spec(framework, batch_size, sync_every, nodes, loop),
+            described,
+            load_model("small-cnn"),
+            self.folder / "digits",
+        )
         (folder / "spec.json").write_text(json.dumps(job))
         environment = self.environments(described.environment)
         ranks = []

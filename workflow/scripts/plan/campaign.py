@@ -33,7 +33,7 @@ class Campaign:
     runs: list[Run]
     published: Path | None
 
-    @property
+    @cached_property
     def results(self) -> Path:
         """results/<study>."""
         return Path("results") / self.study.name

@@ -5,7 +5,6 @@ The key is computed while Snakemake parses, from files in git alone; what must c
 
 import functools
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
         "levels": run.levels,
         "replicate": run.replicate,
         "seed": run.seed,
-        **asdict(run.geometry),
+        **vars(run.geometry),
         "step_times": study.step_times,
         "device": site.device,
         "placement": site.placement,

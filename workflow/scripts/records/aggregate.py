@@ -9,7 +9,6 @@ import json
 import math
 import sys
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ EPOCH_COLUMNS = (
 
 def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
     """What is known of a run before it ran."""
-    geometry = asdict(run.geometry)
+    geometry = vars(run.geometry)
     return {
         "run_id": run.run_id,
         "study": campaign.study.name,

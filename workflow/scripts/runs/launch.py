@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from common.files import CHECKOUT
+from plan.study import Framework
 
 SCRIPTS = CHECKOUT / "workflow" / "scripts"
 GRACE_S = 10.0  # once a rank has failed, the others may still say why they cannot go on
@@ -28,6 +29,17 @@ class Outcome:
 
 class Stopped(Exception):
     """Somebody asked the supervisor to stop: SIGTERM or SIGINT."""
+
+
+def job(spec: Mapping[str, Any], framework: Framework, model: Mapping[str, Any], data: Path) -> dict[str, Any]:
+    """What an attempt's spec.json holds, all that its ranks are told: the run's spec, the model, and where things lie."""
+    return {
+        "spec": spec,
+        "model": model,
+        "data": str(data),
+        "adapter": str(framework.file.parent),
+        "modules": list(framework.modules),
+    }
 
 
 def local(environment: Mapping[str, Any], folder: Path, spec: Mapping[str, Any], time_limit_s: float) -> Outcome:

@@ -54,14 +54,8 @@ def attempt_run(
         Path(environment_stamp(site.cache, framework.environment, variant(site), site.deployment)).read_text()
     )
     run_spec = spec(study, site, run)
-    job = {
-        "spec": run_spec,
-        "model": model_description(run),
-        "data": str(data_folder(site, run.levels["dataset"])),
-        "adapter": str(framework.file.parent),
-        "modules": list(framework.modules),
-    }
-    write_json(folder / "spec.json", job)
+    data = data_folder(site, run.levels["dataset"])
+    write_json(folder / "spec.json", launch.job(run_spec, framework, model_description(run), data))
     launched_at = time.time()
     outcome = launch.local(environment, folder.resolve(), run_spec, site.time_limit_s)
     measured = measurement(folder, launched_at)

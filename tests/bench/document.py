@@ -1,0 +1,56 @@
+"""docs/measurements.md: parts between two marker comments each, so that one can be measured anew without the others."""
+
+import os
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from common.errors import InputError
+from common.files import CHECKOUT, shown, write_text
+
+MEASUREMENTS = CHECKOUT / "docs" / "measurements.md"
+HEAD = "# Measurements\n\nWhat Ringside itself costs, each with the command and the machine that made it.\n"
+
+
+def machine() -> str:
+    """This machine and today, in one line."""
+    models = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if "model name" in line
+    ]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    processor = models[0] if models else platform.machine()
+    return f"{os.cpu_count()} cores, {memory:.0f} GiB memory, {processor}; {datetime.now(UTC):%Y-%m-%d}."
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table: the first column left, the others right."""
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def section(title: str, command: str, *paragraphs: str) -> str:
+    """A part of the document: title, the command that made it, the machine, and what was found."""
+    return "\n\n".join([f"## {title}", f"`{command}` on {machine()}", *paragraphs])
+
+
+def with_part(text: str, name: str, part: str) -> str:
+    """`text` with `part` between the markers of `name`; at its end where it has no such markers yet."""
+    first, last = f"<!-- overhead {name}: made by make bench-overhead -->", f"<!-- end of overhead {name} -->"
+    marked = f"{first}\n{part}\n{last}"
+    if first not in text and last not in text:
+        return f"{text.rstrip()}\n\n{marked}\n"
+    before, found_first, rest = text.partition(first)
+    _, found_last, after = rest.partition(last)
+    if not (found_first and found_last):
+        raise InputError(
+            f"{shown(MEASUREMENTS)}: of the two markers of {name} one is missing; put it back or remove the other"
+        )
+    return before + marked + after
+
+
+def write_part(name: str, part: str, path: Path = MEASUREMENTS) -> None:
+    """Put `part` into the document, which is written whole or not at all and made where it is absent."""
+    write_text(path, with_part(path.read_text(encoding="utf-8") if path.exists() else HEAD, name, part))

@@ -1,0 +1,97 @@
+"""How long `snakemake -n figures` takes, and how much memory, for designs of several sizes, in a copy of the checkout."""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import InputError
+from document import section, table
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "workflow"))
+from checkout import Checkout, planned_jobs
+
+AIMS_S = {180: 2.0, 1_800: 6.0, 18_000: 50.0}
+RUNS_A_LEVEL = 18  # 2 frameworks x 3 batch sizes x 3 replicates
+
+STUDY = """\
+title: a large design
+question: how long does planning take?
+seed: 1
+design: full
+replicates: 3
+factors:
+  framework: [pytorch-single, tensorflow-single]
+  model: small-cnn
+  dataset: digits
+  nodes: 1
+  batch_size: [16, 32, 64]
+  sync_every: 1
+  learning_rate: {learning_rates}
+"""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What one dry-run took."""
+
+    wall_s: float
+    memory_bytes: int
+
+
+def study_of(runs: int) -> str:
+    """A study with so many runs."""
+    levels, rest = divmod(runs, RUNS_A_LEVEL)
+    if rest or not levels:
+        raise InputError(f"--runs {runs}: is no multiple of {RUNS_A_LEVEL}")
+    return STUDY.format(learning_rates=[round(0.001 * (i + 1), 3) for i in range(levels)])
+
+
+def dry_run(checkout: Checkout, runs: int) -> Planned:
+    """Plan once, and check that everything was planned."""
+    command = ["snakemake", "-n", "figures", "--quiet", "rules", "host"]
+    with tempfile.TemporaryFile("w+") as output:
+        started = time.monotonic()
+        child = subprocess.Popen(
+            command, cwd=checkout.folder, env=checkout.environment, stdout=output, stderr=subprocess.STDOUT
+        )
+        _, status, usage = os.wait4(child.pid, 0)
+        wall_s = time.monotonic() - started
+        child.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        said = output.read()
+    if child.returncode or planned_jobs(said).get("run") != runs:
+        raise InputError(f"{' '.join(command)} did not plan {runs} runs: {said[-500:]}")
+    return Planned(wall_s, usage.ru_maxrss * 1024)
+
+
+def measure(sizes: Sequence[int], repetitions: int) -> dict[int, list[Planned]]:
+    """Plan designs of all `sizes` (runs), each `repetitions` times."""
+    planned = {}
+    for runs in sizes:
+        with tempfile.TemporaryDirectory(prefix="ringside-bench-") as folder:
+            checkout = Checkout(Path(folder) / "checkout", study_of(runs))
+            planned[runs] = [dry_run(checkout, runs) for _ in range(repetitions)]
+        print(f"dry-run of {runs} runs: {[round(p.wall_s, 1) for p in planned[runs]]} s", file=sys.stderr, flush=True)
+    return planned
+
+
+def report(planned: dict[int, list[Planned]], command: str) -> str:
+    """The part of the document."""
+    rows = []
+    for runs, made in planned.items():
+        times_s = [one.wall_s for one in made]
+        median_s = statistics.median(times_s)
+        aim_s = AIMS_S.get(runs)
+        memory = max(one.memory_bytes for one in made) / 2**20
+        aim = "" if aim_s is None else f"{aim_s:g} s: {'met' if median_s <= aim_s else 'missed'}"
+        rows.append(
+            [f"{runs:,}", f"{median_s:.1f} s", f"{min(times_s):.1f} to {max(times_s):.1f} s", f"{memory:.0f} MiB", aim]
+        )
+    header = ["runs in the design", "wall time (median)", "smallest to largest", "peak memory", "aim"]
+    return section("Dry-runs: `snakemake -n figures`", command, table(header, rows))

@@ -1,0 +1,287 @@
+"""Epoch time of our worker against a bare hand-written loop (bare/<framework>.py): same machine, cores, samples and model.
+
+Both are started in turn, pair after pair, and the other one first in every second pair. Each process gives one number:
+the median of its epochs without the first ones. A pair gives their ratio.
+"""
+
+import csv
+import json
+import os
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import write_json
+from datasets.prepare import prepare
+from document import section, table
+from environments.build import build
+from environments.description import read
+from plan.design import design
+from plan.identity import model_description, spec
+from plan.study import Site, Study, factor_table, load_framework, load_site
+from runs import launch
+from runs.attempts import machine_lock
+from runs.worker.group import free_port
+from runs.worker.meter import machine_ticks, own_cpu_s
+
+AIM = 1.02
+BATCH_SIZE = 32
+WARM_UP = 2
+TIME_LIMIT_S = 180
+ACCURACY_TOLERANCE = 0.05
+BARE = Path(__file__).resolve().parent / "bare"
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training: epoch time (median), what it trained, and the share of the processors that others used meanwhile."""
+
+    epoch_time_s: float
+    samples: int
+    parameters: int
+    accuracy: float
+    foreign_cpu_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Process:
+    """A command and what its environment has beside PATH and HOME."""
+
+    command: list[str]
+    variables: dict[str, str]
+
+
+def alone(program: list[str], ranks: int, cores: list[int]) -> list[Process]:
+    """One rank."""
+    return [Process(["taskset", "-c", str(cores[0]), *program], {})]
+
+
+def with_master(program: list[str], ranks: int, cores: list[int]) -> list[Process]:
+    """Ranks with the variables that torchrun sets."""
+    meeting = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port(LOOPBACK)), "GLOO_SOCKET_IFNAME": "lo"}
+    return [
+        Process(["taskset", "-c", str(cores[rank]), *program], {**meeting, "RANK": str(rank), "WORLD_SIZE": str(ranks)})
+        for rank in range(ranks)
+    ]
+
+
+def with_tf_config(program: list[str], ranks: int, cores: list[int]) -> list[Process]:
+    """Workers with their TF_CONFIG."""
+    workers: list[str] = []
+    while len(set(workers)) < ranks:
+        workers = [f"{LOOPBACK}:{free_port(LOOPBACK)}" for _ in range(ranks)]
+    configs = [{"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}} for rank in range(ranks)]
+    return [
+        Process(["taskset", "-c", str(cores[rank]), *program], {"TF_CONFIG": json.dumps(config)})
+        for rank, config in enumerate(configs)
+    ]
+
+
+def with_horovodrun(program: list[str], ranks: int, cores: list[int]) -> list[Process]:
+    """Horovod's own launcher, which starts the ranks."""
+    pinned = (
+        f"cores=({' '.join(map(str, cores))}); exec taskset -c ${{cores[$HOROVOD_LOCAL_RANK]}} {shlex.join(program)}"
+    )
+    horovodrun = str(Path(program[0]).with_name("horovodrun"))
+    return [Process([horovodrun, "-np", str(ranks), "--gloo", "--network-interfaces", "lo", "bash", "-c", pinned], {})]
+
+
+STARTS: dict[str, Callable[[list[str], int, list[int]], list[Process]]] = {
+    "pytorch-single": alone,
+    "pytorch-ddp": with_master,
+    "horovod-pytorch": with_horovodrun,
+    "tensorflow-single": alone,
+    "tensorflow-multiworker": with_tf_config,
+    "horovod-tensorflow": with_horovodrun,
+}
+
+
+class Bench:
+    """Trains either way, `epochs` epochs a process, on one core a rank. `folder` is for what the trainings leave."""
+
+    def __init__(self, folder: Path, epochs: int) -> None:
+        self.folder, self.epochs = folder, epochs
+        self.site: Site = replace(load_site("local"), cores=2, nodes=2, ranks_per_node=1)
+        self.cores = [core for rank in range(2) for core in launch.cores_of(rank, 1)]
+        if len(self.cores) < 2:
+            raise InputError("the epochs of two ranks need two cores; this machine has one")
+        self.data = folder / "digits"
+        prepare("digits", self.data)
+        self._made = 0
+
+    def environment(self, framework: str) -> dict[str, Any]:
+        """The framework's environment.json; built in the site's cache unless it is there."""
+        return build(
+            read(load_framework(framework).environment), self.site.cache, {"torch_index": self.site.torch_index or ""}
+        )
+
+    def ours(self, framework: str) -> Training:
+        """Train as the workflow does."""
+        levels = {
+            "framework": framework, "model": "small-cnn", "dataset": "digits", "nodes": ranks_of(framework),
+            "batch_size": BATCH_SIZE, "sync_every": 1, "epochs": self.epochs, "warmup_epochs": WARM_UP,
+        }  # fmt: skip
+        factors = {name: [levels.get(name, entry.get("default"))] for name, entry in factor_table().items()}
+        study = Study("bench", Path("bench.yaml"), "", "", 1, 1, factors, (), False)
+        (run,) = design(study, self.site)
+        folder = self._attempt()
+        described, model, run_spec = load_framework(framework), model_description(run), spec(study, self.site, run)
+        job = launch.job(run_spec, described, model, self.data)
+        write_json(folder / "spec.json", job)
+        outcome = launch.local(self.environment(framework), folder, run_spec, TIME_LIMIT_S)
+        if outcome.status != "ok":
+            raise InputError(
+                f"{framework}: {outcome.reason}: {_tail((folder / 'log.txt').read_text(errors='replace'))}"
+            )
+        rows = list(csv.DictReader((folder / "epochs.csv").open()))
+        return Training(
+            statistics.median(float(row["epoch_time_s"]) for row in rows if row["warm_up"] == "false"),
+            int(rows[-1]["samples_trained"]),
+            model["parameters"]["digits"],
+            float(rows[-1]["train_accuracy"]),
+        )
+
+    def bare(self, framework: str) -> Training:
+        """Train with the bare loop; the slowest rank of an epoch counts, as in ours."""
+        environment, ranks, folder = self.environment(framework), ranks_of(framework), self._attempt()
+        program = [environment["python"]["executable"], str(BARE / f"{framework}.py")]
+        program += [str(self.data), str(BATCH_SIZE), str(self.epochs)]
+        one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        variables = {
+            **{name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG", "TMPDIR")},
+            **one_thread, "TF_CPP_MIN_LOG_LEVEL": "1", **environment["variables"],
+        }  # fmt: skip
+        output = run_all(STARTS[framework](program, ranks, self.cores), variables, folder)
+        said = [json.loads(line[line.index("{") :]) for line in output.splitlines() if '{"rank": ' in line]
+        if len(said) != ranks:
+            raise InputError(f"bare/{framework}.py: {len(said)} of {ranks} ranks came to an end: {_tail(output)}")
+        epochs = zip(*(rank["epoch_times_s"] for rank in said), strict=True)
+        return Training(
+            statistics.median([max(times) for times in epochs][WARM_UP:]),
+            sum(rank["samples"] for rank in said),
+            said[0]["parameters"],
+            sum(rank["train_accuracy"] for rank in said) / ranks,
+        )
+
+    def _attempt(self) -> Path:
+        self._made += 1
+        folder = self.folder / f"training-{self._made}"
+        folder.mkdir()
+        return folder
+
+
+def ranks_of(framework: str) -> int:
+    """Two ranks where there can be two."""
+    return 2 if load_framework(framework).distributed else 1
+
+
+def run_all(processes: Sequence[Process], variables: dict[str, str], folder: Path) -> str:
+    """Run processes side by side to their end, at most TIME_LIMIT_S, with a log each in `folder`; returns all logs."""
+    logs = [folder / f"log-{number}.txt" for number in range(len(processes))]
+    started: list[subprocess.Popen[bytes]] = []
+    deadline = time.monotonic() + TIME_LIMIT_S
+    try:
+        for process, log in zip(processes, logs, strict=True):
+            with open(log, "wb") as output:
+                started.append(
+                    subprocess.Popen(
+                        process.command, env={**variables, **process.variables}, stdin=subprocess.DEVNULL,
+                        stdout=output, stderr=output, start_new_session=True,
+                    )
+                )  # fmt: skip
+        for child in started:
+            child.wait(max(0.1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise InputError(f"{shlex.join(processes[0].command)}: not finished after {TIME_LIMIT_S} s") from None
+    finally:
+        _end(started)
+    return "".join(log.read_text(errors="replace") for log in logs)
+
+
+def watched(train: Callable[[str], Training], framework: str) -> Training:
+    """Train, alone among the workflow's runs on this machine, and see how much processor time others took."""
+    with machine_lock(f"process {os.getpid()} measures {framework}", lambda holder: _say(f"waiting for {holder}")):
+        began, own, busy = time.monotonic(), own_cpu_s(), machine_ticks()[0]
+        training = train(framework)
+        foreign = max(0.0, machine_ticks()[0] - busy - (own_cpu_s() - own))
+        return replace(training, foreign_cpu_share=foreign / (time.monotonic() - began) / (os.cpu_count() or 1))
+
+
+def check_same_work(framework: str, bare: Training, ours: Training) -> None:
+    """InputError where the two did not train the same thing."""
+    same = (bare.samples, bare.parameters) == (ours.samples, ours.parameters)
+    if not same or abs(bare.accuracy - ours.accuracy) > ACCURACY_TOLERANCE:
+        raise InputError(f"{framework}: the bare loop and ours do not train the same thing: {bare}, {ours}")
+
+
+def measure(frameworks: Sequence[str], pairs: int, epochs: int) -> dict[str, list[tuple[Training, Training]]]:
+    """Pairs (bare, ours) of every framework, the frameworks in turn."""
+    made: dict[str, list[tuple[Training, Training]]] = {framework: [] for framework in frameworks}
+    with tempfile.TemporaryDirectory(prefix="ringside-bench-") as folder:
+        bench = Bench(Path(folder), epochs)
+        for framework in frameworks:
+            bench.environment(framework)
+        for number in range(pairs):
+            for framework in frameworks:
+                if number % 2:
+                    ours, bare = watched(bench.ours, framework), watched(bench.bare, framework)
+                else:
+                    bare, ours = watched(bench.bare, framework), watched(bench.ours, framework)
+                check_same_work(framework, bare, ours)
+                made[framework].append((bare, ours))
+                said = f"bare {bare.epoch_time_s:.4f} s, ours {ours.epoch_time_s:.4f} s an epoch"
+                _say(f"[{number + 1}/{pairs}] {framework}: {said}, ratio {ours.epoch_time_s / bare.epoch_time_s:.3f}")
+    return made
+
+
+def report(made: dict[str, list[tuple[Training, Training]]], command: str) -> str:
+    """The part of the document."""
+    rows = []
+    for framework, pairs in made.items():
+        bare_s, ours_s = (statistics.median(side.epoch_time_s for side in sides) for sides in zip(*pairs, strict=True))
+        ratios = [ours.epoch_time_s / bare.epoch_time_s for bare, ours in pairs]
+        ratio = statistics.median(ratios)
+        rows.append([
+            framework, str(ranks_of(framework)), str(len(pairs)), f"{bare_s:.4f} s", f"{ours_s:.4f} s", f"{ratio:.3f}",
+            f"{min(ratios):.3f} to {max(ratios):.3f}", f"{AIM}: {'met' if ratio <= AIM else 'missed'}",
+        ])  # fmt: skip
+    foreign = max(side.foreign_cpu_share for pairs in made.values() for pair in pairs for side in pair)
+    return section(
+        "Epoch time against bare loops",
+        command,
+        table(["framework", "ranks", "pairs", "bare loop", "Ringside", "ratio", "smallest to largest", "aim"], rows),
+        f"small-cnn on digits, batch {BATCH_SIZE} a rank, one core a rank. The bare loops are `tests/bench/bare/`. Both run in "
+        f"turn, the other first in every second pair; a process gives the median of its epochs without the first {WARM_UP}, a "
+        f"pair their ratio, the table the medians. Others used at most {foreign:.1%} of the processor time meanwhile.",
+    )
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End what still runs: first politely, for horovodrun has ranks in sessions of their own."""
+    for signum, patience_s in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
+        left = [process for process in processes if process.poll() is None]
+        for process in left:
+            os.killpg(process.pid, signum)
+        for process in left:
+            try:
+                process.wait(patience_s)
+            except subprocess.TimeoutExpired:
+                continue
+
+
+def _tail(log: str) -> str:
+    return " | ".join(log.splitlines()[-3:])[-400:]
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

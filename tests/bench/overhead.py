@@ -1,0 +1,74 @@
+"""What the workflow itself costs: `make bench-overhead`, or with choices `make bench-overhead ARGS='epochs --pairs 9 --write'`."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import dry_runs
+import epoch_times
+import study_cost
+from common.errors import exit_status
+from document import write_part
+
+
+def dry_run_part(options: argparse.Namespace) -> str:
+    """Measure dry-runs."""
+    command = f"dry-run --runs {' '.join(map(str, options.runs))} --repetitions {options.repetitions}"
+    return dry_runs.report(dry_runs.measure(options.runs, options.repetitions), _call(command))
+
+
+def epochs_part(options: argparse.Namespace) -> str:
+    """Measure epochs."""
+    some = f" --frameworks {' '.join(options.frameworks)}" if options.frameworks != list(epoch_times.STARTS) else ""
+    command = f"epochs --pairs {options.pairs} --epochs {options.epochs}{some}"
+    return epoch_times.report(epoch_times.measure(options.frameworks, options.pairs, options.epochs), _call(command))
+
+
+def study_part(options: argparse.Namespace) -> str:
+    """Read what a campaign has left."""
+    return study_cost.report(*study_cost.measure(options.results), _call(f"study --results {options.results}"))
+
+
+PARTS = {"study": study_part, "epochs": epochs_part, "dry-run": dry_run_part}
+
+
+def _call(command: str) -> str:
+    return f"make bench-overhead ARGS='{command}'"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure what the workflow itself costs, and print it as Markdown."""
+    parser = argparse.ArgumentParser(prog="overhead.py", description=main.__doc__)
+    parser.add_argument(
+        "parts", nargs="*", default=list(PARTS), metavar="PART", help=f"{', '.join(PARTS)}; default: all"
+    )
+    parser.add_argument("--write", action="store_true", help="put it into docs/measurements.md as well")
+    parser.add_argument(
+        "--runs", type=int, nargs="+", default=list(dry_runs.AIMS_S), help="dry-run: sizes of the designs"
+    )
+    parser.add_argument("--repetitions", type=int, default=3, help="dry-run: plan each design so many times")
+    parser.add_argument("--pairs", type=int, default=5, help="epochs: pairs a framework")
+    parser.add_argument("--epochs", type=int, default=8, help="epochs: epochs a training")
+    parser.add_argument(
+        "--frameworks",
+        nargs="+",
+        choices=epoch_times.STARTS,
+        default=list(epoch_times.STARTS),
+        help="epochs: which ones",
+    )
+    parser.add_argument("--results", type=Path, default=Path("results/quickstart"), help="study: the finished campaign")
+    options = parser.parse_args(argv)
+    for name in options.parts:
+        if name not in PARTS:
+            parser.error(f"{name} is no part; expected some of {', '.join(PARTS)}")
+    if options.epochs <= epoch_times.WARM_UP:
+        parser.error(f"--epochs {options.epochs}: expected more than the {epoch_times.WARM_UP} that do not count")
+    for name in options.parts:
+        part = PARTS[name](options)
+        print(f"{part}\n", flush=True)
+        if options.write:
+            write_part(name, part)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

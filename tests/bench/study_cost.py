@@ -1,0 +1,154 @@
+"""What a finished campaign took beside its runs: Snakemake, the supervisors' start, the lock, records and figures."""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from common.errors import InputError
+from common.files import CHECKOUT, shown
+from common.tables import read_table
+from document import section, table
+
+AIM = 1.05
+PAUSE_S = 60.0
+NO_KEY = "0" * 12  # the supervisor starts, plans, compares keys, and refuses
+
+
+@dataclass(frozen=True)
+class SessionCost:
+    """One session: what its runs took (`runs_s`), and the seconds beside them."""
+
+    session: str
+    runs: int
+    runs_s: float
+    start_s: float
+    between_s: float
+    records_s: float
+    products_s: float
+    between_median_s: float
+
+    @property
+    def ratio(self) -> float:
+        """The session's wall time over the sum of its runs."""
+        return 1 + (self.start_s + self.between_s + self.records_s + self.products_s) / self.runs_s
+
+
+def session_cost(results: Path, state: dict[str, Any], session: str, runs: pd.DataFrame) -> SessionCost | None:
+    """What a session cost; None where fewer than two of its runs are in runs.csv. All clocks are this machine's.
+
+    A run that a later session repeated is left out, with the gap before it.
+    """
+    mine = runs[(runs["session"] == session) & runs["wall_s"].notna()].set_index("run_id")
+    runs_s, records_s, gaps = 0.0, 0.0, []
+    before = None
+    for entry in state["ended"]:
+        if entry["run_id"] in mine.index:
+            launched = datetime.fromisoformat(mine.loc[entry["run_id"], "started_at"]).timestamp()
+            wall_s = float(mine.loc[entry["run_id"], "wall_s"])
+            runs_s += wall_s
+            records_s += entry["at"] - launched - wall_s
+            gaps += [launched - before] if before else []
+        before = entry["at"]
+    if not gaps or before is None:
+        return None
+    began = datetime.strptime(session.partition("-")[0], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
+    built = _written(results, "logs/environments/*", "logs/datasets/*")
+    return SessionCost(
+        session=session,
+        runs=len(mine),
+        runs_s=runs_s,
+        start_s=state["started"] - max([began, *(moment for moment in built if began < moment < state["started"])]),
+        between_s=sum(gaps),
+        records_s=records_s,
+        products_s=_end_of_burst(_written(results, "tables/*", "figures/*"), before) - before,
+        between_median_s=statistics.median(gaps),
+    )
+
+
+def supervisor_start_s(study: str, site: str, run_id: str, repetitions: int = 5) -> float:
+    """How long a supervisor takes from its start to the moment when it would take the lock (median)."""
+    command = [sys.executable, "-m", "runs.supervise", "--study", study, "--site", site, "--run-id", run_id]
+    times_s = []
+    for _ in range(repetitions):
+        started = time.monotonic()
+        done = subprocess.run(
+            [*command, "--key", NO_KEY, "--results", "results"],
+            cwd=CHECKOUT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        times_s.append(time.monotonic() - started)
+        if done.returncode != 2:
+            raise InputError(f"the supervisor did not refuse a wrong key: {done.stderr[-300:]}")
+    return statistics.median(times_s)
+
+
+def measure(results: Path) -> tuple[list[SessionCost], float]:
+    """The costs of all sessions of the campaign in `results`, and a supervisor's start. InputError where there is none."""
+    sessions = sorted(results.glob("sessions/*.json"))
+    if not sessions or not (results / "runs.csv").exists():
+        raise InputError(f"{shown(results)}: there is no finished campaign; run make figures first")
+    runs = read_table(results / "runs.csv", "runs")
+    made = [session_cost(results, json.loads(path.read_text()), path.stem, runs) for path in sessions]
+    costs = [cost for cost in made if cost]
+    if not costs:
+        raise InputError(f"{shown(results)}: no session has two runs of runs.csv; run make figures first")
+    one = runs[runs["wall_s"].notna()].iloc[0]
+    return costs, supervisor_start_s(one["study"], one["site"], one["run_id"])
+
+
+def report(costs: list[SessionCost], start_s: float, command: str) -> str:
+    """The part of the document."""
+    rows = []
+    for cost in costs:
+        shares = [
+            f"{seconds:.1f} s ({seconds / cost.runs_s:.1%})"
+            for seconds in (cost.start_s, cost.between_s, cost.records_s, cost.products_s)
+        ]
+        met = "met" if cost.ratio <= AIM else "missed"
+        rows.append(
+            [cost.session, str(cost.runs), f"{cost.runs_s:.1f} s", *shares, f"{cost.ratio:.3f}", f"{AIM}: {met}"]
+        )
+    header = [
+        "session",
+        "runs",
+        "sum of runs",
+        "start",
+        "between runs",
+        "records",
+        "tables, figures",
+        "wall / sum",
+        "aim",
+    ]
+    return section(
+        "A study against the sum of its runs",
+        command,
+        table(header, rows),
+        "Start: from Snakemake's start, or the end of the last environment or data set that the session built, to the first "
+        "supervisor. Between runs: from a record to the next launch, so Snakemake, the supervisor's start and the lock, in the "
+        f"median {statistics.median(cost.between_median_s for cost in costs):.2f} s a run; a supervisor's start alone takes "
+        f"{start_s:.2f} s. Records: from a run's end to its record. Shares are of the sum of runs.",
+    )
+
+
+def _written(results: Path, *patterns: str) -> list[float]:
+    """When files were written last, in order."""
+    return sorted(path.stat().st_mtime for pattern in patterns for path in results.glob(pattern))
+
+
+def _end_of_burst(moments: list[float], began: float) -> float:
+    """The last moment after `began` before a pause: what was made again on another day is not this session's."""
+    end = began
+    for moment in moments:
+        if end < moment <= end + PAUSE_S:
+            end = moment
+    return end
