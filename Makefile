@@ -9,6 +9,8 @@ RINGSIDE := PYTHONPATH=workflow/scripts $(BIN)/python -m
 export SNAKEMAKE_PROFILE := $(CURDIR)/profiles/local
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
+export RUNS
+
 .DEFAULT_GOAL := help
 .PHONY: help figures test dry-run lint format lock repeat unlock bench-overhead
 
@@ -42,7 +44,7 @@ lock: $(STAMP)  ## make all locks again (requirements.txt, containers/*/requirem
 	@$(RINGSIDE) environments.lock $(ARGS)
 
 repeat: $(STAMP)  ## repeat runs: make repeat RUNS=<pattern or status>; old attempts are kept
-	@$(RINGSIDE) runs.repeat --runs '$(RUNS)'
+	@$(RINGSIDE) runs.repeat --runs "$$RUNS" $(ARGS)
 	@$(MAKE) --no-print-directory figures
 
 unlock: $(STAMP)  ## remove the lock of a Snakemake that was killed

@@ -11,7 +11,8 @@ TABLE_CODE = [f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "cond
 rule tables:
     """All tables of the study."""
     input:
-        REQUIRED_RECORDS,
+        STANDS_ON,
+        RUNS_CSV,
         tables=expand(
             f"{RESULTS}/tables/{{table}}.{{suffix}}", table=[*TABLES, "regression"], suffix=["csv", "md", "tex"]
         ),

@@ -11,7 +11,8 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PAT
 
 from common.errors import InputError
 from common.files import load_yaml
-from plan.campaign import load_campaign, take_over
+from plan import ownership
+from plan.campaign import load_campaign
 from runs.progress import SESSION_VARIABLE, new_session
 
 
@@ -32,7 +33,7 @@ configfile: "config/config.yaml"
 
 CAMPAIGN = or_say_so(lambda: load_campaign(config))
 if workflow.is_main_process and not workflow.dryrun and "--unlock" not in sys.argv:
-    or_say_so(lambda: take_over(Path(".snakemake")))
+    or_say_so(lambda: ownership.refuse_stale(Path(".snakemake")))
 
 STUDY = CAMPAIGN.study.name
 SITE = CAMPAIGN.site.name
@@ -41,8 +42,9 @@ CACHE = str(CAMPAIGN.site.cache)
 RUNS_CSV = str(CAMPAIGN.runs_csv)
 EPOCHS_CSV = str(CAMPAIGN.epochs_csv)
 
-# What figures and tables need although they are not made from it: a record that was removed is made again.
+# What figures and tables stand on although a program reads only the tables: what was removed of it is made again.
 REQUIRED_RECORDS = list(CAMPAIGN.records.values()) if CAMPAIGN.mode == "campaign" else []
+STANDS_ON = [*REQUIRED_RECORDS, f"{RESULTS}/design.csv"] if CAMPAIGN.mode != "published" else []
 
 os.environ.setdefault(SESSION_VARIABLE, new_session())
 
@@ -68,5 +70,9 @@ logger.addFilter(
 
 
 onstart:
+    ownership.hold(Path(".snakemake"), wait=True)
+    # Snakemake's limit of jobs per second leaves one more timer behind with every job, each firing every second: after
+    # fifty runs it took a tenth of a core beside the run that was being measured.
+    workflow.scheduler.job_rate_limiter = None
     CAMPAIGN.bind()
     print(CAMPAIGN.outlook(), flush=True)

@@ -13,7 +13,9 @@ FIGURE_CODE = (
 rule figures:
     """All figures and tables of the study."""
     input:
-        REQUIRED_RECORDS,
+        STANDS_ON,
+        RUNS_CSV,
+        EPOCHS_CSV,
         figures=expand(
             f"{RESULTS}/figures/{{figure}}.{{suffix}}", figure=FIGURES, suffix=["pdf", "svg", "png", "caption.md"]
         ),

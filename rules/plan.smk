@@ -12,6 +12,7 @@ rule plan:
         design=f"{RESULTS}/design.csv",
     log:
         f"{RESULTS}/logs/plan.log",
+    priority: 3 * 10**9
     resources:
         machine=1,
     params:

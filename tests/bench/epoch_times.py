@@ -112,7 +112,7 @@ class Bench:
     def __init__(self, folder: Path, epochs: int) -> None:
         self.folder, self.epochs = folder, epochs
         self.site: Site = replace(load_site("local"), cores=2, nodes=2, ranks_per_node=1)
-        self.cores = [core for rank in range(2) for core in launch.cores_of(rank, 1)]
+        self.cores = [core for rank in range(2) for core in launch.cores_of(rank, 2, 1)]
         if len(self.cores) < 2:
             raise InputError("the epochs of two ranks need two cores; this machine has one")
         self.data = folder / "digits"

@@ -71,7 +71,8 @@ def start(checkout: Checkout) -> subprocess.Popen[str]:
 def test_a_rank_that_is_killed_fails_its_run_only(fresh: Callable[..., Checkout]) -> None:
     checkout = fresh(STUDY.format(epochs=FOR_EVER))
     campaign = start(checkout)
-    wait_for(lambda: training(checkout), 600)
+    wait_for(lambda: training(checkout) or campaign.poll() is not None, 600)
+    assert campaign.poll() is None, campaign.communicate()[0]
     os.kill(ranks_of(checkout)[1], signal.SIGKILL)
     output, _ = campaign.communicate(timeout=120)
     assert campaign.returncode == 0, output

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 from checkout import Checkout
 
@@ -51,19 +50,3 @@ def test_sigkill_of_snakemake_loses_nothing(fresh) -> None:  # type: ignore[no-u
     assert set(finished) <= set(checkout.records())
     with open(checkout.results / "runs.csv") as file:
         assert [row["status"] for row in csv.DictReader(file)] == ["ok"] * 4
-
-
-def test_make_removes_a_stale_lock_but_not_a_living_one(fresh) -> None:  # type: ignore[no-untyped-def]
-    checkout: Checkout = fresh(STUDY)
-    locks = checkout.path(".snakemake/locks")
-    locks.mkdir(parents=True)
-    (locks / "0.output.lock").write_text("results/small/design.csv\n")
-    owner = '{{"pid": {pid}, "start": "{start}", "machine": "{machine}"}}\n'
-    living = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(")")[2].split()[19]
-    checkout.write(".snakemake/owner.json", owner.format(pid=os.getpid(), start=living, machine=os.uname().nodename))
-    kept = checkout.program("plan.unlock")
-    assert kept.returncode == 2 and kept.stderr.count("\n") == 1 and "still be running" in kept.stderr
-    assert list(locks.iterdir())
-    checkout.write(".snakemake/owner.json", owner.format(pid=os.getpid(), start="1", machine=os.uname().nodename))
-    removed = checkout.program("plan.unlock", "--if-stale")
-    assert removed.returncode == 0 and not list(locks.iterdir())

@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import json
 import shutil
 from collections.abc import Callable
 from datetime import datetime
@@ -69,9 +70,10 @@ def test_runs_follow_the_planned_order_and_nothing_stands_beside_them(finished_c
 
 def test_what_is_there_can_be_drawn_anywhere(campaign: Checkout) -> None:
     shutil.rmtree(next(iter((campaign.results / "runs").glob("tensorflow-single.*"))))
-    (campaign.results / "campaign.json").write_text('{"site": "local", "machine": "the-machine-that-ran-it"}')
+    binding = campaign.results / "campaign.json"
+    binding.write_text(json.dumps({**json.loads(binding.read_text()), "machine": "the-machine-that-ran-it"}))
     refused = campaign.snakemake("figures")
-    assert refused.status != 0 and "these results belong to site local on the-machine-that-ran-it" in refused.output
+    assert refused.status != 0 and "these results belong to machine the-machine-that-ran-it" in refused.output
     done = campaign.snakemake("figures", "--config", "records=available")
     assert done.status == 0, done.output
     assert "run" not in done.jobs and "environment" not in done.jobs
@@ -79,6 +81,19 @@ def test_what_is_there_can_be_drawn_anywhere(campaign: Checkout) -> None:
         statuses = {row["framework"]: row["status"] for row in csv.DictReader(file)}
     assert statuses == {"pytorch-single": "ok", "horovod-pytorch": "ok", "tensorflow-single": "missing"}
     assert "absent: has not run" in (campaign.results / "tables" / "missing.md").read_text()
+
+
+def test_tables_that_were_removed_are_made_again(campaign: Checkout) -> None:
+    for name in ("design.csv", "runs.csv", "epochs.csv"):
+        (campaign.results / name).unlink()
+    done = campaign.snakemake("figures", "-n")
+    assert {"plan", "records"} <= set(done.jobs) and "run" not in done.jobs, done.output
+
+
+def test_the_design_is_written_before_anything_runs(finished_campaign: Checkout) -> None:
+    written = (finished_campaign.results / "design.csv").stat().st_mtime
+    with open(finished_campaign.results / "runs.csv") as file:
+        assert written < min(datetime.fromisoformat(row["started_at"]).timestamp() for row in csv.DictReader(file))
 
 
 def test_a_run_that_was_removed_runs_again(campaign: Checkout) -> None:

@@ -71,7 +71,7 @@ def test_latex_special_characters_are_written_out():
 
 @pytest.mark.parametrize("rows", [3, 100])
 def test_a_table_of_any_length_is_balanced_latex_and_whole_markdown(rows):
-    shown = pd.DataFrame({"local batch size": ["1"] * rows, "what|is": [SPECIAL] * rows})
+    shown = pd.DataFrame({"batch size": ["1"] * rows, "what|is": [SPECIAL] * rows})
     table = tables.Table("Title & more", shown, shown, notes=["100 %"], words=["what|is"])
     text = tables.latex(table, "tab:x")
     balanced(text)

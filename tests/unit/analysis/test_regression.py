@@ -25,7 +25,7 @@ def test_the_known_effects_come_back_exactly_without_noise(read):
     _, fit = fitted(read(noise=0.0))
     effect = fit.terms.set_index("term")["estimate_s"]
     assert effect["nodes"] == pytest.approx(SECONDS_PER_NODE)
-    assert effect["local batch size"] == pytest.approx(SECONDS_PER_SAMPLE)
+    assert effect["batch size"] == pytest.approx(SECONDS_PER_SAMPLE)
     assert effect["batches per exchange"] == pytest.approx(SECONDS_PER_SYNC)
     for name, seconds in SECONDS.items():
         if name != "pytorch-single":
@@ -80,7 +80,7 @@ def test_terms_that_the_design_cannot_estimate_are_left_out_by_name(runs):
         "framework [tensorflow-single] × nodes",
         "framework [tensorflow-multiworker] × batches per exchange",
         "framework [tensorflow-single] × batches per exchange",
-        "local batch size × batches per exchange",
+        "batch size × batches per exchange",
     ]
     x = matrix(ok, "quadratic")
     columns = regression.quadratic_columns(ok)
@@ -95,7 +95,7 @@ def test_a_curve_in_batch_size_is_found_by_the_quadratic_model_only(read):
     runs["epoch_time_s"] += 2e-4 * (runs["batch_size"].astype(float) - 36.5) ** 2
     _, linear = fitted(runs)
     _, quadratic = fitted(runs, "quadratic")
-    square = quadratic.terms.set_index("term").loc["local batch size²"]
+    square = quadratic.terms.set_index("term").loc["batch size²"]
     assert square["estimate_s"] == pytest.approx(2e-4, rel=0.02)
     assert square["p"] < 0.001
     assert quadratic.statistics["AIC"] < linear.statistics["AIC"]

@@ -45,7 +45,7 @@ def test_failed_runs_are_counted_not_averaged(runs):
 
 def test_the_table_lists_the_factors_that_vary_and_names_the_others(runs):
     table = cells.table(runs)
-    assert list(table.shown)[:4] == ["framework", "local batch size", "nodes", "batches per exchange"]
+    assert list(table.shown)[:4] == ["framework", "batch size", "nodes", "batches per exchange"]
     assert "model small-cnn, data set digits" in " ".join(table.notes)
     assert list(dict.fromkeys(table.shown["framework"]))[:2] == ["pytorch-single", "tensorflow-single"]
 
@@ -110,4 +110,4 @@ def test_missing_runs_are_listed_with_the_reason_in_one_line(runs):
 
 
 def test_a_campaign_without_failures_says_so(read):
-    assert missing.table(read(failures={})).notes == ["Every run succeeded."]
+    assert missing.table(read(failures={})).notes == ["All 114 runs succeeded."]

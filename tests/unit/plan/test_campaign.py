@@ -1,13 +1,14 @@
 """A campaign belongs to one site; elsewhere only its figures can be made."""
 
 import json
-import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from common.errors import InputError
-from plan.campaign import alive, load_campaign, locks, take_over
+from plan.campaign import load_campaign
+from plan.study import load_site
 
 CONFIG = {"study": "quickstart", "site": "local", "records": "campaign"}
 
@@ -26,15 +27,49 @@ def bound(**changes: object) -> Path:
 
 def test_the_first_run_binds_the_results_to_its_site() -> None:
     assert json.loads(bound().read_text())["site"] == "local"
-    assert load_campaign(CONFIG).check_bound() is None
+    assert load_campaign(CONFIG).mode == "campaign", "here it goes on"
 
 
-@pytest.mark.parametrize("changes", [{"site": "cluster", "machine": None}, {"machine": "another-machine"}])
-def test_another_site_or_machine_may_only_look(changes: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [{"site": "cluster", "machine": None}, {"machine": "another-machine"}, {"cores": 4096}, {"python_abi": "cp399"}],
+)
+def test_nothing_is_added_to_results_of_another_place(changes: dict[str, object]) -> None:
     bound(**changes)
-    with pytest.raises(InputError, match=r"these results belong to site .*add --config records=available"):
+    with pytest.raises(InputError, match=r"these results belong to .*add --config records=available") as refused:
         load_campaign(CONFIG)
-    assert load_campaign({**CONFIG, "records": "available"}).mode == "available"
+    for key, value in changes.items():
+        assert f"{key} {value}, here it is" in str(refused.value)
+
+
+def test_results_of_another_place_keep_their_keys_where_they_are_only_looked_at() -> None:
+    here = load_campaign(CONFIG)
+    bound(machine="another-machine", cores=4096, python_abi="cp399")
+    there = load_campaign({**CONFIG, "records": "available"})
+    assert (there.site.cores, there.site.python_abi) == (4096, "cp399")
+    assert set(there.records) == set(here.records) and set(there.records.values()).isdisjoint(here.records.values())
+
+
+def test_published_tables_need_no_design_at_this_site_but_the_right_study(tmp_path: Path) -> None:
+    for name in ("runs.csv", "epochs.csv"):
+        (tmp_path / name).write_text("run_id,study\nx,quickstart\n")
+    assert load_campaign({**CONFIG, "records": str(tmp_path)}).runs == []
+    (tmp_path / "runs.csv").write_text("run_id,study\nx,another\n")
+    with pytest.raises(InputError, match="is of study another, not quickstart; name it with study="):
+        load_campaign({**CONFIG, "records": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"cores": 4096}, "cores: 4096 is more than the"), ({"interface": "nope0"}, "interface: 'nope0' is not")],
+)
+def test_a_site_that_is_not_this_machine_is_refused(
+    changes: dict[str, object], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = replace(load_site("local"), **changes)  # type: ignore[arg-type]
+    monkeypatch.setattr("plan.campaign.load_site", lambda _: other)
+    with pytest.raises(InputError, match=said):
+        load_campaign(CONFIG)
 
 
 def test_a_broken_binding_is_refused_in_one_line() -> None:
@@ -69,19 +104,3 @@ def test_runs_have_priorities_in_planned_order_and_know_what_they_need() -> None
     for run in campaign.runs:
         assert Path(campaign.environment_of(run.run_id)).is_absolute()
         assert campaign.dataset_of(run.run_id).endswith("/manifest.json")
-
-
-def test_a_lock_is_stale_when_its_process_is_dead() -> None:
-    state = Path(".snakemake")
-    take_over(state)
-    assert alive(state)
-    (state / "locks").mkdir()
-    (state / "locks" / "0.input.lock").write_text("")
-    assert len(locks(state)) == 1
-    take_over(state)  # the holder lives: Snakemake itself says so
-    owner = json.loads((state / "owner.json").read_text())
-    assert owner["pid"] == os.getpid()
-    for dead in ({"start": "1"}, {"pid": 2**22 + 1}):
-        (state / "owner.json").write_text(json.dumps({**owner, **dead}))
-        with pytest.raises(InputError, match="left by a Snakemake that was killed; run make unlock"):
-            take_over(state)

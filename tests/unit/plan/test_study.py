@@ -71,6 +71,11 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
         ({"factors": factors(dataset="mnist")}, "factors.dataset: 'mnist' is unknown; expected one of digits"),
         ({"factors": factors(nodes=3)}, "factors.nodes: 3 is more than the 2 nodes of config/sites/local.yaml"),
         ({"factors": factors(nodes=2)}, "add to exclude: - {framework: pytorch-single, batch_size: 16}"),
+        ({"factors": factors(epochs=1)}, "warmup_epochs=1 leaves none of 1 epochs to time"),
+        ({"factors": factors(sync_every=97)}, "sync_every=97 is more than the 96 batches of an epoch"),
+        ({"factors": factors(learning_rate=float("nan"))}, "factors.learning_rate.0: nan is not of type number"),
+        ({"replicates": 2.0}, "replicates: 2.0 is not of type integer"),
+        ({"factors": factors(framework="pytorch-ddp\n")}, "does not look right"),
         ({"factors": factors(training_loop="fit")}, "pytorch-single cannot do it (capabilities in"),
         ({"factors": factors(batch_size=[100, 1000])}, "100 samples a step drop 2.3% of the 1536 training samples"),
         (
@@ -102,7 +107,7 @@ def test_an_exclusion_that_matches_no_cell_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["title: [", "a: 1\na: 2\n", "\tx", "1: 2", "&a [*a]", "!!python/object:os.system {}", ""]
+    "text", ["title: [", "a: 1\na: 2\n", "\tx", "1: 2", "&a [*a]", "!!python/object:os.system {}", "a: 2026-13-45", ""]
 )
 def test_a_broken_file_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "s.yaml").write_text(text)
@@ -116,5 +121,5 @@ def test_a_study_that_is_not_there_names_those_that_are() -> None:
 
 def test_a_site_with_a_relative_cache_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGSIDE_CACHE", "here")
-    with pytest.raises(InputError, match="cache: 'here' is relative"):
+    with pytest.raises(InputError, match="cache: 'here' is not an absolute folder"):
         load_site("local")

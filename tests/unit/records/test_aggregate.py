@@ -14,7 +14,7 @@ from plan.campaign import Campaign
 from plan.design import Run, design
 from plan.identity import digests, run_key
 from plan.study import load_site, load_study
-from records.aggregate import EPOCH_COLUMNS, aggregate, summary
+from records.aggregate import EPOCH_COLUMNS, aggregate, arguments_for, summary
 
 
 @pytest.fixture
@@ -26,6 +26,7 @@ def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Campaign:
         "nodes": [1],
         "batch_size": [32],
         "sync_every": [1],
+        "epochs": [4],
     }
     study = replace(study, factors=factors, exclude=(), replicates=2)
     site = load_site("local")
@@ -82,7 +83,7 @@ def test_a_run_is_the_mean_of_its_epochs_that_are_not_warm_up(campaign: Campaign
 
 
 def test_every_run_has_a_row_whether_or_not_it_ran(campaign: Campaign, tmp_path: Path) -> None:
-    record(campaign, campaign.runs[0], [1.0, 0.2])
+    record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2])
     failed = record(
         campaign, campaign.runs[1], [1.0], status="failed", reason="rank 0 ended with status 1: Error", measured=None
     )
@@ -113,7 +114,7 @@ def test_a_framework_that_the_site_lacks_gives_missing_rows(campaign: Campaign) 
 
 def test_a_loss_that_is_not_finite_is_an_empty_field(campaign: Campaign, tmp_path: Path) -> None:
     folder = record(
-        campaign, campaign.runs[0], [1.0, 0.2], status="invalid", reason="the loss is not finite in epoch 2"
+        campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], status="invalid", reason="the loss is not finite in epoch 2"
     )
     table = folder / "attempt-1" / "epochs.csv"
     table.write_text(table.read_text().replace(",0.5,0.5,1.0", ",inf,0.5,nan"))
@@ -124,14 +125,25 @@ def test_a_loss_that_is_not_finite_is_an_empty_field(campaign: Campaign, tmp_pat
 
 @pytest.mark.parametrize("broken", ["", "{", '{"run_id": "x"}', "[]"])
 def test_a_broken_record_is_refused_in_one_line(campaign: Campaign, broken: str) -> None:
-    (record(campaign, campaign.runs[0], [1.0, 0.2]) / "record.json").write_text(broken)
+    (record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2]) / "record.json").write_text(broken)
     with pytest.raises(InputError) as refused:
         aggregate(campaign)
     assert "record.json" in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_a_cut_off_epochs_table_is_refused_in_one_line(campaign: Campaign) -> None:
-    table = record(campaign, campaign.runs[0], [1.0, 0.2]) / "attempt-1" / "epochs.csv"
+    table = record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2]) / "attempt-1" / "epochs.csv"
     table.write_text(table.read_text()[:-30])
-    with pytest.raises(InputError, match=r"epochs.csv: is cut off; repeat it: make repeat RUNS="):
+    with pytest.raises(InputError, match=r"epochs.csv: is broken .it is cut off.*; repeat it: make repeat RUNS="):
         aggregate(campaign)
+
+
+def test_a_measurement_that_lost_epochs_is_not_averaged_over_the_rest(campaign: Campaign) -> None:
+    record(campaign, campaign.runs[0], [1.0, 0.2, 0.2])
+    with pytest.raises(InputError, match=r"epochs.csv: has 3 of 4 epochs; repeat it"):
+        aggregate(campaign)
+
+
+def test_the_advice_names_a_study_that_is_not_the_configured_one() -> None:
+    assert arguments_for("quickstart", "local") == ""
+    assert arguments_for("another", "local") == 'ARGS="--config study=another"'

@@ -11,7 +11,7 @@ from runs import attempts
 
 
 def finish(attempt: Path, text: str) -> None:
-    (attempt / "record.json").write_text(text)
+    (attempt / "record.json").write_text(f'"{text}"')
 
 
 def test_a_finished_attempt_is_published_and_put_aside_on_request(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_a_finished_attempt_is_published_and_put_aside_on_request(tmp_path: Path
     assert attempts.finished(folder) is None, "an attempt without a record is not finished"
     finish(first, "first")
     attempts.publish(first)
-    assert (folder / "record.json").read_text() == "first"
+    assert (folder / "record.json").read_text() == '"first"'
 
     attempts.put_aside(folder)
     assert attempts.finished(folder) is None and not (folder / "record.json").exists()
@@ -30,7 +30,7 @@ def test_a_finished_attempt_is_published_and_put_aside_on_request(tmp_path: Path
     assert (number, second.name) == (2, "attempt-2")
     finish(second, "second")
     assert attempts.finished(folder) == second
-    assert (first / "record.json").read_text() == "first", "nothing deletes an attempt"
+    assert (first / "record.json").read_text() == '"first"', "nothing deletes an attempt"
 
 
 def test_attempts_are_ordered_as_numbers(tmp_path: Path) -> None:

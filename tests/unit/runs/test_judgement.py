@@ -59,5 +59,6 @@ def test_no_result_is_no_measurement(tmp_path: Path) -> None:
 
 def test_ranks_have_disjoint_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 2, 4, 6})
-    assert [cores_of(rank, 2) for rank in range(2)] == [[0, 2], [4, 6]]
-    assert cores_of(2, 2) == [], "more ranks than cores are not pinned"
+    assert [cores_of(rank, 4, 2) for rank in range(2)] == [[0, 2], [4, 6]]
+    assert [cores_of(rank, 2, 1) for rank in range(2)] == [[0], [2]]
+    assert cores_of(2, 2, 1) == [0, 2], "ranks for which there is no core share the site's"

@@ -71,7 +71,7 @@ class Trainings:
 def run_spec(framework: str, batch_size: int, sync_every: int, nodes: int, loop: str) -> dict[str, Any]:
     study, site = load_study("quickstart"), replace(load_site("local"), cores=2)
     levels = {
-        "framework": framework, "batch_size": batch_size, "sync_every": sync_every, "nodes": nodes, "training_loop": loop, "epochs": 1,
+        "framework": framework, "batch_size": batch_size, "sync_every": sync_every, "nodes": nodes, "training_loop": loop, "epochs": 1, "warmup_epochs": 0,
     }  # fmt: skip
     one_cell = replace(
         study,

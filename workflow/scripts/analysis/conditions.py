@@ -7,6 +7,7 @@ import pandas as pd
 from analysis.measured import bases, combination_text, factors, missing_cells, successful, title, unsuccessful
 
 NAMED = 10
+NOTABLE_STEAL_SHARE = 0.05
 _PLACEMENTS = {
     "distinct-nodes": "each node is a machine of its own",
     "virtual": "nodes are those of a virtual cluster on one machine",
@@ -27,13 +28,13 @@ def replicates(runs: pd.DataFrame) -> str:
     n = f"n = {most}" if fewest == most else f"n = {fewest} to {most}"
     said = f"Replicates are independent runs, {n} per cell"
     if most == 1:
-        return f"{said}: there is no interval."
+        return f"{said}, too few for an interval."
     alone = " (a cell with one run has none)" if fewest == 1 else ""
     return f"{said}; intervals are 95 % t intervals of the mean over replicates{alone}."
 
 
 def circumstances(runs: pd.DataFrame) -> str:
-    """Placement, batch scope and timing scope."""
+    """Placement, batch scope, timing scope, and what was not as it should be: crowded cores, stolen processor time."""
     ok = successful(runs)
     said = []
     placements = sorted(set(ok["placement"].dropna()))
@@ -49,6 +50,16 @@ def circumstances(runs: pd.DataFrame) -> str:
             said[-1] += f"for {', '.join(masters)} the clock of the master only."
     elif masters:
         said.append("Timing scope: the clock of the master only.")
+    crowded = sorted(set(ok.loc[ok["oversubscribed"].fillna(False), "cell"]))
+    if crowded:
+        said.append(f"More threads than cores (oversubscribed): {named(crowded)}.")
+    stolen = ok[ok["steal_share"] > NOTABLE_STEAL_SHARE]
+    if len(stolen):
+        most = f"{stolen['steal_share'].max():.0%}".replace("%", " %")
+        said.append(
+            f"In {len(stolen)} of {len(ok)} runs a hypervisor kept more than {NOTABLE_STEAL_SHARE:.0%}".replace("%", " %")
+            + f" of the processor time, up to {most}."
+        )
     return " ".join(said)
 
 

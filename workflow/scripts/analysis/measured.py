@@ -70,7 +70,7 @@ def level_text(level: Any) -> str:
 
 
 def combination_text(levels: Mapping[str, Any]) -> str:
-    """Levels of several factors in one line: `2 nodes, local batch size 32`."""
+    """Levels of several factors in one line: `2 nodes, batch size 32`."""
     return ", ".join(_factor_level(factor, level) for factor, level in levels.items())
 
 

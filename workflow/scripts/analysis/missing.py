@@ -15,7 +15,11 @@ def table(runs: pd.DataFrame) -> tables.Table:
     data = unsuccessful(runs).sort_values("run_id")[["run_id", "status", "reason"]].reset_index(drop=True)
     data["reason"] = data["reason"].map(one_line)
     counts = ", ".join(f"{count} {status}" for status, count in data["status"].value_counts().sort_index().items())
-    said = f"{len(data)} of {len(runs)} runs did not succeed: {counts}." if len(data) else "Every run succeeded."
+    said = (
+        f"{len(data)} of {len(runs)} runs did not succeed: {counts}."
+        if len(data)
+        else f"All {len(runs)} runs succeeded."
+    )
     return tables.Table(
         title="Runs that did not succeed",
         data=data,

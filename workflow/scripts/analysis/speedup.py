@@ -1,8 +1,8 @@
 """Table of speed-up and efficiency, each with its base in seconds.
 
 The base of a cell is the framework in its `base` column, undistributed, at the same levels of every other factor.
-A factor of which the base framework has one level only (such as batches per exchange: it exchanges nothing) is not
-compared. Without such a cell the base is the framework's own cell with one replica.
+Factors that mean nothing to one replica (batches per exchange: it exchanges nothing) need not be equal where the base
+has one level of them only. Without such a cell the base is the framework's own cell with one replica.
 """
 
 import sys
@@ -15,12 +15,18 @@ from analysis.measured import arguments, cells, factors, level_text, successful,
 from common.errors import exit_status
 from common.tables import read_table
 
+WITHOUT_EFFECT_ON_ONE_REPLICA = ("sync_every", "batch_scope", "lr_scaling")
+
 
 def base_cells(runs: pd.DataFrame) -> dict[str, str]:
     """The base cell of every cell that has one among the cells with a successful run."""
     rows = cells(runs)
     measured = rows[rows["cell"].isin(set(successful(runs)["cell"])) & (rows["replicas"] == 1)]
-    compared = {name: varying(group, but=["framework", "nodes"]) for name, group in rows.groupby("framework")}
+    everywhere = varying(rows, but=["framework", "nodes"])
+    compared = {
+        name: [f for f in everywhere if f not in WITHOUT_EFFECT_ON_ONE_REPLICA or f in varying(group)]
+        for name, group in rows.groupby("framework")
+    }
     at_levels = {
         (framework, *levels): cell
         for framework, group in measured.groupby("framework")

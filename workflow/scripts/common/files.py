@@ -1,10 +1,11 @@
 """Files written whole or not at all, YAML read strictly, and digests of content."""
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ def written_whole(path: Path) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         yield partial
+        with open(partial, "rb") as written:
+            os.fsync(written.fileno())
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
@@ -37,6 +40,19 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON, whole or not at all; NaN and infinity are refused."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+@contextlib.contextmanager
+def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock file `path` (flock); when another process holds it, call `waiting` once and wait."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -78,7 +94,7 @@ def load_yaml(path: Path) -> Any:
         raise InputError(f"{shown(path)}: cannot be read: {error}") from None
     try:
         return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (it is a SafeLoader)
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
@@ -97,11 +113,14 @@ def digest_file(path: Path) -> str:
 
 
 def source_files(folder: Path) -> list[Path]:
-    """All files below `folder` that are source: no byte code, no hidden files; sorted."""
+    """All files below `folder` that are source: no byte code, no hidden files, no editor's copies; sorted."""
     return sorted(
         path
         for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".")
+        if path.is_file()
+        and "__pycache__" not in path.parts
+        and not path.name.startswith((".", "#"))
+        and not path.name.endswith(("~", ".orig", ".rej", ".bak"))
     )
 
 

@@ -21,9 +21,26 @@ def schema(name: str) -> dict[str, Any]:
     return load_yaml(SCHEMAS / f"{name}.schema.yaml")
 
 
+def _is_integer(_: Any, value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(_: Any, value: Any) -> bool:
+    return _is_integer(_, value) or (isinstance(value, float) and math.isfinite(value))
+
+
+# Unlike JSON, YAML and Python tell 2 from 2.0, and have numbers that are none.
+_Validator = jsonschema.validators.extend(
+    jsonschema.Draft202012Validator,
+    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer).redefine(
+        "number", _is_number
+    ),
+)
+
+
 @functools.cache
-def _validator(name: str) -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(schema(name))
+def _validator(name: str) -> Any:
+    return _Validator(schema(name))
 
 
 def check(value: Any, name: str, file: Path) -> None:
@@ -35,7 +52,7 @@ def check(value: Any, name: str, file: Path) -> None:
 
 def check_value(value: Any, rules: Mapping[str, Any], key: str, file: Path) -> None:
     """Like `check`, with a JSON Schema at hand and the dotted `key` under which `value` stands in `file`."""
-    error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(rules).iter_errors(value))
+    error = jsonschema.exceptions.best_match(_Validator(rules).iter_errors(value))
     if error is not None:
         raise InputError(f"{shown(file)}: {_complaint(error, key)}")
 
@@ -76,6 +93,8 @@ def _complaint(error: jsonschema.ValidationError, above: str = "") -> str:
             expected = rule
             expected = " or ".join(expected) if isinstance(expected, list) else expected
             return f"{where}{value} is not of type {expected}"
+        case "anyOf":
+            return f"{where}{value} is not right; expected {parent.get('description', 'something else')}"
         case "uniqueItems":
             twice = next(x for i, x in enumerate(instance) if x in instance[:i])
             return f"{where}level {_short(twice)} stands twice; name each once"

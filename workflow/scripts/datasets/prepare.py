@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from common.errors import exit_status
-from common.files import digest_file, write_json
+from common.files import digest_file, locked, write_json
 from plan.study import datasets
 
 SPLIT_SEED = 0
@@ -39,7 +39,13 @@ def split(images: np.ndarray, labels: np.ndarray, entry: dict[str, Any]) -> dict
 
 
 def prepare(dataset: str, folder: Path) -> None:
-    """Write the prepared data set to `folder`, whole or not at all (its manifest comes last)."""
+    """Write the prepared data set to `folder`, whole or not at all; two at once wait for each other."""
+    with locked(folder.with_name(f".{folder.name}.lock"), lambda: print(f"{dataset}: another process prepares it")):
+        if not (folder / "manifest.json").exists():
+            _prepare(dataset, folder)
+
+
+def _prepare(dataset: str, folder: Path) -> None:
     entry = datasets()[dataset]
     images, labels = digits()
     parts = split(images, labels, entry)

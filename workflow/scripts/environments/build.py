@@ -21,9 +21,9 @@ from environments import selftest
 from environments.description import CONTAINERS, VARIANTS, Environment, environment_stamp, python_abi, read
 from environments.steps import (
     Stopwatch,
+    building,
     compile_bytecode,
     isolated,
-    locked,
     make_venv,
     overlay,
     pip_install,
@@ -49,7 +49,7 @@ def build(environment: Environment, cache: Path, indexes: Mapping[str, str] | No
     check_machine(environment)
     parent = build(environment.parent, cache, indexes) if environment.parent else None
     folder = stamp.parent
-    with locked(folder.with_name(f".{folder.name}.lock"), f"the environment {environment.name}"):
+    with building(folder.with_name(f".{folder.name}.lock"), f"the environment {environment.name}"):
         if not stamp.is_file():
             whole = folder / "venv" / "whole.json"
             record = _record_of_whole(whole)

@@ -90,8 +90,8 @@ class Environment:
         """The program that two ranks run to test it."""
         return self.folder / "selftest.py"
 
-    def digest(self, deployment: str = "venv") -> str:
-        """SHA-256, in hex, over all that decides what the environment becomes on this Python."""
+    def digest(self, deployment: str = "venv", abi: str | None = None) -> str:
+        """SHA-256, in hex, over all that decides what the environment becomes on a Python; the running one by default."""
         if deployment not in DEPLOYMENTS:
             raise InputError(f"deployment '{deployment}' is not one of {', '.join(DEPLOYMENTS)}")
         files = [self.lock, self.selftest, *([self.build_lock] if self.sources else [])]
@@ -103,10 +103,10 @@ class Environment:
             "name": self.name,
             "variant": self.variant,
             "deployment": deployment,
-            "abi": python_abi(),
+            "abi": abi or python_abi(),
             "description": self.content,
             "files": {file.name: digest_file(file) for file in files},
-            "parent": self.parent.digest(deployment) if self.parent else None,
+            "parent": self.parent.digest(deployment, abi) if self.parent else None,
         }
         return digest_text(json.dumps(parts, sort_keys=True))
 
@@ -171,16 +171,22 @@ def lineage(wanted: Iterable[str], containers: Path = CONTAINERS) -> list[str]:
     return list(found)
 
 
-def environment_digest(name: str, variant: str = "cpu", deployment: str = "venv", containers: Path = CONTAINERS) -> str:
-    """SHA-256, in hex, of an environment: a pure function of files in git and of the running Python's ABI."""
-    return read(name, variant, containers).digest(deployment)
+def environment_digest(
+    name: str,
+    variant: str = "cpu",
+    deployment: str = "venv",
+    abi: str | None = None,
+    containers: Path = CONTAINERS,
+) -> str:
+    """SHA-256, in hex, of an environment: a pure function of files in git and of a Python's ABI (the running one's)."""
+    return read(name, variant, containers).digest(deployment, abi)
 
 
 def environment_stamp(
     cache: str | Path, name: str, variant: str = "cpu", deployment: str = "venv", containers: Path = CONTAINERS
 ) -> Path:
     """The file that says that an environment is whole, and what is in it."""
-    digest = environment_digest(name, variant, deployment, containers)[:12]
+    digest = environment_digest(name, variant, deployment, containers=containers)[:12]
     return Path(cache) / "environments" / name / digest / "environment.json"
 
 

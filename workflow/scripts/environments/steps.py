@@ -1,7 +1,6 @@
 """What the builders share: commands with a log, one builder at a time, pip bound to hashes."""
 
 import contextlib
-import fcntl
 import os
 import subprocess
 import sys
@@ -10,11 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from common.errors import InputError
+from common.files import locked
 
 
 def say(message: str) -> None:
     """One line of progress for the person who waits."""
     print(f"ringside: {message}", file=sys.stderr, flush=True)
+
+
+def building(path: Path, what: str) -> contextlib.AbstractContextManager[None]:
+    """Hold the lock file `path` while `what` is built; one builder at a time."""
+    return locked(path, lambda: say(f"{what}: another process is making it; waiting for it"))
 
 
 def call(
@@ -45,19 +50,6 @@ def _last_error(log: Path, start: int) -> str:
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
     return (errors or lines or ["no output"])[-1][:300]
-
-
-@contextlib.contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file `path`; when another process holds it, say so once and wait."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"{what}: another process is making it; waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 class Stopwatch:

@@ -17,7 +17,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import digest_file, digest_text, shown, write_json, write_text
 from environments.description import Environment, Patch, Source, Wheel, python_abi
-from environments.steps import Stopwatch, call, locked, make_venv, overlay, pip, pip_install, say, site_packages
+from environments.steps import Stopwatch, building, call, make_venv, overlay, pip, pip_install, say, site_packages
 
 
 def recorded_sha256(wheel: Wheel, file: Path, abi: str) -> str:
@@ -129,7 +129,7 @@ def built_wheel(
     key = wheel_key(parts)
     folder = cache / "wheels" / key
     name = f"{source.name} {source.version} for {', '.join(parts['built_against'])}"
-    with locked(folder.with_name(f".{key}.lock"), name):
+    with building(folder.with_name(f".{key}.lock"), name):
         kept = verified(folder)
         if kept is None:
             say(f"building {name}, which takes minutes; log: {log}")

@@ -3,24 +3,26 @@
 The Snakefile makes one Campaign while it is parsed; all that its rules need to know is here.
 """
 
+import csv
 import json
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import write_json
+from common.files import shown, write_json
 from environments.description import environment_stamp, lineage
 from plan.design import Run, design
 from plan.identity import data_folder, run_key, variant
 from plan.study import Site, Study, load_config, load_framework, load_site, load_study
 
 MODES = ("campaign", "available")
+BINDING = "campaign.json"
 
 
 @dataclass(frozen=True)
@@ -88,41 +90,18 @@ class Campaign:
 
     def outlook(self) -> str:
         """What there is and what is left, in one line."""
+        if self.published:
+            return f"{self.study.name}: figures and tables from {self.published}"
         done = len(self.available())
         said = f"{self.study.name} at {self.site.name}: {len(self.runs)} runs, {done} with a record"
-        return (
-            f"{said}, {len(self.records) - done} to run" if self.mode == "campaign" else f"{said} (records={self.mode})"
-        )
+        return f"{said}, {len(self.records) - done} to run" if self.mode == "campaign" else said
 
     def bind(self) -> None:
         """Tie the results to this site (and, where the site is this machine, to it), once and for all."""
-        file = self.results / "campaign.json"
+        file = self.results / BINDING
         if self.mode == "campaign" and not file.exists():
-            write_json(
-                file, {**self._place(), "study": self.study.name, "bound_at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
-            )
-
-    def check_bound(self) -> None:
-        """InputError when results/<study> belongs to another site and runs would be added to it."""
-        file = self.results / "campaign.json"
-        if self.mode != "campaign" or not file.exists():
-            return
-        try:
-            bound = json.loads(file.read_text())
-            there = {key: bound[key] for key in ("site", "machine")}
-        except (ValueError, TypeError, KeyError):
-            raise InputError(
-                f"{file}: is broken; expected site and machine; remove it if the results were made here"
-            ) from None
-        if there != self._place():
-            where = f"site {there['site']}" + (f" on {there['machine']}" if there["machine"] else "")
-            raise InputError(
-                f"{file}: these results belong to {where}; for figures of them add --config records=available, "
-                f"to run here move {self.results} away"
-            )
-
-    def _place(self) -> dict[str, str | None]:
-        return {"site": self.site.name, "machine": socket.gethostname() if self.site.launcher == "local" else None}
+            now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+            write_json(file, {**place(self.site), "study": self.study.name, "bound_at": now})
 
     def _record(self, run: Run) -> str:
         return f"{self.results}/runs/{run.run_id}/{run_key(self.study, self.site, run)}/record.json"
@@ -134,51 +113,76 @@ class Campaign:
 def load_campaign(values: Mapping[str, Any]) -> Campaign:
     """The campaign that the workflow's configuration names. InputError in one line when something in it is wrong."""
     config = load_config(values)
-    study, site = load_study(config["study"]), load_site(config["site"])
-    mode = config["records"]
-    published = None
-    if mode not in MODES:
-        published, mode = Path(mode), "published"
-        for name in ("runs.csv", "epochs.csv"):
-            if not (published / name).is_file():
-                expected = f"{', '.join(MODES)} or a folder with runs.csv and epochs.csv"
-                raise InputError(f"config/config.yaml: records: there is no {published / name}; expected {expected}")
-    campaign = Campaign(study, site, mode, design(study, site), published)
-    campaign.check_bound()
-    if mode == "campaign":
-        _ = campaign.environments  # a broken description is found now, not in the middle of the rules
+    study, records = load_study(config["study"]), config["records"]
+    if records not in MODES:
+        return Campaign(study, load_site(config["site"]), "published", [], published_tables(records, study))
+    bound = read_binding(Path("results") / study.name)
+    if records == "available":
+        site = load_site(bound["site"] if bound else config["site"])
+        if bound:
+            site = replace(site, cores=bound["cores"], python_abi=bound["python_abi"])
+        return Campaign(study, site, records, design(study, site), None)
+    site = load_site(config["site"])
+    check_machine(site)
+    if bound:
+        check_place(bound, site, Path("results") / study.name)
+    campaign = Campaign(study, site, records, design(study, site), None)
+    _ = campaign.environments  # a broken description is found now, not in the middle of the rules
     return campaign
 
 
-def locks(state: Path) -> list[Path]:
-    """Snakemake's lock files in `state` (.snakemake)."""
-    return list((state / "locks").glob("*.lock"))
+def place(site: Site) -> dict[str, Any]:
+    """What results are bound to: the site, the machine where the site is one, and what was found there."""
+    machine = socket.gethostname() if site.launcher == "local" else None
+    return {"site": site.name, "machine": machine, "cores": site.cores, "python_abi": site.python_abi}
 
 
-def take_over(state: Path) -> None:
-    """Note in `state` which process works here. InputError when a Snakemake that is dead has left its lock."""
-    if not locks(state):
-        me = {"pid": os.getpid(), "start": _start_of(os.getpid()), "machine": socket.gethostname()}
-        write_json(state / "owner.json", me)
-    elif not alive(state):
-        raise InputError(f"{state.name}/locks: left by a Snakemake that was killed; run make unlock, then start again")
-
-
-def alive(state: Path) -> bool:
-    """Whether the process that noted itself in `state` lives; a process of another machine is taken to."""
-    try:
-        owner = json.loads((state / "owner.json").read_text())
-    except (FileNotFoundError, ValueError):
-        return True
-    if owner["machine"] != socket.gethostname():
-        return True
-    return _start_of(owner["pid"]) == owner["start"]
-
-
-def _start_of(pid: int) -> str | None:
-    """When a process started, in ticks since boot (proc(5)); None when there is none. Tells a reused process id apart."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
+def read_binding(results: Path) -> dict[str, Any] | None:
+    """The place that results/<study> is bound to; None where nothing has run."""
+    file = results / BINDING
+    if not file.exists():
         return None
-    return None if fields[0] == "Z" else fields[19]
+    try:
+        bound = json.loads(file.read_text())
+        return {key: bound[key] for key in ("site", "machine", "cores", "python_abi")}
+    except (OSError, ValueError, TypeError, KeyError):
+        expected = "site, machine, cores and python_abi"
+        raise InputError(f"{file}: is broken; expected {expected}; remove it if the results were made here") from None
+
+
+def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
+    """InputError when `results` are bound to another place than this one, and runs would be added to them."""
+    here = place(site)
+    differ = [f"{key} {bound[key]}, here it is {here[key]}" for key in here if bound[key] != here[key]]
+    if differ:
+        raise InputError(
+            f"{results / BINDING}: these results belong to {'; '.join(differ)}; for figures of them add "
+            f"--config records=available, to run here move {results} away"
+        )
+
+
+def check_machine(site: Site) -> None:
+    """InputError when this machine is not what the site says, where the site is this machine."""
+    if site.launcher != "local":
+        return
+    cores = len(os.sched_getaffinity(0))
+    if site.cores > cores:
+        raise InputError(f"{shown(site.file)}: cores: {site.cores} is more than the {cores} that this process may use")
+    interfaces = [name for _, name in socket.if_nameindex()]
+    if site.interface not in interfaces:
+        there = ", ".join(interfaces)
+        raise InputError(f"{shown(site.file)}: interface: '{site.interface}' is not on this machine; it has {there}")
+
+
+def published_tables(records: str, study: Study) -> Path:
+    """The folder with published tables that `records` names. InputError when it is none, or another study's."""
+    folder = Path(records)
+    for name in ("runs.csv", "epochs.csv"):
+        if not os.path.isfile(folder / name) or set("{}") & set(records):
+            expected = f"{', '.join(MODES)} or a folder (without braces) with runs.csv and epochs.csv"
+            raise InputError(f"config/config.yaml: records: there is no {records[:200]}/{name}; expected {expected}")
+    with open(folder / "runs.csv", encoding="utf-8", errors="replace", newline="") as table:
+        first = next(csv.DictReader(table), {})
+    if first.get("study", study.name) != study.name:
+        raise InputError(f"{folder / 'runs.csv'}: is of study {first['study']}, not {study.name}; name it with study=")
+    return folder

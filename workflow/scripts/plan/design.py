@@ -70,7 +70,9 @@ def cell_name(levels: Levels) -> str:
 
 
 def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
-    """Ranks, replicas and batches of a cell. ValueError where the batch cannot be shared out."""
+    """Ranks, replicas and batches of a cell. ValueError where it cannot be trained."""
+    if levels["warmup_epochs"] >= levels["epochs"]:
+        raise ValueError(f"warmup_epochs={levels['warmup_epochs']} leaves none of {levels['epochs']} epochs to time")
     ranks = levels["nodes"] * site.ranks_per_node if framework.distributed else 1
     replicas = ranks
     local_batch, rest = (
@@ -88,6 +90,8 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
             f"{replicas} x {local_batch} samples a step drop {dropped:.1%} of the {samples} training samples of "
             f"{levels['dataset']} (at most {LARGEST_DROPPED_SHARE:.0%})"
         )
+    if levels["sync_every"] > steps:
+        raise ValueError(f"sync_every={levels['sync_every']} is more than the {steps} batches of an epoch")
     return Geometry(ranks, replicas, local_batch, local_batch * replicas * levels["sync_every"], steps, samples)
 
 

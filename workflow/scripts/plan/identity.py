@@ -8,12 +8,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from common.files import CHECKOUT, digest_sources, digest_text
+from common.files import digest_sources, digest_text
 from environments.description import environment_digest
 from plan.design import Run
-from plan.study import DATASETS, FRAMEWORKS, MODELS, Site, Study, datasets, load_framework, load_model
-
-RUNS = CHECKOUT / "workflow" / "scripts" / "runs"
+from plan.study import DATASETS, FRAMEWORKS, LIBRARIES, MODELS, RUNS, Site, Study, datasets, load_framework, load_model
 
 
 def cores_per_rank(site: Site) -> int:
@@ -35,6 +33,7 @@ def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
         "placement": site.placement,
         "deployment": site.deployment,
         "ranks_per_node": site.ranks_per_node,
+        "cores": site.cores,
         "cores_per_rank": cores_per_rank(site),
         "interface": site.interface,
         "bandwidth_bytes_s": site.bandwidth_bytes_s,
@@ -48,13 +47,13 @@ def variant(site: Site) -> str:
 
 @functools.cache
 def _environment_digest(environment: str, site: Site) -> str:
-    return environment_digest(environment, variant(site), site.deployment)
+    return environment_digest(environment, variant(site), site.deployment, site.python_abi)
 
 
 @functools.cache
 def code_digest(framework: str, model: str) -> str:
     """SHA-256 of what trains: the shared worker, the libraries' modules, the adapter, the model."""
-    libraries = [RUNS / "libraries" / f"{library}.py" for library in load_framework(framework).libraries]
+    libraries = [LIBRARIES / f"{library}.py" for library in load_framework(framework).libraries]
     return digest_sources([RUNS / "worker", *libraries, FRAMEWORKS / framework, MODELS / f"{model}.yaml"])
 
 
@@ -83,6 +82,12 @@ def run_key(study: Study, site: Site, run: Run) -> str:
 def data_folder(site: Site, dataset: str) -> Path:
     """Where the prepared data set lies in the site's cache."""
     return site.cache / "datasets" / dataset / data_digest(dataset)[:12]
+
+
+def data_files(folder: Path) -> list[Path]:
+    """The files of a prepared data set (datasets/prepare.py)."""
+    parts = ("images.npy", "labels.npy", "manifest.json")
+    return [folder / "manifest.json", *(folder / split / name for split in ("train", "validation") for name in parts)]
 
 
 def model_description(run: Run) -> dict[str, Any]:

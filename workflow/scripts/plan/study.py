@@ -1,5 +1,6 @@
 """What a person writes, read and checked: the configuration, the study, the site, and the frameworks' own descriptions."""
 
+import contextlib
 import functools
 import os
 from collections.abc import Mapping
@@ -10,9 +11,12 @@ from typing import Any
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value, schema
+from environments.description import python_abi
 
-FRAMEWORKS = CHECKOUT / "workflow" / "scripts" / "runs" / "frameworks"
-MODELS = CHECKOUT / "workflow" / "scripts" / "runs" / "models"
+RUNS = CHECKOUT / "workflow" / "scripts" / "runs"
+FRAMEWORKS = RUNS / "frameworks"
+LIBRARIES = RUNS / "libraries"
+MODELS = RUNS / "models"
 DATASETS = CHECKOUT / "workflow" / "scripts" / "datasets" / "table.yaml"
 
 Levels = dict[str, Any]
@@ -35,7 +39,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Site:
-    """One place to run. `cores` is a number (auto is resolved), `cache` an absolute folder."""
+    """One place to run, as this process finds it: `cores` is a number (auto is resolved), `cache` an absolute folder."""
 
     name: str
     file: Path
@@ -44,6 +48,7 @@ class Site:
     device: str
     deployment: str
     cores: int
+    python_abi: str
     nodes: int
     ranks_per_node: int
     interface: str
@@ -127,11 +132,12 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
             )
     properties = schema("site")["properties"]
     cores = raw["cores"] if raw["cores"] != "auto" else len(os.sched_getaffinity(0))
-    cache = Path(os.environ.get("RINGSIDE_CACHE") or raw["cache"]).expanduser()
-    if not cache.is_absolute():
-        raise InputError(
-            f"{shown(file)}: cache: '{cache}' is relative; expected an absolute folder or one that starts with ~"
-        )
+    cache = Path(os.environ.get("RINGSIDE_CACHE") or raw["cache"])
+    with contextlib.suppress(RuntimeError):  # ~ of a user that is not there
+        cache = cache.expanduser()
+    if not cache.is_absolute() or set("{}") & set(str(cache)):
+        expected = "an absolute folder or one that starts with ~, without braces"
+        raise InputError(f"{shown(file)}: cache: '{cache}' is not {expected}")
     return Site(
         name=name,
         file=file,
@@ -140,6 +146,7 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
         device=raw["device"],
         deployment=raw["deployment"],
         cores=cores,
+        python_abi=python_abi(),
         nodes=raw["nodes"],
         ranks_per_node=raw["ranks_per_node"],
         interface=raw["interface"],
@@ -168,6 +175,10 @@ def load_framework(name: str) -> Framework:
         raise InputError(
             f"{shown(file)}: base: '{raw['base']}' is unknown; expected one of {', '.join(framework_names())}"
         )
+    for i, library in enumerate(raw["libraries"]):
+        if not (LIBRARIES / f"{library}.py").is_file():
+            there = ", ".join(sorted(path.stem for path in LIBRARIES.glob("[a-z]*.py")))
+            raise InputError(f"{shown(file)}: libraries.{i}: '{library}' is unknown; expected one of {there}")
     table = factor_table()
     capabilities = []
     for i, entry in enumerate(raw.get("capabilities", [])):
@@ -193,6 +204,8 @@ def load_framework(name: str) -> Framework:
 def datasets() -> dict[str, dict[str, Any]]:
     """The table of data sets: name -> its entry."""
     table = load_yaml(DATASETS)
+    if not isinstance(table, dict):
+        raise InputError(f"{shown(DATASETS)}: is empty; expected a data set's name and entry")
     for name, entry in table.items():
         check(entry, "dataset", DATASETS.with_name(f"{DATASETS.name} ({name})"))
     return table
@@ -250,6 +263,8 @@ def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
             if level not in names:
                 where = f"factors.{name}.{i}" if isinstance(raw[name], list) else f"factors.{name}"
                 raise InputError(f"{shown(file)}: {where}: '{level}' is unknown; expected one of {', '.join(names)}")
+    for model in lists["model"]:
+        load_model(model)
     return {
         name: [_plain(level, entry) for level in lists.get(name, [entry.get("default")])]
         for name, entry in table.items()
@@ -257,9 +272,8 @@ def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
 
 
 def _plain(level: Any, entry: Mapping[str, Any]) -> Any:
-    """8.0 is an integer to JSON Schema, and 1 a number: give each level the one spelling of its type."""
-    kind = {"integer": int, "number": float}.get(entry.get("type", ""))
-    return kind(level) if kind else level
+    """1 is a number, too: give each level the one spelling of its type."""
+    return float(level) if entry.get("type") == "number" else level
 
 
 def _exclusion(

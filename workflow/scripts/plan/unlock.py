@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from common.errors import InputError, exit_status
-from plan.campaign import alive, locks
+from plan.ownership import hold, locks, release
 
 STATE = Path(".snakemake")
 
@@ -16,14 +16,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--if-stale", action="store_true", help="say nothing where there is no stale lock")
     options = parser.parse_args(argv)
     left = locks(STATE)
-    if left and alive(STATE):
-        if options.if_stale:
-            return
-        raise InputError(f"{STATE}/locks: the Snakemake that holds it may still be running; end it first")
-    for lock in left:
-        lock.unlink(missing_ok=True)
-    if left:
+    if left and hold(STATE):
+        for lock in left:
+            lock.unlink(missing_ok=True)
+        release()
         print("removed the lock of a Snakemake that was killed")
+    elif left and not options.if_stale:
+        raise InputError(f"{STATE}/locks: the Snakemake that holds it is still running; end it first")
     elif not options.if_stale:
         print("there is no lock")
 

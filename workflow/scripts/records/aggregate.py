@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from common.errors import InputError, exit_status
+from common.files import CHECKOUT, load_yaml
 from common.schemas import check, schema
 from common.tables import write_table
 from plan.campaign import Campaign, load_campaign
@@ -78,24 +79,29 @@ def missing(campaign: Campaign, run: Run, folder: Path) -> dict[str, Any]:
     return {"status": "missing", "reason": reason}
 
 
-def read_record(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def read_record(folder: Path, epochs_wanted: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The published record of a run and the epochs of its attempt, as numbers. InputError when a file is broken."""
     file = folder / "record.json"
+    advice = f"repeat it: make repeat RUNS='{folder.parent.name}'"
     try:
         record = json.loads(file.read_text())
     except ValueError as error:
-        raise InputError(f"{file}: is broken ({error}); repeat it: make repeat RUNS='{folder.parent.name}'") from None
+        raise InputError(f"{file}: is broken ({error}); {advice}") from None
     check(record, "record", file)
     table = folder / f"attempt-{record['attempt']}" / "epochs.csv"
-    epochs = []
-    if table.exists():
-        for row in csv.DictReader(table.open()):
-            if None in row.values() or set(row) != set(EPOCH_COLUMNS):
-                raise InputError(f"{table}: is cut off; repeat it: make repeat RUNS='{folder.parent.name}'")
-            epochs.append(
-                {name: value == "true" if name == "warm_up" else _finite(value) for name, value in row.items()}
-            )
+    try:
+        epochs = [_epoch(row) for row in csv.DictReader(table.open())] if table.exists() else []
+    except ValueError as error:
+        raise InputError(f"{table}: is broken ({error}); {advice}") from None
+    if record["status"] == "ok" and len(epochs) != epochs_wanted:
+        raise InputError(f"{table}: has {len(epochs)} of {epochs_wanted} epochs; {advice}")
     return record, epochs
+
+
+def _epoch(row: dict[str, str]) -> dict[str, Any]:
+    if set(row) != set(EPOCH_COLUMNS) or None in row.values():
+        raise ValueError("it is cut off or has other columns")
+    return {name: value == "true" if name == "warm_up" else _finite(value) for name, value in row.items()}
 
 
 def _finite(text: str) -> float | None:
@@ -131,7 +137,7 @@ def aggregate(campaign: Campaign) -> tuple[pd.DataFrame, pd.DataFrame]:
         row = planned_row(campaign, run)
         folder = campaign.results / "runs" / run.run_id / row["key"]
         if (folder / "record.json").exists():
-            record, epochs = read_record(folder)
+            record, epochs = read_record(folder, run.levels["epochs"])
             row |= measured_row(record, epochs, run.geometry.samples_per_epoch)
             epoch_rows += [{"run_id": run.run_id, "key": row["key"], **epoch} for epoch in epochs]
         else:
@@ -142,8 +148,11 @@ def aggregate(campaign: Campaign) -> tuple[pd.DataFrame, pd.DataFrame]:
     )
 
 
-def summary(runs: pd.DataFrame) -> str:
-    """What a person should know: how many rows are ok, which are not and why, and the command that repeats them."""
+def summary(runs: pd.DataFrame, arguments: str = "") -> str:
+    """What a person should know: how many rows are ok, which are not and why, and the command that repeats them.
+
+    `arguments` is what a command needs to find this study again, such as ARGS="--config study=NAME".
+    """
     counts = Counter(runs.status)
     text = f"{len(runs)} runs: " + ", ".join(f"{counts[status]} {status}" for status in counts)
     not_ok = runs[runs.status != "ok"]
@@ -152,12 +161,18 @@ def summary(runs: pd.DataFrame) -> str:
         lines.append(f"  and {len(not_ok) - len(lines)} more, in runs.csv")
     again = [status for status in ("failed", "timeout", "invalid") if counts[status]]
     if again:
-        lines.append(
-            f"to repeat them: make repeat RUNS={again[0]}" + "".join(f", or RUNS={status}" for status in again[1:])
-        )
-    if counts["missing"]:
-        lines.append("to run what is missing: snakemake figures (without records=available)")
+        other = "".join(f", or RUNS={status}" for status in again[1:])
+        lines.append(f"to repeat them: make repeat RUNS={again[0]}{other} {arguments}".rstrip())
+    if (not_ok.status == "missing").any() and not not_ok.reason.str.startswith("site ").all():
+        lines.append(f"to run what is missing: make figures {arguments}".rstrip())
     return "\n".join([text, *lines])
+
+
+def arguments_for(study: str, site: str) -> str:
+    """ARGS="--config study=..." where study or site are not the configured ones, otherwise nothing."""
+    configured = load_yaml(CHECKOUT / "config" / "config.yaml")
+    named = [f"{key}={value}" for key, value in (("study", study), ("site", site)) if configured.get(key) != value]
+    return f'ARGS="--config {" ".join(named)}"' if named else ""
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -172,7 +187,7 @@ def main(argv: list[str] | None = None) -> None:
     runs, epochs = aggregate(campaign)
     write_table(epochs, "epochs", options.epochs)
     write_table(runs, "runs", options.runs)
-    print(summary(runs))
+    print(summary(runs, arguments_for(options.study, options.site)))
 
 
 if __name__ == "__main__":

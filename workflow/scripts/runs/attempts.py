@@ -6,28 +6,40 @@
 An attempt with a record.json is finished and is published instead of being repeated, unless it was put aside.
 """
 
+import contextlib
 import fcntl
+import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
+from common.errors import InputError
 from common.files import write_text, written_whole
 
 PUT_ASIDE = "put-aside"
+LOCK = "/tmp/ringside-machine.lock"  # noqa: S108 (one place that all users of the machine share)
 
 
 def attempts(folder: Path) -> list[Path]:
     """All attempts at a run, oldest first."""
-    return sorted(folder.glob("attempt-*"), key=lambda path: int(path.name.removeprefix("attempt-")))
+    numbered = [path for path in folder.glob("attempt-*") if path.name.removeprefix("attempt-").isdecimal()]
+    return sorted(numbered, key=lambda path: int(path.name.removeprefix("attempt-")))
 
 
 def finished(folder: Path) -> Path | None:
-    """The latest attempt that ended with a record and was not put aside."""
-    done = [path for path in attempts(folder) if (path / "record.json").exists() and not (path / PUT_ASIDE).exists()]
+    """The latest attempt that ended with a whole record and was not put aside."""
+    done = [path for path in attempts(folder) if _has_record(path) and not (path / PUT_ASIDE).exists()]
     return done[-1] if done else None
+
+
+def _has_record(attempt: Path) -> bool:
+    try:
+        return bool(json.loads((attempt / "record.json").read_text()))
+    except (OSError, ValueError):
+        return False
 
 
 def start(folder: Path) -> tuple[int, Path]:
@@ -59,19 +71,33 @@ def machine_lock(holder: str, waiting: Callable[[str], None]) -> Iterator[None]:
     The system frees the lock when the holder ends, however it ends. So a supervisor that outlived its Snakemake finishes
     its run first; whoever comes then finds the finished attempt. `waiting` is called once, with what the holder wrote.
     """
-    path = Path(os.environ.get("RINGSIDE_LOCK", Path(tempfile.gettempdir()) / "ringside-machine.lock"))
-    with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+") as lock:
+    with _open_lock(Path(os.environ.get("RINGSIDE_LOCK", LOCK))) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             waiting(lock.read().strip())
             fcntl.flock(lock, fcntl.LOCK_EX)
-        lock.seek(0)
-        lock.truncate()
-        lock.write(holder + "\n")
-        lock.flush()
+        _say(lock, holder + "\n")
         try:
             yield
         finally:
-            lock.seek(0)
-            lock.truncate()
+            _say(lock, "")
+
+
+def _open_lock(path: Path) -> TextIO:
+    """The lock file, for reading at least: another user's file can be locked, but not always written."""
+    for flags in (os.O_RDWR, os.O_RDONLY, os.O_RDWR | os.O_CREAT):
+        with contextlib.suppress(PermissionError, FileNotFoundError):
+            descriptor = os.open(path, flags, 0o666)
+            if flags & os.O_CREAT:
+                os.fchmod(descriptor, 0o666)
+            return open(descriptor, "r" if flags == os.O_RDONLY else "r+")
+    raise InputError(f"{path}: cannot be opened; it keeps two runs from overlapping on this machine")
+
+
+def _say(lock: TextIO, text: str) -> None:
+    if lock.writable():
+        lock.seek(0)
+        lock.truncate()
+        lock.write(text)
+        lock.flush()

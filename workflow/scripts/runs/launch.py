@@ -68,11 +68,11 @@ def local(environment: Mapping[str, Any], folder: Path, spec: Mapping[str, Any],
     return Outcome(status, reason, time.monotonic() - started)
 
 
-def cores_of(rank: int, cores_per_rank: int) -> list[int]:
-    """The cores of one rank, disjoint between ranks as long as there are enough; empty (no pinning) where there are not."""
-    available = sorted(os.sched_getaffinity(0))
+def cores_of(rank: int, cores: int, cores_per_rank: int) -> list[int]:
+    """The cores of one rank among the site's `cores`: disjoint between ranks; where there are too few, all ranks share all."""
+    usable = sorted(os.sched_getaffinity(0))[:cores]
     first = rank * cores_per_rank
-    return available[first : first + cores_per_rank] if first + cores_per_rank <= len(available) else []
+    return usable[first : first + cores_per_rank] if first + cores_per_rank <= len(usable) else usable
 
 
 def variables(rank: int, spec: Mapping[str, Any]) -> dict[str, str]:
@@ -90,7 +90,7 @@ def variables(rank: int, spec: Mapping[str, Any]) -> dict[str, str]:
         "PYTHONNOUSERSITE": "1",
         "RINGSIDE_RANK": str(rank),
         "RINGSIDE_LOCAL_RANK": str(rank % spec["ranks_per_node"]),
-        "RINGSIDE_CORES": ",".join(map(str, cores_of(rank, spec["cores_per_rank"]))),
+        "RINGSIDE_CORES": ",".join(map(str, cores_of(rank, spec["cores"], spec["cores_per_rank"]))),
         "OMP_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,

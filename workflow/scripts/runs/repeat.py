@@ -11,14 +11,22 @@ from common.files import CHECKOUT, load_yaml
 from plan.campaign import Campaign, load_campaign
 from runs.attempts import put_aside
 
-STATUSES = ("ok", "failed", "timeout", "invalid")
+STATUSES = ("ok", "failed", "timeout", "invalid", "broken")
+
+
+def status(record: Path) -> str:
+    """The status in a record.json; broken where it cannot be read."""
+    try:
+        return str(json.loads(record.read_text())["status"])
+    except (ValueError, TypeError, KeyError):
+        return "broken"
 
 
 def chosen(campaign: Campaign, wanted: str) -> dict[str, Path]:
     """The runs with a record whose status is `wanted`, or whose id matches it as a pattern (fnmatch)."""
     there = {run_id: Path(path) for run_id, path in campaign.records.items() if Path(path).exists()}
     if wanted in STATUSES:
-        return {run_id: path for run_id, path in there.items() if json.loads(path.read_text())["status"] == wanted}
+        return {run_id: path for run_id, path in there.items() if status(path) == wanted}
     return {run_id: path for run_id, path in there.items() if fnmatch.fnmatchcase(run_id, wanted)}
 
 
@@ -28,12 +36,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--runs", required=True, help=f"a status ({', '.join(STATUSES)}) or a pattern such as '*ddp*.b32.*'"
     )
-    parser.add_argument("--study", help="name of a file in config/studies/ (default: the configured one)")
-    parser.add_argument("--site", help="name of a file in config/sites/ (default: the configured one)")
+    parser.add_argument(
+        "--config", nargs="*", default=[], metavar="KEY=VALUE", help="as for snakemake, such as study=NAME"
+    )
     options = parser.parse_args(argv)
     config = load_yaml(CHECKOUT / "config" / "config.yaml")
-    for key in ("study", "site"):
-        config[key] = getattr(options, key) or config[key]
+    config |= dict(pair.split("=", 1) if "=" in pair else (pair, "") for pair in options.config)
     campaign = load_campaign({**config, "records": "campaign"})
     runs = chosen(campaign, options.runs)
     if not runs:

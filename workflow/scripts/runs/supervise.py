@@ -21,7 +21,7 @@ from common.files import write_json
 from common.schemas import check
 from environments.description import environment_stamp
 from plan.design import Run, design
-from plan.identity import cores_per_rank, data_folder, digests, model_description, run_key, spec, variant
+from plan.identity import cores_per_rank, data_files, data_folder, digests, model_description, run_key, spec, variant
 from plan.study import Framework, Site, Study, load_framework, load_site, load_study
 from runs import attempts, launch
 from runs.progress import Session, current_session
@@ -37,22 +37,41 @@ def supervise(study: Study, site: Site, run: Run, key: str, results: Path, sessi
     with attempts.machine_lock(f"process {os.getpid()} trains {run.run_id}", waiting):
         done = attempts.finished(folder)
         if done is None:
+            environment = read_environment(site, run)
+            check_data(data_folder(site, run.levels["dataset"]))
             number, done = attempts.start(folder)
-            record = attempt_run(study, site, run, key, number, done, session)
+            record = attempt_run(study, site, run, environment, number, done, session)
             check(record, "record", done / "record.json")
             write_json(done / "record.json", record)
         attempts.publish(done)
         return json.loads((done / "record.json").read_text())
 
 
+def read_environment(site: Site, run: Run) -> dict[str, Any]:
+    """The content of environment.json. InputError when it, or the interpreter that it names, is broken or gone."""
+    name = load_framework(run.levels["framework"]).environment
+    stamp = environment_stamp(site.cache, name, variant(site), site.deployment)
+    try:
+        environment: dict[str, Any] = json.loads(stamp.read_text())
+        usable = Path(environment["python"]["executable"]).exists()
+    except (OSError, ValueError, TypeError, KeyError):
+        usable = False
+    if not usable:
+        raise InputError(f"{stamp}: is broken, or its interpreter is gone; remove {stamp.parent} and start again")
+    return environment
+
+
+def check_data(folder: Path) -> None:
+    """InputError when a file of a prepared data set is gone: no run can help that."""
+    if gone := [path for path in data_files(folder) if not path.is_file()]:
+        raise InputError(f"{gone[0]}: is gone; remove {folder} and start again")
+
+
 def attempt_run(
-    study: Study, site: Site, run: Run, key: str, number: int, folder: Path, session: str
+    study: Study, site: Site, run: Run, environment: dict[str, Any], number: int, folder: Path, session: str
 ) -> dict[str, Any]:
-    """Train once, in the attempt's `folder`, and return the record."""
+    """Train once, in the attempt's `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record."""
     framework = load_framework(run.levels["framework"])
-    environment = json.loads(
-        Path(environment_stamp(site.cache, framework.environment, variant(site), site.deployment)).read_text()
-    )
     run_spec = spec(study, site, run)
     data = data_folder(site, run.levels["dataset"])
     write_json(folder / "spec.json", launch.job(run_spec, framework, model_description(run), data))
@@ -62,7 +81,7 @@ def attempt_run(
     status, reason = judge(outcome, measured, folder, run_spec, site)
     return {
         "run_id": run.run_id,
-        "key": key,
+        "key": folder.parent.name,
         "study": study.name,
         "site": site.name,
         "session": session,
@@ -149,6 +168,8 @@ def with_last_line(reason: str, log: Path) -> str:
 
 def epoch_time_s(folder: Path) -> float | None:
     """Mean over the epochs of an attempt that are not warm-up, for the progress line."""
+    if not (folder / "epochs.csv").exists():
+        return None
     rows = csv.DictReader((folder / "epochs.csv").open())
     times = [float(row["epoch_time_s"]) for row in rows if row["warm_up"] == "false"]
     return sum(times) / len(times) if times else None
@@ -189,6 +210,7 @@ def main(argv: list[str] | None = None) -> None:
     published = {
         other.run_id: options.results / "runs" / other.run_id / run_key(study, site, other) / "record.json"
         for other in runs
+        if site.has(other.levels["framework"])
     }
     session = Session(options.results, current_session(), published)
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -199,11 +221,8 @@ def main(argv: list[str] | None = None) -> None:
         print(f"{run.run_id}: stopped by {stopped}; it starts anew next time", file=sys.stderr)
         sys.exit(130)
     session.add(run.run_id, record["status"])
-    if record["status"] == "ok":
-        folder = options.results / "runs" / run.run_id / options.key / f"attempt-{record['attempt']}"
-        what = f"{epoch_time_s(folder):.3f} s/epoch, run {record['wall_s']:.1f} s"
-    else:
-        what = record["reason"]
+    epoch_s = epoch_time_s(published[run.run_id].with_name(f"attempt-{record['attempt']}"))
+    what = record["reason"] or f"{epoch_s:.3f} s/epoch, run {record['wall_s']:.1f} s"
     print(session.line(run.run_id, record["status"], what), flush=True)
 
 

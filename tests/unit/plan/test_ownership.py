@@ -1,0 +1,63 @@
+"""The lock of a killed Snakemake is told from that of a living one."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from common.errors import InputError
+from plan import ownership, unlock
+
+HOLD = "import sys, time; from pathlib import Path; from plan.ownership import hold; print(hold(Path(sys.argv[1])), flush=True); time.sleep(60)"
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".snakemake" / "locks").mkdir(parents=True)
+    yield tmp_path / ".snakemake"
+    ownership.release()
+
+
+@pytest.fixture
+def holder(state: Path) -> Iterator[subprocess.Popen[str]]:
+    scripts = str(Path(ownership.__file__).parents[1])
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(state)], stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": scripts}
+    )
+    assert process.stdout is not None and process.stdout.readline() == "True\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def leave_lock(state: Path) -> Path:
+    lock = state / "locks" / "0.output.lock"
+    lock.write_text("results/small/design.csv\n")
+    return lock
+
+
+def test_a_lock_without_a_holder_is_stale(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ownership.refuse_stale(state)
+    ownership.release()
+    lock = leave_lock(state)
+    with pytest.raises(InputError, match="left by a Snakemake that was killed; run make unlock"):
+        ownership.refuse_stale(state)
+    unlock.main(["--if-stale"])
+    assert not lock.exists() and "removed the lock" in capsys.readouterr().out
+    ownership.refuse_stale(state)
+
+
+def test_a_living_holders_lock_is_kept_until_it_is_killed(state: Path, holder: subprocess.Popen[str]) -> None:
+    lock = leave_lock(state)
+    ownership.refuse_stale(state)  # Snakemake itself says that it is locked
+    unlock.main(["--if-stale"])
+    with pytest.raises(InputError, match="still running"):
+        unlock.main([])
+    assert lock.exists()
+    holder.kill()
+    holder.wait()
+    unlock.main([])
+    assert not lock.exists()

@@ -1,0 +1,46 @@
+"""Whose Snakemake works in this checkout: tells the lock of a killed one from that of a living one.
+
+Snakemake's own lock is files that a kill leaves behind. Beside them every Snakemake here holds an flock for as long as
+it lives, which the system frees however it ends.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+
+from common.errors import InputError
+
+_held: list[int] = []
+
+
+def locks(state: Path) -> list[Path]:
+    """Snakemake's lock files in `state` (.snakemake)."""
+    return list((state / "locks").glob("*.lock"))
+
+
+def hold(state: Path, wait: bool = False) -> bool:
+    """Note for the life of this process that a Snakemake works in `state`; False when another one does (without `wait`)."""
+    if _held:
+        return True
+    state.mkdir(exist_ok=True)
+    descriptor = os.open(state / "ringside.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    _held.append(descriptor)
+    return True
+
+
+def release() -> None:
+    """Undo `hold`."""
+    while _held:
+        os.close(_held.pop())
+
+
+def refuse_stale(state: Path) -> None:
+    """InputError when a Snakemake that is dead has left its lock; otherwise hold `state` if nobody does."""
+    if hold(state) and locks(state):
+        release()
+        raise InputError(f"{state.name}/locks: left by a Snakemake that was killed; run make unlock, then start again")
