@@ -57,7 +57,9 @@ def circumstances(runs: pd.DataFrame) -> str:
     if len(stolen):
         most = f"{stolen['steal_share'].max():.0%}".replace("%", " %")
         said.append(
-            f"In {len(stolen)} of {len(ok)} runs a hypervisor kept more than {NOTABLE_STEAL_SHARE:.0%}".replace("%", " %")
+            f"In {len(stolen)} of {len(ok)} runs a hypervisor kept more than {NOTABLE_STEAL_SHARE:.0%}".replace(
+                "%", " %"
+            )
             + f" of the processor time, up to {most}."
         )
     return " ".join(said)

@@ -65,14 +65,14 @@ class Meter:
     @property
     def wants_steps(self) -> bool:
         """Whether `step` wants to be called, with the device synchronized: after the first step, or after each one."""
-        return self.first_step_s is None or self._steps is not None
+        return self.first_step_s is None or self.context.spec["step_times"]
 
     def step(self) -> None:
         """One training step has ended and the device is idle."""
         now = time.monotonic()
         if self.first_step_s is None:
             self.first_step_s = now - self._release
-        if self._steps is not None:
+        if self.context.spec["step_times"]:
             self._step_times.append(now - self._last_step)
         self._last_step = now
 
