@@ -13,6 +13,7 @@ from common.errors import InputError
 from common.files import load_yaml
 from plan import ownership
 from plan.campaign import load_campaign
+from plan.scheduling import build_resources
 from runs.progress import SESSION_VARIABLE, new_session
 
 
@@ -32,7 +33,8 @@ configfile: "config/config.yaml"
 
 
 CAMPAIGN = or_say_so(lambda: load_campaign(config))
-if workflow.is_main_process and not workflow.dryrun and "--unlock" not in sys.argv:
+LOCKING = not {"--nolock", "--unlock"} & set(sys.argv)
+if workflow.is_main_process and not workflow.dryrun and LOCKING:
     or_say_so(lambda: ownership.refuse_stale(Path(".snakemake")))
 
 STUDY = CAMPAIGN.study.name
@@ -50,6 +52,26 @@ os.environ.setdefault(SESSION_VARIABLE, new_session())
 
 # A run takes all of the machine, everything else at least 1: nothing that loads it stands beside a run.
 workflow.register_resource("machine", 100)
+
+
+# What is light stays where Snakemake is; so do builds, unless the site says otherwise.
+localrules:
+    plan,
+    records,
+    table,
+    regression,
+    figure,
+
+
+if CAMPAIGN.site.scheduler.build_on == "login":
+
+    localrules:
+        environment,
+        dataset,
+
+
+BUILD_RESOURCES = build_resources(CAMPAIGN.site)
+SETUP = "".join(f"{line} && " for line in CAMPAIGN.site.setup)
 
 
 wildcard_constraints:
@@ -70,9 +92,11 @@ logger.addFilter(
 
 
 onstart:
-    ownership.hold(Path(".snakemake"), wait=True)
+    if LOCKING:
+        ownership.hold(Path(".snakemake"), wait=True)
     # Snakemake's limit of jobs per second leaves one more timer behind with every job, each firing every second: after
     # fifty runs it took a tenth of a core beside the run that was being measured.
     workflow.scheduler.job_rate_limiter = None
+    or_say_so(lambda: CAMPAIGN.check_launch(workflow.executor_plugin.name))
     CAMPAIGN.bind()
     print(CAMPAIGN.outlook(), flush=True)

@@ -19,6 +19,7 @@ rule dataset:
         digest=r"[0-9a-f]{12}",
     priority: 10**9
     resources:
+        **BUILD_RESOURCES,
         machine=1,
     shell:
         """

@@ -27,14 +27,16 @@ rule environment:
         digest=r"[0-9a-f]{12}",
     priority: 2 * 10**9
     resources:
+        **BUILD_RESOURCES,
         machine=1,
     params:
         cache=CACHE,
         variant=variant(CAMPAIGN.site),
         torch_index=CAMPAIGN.site.torch_index or "",
+        setup=SETUP,
     shell:
         """
-        python -m environments.build \
+        {params.setup}python -m environments.build \
             --environment {wildcards.environment:q} \
             --variant {params.variant:q} \
             --cache {params.cache:q} \

@@ -3,10 +3,21 @@
 #   out: results/<study>/runs/<run_id>/<key>/record.json (config/schemas/record.schema.yaml); attempts lie beside it
 
 
+from plan.scheduling import concurrent_share, run_resources
+
+
+def run_resource(name):
+    """What the job of a run asks of the scheduler under this name; all runs of a site ask under the same names."""
+    return lambda wildcards: run_resources(CAMPAIGN.site, CAMPAIGN.by_id[wildcards.run_id].geometry)[name]
+
+
+RUN_RESOURCES = {name: run_resource(name) for name in run_resources(CAMPAIGN.site, CAMPAIGN.runs[0].geometry)}
+
+
 rule runs:
-    """Train every run of the design that has no record yet."""
+    """Train every run of the design (with block=N: of that block) that has no record yet."""
     input:
-        list(CAMPAIGN.records.values()),
+        CAMPAIGN.records_of_block(config.get("block")),
 
 
 rule run:
@@ -18,7 +29,8 @@ rule run:
         record=f"{RESULTS}/runs/{{run_id}}/{{key}}/record.json",
     priority: lambda wildcards: CAMPAIGN.priorities[wildcards.run_id]
     resources:
-        machine=100,
+        **RUN_RESOURCES,
+        machine=concurrent_share(CAMPAIGN.site),
     params:
         study=STUDY,
         site=SITE,

@@ -27,7 +27,8 @@ from environments.build import build
 from environments.description import read
 from plan.design import design
 from plan.identity import model_description, spec
-from plan.study import Site, Study, factor_table, load_framework, load_site
+from plan.site import Site, load_site
+from plan.study import Study, factor_table, load_framework
 from runs import launch
 from runs.attempts import machine_lock
 from runs.worker.group import free_port

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from checkout import Checkout
-from plan.study import load_site
+from plan.site import load_site
 
 FIGURES = ("epoch_time", "by_batch_size", "by_nodes", "accuracy")
 

@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import InputError
 from plan.campaign import load_campaign
-from plan.study import load_site
+from plan.site import load_site
 
 CONFIG = {"study": "quickstart", "site": "local", "records": "campaign"}
 

@@ -11,7 +11,8 @@ import pytest
 from common.schemas import check_rows
 from plan.design import design, to_csv
 from plan.identity import cores_per_rank, run_key, spec
-from plan.study import Site, Study, load_site, load_study
+from plan.site import Site, load_site
+from plan.study import Study, load_study
 
 
 @pytest.fixture

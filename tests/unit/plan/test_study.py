@@ -7,7 +7,8 @@ import yaml
 
 from common.errors import InputError
 from plan.design import design
-from plan.study import load_site, load_study
+from plan.site import load_site
+from plan.study import load_study
 
 GOOD = {
     "title": "t",

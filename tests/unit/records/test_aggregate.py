@@ -13,7 +13,8 @@ from common.tables import read_table, write_table
 from plan.campaign import Campaign
 from plan.design import Run, design
 from plan.identity import digests, run_key
-from plan.study import load_site, load_study
+from plan.site import load_site
+from plan.study import load_study
 from records.aggregate import EPOCH_COLUMNS, aggregate, arguments_for, summary
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plan.study import load_site
+from plan.site import load_site
 from runs.launch import Outcome, cores_of
 from runs.supervise import judge, measurement, with_last_line
 from runs.worker.meter import COLUMNS

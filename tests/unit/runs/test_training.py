@@ -15,7 +15,8 @@ import pytest
 from datasets.prepare import prepare
 from plan.design import Run, design
 from plan.identity import spec
-from plan.study import load_framework, load_model, load_site, load_study
+from plan.site import load_site
+from plan.study import load_framework, load_model, load_study
 from runs import launch
 
 FRAMEWORKS = (

@@ -14,12 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from cluster import virtual
 from common.errors import InputError
 from common.files import shown, write_json
 from environments.description import environment_stamp, lineage
 from plan.design import Run, design
 from plan.identity import data_folder, run_key, variant
-from plan.study import Site, Study, load_config, load_framework, load_site, load_study
+from plan.site import Site, load_site
+from plan.study import Study, load_config, load_framework, load_study
 
 MODES = ("campaign", "available")
 BINDING = "campaign.json"
@@ -54,6 +56,15 @@ class Campaign:
     def records(self) -> dict[str, str]:
         """Where the record of every run lies that the site can make: run_id -> record.json, in planned order."""
         return {run.run_id: self._record(run) for run in self.runs if self.site.has(run.levels["framework"])}
+
+    def records_of_block(self, block: int | None) -> list[str]:
+        """The records of one block, in planned order; of all blocks without one."""
+        return [path for run_id, path in self.records.items() if block in (None, self.by_id[run_id].block)]
+
+    @cached_property
+    def blocks(self) -> list[int]:
+        """The numbers of the blocks."""
+        return sorted({run.block for run in self.runs})
 
     @cached_property
     def by_id(self) -> dict[str, Run]:
@@ -102,6 +113,25 @@ class Campaign:
         if self.mode == "campaign" and not file.exists():
             now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
             write_json(file, {**place(self.site), "study": self.study.name, "bound_at": now})
+
+    def check_launch(self, executor: str) -> None:
+        """InputError when runs would be started in a way that the site does not know."""
+        launcher, site = self.site.launcher, shown(self.site.file)
+        if self.mode != "campaign" or executor == "dryrun":
+            return
+        if launcher == "local" and executor != "local":
+            raise InputError(
+                f"{site}: launcher: local runs on this machine; for {executor} name another site with --config site="
+            )
+        job = {"slurm": "SLURM_JOB_ID", "oar": "OAR_JOB_ID"}.get(launcher)
+        if job and executor == "local" and job not in os.environ and len(self.available()) < len(self.records):
+            ways = {"slurm": "snakemake --profile slurm, or make submit", "oar": "snakemake --profile oar"}[launcher]
+            raise InputError(
+                f"{site}: launcher: {launcher} needs a job of the cluster's; use {ways}; for figures of what is there add "
+                "--config records=available"
+            )
+        if self.site.placement == "virtual":
+            check_virtual(self.site)
 
     def _record(self, run: Run) -> str:
         return f"{self.results}/runs/{run.run_id}/{run_key(self.study, self.site, run)}/record.json"
@@ -172,6 +202,23 @@ def check_machine(site: Site) -> None:
     if site.interface not in interfaces:
         there = ", ".join(interfaces)
         raise InputError(f"{shown(site.file)}: interface: '{site.interface}' is not on this machine; it has {there}")
+
+
+def check_virtual(site: Site) -> None:
+    """InputError when the virtual cluster that is up on this machine is not the one that the site describes."""
+    there = virtual.running()
+    if there is None:
+        raise InputError(
+            f"{shown(site.file)}: placement: the virtual cluster is not up; start it: {virtual.command_for(site)}"
+        )
+    wanted = {"nodes": site.nodes, "bandwidth_bytes_s": site.bandwidth_bytes_s, "cpu_share": site.cpu_share}
+    for key, value in wanted.items():
+        found = vars(there)[key]
+        if found != value and not (key == "nodes" and found > site.nodes):
+            raise InputError(
+                f"{shown(site.file)}: {key}: is {value}, of the virtual cluster that is up {found}; "
+                f"make cluster-down, then {virtual.command_for(site)}"
+            )
 
 
 def published_tables(records: str, study: Study) -> Path:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from common.errors import InputError, exit_status
 from common.files import digest_text, shown, write_text
-from plan.study import Framework, Levels, Site, Study, datasets, factor_table, load_framework, load_site, load_study
+from plan.site import Site, load_site
+from plan.study import Framework, Levels, Study, datasets, factor_table, load_framework, load_study
 
 LARGEST_DROPPED_SHARE = 0.02
 BOOKKEEPING = ("run_id", "cell", "replicate", "block", "order_key", "seed")
@@ -26,6 +27,7 @@ BOOKKEEPING = ("run_id", "cell", "replicate", "block", "order_key", "seed")
 class Geometry:
     """How a cell is laid out: processes, copies of the model, and samples."""
 
+    nodes: int
     ranks: int
     replicas: int
     local_batch: int
@@ -92,7 +94,9 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
         )
     if levels["sync_every"] > steps:
         raise ValueError(f"sync_every={levels['sync_every']} is more than the {steps} batches of an epoch")
-    return Geometry(ranks, replicas, local_batch, local_batch * replicas * levels["sync_every"], steps, samples)
+    effective_batch = local_batch * replicas * levels["sync_every"]
+    nodes = levels["nodes"] if framework.distributed else 1
+    return Geometry(nodes, ranks, replicas, local_batch, effective_batch, steps, samples)
 
 
 def to_csv(runs: list[Run]) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 from common.files import digest_sources, digest_text
 from environments.description import environment_digest
 from plan.design import Run
-from plan.study import DATASETS, FRAMEWORKS, LIBRARIES, MODELS, RUNS, Site, Study, datasets, load_framework, load_model
+from plan.site import Site
+from plan.study import DATASETS, FRAMEWORKS, LIBRARIES, MODELS, RUNS, Study, datasets, load_framework, load_model
 
 
 def cores_per_rank(site: Site) -> int:
@@ -35,7 +36,9 @@ def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
         "ranks_per_node": site.ranks_per_node,
         "cores": site.cores,
         "cores_per_rank": cores_per_rank(site),
+        "cpu_share": site.cpu_share,
         "interface": site.interface,
+        "fabric": site.fabric,
         "bandwidth_bytes_s": site.bandwidth_bytes_s,
     }
 

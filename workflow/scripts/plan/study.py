@@ -1,8 +1,6 @@
-"""What a person writes, read and checked: the configuration, the study, the site, and the frameworks' own descriptions."""
+"""What a person writes, read and checked: the configuration, the study, and the frameworks' own descriptions."""
 
-import contextlib
 import functools
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +9,6 @@ from typing import Any
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value, schema
-from environments.description import python_abi
 
 RUNS = CHECKOUT / "workflow" / "scripts" / "runs"
 FRAMEWORKS = RUNS / "frameworks"
@@ -35,33 +32,6 @@ class Study:
     factors: dict[str, list[Any]]
     exclude: tuple[dict[str, list[Any]], ...]
     step_times: bool
-
-
-@dataclass(frozen=True)
-class Site:
-    """One place to run, as this process finds it: `cores` is a number (auto is resolved), `cache` an absolute folder."""
-
-    name: str
-    file: Path
-    launcher: str
-    placement: str
-    device: str
-    deployment: str
-    cores: int
-    python_abi: str
-    nodes: int
-    ranks_per_node: int
-    interface: str
-    bandwidth_bytes_s: float | None
-    frameworks: tuple[str, ...] | None
-    cache: Path
-    torch_index: str | None
-    time_limit_s: float
-    max_foreign_cpu_share: float
-
-    def has(self, framework: str) -> bool:
-        """Whether the site can run the framework at all."""
-        return self.frameworks is None or framework in self.frameworks
 
 
 @dataclass(frozen=True)
@@ -91,6 +61,15 @@ def factor_table() -> dict[str, dict[str, Any]]:
     return schema("factors")["properties"]
 
 
+def existing(folder: Path, name: str, kind: str) -> Path:
+    """config/<kind>s/<name>.yaml in `folder`. InputError with the names that there are when it is absent."""
+    file = folder / f"{name}.yaml"
+    if not file.is_file():
+        there = ", ".join(sorted(path.stem for path in folder.glob("*.yaml"))) or "none"
+        raise InputError(f"config/config.yaml: {kind}: there is no {shown(file)}; {kind} must be one of {there}")
+    return file
+
+
 def load_config(values: Mapping[str, Any], file: Path = CHECKOUT / "config" / "config.yaml") -> dict[str, str]:
     """Check the workflow's configuration (the file's keys, overlaid by the command line's)."""
     config = dict(values)
@@ -100,7 +79,7 @@ def load_config(values: Mapping[str, Any], file: Path = CHECKOUT / "config" / "c
 
 def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Study:
     """Read and check config/studies/<name>.yaml. InputError in one line when it is wrong."""
-    file = _existing(folder, name, "study")
+    file = existing(folder, name, "study")
     raw = load_yaml(file)
     check(raw, "study", file)
     factors = _factors(raw["factors"], file)
@@ -116,46 +95,6 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
             _exclusion(entry, factors, f"exclude.{i}", file) for i, entry in enumerate(raw.get("exclude", []))
         ),
         step_times=raw.get("step_times", False),
-    )
-
-
-def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
-    """Read and check config/sites/<name>.yaml. InputError in one line when it is wrong."""
-    file = _existing(folder, name, "site")
-    raw = load_yaml(file)
-    check(raw, "site", file)
-    known = set(framework_names())
-    for i, framework in enumerate(raw.get("frameworks", [])):
-        if framework not in known:
-            raise InputError(
-                f"{shown(file)}: frameworks.{i}: '{framework}' is unknown; expected one of {', '.join(sorted(known))}"
-            )
-    properties = schema("site")["properties"]
-    cores = raw["cores"] if raw["cores"] != "auto" else len(os.sched_getaffinity(0))
-    cache = Path(os.environ.get("RINGSIDE_CACHE") or raw["cache"])
-    with contextlib.suppress(RuntimeError):  # ~ of a user that is not there
-        cache = cache.expanduser()
-    if not cache.is_absolute() or set("{}") & set(str(cache)):
-        expected = "an absolute folder or one that starts with ~, without braces"
-        raise InputError(f"{shown(file)}: cache: '{cache}' is not {expected}")
-    return Site(
-        name=name,
-        file=file,
-        launcher=raw["launcher"],
-        placement=raw["placement"],
-        device=raw["device"],
-        deployment=raw["deployment"],
-        cores=cores,
-        python_abi=python_abi(),
-        nodes=raw["nodes"],
-        ranks_per_node=raw["ranks_per_node"],
-        interface=raw["interface"],
-        bandwidth_bytes_s=raw.get("bandwidth_bytes_s"),
-        frameworks=tuple(raw["frameworks"]) if "frameworks" in raw else None,
-        cache=cache,
-        torch_index=raw.get("torch_index"),
-        time_limit_s=raw.get("time_limit_s", properties["time_limit_s"]["default"]),
-        max_foreign_cpu_share=raw.get("max_foreign_cpu_share", properties["max_foreign_cpu_share"]["default"]),
     )
 
 
@@ -224,14 +163,6 @@ def load_model(name: str) -> dict[str, Any]:
     raw = load_yaml(file)
     check(raw, "model", file)
     return raw
-
-
-def _existing(folder: Path, name: str, kind: str) -> Path:
-    file = folder / f"{name}.yaml"
-    if not file.is_file():
-        there = ", ".join(sorted(path.stem for path in folder.glob("*.yaml"))) or "none"
-        raise InputError(f"config/config.yaml: {kind}: there is no {shown(file)}; {kind} must be one of {there}")
-    return file
 
 
 def _as_list(value: Any) -> list[Any]:

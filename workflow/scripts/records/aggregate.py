@@ -4,7 +4,6 @@ Only the current keys count: a record that was made of other software, code, dat
 """
 
 import argparse
-import csv
 import json
 import math
 import sys
@@ -22,9 +21,13 @@ from plan.campaign import Campaign, load_campaign
 from plan.design import Run
 from plan.identity import digests, run_key
 from plan.study import load_framework
+from runs.attempts import unfinished
+from runs.epochs import read_epochs
+from runs.worker.meter import COLUMNS
 
 MEASURED = (
-    "transport", "startup_s", "import_s", "first_step_s", "memory_peak_bytes", "device_memory_peak_bytes", "energy_j",
+    "transport", "startup_s", "import_s", "first_step_s", "memory_peak_bytes", "device_memory_peak_bytes", "throttled_s",
+    "sent_bytes", "energy_j",
     "foreign_cpu_share", "steal_share", "python_version", "library_version",
 )  # fmt: skip
 RECORDED = (
@@ -40,10 +43,6 @@ LAST_EPOCH = (
     "steps",
     "exchanges",
 )
-EPOCH_COLUMNS = (
-    "epoch", "warm_up", "epoch_time_s", "closed_time_s", "imbalance_s", "validation_time_s", "learning_rate", "steps",
-    "exchanges", "samples_trained", "train_loss", "train_accuracy", "validation_loss", "validation_accuracy",
-)  # fmt: skip
 
 
 def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
@@ -74,6 +73,8 @@ def missing(campaign: Campaign, run: Run, folder: Path) -> dict[str, Any]:
         reason = f"site {campaign.site.name} does not have {run.levels['framework']}"
     elif any(folder.parent.glob("*/record.json")):
         reason = "old: measured with other software, code, data or settings only"
+    elif left := unfinished(folder):
+        reason = f"absent: attempt {left[-1]['attempt']} {left[-1]['reason']}"
     else:
         reason = "absent: has not run"
     return {"status": "missing", "reason": reason}
@@ -90,32 +91,30 @@ def read_record(folder: Path, epochs_wanted: int) -> tuple[dict[str, Any], list[
     check(record, "record", file)
     table = folder / f"attempt-{record['attempt']}" / "epochs.csv"
     try:
-        epochs = [_epoch(row) for row in csv.DictReader(table.open())] if table.exists() else []
+        epochs = read_epochs(table) if table.exists() else []
     except ValueError as error:
         raise InputError(f"{table}: is broken ({error}); {advice}") from None
     if record["status"] == "ok" and len(epochs) != epochs_wanted:
         raise InputError(f"{table}: has {len(epochs)} of {epochs_wanted} epochs; {advice}")
-    return record, epochs
+    return record, [{name: _finite(value) for name, value in row.items()} for row in epochs]
 
 
-def _epoch(row: dict[str, str]) -> dict[str, Any]:
-    if set(row) != set(EPOCH_COLUMNS) or None in row.values():
-        raise ValueError("it is cut off or has other columns")
-    return {name: value == "true" if name == "warm_up" else _finite(value) for name, value in row.items()}
-
-
-def _finite(text: str) -> float | None:
-    value = float(text)
-    return value if math.isfinite(value) else None
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def measured_row(record: dict[str, Any], epochs: list[dict[str, Any]], samples: int) -> dict[str, Any]:
     """What a record and its epochs add to a row. A run's epoch time is the arithmetic mean of its epochs that are not warm-up."""
     measured = record["measured"] or {}
     row = {name: record[name] for name in RECORDED} | {name: measured.get(name) for name in MEASURED}
+    job = record["job"] or {}
+    row |= {"job": job.get("number"), "submitted_at": job.get("submitted_at"), "job_started_at": job.get("started_at")}
+    row["unfinished_attempts"] = (
+        "; ".join(f"{a['attempt']}: {a['reason']}" for a in record["unfinished_attempts"]) or None
+    )
     row["hosts"] = " ".join(measured.get("hosts", [])) or None
     row["devices"] = " ".join(measured.get("devices", [])) or None
-    timed = pd.DataFrame([epoch for epoch in epochs if not epoch["warm_up"]], columns=EPOCH_COLUMNS)
+    timed = pd.DataFrame([epoch for epoch in epochs if not epoch["warm_up"]], columns=COLUMNS)
     if len(timed):
         mean = timed.epoch_time_s.mean()
         row |= {
@@ -144,7 +143,7 @@ def aggregate(campaign: Campaign) -> tuple[pd.DataFrame, pd.DataFrame]:
             row |= missing(campaign, run, folder)
         rows.append(row)
     return pd.DataFrame(rows, columns=list(schema("runs")["properties"])), pd.DataFrame(
-        epoch_rows, columns=["run_id", "key", *EPOCH_COLUMNS]
+        epoch_rows, columns=["run_id", "key", *COLUMNS]
     )
 
 

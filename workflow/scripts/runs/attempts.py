@@ -2,11 +2,13 @@
 
     runs/<run_id>/<key>/record.json        the published record, the only output that Snakemake knows
     runs/<run_id>/<key>/attempt-<k>/       spec.json, log.txt, epochs.csv, record.json (written last)
+    runs/<run_id>/<key>/attempt-<k>/unfinished.txt   in place of a record: why there is none
 
 An attempt with a record.json is finished and is published instead of being repeated, unless it was put aside.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -14,19 +16,26 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from common.errors import InputError
 from common.files import write_text, written_whole
 
 PUT_ASIDE = "put-aside"
-LOCK = "/tmp/ringside-machine.lock"  # noqa: S108 (one place that all users of the machine share)
+UNFINISHED = "unfinished.txt"
+UNKNOWN_END = "ended without a word: it was killed, or its node was lost"
+LOCK = "/dev/shm/ringside-machine.lock"  # noqa: S108 (one place that all users and all virtual nodes of a machine share)
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def attempts(folder: Path) -> list[Path]:
     """All attempts at a run, oldest first."""
     numbered = [path for path in folder.glob("attempt-*") if path.name.removeprefix("attempt-").isdecimal()]
-    return sorted(numbered, key=lambda path: int(path.name.removeprefix("attempt-")))
+    return sorted(numbered, key=_number)
+
+
+def _number(attempt: Path) -> int:
+    return int(attempt.name.removeprefix("attempt-"))
 
 
 def finished(folder: Path) -> Path | None:
@@ -42,10 +51,26 @@ def _has_record(attempt: Path) -> bool:
         return False
 
 
+def unfinished(folder: Path) -> list[dict[str, Any]]:
+    """The attempts that left no record, each with its number and the reason as far as it is known."""
+    left = [attempt for attempt in attempts(folder) if not _has_record(attempt)]
+    reasons = {attempt: attempt / UNFINISHED for attempt in left}
+    return [
+        {"attempt": _number(attempt), "reason": note.read_text().strip() if note.exists() else UNKNOWN_END}
+        for attempt, note in reasons.items()
+    ]
+
+
+def give_up(attempt: Path, reason: str) -> None:
+    """Note why an attempt has no record."""
+    with contextlib.suppress(OSError):  # a full disk may be the reason
+        write_text(attempt / UNFINISHED, f"{reason}\n")
+
+
 def start(folder: Path) -> tuple[int, Path]:
     """A new attempt: its number and its folder."""
     known = attempts(folder)
-    number = 1 + (int(known[-1].name.removeprefix("attempt-")) if known else 0)
+    number = 1 + (_number(known[-1]) if known else 0)
     attempt = folder / f"attempt-{number}"
     attempt.mkdir(parents=True)
     return number, attempt
@@ -62,6 +87,25 @@ def put_aside(folder: Path) -> None:
     for attempt in attempts(folder):
         write_text(attempt / PUT_ASIDE, "this attempt does not count: a repetition was asked for\n")
     (folder / "record.json").unlink(missing_ok=True)
+
+
+@contextmanager
+def run_lock(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Hold one run, on whichever node: a job that outlived its Snakemake is waited for by the one that comes after it.
+
+    Where the file system has no locks (make doctor says so) nothing is held.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+        yield
 
 
 @contextmanager

@@ -1,20 +1,26 @@
-"""Start the ranks of a run, watch them, and end all of them: nothing outlives a run."""
+"""Start the ranks of a program, watch them, and end all of them: nothing outlives a run.
 
-import contextlib
+How ranks are started is the launcher's (runs/launchers/, one module for each `launcher` of a site); what they are told and
+how long they are given is here, the same for all.
+"""
+
+import importlib
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from common.files import CHECKOUT
-from plan.study import Framework
+from plan.site import Site
 
 SCRIPTS = CHECKOUT / "workflow" / "scripts"
+WORKER = "runs.worker"
 GRACE_S = 10.0  # once a rank has failed, the others may still say why they cannot go on
+ALARM_S = 30.0  # after its time limit a rank ends itself, where nobody can reach it any more
 POLL_S = 0.02
 
 
@@ -31,100 +37,110 @@ class Stopped(Exception):
     """Somebody asked the supervisor to stop: SIGTERM or SIGINT."""
 
 
-def job(spec: Mapping[str, Any], framework: Framework, model: Mapping[str, Any], data: Path) -> dict[str, Any]:
-    """What an attempt's spec.json holds, all that its ranks are told: the run's spec, the model, and where things lie."""
-    return {
-        "spec": spec,
-        "model": model,
-        "data": str(data),
-        "adapter": str(framework.file.parent),
-        "modules": list(framework.modules),
-    }
+class Lost(Exception):
+    """The infrastructure failed, not the program: a node or the scheduler is gone. The job has to be tried again."""
 
 
-def local(environment: Mapping[str, Any], folder: Path, spec: Mapping[str, Any], time_limit_s: float) -> Outcome:
-    """Run all ranks as processes of this machine, on disjoint cores, with their output in log.txt.
+class Launcher(Protocol):
+    """Starts ranks at one site for one spec.
 
-    `environment` is the content of an environment.json, `folder` the attempt's (absolute).
+    `hosts` are the nodes of the run, in the order of ranks; `job` is the scheduler's job (number; submitted_at and
+    started_at in UTC, or None), None where there is no scheduler.
     """
+
+    hosts: list[str]
+    job: dict[str, Any] | None
+
+    def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
+        """Start all ranks with their output in `log`; the processes to watch: one a rank, or one for all."""
+
+    def explain(self, codes: Sequence[int | None], log: Path) -> str:
+        """The first failure in words; `codes` are the exit statuses of the processes. May raise Lost."""
+
+    def end(self) -> None:
+        """End every rank on every node, whether or not its process here has ended, and wait for it."""
+
+
+def launcher(site: Site, spec: Mapping[str, Any]) -> Launcher:
+    """The site's launcher for a run with this spec."""
+    module = importlib.import_module(f"runs.launchers.{site.launcher}")
+    made: Launcher = module.launcher(site, spec)
+    return made
+
+
+def run(
+    ranks: Launcher,
+    environment: Mapping[str, Any],
+    folder: Path,
+    spec: Mapping[str, Any],
+    site: Site,
+    program: str = WORKER,
+) -> Outcome:
+    """Run all ranks of `python -m program folder` to their end, or to the site's time limit.
+
+    `environment` is the content of an environment.json, `folder` the attempt's (absolute); output goes to its log.txt.
+    """
+    command = [environment["python"]["executable"], "-m", program, str(folder)]
+    told = {**variables(site, spec), **environment["variables"]}
     started = time.monotonic()
-    ranks: list[subprocess.Popen[bytes]] = []
     try:
-        with open(folder / "log.txt", "ab") as log:
-            for rank in range(spec["ranks"]):
-                ranks.append(
-                    subprocess.Popen(
-                        [environment["python"]["executable"], "-m", "runs.worker", str(folder)],
-                        env={**variables(rank, spec), **environment["variables"]},
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        start_new_session=True,
-                    )
-                )
-        status, reason = _watch(ranks, started, time_limit_s)
+        processes = ranks.start(command, told, folder / "log.txt")
+        status, reason = _watch(ranks, processes, folder / "log.txt", started, site.time_limit_s)
     finally:
-        _end(ranks)
+        ranks.end()
     return Outcome(status, reason, time.monotonic() - started)
 
 
-def cores_of(rank: int, cores: int, cores_per_rank: int) -> list[int]:
-    """The cores of one rank among the site's `cores`: disjoint between ranks; where there are too few, all ranks share all."""
-    usable = sorted(os.sched_getaffinity(0))[:cores]
-    first = rank * cores_per_rank
-    return usable[first : first + cores_per_rank] if first + cores_per_rank <= len(usable) else usable
-
-
-def variables(rank: int, spec: Mapping[str, Any]) -> dict[str, str]:
-    """What a rank is told; of the caller's environment only what a program needs to run."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name in ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
-    }
+def variables(site: Site, spec: Mapping[str, Any]) -> dict[str, str]:
+    """What every rank is told, whatever starts it."""
     threads = str(spec["cores_per_rank"])
     return {
-        **kept,
         "PYTHONPATH": str(SCRIPTS),
         "PYTHONUNBUFFERED": "1",
         "PYTHONNOUSERSITE": "1",
-        "RINGSIDE_RANK": str(rank),
-        "RINGSIDE_LOCAL_RANK": str(rank % spec["ranks_per_node"]),
-        "RINGSIDE_CORES": ",".join(map(str, cores_of(rank, spec["cores"], spec["cores_per_rank"]))),
         "OMP_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
+        "RINGSIDE_ALARM_S": f"{site.time_limit_s + ALARM_S:.0f}",
+        **({"TMPDIR": str(site.scratch)} if site.scratch else {}),
     }
 
 
-def _watch(ranks: list[subprocess.Popen[bytes]], started: float, time_limit_s: float) -> tuple[str, str | None]:
-    failed_at: float | None = None
-    first_failure = None
-    while True:
-        codes = [rank.poll() for rank in ranks]
-        now = time.monotonic()
-        if failed_at is None:
-            failed = [(i, code) for i, code in enumerate(codes) if code]
-            if failed:
-                failed_at = now
-                first_failure = f"rank {failed[0][0]} {_ending(failed[0][1])}"
-        if all(code is not None for code in codes):
-            return ("failed", first_failure) if first_failure else ("ok", None)
-        if failed_at is not None and now - failed_at > GRACE_S:
-            return "failed", first_failure
-        if now - started > time_limit_s:
-            return "timeout", f"not finished after the time limit of {time_limit_s:g} s"
-        time.sleep(POLL_S)
+def kept_variables() -> dict[str, str]:
+    """What of the caller's environment a program needs to run; nothing else reaches a rank."""
+    names = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
+    return {name: value for name, value in os.environ.items() if name in names}
 
 
-def _ending(code: int) -> str:
+def shell_command(
+    setup: Sequence[str], identity: str, variables: Mapping[str, str], command: Sequence[str]
+) -> list[str]:
+    """`command` behind the site's setup lines, with `variables` set; `identity`: assignments that the shell expands.
+
+    A login shell where there are setup lines, since `module` is defined by its start-up files.
+    """
+    script = " && ".join([*setup, f'exec env {identity} "$@"'])
+    assignments = [f"{name}={value}" for name, value in variables.items()]
+    return ["bash", "-lc" if setup else "-c", script, "ringside", *assignments, *command]
+
+
+def ending(code: int) -> str:
+    """The end of a process in words."""
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
 
 
-def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
-    """Kill every rank's whole process group, whether or not the rank itself has ended, and wait for the ranks."""
-    for rank in ranks:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(rank.pid, signal.SIGKILL)
-    for rank in ranks:
-        rank.wait()
+def _watch(
+    ranks: Launcher, processes: list[subprocess.Popen[bytes]], log: Path, started: float, time_limit_s: float
+) -> tuple[str, str | None]:
+    failed_at: float | None = None
+    first: list[int | None] = []
+    while True:
+        codes = [process.poll() for process in processes]
+        now = time.monotonic()
+        if failed_at is None and any(codes):
+            failed_at, first = now, codes
+        if all(code is not None for code in codes) or (failed_at is not None and now - failed_at > GRACE_S):
+            return ("failed", ranks.explain(first, log)) if first else ("ok", None)
+        if now - started > time_limit_s:
+            return "timeout", f"not finished after the time limit of {time_limit_s:g} s"
+        time.sleep(POLL_S)

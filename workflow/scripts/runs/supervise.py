@@ -5,25 +5,27 @@ Another status means that this program itself was stopped or was asked for somet
 """
 
 import argparse
-import csv
+import errno
 import json
 import math
 import os
 import signal
 import sys
 import time
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common.errors import InputError, exit_status
-from common.files import write_json
+from common.files import utc, write_json
 from common.schemas import check
 from environments.description import environment_stamp
 from plan.design import Run, design
 from plan.identity import cores_per_rank, data_files, data_folder, digests, model_description, run_key, spec, variant
-from plan.study import Framework, Site, Study, load_framework, load_site, load_study
-from runs import attempts, launch
+from plan.site import Site, load_site
+from plan.study import Framework, Study, load_framework, load_study
+from runs import attempts, launch, transport
+from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import Session, current_session
 
 
@@ -31,20 +33,35 @@ def supervise(study: Study, site: Site, run: Run, key: str, results: Path, sessi
     """Make, publish and return the record of a run; an attempt that is finished already is published as it is."""
     folder = results / "runs" / run.run_id / key
 
-    def waiting(holder: str) -> None:
-        print(f"waiting for the machine: {holder or 'another run'}", flush=True)
+    def waiting(holder: str = "") -> None:
+        print(f"{run.run_id}: waiting for {holder or 'another job of this run'}", flush=True)
 
-    with attempts.machine_lock(f"process {os.getpid()} trains {run.run_id}", waiting):
+    holder = f"process {os.getpid()} on {os.uname().nodename}, which trains {run.run_id}"
+    with attempts.run_lock(folder, waiting), attempts.machine_lock(holder, waiting):
         done = attempts.finished(folder)
         if done is None:
             environment = read_environment(site, run)
             check_data(data_folder(site, run.levels["dataset"]))
+            ranks = launch.launcher(site, spec(study, site, run))
+            before = attempts.unfinished(folder)
             number, done = attempts.start(folder)
-            record = attempt_run(study, site, run, environment, number, done, session)
-            check(record, "record", done / "record.json")
-            write_json(done / "record.json", record)
+            try:
+                record = attempt_run(study, site, run, environment, ranks, done)
+                record |= {"session": session, "attempt": number, "unfinished_attempts": before}
+                check(record, "record", done / "record.json")
+                write_json(done / "record.json", record)
+            except BaseException as stopped:
+                attempts.give_up(done, _why(stopped))
+                raise
         attempts.publish(done)
         return json.loads((done / "record.json").read_text())
+
+
+def _why(stopped: BaseException) -> str:
+    job = os.environ.get("SLURM_JOB_ID") or os.environ.get("OAR_JOB_ID")
+    where = f" (job {job} on {os.uname().nodename})" if job else ""
+    what = f"stopped by {stopped}" if isinstance(stopped, launch.Stopped) else f"lost: {stopped}"
+    return f"{what}{where}"
 
 
 def read_environment(site: Site, run: Run) -> dict[str, Any]:
@@ -68,28 +85,33 @@ def check_data(folder: Path) -> None:
 
 
 def attempt_run(
-    study: Study, site: Site, run: Run, environment: dict[str, Any], number: int, folder: Path, session: str
+    study: Study, site: Site, run: Run, environment: dict[str, Any], ranks: launch.Launcher, folder: Path
 ) -> dict[str, Any]:
     """Train once, in the attempt's `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record."""
     framework = load_framework(run.levels["framework"])
-    run_spec = spec(study, site, run)
+    run_spec, model = spec(study, site, run), model_description(run)
     data = data_folder(site, run.levels["dataset"])
-    write_json(folder / "spec.json", launch.job(run_spec, framework, model_description(run), data))
+    write_json(folder / "spec.json", job(run_spec, framework, model, data, ranks.hosts))
     launched_at = time.time()
-    outcome = launch.local(environment, folder.resolve(), run_spec, site.time_limit_s)
-    measured = measurement(folder, launched_at)
-    status, reason = judge(outcome, measured, folder, run_spec, site)
+    outcome = launch.run(ranks, environment, folder.resolve(), run_spec, site)
+    epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
+    measured = measurement(folder, launched_at, run_spec, epochs)
+    gradient_bytes = 4 * model["parameters"].get(run.levels["dataset"], 0)
+    status, reason = judge(outcome, measured, epochs, run_spec, site, ranks.hosts, gradient_bytes)
+    if status == "failed":
+        reason = with_last_line(reason or "", folder / "log.txt")
+        if os.strerror(errno.ENOSPC) in reason:
+            raise launch.Lost(reason)
     return {
         "run_id": run.run_id,
         "key": folder.parent.name,
         "study": study.name,
         "site": site.name,
-        "session": session,
-        "attempt": number,
         "status": status,
         "reason": reason,
-        "started_at": _utc(launched_at),
-        "ended_at": _utc(time.time()),
+        "job": ranks.job,
+        "started_at": utc(launched_at),
+        "ended_at": utc(time.time()),
         **digests(site, run),
         "placement": site.placement,
         "timing_scope": framework.timing_scope,
@@ -101,6 +123,20 @@ def attempt_run(
     }
 
 
+def job(
+    run_spec: Mapping[str, Any], framework: Framework, model: Mapping[str, Any], data: Path, hosts: Sequence[str]
+) -> dict[str, Any]:
+    """What an attempt's spec.json holds, all that its ranks are told: the run's spec, the model, and where things lie."""
+    return {
+        "spec": run_spec,
+        "model": model,
+        "data": str(data),
+        "adapter": str(framework.file.parent),
+        "modules": list(framework.modules),
+        "hosts": list(hosts),
+    }
+
+
 def oversubscribed(site: Site, framework: Framework, run: Run) -> bool:
     """Whether a machine has more threads of ranks than cores."""
     ranks_on_a_machine = (
@@ -109,7 +145,9 @@ def oversubscribed(site: Site, framework: Framework, run: Run) -> bool:
     return ranks_on_a_machine * cores_per_rank(site) > site.cores
 
 
-def measurement(folder: Path, launched_at: float) -> dict[str, Any] | None:
+def measurement(
+    folder: Path, launched_at: float, run_spec: Mapping[str, Any], epochs: Sequence[Mapping[str, Any]]
+) -> dict[str, Any] | None:
     """What the ranks measured about themselves; None where they did not come to an end."""
     try:
         result = json.loads((folder / "result.json").read_text())
@@ -121,13 +159,13 @@ def measurement(folder: Path, launched_at: float) -> dict[str, Any] | None:
     return {
         "hosts": list(dict.fromkeys(rank["host"] for rank in ranks)),
         "devices": [rank["device"] for rank in ranks],
-        "transport": result["transport"],
+        "transport": transport.described(result["transport"], run_spec, folder),
         "startup_s": max(0.0, result["ready_at"] - launched_at),
         "import_s": max(rank["import_s"] for rank in ranks),
         "first_step_s": max(first_steps, default=None),
         "memory_peak_bytes": max(rank["memory_peak_bytes"] for rank in ranks),
         "device_memory_peak_bytes": max(device_memory, default=None),
-        "energy_j": None,
+        **{name: mean_of_timed(epochs, name) for name in ("throttled_s", "sent_bytes", "energy_j")},
         "foreign_cpu_share": result["foreign_cpu_share"],
         "steal_share": result["steal_share"],
         "python_version": result["python_version"],
@@ -136,22 +174,31 @@ def measurement(folder: Path, launched_at: float) -> dict[str, Any] | None:
 
 
 def judge(
-    outcome: launch.Outcome, measured: dict[str, Any] | None, folder: Path, run_spec: dict[str, Any], site: Site
+    outcome: launch.Outcome,
+    measured: dict[str, Any] | None,
+    epochs: Sequence[Mapping[str, Any]],
+    run_spec: Mapping[str, Any],
+    site: Site,
+    hosts: Sequence[str],
+    gradient_bytes: int,
 ) -> tuple[str, str | None]:
-    """Status and reason of an attempt."""
+    """Status and reason of an attempt. `hosts` are the nodes that it was started on, `gradient_bytes` the size of all gradients."""
     if outcome.status != "ok":
-        return outcome.status, with_last_line(
-            outcome.reason or "", folder / "log.txt"
-        ) if outcome.status == "failed" else outcome.reason
-    epochs = list(csv.DictReader((folder / "epochs.csv").open())) if (folder / "epochs.csv").exists() else []
+        return outcome.status, outcome.reason
     if measured is None or len(epochs) != run_spec["levels"]["epochs"]:
         return "failed", f"ended after {len(epochs)} of {run_spec['levels']['epochs']} epochs"
     for row in epochs:
-        if not all(math.isfinite(float(row[loss])) for loss in ("train_loss", "validation_loss")):
-            return "invalid", f"the loss is not finite in epoch {row['epoch']}"
+        if not all(math.isfinite(row[loss]) for loss in ("train_loss", "validation_loss")):
+            return "invalid", f"the loss is not finite in epoch {row['epoch']:.0f}"
+    if site.placement != "emulated" and (where := [name.split(".")[0] for name in measured["hosts"]]) != [
+        name.split(".")[0] for name in hosts
+    ]:
+        return "invalid", f"misplaced: ranks were on {', '.join(where)}, expected {', '.join(hosts)}"
     if measured["foreign_cpu_share"] > site.max_foreign_cpu_share:
         share = f"{measured['foreign_cpu_share']:.0%} of the processor time went to others"
         return "invalid", f"disturbed: {share} (more than {site.max_foreign_cpu_share:.0%})"
+    if said := transport.objection(measured["transport"], run_spec, site, epochs, gradient_bytes):
+        return "invalid", f"network: {said}"
     return "ok", None
 
 
@@ -160,19 +207,11 @@ def with_last_line(reason: str, log: Path) -> str:
     lines = (
         [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
     )
+    lines = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]  # they say that, not why
     errors = [line for line in lines if "Error" in line or "error:" in line]
     telling = [line for line in errors if "a rank is gone" not in line] or errors
     last = (telling or lines or [""])[-1]
     return f"{reason}: {last[:300]}" if last else reason
-
-
-def epoch_time_s(folder: Path) -> float | None:
-    """Mean over the epochs of an attempt that are not warm-up, for the progress line."""
-    if not (folder / "epochs.csv").exists():
-        return None
-    rows = csv.DictReader((folder / "epochs.csv").open())
-    times = [float(row["epoch_time_s"]) for row in rows if row["warm_up"] == "false"]
-    return sum(times) / len(times) if times else None
 
 
 def find(runs: list[Run], run_id: str, study: Study) -> Run:
@@ -181,10 +220,6 @@ def find(runs: list[Run], run_id: str, study: Study) -> Run:
         if run.run_id == run_id:
             return run
     raise InputError(f"{study.file.name}: run {run_id} is not in the design any more; start Snakemake again")
-
-
-def _utc(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _stop(signum: int, frame: Any) -> None:
@@ -220,9 +255,21 @@ def main(argv: list[str] | None = None) -> None:
     except launch.Stopped as stopped:
         print(f"{run.run_id}: stopped by {stopped}; it starts anew next time", file=sys.stderr)
         sys.exit(130)
+    except launch.Lost as lost:
+        print(f"ringside: {run.run_id}: lost: {lost}; it has to be tried again", file=sys.stderr)
+        sys.exit(os.EX_TEMPFAIL)
+    except OSError as error:
+        print(
+            f"ringside: {error.filename or options.results}: {error.strerror}; correct it, then start again",
+            file=sys.stderr,
+        )
+        sys.exit(os.EX_TEMPFAIL)
     session.add(run.run_id, record["status"])
-    epoch_s = epoch_time_s(published[run.run_id].with_name(f"attempt-{record['attempt']}"))
-    what = record["reason"] or f"{epoch_s:.3f} s/epoch, run {record['wall_s']:.1f} s"
+    epochs = published[run.run_id].with_name(f"attempt-{record['attempt']}") / "epochs.csv"
+    what = (
+        record["reason"]
+        or f"{mean_of_timed(read_epochs(epochs), 'epoch_time_s'):.3f} s/epoch, run {record['wall_s']:.1f} s"
+    )
     print(session.line(run.run_id, record["status"], what), flush=True)
 
 

@@ -17,14 +17,13 @@ def placed(context: Context) -> dict[str, str]:
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": context.group.broadcast(context.group.address),
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_GLOO_IFACE": spec["interface"],
-        "NCCL_SOCKET_IFNAME": spec["interface"],
-        "HOROVOD_HOSTNAME": _host(context.rank // spec["ranks_per_node"]),
+        "HOROVOD_HOSTNAME": context.hosts[context.rank // spec["ranks_per_node"]],
         "HOROVOD_RANK": str(context.rank),
         "HOROVOD_SIZE": str(context.ranks),
         "HOROVOD_LOCAL_RANK": str(context.local_rank),
         "HOROVOD_LOCAL_SIZE": str(spec["ranks_per_node"]),
         "HOROVOD_CROSS_RANK": str(context.rank // spec["ranks_per_node"]),
-        "HOROVOD_CROSS_SIZE": str(context.levels["nodes"]),
+        "HOROVOD_CROSS_SIZE": str(spec["nodes"]),
     }
 
 
@@ -33,16 +32,12 @@ def transport(context: Context) -> str:
     return "nccl" if context.spec["device"] == "cuda" else "gloo"
 
 
-def _host(node: int) -> str:
-    return f"node{node}"
-
-
 def _serve(context: Context) -> int:
     """Start the rendezvous server in this process, which keeps it alive, and return its port."""
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousServer
 
-    hosts = ",".join(f"{_host(node)}:{context.spec['ranks_per_node']}" for node in range(context.levels["nodes"]))
+    hosts = ",".join(f"{host}:{context.spec['ranks_per_node']}" for host in context.hosts)
     server = RendezvousServer(0)
     _servers.append(server)
     port = server.start()

@@ -10,12 +10,13 @@ import platform
 import resource
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from runs.worker.context import from_environment
+from runs.worker.context import Context, from_environment
 from runs.worker.meter import Meter
 from runs.worker.trainer import Trainer
 
@@ -23,10 +24,22 @@ PR_SET_PDEATHSIG = 1
 
 
 def bind_to_launcher() -> None:
-    """Take the launcher's cores, and end when the launcher does (prctl(2)), so that no rank is left behind."""
+    """Take the launcher's cores; end when the launcher does (prctl(2)), and by an alarm where nobody can reach this node.
+
+    The alarm's default action ends the process from within the kernel, whatever a library hangs in.
+    """
+    signal.alarm(int(os.environ["RINGSIDE_ALARM_S"]))
     if cores := os.environ.get("RINGSIDE_CORES"):
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def nccl_variables(context: Context) -> dict[str, str]:
+    """NCCL on the site's interface, saying in a file of the attempt which transport it took (runs/transport.py)."""
+    if context.spec["device"] != "cuda":
+        return {}
+    log = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "NCCL_DEBUG_FILE": f"{context.folder}/nccl.%h.%p.log"}
+    return {"NCCL_SOCKET_IFNAME": context.spec["interface"], **log}
 
 
 def load_adapter(folder: Path) -> ModuleType:
@@ -48,6 +61,7 @@ def run(folder: Path) -> Trainer:
     """Train, and return the trainer; rank 0 leaves result.json in the attempt's folder, written last."""
     context = from_environment(folder)
     adapter = load_adapter(Path(context.job["adapter"]))
+    os.environ.update(nccl_variables(context))
     os.environ.update(adapter.environment(context))
     started = time.monotonic()
     for module in context.job["modules"]:
@@ -85,7 +99,9 @@ def run(folder: Path) -> Trainer:
 
 if __name__ == "__main__":
     bind_to_launcher()
-    run(Path(sys.argv[1]))
+    with tempfile.TemporaryDirectory(prefix="ringside-") as temporary:
+        os.environ["TMPDIR"] = tempfile.tempdir = temporary
+        run(Path(sys.argv[1]))
     # Libraries' own ends can take seconds, or hang once a peer is gone; everything is on disk by now.
     sys.stdout.flush()
     sys.stderr.flush()

@@ -39,6 +39,11 @@ class Context:
         return self.spec["ranks"]
 
     @property
+    def hosts(self) -> list[str]:
+        """The nodes of the run, in the order of ranks, as the launcher found them."""
+        return self.job["hosts"]
+
+    @property
     def learning_rate(self) -> float:
         """The optimizer's step size: `lr_scaling: linear` makes it grow with the effective batch (Goyal et al. 2017)."""
         rate = self.levels["learning_rate"]

@@ -4,6 +4,7 @@ It has nothing to do with what carries gradients, and is the same for all framew
 interface, at a port that the system picks, and leaves address and token in the attempt's folder.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -114,6 +115,8 @@ class Group:
     def _connect(self, meeting: Path, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while True:
+            with contextlib.suppress(OSError):
+                os.listdir(meeting.parent)  # a network file system then looks again instead of remembering an absence
             try:
                 found = json.loads(meeting.read_text())
                 peer = socket.create_connection((found["address"], found["port"]), timeout=timeout_s)

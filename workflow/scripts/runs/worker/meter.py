@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from runs.worker.context import Context
+from runs.worker.node import Node, Reading, machine
 
 COLUMNS = (
     "epoch", "warm_up", "epoch_time_s", "closed_time_s", "imbalance_s", "validation_time_s", "learning_rate", "steps",
     "exchanges", "samples_trained", "train_loss", "train_accuracy", "validation_loss", "validation_accuracy",
+    "throttled_s", "sent_bytes", "energy_j",
 )  # fmt: skip
 
 
@@ -22,14 +24,6 @@ class Seen:
     loss_sum: float
     correct: int
     samples: int
-
-
-def machine_ticks() -> tuple[float, float]:
-    """Busy and stolen processor seconds of this machine since boot, over all cores (proc(5), /proc/stat)."""
-    with open("/proc/stat") as stat:
-        user, nice, system, _, _, irq, softirq, steal = map(int, stat.readline().split()[1:9])
-    tick = os.sysconf("SC_CLK_TCK")
-    return (user + nice + system + irq + softirq) / tick, steal / tick
 
 
 def own_cpu_s() -> float:
@@ -48,17 +42,20 @@ class Meter:
         self.first_step_s: float | None = None
         self._step_times: list[float] = []
         self._release = self._last_step = 0.0
+        spec = context.spec
+        devices = list(range(min(spec["ranks"], spec["ranks_per_node"]))) if spec["device"] == "cuda" else []
+        self._node = Node(spec["interface"], devices) if context.local_rank == 0 else None
         self._epochs = self._table("epochs.csv", COLUMNS)
-        self._steps = (
-            self._table("steps.csv", ("epoch", "rank", "step", "step_time_s")) if context.spec["step_times"] else None
-        )
+        self._steps = self._table("steps.csv", ("epoch", "rank", "step", "step_time_s")) if spec["step_times"] else None
         self.group.barrier()
         self.ready_at = time.time()
-        self._opened = (time.monotonic(), own_cpu_s(), *machine_ticks())
+        self._opened = (time.monotonic(), own_cpu_s(), self._read())
+        self._epoch_opened = self._opened[2]
 
     def open_epoch(self) -> None:
         """All ranks start the next epoch together."""
         self.epoch += 1
+        self._epoch_opened = self._read()
         self.group.barrier()
         self._release = self._last_step = time.monotonic()
 
@@ -81,30 +78,38 @@ class Meter:
         own_time_s = time.monotonic() - self._release
         self.group.barrier()
         closed_time_s = time.monotonic() - self._release
+        counted = self._since(self._epoch_opened)
         start = time.monotonic()
         validated: Seen = validate()
         validation_time_s = time.monotonic() - start
         gathered = self.group.all_gather(
-            [own_time_s, closed_time_s, validation_time_s, vars(trained), vars(validated), self._step_times]
+            [own_time_s, closed_time_s, validation_time_s, vars(trained), vars(validated), self._step_times, counted]
         )
         self._step_times = []
         if self.group.rank == 0:
             self._write(gathered)
 
     def cpu_shares(self) -> tuple[float, float]:
-        """Shares of the nodes' processor time, since all ranks were ready, that others used and that a hypervisor kept."""
-        opened, own_before, busy_before, steal_before = self._opened
-        busy, steal = machine_ticks()
-        seen = self.group.all_gather(
-            [os.uname().nodename, own_cpu_s() - own_before, busy - busy_before, steal - steal_before]
-        )
+        """Shares of the machines' processor time, since all ranks were ready, that others used and that a hypervisor kept."""
+        opened, own_before, before = self._opened
+        own_s = own_cpu_s() - own_before
+        seen = self.group.all_gather([machine(), own_s, self._since(before)])
         capacity = (time.monotonic() - opened) * (os.cpu_count() or 1)
         shares = []
-        for host in {row[0] for row in seen}:
-            here = [row for row in seen if row[0] == host]
-            foreign = max(0.0, max(row[2] for row in here) - sum(row[1] for row in here))
-            shares.append((foreign / capacity, max(row[3] for row in here) / capacity))
+        for here in {row[0] for row in seen}:
+            rows = [row for row in seen if row[0] == here]
+            counted = [row[2] for row in rows if row[2]]
+            foreign = max(0.0, max(node["busy_s"] for node in counted) - sum(row[1] for row in rows))
+            shares.append((foreign / capacity, max(node["steal_s"] for node in counted) / capacity))
         return max(share[0] for share in shares), max(share[1] for share in shares)
+
+    def _read(self) -> Reading | None:
+        """The node's counters; one rank of a node reads them."""
+        return self._node.read() if self._node else None
+
+    def _since(self, before: Reading | None) -> dict[str, Any] | None:
+        now = self._read()
+        return {"machine": machine(), **now.since(before)} if now and before else None
 
     def _table(self, name: str, columns: tuple[str, ...]) -> TextIO | None:
         if self.group.rank != 0:
@@ -115,7 +120,7 @@ class Meter:
 
     def _write(self, gathered: list[Any]) -> None:
         spec = self.context.spec
-        own, closed, validation, trained, validated, steps = zip(*gathered, strict=True)
+        own, closed, validation, trained, validated, steps, counted = zip(*gathered, strict=True)
         samples = sum(seen["samples"] for seen in trained)
         scale = spec["samples_per_epoch"] / samples
         row = {
@@ -131,6 +136,7 @@ class Meter:
             "samples_trained": samples,
             **_means("train", trained),
             **_means("validation", validated),
+            **_node_totals([node for node in counted if node]),
         }
         if self._epochs is not None:
             csv.writer(self._epochs, lineterminator="\n").writerow(row[column] for column in COLUMNS)
@@ -147,3 +153,17 @@ def _means(what: str, seen: tuple[dict[str, Any], ...]) -> dict[str, float]:
         f"{what}_loss": sum(part["loss_sum"] for part in seen) / samples,
         f"{what}_accuracy": sum(part["correct"] for part in seen) / samples,
     }
+
+
+def _node_totals(nodes: list[dict[str, Any]]) -> dict[str, float | None]:
+    """The node that was held back most, the node that sent most, the energy of all machines; None where one does not tell."""
+    machines = {node["machine"]: node["energy_j"] for node in nodes}
+    return {
+        "throttled_s": _unless_untold(max, [node["throttled_s"] for node in nodes]),
+        "sent_bytes": _unless_untold(max, [node["sent_bytes"] for node in nodes]),
+        "energy_j": _unless_untold(sum, list(machines.values())),
+    }
+
+
+def _unless_untold(combine: Any, values: list[float | None]) -> float | None:
+    return None if None in values else combine(values)

@@ -7,9 +7,8 @@ from runs.worker.trainer import Trainer
 
 
 def environment(context: Context) -> dict[str, str]:
-    """Gloo and NCCL on the site's interface."""
-    interface = context.spec["interface"]
-    return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    """Gloo on the site's interface."""
+    return {"GLOO_SOCKET_IFNAME": context.spec["interface"]}
 
 
 def trainer(context: Context) -> Trainer:

@@ -1,0 +1,91 @@
+"""slurm.conf and slurmdbd.conf of the virtual cluster."""
+
+import os
+import socket
+from pathlib import Path
+
+from cluster.settings import LOGIN, Settings, address
+
+MARK = "# Made by Ringside's `make cluster-up`; `make cluster-down` removes it."
+SLURM_CONF = Path("/etc/slurm/slurm.conf")  # where programs look that are told nothing: Snakemake's jobs among them
+SLURMDBD_CONF = Path("/etc/slurm/slurmdbd.conf")
+DATABASE_PORT = 33066
+CLUSTER = "ringside"
+
+
+def slurm_conf(settings: Settings, state: Path) -> str:
+    """The cluster's configuration; `state` holds what its daemons write."""
+    accounting = [
+        f"AccountingStorageType=accounting_storage/{'slurmdbd' if settings.accounting else 'none'}",
+    ]
+    if settings.accounting:
+        accounting += [
+            "AccountingStorageHost=localhost",
+            f"AccountingStoragePass={state}/munge.socket",
+            "JobAcctGatherType=jobacct_gather/linux",
+        ]
+    memory_mb = (settings.memory_bytes or _machine_memory()) >> 20
+    cores = max(1, round(settings.cpu_share + 0.49)) if settings.cpu_share else os.cpu_count()
+    lines = [
+        MARK,
+        f"ClusterName={CLUSTER}",
+        f"SlurmctldHost={_host()}({LOGIN})",
+        "SlurmUser=root",
+        "SlurmdUser=root",
+        "AuthType=auth/munge",
+        "CredType=cred/munge",
+        f"AuthInfo=socket={state}/munge.socket",
+        f"StateSaveLocation={state}/slurmctld",
+        f"SlurmctldPidFile={state}/slurmctld.pid",
+        f"SlurmctldLogFile={state}/slurmctld.log",
+        f"SlurmdSpoolDir={state}/%n",
+        f"SlurmdPidFile={state}/%n.pid",
+        f"SlurmdLogFile={state}/%n.log",
+        "ProctrackType=proctrack/linuxproc",
+        "TaskPlugin=task/none",
+        "MpiDefault=none",
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_Core",
+        "SlurmdParameters=config_overrides",
+        "SchedulerParameters=batch_sched_delay=0,sched_interval=5,bf_interval=5",
+        "ReturnToService=2",
+        "SlurmdTimeout=120",
+        "KillWait=5",
+        "UnkillableStepTimeout=60",
+        "MinJobAge=3600",
+        "JobRequeue=0",
+        *accounting,
+        *(
+            f"NodeName={name} NodeAddr={address(i)} CPUs={cores} RealMemory={memory_mb} State=UNKNOWN"
+            for i, name in enumerate(settings.names, start=1)
+        ),
+        f"PartitionName=virtual Nodes={','.join(settings.names)} Default=YES MaxTime=1-00:00:00 State=UP",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def slurmdbd_conf(state: Path, password: str) -> str:
+    """The accounting daemon's configuration."""
+    lines = [
+        MARK,
+        "AuthType=auth/munge",
+        f"AuthInfo=socket={state}/munge.socket",
+        "DbdHost=localhost",
+        "SlurmUser=root",
+        f"LogFile={state}/slurmdbd.log",
+        f"PidFile={state}/slurmdbd.pid",
+        "StorageType=accounting_storage/mysql",
+        "StorageHost=127.0.0.1",
+        f"StoragePort={DATABASE_PORT}",
+        "StorageUser=slurm",
+        f"StoragePass={password}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _host() -> str:
+    return socket.gethostname().split(".")[0]
+
+
+def _machine_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

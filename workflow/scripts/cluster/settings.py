@@ -1,0 +1,83 @@
+"""What a virtual cluster is made of: nodes, the rate of their links, their share of the processor, their memory."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from common.errors import InputError
+
+SUBNET = "10.213.77"
+LOGIN = f"{SUBNET}.254"
+MOST_NODES = 200
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg]?)bit")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMG])")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Bandwidth in bytes/s, processor share in cores, memory in bytes, each of one node; None is no limit."""
+
+    nodes: int
+    bandwidth_bytes_s: float | None
+    cpu_share: float | None
+    memory_bytes: int | None
+    accounting: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """The nodes' names."""
+        return [f"node{i}" for i in range(1, self.nodes + 1)]
+
+    def described(self) -> str:
+        """In words."""
+        rate = f"{self.bandwidth_bytes_s * 8 / 1e6:g} Mbit/s" if self.bandwidth_bytes_s else "unshaped links"
+        share = f"{self.cpu_share:g} core" if self.cpu_share else "all cores"
+        return f"{self.nodes} nodes, {rate}, {share} each"
+
+
+def address(node: int) -> str:
+    """IPv4 address of the node with this number (1 is the first)."""
+    return f"{SUBNET}.{node}"
+
+
+def parse(nodes: str, bandwidth: str, cpu: str, memory: str, accounting: bool) -> Settings:
+    """Settings as a person writes them: NODES=3 BANDWIDTH=1gbit CPU=0.6 MEMORY=4G; `none` takes a limit away."""
+    if not nodes.isdecimal() or not 1 <= int(nodes) <= MOST_NODES:
+        raise InputError(f"NODES={nodes}: expected a number from 1 to {MOST_NODES}")
+    return Settings(int(nodes), _rate(bandwidth), _share(cpu), _size(memory), accounting)
+
+
+def from_json(values: dict[str, Any]) -> Settings:
+    """The inverse of `vars`."""
+    return Settings(**values)
+
+
+def _rate(text: str) -> float | None:
+    if text == "none":
+        return None
+    found = _RATE.fullmatch(text)
+    if not found or not float(found[1]):
+        raise InputError(f"BANDWIDTH={text}: expected a rate such as 1gbit or 100mbit, or none")
+    return float(found[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[found[2]] / 8
+
+
+def _share(text: str) -> float | None:
+    if text == "none":
+        return None
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0.05 <= share <= 1024:
+        raise InputError(f"CPU={text}: expected cores of one node, such as 0.6 (at least 0.05), or none")
+    return share
+
+
+def _size(text: str) -> int | None:
+    if text == "none":
+        return None
+    found = _SIZE.fullmatch(text)
+    if not found or not float(found[1]):
+        raise InputError(f"MEMORY={text}: expected a size such as 4G or 512M, or none")
+    return int(float(found[1]) * {"K": 2**10, "M": 2**20, "G": 2**30}[found[2]])

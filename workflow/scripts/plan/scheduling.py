@@ -1,0 +1,120 @@
+"""What a job asks of the cluster's scheduler: the one place where a site's settings become options of Slurm and OAR."""
+
+import math
+import shlex
+from typing import Any
+
+from plan.design import Geometry
+from plan.identity import cores_per_rank
+from plan.site import Site
+
+BUILD_MINUTES = 120
+JOB_MARGIN_S = 180  # of a job's limit over its run's: Snakemake's start, the record, a slow file system
+
+
+def concurrent_share(site: Site) -> int:
+    """The share of the workflow's resource `machine` (100) that one run takes."""
+    return 100 // site.scheduler.concurrent_runs
+
+
+def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
+    """Snakemake's resources for the job of one run, in the names of its Slurm executor; none where this machine runs it."""
+    if site.launcher == "local":
+        return {}
+    nodes = geometry.nodes
+    per_node = min(site.ranks_per_node, geometry.ranks)
+    minutes = math.ceil((site.time_limit_s + JOB_MARGIN_S) / 60)
+    if site.launcher == "oar":
+        return {"oar": oarsub_options(site, nodes, 60 * minutes), "runtime": minutes}
+    options = [f"--ntasks-per-node={per_node}", "--exclusive", *slurm_options(site)]
+    return {
+        **job_resources(site),
+        # Without `mpi`, the executor would wrap this program, and every srun of its own, in an srun.
+        "mpi": "srun" if geometry.ranks > 1 else "",
+        "nodes": nodes,
+        "tasks": geometry.ranks,
+        "cpus_per_task": cores_per_rank(site),
+        "runtime": minutes,
+        "slurm_extra": shlex.join(options),
+    }
+
+
+def build_resources(site: Site) -> dict[str, Any]:
+    """Snakemake's resources for a job that builds an environment or prepares data; none where this machine does."""
+    if site.launcher == "local":
+        return {}
+    if site.launcher == "oar":
+        return {"oar": oarsub_options(site, 1, 60 * BUILD_MINUTES), "runtime": BUILD_MINUTES}
+    return {
+        **job_resources(site),
+        "cpus_per_task": site.cores,
+        "runtime": BUILD_MINUTES,
+        "slurm_extra": shlex.join(slurm_options(site)),
+    }
+
+
+def job_resources(site: Site) -> dict[str, Any]:
+    """What every job of the site asks for, builds included."""
+    wanted = site.scheduler
+    named = {"slurm_partition": wanted.partition, "slurm_account": wanted.account, "constraint": wanted.constraint}
+    # 0: no --mem at all, instead of what Snakemake would guess from the size of the inputs.
+    return {**{name: value for name, value in named.items() if value}, "mem_mb": wanted.memory_mb or 0}
+
+
+def slurm_options(site: Site) -> list[str]:
+    """Options of sbatch that have no resource of their own."""
+    wanted = site.scheduler
+    return [
+        *([f"--nodelist={wanted.nodelist}"] if wanted.nodelist else []),
+        *([f"--exclude={wanted.exclude}"] if wanted.exclude else []),
+        *([f"--gpus-per-node={site.devices_per_node}"] if site.devices_per_node else []),
+        *wanted.options,
+    ]
+
+
+def allocation_options(site: Site, nodes: int) -> list[str]:
+    """Options of sbatch for the allocation of a block (make submit)."""
+    wanted = site.scheduler
+    minutes = math.ceil(wanted.block_limit_s / 60)
+    # Snakemake, told to stop, lets the run under way end: tell it early enough.
+    warning_s = min(math.ceil(site.time_limit_s + JOB_MARGIN_S), wanted.block_limit_s // 2)
+    named = {
+        "partition": wanted.partition,
+        "account": wanted.account,
+        "constraint": wanted.constraint,
+        "mem": wanted.memory_mb,
+    }
+    return [
+        f"--nodes={nodes}",
+        f"--ntasks-per-node={site.ranks_per_node}",
+        f"--cpus-per-task={cores_per_rank(site)}",
+        f"--time={minutes}",
+        f"--signal=B:TERM@{warning_s}",
+        "--exclusive",
+        "--no-requeue",
+        *(f"--{name}={value}" for name, value in named.items() if value),
+        *slurm_options(site),
+    ]
+
+
+def oarsub_options(site: Site, nodes: int, limit_s: int) -> str:
+    """Options of oarsub for a job on whole nodes."""
+    wanted = site.scheduler
+    hours, rest = divmod(limit_s, 3600)
+    properties = [
+        *([f"({wanted.constraint})"] if wanted.constraint else []),
+        *([f"host in ({_quoted(wanted.nodelist)})"] if wanted.nodelist else []),
+        *([f"host not in ({_quoted(wanted.exclude)})"] if wanted.exclude else []),
+    ]
+    options = [
+        f"--resource=host={nodes},walltime={hours}:{rest // 60:02d}:{rest % 60:02d}",
+        *([f"--queue={wanted.partition}"] if wanted.partition else []),
+        *([f"--project={wanted.account}"] if wanted.account else []),
+        *([f"--property={' and '.join(properties)}"] if properties else []),
+        *wanted.options,
+    ]
+    return shlex.join(options)
+
+
+def _quoted(names: str) -> str:
+    return ", ".join(f"'{name}'" for name in names.split(","))

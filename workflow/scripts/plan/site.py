@@ -1,0 +1,132 @@
+"""A site, read and checked: one place to run, what it has, and how its scheduler is asked."""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import CHECKOUT, load_yaml, shown
+from common.schemas import check, schema
+from environments.description import python_abi
+from plan.study import existing, framework_names
+
+PLACEMENTS = {"local": ("emulated",), "slurm": ("virtual", "distinct-nodes"), "oar": ("distinct-nodes",)}
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """What jobs ask of the cluster's scheduler. Memory in MB a node, the block's limit in seconds."""
+
+    partition: str | None
+    account: str | None
+    constraint: str | None
+    nodelist: str | None
+    exclude: str | None
+    memory_mb: int | None
+    options: tuple[str, ...]
+    concurrent_runs: int
+    build_on: str
+    block_limit_s: int
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place to run, as this process finds it: `cores` is a number (auto is resolved), `cache` an absolute folder."""
+
+    name: str
+    file: Path
+    launcher: str
+    placement: str
+    device: str
+    devices_per_node: int
+    deployment: str
+    cores: int
+    cpu_share: float | None
+    python_abi: str
+    nodes: int
+    ranks_per_node: int
+    interface: str
+    fabric: str
+    bandwidth_bytes_s: float | None
+    sweep_max_bytes: int
+    frameworks: tuple[str, ...] | None
+    cache: Path
+    scratch: Path | None
+    setup: tuple[str, ...]
+    torch_index: str | None
+    time_limit_s: float
+    max_foreign_cpu_share: float
+    scheduler: Scheduler
+
+    def has(self, framework: str) -> bool:
+        """Whether the site can run the framework at all."""
+        return self.frameworks is None or framework in self.frameworks
+
+
+def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
+    """Read and check config/sites/<name>.yaml. InputError in one line when it is wrong."""
+    file = existing(folder, name, "site")
+    raw = load_yaml(file)
+    check(raw, "site", file)
+    known = framework_names()
+    for i, framework in enumerate(raw.get("frameworks", [])):
+        if framework not in known:
+            raise InputError(
+                f"{shown(file)}: frameworks.{i}: '{framework}' is unknown; expected one of {', '.join(known)}"
+            )
+    values = _with_defaults(raw, schema("site")["properties"])
+    _check_together(values, file)
+    scheduler = _with_defaults(values["scheduler"] or {}, schema("site")["properties"]["scheduler"]["properties"])
+    values |= {
+        "scheduler": Scheduler(**{**scheduler, "options": tuple(scheduler["options"])}),
+        "cores": len(os.sched_getaffinity(0)) if values["cores"] == "auto" else values["cores"],
+        "frameworks": tuple(values["frameworks"]) if values["frameworks"] is not None else None,
+        "cache": _cache(values["cache"], file),
+        "scratch": Path(values["scratch"]) if values["scratch"] else None,
+        "setup": tuple(values["setup"]),
+    }
+    del values["description"]
+    return Site(name=name, file=file, python_abi=python_abi(), **values)
+
+
+def _with_defaults(raw: Mapping[str, Any], properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: raw.get(key, entry.get("default")) for key, entry in properties.items()}
+
+
+def _check_together(values: Mapping[str, Any], file: Path) -> None:
+    """What no single key shows."""
+
+    def refuse(key: str, why: str) -> None:
+        raise InputError(f"{shown(file)}: {key}: {why}")
+
+    launcher, placement = values["launcher"], values["placement"]
+    if placement not in PLACEMENTS[launcher]:
+        refuse(
+            "placement",
+            f"'{placement}' is not possible with launcher {launcher}; expected {' or '.join(PLACEMENTS[launcher])}",
+        )
+    if launcher != "local" and values["cores"] == "auto":
+        refuse("cores", f"auto is for this machine; with launcher {launcher} give the cores of one node")
+    if launcher == "local" and values["scheduler"] is not None:
+        refuse("scheduler", "has no meaning with launcher local; take it out, or take launcher slurm")
+    if values["cpu_share"] is not None and placement != "virtual":
+        refuse("cpu_share", "only nodes of the virtual cluster have one; take it out, or take placement virtual")
+    if values["device"] == "cpu" and values["devices_per_node"]:
+        refuse("devices_per_node", "has no meaning with device cpu; take it out")
+    if values["device"] == "cuda" and launcher != "local" and values["devices_per_node"] < values["ranks_per_node"]:
+        refuse(
+            "devices_per_node", f"{values['devices_per_node']} is less than ranks_per_node; every rank takes one device"
+        )
+
+
+def _cache(written: str, file: Path) -> Path:
+    cache = Path(os.environ.get("RINGSIDE_CACHE") or written)
+    with contextlib.suppress(RuntimeError):  # ~ of a user that is not there
+        cache = cache.expanduser()
+    if not cache.is_absolute() or set("{}") & set(str(cache)):
+        expected = "an absolute folder or one that starts with ~, without braces"
+        raise InputError(f"{shown(file)}: cache: '{cache}' is not {expected}")
+    return cache

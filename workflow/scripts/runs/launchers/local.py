@@ -1,0 +1,68 @@
+"""Ranks as processes of this machine, on disjoint cores."""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from plan.site import Site
+from runs.launch import ending, kept_variables, shell_command
+
+
+class Local:
+    """See runs.launch.Launcher."""
+
+    def __init__(self, site: Site, spec: Mapping[str, Any]) -> None:
+        self._setup, self._spec = site.setup, spec
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.job = None
+        self.hosts = [f"node{i}" for i in range(1, spec["nodes"] + 1)]  # emulated: names that Horovod can tell apart
+
+    def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
+        """See Launcher."""
+        spec = self._spec
+        with open(log, "ab") as out:
+            for rank in range(spec["ranks"]):
+                cores = cores_of(rank, spec["cores"], spec["cores_per_rank"])
+                place = {
+                    "RINGSIDE_RANK": str(rank),
+                    "RINGSIDE_LOCAL_RANK": str(rank % spec["ranks_per_node"]),
+                    "RINGSIDE_CORES": ",".join(map(str, cores)),
+                }
+                self._processes.append(
+                    subprocess.Popen(
+                        shell_command(self._setup, "", {**variables, **place}, command),
+                        env=kept_variables(),
+                        stdin=subprocess.DEVNULL,
+                        stdout=out,
+                        stderr=out,
+                        start_new_session=True,
+                    )
+                )
+        return self._processes
+
+    def explain(self, codes: Sequence[int | None], log: Path) -> str:
+        """See Launcher."""
+        rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
+        return f"rank {rank} {ending(code)}"
+
+    def end(self) -> None:
+        """Kill every rank's whole process group, whether or not the rank itself has ended, and wait for the ranks."""
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        for process in self._processes:
+            process.wait()
+
+
+def cores_of(rank: int, cores: int, cores_per_rank: int) -> list[int]:
+    """The cores of one rank among the site's `cores`: disjoint between ranks; where there are too few, all ranks share all."""
+    usable = sorted(os.sched_getaffinity(0))[:cores]
+    first = rank * cores_per_rank
+    return usable[first : first + cores_per_rank] if first + cores_per_rank <= len(usable) else usable
+
+
+launcher = Local

@@ -1,0 +1,77 @@
+"""Ranks by oarsh, one call each, inside an OAR job (Grid'5000): OAR has no launcher of its own."""
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import shown
+from plan.site import Site
+from runs.launch import ending, kept_variables, shell_command
+
+
+class Oar:
+    """See runs.launch.Launcher. The first nodes of the job's $OAR_NODEFILE take the run."""
+
+    def __init__(self, site: Site, spec: Mapping[str, Any]) -> None:
+        listed = os.environ.get("OAR_NODEFILE")
+        if not listed:
+            raise InputError(
+                f"{shown(site.file)}: launcher: oar starts ranks inside an OAR job only; use snakemake --profile oar"
+            )
+        hosts = list(dict.fromkeys(Path(listed).read_text().split()))
+        if len(hosts) < spec["nodes"]:
+            raise InputError(f"{listed}: has {len(hosts)} nodes, the run needs {spec['nodes']}; ask for more")
+        self._site, self._spec = site, spec
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._command: Sequence[str] = ()
+        self.job = {"number": os.environ.get("OAR_JOB_ID", "?"), "submitted_at": None, "started_at": None}
+        self.hosts = hosts[: spec["nodes"]]
+
+    def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
+        """See Launcher."""
+        self._command = command
+        with open(log, "ab") as out:
+            for rank in range(self._spec["ranks"]):
+                node, local_rank = divmod(rank, self._spec["ranks_per_node"])
+                place = {"RINGSIDE_RANK": str(rank), "RINGSIDE_LOCAL_RANK": str(local_rank)}
+                remote = shell_command(self._site.setup, "", {**variables, **place}, command)
+                self._processes.append(
+                    subprocess.Popen(
+                        ["oarsh", self.hosts[node], shlex.join(remote)],
+                        env={**kept_variables(), **_oar_variables()},
+                        stdin=subprocess.DEVNULL,
+                        stdout=out,
+                        stderr=out,
+                        start_new_session=True,
+                    )
+                )
+        return self._processes
+
+    def explain(self, codes: Sequence[int | None], log: Path) -> str:
+        """See Launcher."""
+        rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
+        return f"rank {rank} on {self.hosts[rank // self._spec['ranks_per_node']]} {ending(code)}"
+
+    def end(self) -> None:
+        """End the oarsh here, and what it started there: a rank's command line names its attempt, and is no other's."""
+        pattern = shlex.join(["pkill", "-KILL", "-f", " ".join(self._command[1:])])
+        for host in self.hosts if any(process.poll() is None for process in self._processes) else []:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(["oarsh", host, pattern], capture_output=True, check=False, timeout=30)
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _oar_variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("OAR")}
+
+
+launcher = Oar

@@ -1,0 +1,165 @@
+"""Ranks as tasks of one srun, inside a Slurm job: no ssh, no MPI."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import shown, utc
+from plan.site import Site
+from runs.launch import GRACE_S, Lost, ending, kept_variables, shell_command
+
+PATIENCE_S = 10.0  # for Slurm to end a step
+_TASK = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.+)")
+_LOST = (
+    "Node failure",
+    "Unable to confirm allocation",
+    "Unable to create step",
+    "already completing",
+    "Communication connection failure",
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The Slurm job that this process runs in. Times in seconds since the epoch."""
+
+    number: str
+    hosts: list[str]
+    submitted_at: float
+    started_at: float
+
+
+def current_job() -> Job | None:
+    """The job that this process belongs to; None outside of one. Lost when Slurm does not answer."""
+    number = os.environ.get("SLURM_JOB_ID")
+    if not number:
+        return None
+    found = dict(
+        word.split("=", 1) for word in _ask("scontrol", "show", "job", number, "--oneliner").split() if "=" in word
+    )
+    hosts = _ask("scontrol", "show", "hostnames", found["NodeList"]).split()
+    return Job(number, hosts, _seconds(found["SubmitTime"]), _seconds(found["StartTime"]))
+
+
+class Slurm:
+    """See runs.launch.Launcher. The first nodes of the job take the run."""
+
+    def __init__(self, site: Site, spec: Mapping[str, Any]) -> None:
+        job = current_job()
+        if job is None:
+            raise InputError(
+                f"{shown(site.file)}: launcher: slurm starts ranks inside a Slurm job only; "
+                "use snakemake --profile slurm, or make submit"
+            )
+        if len(job.hosts) < spec["nodes"]:
+            raise InputError(
+                f"Slurm job {job.number}: has {len(job.hosts)} nodes, the run needs {spec['nodes']}; ask for more"
+            )
+        self._site, self._spec = site, spec
+        self._name = f"ringside-{spec['run_id']}"[:200]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.job = {"number": job.number, "submitted_at": utc(job.submitted_at), "started_at": utc(job.started_at)}
+        self.hosts = job.hosts[: spec["nodes"]]
+
+    def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
+        """See Launcher."""
+        spec = self._spec
+        srun = [
+            "srun",
+            f"--job-name={self._name}",
+            f"--nodes={spec['nodes']}",
+            f"--nodelist={','.join(self.hosts)}",
+            f"--ntasks={spec['ranks']}",
+            f"--ntasks-per-node={min(spec['ranks'], spec['ranks_per_node'])}",
+            f"--cpus-per-task={spec['cores_per_rank']}",
+            "--distribution=block",
+            "--cpu-bind=cores",
+            "--mem=0",
+            "--mpi=none",
+            "--input=none",
+            "--kill-on-bad-exit=0",
+            f"--wait={GRACE_S:.0f}",
+        ]
+        identity = 'RINGSIDE_RANK="$SLURM_PROCID" RINGSIDE_LOCAL_RANK="$SLURM_LOCALID"'
+        # Of Slurm's own variables only the job: the others are the job's geometry and would become the step's defaults.
+        slurm = {name: os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_CONF") if name in os.environ}
+        with open(log, "ab") as out:
+            self._process = subprocess.Popen(
+                [*srun, *shell_command(self._site.setup, identity, variables, command)],
+                env={**kept_variables(), **slurm},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        return [self._process]
+
+    def explain(self, codes: Sequence[int | None], log: Path) -> str:
+        """See Launcher. What srun says of its first failing task, or that a node is gone."""
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("srun: ")]
+        for line in lines:
+            if any(sign in line for sign in _LOST):
+                raise Lost(line)
+        for line in lines:
+            if found := _TASK.fullmatch(line):
+                host, rank, what = found.groups()
+                return f"rank {rank} on {host}: {what[0].lower()}{what[1:]}"
+        return f"srun {ending(codes[0] or 0)}"
+
+    def end(self) -> None:
+        """End the step through Slurm, then srun itself."""
+        process = self._process
+        if process is None:
+            return
+        deadline = time.monotonic() + PATIENCE_S
+        while steps := self._steps():
+            subprocess.run(["scancel", "--signal=KILL", *steps], capture_output=True, check=False, timeout=30)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.2)
+            if time.monotonic() > deadline:
+                break
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def _steps(self) -> list[str]:
+        """The run's steps that Slurm still knows."""
+        try:
+            said = _ask("squeue", "--steps", f"--jobs={self.job['number']}", "--noheader", "--format=%i|%j")
+        except Lost:
+            return []
+        rows = (line.split("|", 1) for line in said.splitlines() if "|" in line)
+        return [number for number, name in rows if name == self._name]
+
+
+def _ask(*command: str) -> str:
+    """What a client of Slurm says. Lost when it fails, three times within some seconds."""
+    said = ""
+    for _ in range(3):
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+        except subprocess.TimeoutExpired:
+            said = "no answer within 30 s"
+            continue
+        if done.returncode == 0:
+            return done.stdout
+        said = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}"
+        time.sleep(2)
+    raise Lost(f"{command[0]}: {said}")
+
+
+def _seconds(text: str) -> float:
+    """Slurm's local time as seconds since the epoch."""
+    return datetime.fromisoformat(text).timestamp()
+
+
+launcher = Slurm

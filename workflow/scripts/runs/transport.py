@@ -1,0 +1,58 @@
+"""What really carried the gradients of a run, and what speaks against it: from the library's own log and the node's counters."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from plan.site import Site
+
+_NET = re.compile(r"NET/(IB|Socket)\s*:\s*Using\s*(.*)")
+_CHANNEL = re.compile(r"via NET/(IB|Socket)/")
+_DEVICE = re.compile(r"\[\d+\]([^\s:<\[]+)")
+LEAST_SHARE = 0.5
+
+
+def described(library: str, spec: Mapping[str, Any], folder: Path) -> str:
+    """`library over protocol interface`, such as `gloo over tcp eth0`; none where there is one rank.
+
+    For NCCL its own log in the attempt's `folder` tells (nccl.*.log; `NET/IB : Using [0]mlx5_0:1/IB`, NCCL 2.x).
+    """
+    if spec["ranks"] == 1:
+        return "none"
+    if library != "nccl":
+        return f"{library} over tcp {spec['interface']}"
+    said = "\n".join(log.read_text(errors="replace") for log in sorted(folder.glob("nccl.*.log")))
+    return f"nccl over {_nccl_network(said) if spec['nodes'] > 1 else 'links within the node'}"
+
+
+def objection(
+    transport: str, spec: Mapping[str, Any], site: Site, epochs: Sequence[Mapping[str, Any]], gradient_bytes: int
+) -> str | None:
+    """Why a run did not measure the site's network; None where nothing speaks against it.
+
+    `gradient_bytes` is the size of all gradients; `epochs` are rows of epochs.csv as numbers.
+    """
+    if spec["nodes"] == 1:
+        return None
+    if site.fabric == "infiniband" and " ib " not in f" {transport} ":
+        return f"the site says infiniband, but the gradients went {transport.removeprefix('nccl ')}"
+    if " tcp " not in transport or site.placement == "emulated":
+        return None
+    for row in epochs:
+        # Whatever the algorithm, the node that sends most sends at least (n - 1) / n of the gradients of each exchange.
+        least = row["exchanges"] * gradient_bytes * (spec["nodes"] - 1) / spec["nodes"]
+        if row["sent_bytes"] is not None and row["sent_bytes"] < LEAST_SHARE * least:
+            sent, expected = row["sent_bytes"] / 1e6, least / 1e6
+            return f"{sent:.1f} MB left through {site.interface} in epoch {row['epoch']:.0f}, the gradients are {expected:.1f} MB or more"
+    return None
+
+
+def _nccl_network(log: str) -> str:
+    """Protocol and interface that NCCL's log names."""
+    used = _CHANNEL.search(log)
+    for kind, devices in _NET.findall(log):
+        if used is None or used[1] == kind:
+            names = ",".join(dict.fromkeys(_DEVICE.findall(devices)))
+            return f"{'ib' if kind == 'IB' else 'tcp'} {names}".strip()
+    return "a network that its log does not name"

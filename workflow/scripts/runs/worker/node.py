@@ -1,0 +1,188 @@
+"""What a node counts by itself: processor time, throttling, bytes on the network, energy. Read at an epoch's barriers.
+
+Every reading is a total since some start that is the node's own; only differences mean something. A field is None where
+the machine does not tell, and then stays None: nothing is estimated.
+"""
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CGROUPS = Path("/sys/fs/cgroup")
+POWERCAP = Path("/sys/class/powercap")
+NETWORK = Path("/proc/net/dev")  # unlike /sys, it shows the network namespace of who reads it
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Totals of one node: seconds over all its processors, bytes, joules."""
+
+    busy_s: float
+    steal_s: float
+    throttled_s: float | None
+    sent_bytes: int | None
+    energy_j: float | None
+
+    def since(self, before: "Reading") -> dict[str, float | None]:
+        """What was added since `before`; None where one of the two does not tell."""
+        pairs = {name: (value, vars(before)[name]) for name, value in vars(self).items()}
+        return {name: None if None in (now, then) else now - then for name, (now, then) in pairs.items()}
+
+
+class Node:
+    """The counters of this node. `devices` are the numbers of the accelerators that the run uses on it."""
+
+    def __init__(self, interface: str, devices: list[int]) -> None:
+        self._interface = interface
+        self._throttling = _throttling_files()
+        self._packages = [Package(folder) for folder in _package_folders()]
+        self._devices = _nvml_devices(devices)
+
+    def read(self) -> Reading:
+        """All totals, now."""
+        return Reading(
+            busy_seconds(), stolen_seconds(), self._throttled_s(), sent_bytes(self._interface), self._energy_j()
+        )
+
+    def _throttled_s(self) -> float | None:
+        """The longest that one of the control groups above this process was held back by its quota."""
+        found = [value for file in self._throttling if (value := _throttled(file)) is not None]
+        return max(found, default=None)
+
+    def _energy_j(self) -> float | None:
+        """Processor packages (RAPL) and accelerators (NVML) together; None where a run's accelerators do not tell."""
+        parts = [package.joules() for package in self._packages]
+        if self._devices is None or None in parts:
+            return None
+        for device in self._devices:
+            parts.append(device())
+        return sum(part for part in parts if part is not None) if parts else None
+
+
+class Package:
+    """One processor package's energy counter (Linux powercap, intel-rapl), which wraps around."""
+
+    def __init__(self, folder: Path) -> None:
+        self._counter, self._range_uj = folder / "energy_uj", _number(folder / "max_energy_range_uj") or 0
+        self._last_uj, self._wrapped_uj = _number(self._counter), 0
+
+    def joules(self) -> float | None:
+        """Energy since some start; None where it may not be read. To be called more often than the counter wraps."""
+        now = _number(self._counter)
+        if now is None or self._last_uj is None:
+            return None
+        if now < self._last_uj:
+            self._wrapped_uj += self._range_uj
+        self._last_uj = now
+        return (now + self._wrapped_uj) / 1e6
+
+
+def machine() -> str:
+    """What two nodes share that are one machine (nodes of the virtual cluster): the kernel's boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def busy_seconds() -> float:
+    """Processor seconds that all processes of this machine have used, over all cores.
+
+    From the control groups' exact accounting where there is one. /proc/stat samples at the clock's ticks, and was seen
+    to count half as much again under a quota of 5 ms periods; it is the fall-back. Time in interrupts is not counted: it
+    is the network's, and mostly the run's own.
+    """
+    if (exact := _number(CGROUPS / "cpuacct" / "cpuacct.usage")) is not None:
+        return exact / 1e9
+    groups = [_fields(file).get("usage_usec") for file in CGROUPS.glob("*/cpu.stat")]
+    if used := [used for used in groups if used is not None]:
+        return sum(used) / 1e6
+    return sum(_ticks()[:3])
+
+
+def stolen_seconds() -> float:
+    """Processor seconds that a hypervisor kept, over all cores (proc(5), /proc/stat)."""
+    return _ticks()[7]
+
+
+def _ticks() -> list[float]:
+    with open("/proc/stat") as stat:
+        return [int(field) / os.sysconf("SC_CLK_TCK") for field in stat.readline().split()[1:9]]
+
+
+def sent_bytes(interface: str) -> int | None:
+    """Bytes that left through the interface since it came up (proc(5), /proc/net/dev)."""
+    for line in NETWORK.read_text().splitlines():
+        name, _, counts = line.partition(":")
+        if name.strip() == interface:
+            return int(counts.split()[8])
+    return None
+
+
+def _package_folders() -> list[Path]:
+    """The packages' own zones; what lies within one (cores, memory) or around all (psys) would be counted twice."""
+    return [
+        folder
+        for folder in sorted(POWERCAP.glob("intel-rapl:*"))
+        if folder.name.count(":") == 1 and (folder / "name").read_text().startswith("package")
+    ]
+
+
+def _throttling_files() -> list[Path]:
+    """cpu.stat of the control group of this process and of all above it."""
+    files: list[Path] = []
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = CGROUPS / (controllers if controllers else "")
+        group = root / path.lstrip("/")
+        files += [folder / "cpu.stat" for folder in (group, *group.parents) if folder.is_relative_to(root)]
+    return [file for file in files if file.is_file()]
+
+
+def _throttled(file: Path) -> float | None:
+    fields = _fields(file)
+    if not fields.get("nr_periods"):
+        return None  # no quota
+    if "throttled_usec" in fields:
+        return fields["throttled_usec"] / 1e6
+    return fields["throttled_time"] / 1e9 if "throttled_time" in fields else None
+
+
+def _fields(file: Path) -> dict[str, int]:
+    """A file of lines `name number`; empty where it cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        return {name: int(value) for name, value in (line.split() for line in file.read_text().splitlines())}
+    return {}
+
+
+def _nvml_devices(numbers: list[int]) -> list[Any] | None:
+    """A function for each accelerator that returns its total energy in joules (NVML); None where NVML does not tell."""
+    if not numbers:
+        return []
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = visible.split(",") if visible else [str(number) for number in range(max(numbers) + 1)]
+        handles = [_nvml_handle(pynvml, names[number]) for number in numbers]
+        for handle in handles:
+            pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    except Exception:
+        return None
+    return [lambda handle=handle: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3 for handle in handles]
+
+
+def _nvml_handle(pynvml: Any, name: str) -> Any:
+    return (
+        pynvml.nvmlDeviceGetHandleByIndex(int(name))
+        if name.isdecimal()
+        else pynvml.nvmlDeviceGetHandleByUUID(name.encode())
+    )
+
+
+def _number(file: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        return int(file.read_text())
+    return None
