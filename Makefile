@@ -9,10 +9,15 @@ RINGSIDE := PYTHONPATH=workflow/scripts $(BIN)/python -m
 export SNAKEMAKE_PROFILE := $(CURDIR)/profiles/local
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
+NODES := 3
+BANDWIDTH := 1gbit
+CPU := 0.6
+MEMORY := 6G
+
 export RUNS
 
 .DEFAULT_GOAL := help
-.PHONY: help figures test dry-run lint format lock repeat unlock bench-overhead
+.PHONY: help figures test dry-run lint format lock cluster-up cluster-down submit repeat unlock bench-overhead
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
@@ -42,6 +47,15 @@ format: $(STAMP)  ## rewrite code and rules in the project's style
 
 lock: $(STAMP)  ## make all locks again (requirements.txt, containers/*/requirements.*.txt)
 	@$(RINGSIDE) environments.lock $(ARGS)
+
+cluster-up: $(STAMP)  ## a virtual Slurm cluster on this machine: NODES=3 BANDWIDTH=1gbit CPU=0.6 MEMORY=6G (needs root)
+	@$(RINGSIDE) cluster.virtual up --nodes "$(NODES)" --bandwidth "$(BANDWIDTH)" --cpu "$(CPU)" --memory "$(MEMORY)" $(ARGS)
+
+cluster-down: $(STAMP)  ## end it; nothing is left behind
+	@$(RINGSIDE) cluster.virtual down
+
+submit: $(STAMP)  ## run the campaign on Slurm, an allocation for each block, in the planned order
+	@$(RINGSIDE) cluster.submit $(ARGS)
 
 repeat: $(STAMP)  ## repeat runs: make repeat RUNS=<pattern or status>; old attempts are kept
 	@$(RINGSIDE) runs.repeat --runs "$$RUNS" $(ARGS)

@@ -14,7 +14,7 @@ from common.files import load_yaml
 from plan import ownership
 from plan.campaign import load_campaign
 from plan.scheduling import build_resources
-from runs.progress import SESSION_VARIABLE, new_session
+from runs.progress import SESSION_VARIABLE, Session, current_session, new_session, quiet
 
 
 def or_say_so(action):
@@ -81,14 +81,13 @@ wildcard_constraints:
 
 # What Snakemake says around every job would bury the lines that say how far the campaign is.
 from snakemake.logging import logger
-from snakemake_interface_logger_plugins.common import LogEvent
 
-logger.addFilter(
-    lambda record: (
-        getattr(record, "event", None) not in (LogEvent.JOB_FINISHED, LogEvent.PROGRESS)
-        and not str(record.msg).startswith(("Select jobs to execute", "Execute "))
-    )
+SESSION = (
+    Session(CAMPAIGN.results, current_session(), len(CAMPAIGN.records), len(CAMPAIGN.available()))
+    if CAMPAIGN.mode == "campaign" and workflow.is_main_process
+    else None
 )
+logger.addFilter(lambda record: quiet(SESSION, record))
 
 
 onstart:
@@ -97,6 +96,7 @@ onstart:
     # Snakemake's limit of jobs per second leaves one more timer behind with every job, each firing every second: after
     # fifty runs it took a tenth of a core beside the run that was being measured.
     workflow.scheduler.job_rate_limiter = None
-    or_say_so(lambda: CAMPAIGN.check_launch(workflow.executor_plugin.name))
+    if {"run", "sweep"} & {job.rule.name for job in workflow.dag.needrun_jobs()}:
+        or_say_so(lambda: CAMPAIGN.check_launch(workflow.executor_plugin.name))
     CAMPAIGN.bind()
     print(CAMPAIGN.outlook(), flush=True)

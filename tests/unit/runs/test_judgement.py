@@ -6,55 +6,97 @@ from typing import Any
 
 import pytest
 
-from plan.site import load_site
-from runs.launch import Outcome, cores_of
+from plan.site import Site, load_site
+from runs.epochs import mean_of_timed, read_epochs
+from runs.launch import Outcome
+from runs.launchers.local import cores_of
 from runs.supervise import judge, measurement, with_last_line
 from runs.worker.meter import COLUMNS
 
-SPEC = {"levels": {"epochs": 2}}
-MEASURED: dict[str, Any] = {"foreign_cpu_share": 0.01}
+SPEC: dict[str, Any] = {"levels": {"epochs": 2}, "nodes": 2, "ranks": 2, "interface": "eth0"}
+HOSTS = ["node1", "node2"]
+MEASURED: dict[str, Any] = {"hosts": HOSTS, "transport": "gloo over tcp eth0", "foreign_cpu_share": 0.01}
 OK = Outcome("ok", None, 4.0)
 SITE = replace(load_site("local"), max_foreign_cpu_share=0.05)
+CLUSTER = replace(load_site("virtual"), max_foreign_cpu_share=0.05)
+GRADIENTS = 1_000_000
 
 
-def epochs(folder: Path, *losses: float) -> Path:
-    rows = [",".join("1" if column != "train_loss" else str(loss) for column in COLUMNS) for loss in losses]
+def epochs(folder: Path, *losses: float, sent: str = "") -> list[dict[str, Any]]:
+    """What a rank left in epochs.csv, with these training losses and bytes sent, as numbers."""
+    values = {"train_loss": "", "sent_bytes": sent, "warm_up": "false", "throttled_s": "", "energy_j": ""}
+    rows = [",".join({**values, "train_loss": str(loss)}.get(column, "1") for column in COLUMNS) for loss in losses]
     (folder / "epochs.csv").write_text("\n".join([",".join(COLUMNS), *rows]) + "\n")
-    return folder
+    return read_epochs(folder / "epochs.csv")
+
+
+def judged(
+    rows: list[dict[str, Any]], site: Site = SITE, outcome: Outcome = OK, **changes: Any
+) -> tuple[str, str | None]:
+    return judge(outcome, {**MEASURED, **changes}, rows, SPEC, site, HOSTS, GRADIENTS)
 
 
 def test_a_whole_undisturbed_run_is_ok(tmp_path: Path) -> None:
-    assert judge(OK, MEASURED, epochs(tmp_path, 2.0, 1.0), SPEC, SITE) == ("ok", None)
+    assert judged(epochs(tmp_path, 2.0, 1.0)) == ("ok", None)
+    assert judged(epochs(tmp_path, 2.0, 1.0, sent="1100000"), CLUSTER) == ("ok", None)
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_is_invalid(tmp_path: Path, loss: float) -> None:
-    assert judge(OK, MEASURED, epochs(tmp_path, 2.0, loss), SPEC, SITE)[0] == "invalid"
+    assert judged(epochs(tmp_path, 2.0, loss)) == ("invalid", "the loss is not finite in epoch 1")
 
 
 def test_a_disturbed_run_is_invalid(tmp_path: Path) -> None:
-    status, reason = judge(OK, {"foreign_cpu_share": 0.2}, epochs(tmp_path, 2.0, 1.0), SPEC, SITE)
+    status, reason = judged(epochs(tmp_path, 2.0, 1.0), foreign_cpu_share=0.2)
     assert (status, reason) == ("invalid", "disturbed: 20% of the processor time went to others (more than 5%)")
 
 
+def test_ranks_that_were_not_where_they_should_be_make_a_run_invalid(tmp_path: Path) -> None:
+    rows = epochs(tmp_path, 2.0, 1.0)
+    status, reason = judged(rows, CLUSTER, hosts=["node1"])
+    assert (status, reason) == ("invalid", "misplaced: ranks were on node1, expected node1, node2")
+    assert judged(rows, CLUSTER, hosts=["node1.cluster.example", "node2.cluster.example"])[0] == "ok", "with domains"
+    assert judged(rows, SITE, hosts=["this-machine"])[0] == "ok", "emulated nodes are one machine"
+
+
+def test_gradients_that_did_not_take_the_sites_network_make_a_run_invalid(tmp_path: Path) -> None:
+    status, reason = judged(epochs(tmp_path, 2.0, 1.0, sent="9000"), CLUSTER)
+    assert status == "invalid" and (reason or "").startswith("network: 0.0 MB left through eth0 in epoch 1")
+
+
 def test_a_run_that_ends_early_has_failed(tmp_path: Path) -> None:
-    assert judge(OK, MEASURED, epochs(tmp_path, 2.0), SPEC, SITE) == ("failed", "ended after 1 of 2 epochs")
-    assert judge(OK, None, epochs(tmp_path, 2.0, 1.0), SPEC, SITE)[0] == "failed"
+    assert judged(epochs(tmp_path, 2.0)) == ("failed", "ended after 1 of 2 epochs")
+    assert judge(OK, None, epochs(tmp_path, 2.0, 1.0), SPEC, SITE, HOSTS, GRADIENTS)[0] == "failed"
+
+
+def test_an_outcome_that_is_not_ok_stands_with_its_reason(tmp_path: Path) -> None:
+    outcome = Outcome("timeout", "not finished after the time limit of 4 s", 4.0)
+    assert judged(epochs(tmp_path, 2.0, 1.0), outcome=outcome) == ("timeout", outcome.reason)
 
 
 def test_the_reason_quotes_the_line_of_the_log_that_names_an_error(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("starting\nRuntimeError: out of memory\nshutting down\n\n")
-    outcome = Outcome("failed", "rank 1 ended with status 1", 4.0)
-    assert judge(outcome, None, tmp_path, SPEC, SITE) == (
-        "failed",
-        "rank 1 ended with status 1: RuntimeError: out of memory",
-    )
+    said = with_last_line("rank 1 ended with status 1", log)
+    assert said == "rank 1 ended with status 1: RuntimeError: out of memory"
+    log.write_text("RuntimeError: no luck\nsrun: error: node2: task 1: Exited with exit code 1\n")
+    assert with_last_line("rank 1 on node2", log) == "rank 1 on node2: RuntimeError: no luck", "srun does not say why"
     assert with_last_line("killed", tmp_path / "nothing") == "killed"
 
 
 def test_no_result_is_no_measurement(tmp_path: Path) -> None:
-    assert measurement(tmp_path, 0.0) is None
+    assert measurement(tmp_path, 0.0, SPEC, []) is None
+
+
+def test_epochs_are_read_as_numbers_and_a_table_that_is_cut_off_is_not(tmp_path: Path) -> None:
+    rows = epochs(tmp_path, 2.0, 1.0, sent="5")
+    assert rows[0]["train_loss"] == 2.0 and rows[0]["sent_bytes"] == 5 and rows[0]["energy_j"] is None
+    assert mean_of_timed(rows, "train_loss") == 1.5 and mean_of_timed(rows, "energy_j") is None
+    assert mean_of_timed([{**rows[0], "warm_up": True}, rows[1]], "train_loss") == 1.0, "warm-up does not count"
+    table = tmp_path / "epochs.csv"
+    table.write_text(table.read_text()[:-20])
+    with pytest.raises(ValueError, match="cut off"):
+        read_epochs(table)
 
 
 def test_ranks_have_disjoint_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,29 +8,31 @@ import pytest
 from runs.progress import Session
 
 
-def published(results: Path, *done: str) -> dict[str, Path]:
-    runs = {name: results / name / "record.json" for name in ("a", "b", "c", "d")}
-    for name in done:
-        runs[name].parent.mkdir()
-        runs[name].touch()
-    return runs
-
-
 def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr("time.time", lambda: now[0])
-    runs = published(tmp_path, "a")
-    Session(tmp_path, "s", runs)
-    session = Session(tmp_path, "s", runs)
+    session = Session(tmp_path, "s", planned=4, done=1)
     now[0] += 100
     session.add("b", "ok")
     assert session.line("b", "ok", "0.2 s/epoch").split("|")[1:] == [" 2 left, about 3 min ", " 0 not ok"]
     now[0] += 20
-    again = Session(tmp_path, "s", runs)  # another process, the same session
-    again.add("c", "failed")
-    line = again.line("c", "failed", "rank 0 ended")
+    session.add("c", "failed")
+    line = session.line("c", "failed", "rank 0 ended")
     assert line.startswith("[3/4] failed") and line.endswith("rank 0 ended | 1 left, about 60 s | 1 not ok")
-    again.add("d", "ok")
-    assert "all runs done" in again.line("d", "ok", "x")
+    session.add("d", "ok")
+    assert "all runs done" in session.line("d", "ok", "x")
     ended = json.loads((tmp_path / "sessions" / "s.json").read_text())["ended"]
     assert [entry["run_id"] for entry in ended] == ["b", "c", "d"]
+
+
+def test_a_line_is_printed_when_snakemake_finishes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    session = Session(tmp_path, "s", planned=2, done=0)
+    folder = tmp_path / "runs" / "a" / "0123456789ab"
+    folder.mkdir(parents=True)
+    (folder / "record.json").write_text(json.dumps({"status": "timeout", "reason": "too slow", "attempt": 1}))
+    session.watch("job_info", 7, "run", {"run_id": "a", "key": "0123456789ab"})
+    session.watch("job_info", 8, "table", {"table": "cells"})
+    session.watch("job_finished", 8, None, None)
+    assert capsys.readouterr().out == "", "only runs have a line"
+    session.watch("job_finished", 7, None, None)
+    assert capsys.readouterr().out.startswith("[1/2] timeout a") and session.line("a", "timeout", "x")

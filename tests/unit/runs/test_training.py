@@ -5,7 +5,7 @@ import functools
 import json
 import os
 import subprocess
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 from datasets.prepare import prepare
-from plan.design import Run, design
+from plan.design import design
 from plan.identity import spec
 from plan.site import load_site
 from plan.study import load_framework, load_model, load_study
 from runs import launch
+from runs.supervise import job
 
+SITE = replace(load_site("local"), cores=2, time_limit_s=120.0)
 FRAMEWORKS = (
     "pytorch-single",
     "pytorch-ddp",
@@ -45,32 +47,21 @@ class Trainings:
         folder = self.folder / f"{framework}.b{batch_size}.s{sync_every}.n{nodes}.{loop}"
         folder.mkdir()
         described = load_framework(framework)
-        job = launch.job(
-            run_spec(framework, batch_size, sync_every, nodes, loop),
-            described,
-            load_model("small-cnn"),
-            self.folder / "digits",
+        spec, model = run_spec(framework, batch_size, sync_every, nodes, loop), load_model("small-cnn")
+        ranks = launch.launcher(SITE, spec)
+        (folder / "spec.json").write_text(
+            json.dumps(job(spec, described, model, self.folder / "digits", ranks.hosts))
         )
-        (folder / "spec.json").write_text(json.dumps(job))
         environment = self.environments(described.environment)
-        ranks = []
-        with open(folder / "log.txt", "w") as log:
-            for rank in range(job["spec"]["ranks"]):
-                command = [
-                    environment["python"]["executable"],
-                    str(Path(__file__).with_name("trained.py")),
-                    str(folder),
-                ]
-                variables = {**launch.variables(rank, job["spec"]), **environment["variables"]}
-                ranks.append(subprocess.Popen(command, env=variables, stdout=log, stderr=log))
-            codes = [rank.wait(timeout=120) for rank in ranks]
-        assert not any(codes), (folder / "log.txt").read_text()[-3000:]
+        trained = {**environment["variables"], "PYTHONPATH": f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).parent}"}
+        outcome = launch.run(ranks, {**environment, "variables": trained}, folder, spec, SITE, program="trained")
+        assert outcome.status == "ok", f"{outcome.reason}: {(folder / 'log.txt').read_text()[-3000:]}"
         with np.load(folder / "after.npz") as saved:
             return [saved[name] for name in saved.files]
 
 
 def run_spec(framework: str, batch_size: int, sync_every: int, nodes: int, loop: str) -> dict[str, Any]:
-    study, site = load_study("quickstart"), replace(load_site("local"), cores=2)
+    study = load_study("quickstart")
     levels = {
         "framework": framework, "batch_size": batch_size, "sync_every": sync_every, "nodes": nodes, "training_loop": loop, "epochs": 1, "warmup_epochs": 0,
     }  # fmt: skip
@@ -81,9 +72,8 @@ def run_spec(framework: str, batch_size: int, sync_every: int, nodes: int, loop:
         replicates=1,
         step_times=True,
     )
-    (run,) = design(one_cell, site)
-    assert isinstance(run, Run) and asdict(run)
-    return spec(one_cell, site, run)
+    (run,) = design(one_cell, SITE)
+    return spec(one_cell, SITE, run)
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,9 @@ def circumstances(runs: pd.DataFrame) -> str:
     said = []
     placements = sorted(set(ok["placement"].dropna()))
     if placements:
-        said.append("Placement: " + "; ".join(f"{name} ({_PLACEMENTS[name]})" for name in placements) + ".")
+        said.append(
+            "Placement: " + "; ".join(f"{name} ({_PLACEMENTS[name]})" for name in placements) + _nodes(ok) + "."
+        )
     scopes = sorted(set(runs["batch_scope"].dropna()))
     if scopes:
         said.append("Batch scope: " + "; ".join(_BATCH_SCOPES[scope] for scope in scopes) + ".")
@@ -63,6 +65,16 @@ def circumstances(runs: pd.DataFrame) -> str:
             + f" of the processor time, up to {most}."
         )
     return " ".join(said)
+
+
+def _nodes(runs: pd.DataFrame) -> str:
+    """What a node has, where the site says it: `, each with 0.6 core, links of 125 MB/s`."""
+    shares, rates = sorted(set(runs["cpu_share"].dropna())), sorted(set(runs["bandwidth_bytes_s"].dropna()))
+    said = [
+        *([f"each with {' or '.join(f'{share:g}' for share in shares)} core"] if shares else []),
+        *([f"links of {' or '.join(f'{rate / 1e6:g}' for rate in rates)} MB/s in each direction"] if rates else []),
+    ]
+    return "".join(f", {part}" for part in said)
 
 
 def shortfall(runs: pd.DataFrame) -> str:

@@ -22,6 +22,7 @@ def slurm_conf(settings: Settings, state: Path) -> str:
         accounting += [
             "AccountingStorageHost=localhost",
             f"AccountingStoragePass={state}/munge.socket",
+            "AccountingStorageEnforce=associations",  # an unknown account is refused, as on real clusters
             "JobAcctGatherType=jobacct_gather/linux",
         ]
     memory_mb = (settings.memory_bytes or _machine_memory()) >> 20

@@ -82,7 +82,7 @@ def down(keep_logs: bool = False) -> bool:
         _end(program, pid)
     for namespace in _namespaces():
         _run("ip", "netns", "delete", namespace)
-    if Path("/sys/class/net", BRIDGE).exists():
+    if _quiet("ip", "link", "show", BRIDGE):
         _run("ip", "link", "delete", BRIDGE)
     for name in names:
         Limits(name).remove()
@@ -132,7 +132,7 @@ def _start(settings: Settings) -> None:
     _run("ip", "link", "set", BRIDGE, "up")
     if settings.accounting:
         _accounting()
-    _daemon("slurmctld", ["slurmctld", "-D", "-c"])
+    start_slurmctld()
     for number, name in enumerate(settings.names, start=1):
         _link(number, name, settings.bandwidth_bytes_s)
         groups = Limits(name)
@@ -143,9 +143,19 @@ def _start(settings: Settings) -> None:
     write_json(STATE / "cluster.json", {**state, "ready": True})
 
 
+def start_slurmctld() -> None:
+    """Start the controller, with the state that an earlier one left."""
+    _daemon("slurmctld", ["slurmctld", "-D"])
+
+
+def pid_of(program: str) -> int:
+    """The process of a part of the running cluster: munged, slurmctld, slurmd-<node>."""
+    return _pids()[program]
+
+
 def start_slurmd(name: str) -> None:
     """Start the node's slurmd, in its namespaces and control groups."""
-    enter = ["nsenter", f"--net=/run/netns/{NAMESPACE}{name}", "unshare", "--uts", "--mount"]
+    enter = ["nsenter", f"--net=/run/netns/{NAMESPACE}{name}", "unshare", "--uts", "--mount", "--propagation", "slave"]
     groups = [str(folder) for folder in Limits(name).folders]
     _daemon(f"slurmd-{name}", [*enter, "sh", "-c", _NODE, "sh", name, str(STATE), *groups])
 

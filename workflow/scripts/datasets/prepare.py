@@ -21,13 +21,25 @@ from plan.study import datasets
 SPLIT_SEED = 0
 
 
-def digits() -> tuple[np.ndarray, np.ndarray]:
+def synthetic(entry: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """As many images as the entry says, uint8 [N, H, W, C], each its class's pattern under noise, and labels, int64 [N]."""
+    generator = np.random.default_rng(SPLIT_SEED)
+    labels = generator.integers(len(entry["classes"]), size=entry["train_samples"] + entry["validation_samples"])
+    patterns = generator.integers(256, size=(len(entry["classes"]), *entry["shape"]))
+    noise = generator.integers(256, size=(len(labels), *entry["shape"]))
+    return ((patterns[labels] + 3 * noise) // 4).astype(np.uint8), labels
+
+
+def digits(entry: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """The 1,797 bundled images, uint8 [N, 8, 8, 1] with values 0 to 16, and their labels, int64 [N], in a fixed random order."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
     order = np.random.default_rng(SPLIT_SEED).permutation(len(bunch.target))
     return bunch.images[order].astype(np.uint8)[..., None], bunch.target[order].astype(np.int64)
+
+
+SOURCES = {"scikit-learn": digits, "synthetic": synthetic}
 
 
 def split(images: np.ndarray, labels: np.ndarray, entry: dict[str, Any]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -47,7 +59,7 @@ def prepare(dataset: str, folder: Path) -> None:
 
 def _prepare(dataset: str, folder: Path) -> None:
     entry = datasets()[dataset]
-    images, labels = digits()
+    images, labels = SOURCES[entry["source"]](entry)
     parts = split(images, labels, entry)
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)

@@ -115,16 +115,14 @@ class Campaign:
             write_json(file, {**place(self.site), "study": self.study.name, "bound_at": now})
 
     def check_launch(self, executor: str) -> None:
-        """InputError when runs would be started in a way that the site does not know."""
+        """InputError when runs would be started, by Snakemake's `executor`, in a way that the site does not know."""
         launcher, site = self.site.launcher, shown(self.site.file)
-        if self.mode != "campaign" or executor == "dryrun":
-            return
         if launcher == "local" and executor != "local":
             raise InputError(
                 f"{site}: launcher: local runs on this machine; for {executor} name another site with --config site="
             )
         job = {"slurm": "SLURM_JOB_ID", "oar": "OAR_JOB_ID"}.get(launcher)
-        if job and executor == "local" and job not in os.environ and len(self.available()) < len(self.records):
+        if job and executor == "local" and job not in os.environ:
             ways = {"slurm": "snakemake --profile slurm, or make submit", "oar": "snakemake --profile oar"}[launcher]
             raise InputError(
                 f"{site}: launcher: {launcher} needs a job of the cluster's; use {ways}; for figures of what is there add "

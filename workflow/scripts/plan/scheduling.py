@@ -6,10 +6,12 @@ from typing import Any
 
 from plan.design import Geometry
 from plan.identity import cores_per_rank
-from plan.site import Site
+from plan.site import Site, host_names
 
 BUILD_MINUTES = 120
 JOB_MARGIN_S = 180  # of a job's limit over its run's: Snakemake's start, the record, a slow file system
+
+_QOS = "--qos="
 
 
 def concurrent_share(site: Site) -> int:
@@ -26,7 +28,7 @@ def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
     minutes = math.ceil((site.time_limit_s + JOB_MARGIN_S) / 60)
     if site.launcher == "oar":
         return {"oar": oarsub_options(site, nodes, 60 * minutes), "runtime": minutes}
-    options = [f"--ntasks-per-node={per_node}", "--exclusive", *slurm_options(site)]
+    options = [f"--ntasks-per-node={per_node}", "--exclusive", *slurm_options(site, nodes)]
     return {
         **job_resources(site),
         # Without `mpi`, the executor would wrap this program, and every srun of its own, in an srun.
@@ -47,28 +49,37 @@ def build_resources(site: Site) -> dict[str, Any]:
         return {"oar": oarsub_options(site, 1, 60 * BUILD_MINUTES), "runtime": BUILD_MINUTES}
     return {
         **job_resources(site),
+        "nodes": 1,
         "cpus_per_task": site.cores,
         "runtime": BUILD_MINUTES,
-        "slurm_extra": shlex.join(slurm_options(site)),
+        "slurm_extra": shlex.join(slurm_options(site, 1)),
     }
 
 
 def job_resources(site: Site) -> dict[str, Any]:
     """What every job of the site asks for, builds included."""
     wanted = site.scheduler
-    named = {"slurm_partition": wanted.partition, "slurm_account": wanted.account, "constraint": wanted.constraint}
+    named = {
+        "slurm_partition": wanted.partition,
+        "slurm_account": wanted.account,
+        "constraint": wanted.constraint,
+        "qos": _qos(site),
+    }
     # 0: no --mem at all, instead of what Snakemake would guess from the size of the inputs.
     return {**{name: value for name, value in named.items() if value}, "mem_mb": wanted.memory_mb or 0}
 
 
-def slurm_options(site: Site) -> list[str]:
-    """Options of sbatch that have no resource of their own."""
+def slurm_options(site: Site, nodes: int) -> list[str]:
+    """Options of sbatch, for a job on so many nodes, that have no resource of their own.
+
+    Slurm gives a job all nodes of its list, or refuses a longer list than it has nodes: it gets the first ones.
+    """
     wanted = site.scheduler
     return [
-        *([f"--nodelist={wanted.nodelist}"] if wanted.nodelist else []),
+        *([f"--nodelist={','.join(host_names(wanted.nodelist)[:nodes])}"] if wanted.nodelist else []),
         *([f"--exclude={wanted.exclude}"] if wanted.exclude else []),
         *([f"--gpus-per-node={site.devices_per_node}"] if site.devices_per_node else []),
-        *wanted.options,
+        *(option for option in wanted.options if not option.startswith(_QOS)),
     ]
 
 
@@ -82,6 +93,7 @@ def allocation_options(site: Site, nodes: int) -> list[str]:
         "partition": wanted.partition,
         "account": wanted.account,
         "constraint": wanted.constraint,
+        "qos": _qos(site),
         "mem": wanted.memory_mb,
     }
     return [
@@ -93,7 +105,7 @@ def allocation_options(site: Site, nodes: int) -> list[str]:
         "--exclusive",
         "--no-requeue",
         *(f"--{name}={value}" for name, value in named.items() if value),
-        *slurm_options(site),
+        *slurm_options(site, nodes),
     ]
 
 
@@ -116,5 +128,10 @@ def oarsub_options(site: Site, nodes: int, limit_s: int) -> str:
     return shlex.join(options)
 
 
+def _qos(site: Site) -> str | None:
+    """The quality of service among the site's options: Snakemake's executor takes it as a resource only."""
+    return next((option.removeprefix(_QOS) for option in site.scheduler.options if option.startswith(_QOS)), None)
+
+
 def _quoted(names: str) -> str:
-    return ", ".join(f"'{name}'" for name in names.split(","))
+    return ", ".join(f"'{name}'" for name in host_names(names))

@@ -2,10 +2,11 @@
 
 import contextlib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
@@ -13,6 +14,26 @@ from common.schemas import check, schema
 from environments.description import python_abi
 from plan.study import existing, framework_names
 
+# Options of sbatch that other keys say: the executor refuses them when a job is submitted.
+SAID_ELSEWHERE = {
+    "--partition": "scheduler.partition",
+    "--account": "scheduler.account",
+    "--constraint": "scheduler.constraint",
+    "--nodelist": "scheduler.nodelist",
+    "--exclude": "scheduler.exclude",
+    "--mem": "scheduler.memory_mb",
+    "--mem-per-cpu": "scheduler.memory_mb",
+    "--gres": "devices_per_node",
+    "--gpus": "devices_per_node",
+    "--gpus-per-node": "devices_per_node",
+    "--ntasks-per-gpu": "devices_per_node",
+    "--cpus-per-gpu": "devices_per_node",
+    "--cpus-per-task": "cores",
+    "--ntasks": "ranks_per_node",
+    "--ntasks-per-node": "ranks_per_node",
+    "--nodes": "nodes",
+    "--time": "time_limit_s",
+} | dict.fromkeys(("--job-name", "--output", "--error", "--comment", "--export", "--parsable"), "the workflow itself")
 PLACEMENTS = {"local": ("emulated",), "slurm": ("virtual", "distinct-nodes"), "oar": ("distinct-nodes",)}
 
 
@@ -99,7 +120,7 @@ def _with_defaults(raw: Mapping[str, Any], properties: Mapping[str, Any]) -> dic
 def _check_together(values: Mapping[str, Any], file: Path) -> None:
     """What no single key shows."""
 
-    def refuse(key: str, why: str) -> None:
+    def refuse(key: str, why: str) -> NoReturn:
         raise InputError(f"{shown(file)}: {key}: {why}")
 
     launcher, placement = values["launcher"], values["placement"]
@@ -120,6 +141,43 @@ def _check_together(values: Mapping[str, Any], file: Path) -> None:
         refuse(
             "devices_per_node", f"{values['devices_per_node']} is less than ranks_per_node; every rank takes one device"
         )
+    scheduler = values["scheduler"] or {}
+    for i, option in enumerate(scheduler.get("options", [])):
+        name = option.split("=")[0]
+        if not name.startswith("--") or " " in name:
+            refuse(f"scheduler.options.{i}", f"'{option}' is not of the form --name=value")
+        if launcher == "slurm" and name in SAID_ELSEWHERE:
+            refuse(f"scheduler.options.{i}", f"{name} is said by {SAID_ELSEWHERE[name]}; take it out")
+    for key in ("nodelist", "exclude"):
+        try:
+            names = host_names(scheduler.get(key, ""))
+        except ValueError as error:
+            refuse(f"scheduler.{key}", f"'{scheduler[key]}' does not look right: {error}")
+        if key == "nodelist" and names and len(names) < values["nodes"]:
+            refuse(f"scheduler.{key}", f"names {len(names)} nodes, nodes is {values['nodes']}; name as many or more")
+
+
+def host_names(hosts: str) -> list[str]:
+    """The names in a list of hosts as Slurm writes them: node[01-03,7],login is node01, node02, node03, node7, login."""
+    names: list[str] = []
+    for entry in re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", hosts):
+        found = re.fullmatch(r"([^\[\]]+)(?:\[([\d,-]+)\]([^\[\]]*))?", entry)
+        if not found:
+            raise ValueError("expected names such as node1,node2 or node[1-4]")
+        before, numbers, after = found.groups()
+        names += [f"{before}{number}{after}" for number in _numbers(numbers)] if numbers else [before]
+    return names
+
+
+def _numbers(ranges: str) -> list[str]:
+    """1-3,07 is 1, 2, 3, 07."""
+    numbers: list[str] = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
+            raise ValueError(f"'{part}' is no range of numbers")
+        numbers += [f"{number:0{len(first)}d}" for number in range(int(first), int(last or first) + 1)]
+    return numbers
 
 
 def _cache(written: str, file: Path) -> Path:

@@ -61,6 +61,8 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
             name: geometry[name]
             for name in ("ranks", "replicas", "local_batch", "effective_batch", "samples_per_epoch")
         },
+        "cpu_share": campaign.site.cpu_share,
+        "bandwidth_bytes_s": campaign.site.bandwidth_bytes_s,
         "base": load_framework(run.levels["framework"]).base,
         "key": run_key(campaign.study, campaign.site, run),
         **digests(campaign.site, run),

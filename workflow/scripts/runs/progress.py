@@ -1,13 +1,19 @@
-"""Progress that a person can follow: one line as each run ends, with what is done, what is left, and until when."""
+"""Progress that a person can follow: one line as each run ends, with what is done, what is left, and until when.
+
+The lines are printed by the Snakemake that a person started, from the records, wherever the runs ran.
+"""
 
 import json
+import logging
 import os
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from common.files import write_json
+from runs.epochs import mean_of_timed, read_epochs
 
 SESSION_VARIABLE = "RINGSIDE_SESSION"
 
@@ -23,18 +29,25 @@ def current_session() -> str:
 
 
 class Session:
-    """What one session has done, kept in results/<study>/sessions/<session>.json."""
+    """What one invocation has done, kept in results/<study>/sessions/<session>.json."""
 
-    def __init__(self, results: Path, name: str, published: dict[str, Path]) -> None:
-        """`published` maps every run of the design to its record.json, whether or not it exists yet."""
-        self.name = name
+    def __init__(self, results: Path, name: str, planned: int, done: int) -> None:
+        """`planned` runs in all, `done` of them before this session."""
         self._file = results / "sessions" / f"{name}.json"
-        self._published = published
-        if self._file.exists():
-            self._state: dict[str, Any] = json.loads(self._file.read_text())
-        else:
-            done = sum(path.exists() for path in published.values())
-            self._state = {"started": time.time(), "planned": len(published), "done_before": done, "ended": []}
+        self._state: dict[str, Any] = {"started": time.time(), "planned": planned, "done_before": done, "ended": []}
+        self._running: dict[int, dict[str, str]] = {}
+        self._results = results
+
+    def watch(self, event: str, job: int, rule: str | None, wildcards: Mapping[str, str] | None) -> None:
+        """Snakemake started (JOB_INFO) or finished (JOB_FINISHED) a job; for a run that has ended a line is printed."""
+        if event == "job_info" and rule == "run":
+            self._running[job] = dict(wildcards or {})
+        elif event == "job_finished" and job in self._running:
+            run = self._running.pop(job)
+            folder = self._results / "runs" / run["run_id"] / run["key"]
+            record = json.loads((folder / "record.json").read_text())
+            self.add(run["run_id"], record["status"])
+            print(self.line(run["run_id"], record["status"], _said(record, folder)), flush=True)
 
     def add(self, run_id: str, status: str) -> None:
         """A run has ended."""
@@ -52,6 +65,34 @@ class Session:
         width = len(str(planned))
         tail = f"{left} left, about {_duration(left * each_s)}" if left else "all runs done"
         return f"[{done:{width}d}/{planned}] {status:8s}{run_id:58s} {what} | {tail} | {failed} not ok"
+
+
+def quiet(session: Session | None, record: logging.LogRecord) -> bool:
+    """A filter for Snakemake's log: tells `session` what happens, and keeps what is worth a person's while."""
+    event = getattr(record, "event", None)
+    name = event.name.lower() if event else None
+    if session and name in ("job_info", "job_finished"):
+        job = getattr(record, "jobid", None) or getattr(record, "job_id", None)
+        session.watch(name, job or 0, getattr(record, "rule_name", None), getattr(record, "wildcards", None))
+    return name not in ("job_finished", "progress") and not str(record.msg).startswith(_NOISE)
+
+
+_NOISE = (
+    "Select jobs to execute",
+    "Execute ",
+    # Slurm's executor, before every job of a site that needs neither:
+    "No job memory information",
+    "No SLURM account given",
+    "No account was given",
+    "Unable to guess SLURM account",
+)
+
+
+def _said(record: Mapping[str, Any], folder: Path) -> str:
+    if record["reason"]:
+        return str(record["reason"])
+    epoch_s = mean_of_timed(read_epochs(folder / f"attempt-{record['attempt']}" / "epochs.csv"), "epoch_time_s")
+    return f"{epoch_s:.3f} s/epoch, run {record['wall_s']:.1f} s"
 
 
 def _duration(seconds: float) -> str:

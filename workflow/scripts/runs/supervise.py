@@ -26,7 +26,7 @@ from plan.site import Site, load_site
 from plan.study import Framework, Study, load_framework, load_study
 from runs import attempts, launch, transport
 from runs.epochs import mean_of_timed, read_epochs
-from runs.progress import Session, current_session
+from runs.progress import current_session
 
 
 def supervise(study: Study, site: Site, run: Run, key: str, results: Path, session: str) -> dict[str, Any]:
@@ -236,22 +236,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--results", required=True, type=Path, help="results/<study>")
     options = parser.parse_args(argv)
     study, site = load_study(options.study), load_site(options.site)
-    runs = design(study, site)
-    run = find(runs, options.run_id, study)
+    run = find(design(study, site), options.run_id, study)
     if run_key(study, site, run) != options.key:
         raise InputError(
             f"{run.run_id}: files have changed since it was planned (key {options.key}); start Snakemake again"
         )
-    published = {
-        other.run_id: options.results / "runs" / other.run_id / run_key(study, site, other) / "record.json"
-        for other in runs
-        if site.has(other.levels["framework"])
-    }
-    session = Session(options.results, current_session(), published)
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, _stop)
     try:
-        record = supervise(study, site, run, options.key, options.results, session.name)
+        supervise(study, site, run, options.key, options.results, current_session())
     except launch.Stopped as stopped:
         print(f"{run.run_id}: stopped by {stopped}; it starts anew next time", file=sys.stderr)
         sys.exit(130)
@@ -264,13 +257,6 @@ def main(argv: list[str] | None = None) -> None:
             file=sys.stderr,
         )
         sys.exit(os.EX_TEMPFAIL)
-    session.add(run.run_id, record["status"])
-    epochs = published[run.run_id].with_name(f"attempt-{record['attempt']}") / "epochs.csv"
-    what = (
-        record["reason"]
-        or f"{mean_of_timed(read_epochs(epochs), 'epoch_time_s'):.3f} s/epoch, run {record['wall_s']:.1f} s"
-    )
-    print(session.line(run.run_id, record["status"], what), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,16 +7,19 @@ from typing import Any
 
 from plan.site import Site
 
-_NET = re.compile(r"NET/(IB|Socket)\s*:\s*Using\s*(.*)")
-_CHANNEL = re.compile(r"via NET/(IB|Socket)/")
-_DEVICE = re.compile(r"\[\d+\]([^\s:<\[]+)")
+# NCCL names a network by its plugin: IB, IBext_v8 (Mellanox's), Socket, or another vendor's such as AWS Libfabric.
+_DEVICES = re.compile(r"NET/(IB|Socket)\s*:\s*Using\s*(\[.*)")
+_CHANNEL = re.compile(r"via NET/([^/\n]+)/\d")
+_CHOSEN = re.compile(r"Using network (\S.*)")
+_DEVICE = re.compile(r"\[\d+\]([^\s:<\[]+)(?::\d+/(\w+))?")
 LEAST_SHARE = 0.5
 
 
 def described(library: str, spec: Mapping[str, Any], folder: Path) -> str:
     """`library over protocol interface`, such as `gloo over tcp eth0`; none where there is one rank.
 
-    For NCCL its own log in the attempt's `folder` tells (nccl.*.log; `NET/IB : Using [0]mlx5_0:1/IB`, NCCL 2.x).
+    For NCCL its own log in the attempt's `folder` tells (nccl.*.log; `NET/IB : Using [0]mlx5_0:1/IB`, NCCL 2.x): ib is
+    InfiniBand, roce the same protocol on Ethernet.
     """
     if spec["ranks"] == 1:
         return "none"
@@ -35,9 +38,10 @@ def objection(
     """
     if spec["nodes"] == 1:
         return None
-    if site.fabric == "infiniband" and " ib " not in f" {transport} ":
-        return f"the site says infiniband, but the gradients went {transport.removeprefix('nccl ')}"
-    if " tcp " not in transport or site.placement == "emulated":
+    words = f" {transport} "
+    if site.fabric == "infiniband" and (" ib " not in words or " tcp " in words):
+        return f"the site says infiniband, but the gradients went over {transport.partition(' over ')[2]}"
+    if " tcp " not in words or site.placement == "emulated":
         return None
     for row in epochs:
         # Whatever the algorithm, the node that sends most sends at least (n - 1) / n of the gradients of each exchange.
@@ -49,10 +53,14 @@ def objection(
 
 
 def _nccl_network(log: str) -> str:
-    """Protocol and interface that NCCL's log names."""
-    used = _CHANNEL.search(log)
-    for kind, devices in _NET.findall(log):
-        if used is None or used[1] == kind:
-            names = ",".join(dict.fromkeys(_DEVICE.findall(devices)))
-            return f"{'ib' if kind == 'IB' else 'tcp'} {names}".strip()
-    return "a network that its log does not name"
+    """Protocol and interface that NCCL's log names; what its channels went through counts more than what it had found."""
+    used = sorted(set(_CHANNEL.findall(log)) or set(_CHOSEN.findall(log)))
+    return " and ".join(dict.fromkeys(_network(name, log) for name in used)) or "a network that its log does not name"
+
+
+def _network(plugin: str, log: str) -> str:
+    kind = "IB" if plugin.startswith("IB") else plugin
+    devices = [device for named, text in _DEVICES.findall(log) if named == kind for device in _DEVICE.findall(text)]
+    links = {link for _, link in devices}
+    protocol = {"Socket": "tcp", "IB": "roce" if links == {"RoCE"} else "ib"}.get(kind, kind)
+    return " ".join([protocol, ",".join(dict.fromkeys(name for name, _ in devices))]).strip()

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -12,7 +13,10 @@ from typing import Any
 from common.errors import InputError
 from common.files import shown
 from plan.site import Site
-from runs.launch import ending, kept_variables, shell_command
+from runs.launch import Lost, ending, kept_variables, shell_command
+
+SSH_FAILED = 255  # of ssh, and so of oarsh: its own failure, and also a remote end by a signal
+_LOST = re.compile(r"(ssh: |kex_exchange|client_loop: |Connection (to|closed|reset)|Timeout, server ).*", re.MULTILINE)
 
 
 class Oar:
@@ -44,7 +48,7 @@ class Oar:
                 self._processes.append(
                     subprocess.Popen(
                         ["oarsh", self.hosts[node], shlex.join(remote)],
-                        env={**kept_variables(), **_oar_variables()},
+                        env=_environment(),
                         stdin=subprocess.DEVNULL,
                         stdout=out,
                         stderr=out,
@@ -54,24 +58,35 @@ class Oar:
         return self._processes
 
     def explain(self, codes: Sequence[int | None], log: Path) -> str:
-        """See Launcher."""
+        """See Launcher. Where a connection failed, ssh says so in the log."""
         rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
-        return f"rank {rank} on {self.hosts[rank // self._spec['ranks_per_node']]} {ending(code)}"
+        where = f"rank {rank} on {self.hosts[rank // self._spec['ranks_per_node']]}"
+        if code == SSH_FAILED:
+            if said := _LOST.search(log.read_text(errors="replace")):
+                raise Lost(f"{where}: {said[0]}")
+            return f"{where} was killed, or ended with status {code}"
+        return f"{where} {ending(code)}"
 
     def end(self) -> None:
         """End the oarsh here, and what it started there: a rank's command line names its attempt, and is no other's."""
-        pattern = shlex.join(["pkill", "-KILL", "-f", " ".join(self._command[1:])])
-        for host in self.hosts if any(process.poll() is None for process in self._processes) else []:
+        kill = shlex.join(["pkill", "-KILL", "-f", "--", _pattern_of(" ".join(self._command[1:]))])
+        for host in self.hosts if any(process.poll() != 0 for process in self._processes) else []:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                subprocess.run(["oarsh", host, pattern], capture_output=True, check=False, timeout=30)
+                subprocess.run(["oarsh", host, kill], env=_environment(), capture_output=True, check=False, timeout=30)
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
-def _oar_variables() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith("OAR")}
+def _environment() -> dict[str, str]:
+    """What oarsh needs: the job that it belongs to."""
+    return {**kept_variables(), **{name: value for name, value in os.environ.items() if name.startswith("OAR")}}
+
+
+def _pattern_of(command: str) -> str:
+    """A pattern (POSIX, extended) of this command that does not match a command line which holds the pattern itself."""
+    return f"[{command[0]}]{re.escape(command[1:])}"
 
 
 launcher = Oar

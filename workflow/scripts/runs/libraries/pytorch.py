@@ -1,5 +1,6 @@
 """Training with PyTorch: the model, the data, the step. Adapters add how gradients travel."""
 
+import abc
 import contextlib
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ from torch import nn
 from runs.worker.context import Context
 from runs.worker.meter import Meter, Seen
 from runs.worker.model import Layer
+from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 
@@ -65,20 +67,34 @@ def to_canonical(tensors: list[torch.Tensor], layers: list[Layer]) -> list[np.nd
     return made
 
 
+def configured(context: Context) -> torch.device:
+    """The rank's device, after PyTorch has been given the rank's threads."""
+    torch.set_num_threads(context.spec["cores_per_rank"])
+    torch.set_num_interop_threads(1)
+    return torch.device("cuda", context.local_rank) if context.spec["device"] == "cuda" else torch.device("cpu")
+
+
+def device_name(device: torch.device) -> str:
+    """The device as it goes into a record."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device is idle."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 class PyTorchTrainer(Trainer):
     """The training loop of every PyTorch framework. Undistributed as it stands; adapters override the two hooks."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         spec = context.spec
-        torch.set_num_threads(spec["cores_per_rank"])
-        torch.set_num_interop_threads(1)
+        self.torch_device = configured(context)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = context.levels["precision"] == "tf32"
         torch.manual_seed(spec["seed"])
-        self.torch_device = (
-            torch.device("cuda", context.local_rank) if spec["device"] == "cuda" else torch.device("cpu")
-        )
-        self.device = torch.cuda.get_device_name(self.torch_device) if spec["device"] == "cuda" else "cpu"
+        self.device = device_name(self.torch_device)
         self.module = build(context.layers)
         with torch.no_grad():
             weights = to_torch(context.initial_weights(), context.layers)
@@ -121,9 +137,9 @@ class PyTorchTrainer(Trainer):
                     self.optimizer.step()
                     self.optimizer.zero_grad()
                 if meter.wants_steps:
-                    self._synchronize()
+                    synchronize(self.torch_device)
                     meter.step()
-        self._synchronize()
+        synchronize(self.torch_device)
         return Seen(loss_sum.item(), int(correct), self.context.spec["steps"] * self.context.spec["local_batch"])
 
     @torch.no_grad()
@@ -154,9 +170,31 @@ class PyTorchTrainer(Trainer):
         """uint8 to float with zero mean and unit variance, on the device."""
         return (images.to(self.torch_device).float() - self._mean) / self._std
 
-    def _synchronize(self) -> None:
-        if self.torch_device.type == "cuda":
-            torch.cuda.synchronize(self.torch_device)
+
+class PyTorchReducer(Reducer):
+    """Sums of tensors, in place. Adapters add how the ranks are joined and what sums."""
+
+    def __init__(self, context: Context) -> None:
+        self.torch_device = configured(context)
+        self.device = device_name(self.torch_device)
+        self._tensor = torch.empty(0)
+
+    @abc.abstractmethod
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """Hook: sum `tensor` over all ranks, in place."""
+
+    def load(self, values: np.ndarray) -> None:
+        """See Reducer."""
+        self._tensor = torch.tensor(values, device=self.torch_device)
+
+    def reduce(self) -> None:
+        """See Reducer."""
+        self.all_reduce(self._tensor)
+        synchronize(self.torch_device)
+
+    def result(self) -> np.ndarray:
+        """See Reducer."""
+        return self._tensor.cpu().numpy()
 
 
 def _tensors(images: np.ndarray, labels: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,6 +4,7 @@ Two training loops: `custom`, one distributed iterator that lives as long as the
 the same code for every `sync_every`; and `fit`, Keras' own, timed by callbacks.
 """
 
+import abc
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import tensorflow as tf
 from runs.worker.context import Context
 from runs.worker.meter import Meter, Seen
 from runs.worker.model import Layer
+from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 keras = tf.keras
@@ -31,16 +33,31 @@ def build(layers: list[Layer]) -> Any:
     return model
 
 
+def configured(context: Context) -> str:
+    """The rank's device as it goes into a record, after TensorFlow has been given the rank's threads and device."""
+    cores = context.spec["cores_per_rank"]
+    tf.config.threading.set_intra_op_parallelism_threads(cores)
+    tf.config.threading.set_inter_op_parallelism_threads(cores)
+    on_gpu = context.spec["device"] == "cuda"
+    gpus = tf.config.list_physical_devices("GPU") if on_gpu else []
+    mine = gpus[context.local_rank : context.local_rank + 1]
+    tf.config.set_visible_devices(mine, "GPU")
+    if not on_gpu:
+        return "cpu"
+    if not mine:
+        raise RuntimeError(f"no GPU for local rank {context.local_rank}: TensorFlow sees {len(gpus)}")
+    tf.config.experimental.set_memory_growth(mine[0], True)
+    name: str = tf.config.experimental.get_device_details(mine[0]).get("device_name", "cuda")
+    return name
+
+
 class TensorFlowTrainer(Trainer):
     """The training loops of every TensorFlow framework. Undistributed as it stands; adapters override the hooks."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        cores = context.spec["cores_per_rank"]
-        tf.config.threading.set_intra_op_parallelism_threads(cores)
-        tf.config.threading.set_inter_op_parallelism_threads(cores)
+        self.device = configured(context)
         tf.config.experimental.enable_tensor_float_32_execution(context.levels["precision"] == "tf32")
-        self._choose_device()
         self.strategy = self.make_strategy()
         tf.random.set_seed(context.spec["seed"])
         self._mean = tf.constant(context.manifest["mean"], tf.float32)
@@ -136,16 +153,6 @@ class TensorFlowTrainer(Trainer):
             else None
         )
 
-    def _choose_device(self) -> None:
-        gpus = tf.config.list_physical_devices("GPU") if self.context.spec["device"] == "cuda" else []
-        mine = gpus[self.context.local_rank : self.context.local_rank + 1]
-        tf.config.set_visible_devices(mine, "GPU")
-        if self.context.spec["device"] == "cuda":
-            if not mine:
-                raise RuntimeError(f"no GPU for local rank {self.context.local_rank}: TensorFlow sees {len(gpus)}")
-            tf.config.experimental.set_memory_growth(mine[0], True)
-            self.device = tf.config.experimental.get_device_details(mine[0]).get("device_name", "cuda")
-
     def _dataset(self) -> Any:
         """This rank's batches of all epochs, one after the other, for ever: (uint8 images, labels)."""
         images, labels = (tf.constant(part) for part in self.context.arrays("train"))
@@ -213,6 +220,35 @@ class TensorFlowTrainer(Trainer):
             callbacks=[Epochs()],
             verbose=0,
         )
+
+
+class TensorFlowReducer(Reducer):
+    """Sums of tensors in a graph, one for each number of elements. Adapters add how ranks are joined and what sums."""
+
+    def __init__(self, context: Context) -> None:
+        self.device = configured(context)
+        self._on_gpu = context.spec["device"] == "cuda"
+        self._loaded: Any = None  # a tensor made now would keep a strategy from being made later
+        self._sum: Any = None
+        self._reduce = tf.function(self.all_reduce, autograph=False)
+
+    @abc.abstractmethod
+    def all_reduce(self, values: Any) -> Any:
+        """Hook, in a graph: `values` summed over all ranks."""
+
+    def load(self, values: np.ndarray) -> None:
+        """See Reducer."""
+        self._loaded = tf.constant(values)
+
+    def reduce(self) -> None:
+        """See Reducer."""
+        self._sum = self._reduce(self._loaded)
+        if self._on_gpu:
+            tf.test.experimental.sync_devices()
+
+    def result(self) -> np.ndarray:
+        """See Reducer."""
+        return self._sum.numpy()
 
 
 def _loss() -> Any:

@@ -47,9 +47,9 @@ class Node:
         )
 
     def _throttled_s(self) -> float | None:
-        """The longest that one of the control groups above this process was held back by its quota."""
+        """How long the quotas of the control groups above this process held it back, all groups together."""
         found = [value for file in self._throttling if (value := _throttled(file)) is not None]
-        return max(found, default=None)
+        return sum(found) if found else None
 
     def _energy_j(self) -> float | None:
         """Processor packages (RAPL) and accelerators (NVML) together; None where a run's accelerators do not tell."""

@@ -1,6 +1,7 @@
 """Horovod with PyTorch (Sergeev & Del Balso 2018): gradients are all-reduced by a background thread as they become ready."""
 
 from runs.worker.context import Context
+from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 
@@ -31,3 +32,23 @@ def trainer(context: Context) -> Trainer:
             )
 
     return HorovodTrainer(context)
+
+
+def all_reducer(context: Context) -> Reducer:
+    """Sums by Horovod's background thread."""
+    import horovod.torch as hvd
+    import torch
+
+    from runs.libraries.horovod import transport
+    from runs.libraries.pytorch import PyTorchReducer
+
+    class HorovodReducer(PyTorchReducer):
+        def __init__(self) -> None:
+            super().__init__(context)
+            hvd.init()
+            self.transport = transport(context)
+
+        def all_reduce(self, tensor: torch.Tensor) -> None:
+            hvd.allreduce_(tensor, op=hvd.Sum, name=f"sweep.{tensor.numel()}")
+
+    return HorovodReducer()

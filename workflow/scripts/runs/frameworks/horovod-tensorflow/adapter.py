@@ -3,6 +3,7 @@
 from typing import Any
 
 from runs.worker.context import Context
+from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 
@@ -57,3 +58,22 @@ def trainer(context: Context) -> Trainer:
             self.optimizer.apply_gradients(reduced)
 
     return HorovodTrainer(context)
+
+
+def all_reducer(context: Context) -> Reducer:
+    """Sums by Horovod's background thread."""
+    import horovod.tensorflow as hvd
+
+    from runs.libraries.horovod import transport
+    from runs.libraries.tensorflow import TensorFlowReducer
+
+    class HorovodReducer(TensorFlowReducer):
+        def __init__(self) -> None:
+            super().__init__(context)
+            hvd.init()
+            self.transport = transport(context)
+
+        def all_reduce(self, values: Any) -> Any:
+            return hvd.allreduce(values, op=hvd.Sum, name=f"sweep.{values.shape[0]}")
+
+    return HorovodReducer()

@@ -3,6 +3,7 @@
 import contextlib
 
 from runs.worker.context import Context
+from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 
@@ -13,17 +14,14 @@ def environment(context: Context) -> dict[str, str]:
 
 def trainer(context: Context) -> Trainer:
     """A trainer whose model is wrapped in DDP; `no_sync` keeps the batches of a group from being exchanged one by one."""
-    import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     from runs.libraries.pytorch import PyTorchTrainer
 
     class DDPTrainer(PyTorchTrainer):
         def distribute(self) -> None:
+            self.transport = join(context)
             on_gpu = self.torch_device.type == "cuda"
-            self.transport = "nccl" if on_gpu else "gloo"
-            store = dist.TCPStore(*meeting_point(context), context.ranks, context.rank == 0, wait_for_workers=False)
-            dist.init_process_group(self.transport, store=store, rank=context.rank, world_size=context.ranks)
             self.ddp = DistributedDataParallel(self.module, device_ids=[self.torch_device] if on_gpu else None)
             self.model = self.ddp
 
@@ -31,6 +29,34 @@ def trainer(context: Context) -> Trainer:
             return contextlib.nullcontext() if last else self.ddp.no_sync()
 
     return DDPTrainer(context)
+
+
+def all_reducer(context: Context) -> Reducer:
+    """Sums by the process group that carries DDP's buckets."""
+    import torch
+    import torch.distributed as dist
+
+    from runs.libraries.pytorch import PyTorchReducer
+
+    class DDPReducer(PyTorchReducer):
+        def __init__(self) -> None:
+            super().__init__(context)
+            self.transport = join(context)
+
+        def all_reduce(self, tensor: torch.Tensor) -> None:
+            dist.all_reduce(tensor)
+
+    return DDPReducer()
+
+
+def join(context: Context) -> str:
+    """Make the process group; returns its backend."""
+    import torch.distributed as dist
+
+    backend = "nccl" if context.spec["device"] == "cuda" else "gloo"
+    store = dist.TCPStore(*meeting_point(context), context.ranks, context.rank == 0, wait_for_workers=False)
+    dist.init_process_group(backend, store=store, rank=context.rank, world_size=context.ranks)
+    return backend
 
 
 def meeting_point(context: Context) -> tuple[str, int]:

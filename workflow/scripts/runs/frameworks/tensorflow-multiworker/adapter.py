@@ -5,6 +5,7 @@ from typing import Any
 
 from runs.worker.context import Context
 from runs.worker.group import free_port
+from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 
@@ -17,16 +18,43 @@ def environment(context: Context) -> dict[str, str]:
 
 def trainer(context: Context) -> Trainer:
     """A trainer whose model lives under the strategy."""
-    import tensorflow as tf
-
     from runs.libraries.tensorflow import TensorFlowTrainer
 
     class MultiWorkerTrainer(TensorFlowTrainer):
         def make_strategy(self) -> Any:
-            on_gpu = context.spec["device"] == "cuda"
-            self.transport = "nccl" if on_gpu else "ring over grpc"
-            kind = tf.distribute.experimental.CommunicationImplementation
-            options = tf.distribute.experimental.CommunicationOptions(implementation=kind.NCCL if on_gpu else kind.RING)
-            return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+            self.transport, strategy = join(context)
+            return strategy
 
     return MultiWorkerTrainer(context)
+
+
+def all_reducer(context: Context) -> Reducer:
+    """Sums by the strategy's collective operations."""
+    import tensorflow as tf
+
+    from runs.libraries.tensorflow import TensorFlowReducer
+
+    class MultiWorkerReducer(TensorFlowReducer):
+        def __init__(self) -> None:
+            super().__init__(context)
+            self.transport, self.strategy = join(context)
+
+        def all_reduce(self, values: Any) -> Any:
+            def on_replica(mine: Any) -> Any:
+                placed = tf.identity(mine)  # on the replica's device, where the strategy looks for it
+                return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, placed)
+
+            return self.strategy.run(on_replica, args=(values,))
+
+    return MultiWorkerReducer()
+
+
+def join(context: Context) -> tuple[str, Any]:
+    """What carries the gradients, and the strategy; made before anything else touches TensorFlow's devices."""
+    import tensorflow as tf
+
+    on_gpu = context.spec["device"] == "cuda"
+    kind = tf.distribute.experimental.CommunicationImplementation
+    options = tf.distribute.experimental.CommunicationOptions(implementation=kind.NCCL if on_gpu else kind.RING)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    return "nccl" if on_gpu else "ring over grpc", strategy

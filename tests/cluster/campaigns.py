@@ -1,0 +1,138 @@
+"""A checkout on the virtual cluster, a campaign in it that runs while a test breaks something, and what is left then."""
+
+import csv
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from checkout import Checkout
+from cluster.limits import Limits
+
+STUDY = """\
+title: two runs on several nodes
+question: what is left when something breaks?
+seed: 7
+design: full
+replicates: {replicates}
+factors:
+  framework: {framework}
+  model: small-cnn
+  dataset: digits
+  nodes: {nodes}
+  batch_size: 32
+  sync_every: 1
+  epochs: {epochs}
+"""
+
+
+def study(framework: str = "pytorch-ddp", nodes: str = "3", epochs: int = 12, replicates: int = 1) -> str:
+    """A study's text."""
+    return STUDY.format(framework=framework, nodes=nodes, epochs=epochs, replicates=replicates)
+
+
+class Campaign:
+    """The study `small` at the site virtual, in a checkout that all nodes see."""
+
+    def __init__(self, folder: Path, text: str, time_limit_s: int = 100) -> None:
+        self.checkout = Checkout(folder / "checkout", text)
+        self.results = self.checkout.results
+        self.checkout.edit("config/sites/virtual.yaml", "time_limit_s: 100", f"time_limit_s: {time_limit_s}")
+        # The machine is shared with the test itself: what others use is not what these tests are about.
+        self.checkout.edit("config/sites/virtual.yaml", "max_foreign_cpu_share: 0.05", "max_foreign_cpu_share: 1")
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """`snakemake --profile slurm` with these arguments, in the background; its output is in snakemake.out."""
+        with open(self.checkout.folder / "snakemake.out", "a") as out:
+            return subprocess.Popen(
+                ["snakemake", "--profile", "slurm", *arguments],
+                cwd=self.checkout.folder,
+                env=self.checkout.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                text=True,
+            )
+
+    @contextmanager
+    def running(self, target: str = "runs") -> Iterator[subprocess.Popen[str]]:
+        """A Snakemake in the background, ended with all its jobs when the test is over, however it ends."""
+        process = self.start(target)
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    def finish(self, process: subprocess.Popen[str], timeout_s: float = 300) -> int:
+        """Wait for Snakemake; its exit status."""
+        return process.wait(timeout_s)
+
+    def output(self) -> str:
+        """All that Snakemake said."""
+        return (self.checkout.folder / "snakemake.out").read_text()
+
+    def wait_for_epoch(self, epoch: int = 1, attempt: int = 1) -> Path:
+        """Return the attempt's folder when a run has written this epoch: it is in the middle of its training."""
+
+        def there() -> Path | None:
+            for table in self.results.glob(f"runs/*/*/attempt-{attempt}/epochs.csv"):
+                if table.read_text().count("\n") > epoch and not (table.parent / "result.json").exists():
+                    return table.parent
+            return None
+
+        found = wait_until(there, f"epoch {epoch} of attempt {attempt}")
+        assert isinstance(found, Path)
+        return found
+
+    def rows(self) -> list[dict[str, str]]:
+        """runs.csv as it is made of what is there now."""
+        done = self.checkout.snakemake(
+            "records", "--forcerun", "records", "--config", "records=available", "site=virtual"
+        )
+        text = (self.results / "runs.csv").read_text() if (self.results / "runs.csv").exists() else ""
+        assert text, done.output
+        return list(csv.DictReader(text.splitlines()))
+
+    def attempts(self) -> list[str]:
+        """Names of all attempts."""
+        return [Path(path).name for path in self.checkout.attempts()]
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 90) -> object:
+    """What `condition` returns once it is true; fails with `what` when that takes too long."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
+        time.sleep(0.1)
+    return value
+
+
+def workers(node: str) -> list[int]:
+    """The ranks that run on a node."""
+    found = []
+    for pid in Limits(node).processes():
+        try:
+            command = Path("/proc", str(pid), "cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"runs.worker" in command:
+            found.append(pid)
+    return sorted(found)
+
+
+def no_worker_is_left(nodes: tuple[str, ...] = ("node1", "node2", "node3")) -> bool:
+    """Whether no node has a rank."""
+    return not any(workers(node) for node in nodes)
+
+
+def jobs() -> list[str]:
+    """The numbers of the jobs that wait or run."""
+    return subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True, check=True).stdout.split()
+
+
+def slurm(*command: str) -> str:
+    """A command of Slurm's; it has to succeed."""
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,117 @@
+"""A private corner of this machine: a virtual cluster in it never meets the one that is up outside.
+
+It has its own network, processes, /run, /etc/slurm and control groups; all files else are the machine's. Whatever
+happens in it is gone when it is closed, or when the test's process ends.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+CGROUPS = Path("/sys/fs/cgroup")
+
+# As process 1 of the sandbox; the arguments: a group's folder and where it is to be seen, in pairs.
+_INSIDE = """
+set -e
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir -p /etc/slurm
+mount -t tmpfs -o mode=755 tmpfs /etc/slurm
+while [ $# -gt 0 ]; do mount --bind "$1" "$2"; shift 2; done
+ip link set lo up
+echo ready
+exec sleep infinity
+"""
+
+
+@dataclass
+class Sandbox:
+    """The open sandbox; `init` is its first process, as the machine sees it."""
+
+    init: int
+    groups: list[Path]
+
+    def run(self, *command: str, folder: Path = CHECKOUT, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+        """Run a command in the sandbox."""
+        enter = ["nsenter", f"--target={self.init}", "--mount", "--net", "--pid", "env", f"--chdir={folder}"]
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "RINGSIDE"))}
+        return subprocess.run(
+            [*enter, *command],
+            env={**variables, "PYTHONPATH": str(folder / "workflow" / "scripts")},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def python(self, *arguments: str, folder: Path = CHECKOUT) -> subprocess.CompletedProcess[str]:
+        """Run a program of the workflow in the sandbox: python -m ..."""
+        return self.run(sys.executable, "-m", *arguments, folder=folder)
+
+    def left(self) -> dict[str, list[str]]:
+        """What a virtual cluster leaves behind, by kind; empty lists where it left nothing."""
+        show = """
+            for status in /proc/[0-9]*/status; do
+                sed -n 's/^Name:[[:space:]]*//p; s/^State:[[:space:]]*\\(.\\).*/\\1/p' "$status" 2>/dev/null | xargs echo process
+            done
+            for each in /run/netns/* /run/ringside-cluster /etc/slurm/*; do [ ! -e "$each" ] || echo file $each; done
+            ip -o link | sed 's/^[0-9]*: /link /; s/[@:].*//'
+        """
+        lines = [line.split(maxsplit=1) for line in self.run("sh", "-c", show).stdout.splitlines() if " " in line]
+        found = {kind: [rest for key, rest in lines if key == kind] for kind in ("process", "file", "link")}
+        own = ("sleep", "sh", "sed", "xargs", "nsenter", "env")
+        return {
+            "processes": [
+                process
+                for process in found["process"]
+                if process.split()[0] not in own and not process.endswith(" Z")
+            ],
+            "files": found["file"],
+            "links": [link for link in found["link"] if link.startswith("ringside")],
+            "groups": [str(path) for group in self.groups for path in group.rglob("*") if path.is_dir()],
+        }
+
+
+@contextmanager
+def sandbox() -> Iterator[Sandbox]:
+    """Open a sandbox, and close it with all that is in it."""
+    name = f"ringside-test-{os.getpid()}"
+    unified = (CGROUPS / "cgroup.controllers").is_file()
+    tops = [CGROUPS] if unified else [CGROUPS / "cpu", CGROUPS / "memory"]
+    if unified:
+        (CGROUPS / "cgroup.subtree_control").write_text("+cpu +memory")
+    groups = [top / name for top in tops]
+    for group in groups:
+        group.mkdir()
+    pairs = [str(path) for pair in zip(groups, tops, strict=True) for path in pair]
+    unshare = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    process = subprocess.Popen(
+        ["setpriv", "--pdeathsig=KILL", *unshare, "sh", "-c", _INSIDE, "sh", *pairs],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", "the sandbox did not open"
+        init = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+        yield Sandbox(init, groups)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        deadline = time.monotonic() + 10
+        while any(group.exists() for group in groups) and time.monotonic() < deadline:
+            for group in groups:
+                for folder in [*sorted(group.rglob("*"), reverse=True), group]:
+                    if folder.is_dir():
+                        with contextlib.suppress(OSError):
+                            folder.rmdir()
+            time.sleep(0.05)

@@ -1,0 +1,169 @@
+"""Run a campaign in allocations, one for each block, one after the other: `make submit`.
+
+What needs no allocation (environments, data, the design) is made first. Then every block that still lacks records gets
+a Slurm job, in which Snakemake starts one srun a run, in the planned order. Jobs of one study have one name and depend on
+each other (--dependency=singleton), so that blocks never overlap unless the site allows concurrent runs. A block that
+was cut short goes on with the next `make submit`.
+"""
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from common.errors import InputError, exit_status
+from common.files import CHECKOUT, load_yaml, shown
+from plan.campaign import Campaign, load_campaign
+from plan.scheduling import allocation_options
+
+POLL_S = 5.0
+
+
+def load(arguments: list[str]) -> tuple[Campaign, list[str]]:
+    """The campaign that the configuration and KEY=VALUE `arguments` name, and the arguments for Snakemake's --config."""
+    for argument in arguments:
+        if "=" not in argument:
+            raise InputError(f"--config {argument}: expected KEY=VALUE, such as study=NAME")
+    given = dict(argument.split("=", 1) for argument in arguments)
+    files = [load_yaml(CHECKOUT / "config" / name) for name in ("config.yaml", "slurm.yaml")]
+    campaign = load_campaign({**files[0], **files[1], **given, "records": "campaign"})
+    return campaign, [f"study={campaign.study.name}", f"site={campaign.site.name}"]
+
+
+def check(campaign: Campaign) -> None:
+    """InputError when the site is none of Slurm's, or Slurm is not here."""
+    if campaign.site.launcher != "slurm":
+        raise InputError(
+            f"{shown(campaign.site.file)}: launcher: is {campaign.site.launcher}, make submit needs slurm; "
+            "name a site in config/slurm.yaml or with --config site="
+        )
+    for program in ("sbatch", "squeue"):
+        if not shutil.which(program):
+            raise InputError(f"{program}: is not on this machine; make submit runs on a cluster's login node")
+    campaign.check_launch("slurm")
+
+
+def prepare(campaign: Campaign, config: list[str]) -> None:
+    """Make what runs need, here or in a job as the site says. Ends the program when Snakemake fails."""
+    profile = "slurm" if campaign.site.scheduler.build_on == "job" else "local"
+    targets = ["plan", "environments", "datasets"]
+    done = subprocess.run(
+        ["snakemake", *targets, "--profile", f"profiles/{profile}", "--config", *config], cwd=CHECKOUT, check=False
+    )
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def script(campaign: Campaign, block: int, config: list[str], alone: bool) -> str:
+    """The batch script of a block. `alone`: no other block runs at the same time, so Snakemake locks the folder."""
+    snakemake = ["snakemake", "runs", "--profile", "profiles/allocation", "--config", *config, f"block={block}"]
+    path = f"{Path(sys.executable).parent}{os.pathsep}$PATH"
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            f"cd {shlex.quote(str(CHECKOUT))} || exit 1",
+            f'export PATH={path} PYTHONPATH=workflow/scripts SNAKEMAKE_PROFILE=""',
+            'export RINGSIDE_SESSION="$(date -u +%Y%m%dT%H%M%SZ)-job$SLURM_JOB_ID"',
+            *(["python -m plan.unlock --if-stale"] if alone else []),
+            # exec: Slurm's early signal reaches Snakemake itself, which then lets the run under way end.
+            f"exec {shlex.join(snakemake + ([] if alone else ['--nolock']))}",
+            "",
+        ]
+    )
+
+
+def jobs(names: set[str]) -> dict[str, str]:
+    """The jobs of these names that wait or run: number -> name and state."""
+    asked = ["squeue", "--me", "--noheader", f"--name={','.join(sorted(names))}", "--format=%i|%j %k: %T"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InputError(f"squeue: {(done.stderr.strip() or 'failed').splitlines()[-1]}")
+    return dict(line.split("|", 1) for line in done.stdout.splitlines())
+
+
+def submit(campaign: Campaign, config: list[str]) -> list[str]:
+    """Submit an allocation for every block with a run to do; the numbers of the jobs."""
+    site, chains = campaign.site, campaign.site.scheduler.concurrent_runs
+    logs = campaign.results / "logs" / "submit"
+    logs.mkdir(parents=True, exist_ok=True)
+    names = {f"ringside-{campaign.study.name}-{chain}" for chain in range(chains)}
+    if there := jobs(names):
+        said = "; ".join(f"{number} {what}" for number, what in there.items())
+        raise InputError(
+            f"jobs of this study wait or run already ({said}); wait for them, or end them: scancel {' '.join(there)}"
+        )
+    numbers = []
+    for block in campaign.blocks:
+        todo = [run for run in campaign.runs if run.block == block and run.run_id in campaign.records]
+        todo = [run for run in todo if not os.path.exists(campaign.records[run.run_id])]
+        if not todo:
+            continue
+        options = [
+            f"--job-name=ringside-{campaign.study.name}-{block % chains}",
+            f"--comment=block {block}",
+            "--dependency=singleton",
+            f"--output={logs}/block-{block}.%j.log",
+            *allocation_options(site, max(run.geometry.nodes for run in todo)),
+        ]
+        done = subprocess.run(
+            ["sbatch", "--parsable", *options],
+            input=script(campaign, block, config, alone=chains == 1),
+            capture_output=True,
+            text=True,
+            check=False,
+            env={
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(("SNAKEMAKE", "RINGSIDE_SESSION"))
+            },
+        )
+        if done.returncode:
+            raise InputError(
+                f"sbatch: {(done.stderr.strip() or 'failed').splitlines()[-1]} (options: {shlex.join(options)})"
+            )
+        numbers.append(done.stdout.strip().split(";")[0])
+        print(f"block {block}: job {numbers[-1]}, {len(todo)} runs; log: {logs}/block-{block}.{numbers[-1]}.log")
+    return numbers
+
+
+def wait(campaign: Campaign) -> None:
+    """Return when no job of the study is left; InputError when runs lack their record then."""
+    names = {f"ringside-{campaign.study.name}-{chain}" for chain in range(campaign.site.scheduler.concurrent_runs)}
+    while jobs(names):
+        time.sleep(POLL_S)
+    done = len(campaign.available())
+    if done < len(campaign.records):
+        raise InputError(
+            f"{campaign.results}: {done} of {len(campaign.records)} runs have a record; see {campaign.results}/logs/submit; "
+            "make submit goes on with the others"
+        )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Submit an allocation for every block of the study that has runs to do."""
+    parser = argparse.ArgumentParser(prog="cluster.submit", description=main.__doc__)
+    parser.add_argument(
+        "--config", nargs="*", default=[], metavar="KEY=VALUE", help="as for snakemake, such as study=NAME"
+    )
+    parser.add_argument(
+        "--wait", action="store_true", help="return when all jobs have ended; status 2 when runs are missing"
+    )
+    options = parser.parse_args(argv)
+    os.chdir(CHECKOUT)
+    campaign, config = load(options.config)
+    check(campaign)
+    prepare(campaign, config)
+    if not submit(campaign, config):
+        print(f"{campaign.study.name}: all {len(campaign.records)} runs have a record")
+    if options.wait:
+        wait(campaign)
+    shown_config = " ".join(config)
+    print(f'when they have ended: make figures ARGS="--config {shown_config}"')
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,199 @@
+"""One sweep from launch to sweep.json: `python -m network.measure`, called once for every framework and number of nodes.
+
+A sweep that fails is data, not a crash: whatever becomes of the ranks, sweep.json is written and the exit status is 0.
+Another status means that the infrastructure was lost, or that this program was stopped or asked for something impossible.
+A sweep.json that is removed is made again: from a finished attempt that succeeded, otherwise by a new attempt.
+"""
+
+import argparse
+import errno
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError, exit_status
+from common.files import utc, write_json, written_whole
+from common.schemas import check
+from network.plan import Sweep, code_digest, environment_digest, key, planned, spec
+from plan.design import design
+from plan.site import Site, load_site
+from plan.study import Study, load_framework, load_study
+from runs import attempts, launch, transport
+from runs.progress import current_session
+from runs.supervise import job, read_environment, with_last_line
+
+PROGRAM = "network.sweep"
+
+
+def measure(study: Study, site: Site, sweep: Sweep, out: Path) -> dict[str, Any]:
+    """Make and return the content of `out`, a sweep.json in the folder of the sweep's key."""
+    folder = out.parent
+
+    def waiting(holder: str = "") -> None:
+        print(f"sweep {sweep.name}: waiting for {holder or 'another job of this sweep'}", flush=True)
+
+    holder = f"process {os.getpid()} on {os.uname().nodename}, which sweeps {sweep.name}"
+    with attempts.run_lock(folder, waiting), attempts.machine_lock(holder, waiting):
+        done = attempts.finished(folder)
+        if done is None or read(done / "record.json")["status"] != "ok":
+            environment = read_environment(site, sweep.run)
+            ranks = launch.launcher(site, spec(site, sweep))
+            number, done = attempts.start(folder)
+            try:
+                record = attempt_sweep(study, site, sweep, environment, ranks, done)
+                record |= {"attempt": number, "session": current_session()}
+                check(record, "sweep", done / "record.json")
+                write_json(done / "record.json", record)
+            except BaseException as stopped:
+                attempts.give_up(done, f"{type(stopped).__name__}: {stopped}")
+                raise
+        with written_whole(out) as partial:
+            shutil.copyfile(done / "record.json", partial)
+        return read(out)
+
+
+def read(file: Path) -> dict[str, Any]:
+    """A sweep.json, checked. InputError in one line where it is broken."""
+    try:
+        record: dict[str, Any] = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: is broken ({error}); remove {file.parent} and start again") from None
+    check(record, "sweep", file)
+    return record
+
+
+def attempt_sweep(
+    study: Study, site: Site, sweep: Sweep, environment: Mapping[str, Any], ranks: launch.Launcher, folder: Path
+) -> dict[str, Any]:
+    """Sweep once, in the attempt's `folder`; what became of it."""
+    framework, sweep_spec = load_framework(sweep.framework), spec(site, sweep)
+    write_json(folder / "spec.json", job(sweep_spec, framework, model={}, data=Path(), hosts=ranks.hosts))
+    launched_at = time.time()
+    outcome = launch.run(ranks, environment, folder.resolve(), sweep_spec, site, program=PROGRAM)
+    result = _result(folder)
+    described = transport.described(result["transport"], sweep_spec, folder) if result else None
+    status, reason = judge(outcome, result, described, sweep_spec, site, ranks.hosts)
+    if status == "failed":
+        reason = with_last_line(reason or "", folder / "log.txt")
+        if os.strerror(errno.ENOSPC) in reason:
+            raise launch.Lost(reason)
+    return {
+        "study": study.name,
+        "site": site.name,
+        "framework": sweep.framework,
+        "nodes": sweep.nodes,
+        "ranks": sweep.geometry.ranks,
+        "key": folder.parent.name,
+        "status": status,
+        "reason": reason,
+        "job": ranks.job,
+        "started_at": utc(launched_at),
+        "ended_at": utc(time.time()),
+        "wall_s": outcome.wall_s,
+        "environment_digest": environment_digest(site, sweep),
+        "code_digest": code_digest(sweep.framework),
+        "placement": site.placement,
+        "interface": site.interface,
+        "bandwidth_bytes_s": site.bandwidth_bytes_s,
+        "transport": described,
+        "hosts": list(dict.fromkeys(rank["host"] for rank in result["ranks"])) if result else [],
+        "devices": [rank["device"] for rank in result["ranks"]] if result else [],
+        "sent_bytes": _most_sent(result) if result else None,
+        "library_version": result["library_version"] if result else None,
+        "sizes": result["sizes"] if result else [],
+    }
+
+
+def judge(
+    outcome: launch.Outcome,
+    result: Mapping[str, Any] | None,
+    described: str | None,
+    sweep_spec: Mapping[str, Any],
+    site: Site,
+    hosts: Sequence[str],
+) -> tuple[str, str | None]:
+    """Status and reason of an attempt. `result` is what the ranks left, `hosts` the nodes that it was started on."""
+    if outcome.status != "ok":
+        return outcome.status, outcome.reason
+    if result is None or described is None:
+        return "failed", "ended without a result"
+    found = [name.split(".")[0] for name in dict.fromkeys(rank["host"] for rank in result["ranks"])]
+    if site.placement != "emulated" and found != [name.split(".")[0] for name in hosts]:
+        return "invalid", f"misplaced: ranks were on {', '.join(found)}, expected {', '.join(hosts)}"
+    # The transport's objections are those of a run with one epoch in which all messages of the sweep were exchanged.
+    row = {"epoch": 1, "exchanges": 1, "sent_bytes": _most_sent(result)}
+    if said := transport.objection(described, sweep_spec, site, [row], result["summed_bytes"]):
+        return "invalid", f"network: {said.replace('in epoch 1, the gradients', 'in the sweep, the messages')}"
+    return "ok", None
+
+
+def _result(folder: Path) -> dict[str, Any] | None:
+    """What the ranks left; None where they did not come to an end."""
+    try:
+        result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    except FileNotFoundError:
+        return None
+    return result
+
+
+def _most_sent(result: Mapping[str, Any]) -> int | None:
+    sent = [rank["sent_bytes"] for rank in result["ranks"]]
+    return None if None in sent else max(sent)
+
+
+def find(study: Study, site: Site, framework: str, nodes: int) -> Sweep:
+    """The sweep of this framework on so many nodes. InputError where the study has none."""
+    for sweep in planned(design(study, site), site):
+        if (sweep.framework, sweep.nodes) == (framework, nodes):
+            return sweep
+    raise InputError(f"{study.file.name}: has no {framework} on {nodes} nodes any more; start Snakemake again")
+
+
+def _stop(signum: int, frame: Any) -> None:
+    raise launch.Stopped(signal.Signals(signum).name)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Sweep all-reduce over message sizes by one framework on some nodes, and write sweep.json."""
+    parser = argparse.ArgumentParser(prog="network.measure", description=main.__doc__)
+    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
+    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
+    parser.add_argument("--framework", required=True, help="a distributed framework of the study")
+    parser.add_argument("--nodes", required=True, type=int, help="a number of nodes of the study, two or more")
+    parser.add_argument("--key", required=True, help="the key that the caller expects the sweep to have")
+    parser.add_argument("--out", required=True, type=Path, help="sweep.json, in the folder of the key")
+    options = parser.parse_args(argv)
+    study, site = load_study(options.study), load_site(options.site)
+    sweep = find(study, site, options.framework, options.nodes)
+    if key(site, sweep) != options.key:
+        raise InputError(
+            f"sweep {sweep.name}: files have changed since it was planned (key {options.key}); start Snakemake again"
+        )
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, _stop)
+    try:
+        record = measure(study, site, sweep, options.out)
+    except launch.Stopped as stopped:
+        print(f"sweep {sweep.name}: stopped by {stopped}; it starts anew next time", file=sys.stderr)
+        sys.exit(130)
+    except launch.Lost as lost:
+        print(f"ringside: sweep {sweep.name}: lost: {lost}; it has to be tried again", file=sys.stderr)
+        sys.exit(os.EX_TEMPFAIL)
+    except OSError as error:
+        print(
+            f"ringside: {error.filename or options.out}: {error.strerror}; correct it, then start again",
+            file=sys.stderr,
+        )
+        sys.exit(os.EX_TEMPFAIL)
+    said = record["reason"] or f"{record['transport']}, {record['wall_s']:.1f} s"
+    print(f"sweep {sweep.name}: {record['status']}: {said}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

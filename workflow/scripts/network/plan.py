@@ -1,0 +1,149 @@
+"""Which sweeps a campaign has, what each is measured under, and the key that it is kept under.
+
+Pure functions of study, site and files in git, called while Snakemake parses. A sweep belongs to a framework and a number
+of nodes; nothing of a run's levels changes it, and neither does the study.
+"""
+
+import functools
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.files import CHECKOUT, digest_sources, digest_text
+from plan.campaign import Campaign
+from plan.design import Geometry, Run
+from plan.identity import cores_per_rank, digests
+from plan.site import Site
+from plan.study import FRAMEWORKS, LIBRARIES, RUNS, load_framework
+
+SMALLEST_BYTES = 1024
+GROWTH = 4
+PROGRAM = CHECKOUT / "workflow" / "scripts" / "network" / "sweep.py"
+TABLE = "network.csv"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The all-reduce of one framework on so many nodes. `run` is a run of the design that is laid out like it."""
+
+    run: Run
+
+    @property
+    def framework(self) -> str:
+        """The framework whose library sums."""
+        return str(self.run.levels["framework"])
+
+    @property
+    def nodes(self) -> int:
+        """Nodes, two or more."""
+        return self.run.geometry.nodes
+
+    @property
+    def geometry(self) -> Geometry:
+        """Nodes and ranks, as a run of the design has them."""
+        return self.run.geometry
+
+    @property
+    def name(self) -> str:
+        """`<framework>.n<nodes>`."""
+        return f"{self.framework}.n{self.nodes}"
+
+
+def planned(runs: Iterable[Run], site: Site) -> list[Sweep]:
+    """A sweep for each distributed framework of `runs` that the site has, and each number of nodes from two on; by name."""
+    found = {}
+    for run in runs:
+        framework = run.levels["framework"]
+        if run.geometry.nodes > 1 and load_framework(framework).distributed and site.has(framework):
+            found.setdefault((framework, run.geometry.nodes), Sweep(run))
+    return [found[key] for key in sorted(found)]
+
+
+def sizes(largest_bytes: int) -> list[int]:
+    """Message sizes in bytes from 1 KiB to `largest_bytes`, each four times the one before."""
+    made = [SMALLEST_BYTES]
+    while GROWTH * made[-1] <= largest_bytes:
+        made.append(GROWTH * made[-1])
+    return made
+
+
+def spec(site: Site, sweep: Sweep) -> dict[str, Any]:
+    """All that a sweep depends on apart from software, with the keys that launchers and the worker's context want."""
+    name = f"sweep.{sweep.name}"
+    return {
+        "run_id": name,
+        "levels": {"framework": sweep.framework, "nodes": sweep.nodes},
+        "seed": int(digest_text(name)[:8], 16) >> 1,
+        "nodes": sweep.nodes,
+        "ranks": sweep.geometry.ranks,
+        "sizes": sizes(site.sweep_max_bytes),
+        "step_times": False,
+        "device": site.device,
+        "placement": site.placement,
+        "deployment": site.deployment,
+        "ranks_per_node": site.ranks_per_node,
+        "cores": site.cores,
+        "cores_per_rank": cores_per_rank(site),
+        "cpu_share": site.cpu_share,
+        "interface": site.interface,
+        "fabric": site.fabric,
+        "bandwidth_bytes_s": site.bandwidth_bytes_s,
+    }
+
+
+@functools.cache
+def code_digest(framework: str) -> str:
+    """SHA-256 of what sums and times: the sweep, the shared worker, the libraries' modules, the adapter."""
+    libraries = [LIBRARIES / f"{library}.py" for library in load_framework(framework).libraries]
+    return digest_sources([PROGRAM, RUNS / "worker", *libraries, FRAMEWORKS / framework])
+
+
+def environment_digest(site: Site, sweep: Sweep) -> str:
+    """The digest of the framework's environment, as its runs have it."""
+    return digests(site, sweep.run)["environment_digest"]
+
+
+def key(site: Site, sweep: Sweep) -> str:
+    """First 12 hex digits of the SHA-256 over spec, environment digest and code digest."""
+    parts = [spec(site, sweep), environment_digest(site, sweep), code_digest(sweep.framework)]
+    return digest_text(json.dumps(parts, sort_keys=True))[:12]
+
+
+def output(results: Path, site: Site, sweep: Sweep) -> Path:
+    """results/<study>/network/<framework>.n<nodes>/<key>/sweep.json."""
+    return results / "network" / sweep.name / key(site, sweep) / "sweep.json"
+
+
+class Sweeps:
+    """The sweeps of a campaign as the rules see them."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        self._campaign = campaign
+        self.by_name = {sweep.name: sweep for sweep in planned(campaign.runs, campaign.site)}
+        self.outputs = {
+            name: str(output(campaign.results, campaign.site, sweep)) for name, sweep in self.by_name.items()
+        }
+
+    @functools.cached_property
+    def table(self) -> str:
+        """The network.csv that table and figure are made from."""
+        return str((self._campaign.published or self._campaign.results) / TABLE)
+
+    @functools.cached_property
+    def worth_drawing(self) -> bool:
+        """Whether there is something to show: sweeps that are planned, or a published table."""
+        return Path(self.table).is_file() if self._campaign.published else bool(self.by_name)
+
+    def available(self) -> list[str]:
+        """The sweeps' outputs that exist now."""
+        return [path for path in self.outputs.values() if Path(path).exists()]
+
+    def environment(self, name: str) -> str:
+        """The stamp of the environment that a sweep needs."""
+        return self._campaign.environments[load_framework(self.by_name[name].framework).environment]
+
+    def geometry(self, name: str) -> Geometry:
+        """Nodes and ranks of a sweep."""
+        return self.by_name[name].geometry
