@@ -17,7 +17,7 @@ MEMORY := 6G
 export RUNS
 
 .DEFAULT_GOAL := help
-.PHONY: help figures test dry-run lint format lock cluster-up cluster-down submit repeat unlock bench-overhead
+.PHONY: help figures test cluster-test fault-test dry-run lint format lock cluster-up cluster-down doctor submit repeat unlock bench-overhead
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
@@ -28,6 +28,12 @@ figures: $(STAMP)  ## install what is missing, run what is missing, make figures
 
 test: $(STAMP)  ## run all tests (they build the environments that they need, once)
 	@$(BIN)/python -m pytest $(ARGS)
+
+cluster-test: $(STAMP)  ## campaigns on a virtual Slurm cluster, both ways, and three faults (needs root)
+	@$(BIN)/python -m pytest tests/cluster -m "not fault or ci" $(ARGS)
+
+fault-test: $(STAMP)  ## everything that breaks on clusters, one after the other (needs root, about 15 min)
+	@$(BIN)/python -m pytest tests/cluster/test_faults.py $(ARGS)
 
 dry-run: $(STAMP)  ## plan every shipped study with every profile; nothing runs
 	@$(BIN)/python tests/checks/dry_run.py
@@ -54,6 +60,9 @@ cluster-up: $(STAMP)  ## a virtual Slurm cluster on this machine: NODES=3 BANDWI
 cluster-down: $(STAMP)  ## end it; nothing is left behind
 	@$(RINGSIDE) cluster.virtual down
 
+doctor: $(STAMP)  ## say in a minute what will not work at the Slurm site: make doctor ARGS="--config site=NAME"
+	@$(RINGSIDE) cluster.doctor $(ARGS)
+
 submit: $(STAMP)  ## run the campaign on Slurm, an allocation for each block, in the planned order
 	@$(RINGSIDE) cluster.submit $(ARGS)
 
@@ -65,7 +74,7 @@ unlock: $(STAMP)  ## remove the lock of a Snakemake that was killed
 	@$(RINGSIDE) plan.unlock
 
 bench-overhead: $(STAMP)  ## what the workflow itself costs: against bare loops, and dry-runs of large designs
-	@$(BIN)/python tests/bench/overhead.py $(ARGS)
+	@PYTHONPATH=workflow/scripts:tests:tests/workflow:tests/cluster $(BIN)/python tests/bench/overhead.py $(ARGS)
 
 $(STAMP): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit("make: Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; say make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'

@@ -1,6 +1,6 @@
 """Ringside: a comparative study of distributed training, from install to paper figures.
 
-    plan -> environments -> datasets -> runs -> records -> analysis -> figures
+    plan -> environments -> datasets -> network -> runs -> records -> analysis -> figures
 
 config/config.yaml says which study and which site; rules/ has one file per stage, in the order in which data flows.
 """
@@ -14,6 +14,13 @@ if CAMPAIGN.mode == "campaign":
 
     include: "rules/environments.smk"
     include: "rules/datasets.smk"
+
+
+include: "rules/network.smk"
+
+
+if CAMPAIGN.mode == "campaign":
+
     include: "rules/runs.smk"
 
 

@@ -1,11 +1,15 @@
 # Analysis: the tables of a study, made from its runs alone.
-#   in:  RUNS_CSV
+#   in:  RUNS_CSV; NETWORK_CSV where the study's network was swept
 #   out: RESULTS/tables/<table>.csv, .md and .tex, and both models of the regression as CSV
 
-TABLES = ["cells", "speedup", "missing"]
+TABLES = ["cells", "speedup", "effects", "missing"]
 TABLE_CODE = [f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "conditions", "intervals", "tables"]] + [
     f"{SCRIPTS}/common/tables.py"
 ]
+
+
+localrules:
+    decomposition,
 
 
 rule tables:
@@ -14,7 +18,9 @@ rule tables:
         STANDS_ON,
         RUNS_CSV,
         tables=expand(
-            f"{RESULTS}/tables/{{table}}.{{suffix}}", table=[*TABLES, "regression"], suffix=["csv", "md", "tex"]
+            f"{RESULTS}/tables/{{table}}.{{suffix}}",
+            table=[*TABLES, "decomposition", "regression"],
+            suffix=["csv", "md", "tex"],
         ),
 
 
@@ -40,6 +46,33 @@ rule table:
         """
         python -m analysis.{wildcards.table} \
             --runs {input.runs:q} \
+            --out {params.stem:q} \
+            2>&1 | tee {log:q}
+        """
+
+
+rule decomposition:
+    """Take the contrast of treatments apart, beside what the network alone would do."""
+    input:
+        runs=RUNS_CSV,
+        network=NETWORK_CSV if SWEEPS.worth_drawing else [],
+        script=f"{SCRIPTS}/analysis/decomposition.py",
+        code=[*TABLE_CODE, f"{SCRIPTS}/analysis/effects.py"],
+    output:
+        csv=f"{RESULTS}/tables/decomposition.csv",
+        markdown=f"{RESULTS}/tables/decomposition.md",
+        latex=f"{RESULTS}/tables/decomposition.tex",
+    log:
+        f"{RESULTS}/logs/tables/decomposition.log",
+    resources:
+        machine=1,
+    params:
+        stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
+    shell:
+        """
+        python -m analysis.decomposition \
+            --runs {input.runs:q} \
+            --network {input.network:q} \
             --out {params.stem:q} \
             2>&1 | tee {log:q}
         """

@@ -20,6 +20,7 @@ rule figures:
             f"{RESULTS}/figures/{{figure}}.{{suffix}}", figure=FIGURES, suffix=["pdf", "svg", "png", "caption.md"]
         ),
         tables=rules.tables.input.tables,
+        network=NETWORK_PRODUCTS,
 
 
 rule figure:

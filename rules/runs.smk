@@ -2,16 +2,9 @@
 #   in:  an environment, a prepared data set (both ancient: what must cause a new measurement is in the path)
 #   out: results/<study>/runs/<run_id>/<key>/record.json (config/schemas/record.schema.yaml); attempts lie beside it
 
+from plan.scheduling import concurrent_share, deferred_resources
 
-from plan.scheduling import concurrent_share, run_resources
-
-
-def run_resource(name):
-    """What the job of a run asks of the scheduler under this name; all runs of a site ask under the same names."""
-    return lambda wildcards: run_resources(CAMPAIGN.site, CAMPAIGN.by_id[wildcards.run_id].geometry)[name]
-
-
-RUN_RESOURCES = {name: run_resource(name) for name in run_resources(CAMPAIGN.site, CAMPAIGN.runs[0].geometry)}
+GEOMETRIES = {run_id: run.geometry for run_id, run in CAMPAIGN.by_id.items()}
 
 
 rule runs:
@@ -29,7 +22,7 @@ rule run:
         record=f"{RESULTS}/runs/{{run_id}}/{{key}}/record.json",
     priority: lambda wildcards: CAMPAIGN.priorities[wildcards.run_id]
     resources:
-        **RUN_RESOURCES,
+        **deferred_resources(CAMPAIGN.site, GEOMETRIES, "run_id"),
         machine=concurrent_share(CAMPAIGN.site),
     params:
         study=STUDY,

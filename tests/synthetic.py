@@ -4,12 +4,17 @@ Epoch time is linear in what `epoch_time` says; each run adds independent noise 
 """
 
 import hashlib
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from common.tables import write_table
+from plan.design import Geometry, design
+from plan.site import load_site
+from plan.study import load_framework, load_model, load_study
 
 BASES = {"pytorch-single": "pytorch-single", "tensorflow-single": "tensorflow-single"}
 DISTRIBUTED = {
@@ -34,6 +39,7 @@ NOISE = 0.02
 SAMPLES = 1536
 EPOCHS = 6
 WARMUP = 1
+PARAMETERS = 544_522
 FAILURES = {
     "horovod-tensorflow.small-cnn.digits.b16.n2.s1.r2": ("failed", "rank 1 ended with exit status 1"),
     "pytorch-ddp.small-cnn.digits.b32.n2.s4.r1": ("timeout", "longer than 300 s"),
@@ -168,6 +174,9 @@ def _curve(
             "train_accuracy": float(train[epoch]),
             "validation_loss": float(-np.log(max(validation[epoch], 1e-3))),
             "validation_accuracy": float(validation[epoch]),
+            "throttled_s": None,
+            "sent_bytes": 4.0 * PARAMETERS * -(-steps // sync_every) if nodes > 1 else 0.0,
+            "energy_j": None,
         }
         for epoch in range(EPOCHS)
     ]
@@ -179,10 +188,14 @@ def _result(rng: np.random.Generator, curve: list[dict[str, object]]) -> dict[st
     last = curve[-1]
     return {
         "attempt": 1,
+        "unfinished_attempts": None,
+        "job": None,
+        "submitted_at": None,
+        "job_started_at": None,
         "hosts": "one",
         "devices": "cpu",
         "placement": "emulated",
-        "transport": "gloo",
+        "transport": "gloo over tcp lo",
         "timing_scope": "ranks",
         "cores_per_rank": 1,
         "oversubscribed": False,
@@ -204,8 +217,153 @@ def _result(rng: np.random.Generator, curve: list[dict[str, object]]) -> dict[st
         "validation_loss": last["validation_loss"],
         "validation_accuracy": last["validation_accuracy"],
         "memory_peak_bytes": int(4.2e8 + 1e6 * rng.random()),
+        "throttled_s": None,
+        "sent_bytes": last["sent_bytes"],
+        "energy_j": None,
         "foreign_cpu_share": 0.004,
         "steal_share": 0.0,
         "python_version": "3.12.0",
         "library_version": "library 1.0",
     }
+
+
+# A made-up campaign of any shipped study, with costs of its own, and made-up sweeps of its network.
+
+SECONDS_PER_EXCHANGE = 0.004  # the optimizer
+SECONDS_PER_FIT_STEP = -0.002  # the framework's own loop is the faster one
+LATENCY_S = 0.0006
+SECONDS_PER_BYTE = 2e-8
+THROTTLED_PER_EXCHANGE_S = 0.003
+SWEEP_BYTES = [1024 * 4**power for power in range(9)]
+
+
+def all_reduce_time(size_bytes: float, nodes: int) -> float:
+    """The true time of one all-reduce in seconds."""
+    return (LATENCY_S + SECONDS_PER_BYTE * size_bytes) * (nodes - 1) if nodes > 1 else 0.0
+
+
+def designed_time(levels: dict[str, Any], geometry: Geometry) -> float:
+    """The true epoch time of a cell in seconds: computation, its loop, the optimizer, the network."""
+    size = 4 * load_model(levels["model"])["parameters"][levels["dataset"]]
+    exchanges = -(-geometry.steps // levels["sync_every"])
+    computed = 1.5e-10 * size * geometry.samples_per_epoch / geometry.replicas + 0.01 * geometry.steps
+    loop = SECONDS_PER_FIT_STEP * geometry.steps * (levels["training_loop"] == "fit")
+    return computed + loop + exchanges * (SECONDS_PER_EXCHANGE + all_reduce_time(size, geometry.nodes))
+
+
+def designed_campaign(
+    study: str = "tf-strategies-virtual",
+    site: str = "virtual",
+    noise: float = NOISE,
+    missing: Collection[str] = (),
+    seed: int = 1,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Runs and epochs of every run of the study at the site; none of the cells `missing` succeeds."""
+    rng = np.random.default_rng(seed)
+    loaded_site = load_site(site)
+    runs, epochs = [], []
+    for run in design(load_study(study), loaded_site):
+        levels, geometry = run.levels, run.geometry
+        key = hashlib.sha256(run.run_id.encode()).hexdigest()[:12]
+        time = designed_time(levels, geometry) * (1 + noise * rng.standard_normal())
+        exchanges = -(-geometry.steps // levels["sync_every"])
+        size = 4 * load_model(levels["model"])["parameters"][levels["dataset"]]
+        counted = {
+            "imbalance_s": 0.01 * time if geometry.nodes > 1 else 0.0,
+            "validation_time_s": 0.05,
+            "steps": geometry.steps,
+            "exchanges": exchanges,
+            "samples_trained": geometry.steps * geometry.replicas * geometry.local_batch,
+            "throttled_s": THROTTLED_PER_EXCHANGE_S * exchanges * (1 + noise * rng.standard_normal()),
+            "sent_bytes": 2 * (geometry.nodes - 1) / geometry.nodes * size * exchanges,
+        }
+        progress = np.arange(1, levels["epochs"] + 1) * exchanges / 60
+        accuracy = np.clip(0.99 - 0.9 * np.exp(-progress) + 0.01 * rng.standard_normal(len(progress)), 0, 1)
+        rows = [
+            {
+                "run_id": run.run_id,
+                "key": key,
+                "epoch": epoch + 1,
+                "warm_up": epoch < levels["warmup_epochs"],
+                "epoch_time_s": time,
+                "learning_rate": levels["learning_rate"],
+                "train_accuracy": float(value),
+                "validation_accuracy": float(max(value - 0.02, 0)),
+                **counted,
+            }
+            for epoch, value in enumerate(accuracy)
+        ]
+        lost = run.cell in missing
+        runs.append(
+            {
+                "run_id": run.run_id,
+                "study": study,
+                "site": site,
+                "cell": run.cell,
+                "replicate": run.replicate,
+                "block": run.block,
+                "order_key": run.order_key,
+                "seed": run.seed,
+                **levels,
+                "ranks": geometry.ranks,
+                "replicas": geometry.replicas,
+                "local_batch": geometry.local_batch,
+                "effective_batch": geometry.effective_batch,
+                "base": load_framework(levels["framework"]).base,
+                "key": key,
+                "status": "missing" if lost else "ok",
+                "reason": "not run" if lost else None,
+                "epoch_time_s": None,
+            }
+        )
+        if not lost:
+            epochs += rows
+            runs[-1] |= counted | {
+                "placement": loaded_site.placement,
+                "cpu_share": loaded_site.cpu_share,
+                "bandwidth_bytes_s": loaded_site.bandwidth_bytes_s,
+                "transport": "a library over tcp eth0" if geometry.ranks > 1 else "none",
+                "timing_scope": "ranks",
+                "cores_per_rank": 1,
+                "oversubscribed": False,
+                "epoch_time_s": time,
+                "epoch_time_median_s": time,
+                "throughput_samples_s": geometry.samples_per_epoch / time,
+                "samples_per_epoch": geometry.samples_per_epoch,
+                "train_accuracy": rows[-1]["train_accuracy"],
+                "validation_accuracy": rows[-1]["validation_accuracy"],
+                "memory_peak_bytes": int(4.2e8 + 1e6 * rng.random()),
+                "foreign_cpu_share": 0.004,
+                "steal_share": 0.0,
+            }
+    return pd.DataFrame(runs), pd.DataFrame(epochs)
+
+
+def sweeps(framework: str, nodes: Collection[int] = (2, 3), noise: float = NOISE, seed: int = 1) -> pd.DataFrame:
+    """Sweeps of the network of one framework, as in network.csv: five rounds of three repetitions of every size."""
+    rng = np.random.default_rng(seed)
+    rows = [
+        {
+            "study": "made-up",
+            "framework": framework,
+            "nodes": count,
+            "ranks": count,
+            "key": "0" * 12,
+            "status": "ok",
+            "reason": None,
+            "placement": "virtual",
+            "transport": "a library over tcp eth0",
+            "link_bytes_s": 125e6,
+            "bytes": size,
+            "round": number,
+            "repetition": repetition,
+            "seconds": all_reduce_time(size, count) * (1 + noise * rng.standard_normal()),
+        }
+        for count in nodes
+        for size in SWEEP_BYTES
+        for number in range(1, 6)
+        for repetition in range(1, 4)
+    ]
+    frame = pd.DataFrame(rows)
+    share = 2 * (frame["ranks"] - 1) / frame["ranks"]
+    return frame.assign(bus_bandwidth_bytes_s=share * frame["bytes"] / frame["seconds"])

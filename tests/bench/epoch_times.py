@@ -31,8 +31,11 @@ from plan.site import Site, load_site
 from plan.study import Study, factor_table, load_framework
 from runs import launch
 from runs.attempts import machine_lock
+from runs.launchers.local import cores_of
+from runs.supervise import job
 from runs.worker.group import free_port
-from runs.worker.meter import machine_ticks, own_cpu_s
+from runs.worker.meter import own_cpu_s
+from runs.worker.node import busy_seconds
 
 AIM = 1.02
 BATCH_SIZE = 32
@@ -112,8 +115,8 @@ class Bench:
 
     def __init__(self, folder: Path, epochs: int) -> None:
         self.folder, self.epochs = folder, epochs
-        self.site: Site = replace(load_site("local"), cores=2, nodes=2, ranks_per_node=1)
-        self.cores = [core for rank in range(2) for core in launch.cores_of(rank, 2, 1)]
+        self.site: Site = replace(load_site("local"), cores=2, nodes=2, ranks_per_node=1, time_limit_s=TIME_LIMIT_S)
+        self.cores = [core for rank in range(2) for core in cores_of(rank, 2, 1)]
         if len(self.cores) < 2:
             raise InputError("the epochs of two ranks need two cores; this machine has one")
         self.data = folder / "digits"
@@ -137,9 +140,9 @@ class Bench:
         (run,) = design(study, self.site)
         folder = self._attempt()
         described, model, run_spec = load_framework(framework), model_description(run), spec(study, self.site, run)
-        job = launch.job(run_spec, described, model, self.data)
-        write_json(folder / "spec.json", job)
-        outcome = launch.local(self.environment(framework), folder, run_spec, TIME_LIMIT_S)
+        ranks = launch.launcher(self.site, run_spec)
+        write_json(folder / "spec.json", job(run_spec, described, model, self.data, ranks.hosts))
+        outcome = launch.run(ranks, self.environment(framework), folder, run_spec, self.site)
         if outcome.status != "ok":
             raise InputError(
                 f"{framework}: {outcome.reason}: {_tail((folder / 'log.txt').read_text(errors='replace'))}"
@@ -212,9 +215,9 @@ def run_all(processes: Sequence[Process], variables: dict[str, str], folder: Pat
 def watched(train: Callable[[str], Training], framework: str) -> Training:
     """Train, alone among the workflow's runs on this machine, and see how much processor time others took."""
     with machine_lock(f"process {os.getpid()} measures {framework}", lambda holder: _say(f"waiting for {holder}")):
-        began, own, busy = time.monotonic(), own_cpu_s(), machine_ticks()[0]
+        began, own, busy = time.monotonic(), own_cpu_s(), busy_seconds()
         training = train(framework)
-        foreign = max(0.0, machine_ticks()[0] - busy - (own_cpu_s() - own))
+        foreign = max(0.0, busy_seconds() - busy - (own_cpu_s() - own))
         return replace(training, foreign_cpu_share=foreign / (time.monotonic() - began) / (os.cpu_count() or 1))
 
 

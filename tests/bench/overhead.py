@@ -7,6 +7,7 @@ from pathlib import Path
 import dry_runs
 import epoch_times
 import study_cost
+import ways
 from common.errors import exit_status
 from document import write_part
 
@@ -29,7 +30,13 @@ def study_part(options: argparse.Namespace) -> str:
     return study_cost.report(*study_cost.measure(options.results), _call(f"study --results {options.results}"))
 
 
+def ways_part(options: argparse.Namespace) -> str:
+    """Run a few cells both ways on the virtual cluster."""
+    return ways.report(ways.measure(options.epochs), _call(f"ways --epochs {options.epochs}"))
+
+
 PARTS = {"study": study_part, "epochs": epochs_part, "dry-run": dry_run_part}
+ON_REQUEST = {"ways": ways_part}
 
 
 def _call(command: str) -> str:
@@ -40,7 +47,11 @@ def main(argv: list[str] | None = None) -> None:
     """Measure what the workflow itself costs, and print it as Markdown."""
     parser = argparse.ArgumentParser(prog="overhead.py", description=main.__doc__)
     parser.add_argument(
-        "parts", nargs="*", default=list(PARTS), metavar="PART", help=f"{', '.join(PARTS)}; default: all"
+        "parts",
+        nargs="*",
+        default=list(PARTS),
+        metavar="PART",
+        help=f"{', '.join(PARTS)} (default: these), {', '.join(ON_REQUEST)}",
     )
     parser.add_argument("--write", action="store_true", help="put it into docs/measurements.md as well")
     parser.add_argument(
@@ -48,7 +59,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--repetitions", type=int, default=3, help="dry-run: plan each design so many times")
     parser.add_argument("--pairs", type=int, default=5, help="epochs: pairs a framework")
-    parser.add_argument("--epochs", type=int, default=8, help="epochs: epochs a training")
+    parser.add_argument("--epochs", type=int, default=8, help="epochs, ways: epochs a training")
     parser.add_argument(
         "--frameworks",
         nargs="+",
@@ -59,12 +70,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=Path("results/quickstart"), help="study: the finished campaign")
     options = parser.parse_args(argv)
     for name in options.parts:
-        if name not in PARTS:
-            parser.error(f"{name} is no part; expected some of {', '.join(PARTS)}")
+        if name not in PARTS | ON_REQUEST:
+            parser.error(f"{name} is no part; expected some of {', '.join(PARTS | ON_REQUEST)}")
     if options.epochs <= epoch_times.WARM_UP:
         parser.error(f"--epochs {options.epochs}: expected more than the {epoch_times.WARM_UP} that do not count")
     for name in options.parts:
-        part = PARTS[name](options)
+        part = (PARTS | ON_REQUEST)[name](options)
         print(f"{part}\n", flush=True)
         if options.write:
             write_part(name, part)

@@ -1,26 +1,73 @@
-"""Plan every shipped study with every profile: `snakemake -n` must succeed for all of them. Run in the checkout."""
+"""Plan every shipped study with every profile, and the configured study at every shipped site: `snakemake -n` must succeed.
 
+Run in the checkout. A study is planned with the profiles whose site has nodes enough for it; there must be one. Results
+that are there belong to one site, so the plans are made in a folder that has all of the checkout but them.
+"""
+
+import os
 import subprocess
 import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+
+from common.files import load_yaml
+from plan.site import load_site
+from plan.study import load_study
+
+PROFILES = {"local": ("local",), "slurm": ("slurm", "allocation"), "oar": ("oar",)}  # by the launcher of a site
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A dry-run: a profile, and one key of the configuration that differs from what is configured."""
+
+    profile: str
+    setting: str
+
+    def run(self, folder: Path) -> tuple[bool, str]:
+        """Whether it succeeded in `folder`, and what to say."""
+        command = ["snakemake", "-n", "figures", "--profile", f"profiles/{self.profile}", "--config", self.setting]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        planned = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("total ")]
+        jobs = f"{planned[0]} jobs" if planned else "nothing to do"
+        ok = done.returncode == 0
+        said = f"dry-run {self.setting} with profile {self.profile}: {jobs if ok else 'FAILED'}"
+        return ok, said if ok else f"{said}\n{done.stdout}{done.stderr}"
+
+
+def plans() -> list[Plan]:
+    """All dry-runs to make."""
+    sites = {path.stem: load_site(path.stem) for path in sorted(Path("config/sites").glob("*.yaml"))}
+    profiles = {profile: _configured_site(profile) for names in PROFILES.values() for profile in names}
+    made = []
+    for study in sorted(path.stem for path in Path("config/studies").glob("*.yaml")):
+        nodes = max(load_study(study).factors["nodes"])
+        fitting = [profile for profile, site in profiles.items() if sites[site].nodes >= nodes]
+        made += [Plan(profile, f"study={study}") for profile in fitting or profiles]
+    for name, site in sites.items():
+        made += [Plan(profile, f"site={name}") for profile in PROFILES[site.launcher] if profiles[profile] != name]
+    return made
+
+
+def _configured_site(profile: str) -> str:
+    files = load_yaml(Path("profiles", profile, "config.yaml")).get("configfile", ["config/config.yaml"])
+    site: str = load_yaml(Path(files[0]))["site"]
+    return site
 
 
 def main() -> int:
     """Exit status 1 when one of the plans fails."""
-    failed = 0
-    profiles = sorted(path.parent for path in Path("profiles").glob("*/config.yaml") if path.parent.name != "default")
-    for study in sorted(path.stem for path in Path("config/studies").glob("*.yaml")):
-        for profile in profiles:
-            command = ["snakemake", "-n", "figures", "--profile", str(profile), "--config", f"study={study}"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            ok = done.returncode == 0
-            planned = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("total ")]
-            jobs = f"{planned[0]} jobs" if planned else "nothing to do"
-            print(f"dry-run {study} with {profile}: {jobs if ok else 'FAILED'}")
-            if not ok:
-                failed += 1
-                print(done.stdout + done.stderr, file=sys.stderr)
-    return 1 if failed else 0
+    with tempfile.TemporaryDirectory(prefix="ringside-") as folder:
+        for entry in Path.cwd().iterdir():
+            if entry.name not in ("results", ".snakemake"):
+                Path(folder, entry.name).symlink_to(entry)
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            results = list(pool.map(lambda plan: plan.run(Path(folder)), plans()))
+    for ok, said in results:
+        print(said, file=sys.stdout if ok else sys.stderr)
+    return 0 if all(ok for ok, _ in results) else 1
 
 
 if __name__ == "__main__":

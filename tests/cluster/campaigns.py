@@ -32,6 +32,9 @@ def study(framework: str = "pytorch-ddp", nodes: str = "3", epochs: int = 12, re
     return STUDY.format(framework=framework, nodes=nodes, epochs=epochs, replicates=replicates)
 
 
+FOLDERS = "ringside-test-"
+
+
 class Campaign:
     """The study `small` at the site virtual, in a checkout that all nodes see."""
 
@@ -129,8 +132,9 @@ def no_worker_is_left(nodes: tuple[str, ...] = ("node1", "node2", "node3")) -> b
 
 
 def jobs() -> list[str]:
-    """The numbers of the jobs that wait or run."""
-    return subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True, check=True).stdout.split()
+    """The numbers of these tests' jobs that wait or run."""
+    listed = slurm("squeue", "-h", "-o", "%i %Z").split("\n")
+    return [number for number, _, folder in (line.partition(" ") for line in listed) if FOLDERS in folder]
 
 
 def slurm(*command: str) -> str:

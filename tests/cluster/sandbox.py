@@ -6,6 +6,7 @@ happens in it is gone when it is closed, or when the test's process ends.
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -70,9 +71,7 @@ class Sandbox:
         own = ("sleep", "sh", "sed", "xargs", "nsenter", "env")
         return {
             "processes": [
-                process
-                for process in found["process"]
-                if process.split()[0] not in own and not process.endswith(" Z")
+                process for process in found["process"] if process.split()[0] not in own and not process.endswith(" Z")
             ],
             "files": found["file"],
             "links": [link for link in found["link"] if link.startswith("ringside")],
@@ -83,12 +82,14 @@ class Sandbox:
 @contextmanager
 def sandbox() -> Iterator[Sandbox]:
     """Open a sandbox, and close it with all that is in it."""
-    name = f"ringside-test-{os.getpid()}"
+    name = f"ringside-test-{os.getpid()}-{secrets.token_hex(3)}"
     unified = (CGROUPS / "cgroup.controllers").is_file()
     tops = [CGROUPS] if unified else [CGROUPS / "cpu", CGROUPS / "memory"]
     if unified:
         (CGROUPS / "cgroup.subtree_control").write_text("+cpu +memory")
     groups = [top / name for top in tops]
+    for top in tops:  # of a test that was killed
+        _remove([left for left in top.glob("ringside-test-*") if not Path("/proc", left.name.split("-")[2]).exists()])
     for group in groups:
         group.mkdir()
     pairs = [str(path) for pair in zip(groups, tops, strict=True) for path in pair]
@@ -109,9 +110,13 @@ def sandbox() -> Iterator[Sandbox]:
         process.wait()
         deadline = time.monotonic() + 10
         while any(group.exists() for group in groups) and time.monotonic() < deadline:
-            for group in groups:
-                for folder in [*sorted(group.rglob("*"), reverse=True), group]:
-                    if folder.is_dir():
-                        with contextlib.suppress(OSError):
-                            folder.rmdir()
+            _remove(groups)
             time.sleep(0.05)
+
+
+def _remove(groups: list[Path]) -> None:
+    for group in groups:
+        for folder in [*sorted(group.rglob("*"), reverse=True), group]:
+            if folder.is_dir():
+                with contextlib.suppress(OSError):  # a process in it has not quite ended
+                    folder.rmdir()

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from campaigns import Campaign, jobs, no_worker_is_left, slurm, study, wait_until, workers
 
+from campaigns import Campaign, jobs, no_worker_is_left, slurm, study, wait_until, workers
 from cluster import virtual
 
-pytestmark = pytest.mark.usefixtures("virtual_cluster")
+pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("virtual_cluster")]
 ci = pytest.mark.ci
 
 

@@ -20,7 +20,7 @@ from checkout import SMALL_STUDY, Checkout
         ("config/studies/small.yaml", "batch_size: [64]", "batch_size: [100]", "config/studies/small.yaml: factors: cell"),
         ("config/studies/small.yaml", "[pytorch-single", "[pytorch-singel", "'pytorch-singel' is unknown"),
         ("config/sites/local.yaml", "interface: lo", "interfaces: lo", "config/sites/local.yaml: interfaces: unknown key"),
-        ("config/config.yaml", "site: local", "site: lokal", "site must be one of local"),
+        ("config/config.yaml", "site: local", "site: lokal", "site must be one of grid5000, local"),
         ("config/config.yaml", "study: small", "study: [", "config.yaml"),
         (
             "workflow/scripts/runs/frameworks/pytorch-single/framework.yaml", "base: pytorch-single", "base: none",

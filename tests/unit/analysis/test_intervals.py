@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
 from analysis import intervals
 
@@ -78,3 +79,42 @@ def test_the_interval_of_a_ratio_covers_the_truth_as_often_as_it_says(n, spread)
         estimate = intervals.ratio(x, y)
         covered += estimate.low <= truth <= estimate.high
     assert 0.935 <= covered / trials <= 0.985
+
+
+def test_the_difference_is_that_of_scipys_welch_test():
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(10, 2, 5), rng.normal(8, 0.5, 7)
+    estimate = intervals.difference(x, y)
+    low, high = stats.ttest_ind(x, y, equal_var=False).confidence_interval()
+    assert estimate.value == pytest.approx(x.mean() - y.mean())
+    assert (estimate.low, estimate.high) == pytest.approx((low, high))
+    assert estimate.n == 5
+
+
+def test_p_is_that_of_scipys_welch_test_on_logarithms():
+    rng = np.random.default_rng(4)
+    x, y = rng.lognormal(1, 0.2, 5), rng.lognormal(1.2, 0.05, 4)
+    assert intervals.p_value(x, y) == pytest.approx(stats.ttest_ind(np.log(x), np.log(y), equal_var=False).pvalue)
+
+
+def test_a_difference_of_groups_too_small_or_without_spread():
+    assert math.isnan(intervals.difference([], [1.0, 2.0]).value)
+    alone = intervals.difference([3.0], [1.0, 2.0])
+    assert alone.value == 1.5
+    assert math.isnan(alone.low)
+    same = intervals.difference([3.0, 3.0], [1.0, 1.0])
+    assert (same.low, same.high) == (2.0, 2.0)
+    assert math.isnan(intervals.p_value([3.0], [1.0, 2.0]))
+    assert intervals.p_value([3.0, 3.0], [1.0, 1.0]) == 0
+    assert intervals.p_value([3.0, 3.0], [3.0, 3.0]) == 1
+
+
+@pytest.mark.parametrize("p", [[0.01, 0.04, 0.03, 0.005], [0.5, 0.5, 0.9, 1e-9, 0.5], [0.02], [0.3, 0.001, 0.001]])
+def test_holm_is_that_of_statsmodels(p):
+    assert intervals.holm(p) == pytest.approx(multipletests(p, method="holm")[1].tolist())
+
+
+def test_holm_of_a_worked_example_leaves_what_is_absent():
+    # Three tests: 0.01 x 3, 0.02 x 2, and 0.03 x 1 lifted to the one before it.
+    assert intervals.holm([0.03, math.nan, 0.01, 0.02]) == pytest.approx([0.04, math.nan, 0.03, 0.04], nan_ok=True)
+    assert intervals.holm([]) == []

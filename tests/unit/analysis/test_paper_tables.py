@@ -5,12 +5,19 @@ import re
 import pandas as pd
 import pytest
 
-from analysis import cells, missing, regression, speedup, tables
+from analysis import cells, decomposition, effects, missing, regression, speedup, tables
 from analysis.intervals import Estimate
 from common.errors import exit_status
-from synthetic import campaign, write_frames
+from synthetic import campaign, designed_campaign, write_frames
 
-PROGRAMS = {"cells": cells, "missing": missing, "regression": regression, "speedup": speedup}
+PROGRAMS = {
+    "cells": cells,
+    "decomposition": decomposition,
+    "effects": effects,
+    "missing": missing,
+    "regression": regression,
+    "speedup": speedup,
+}
 SPECIAL = r"50 % of a_b & {c} ~ #1 \ $x^2$ <1 × ²"
 
 
@@ -57,6 +64,23 @@ def test_an_interval_has_the_decimals_of_its_value():
     assert tables.interval(Estimate(0.6204)) == "0.620"
 
 
+@pytest.mark.parametrize(
+    ("value", "low", "high", "text"),
+    [
+        (-0.000817, -0.012359, 0.010724, "−0.001 [−0.012, 0.011]"),
+        (-2.5234, -2.6412, -2.4103, "−2.52 [−2.64, −2.41]"),
+        (10.7, 10.69, 10.71, "10.7 [10.7, 10.7]"),
+        (-0.0001, -0.5, 0.5, "0.00 [−0.50, 0.50]"),
+        (120.0, -900.0, 1140.0, "120 [−900, 1140]"),
+        (0.0, -0.5, 0.5, "0.00 [−0.50, 0.50]"),
+        (1.5, float("nan"), float("nan"), "1.50"),
+        (1.5, 1.5, 1.5, "1.50 [1.50, 1.50]"),
+    ],
+)
+def test_a_difference_has_no_more_decimals_than_its_interval_knows(value, low, high, text):
+    assert tables.difference(Estimate(value, low, high)) == text
+
+
 def test_p_values_do_not_claim_too_much():
     assert [tables.p_value(p) for p in (1e-30, 0.04567, float("nan"))] == ["<0.001", "0.046", "–"]
 
@@ -82,10 +106,36 @@ def test_a_table_of_any_length_is_balanced_latex_and_whole_markdown(rows):
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {3}
 
 
+@pytest.mark.parametrize("width", [40, 200])
+def test_a_wide_table_lies_across_the_page(width):
+    shown = pd.DataFrame({"what": ["x" * width] * 4})
+    text = tables.latex(tables.Table("Title", shown, shown, notes=["100 %"], words=["what"], parts=[1, 3]), "tab:x")
+    balanced(text)
+    assert (r"\begin{landscape}" in text) == (width == 200)
+    lines = text.splitlines()
+    rows = [number for number, line in enumerate(lines) if line.startswith("xx")]
+    assert [lines[number - 1] == r"\midrule" for number in rows[1:]] == [True, False, True]
+
+
+@pytest.fixture(scope="module")
+def treatments_csv(tmp_path_factory):
+    return write_frames(tmp_path_factory.mktemp("designed"), *designed_campaign())
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_program_makes_tables_of_a_study_of_treatments(name, treatments_csv, tmp_path):
+    PROGRAMS[name].main(["--runs", str(treatments_csv[0]), "--out", str(tmp_path / name)])
+    text = (tmp_path / f"{name}.md").read_text()
+    assert "nan" not in text.lower()
+    balanced((tmp_path / f"{name}.tex").read_text())
+    if name in ("effects", "decomposition"):
+        assert "fit" in text
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_program_writes_csv_markdown_and_balanced_latex(name, csv, tmp_path):
     PROGRAMS[name].main(["--runs", str(csv[0]), "--out", str(tmp_path / name)])
-    assert len(pd.read_csv(tmp_path / f"{name}.csv")) > 0
+    assert (len(pd.read_csv(tmp_path / f"{name}.csv")) > 0) == (name != "decomposition")
     assert (tmp_path / f"{name}.md").read_text().startswith("**")
     balanced((tmp_path / f"{name}.tex").read_text())
 

@@ -127,7 +127,7 @@ def test_an_absent_file_and_one_that_is_not_text_give_one_line(tmp_path):
         read_table(tmp_path / "runs.csv", "runs")
 
 
-@pytest.mark.parametrize("name", ["runs", "epochs", "design"])
+@pytest.mark.parametrize("name", ["runs", "epochs", "design", "network"])
 def test_every_rule_of_the_table_schemas_is_understood(name):
     for column, rules in schema(name)["properties"].items():
         assert set(rules) <= UNDERSTOOD, column

@@ -31,7 +31,7 @@ def test_digits_are_prepared_as_the_table_says(tmp_path: Path) -> None:
 
 
 def test_no_sample_is_in_both_parts() -> None:
-    images, labels = digits()
+    images, labels = digits(datasets()["digits"])
     parts = split(
         np.arange(len(labels)).reshape(-1, 1, 1, 1).repeat(64, 1).reshape(-1, 8, 8, 1), labels, datasets()["digits"]
     )

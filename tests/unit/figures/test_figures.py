@@ -13,7 +13,7 @@ from analysis.measured import Records
 from common.errors import exit_status
 from common.files import CHECKOUT
 from figures import accuracy, by_batch_size, by_nodes, epoch_time, panels, style
-from synthetic import campaign, write_campaign, write_frames
+from synthetic import campaign, designed_campaign, write_campaign, write_frames
 
 FIGURES = {"epoch_time": epoch_time, "by_batch_size": by_batch_size, "by_nodes": by_nodes, "accuracy": accuracy}
 SUFFIXES = ["pdf", "svg", "png", "caption.md"]
@@ -228,3 +228,109 @@ def test_more_panels_than_a_figure_holds_are_counted_in_the_caption():
     shown, said = panels.most([{"batch_size": size} for size in range(60)])
     assert len(shown) == panels.MOST_PANELS
     assert "Only the first 48 of 60 panels are drawn" in said
+
+
+TREATMENTS = ["custom, every batch", "custom, every 4 batches", "fit, every batch"]
+
+
+@pytest.fixture(scope="module")
+def treated(tmp_path_factory):
+    return Records(*write_frames(tmp_path_factory.mktemp("treated"), *designed_campaign()))
+
+
+def names_in(legend):
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def test_the_series_of_one_framework_are_its_treatments_and_of_several_the_frameworks(treated, csv):
+    series = panels.all_series(treated.runs)
+    assert [one.name for one in series] == TREATMENTS
+    assert sum(len(one.of(treated.runs)) for one in series) == len(treated.runs)
+    assert [one.look for one in series] == style.TREATMENT_LOOKS[:3]
+    frameworks = panels.all_series(Records(*csv).runs)
+    assert [one.name for one in frameworks][:2] == ["pytorch-single", "tensorflow-single"]
+    assert all(one.look == style.LOOKS[one.name] for one in frameworks)
+
+
+def test_series_have_words_from_their_factors(treated):
+    runs = treated.runs
+
+    def names(frame):
+        return [one.name for one in panels.all_series(frame)]
+
+    custom = runs[runs["training_loop"] == "custom"]
+    assert names(custom) == ["every batch", "every 4 batches"]
+    assert names(custom[custom["sync_every"] == 1]) == ["tensorflow-multiworker"]
+    assert names(runs[runs["sync_every"] == 1]) == ["custom", "fit"]
+    other = custom.assign(lr_scaling=np.where(custom["sync_every"] == 4, "linear", "none"), momentum=0.5)
+    assert names(other) == ["learning-rate scaling none, every batch", "learning-rate scaling linear, every 4 batches"]
+
+
+def test_more_treatments_than_can_be_told_apart_become_panels(treated):
+    runs = pd.concat([treated.runs.assign(momentum=momentum) for momentum in (0.0, 0.5, 0.9)], ignore_index=True)
+    series = panels.all_series(runs)
+    assert [one.name for one in series] == TREATMENTS
+    many = pd.concat([treated.runs.assign(sync_every=2**k, training_loop="custom") for k in range(9)])
+    assert [one.name for one in panels.all_series(many)] == ["tensorflow-multiworker"]
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "height"),
+    [("by_nodes", 6, 4), ("by_batch_size", 6, 4), ("epoch_time", 6, 4), ("accuracy", 36, 9)],
+)
+def test_a_study_of_treatments_has_panels_of_three_series(name, count, height, treated):
+    drawn, caption = FIGURES[name].draw(treated)
+    assert len([ax for ax in drawn.axes if ax.axison]) == count
+    assert drawn.get_figheight() < height
+    assert drawn.get_figwidth() == style.PAGE_IN
+    assert "treatment (training loop, batches per exchange)" in caption
+    colours = [look.colour for look in style.TREATMENT_LOOKS[:3]]
+    for ax in drawn.axes:
+        assert {line.get_color() for line in ax.lines if line.get_color() in colours} == set(colours)
+    if name == "epoch_time":
+        labels = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
+        assert labels == [f"{one}, {n} node{'s' * (n > 1)}" for one in TREATMENTS for n in (1, 2, 3)]
+    else:
+        assert names_in(drawn.legends[0])[:3] == TREATMENTS
+
+
+def test_by_nodes_draws_what_was_measured_of_each_treatment(treated):
+    drawn, _ = by_nodes.draw(treated)
+    runs = treated.runs
+    for one in panels.all_series(runs):
+        here = one.of(panels.at(runs, {"model": "small-cnn", "batch_size": 64}))
+        means = here.groupby("nodes")["epoch_time_s"].mean().tolist()
+        joined = [
+            line.get_ydata()
+            for line in drawn.axes[1].lines
+            if line.get_color() == one.look.colour and len(line.get_xdata()) == 3 and line.get_linewidth() == 1.0
+        ]
+        assert any(np.allclose(y, means) for y in joined)
+        bounds = [
+            line.get_ydata()
+            for line in drawn.axes[1].lines
+            if line.get_linewidth() == 0.7 and line.get_color() == one.look.colour
+        ]
+        assert any(np.allclose(y, means[0] / np.array([1, 2, 3])) for y in bounds)
+
+
+def test_only_by_nodes_has_a_bound(treated):
+    assert names_in(by_nodes.draw(treated)[0].legends[0])[-1] == "base / replicas"
+    assert names_in(by_batch_size.draw(treated)[0].legends[0]) == TREATMENTS
+
+
+def test_treatments_differ_in_colour_marker_line_and_the_first_three_in_grey():
+    looks = style.TREATMENT_LOOKS
+    for part in ("colour", "marker", "line"):
+        assert len({getattr(look, part) for look in looks}) == len(looks)
+    assert not {look.colour for look in looks} & {look.colour for look in style.LOOKS.values()}
+    grey = sorted(
+        np.dot([0.299, 0.587, 0.114], [int(look.colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]) for look in looks[:3]
+    )
+    assert min(np.diff(grey)) > 0.15
+
+
+def test_no_row_of_panels_is_half_empty_where_threes_fill_it():
+    assert [panels.layout(count)[:2] for count in (1, 2, 4, 5, 6, 8, 9, 12)] == [
+        (1, 1), (1, 2), (1, 4), (2, 4), (2, 3), (2, 4), (3, 3), (3, 4),
+    ]  # fmt: skip

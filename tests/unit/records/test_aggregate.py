@@ -15,7 +15,11 @@ from plan.design import Run, design
 from plan.identity import digests, run_key
 from plan.site import load_site
 from plan.study import load_study
-from records.aggregate import EPOCH_COLUMNS, aggregate, arguments_for, summary
+from records.aggregate import aggregate, arguments_for, summary
+from runs import attempts
+from runs.worker.meter import COLUMNS
+
+NODE = (0.5, 2_500_000, "")  # throttled_s, sent_bytes, and a machine that does not tell its energy
 
 
 @pytest.fixture
@@ -47,24 +51,26 @@ def record(campaign: Campaign, run: Run, times: list[float], **changes: Any) -> 
         "run_id": run.run_id, "key": folder.name, "study": campaign.study.name, "site": "local", "session": "s", "attempt": 1,
         "status": "ok", "reason": None, "started_at": "2026-01-01T00:00:00Z", "ended_at": "2026-01-01T00:00:09Z",
         **digests(campaign.site, run), "placement": "emulated", "timing_scope": "ranks", "cores_per_rank": 1,
-        "oversubscribed": False, "wall_s": 9.0, "packages": {},
-        "measured": {"hosts": ["a"], "devices": ["cpu"], "transport": "gloo", "startup_s": 2.0, "import_s": 1.0,
-                     "first_step_s": 0.1, "memory_peak_bytes": 1000, "device_memory_peak_bytes": None, "energy_j": None,
+        "oversubscribed": False, "wall_s": 9.0, "packages": {}, "unfinished_attempts": [],
+        "job": {"number": "17", "submitted_at": "2025-12-31T23:00:00.000Z", "started_at": "2025-12-31T23:59:00.000Z"},
+        "measured": {"hosts": ["a"], "devices": ["cpu"], "transport": "gloo over tcp lo", "startup_s": 2.0, "import_s": 1.0,
+                     "first_step_s": 0.1, "memory_peak_bytes": 1000, "device_memory_peak_bytes": None, "throttled_s": 0.5,
+                     "sent_bytes": 2.5e6, "energy_j": None,
                      "foreign_cpu_share": 0.0, "steal_share": 0.0, "python_version": "3.11", "library_version": "torch 2"},
         **changes,
     }  # fmt: skip
     rows = [
         dict(
             zip(
-                EPOCH_COLUMNS,
-                [i, "true" if i == 1 else "false", t, t, 0.01, 0.02, 0.05, 48, 48, 1536, 1 / i, 0.5, 2 / i, 0.4],
+                COLUMNS,
+                [i, "true" if i == 1 else "false", t, t, 0.01, 0.02, 0.05, 48, 48, 1536, 1 / i, 0.5, 2 / i, 0.4, *NODE],
                 strict=True,
             )
         )
         for i, t in enumerate(times, start=1)
     ]
     with open(attempt / "epochs.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, EPOCH_COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     (attempt / "record.json").write_text(json.dumps(content))
@@ -79,7 +85,11 @@ def test_a_run_is_the_mean_of_its_epochs_that_are_not_warm_up(campaign: Campaign
     assert row.epoch_time_s == pytest.approx(0.4) and row.epoch_time_median_s == pytest.approx(0.3)
     assert row.throughput_samples_s == pytest.approx(1536 / 0.4)
     assert (row.train_loss, row.validation_loss) == (0.25, 0.5), "of the last epoch"
-    assert (row.hosts, row.transport, row.status) == ("a", "gloo", "ok")
+    assert (row.hosts, row.transport, row.status) == ("a", "gloo over tcp lo", "ok")
+    assert (row.throttled_s, row.sent_bytes) == (0.5, 2.5e6) and runs.energy_j.isna().all()
+    assert (row.job, row.job_started_at) == ("17", "2025-12-31T23:59:00.000Z")
+    assert runs.unfinished_attempts.isna().all()
+    assert list(epochs.sent_bytes) == [2_500_000] * 4
     assert list(epochs.epoch) == [1, 2, 3, 4] and list(epochs.warm_up) == [True, False, False, False]
 
 
@@ -102,6 +112,20 @@ def test_every_run_has_a_row_whether_or_not_it_ran(campaign: Campaign, tmp_path:
     write_table(runs, "runs", tmp_path / "runs.csv")
     write_table(epochs, "epochs", tmp_path / "epochs.csv")
     assert list(read_table(tmp_path / "runs.csv", "runs").run_id) == [run.run_id for run in campaign.runs]
+
+
+def test_attempts_that_left_no_record_are_told(campaign: Campaign, tmp_path: Path) -> None:
+    before = [{"attempt": 1, "reason": "lost: Node failure on node2"}]
+    record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], unfinished_attempts=before)
+    _, attempt = attempts.start(folder_of(campaign, campaign.runs[1]))
+    attempts.give_up(attempt, "stopped by SIGTERM (job 17 on node1)")
+    runs, _ = aggregate(campaign)
+    assert runs.iloc[0].unfinished_attempts == "1: lost: Node failure on node2"
+    assert (runs.iloc[1].status, runs.iloc[1].reason) == (
+        "missing",
+        "absent: attempt 1 stopped by SIGTERM (job 17 on node1)",
+    )
+    write_table(runs, "runs", tmp_path / "runs.csv")
 
 
 def test_a_framework_that_the_site_lacks_gives_missing_rows(campaign: Campaign) -> None:

@@ -1,5 +1,7 @@
 """Attempts are kept, counted and published; one run at a time holds the machine."""
 
+import errno
+import os
 import subprocess
 import sys
 import time
@@ -70,3 +72,72 @@ def test_the_machine_is_held_by_one_run_and_freed_when_its_process_dies(
     holder.wait()
     with attempts.machine_lock("again", said.append):
         assert said == ["the other run"], "a free machine is not waited for"
+
+
+def test_an_attempt_that_left_no_record_is_told_with_its_reason(tmp_path: Path) -> None:
+    folder = tmp_path / "key"
+    for reason in ("lost: Node failure on node2 (job 17 on node1)", None, "stopped by SIGTERM"):
+        _, attempt = attempts.start(folder)
+        if reason:
+            attempts.give_up(attempt, reason)
+    _, cut_off = attempts.start(folder)
+    (cut_off / "record.json").write_text('{"run_id": "x", "sta')
+    _, whole = attempts.start(folder)
+    finish(whole, "done")
+    assert attempts.unfinished(folder) == [
+        {"attempt": 1, "reason": "lost: Node failure on node2 (job 17 on node1)"},
+        {"attempt": 2, "reason": "ended without a word: it was killed, or its node was lost"},
+        {"attempt": 3, "reason": "stopped by SIGTERM"},
+        {"attempt": 4, "reason": "ended without a word: it was killed, or its node was lost"},
+    ]
+    assert attempts.finished(folder) == whole
+    assert attempts.unfinished(tmp_path / "nothing") == []
+
+
+def test_giving_up_raises_nothing_where_nothing_can_be_written(tmp_path: Path) -> None:
+    attempts.give_up(Path("/dev/null/attempt-1"), "no space left on device")
+    assert attempts.unfinished(tmp_path) == []
+
+
+def test_one_job_at_a_time_holds_a_run_and_frees_it_when_it_dies(tmp_path: Path) -> None:
+    program = (
+        "import sys, time\nfrom pathlib import Path\nfrom runs.attempts import run_lock\n"
+        "with run_lock(Path(sys.argv[1]), print):\n    print('held', flush=True)\n    time.sleep(60)\n"
+    )
+    scripts = Path(attempts.__file__).parents[1]
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "run" / "key")],
+        stdout=subprocess.PIPE,
+        env={"PYTHONPATH": str(scripts)},
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+    waited = []
+
+    def waiting() -> None:
+        waited.append(holder.poll())
+        holder.kill()
+
+    with attempts.run_lock(tmp_path / "run" / "other", waiting):
+        assert waited == [], "another run is free"
+    with attempts.run_lock(tmp_path / "run" / "key", waiting):
+        assert waited == [None], "it came while the holder was alive, and was let in after its end"
+    holder.wait()
+    with attempts.run_lock(tmp_path / "run" / "key", waiting):
+        assert len(waited) == 1
+
+
+def test_a_file_system_without_locks_is_no_obstacle_and_other_errors_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(number: int) -> None:
+        def flock(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr("fcntl.flock", flock)
+
+    refuse(errno.ENOLCK)
+    with attempts.run_lock(tmp_path / "key", lambda: None):
+        pass
+    refuse(errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"), attempts.run_lock(tmp_path / "key", lambda: None):
+        pass

@@ -47,14 +47,13 @@ class Trainings:
         folder = self.folder / f"{framework}.b{batch_size}.s{sync_every}.n{nodes}.{loop}"
         folder.mkdir()
         described = load_framework(framework)
-        spec, model = run_spec(framework, batch_size, sync_every, nodes, loop), load_model("small-cnn")
-        ranks = launch.launcher(SITE, spec)
-        (folder / "spec.json").write_text(
-            json.dumps(job(spec, described, model, self.folder / "digits", ranks.hosts))
-        )
+        planned, model = run_spec(framework, batch_size, sync_every, nodes, loop), load_model("small-cnn")
+        ranks = launch.launcher(SITE, planned)
+        told = job(planned, described, model, self.folder / "digits", ranks.hosts)
+        (folder / "spec.json").write_text(json.dumps(told))
         environment = self.environments(described.environment)
         trained = {**environment["variables"], "PYTHONPATH": f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).parent}"}
-        outcome = launch.run(ranks, {**environment, "variables": trained}, folder, spec, SITE, program="trained")
+        outcome = launch.run(ranks, {**environment, "variables": trained}, folder, planned, SITE, program="trained")
         assert outcome.status == "ok", f"{outcome.reason}: {(folder / 'log.txt').read_text()[-3000:]}"
         with np.load(folder / "after.npz") as saved:
             return [saved[name] for name in saved.files]
@@ -124,6 +123,7 @@ def test_each_epoch_leaves_a_line_and_each_run_a_result(trainings: Trainings) ->
         (str(rank), str(step)) for rank in (0, 1) for step in range(1, 25)
     ]
     assert sum(float(row["step_time_s"]) for row in steps) / 2 == pytest.approx(float(epoch["epoch_time_s"]), rel=0.1)
+    assert float(epoch["sent_bytes"]) > 5 * 4 * 544_522, "each exchange sends all gradients through the interface"
     result = json.loads((folder / "result.json").read_text())
     assert result["transport"] == "gloo" and len(result["ranks"]) == 2
     assert all(rank["memory_peak_bytes"] > 5e7 and 0 < rank["import_s"] < 120 for rank in result["ranks"])

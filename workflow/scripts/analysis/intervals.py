@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 CONFIDENCE = 0.95
 
@@ -83,6 +83,56 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], confidence: 
     df = (v1 + v2) ** 2 / (v1**2 / (len(x) - 1) + v2**2 / (len(y) - 1))
     factor = math.exp(t_quantile(df, confidence) * math.sqrt(v1 + v2))
     return Estimate(value, value / factor, value * factor, n)
+
+
+def difference(one: Sequence[float], other: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """Arithmetic mean of `one` less that of `other`, two independent groups, with the interval of Welch (1947).
+
+    No interval where a group has one value. `n` is the size of the smaller group.
+    """
+    x, y = _present(one), _present(other)
+    n = min(len(x), len(y))
+    if n == 0:
+        return Estimate(math.nan)
+    value = float(x.mean() - y.mean())
+    if n == 1:
+        return Estimate(value, n=1)
+    variance, df = _welch(x, y)
+    half = t_quantile(df, confidence) * math.sqrt(variance) if variance else 0.0
+    return Estimate(value, value - half, value + half, n)
+
+
+def p_value(one: Sequence[float], other: Sequence[float]) -> float:
+    """Two-sided p of Welch's t test (1947) that two independent groups of positive values have the same mean logarithm.
+
+    NaN where a group has fewer than two values.
+    """
+    x, y = (np.log(_present(group)) for group in (one, other))
+    if min(len(x), len(y)) < 2:
+        return math.nan
+    gap = abs(float(x.mean() - y.mean()))
+    variance, df = _welch(x, y)
+    if variance == 0:
+        return 0.0 if gap else 1.0
+    return float(2 * stdtr(df, -gap / math.sqrt(variance)))
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """p values corrected for their number by Holm's step-down method (Scand. J. Statist. 6, 1979); NaN stays and counts not."""
+    values = np.asarray(p, dtype=float)
+    known = np.flatnonzero(~np.isnan(values))
+    ascending = known[np.argsort(values[known], kind="stable")]
+    corrected = values.copy()
+    corrected[ascending] = np.minimum(np.maximum.accumulate(values[ascending] * np.arange(len(known), 0, -1)), 1)
+    return [float(value) for value in corrected]
+
+
+def _welch(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Variance of the difference of two means, and its degrees of freedom (Welch 1947, Satterthwaite 1946)."""
+    v1, v2 = (float(group.var(ddof=1)) / len(group) for group in (x, y))
+    if v1 + v2 == 0:
+        return 0.0, math.inf
+    return v1 + v2, (v1 + v2) ** 2 / (v1**2 / (len(x) - 1) + v2**2 / (len(y) - 1))
 
 
 def _present(values: Sequence[float]) -> np.ndarray:

@@ -12,6 +12,11 @@ import pandas as pd
 from common.schemas import schema
 from common.tables import read_table
 
+# What a study measures at: frameworks have looks of their own, the others are axes and panels. Every other factor treats.
+NOT_TREATMENTS = ("framework", "model", "dataset", "nodes", "batch_size")
+MOST_SERIES = 8
+_ALONE = ("training_loop", "precision", "optimizer")  # their levels need no title
+
 
 @dataclass(frozen=True)
 class Records:
@@ -82,9 +87,49 @@ def _factor_level(factor: str, level: Any) -> str:
     return f"{title(factor)} {level_text(level)}"
 
 
+def treatment_text(levels: Mapping[str, Any]) -> str:
+    """Levels of treatment factors as a legend names them: `custom, every 4 batches`."""
+    return ", ".join(_treatment_level(factor, level) for factor, level in levels.items())
+
+
+def _treatment_level(factor: str, level: Any) -> str:
+    if factor == "sync_every":
+        return "every batch" if level == 1 else f"every {level} batches"
+    return level_text(level) if factor in _ALONE else _factor_level(factor, level)
+
+
 def varying(runs: pd.DataFrame, but: Iterable[str] = ()) -> list[str]:
     """The factors with more than one level in `runs`, those of `but` left out."""
     return [name for name in factors() if name not in but and runs[name].nunique(dropna=False) > 1]
+
+
+def treatments(runs: pd.DataFrame) -> list[str]:
+    """The varying factors that say how a cell is trained, such as loop and accumulation; those with words first."""
+    return sorted(varying(runs, but=NOT_TREATMENTS), key=is_numeric)
+
+
+def series_factors(runs: pd.DataFrame) -> list[str]:
+    """The factors whose combinations are the series of a figure.
+
+    The framework where there are several; else as many treatment factors, in their order, as make at most MOST_SERIES
+    combinations. The framework where no treatment varies, too.
+    """
+    chosen = [] if runs["framework"].nunique() > 1 else treatments(runs)
+    while chosen and len(runs[chosen].drop_duplicates()) > MOST_SERIES:
+        chosen.pop()
+    return chosen or ["framework"]
+
+
+def levels_in_order(runs: pd.DataFrame, factor: str) -> list[Any]:
+    """The levels of `factor` that occur: frameworks as tables list them, words as the schema does, numbers ascending.
+
+    The first one is the base level that others are compared with.
+    """
+    if factor == "framework":
+        return framework_order(runs)
+    found = runs[factor].dropna().unique().tolist()
+    words = schema("factors")["properties"][factor].get("enum")
+    return sorted(found, key=words.index if words else None)
 
 
 def successful(runs: pd.DataFrame) -> pd.DataFrame:

@@ -200,7 +200,7 @@ def table(runs: pd.DataFrame, fits: dict[str, Fit]) -> tables.Table:
         shown=pd.DataFrame(shown),
         notes=[note for note in _notes(runs, fits) if note],
         words=[""],
-        second_part=int(is_term.sum()),
+        parts=[int(is_term.sum())],
     )
 
 

@@ -12,6 +12,7 @@ from common.files import write_text
 
 PAGE_ROWS = 45
 FOOTNOTESIZE_CHARACTERS = 90
+PORTRAIT_CHARACTERS = 115
 DASH = "–"
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -33,6 +34,7 @@ _LATEX = {
     "²": r"\textsuperscript{2}",
     "≤": r"$\leq$",
     "≥": r"$\geq$",
+    "→": r"$\rightarrow$",
 }
 
 
@@ -40,7 +42,7 @@ _LATEX = {
 class Table:
     """A table: `data` for programs; `shown`, its text for people.
 
-    Columns of `shown` in `words` are set to the left; a rule stands above row `second_part`.
+    Columns of `shown` in `words` are set to the left; LaTeX has a rule above each row of `parts`.
     """
 
     title: str
@@ -48,7 +50,7 @@ class Table:
     shown: pd.DataFrame
     notes: Sequence[str] = field(default_factory=list)
     words: Sequence[str] = field(default_factory=list)
-    second_part: int | None = None
+    parts: Sequence[int] = ()
 
 
 def write(table: Table, stem: Path) -> None:
@@ -82,21 +84,23 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table, label: str) -> str:
-    """The table for LaTeX with booktabs; with longtable, too, where it is longer than a page."""
+    """The table for LaTeX with booktabs; with longtable, too, where it is longer than a page, and across a wide one's page."""
     align = "".join("l" if name in table.words else "r" for name in table.shown)
     header = " & ".join(_stacked(name, name in table.words) for name in table.shown) + r" \\"
     rows = [" & ".join(latex_text(text) for text in row) + r" \\" for row in table.shown.itertuples(index=False)]
-    if table.second_part:
-        rows.insert(table.second_part, r"\midrule")
+    for row in sorted(table.parts, reverse=True):
+        rows.insert(row, r"\midrule")
     notes = [
-        r"\par\medskip\begin{minipage}{\textwidth}\raggedright",
+        r"\par\medskip\begin{minipage}{\linewidth}\raggedright",
         *(latex_text(note) + r"\par" for note in table.notes),
         r"\end{minipage}",
     ]
     caption = rf"\caption{{{latex_text(table.title)}}}\label{{{label}}}"
-    if len(rows) > PAGE_ROWS:
+    across = _characters(table) > PORTRAIT_CHARACTERS
+    if across or len(rows) > PAGE_ROWS:
         lines = [
-            "% needs \\usepackage{booktabs,longtable}",
+            f"% needs \\usepackage{{booktabs,longtable{',pdflscape' if across else ''}}}",
+            *([r"\begin{landscape}"] if across else []),
             "{" + _size(table),
             rf"\begin{{longtable}}{{@{{}}{align}@{{}}}}",
             caption + r"\\",
@@ -110,6 +114,7 @@ def latex(table: Table, label: str) -> str:
             r"\end{longtable}",
             *notes,
             "}",
+            *([r"\end{landscape}"] if across else []),
         ]
     else:
         lines = [
@@ -140,11 +145,16 @@ def _stacked(heading: str, left: bool) -> str:
 
 def _size(table: Table) -> str:
     """Smaller letters and gaps for a table that would not fit the width of a page."""
-    characters = sum(
+    fits = _characters(table) <= FOOTNOTESIZE_CHARACTERS
+    return r"\footnotesize" if fits else r"\scriptsize\setlength{\tabcolsep}{3pt}"
+
+
+def _characters(table: Table) -> int:
+    """The characters of a row, each column as wide as its widest entry."""
+    return sum(
         max([*map(len, column), *(len(word) for word in name.split())], default=0)
         for name, column in table.shown.items()
     )
-    return r"\footnotesize" if characters <= FOOTNOTESIZE_CHARACTERS else r"\scriptsize\setlength{\tabcolsep}{3pt}"
 
 
 def latex_text(text: str) -> str:
@@ -178,6 +188,21 @@ def interval(estimate: Estimate, digits: int = 3) -> str:
     decimals = len(text.partition(".")[2])
     low, high = (f"{bound:.{decimals}f}".replace("-", "−") for bound in (estimate.low, estimate.high))
     return f"{text} [{low}, {high}]"
+
+
+def difference(estimate: Estimate, digits: int = 3) -> str:
+    """Like `interval`, with no more decimals than two significant digits of half the interval's width."""
+    half = (estimate.high - estimate.low) / 2
+    if not half > 0 or not math.isfinite(half):
+        return interval(estimate, digits)
+    decimals = max(0, 1 - math.floor(math.log10(float(f"{half:.1e}"))))
+    if estimate.value:
+        decimals = min(decimals, max(0, digits - 1 - math.floor(math.log10(abs(estimate.value)))))
+    value, low, high = (
+        f"{round(number, decimals) + 0.0:.{decimals}f}".replace("-", "−")
+        for number in (estimate.value, estimate.low, estimate.high)
+    )
+    return f"{value} [{low}, {high}]"
 
 
 def p_value(p: float) -> str:

@@ -19,6 +19,7 @@ def slurm_conf(settings: Settings, state: Path) -> str:
         f"AccountingStorageType=accounting_storage/{'slurmdbd' if settings.accounting else 'none'}",
     ]
     if settings.accounting:
+        # slurmctld hands over jobs' starts every 5 s: until then sacct finds a job by --jobs only (22.05).
         accounting += [
             "AccountingStorageHost=localhost",
             f"AccountingStoragePass={state}/munge.socket",

@@ -60,7 +60,16 @@ def prepare(campaign: Campaign, config: list[str]) -> None:
 
 def script(campaign: Campaign, block: int, config: list[str], alone: bool) -> str:
     """The batch script of a block. `alone`: no other block runs at the same time, so Snakemake locks the folder."""
-    snakemake = ["snakemake", "runs", "--profile", "profiles/allocation", "--config", *config, f"block={block}"]
+    snakemake = [
+        "snakemake",
+        "sweeps",
+        "runs",
+        "--profile",
+        "profiles/allocation",
+        "--config",
+        *config,
+        f"block={block}",
+    ]
     path = f"{Path(sys.executable).parent}{os.pathsep}$PATH"
     return "\n".join(
         [
@@ -98,8 +107,8 @@ def submit(campaign: Campaign, config: list[str]) -> list[str]:
         )
     numbers = []
     for block in campaign.blocks:
-        todo = [run for run in campaign.runs if run.block == block and run.run_id in campaign.records]
-        todo = [run for run in todo if not os.path.exists(campaign.records[run.run_id])]
+        runs = [run for run in campaign.runs if run.block == block and run.run_id in campaign.records]
+        todo = [run for run in runs if not os.path.exists(campaign.records[run.run_id])]
         if not todo:
             continue
         options = [
@@ -107,7 +116,7 @@ def submit(campaign: Campaign, config: list[str]) -> list[str]:
             f"--comment=block {block}",
             "--dependency=singleton",
             f"--output={logs}/block-{block}.%j.log",
-            *allocation_options(site, max(run.geometry.nodes for run in todo)),
+            *allocation_options(site, max(run.geometry.nodes for run in runs)),
         ]
         done = subprocess.run(
             ["sbatch", "--parsable", *options],

@@ -82,8 +82,8 @@ def down(keep_logs: bool = False) -> bool:
         _end(program, pid)
     for namespace in _namespaces():
         _run("ip", "netns", "delete", namespace)
-    if _quiet("ip", "link", "show", BRIDGE):
-        _run("ip", "link", "delete", BRIDGE)
+    for link in _links():
+        _quiet("ip", "link", "delete", link)  # may have gone by itself, with its namespace or its other end
     for name in names:
         Limits(name).remove()
     limits.remove_family()
@@ -258,6 +258,13 @@ def _is(program: str, pid: int) -> bool:
 def _namespaces() -> list[str]:
     folder = Path("/run/netns")
     return sorted(path.name for path in folder.glob(f"{NAMESPACE}*")) if folder.is_dir() else []
+
+
+def _links() -> list[str]:
+    """The bridge and the links that are in no namespace: a start that was killed leaves some."""
+    shown = subprocess.run(["ip", "-oneline", "link"], capture_output=True, text=True, check=False).stdout
+    names = [line.split(":")[1].strip().split("@")[0] for line in shown.splitlines()]
+    return [name for name in names if name == BRIDGE or name.startswith(NAMESPACE)]
 
 
 def _idle() -> list[str]:

@@ -1,4 +1,4 @@
-"""Training and validation accuracy over epochs, by framework, panels by the factors that vary."""
+"""Training and validation accuracy over epochs: the study's series, panels by the other factors that vary."""
 
 import sys
 
@@ -8,15 +8,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis import intervals
-from analysis.measured import Records, framework_order, successful, varying
+from analysis.measured import Records, series_factors, successful, varying
 from common.errors import exit_status
 from figures import panels, style
+from figures.panels import Series
 
 PANEL_IN = 1.15
+SMALL_PANEL_IN = 0.95  # where there are more than
+LARGE_PANELS = 12
+SMALL_PANELS_IN_PAGE = 6
+SMALL_TITLE_CHARACTERS = 18
 RESPONSES = {"train_accuracy": "training", "validation_accuracy": "validation"}
 WHAT = (
-    "Training accuracy (upper panel of each pair) and validation accuracy (lower panel) over epochs, by framework: "
-    "lines are means over replicates, bands their intervals; the markers tell the frameworks apart and stand at some "
+    "Training accuracy (upper panel of each pair) and validation accuracy (lower panel) over epochs, by {series}: "
+    "lines are means over replicates, bands their intervals; the markers tell the {kind}s apart and stand at some "
     "epochs only."
 )
 
@@ -24,18 +29,22 @@ WHAT = (
 def draw(records: Records) -> tuple[Figure, str]:
     """Two panels, training above validation, for each combination of the other factors. The figure and its caption."""
     runs = records.runs
+    series, told_apart = panels.all_series(runs), panels.told_apart(runs)
+    what = WHAT.format(series=told_apart, kind=told_apart.split()[0])
     epochs = records.epochs if len(successful(runs)) else pd.DataFrame()
     responses = [name for name in RESPONSES if name in epochs and epochs[name].notna().any()]
     if not responses:
         text = "no successful run" if epochs.empty else "no accuracy was recorded"
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, WHAT)
-    shown, unseen = panels.most(panels.combinations(runs, varying(runs, but=["framework"])))
-    frameworks = framework_order(runs)
-    bands, columns, width = panels.layout(len(shown))
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, what)
+    shown, unseen = panels.most(panels.combinations(runs, varying(runs, but=series_factors(runs))))
+    small = len(shown) > LARGE_PANELS
+    across, panel_in = (SMALL_PANELS_IN_PAGE, SMALL_PANEL_IN) if small else (panels.PANELS_IN_PAGE, PANEL_IN)
+    characters = SMALL_TITLE_CHARACTERS if small else panels.TITLE_CHARACTERS
+    bands, columns, width = panels.layout(len(shown), across)
     height = (
-        bands * (len(responses) * PANEL_IN + panels.titles_height(shown))
+        bands * (len(responses) * panel_in + panels.titles_height(shown, characters))
         + 0.15
-        + panels.legend_height(len(frameworks), width)
+        + panels.legend_height(len(series), width)
     )
     drawn = style.figure(width, height)
     axes = drawn.subplots(bands * len(responses), columns, squeeze=False, sharex=True, sharey=True)
@@ -47,13 +56,12 @@ def draw(records: Records) -> tuple[Figure, str]:
         for row, response in enumerate(responses):
             ax = axes[band * len(responses) + row, column]
             ax.set_axis_on()
-            for position, framework in enumerate(frameworks):
-                marked = slice(position, None, len(frameworks))
-                _curve(ax, here[here["framework"] == framework], framework, response, marked)
+            for position, one in enumerate(series):
+                _curve(ax, one, here, response, slice(position, None, len(series)))
             if here.empty:
                 panels.say(ax, "no successful run")
             if row == 0:
-                ax.set_title(panels.panel_title(levels))
+                ax.set_title(panels.panel_title(levels, characters))
             if column == 0:
                 ax.set_ylabel(f"{RESPONSES[response]}\naccuracy (%)")
             if panel + columns >= len(shown) and row == len(responses) - 1:
@@ -62,20 +70,20 @@ def draw(records: Records) -> tuple[Figure, str]:
             ax.set_ylim(0, 103)
             ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=2))
     drawn.supxlabel("epoch", fontsize=style.FONT_SIZE)
-    panels.legend(drawn, frameworks)
-    return drawn, panels.caption(runs, WHAT, unseen)
+    panels.legend(drawn, series)
+    return drawn, panels.caption(runs, what, unseen)
 
 
-def _curve(ax: Axes, epochs: pd.DataFrame, framework: str, response: str, marked: slice) -> None:
+def _curve(ax: Axes, one: Series, epochs: pd.DataFrame, response: str, marked: slice) -> None:
     means = [
         (epoch, intervals.mean(values, minimum=0, maximum=1))
-        for epoch, values in epochs.groupby("epoch")[response]
+        for epoch, values in one.of(epochs).groupby("epoch")[response]
         if values.notna().any()
     ]
     if not means:
         return
     x = [epoch for epoch, _ in means]
-    look = style.look(framework)
+    look = one.look
     low, high = (
         [100 * bound for bound in bounds] for bounds in ([e.low for _, e in means], [e.high for _, e in means])
     )
@@ -83,7 +91,7 @@ def _curve(ax: Axes, epochs: pd.DataFrame, framework: str, response: str, marked
     ax.plot(
         x,
         [100 * estimate.value for _, estimate in means],
-        **panels.marker(framework) | {"linestyle": look.line, "linewidth": 0.8, "markevery": marked},
+        **panels.marker(look) | {"linestyle": look.line, "linewidth": 0.8, "markevery": marked},
     )
 
 

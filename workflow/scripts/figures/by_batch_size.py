@@ -1,4 +1,4 @@
-"""Epoch time by batch size: a line per framework, panels by nodes and the other factors that vary."""
+"""Epoch time by batch size: a line per series, panels by nodes and the other factors that vary."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Epoch time by nodes: a line per framework, beside the undistributed bases, panels by the other factors that vary."""
+"""Epoch time by nodes: a line per series, beside the undistributed bases, panels by the other factors that vary."""
 
 import sys
 

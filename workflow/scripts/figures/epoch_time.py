@@ -1,31 +1,34 @@
 """Overview: the epoch time of every cell, with its interval and its replicates."""
 
 import sys
-from collections.abc import Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.measured import Records, combination_text, framework_order, successful, varying
+from analysis.measured import Records, combination_text, series_factors, successful, varying
 from common.errors import exit_status
 from figures import panels, style
+from figures.panels import Series
 
 ROW_IN = 0.13
 BESIDE = 0.36
 AXIS_IN = 0.35
+WHAT = (
+    "Epoch time of every cell of the study: markers are means over replicates, bars their intervals, "
+    "dots below them the single replicates."
+)
 
 
 def draw(records: Records) -> tuple[Figure, str]:
-    """Rows by framework and nodes, panels by the other factors that vary. The figure and its caption."""
+    """Rows by series and nodes, panels by the other factors that vary. The figure and its caption."""
     runs = records.runs
     ok = successful(runs)
     if ok.empty:
         empty = panels.nothing(style.figure(style.COLUMN_IN, 1.4))
         return empty, panels.caption(runs, "Epoch time of every cell.")
-    along = [name for name in ("framework", "nodes") if name == "framework" or name in varying(runs)]
-    rows = _rows(runs, along)
-    around = varying(runs, but=along)
+    rows = _rows(runs)
+    around = varying(runs, but=[*series_factors(runs), "nodes"])
     shown, unseen = panels.most(panels.combinations(runs, around))
     height, columns, width = panels.layout(len(shown))
     drawn = style.figure(width, height * (len(rows) * ROW_IN + AXIS_IN + panels.titles_height(shown)))
@@ -37,33 +40,36 @@ def draw(records: Records) -> tuple[Figure, str]:
         ax.set_title(panels.panel_title(levels))
         remarks += panels.time_axis(ax, panels.at(ok, {name: levels[name] for name in scaled_by}), axis="x")
         ax.set_xlabel("epoch time (s)")
-    axes[0].set_yticks(range(len(rows)), [combination_text(row) for row in rows])
+    axes[0].set_yticks(range(len(rows)), [text for _, _, text in rows])
     axes[0].set_ylim(len(rows) - 0.4, -0.6)
     return drawn, panels.caption(
         runs,
-        "Epoch time of every cell of the study: markers are means over replicates, bars their intervals, "
-        "dots below them the single replicates.",
+        panels.with_series(WHAT, runs),
         unseen,
         *remarks,
     )
 
 
-def _rows(runs: pd.DataFrame, along: Sequence[str]) -> list[dict[str, object]]:
-    order = {name: position for position, name in enumerate(framework_order(runs))}
-    return sorted(panels.combinations(runs, along), key=lambda row: (order[row["framework"]], row.get("nodes", 0)))
+def _rows(runs: pd.DataFrame) -> list[tuple[Series, dict[str, object], str]]:
+    """For each row from the top: its series, its level of nodes (none where all have the same), its label."""
+    along = [name for name in ("nodes",) if name in varying(runs)]
+    return [
+        (one, levels, ", ".join(text for text in (one.name, combination_text(levels)) if text))
+        for one in panels.all_series(runs)
+        for levels in panels.combinations(one.of(runs), along)
+    ]
 
 
-def _panel(ax: Axes, runs: pd.DataFrame, rows: list[dict[str, object]]) -> None:
-    for y, row in enumerate(rows):
-        planned = panels.at(runs, row)
+def _panel(ax: Axes, runs: pd.DataFrame, rows: list[tuple[Series, dict[str, object], str]]) -> None:
+    for y, (one, levels, _) in enumerate(rows):
+        planned = panels.at(one.of(runs), levels)
         times = successful(planned)["epoch_time_s"].tolist()
-        framework = str(row["framework"])
         if times:
-            panels.interval(ax, framework, y, times, BESIDE, upright=False)
+            panels.interval(ax, one.look, y, times, BESIDE, upright=False)
         elif len(planned):
             said = ax.text(0.03, y, "no successful run", transform=ax.get_yaxis_transform())
             said.set(va="center", color=style.MUTED, fontsize=5.5)
-        if y and framework != rows[y - 1]["framework"]:
+        if y and one != rows[y - 1][0]:
             ax.axhline(y - 0.5, color=style.GRID, linewidth=0.4)
 
 

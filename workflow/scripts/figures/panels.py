@@ -1,7 +1,8 @@
-"""What figures share: panels by the factors that are not on an axis, series with intervals, the legend, the caption."""
+"""What figures share: series, panels by the factors that are neither a series nor an axis, intervals, legend, caption."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,65 @@ from matplotlib.lines import Line2D
 
 from analysis import conditions, intervals
 from analysis.intervals import Estimate
-from analysis.measured import Records, arguments, combination_text
+from analysis.measured import (
+    Records,
+    arguments,
+    combination_text,
+    levels_in_order,
+    series_factors,
+    title,
+    treatment_text,
+)
 from common.files import write_text
 from figures import style
+from figures.style import Look
 
 LOG_FROM_RATIO = 20
 CUT_AT = 2
 PANELS_IN_COLUMN = 2
 PANELS_IN_PAGE = 4
+IN_THREES = (6, 9)
 MOST_PANELS = 48
 TITLE_CHARACTERS = 28
 TITLE_ROW_IN = 0.11
 LEGEND_ROW_IN = 0.13
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a figure: what the legend calls it, the levels that its runs share, and how it is drawn."""
+
+    name: str
+    levels: Mapping[str, Any]
+    look: Look
+
+    def of(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Its rows."""
+        return at(frame, self.levels)
+
+
+def all_series(runs: pd.DataFrame) -> list[Series]:
+    """The series of the study, the same in all its figures; which factors make them: analysis.measured.series_factors."""
+    names = series_factors(runs)
+    rank = {name: levels_in_order(runs, name).index for name in names}
+    combined = sorted(combinations(runs, names), key=lambda levels: [rank[name](levels[name]) for name in names])
+    if names == ["framework"]:
+        return [Series(levels["framework"], levels, style.look(levels["framework"])) for levels in combined]
+    return [
+        Series(treatment_text(levels), levels, look)
+        for levels, look in zip(combined, style.TREATMENT_LOOKS, strict=False)
+    ]
+
+
+def told_apart(runs: pd.DataFrame) -> str:
+    """What the series of the study are, in words: `framework`, or `treatment (training loop, batches per exchange)`."""
+    names = series_factors(runs)
+    return "framework" if names == ["framework"] else f"treatment ({', '.join(title(name) for name in names)})"
+
+
+def with_series(what: str, runs: pd.DataFrame) -> str:
+    """`what` a figure shows, and which series it has where they are not the frameworks."""
+    return what if series_factors(runs) == ["framework"] else f"{what} A series for each {told_apart(runs)}."
 
 
 def program(draw: Callable[[Records], tuple[Figure, str]], description: str | None, argv: list[str] | None) -> None:
@@ -57,8 +105,11 @@ def scaled_by(around: Sequence[str]) -> list[str]:
 
 
 def layout(panels: int, most_columns: int = PANELS_IN_PAGE) -> tuple[int, int, float]:
-    """Rows, columns and width in inches for so many panels: one column of print for two at most, else the page."""
-    columns = min(panels, most_columns)
+    """Rows, columns and width in inches for so many panels: one column of print for two at most, else the page.
+
+    No row is left half empty where three columns make all rows full.
+    """
+    columns = 3 if panels in IN_THREES and most_columns == PANELS_IN_PAGE else min(panels, most_columns)
     return math.ceil(panels / columns), columns, style.COLUMN_IN if panels <= PANELS_IN_COLUMN else style.PAGE_IN
 
 
@@ -75,21 +126,23 @@ def grid(
     return list(axes.flat[:panels])
 
 
-def panel_title(levels: Mapping[str, Any]) -> str:
+def panel_title(levels: Mapping[str, Any], characters: int = TITLE_CHARACTERS) -> str:
     """Which levels a panel shows, in lines that fit above it."""
     lines: list[str] = []
     for name, level in levels.items():
         part = combination_text({name: level})
-        if lines and len(f"{lines[-1]}, {part}") <= TITLE_CHARACTERS:
+        if lines and len(f"{lines[-1]}, {part}") <= characters:
             lines[-1] = f"{lines[-1]}, {part}"
         else:
             lines.append(part)
     return "\n".join(lines)
 
 
-def titles_height(shown: Sequence[Mapping[str, Any]]) -> float:
+def titles_height(shown: Sequence[Mapping[str, Any]], characters: int = TITLE_CHARACTERS) -> float:
     """The height that the longest of the panels' titles takes, in inches."""
-    return TITLE_ROW_IN * max((panel_title(levels).count("\n") + 1 for levels in shown if levels), default=0)
+    return TITLE_ROW_IN * max(
+        (panel_title(levels, characters).count("\n") + 1 for levels in shown if levels), default=0
+    )
 
 
 def time_axis(ax: Axes, ok: pd.DataFrame, axis: str = "y") -> list[str]:
@@ -116,31 +169,30 @@ def time_axis(ax: Axes, ok: pd.DataFrame, axis: str = "y") -> list[str]:
     return said
 
 
-def dodge(frameworks: Sequence[str], gap: float) -> dict[str, float]:
-    """A shift for each framework, `gap` from one to the next: intervals at the same level do not cover each other."""
-    middle = (len(frameworks) - 1) / 2
-    return {name: (position - middle) * gap for position, name in enumerate(frameworks)}
+def dodge(names: Sequence[str], gap: float) -> dict[str, float]:
+    """A shift for each series, `gap` from one to the next: intervals at the same level do not cover each other."""
+    middle = (len(names) - 1) / 2
+    return {name: (position - middle) * gap for position, name in enumerate(names)}
 
 
 def interval(
-    ax: Axes, framework: str, x: float, values: Sequence[float], beside: float, *, upright: bool = True
+    ax: Axes, look: Look, x: float, values: Sequence[float], beside: float, *, upright: bool = True
 ) -> Estimate:
     """One mean with its interval as a bar, and its replicates as dots `beside` it; `upright`: values on the y axis."""
-    look = style.look(framework)
     estimate = intervals.mean(values, minimum=0)
     bars = ([x, x], [estimate.low, estimate.high])
     dots = ([x + beside] * len(values), values)
     point = ([x], [estimate.value])
     ax.plot(*bars[:: 1 if upright else -1], color=look.colour, linewidth=0.9, solid_capstyle="butt", zorder=3)
-    ax.plot(*point[:: 1 if upright else -1], zorder=4, **marker(framework))
+    ax.plot(*point[:: 1 if upright else -1], zorder=4, **marker(look))
     if len(values) > 1:
-        ax.plot(*dots[:: 1 if upright else -1], zorder=5, **_replicate(framework))
+        ax.plot(*dots[:: 1 if upright else -1], zorder=5, **_replicate(look))
     return estimate
 
 
-def marker(framework: str) -> dict[str, Any]:
-    """The marker of a framework, without a line."""
-    look = style.look(framework)
+def marker(of: Look | str) -> dict[str, Any]:
+    """The marker of a look, or of a framework by its name, without a line."""
+    look = style.look(of) if isinstance(of, str) else of
     return {
         "linestyle": "none",
         "marker": look.marker,
@@ -151,11 +203,17 @@ def marker(framework: str) -> dict[str, Any]:
     }
 
 
-def legend(drawn: Figure, frameworks: Sequence[str], extra: Sequence[Line2D] = (), lines: bool = True) -> None:
-    """One legend for the whole figure, above the panels."""
+def legend(
+    drawn: Figure, entries: Sequence[Series] | Sequence[str], extra: Sequence[Line2D] = (), lines: bool = True
+) -> None:
+    """One legend for the whole figure, above the panels: of series, or of frameworks by their names."""
+    looks = {
+        **{entry: style.look(entry) for entry in entries if isinstance(entry, str)},
+        **{entry.name: entry.look for entry in entries if isinstance(entry, Series)},
+    }
     handles = [
-        Line2D([], [], label=name, **marker(name) | ({"linestyle": style.look(name).line} if lines else {}))
-        for name in frameworks
+        Line2D([], [], label=name, **marker(look) | ({"linestyle": look.line} if lines else {}))
+        for name, look in looks.items()
     ]
     drawn.legend(handles=[*handles, *extra], loc="outside upper center", ncols=legend_columns(drawn.get_figwidth()))
 
@@ -206,7 +264,6 @@ def caption(runs: pd.DataFrame, what: str, *more: str) -> str:
     return " ".join(sentence for sentence in said if sentence)
 
 
-def _replicate(framework: str) -> dict[str, Any]:
-    colour = style.look(framework).colour
+def _replicate(look: Look) -> dict[str, Any]:
     size = style.REPLICATE_SIZE
-    return {"linestyle": "none", "marker": "o", "markersize": size, "color": colour, "markeredgewidth": 0}
+    return {"linestyle": "none", "marker": "o", "markersize": size, "color": look.colour, "markeredgewidth": 0}

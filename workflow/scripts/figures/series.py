@@ -1,4 +1,4 @@
-"""Epoch time over one numeric factor: one series per framework, panels by the other factors that vary."""
+"""Epoch time over one numeric factor: the study's series, panels by the other factors that vary."""
 
 import math
 from collections.abc import Sequence
@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis import conditions, intervals, tables
-from analysis.measured import Records, bases, combination_text, framework_order, successful, title_with_unit, varying
+from analysis.measured import Records, bases, combination_text, series_factors, successful, title_with_unit, varying
 from analysis.speedup import base_cells
 from figures import panels, style
+from figures.panels import Series
 
 PANEL_IN = 1.45
 GAP = 0.04
@@ -23,7 +24,7 @@ BOUND = (0, (1, 1.5))
 
 @dataclass(frozen=True)
 class _Scale:
-    """The x axis: where each level stands, and how far apart the frameworks stand at one level."""
+    """The x axis: where each level stands, and how far apart the series stand at one level."""
 
     positions: dict[int, float]
     gap: float
@@ -44,29 +45,31 @@ def draw(records: Records, factor: str, what: str, with_bases: bool = False) -> 
     ok = successful(runs)
     if ok.empty:
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4)), panels.caption(runs, what)
-    around = varying(runs, but=["framework", factor])
+    around = varying(runs, but=[*series_factors(runs), factor])
     every = panels.combinations(runs, around)
     several = [levels for levels in every if panels.at(runs, levels)[factor].nunique() > 1] or every
     shown, unseen = panels.most(several)
-    frameworks = framework_order(runs)
+    series = panels.all_series(runs)
     undistributed = bases(runs) if with_bases else []
     found = base_cells(runs) if with_bases else {}
     bound = [Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=BOUND, label="base / replicas")]
     extra = bound if with_bases else []
     rows, columns, width = panels.layout(len(shown))
-    above = panels.legend_height(len([*frameworks, *extra]), width)
+    above = panels.legend_height(len([*series, *extra]), width)
     drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(shown)) + 0.15 + above)
     scaled_by = panels.scaled_by(around)
     axes = panels.grid(drawn, (rows, columns), len(shown), share_y=not scaled_by)
-    scale = _scale(sorted(runs[factor].unique()), len(frameworks))
-    shifts = panels.dodge([name for name in frameworks if name not in undistributed], scale.gap)
+    scale = _scale(sorted(runs[factor].unique()), len(series))
+    lines = [one for one in series if not one.of(runs)["framework"].isin(undistributed).all()]
+    shifts = panels.dodge([one.name for one in lines], scale.gap)
     remarks: list[str] = []
     for ax, levels in zip(axes, shown, strict=True):
         here = panels.at(runs, levels)
-        for framework, shift in shifts.items():
-            _line(ax, here[here["framework"] == framework], factor, scale, shift)
+        for one in lines:
+            _line(ax, one, here, factor, (scale, shifts[one.name]))
         for cell in dict.fromkeys(found[cell] for cell in here["cell"] if cell in found):
-            _base(ax, ok[ok["cell"] == cell], here, scale)
+            base = ok[ok["cell"] == cell]
+            _base(ax, next(one for one in series if len(one.of(base))), base, here, scale)
         if successful(here).empty:
             panels.say(ax, "no successful run")
         ax.set_title(panels.panel_title(levels))
@@ -76,10 +79,10 @@ def draw(records: Records, factor: str, what: str, with_bases: bool = False) -> 
     for ax in axes[::columns]:
         ax.set_ylabel("epoch time (s)")
     drawn.supxlabel(title_with_unit(factor), fontsize=style.FONT_SIZE)
-    panels.legend(drawn, frameworks, extra)
+    panels.legend(drawn, series, extra)
     return drawn, panels.caption(
         runs,
-        what,
+        panels.with_series(what, runs),
         _base_sentence(runs, found) if with_bases else "",
         *remarks,
         _left_out_sentence([levels for levels in every if levels not in several]),
@@ -87,37 +90,41 @@ def draw(records: Records, factor: str, what: str, with_bases: bool = False) -> 
     )
 
 
-def _scale(levels: Sequence[int], frameworks: int) -> _Scale:
-    """Doublings stand at equal distances where there are any to speak of; frameworks never reach the next level."""
+def _scale(levels: Sequence[int], series: int) -> _Scale:
+    """Doublings stand at equal distances where there are any to speak of; series never reach the next level."""
     doubling = len(levels) > 2 and levels[-1] / levels[0] >= 4
     positions = {level: math.log2(level / levels[0]) if doubling else float(level - levels[0]) for level in levels}
     places = list(positions.values())
     width = 1.4 * (places[-1] or 1)
     step = min(np.diff(places), default=1.0)
-    return _Scale(positions, min(GAP * width, 0.7 * step / frameworks), width)
+    return _Scale(positions, min(GAP * width, 0.7 * step / series), width)
 
 
-def _line(ax: Axes, runs: pd.DataFrame, factor: str, scale: _Scale, shift: float) -> None:
-    """One framework's means joined from level to level; broken where a planned cell has no successful run."""
-    if runs.empty:
-        return
-    framework = str(runs["framework"].iloc[0])
+def _line(ax: Axes, one: Series, runs: pd.DataFrame, factor: str, place: tuple[_Scale, float]) -> None:
+    """The means of one series joined from level to level; broken where a planned cell has no successful run.
+
+    `place`: the x axis, and how far the series is shifted on it.
+    """
+    scale, shift = place
     means, places = [], []
-    for level, planned in runs.groupby(factor):
+    for level, planned in one.of(runs).groupby(factor):
         times = successful(planned)["epoch_time_s"].tolist()
         places.append(scale.positions[level] + shift)
-        means.append(panels.interval(ax, framework, places[-1], times, scale.beside).value if times else math.nan)
-    ax.plot(places, means, color=style.look(framework).colour, linestyle=style.look(framework).line, zorder=2)
+        means.append(panels.interval(ax, one.look, places[-1], times, scale.beside).value if times else math.nan)
+    if places:
+        ax.plot(places, means, color=one.look.colour, linestyle=one.look.line, zorder=2)
 
 
-def _base(ax: Axes, base: pd.DataFrame, runs: pd.DataFrame, scale: _Scale) -> None:
-    """The base's time divided by replicas; where it is undistributed, itself as a point and a horizontal line, too."""
-    framework = str(base["framework"].iloc[0])
+def _base(ax: Axes, one: Series, base: pd.DataFrame, runs: pd.DataFrame, scale: _Scale) -> None:
+    """The base's time divided by replicas; where it is undistributed, itself as a point and a horizontal line, too.
+
+    `one` is the series of the runs `base`, `runs` are those of the panel.
+    """
     times = base["epoch_time_s"].tolist()
-    look = style.look(framework)
+    look = one.look
     mean = intervals.mean(times).value
-    if framework in bases(base):
-        panels.interval(ax, framework, min(scale.positions.values()), times, scale.beside)
+    if bases(base):
+        panels.interval(ax, look, min(scale.positions.values()), times, scale.beside)
         ax.axhline(mean, color=look.colour, linewidth=0.8, linestyle=look.line, zorder=1)
     replicas = runs.groupby("nodes")["replicas"].max()
     x = [scale.positions[nodes] for nodes in replicas.index]

@@ -1,4 +1,4 @@
-"""The one look of all figures: sizes for print, fonts that stay text, and each framework's own colour and marker.
+"""The one look of all figures: sizes for print, fonts that stay text, each framework's and treatment's own colour and marker.
 
 The files depend on what is drawn only: no dates, no random identifiers.
 """
@@ -27,7 +27,7 @@ BAND_ALPHA = 0.16
 
 @dataclass(frozen=True)
 class Look:
-    """How a framework is drawn. Colours are told apart by the colour-blind; markers and lines also in grey."""
+    """How a framework or a treatment is drawn. Colours are told apart by the colour-blind; markers and lines also in grey."""
 
     colour: str
     marker: str
@@ -48,6 +48,18 @@ LOOKS = {
     "tarantella": Look("#b8528f", "X", (0, (5, 1, 1, 1))),
     "flexflow": Look("#117733", "p", "-."),
 }
+# Combinations of treatments, by their place in the study: dark to light, so that the first ones differ in grey, too
+# (Tol's high-contrast and medium-contrast schemes, SRON/EPS/TN/09-002).
+TREATMENT_LOOKS = [
+    Look("#004488", "o", "-"),
+    Look("#bb5566", "s", "--"),
+    Look("#ddaa33", "^", "-."),
+    Look("#000000", "D", ":", filled=False),
+    Look("#6699cc", "v", (0, (5, 1, 1, 1))),
+    Look("#997700", "P", (0, (5, 2))),
+    Look("#ee99aa", "X", (0, (3, 1, 1, 1, 1, 1))),
+    Look("#994455", "p", (0, (1, 1)), filled=False),
+]
 _OTHERS = [
     Look("#882255", "h", "-"),
     Look("#999933", "<", "--"),

@@ -105,6 +105,7 @@ def attempt_sweep(
         "hosts": list(dict.fromkeys(rank["host"] for rank in result["ranks"])) if result else [],
         "devices": [rank["device"] for rank in result["ranks"]] if result else [],
         "sent_bytes": _most_sent(result) if result else None,
+        "foreign_cpu_share": result["foreign_cpu_share"] if result else None,
         "library_version": result["library_version"] if result else None,
         "sizes": result["sizes"] if result else [],
     }
@@ -126,6 +127,9 @@ def judge(
     found = [name.split(".")[0] for name in dict.fromkeys(rank["host"] for rank in result["ranks"])]
     if site.placement != "emulated" and found != [name.split(".")[0] for name in hosts]:
         return "invalid", f"misplaced: ranks were on {', '.join(found)}, expected {', '.join(hosts)}"
+    if result["foreign_cpu_share"] > site.max_foreign_cpu_share:
+        share = f"{result['foreign_cpu_share']:.0%} of the processor time went to others"
+        return "invalid", f"disturbed: {share} (more than {site.max_foreign_cpu_share:.0%})"
     # The transport's objections are those of a run with one epoch in which all messages of the sweep were exchanged.
     row = {"epoch": 1, "exchanges": 1, "sent_bytes": _most_sent(result)}
     if said := transport.objection(described, sweep_spec, site, [row], result["summed_bytes"]):

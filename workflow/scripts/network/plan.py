@@ -6,7 +6,7 @@ of nodes; nothing of a run's levels changes it, and neither does the study.
 
 import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from common.files import CHECKOUT, digest_sources, digest_text
 from plan.campaign import Campaign
 from plan.design import Geometry, Run
 from plan.identity import cores_per_rank, digests
+from plan.scheduling import deferred_resources
 from plan.site import Site
 from plan.study import FRAMEWORKS, LIBRARIES, RUNS, load_framework
 
@@ -51,14 +52,19 @@ class Sweep:
         return f"{self.framework}.n{self.nodes}"
 
 
-def planned(runs: Iterable[Run], site: Site) -> list[Sweep]:
-    """A sweep for each distributed framework of `runs` that the site has, and each number of nodes from two on; by name."""
-    found = {}
+def wanted(runs: Iterable[Run]) -> list[Sweep]:
+    """A sweep for each distributed framework of `runs` and each of its numbers of nodes from two on; by name."""
+    found: dict[tuple[str, int], Sweep] = {}
     for run in runs:
         framework = run.levels["framework"]
-        if run.geometry.nodes > 1 and load_framework(framework).distributed and site.has(framework):
+        if run.geometry.nodes > 1 and load_framework(framework).distributed:
             found.setdefault((framework, run.geometry.nodes), Sweep(run))
-    return [found[key] for key in sorted(found)]
+    return [found[name] for name in sorted(found)]
+
+
+def planned(runs: Iterable[Run], site: Site) -> list[Sweep]:
+    """The wanted sweeps that the site can make."""
+    return [sweep for sweep in wanted(runs) if site.has(sweep.framework)]
 
 
 def sizes(largest_bytes: int) -> list[int]:
@@ -144,6 +150,7 @@ class Sweeps:
         """The stamp of the environment that a sweep needs."""
         return self._campaign.environments[load_framework(self.by_name[name].framework).environment]
 
-    def geometry(self, name: str) -> Geometry:
-        """Nodes and ranks of a sweep."""
-        return self.by_name[name].geometry
+    def resources(self) -> dict[str, Callable[[Any], Any]]:
+        """What the job of a sweep asks of the scheduler: Snakemake's resources as functions of the rule's wildcards."""
+        geometries = {name: sweep.geometry for name, sweep in self.by_name.items()}
+        return deferred_resources(self._campaign.site, geometries, "sweep")

@@ -23,12 +23,13 @@ import numpy as np
 
 from runs.worker.__main__ import bind_to_launcher, load_adapter, nccl_variables, versions
 from runs.worker.context import Context, from_environment
-from runs.worker.node import sent_bytes
+from runs.worker.meter import own_cpu_s
+from runs.worker.node import busy_seconds, machine, sent_bytes
 from runs.worker.reducer import Reducer
 
 ROUNDS = 5
-MOST_REPETITIONS = 30  # of one size in one round
-BUDGET_S = 1.5  # for the repetitions of one size in all rounds
+MOST_REPETITIONS = 20  # of one size in one round
+BUDGET_S = 1.2  # for the repetitions of one size in all rounds
 LONGEST_S = 3.0  # a size whose single sum would take longer is left out, and so are all above it
 GROWTH = 4
 ITEM_BYTES = 4
@@ -101,6 +102,25 @@ def summed_bytes(sizes: list[dict[str, Any]]) -> int:
     return sum(size * count for size, count in calls.items())
 
 
+class Load:
+    """The processor time that is used from now on, on one rank."""
+
+    def __init__(self) -> None:
+        self._opened = time.monotonic()
+        self._own_s, self._busy_s = own_cpu_s(), busy_seconds()
+
+    def foreign_share(self, context: Context) -> float:
+        """The share of the machines' processor time that others than the ranks used, on the most disturbed machine."""
+        mine = [machine(), own_cpu_s() - self._own_s, busy_seconds() - self._busy_s]
+        capacity_s = (time.monotonic() - self._opened) * (os.cpu_count() or 1)
+        seen = context.group.all_gather(mine)
+        shares = []
+        for here in {row[0] for row in seen}:
+            rows = [row for row in seen if row[0] == here]
+            shares.append((max(row[2] for row in rows) - sum(row[1] for row in rows)) / capacity_s)
+        return max(0.0, *shares)
+
+
 def run(folder: Path) -> None:
     """Sweep; rank 0 leaves result.json, written last."""
     context = from_environment(folder)
@@ -112,16 +132,19 @@ def run(folder: Path) -> None:
         raise NotImplementedError("adapter.py has no all_reducer (docs/adding-a-framework.md)")
     reducer: Reducer = make(context)
     interface = context.spec["interface"]
-    before = sent_bytes(interface)
+    context.group.barrier()
+    before, load = sent_bytes(interface), Load()
     sizes = sweep(context, reducer)
+    foreign_cpu_share = load.foreign_share(context)
     after = sent_bytes(interface)
-    sent = after - before if None not in (before, after) else None
+    sent = None if before is None or after is None else after - before
     mine = {"host": os.uname().nodename, "device": reducer.device, "sent_bytes": sent}
     ranks = context.group.all_gather(mine)
     if context.rank == 0:
         result = {
             "transport": reducer.transport,
             "ranks": ranks,
+            "foreign_cpu_share": foreign_cpu_share,
             "summed_bytes": summed_bytes(sizes),
             "sizes": sizes,
             "python_version": platform.python_version(),

@@ -2,6 +2,7 @@
 
 import math
 import shlex
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from plan.design import Geometry
@@ -39,6 +40,18 @@ def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
         "runtime": minutes,
         "slurm_extra": shlex.join(options),
     }
+
+
+def deferred_resources(
+    site: Site, geometries: Mapping[str, Geometry], wildcard: str
+) -> dict[str, Callable[[Any], Any]]:
+    """`run_resources` as functions of a rule's wildcards; `geometries` has one for every value of `wildcard`."""
+
+    def asked(name: str) -> Callable[[Any], Any]:
+        return lambda wildcards: run_resources(site, geometries[getattr(wildcards, wildcard)])[name]
+
+    some = next(iter(geometries.values()), None)  # the names are the same for all
+    return {name: asked(name) for name in run_resources(site, some)} if some else {}
 
 
 def build_resources(site: Site) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class Slurm:
         for line in lines:
             if found := _TASK.fullmatch(line):
                 host, rank, what = found.groups()
-                return f"rank {rank} on {host}: {what[0].lower()}{what[1:]}"
+                return f"rank {rank} on {host}: {what.lower()}"
         return f"srun {ending(codes[0] or 0)}"
 
     def end(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 CGROUPS = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
 POWERCAP = Path("/sys/class/powercap")
 NETWORK = Path("/proc/net/dev")  # unlike /sys, it shows the network namespace of who reads it
 
@@ -130,7 +131,7 @@ def _package_folders() -> list[Path]:
 def _throttling_files() -> list[Path]:
     """cpu.stat of the control group of this process and of all above it."""
     files: list[Path] = []
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in OWN_GROUPS.read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue

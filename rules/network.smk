@@ -1,0 +1,151 @@
+# Network: all-reduce by every framework's own library -> latency and bandwidth, before runs are read as if they were computing.
+#   in:  an environment (ancient: what must cause a new measurement is in the path)
+#   out: RESULTS/network/<framework>.n<nodes>/<key>/sweep.json (config/schemas/sweep.schema.yaml); attempts lie beside it
+#        RESULTS/network.csv (config/schemas/network.schema.yaml), RESULTS/tables/network.*, RESULTS/figures/network.*
+
+from network.plan import Sweeps
+from plan.scheduling import concurrent_share
+
+SWEEPS = or_say_so(lambda: Sweeps(CAMPAIGN))
+NETWORK_CSV = SWEEPS.table
+NETWORK_CODE = (
+    [f"{SCRIPTS}/network/{module}.py" for module in ["fit", "gather"]]
+    + [f"{SCRIPTS}/analysis/{module}.py" for module in ["intervals", "tables", "measured"]]
+    + [f"{SCRIPTS}/common/tables.py"]
+)
+REQUIRED_SWEEPS = list(SWEEPS.outputs.values()) if CAMPAIGN.mode == "campaign" else []
+NETWORK_PRODUCTS = (
+    [
+        *REQUIRED_SWEEPS,  # although a program reads only the table: what was removed of it is made again
+        NETWORK_CSV,
+        *expand(f"{RESULTS}/tables/network.{{suffix}}", suffix=["csv", "md", "tex"]),
+        *expand(f"{RESULTS}/figures/network.{{suffix}}", suffix=["pdf", "svg", "png", "caption.md"]),
+    ]
+    if SWEEPS.worth_drawing
+    else []
+)
+
+
+localrules:
+    network_records,
+    network_table,
+    network_figure,
+
+
+rule network:
+    """Sweep all-reduce over message sizes, by every distributed framework and number of nodes; table and figure."""
+    input:
+        NETWORK_PRODUCTS,
+
+
+rule sweeps:
+    """The sweeps alone: what a campaign's allocations measure beside its runs."""
+    input:
+        REQUIRED_SWEEPS,
+
+
+if REQUIRED_SWEEPS:
+
+    rule sweep:
+        """Sweep one framework's all-reduce over message sizes, alone on the machine."""
+        input:
+            environment=lambda wildcards: ancient(SWEEPS.environment(wildcards.sweep)),
+        output:
+            sweep=f"{RESULTS}/network/{{sweep}}/{{key}}/sweep.json",
+        wildcard_constraints:
+            sweep="|".join(SWEEPS.by_name),
+        priority: 5 * 10**8
+        resources:
+            **SWEEPS.resources(),
+            machine=concurrent_share(CAMPAIGN.site),
+        params:
+            study=STUDY,
+            site=SITE,
+            framework=lambda wildcards: SWEEPS.by_name[wildcards.sweep].framework,
+            nodes=lambda wildcards: SWEEPS.by_name[wildcards.sweep].nodes,
+        shell:
+            """
+            python -m network.measure \
+                --study {params.study:q} \
+                --site {params.site:q} \
+                --framework {params.framework:q} \
+                --nodes {params.nodes} \
+                --key {wildcards.key:q} \
+                --out {output.sweep:q}
+            """
+
+
+if CAMPAIGN.mode != "published":
+
+    rule network_records:
+        """Gather the sweeps into network.csv, whether or not they succeeded."""
+        input:
+            sweeps=REQUIRED_SWEEPS or SWEEPS.available(),
+            script=f"{SCRIPTS}/network/gather.py",
+        output:
+            network=NETWORK_CSV,
+        log:
+            f"{RESULTS}/logs/network.log",
+        resources:
+            machine=1,
+        params:
+            study=STUDY,
+            site=SITE,
+        shell:
+            """
+            python -m network.gather \
+                --study {params.study:q} \
+                --site {params.site:q} \
+                --out {output.network:q} \
+                2>&1 | tee {log:q}
+            """
+
+
+rule network_table:
+    """Fit latency and bandwidth to the sweeps."""
+    input:
+        network=NETWORK_CSV,
+        code=NETWORK_CODE,
+    output:
+        csv=f"{RESULTS}/tables/network.csv",
+        markdown=f"{RESULTS}/tables/network.md",
+        latex=f"{RESULTS}/tables/network.tex",
+    log:
+        f"{RESULTS}/logs/tables/network.log",
+    resources:
+        machine=1,
+    params:
+        stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
+    shell:
+        """
+        python -m network.fit \
+            --network {input.network:q} \
+            --out {params.stem:q} \
+            2>&1 | tee {log:q}
+        """
+
+
+rule network_figure:
+    """Draw the bandwidth that all-reduce achieves against the link's rate."""
+    input:
+        network=NETWORK_CSV,
+        script=f"{SCRIPTS}/figures/network.py",
+        code=[*NETWORK_CODE, f"{SCRIPTS}/figures/style.py", f"{SCRIPTS}/figures/panels.py"],
+    output:
+        pdf=f"{RESULTS}/figures/network.pdf",
+        svg=f"{RESULTS}/figures/network.svg",
+        png=f"{RESULTS}/figures/network.png",
+        caption=f"{RESULTS}/figures/network.caption.md",
+    log:
+        f"{RESULTS}/logs/figures/network.log",
+    resources:
+        machine=1,
+    params:
+        stem=lambda wildcards, output: output.pdf.removesuffix(".pdf"),
+    shell:
+        """
+        python -m figures.network \
+            --network {input.network:q} \
+            --out {params.stem:q} \
+            2>&1 | tee {log:q}
+        """

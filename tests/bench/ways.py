@@ -1,0 +1,135 @@
+"""Both ways on Slurm side by side: what lies between asking for a run and its first epoch, and what nodes train of it.
+
+The same cells run on the virtual cluster as a job each (`snakemake --profile slurm`) and in one allocation (`make submit`).
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from campaigns import Campaign, study
+from cluster import virtual
+from common.errors import InputError
+from common.tables import read_table
+from document import section, table
+
+FRAMEWORKS = "[pytorch-ddp, horovod-pytorch, tensorflow-multiworker, horovod-tensorflow]"
+SHARED = "/var/tmp"  # noqa: S108 (seen by all nodes of the virtual cluster, unlike /tmp)
+
+
+@dataclass(frozen=True)
+class Way:
+    """Medians over the runs of one way, in seconds, and the share of its wall time in which nodes trained."""
+
+    name: str
+    runs: int
+    wall_s: float
+    slurm_s: float
+    snakemake_s: float
+    ranks_s: float
+    imports_s: float
+    training_share: float
+
+    @property
+    def first_epoch_s(self) -> float:
+        """From asking for a run to its first epoch."""
+        return self.slurm_s + self.snakemake_s + self.ranks_s + self.imports_s
+
+
+def seconds(column: pd.Series) -> pd.Series:
+    """UTC texts as seconds since the epoch."""
+    return pd.to_datetime(column, utc=True, format="ISO8601").map(lambda moment: moment.timestamp())
+
+
+def way(name: str, results: Path) -> Way:
+    """What one way's runs.csv and epochs.csv tell.
+
+    A run in an allocation has been asked for when the run before it ended; the allocation's own wait is its first run's.
+    """
+    runs = read_table(results / "runs.csv", "runs")
+    runs = runs[runs["status"] == "ok"].assign(
+        asked=lambda r: seconds(r["submitted_at"]),
+        granted=lambda r: seconds(r["job_started_at"]),
+        launched=lambda r: seconds(r["started_at"]),
+        ended=lambda r: seconds(r["ended_at"]),
+    )
+    if len(runs) < 2:
+        raise InputError(f"{results}: fewer than two runs succeeded; nothing can be said")
+    runs = runs.sort_values("launched")
+    again = runs["job"] == runs["job"].shift()
+    asked = runs["asked"].where(~again, runs["ended"].shift())
+    granted = runs["granted"].where(~again, asked)
+    epochs = read_table(results / "epochs.csv", "epochs")
+    trained_s = epochs[epochs["run_id"].isin(runs["run_id"])]["closed_time_s"].sum()
+    wall_s = runs["ended"].max() - runs["asked"].min()
+    return Way(
+        name=name,
+        runs=len(runs),
+        wall_s=wall_s,
+        slurm_s=float((granted - asked).median()),
+        snakemake_s=float((runs["launched"] - granted).median()),
+        ranks_s=float((runs["startup_s"] - runs["import_s"]).median()),
+        imports_s=float(runs["import_s"].median()),
+        training_share=trained_s / wall_s,
+    )
+
+
+def measure(epochs: int) -> list[Way]:
+    """Run eight cells both ways, one way after the other. InputError when the virtual cluster is not up, or runs fail."""
+    if virtual.running() is None:
+        raise InputError("the virtual cluster is not up; start it: make cluster-up")
+    text = study(framework=FRAMEWORKS, nodes="[1, 3]", epochs=epochs)
+    ways: list[tuple[str, Callable[[Campaign], int]]] = [
+        ("a job a run", lambda campaign: campaign.start("runs").wait()),
+        ("an allocation a block", lambda campaign: campaign.checkout.program("cluster.submit", "--wait").returncode),
+    ]
+    found = []
+    for name, run in ways:
+        folder = Path(tempfile.mkdtemp(prefix="ringside-ways-", dir=SHARED))
+        try:
+            campaign = Campaign(folder, text)
+            if run(campaign):
+                raise InputError(f"{name}: failed: {campaign.output()[-300:]}")
+            campaign.rows()
+            found.append(way(name, campaign.results))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def report(ways: list[Way], command: str) -> str:
+    """The part of the document."""
+    rows = [
+        [
+            way.name,
+            str(way.runs),
+            f"{way.first_epoch_s:.1f} s",
+            *(f"{part:.1f} s" for part in (way.slurm_s, way.snakemake_s, way.ranks_s, way.imports_s)),
+            f"{way.wall_s:.0f} s",
+            f"{way.training_share:.0%}",
+        ]
+        for way in ways
+    ]
+    header = [
+        "way",
+        "runs",
+        "to the first epoch",
+        "Slurm",
+        "Snakemake",
+        "ranks start",
+        "imports",
+        "campaign",
+        "nodes train",
+    ]
+    return section(
+        "Both ways on Slurm",
+        command,
+        table(header, rows),
+        "The same cells on the virtual cluster (0.6 core a node). Medians over runs: from asking for a run to its first "
+        "epoch, of which waiting for Slurm, Snakemake and the supervisor, the ranks' start, the slowest rank's imports. "
+        "Slurm's clock has full seconds. Nodes train: all epochs' time over the campaign's wall time, Snakemake's own start left out.",
+    )

@@ -1,0 +1,83 @@
+"""What tests on the virtual cluster need: the cluster of this machine, private ones, and folders that nodes see."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from cluster import virtual
+from cluster.settings import parse
+from common.errors import InputError
+from sandbox import Sandbox, sandbox
+
+NEEDED = parse(nodes="3", bandwidth="1gbit", cpu="0.6", memory="6G", accounting=False)
+INSTALL = Path(virtual.__file__).with_name("install-packages")
+
+
+@pytest.fixture(scope="session")
+def root() -> None:
+    """These tests are never skipped: who runs them wants to know."""
+    if os.geteuid() != 0:
+        pytest.fail("tests/cluster needs root: the virtual cluster makes network namespaces and control groups", False)
+
+
+@pytest.fixture(scope="session")
+def virtual_cluster(root: None) -> Iterator[None]:
+    """The virtual cluster of this machine: 3 nodes, 1 Gbit/s, 0.6 core. Ended afterwards where it was started here."""
+    there = virtual.running()
+    if there == NEEDED:
+        yield
+        return
+    if there is not None:
+        pytest.fail(
+            f"another virtual cluster is up ({there.described()}); take it down first: make cluster-down", False
+        )
+    try:
+        virtual.up(NEEDED)
+    except InputError as error:
+        pytest.fail(str(error), False)
+    yield
+    virtual.down()
+
+
+@pytest.fixture(scope="module")
+def corners(root: None) -> Iterator[Callable[[], Sandbox]]:
+    """Opens private corners of the machine, where a test may start and break a virtual cluster of its own."""
+    subprocess.run([INSTALL, "--accounting"], check=True)  # a corner has no way out to the internet
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(sandbox())
+
+
+@pytest.fixture(scope="module")
+def corner(corners: Callable[[], Sandbox]) -> Sandbox:
+    """A private corner for all tests of a module."""
+    return corners()
+
+
+@contextmanager
+def shared() -> Iterator[Path]:
+    """A folder that all nodes see; /tmp is each node's own."""
+    folder = Path(tempfile.mkdtemp(prefix="ringside-test-", dir="/var/tmp"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """A shared folder of one test."""
+    with shared() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def shared_folder_of_module() -> Iterator[Path]:
+    """A shared folder of all tests of a module."""
+    with shared() as folder:
+        yield folder

@@ -1,0 +1,129 @@
+"""A cut of a study on the virtual cluster, both ways: a job a run, and an allocation for each block."""
+
+import csv
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from campaigns import Campaign, jobs, no_worker_is_left, slurm, study, wait_until
+
+pytestmark = pytest.mark.usefixtures("virtual_cluster")
+
+FRAMEWORKS = "[pytorch-ddp, horovod-pytorch, tensorflow-multiworker, horovod-tensorflow]"
+
+
+def check(campaign: Campaign, sessions: int) -> list[dict[str, str]]:
+    """What holds whichever way the runs went; the rows, ordered by their start."""
+    rows = sorted(campaign.rows(), key=lambda row: row["started_at"])
+    assert {row["status"] for row in rows} == {"ok"}, [row["reason"] for row in rows]
+    assert len({row["session"] for row in rows}) == sessions
+    for row in rows:
+        nodes = int(row["nodes"])
+        assert row["hosts"] == " ".join(f"node{i}" for i in range(1, nodes + 1)), "runs are where their job put them"
+        assert row["placement"] == "virtual" and float(row["throttled_s"]) > 0
+        assert row["transport"] == "none" if nodes == 1 else row["transport"].endswith("over tcp eth0")
+        gradients = 4 * 544522 * int(row["exchanges"])
+        assert float(row["sent_bytes"]) >= (gradients * (nodes - 1) / nodes)
+        assert row["submitted_at"] <= row["job_started_at"] < row["started_at"]
+    assert not any(a["ended_at"] > b["started_at"] for a, b in itertools.pairwise(rows)), "runs never overlap"
+    assert not jobs() and no_worker_is_left()
+    return rows
+
+
+@pytest.fixture(scope="module")
+def a_job_a_run(shared_folder_of_module: Path) -> Campaign:
+    """`snakemake --profile slurm figures`, to its end."""
+    campaign = Campaign(shared_folder_of_module / "jobs", study(framework=FRAMEWORKS, nodes="[1, 3]", epochs=3))
+    with campaign.running("figures") as snakemake:
+        assert campaign.finish(snakemake, 900) == 0, campaign.output()
+    return campaign
+
+
+def test_a_job_for_every_run(a_job_a_run: Campaign) -> None:
+    rows = check(a_job_a_run, sessions=1)
+    assert len({row["job"] for row in rows}) == len(rows) == 8
+    said = a_job_a_run.output()
+    assert "[8/8] ok" in said and "all runs done" in said, "the progress is where the person is"
+    assert (a_job_a_run.results / "figures" / "by_nodes.png").stat().st_size > 10_000
+    caption = (a_job_a_run.results / "figures" / "by_nodes.caption.md").read_text()
+    assert "Placement: virtual" in caption and "0.6 core" in caption and "125 MB/s" in caption
+
+
+def test_the_network_is_measured_in_the_same_campaign(a_job_a_run: Campaign) -> None:
+    with open(a_job_a_run.results / "tables" / "network.csv", newline="") as table:
+        rows = {row["framework"]: row for row in csv.DictReader(table)}
+    assert set(rows) == {"pytorch-ddp", "horovod-pytorch", "tensorflow-multiworker", "horovod-tensorflow"}
+    for row in rows.values():
+        assert 0.2 * 125e6 < float(row["bandwidth_bytes_s"]) < 1.05 * 125e6, "no faster than the link"
+
+
+def test_a_second_invocation_has_nothing_to_do(a_job_a_run: Campaign) -> None:
+    before = a_job_a_run.checkout.attempts()
+    with a_job_a_run.running("figures") as snakemake:
+        assert a_job_a_run.finish(snakemake) == 0
+    assert a_job_a_run.checkout.attempts() == before and not jobs()
+
+
+def test_an_allocation_for_every_block_keeps_the_order(shared_folder: Path) -> None:
+    campaign = Campaign(
+        shared_folder, study(framework="[pytorch-ddp, horovod-tensorflow]", nodes="[2]", epochs=3, replicates=2)
+    )
+    done = campaign.checkout.program("cluster.submit", "--wait")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = check(campaign, sessions=2)
+    with open(campaign.results / "design.csv", newline="") as design:
+        assert [row["run_id"] for row in rows] == [row["run_id"] for row in csv.DictReader(design)], "the planned order"
+    assert [row["block"] for row in rows] == ["1", "1", "2", "2"]
+    assert len({row["job"] for row in rows}) == 2, "one allocation a block"
+
+    again = campaign.checkout.program("cluster.submit", "--wait")
+    assert again.returncode == 0 and "all 4 runs have a record" in again.stdout and not jobs()
+    figures = campaign.checkout.snakemake("figures", "--config", "site=virtual")
+    assert figures.status == 0 and "run" not in figures.jobs, figures.output
+
+
+def test_a_block_cut_short_goes_on_where_it_stopped(shared_folder: Path) -> None:
+    campaign = Campaign(shared_folder, study(replicates=2, epochs=6))
+    assert campaign.checkout.program("cluster.submit").returncode == 0
+    campaign.wait_for_epoch()
+    refused = campaign.checkout.program("cluster.submit")
+    assert refused.returncode == 2 and "wait or run already" in refused.stderr and refused.stderr.count("\n") == 1
+    slurm("scancel", "--full", *jobs())
+    wait_until(lambda: not jobs(), "the allocations are gone", 60)
+    wait_until(no_worker_is_left, "no rank is left", 30)
+    done = campaign.checkout.program("cluster.submit", "--wait")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = sorted(campaign.rows(), key=lambda row: int(row["block"]))
+    assert [(row["status"], row["attempt"]) for row in rows] == [("ok", "2"), ("ok", "1")]
+    assert rows[0]["unfinished_attempts"].startswith("1: "), "what became of the first attempt is said"
+
+
+def test_what_is_wrong_is_said_before_any_job(shared_folder: Path) -> None:
+    campaign = Campaign(shared_folder, study())
+    local = campaign.checkout.program("cluster.submit", "--config", "site=local")
+    assert local.returncode == 2 and local.stderr.count("\n") == 1, local.stderr
+    checkout = campaign.checkout
+    outside = checkout.snakemake("runs", "--config", "site=virtual")
+    assert outside.status == 2 and "make submit" in outside.output.strip().splitlines()[-1]
+    checkout.edit("config/sites/virtual.yaml", "cpu_share: 0.6", "cpu_share: 0.5")
+    other = campaign.start("runs")
+    assert other.wait(60) == 2
+    last = campaign.output().strip().splitlines()[-1]
+    assert "cpu_share: is 0.5, of the virtual cluster that is up 0.6" in last and "make cluster-up" in last
+    assert not jobs() and not checkout.attempts()
+
+
+def test_environments_can_be_built_in_a_job(shared_folder: Path) -> None:
+    """The site says build_on: job; only the data set is made, since an environment would be the test's longest part."""
+    campaign = Campaign(shared_folder, study())
+    campaign.checkout.edit(
+        "config/sites/virtual.yaml", "launcher: slurm", "launcher: slurm\nscheduler: {build_on: job}"
+    )
+    cache = shared_folder / "cache"
+    campaign.checkout.edit("config/sites/virtual.yaml", "cache: ~/.cache/ringside", f"cache: {json.dumps(str(cache))}")
+    with campaign.running("datasets") as snakemake:
+        assert campaign.finish(snakemake) == 0, campaign.output()
+    assert "submitted with SLURM jobid" in campaign.output()
+    assert list(cache.glob("datasets/digits/*/manifest.json"))

@@ -1,0 +1,236 @@
+"""`python -m cluster.doctor` on real virtual clusters: given this site and this cluster, it says these lines.
+
+The clusters are in private corners of the machine, so that nodes can be drained beside other tests.
+"""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from campaigns import wait_until
+from checkout import Checkout
+from sandbox import Sandbox
+
+VIRTUAL = "config/sites/virtual.yaml"
+HEALTHY = ["--nodes=3", "--bandwidth=1gbit", "--cpu=0.6"]  # what the site virtual describes
+
+
+@dataclass
+class Said:
+    """What the doctor said: exit status, verdict and text of each subject, everything."""
+
+    status: int
+    lines: dict[str, tuple[str, str]]
+    output: str
+
+    def verdict(self, subject: str) -> str:
+        return self.lines[subject][0]
+
+    def text(self, subject: str) -> str:
+        return self.lines[subject][1]
+
+    @property
+    def failing(self) -> set[str]:
+        return {subject for subject, (verdict, _) in self.lines.items() if verdict == "FAIL"}
+
+
+@pytest.fixture(scope="module")
+def cluster(corner: Sandbox) -> Sandbox:
+    """The cluster that the site virtual describes, in a private corner."""
+    done = corner.python("cluster.virtual", "up", *HEALTHY)
+    assert done.returncode == 0, done.stderr
+    return corner
+
+
+@pytest.fixture
+def copy(shared_folder: Path) -> Checkout:
+    """A checkout that all nodes see, for a test to change."""
+    return Checkout(shared_folder / "checkout")
+
+
+def ask(where: Sandbox, checkout: Checkout, *config: str) -> Said:
+    """Call the doctor."""
+    arguments = ["--config", *config] if config else []
+    return heard(where.python("cluster.doctor", *arguments, folder=checkout.folder))
+
+
+def heard(done: subprocess.CompletedProcess[str]) -> Said:
+    """What it said."""
+    assert "Traceback" not in done.stderr, done.stderr
+    lines = {}
+    for line in done.stdout.splitlines():
+        verdict, _, rest = line.partition(" ")
+        if verdict in ("ok", "warn", "FAIL"):
+            subject, _, text = rest.strip().partition(": ")
+            lines[subject] = (verdict, text)
+    return Said(done.returncode, lines, done.stdout + done.stderr)
+
+
+def add(checkout: Checkout, lines: str) -> None:
+    """Add lines to the site."""
+    checkout.path(VIRTUAL).write_text(checkout.path(VIRTUAL).read_text() + lines)
+
+
+def test_a_healthy_cluster(cluster: Sandbox, copy: Checkout) -> None:
+    said = ask(cluster, copy)
+    assert said.status == 0, said.output
+    assert {verdict for verdict, _ in said.lines.values()} == {"ok"}, said.output
+    assert said.text("test job") == "ran on node1, node2, node3"
+    assert said.verdict("file locks") == "ok"
+    assert not list(copy.path("results").iterdir())
+
+
+def test_an_unknown_partition(cluster: Sandbox, copy: Checkout) -> None:
+    add(copy, "scheduler:\n  partition: gpu\n")
+    said = ask(cluster, copy)
+    assert (said.status, said.failing) == (1, {"partition"}), said.output
+    assert said.text("partition") == f"{VIRTUAL}: scheduler.partition: 'gpu' is unknown; expected one of virtual"
+
+
+def test_a_wrong_interface(cluster: Sandbox, copy: Checkout) -> None:
+    copy.edit(VIRTUAL, "interface: eth0", "interface: ib0")
+    said = ask(cluster, copy)
+    assert (said.status, said.failing) == (1, {"interface"}), said.output
+    assert said.text("interface").startswith("node1, node2, node3: ib0 is not there; there are lo, eth0; ")
+    assert f"{VIRTUAL}: interface: " in said.text("interface")
+
+
+def test_time_limits_over_the_partition(cluster: Sandbox, copy: Checkout) -> None:
+    copy.edit(VIRTUAL, "time_limit_s: 100", "time_limit_s: 86400")
+    add(copy, "scheduler:\n  block_limit_s: 90000\n")
+    said = ask(cluster, copy)
+    assert (said.status, said.failing) == (1, {"time of a run", "time of a block"}), said.output
+    assert said.text("time of a run").endswith("expected at most 86220")  # 1-00:00:00 less the job's margin of 180 s
+    assert said.text("time of a block").endswith("expected at most 86400")
+    assert said.verdict("lost node") == "warn"
+    assert "SlurmdTimeout (120 s)" in said.text("lost node")
+
+
+def test_a_drained_node(cluster: Sandbox, copy: Checkout) -> None:
+    assert cluster.run("scontrol", "update", "nodename=node3", "state=drain", "reason=fan").returncode == 0
+    try:
+        said = ask(cluster, copy)
+    finally:
+        cluster.run("scontrol", "update", "nodename=node3", "state=resume")
+        wait_until(lambda: cluster.run("sinfo", "-h", "-o", "%D %T").stdout == "3 idle\n", "node3 is back")
+    assert said.status == 1
+    assert "nodes: is 3, but 2 can be had (node3 is drained (fan))" in said.text("nodes")
+    assert (
+        said.text("test job")
+        == "looked at 2 of the 3 nodes of a run, the others are busy or cannot be had: node1, node2"
+    )
+    assert said.verdict("interface") == "ok"
+
+
+def test_sacct_in_the_profile_without_accounting(cluster: Sandbox, copy: Checkout) -> None:
+    copy.edit("profiles/slurm/config.yaml", "slurm-status-command: squeue", "slurm-status-command: sacct")
+    said = ask(cluster, copy)
+    assert (said.status, said.failing) == (1, {"status of jobs"}), said.output
+    assert said.text("status of jobs").startswith("profiles/slurm/config.yaml: slurm-status-command: sacct, but")
+    assert said.text("status of jobs").endswith("set slurm-status-command: squeue")
+
+
+def test_folders_that_nodes_do_not_see(cluster: Sandbox, tmp_path: Path) -> None:
+    copy = Checkout(tmp_path / "checkout")  # below /tmp, and every node has its own
+    copy.edit(VIRTUAL, "cache: ~/.cache/ringside", f"cache: {tmp_path}/cache\nscratch: {tmp_path}/scratch")
+    said = ask(cluster, copy)
+    assert (said.status, said.failing) == (1, {"checkout", "results", "cache", "scratch"}), said.output
+    assert said.text("checkout").startswith("node1, node2, node3: does not see it; move the checkout")
+    assert said.verdict("file locks") == "warn"
+
+
+def test_a_setup_line_that_fails(cluster: Sandbox, copy: Checkout) -> None:
+    add(copy, "setup: ['export A=1', 'loadmodule cuda/12', 'true']\n")
+    said = ask(cluster, copy)
+    assert (said.status, said.failing) == (1, {"setup"}), said.output
+    assert "'loadmodule cuda/12' fails: " in said.text("setup")
+    assert "command not found" in said.text("setup")
+
+
+def test_more_than_nodes_have(cluster: Sandbox, copy: Checkout) -> None:
+    copy.edit(VIRTUAL, "cores: 1\n", "cores: 64\n")
+    copy.edit(VIRTUAL, "nodes: 3", "nodes: 5")
+    add(copy, "scheduler:\n  memory_mb: 100000\n  exclude: node[8-9]\n")
+    said = ask(cluster, copy)
+    assert {"virtual cluster", "processors", "memory", "nodes"} <= said.failing, said.output
+    assert said.text("processors").endswith("expected at most 1")
+    assert said.text("memory").endswith("expected at most 6144")
+    assert "scheduler.exclude: node8, node9 unknown" in said.text("nodes")
+
+
+def test_a_busy_cluster(cluster: Sandbox, copy: Checkout) -> None:
+    copy.edit("workflow/scripts/cluster/doctor.py", "WAIT_S = 45 ", "WAIT_S = 2 ")
+    job = cluster.run("sbatch", "--parsable", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 60")
+    try:
+        said = ask(cluster, copy)
+    finally:
+        cluster.run("scancel", job.stdout.strip())
+    assert said.status == 0, said.output
+    assert said.verdict("test job") == "warn"
+    assert "within 2 s" in said.text("test job")
+
+
+def test_options_that_only_sbatch_knows(cluster: Sandbox, copy: Checkout) -> None:
+    add(copy, "scheduler:\n  options: ['--requeue']\n")
+    said = ask(cluster, copy)
+    assert (said.status, said.verdict("test job")) == (0, "ok"), said.output
+
+
+def test_accounts(corners: Callable[[], Sandbox], copy: Checkout) -> None:
+    corner = corners()
+    done = corner.python("cluster.virtual", "up", *HEALTHY, "--accounting")
+    assert done.returncode == 0, done.stderr
+    said = ask(corner, copy)
+    assert said.status == 0, said.output
+    assert said.text("account") == "your default among rehearsal, root"
+    add(copy, "scheduler:\n  account: nobodys\n")
+    said = ask(corner, copy)
+    assert (said.status, said.failing) == (1, {"account"}), said.output
+    assert said.text("account").endswith("'nobodys' is none of yours; expected one of rehearsal, root")
+    copy.edit(VIRTUAL, "account: nobodys", "account: rehearsal")
+    copy.edit("profiles/slurm/config.yaml", "slurm-status-command: squeue", "slurm-status-command: sacct")
+    said = ask(corner, copy)
+    assert (said.status, said.failing) == (0, set()), said.output
+
+
+def test_no_controller(corners: Callable[[], Sandbox], copy: Checkout) -> None:
+    said = ask(corners(), copy)
+    assert (said.status, said.failing) == (1, {"controller"}), said.output
+
+
+@pytest.fixture
+def without_slurm(tmp_path: Path) -> Iterator[str]:
+    """A PATH with the usual programs, but none of Slurm's."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for program in ("env", "bash", "sh", "git", "hostname"):
+        (folder / program).symlink_to(str(shutil.which(program)))
+    yield str(folder)
+
+
+def test_without_slurm_here(copy: Checkout, without_slurm: str) -> None:
+    environment = {**copy.environment, "PATH": without_slurm, "PYTHONPATH": str(copy.path("workflow/scripts"))}
+    command = [sys.executable, "-m", "cluster.doctor"]
+    said = heard(subprocess.run(command, cwd=copy.folder, env=environment, capture_output=True, text=True, check=False))
+    assert (said.status, said.failing) == (1, {"programs"}), said.output
+
+
+def test_a_site_without_slurm(copy: Checkout) -> None:
+    said = heard(copy.program("cluster.doctor", "--config", "site=local"))
+    assert said.status == 0, said.output
+    assert said.text("site") == "local is this machine and needs no Slurm"
+    assert "test job" not in said.lines
+    copy.edit("config/sites/local.yaml", "interface: lo", "interface: eth77")
+    said = heard(copy.program("cluster.doctor", "--config", "site=local"))
+    assert (said.status, said.failing) == (1, {"machine", "interface"}), said.output
+
+
+@pytest.mark.parametrize("argument", ["site=nowhere", "site", "side=virtual", "study=none"])
+def test_bad_arguments_are_refused_in_one_line(copy: Checkout, argument: str) -> None:
+    done = copy.program("cluster.doctor", "--config", argument)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr

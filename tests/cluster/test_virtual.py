@@ -1,0 +1,206 @@
+"""The virtual cluster itself, in a private corner of the machine: up, down, what nodes have, and what is refused."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from campaigns import wait_until
+from sandbox import Sandbox
+
+UP_WITHIN_S = 30
+RATE_MBIT, SHARE = 100, 0.5
+NOTHING: dict[str, list[str]] = {"processes": [], "files": [], "links": [], "groups": []}
+FOREIGN = "ClusterName=real\n"
+CONF = "/etc/slurm/slurm.conf"
+
+# Task 0 takes what task 1 sends, and tells the rate in Mbit/s; the first half second, full of saved tokens, does not count.
+TRANSFER = """
+import os, socket, time
+if os.environ["SLURM_PROCID"] == "0":
+    listening = socket.create_server(("", 5999))
+    connection, _ = listening.accept()
+    count, started, end = 0, None, time.monotonic() + 3
+    buffer = bytearray(1 << 16)
+    while (now := time.monotonic()) < end:
+        got = connection.recv_into(buffer)
+        if started is None and now > end - 2.5:
+            started = now
+        elif started is not None:
+            count += got
+    print(count * 8e-6 / (time.monotonic() - started))
+else:
+    for attempt in range(50):
+        try:
+            connection = socket.create_connection((os.environ["TAKER"], 5999), 1)
+            break
+        except OSError:
+            time.sleep(0.1)
+    try:
+        while True:
+            connection.sendall(bytes(1 << 16))
+    except OSError:
+        pass
+"""
+
+BUSY = """
+import time
+end = time.monotonic() + 2
+while time.monotonic() < end:
+    pass
+print(time.process_time())
+"""
+
+SELF = """
+import json, os, socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    asked.connect(("10.213.77.254", 9))
+    address = asked.getsockname()[0]
+print(json.dumps([socket.gethostname(), address, os.listdir("/tmp")]))
+open("/tmp/" + socket.gethostname(), "w").close()
+"""
+
+
+def up(corner: Sandbox, *options: str) -> float:
+    """Start a cluster in the corner; seconds that it took."""
+    started = time.monotonic()
+    done = corner.python("cluster.virtual", "up", *options)
+    assert done.returncode == 0, done.stderr
+    return time.monotonic() - started
+
+
+def down(corner: Sandbox) -> None:
+    """End it."""
+    done = corner.python("cluster.virtual", "down")
+    assert done.returncode == 0, done.stderr
+
+
+def refusal(corner: Sandbox, *arguments: str) -> str:
+    """The one line with which the program refuses."""
+    done = corner.python("cluster.virtual", *arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+@pytest.fixture
+def cluster(corner: Sandbox) -> Iterator[Sandbox]:
+    """A cluster of two slow nodes."""
+    up(corner, "--nodes=2", f"--bandwidth={RATE_MBIT}mbit", f"--cpu={SHARE}")
+    yield corner
+    down(corner)
+
+
+def test_it_comes_up_quickly_and_leaves_nothing_twice_in_a_row(corner: Sandbox) -> None:
+    for _ in range(2):
+        assert up(corner, "--nodes=3") < UP_WITHIN_S
+        done = corner.run("srun", "--nodes=3", "hostname")
+        assert sorted(done.stdout.split()) == ["node1", "node2", "node3"], done.stderr
+        assert all(corner.left().values())  # that `left` sees something: else the next line says nothing
+        down(corner)
+        assert corner.left() == NOTHING
+
+
+def test_down_without_a_cluster_says_so(corner: Sandbox) -> None:
+    done = corner.python("cluster.virtual", "down")
+    assert (done.returncode, done.stdout) == (0, "virtual cluster: there was none\n")
+
+
+@pytest.mark.parametrize("after_s", [0.3, 0.6])
+def test_an_interrupted_start_leaves_nothing(corner: Sandbox, after_s: float) -> None:
+    done = corner.run(
+        "timeout", "--signal=TERM", str(after_s), sys.executable, "-m", "cluster.virtual", "up", "--nodes=40"
+    )
+    assert done.returncode == 124, done.stderr
+    assert corner.left() == NOTHING
+
+
+def test_what_a_killed_start_left_is_no_obstacle(corner: Sandbox) -> None:
+    corner.run("timeout", "--signal=KILL", "0.6", sys.executable, "-m", "cluster.virtual", "up", "--nodes=40")
+    assert corner.left() != NOTHING
+    up(corner, "--nodes=1")
+    down(corner)
+    assert corner.left() == NOTHING
+
+
+def test_up_twice_is_refused(cluster: Sandbox) -> None:
+    assert "up already" in refusal(cluster, "up")
+    assert cluster.run("srun", "--nodes=2", "true").returncode == 0
+
+
+def test_each_node_has_its_own_name_address_and_tmp(cluster: Sandbox) -> None:
+    for _ in range(2):
+        done = cluster.run("srun", "--nodes=2", sys.executable, "-c", SELF)
+        told = sorted(json.loads(line) for line in done.stdout.splitlines())
+        assert [name for name, _, _ in told] == ["node1", "node2"], done.stderr
+        assert [address for _, address, _ in told] == ["10.213.77.1", "10.213.77.2"]
+    assert [files for _, _, files in told] == [["node1"], ["node2"]]
+    assert not Path("/tmp/node1").exists()  # noqa: S108
+
+
+@pytest.mark.parametrize("taker", ["node1", "node2"])
+def test_links_carry_their_rate_and_not_more(cluster: Sandbox, taker: str) -> None:
+    giver = {"node1": "node2", "node2": "node1"}[taker]
+    cluster.run("sh", "-c", f"echo {taker} > /run/hosts; echo {giver} >> /run/hosts")  # in the order of tasks
+    srun = ["srun", "--ntasks=2", "--distribution=arbitrary", "--time=1", sys.executable, "-c", TRANSFER]
+    done = cluster.run("env", "SLURM_HOSTFILE=/run/hosts", f"TAKER={taker}", *srun)
+    assert 0.8 * RATE_MBIT < float(done.stdout) < 1.05 * RATE_MBIT, done.stderr
+
+
+def test_a_node_has_its_share_of_the_processor(cluster: Sandbox) -> None:
+    done = cluster.run("srun", "--nodes=1", sys.executable, "-c", BUSY)
+    assert 0.6 * 2 * SHARE < float(done.stdout) < 1.15 * 2 * SHARE, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "key"),
+    [
+        ("--nodes=0", "NODES=0"),
+        ("--nodes=-1", "NODES=-1"),
+        ("--nodes=many", "NODES=many"),
+        ("--nodes=100000", "NODES=100000"),
+        ("--bandwidth=fast", "BANDWIDTH=fast"),
+        ("--bandwidth=0gbit", "BANDWIDTH=0gbit"),
+        ("--bandwidth=", "BANDWIDTH="),
+        ("--cpu=0", "CPU=0"),
+        ("--cpu=nan", "CPU=nan"),
+        ("--cpu=-2", "CPU=-2"),
+        ("--memory=much", "MEMORY=much"),
+        ("--memory=4", "MEMORY=4"),
+    ],
+)
+def test_bad_settings_are_refused(corner: Sandbox, option: str, key: str) -> None:
+    assert refusal(corner, "up", option).startswith(f"ringside: {key}: expected ")
+    assert corner.left() == NOTHING
+
+
+def test_another_slurm_is_never_touched(corner: Sandbox) -> None:
+    corner.run("sh", "-c", f"printf '{FOREIGN}' > {CONF}")
+    try:
+        assert CONF in refusal(corner, "up")
+        down(corner)
+        assert corner.run("cat", CONF).stdout == FOREIGN
+    finally:
+        corner.run("rm", CONF)
+
+
+def test_without_root_it_says_so(corner: Sandbox) -> None:
+    done = corner.run("unshare", "--user", sys.executable, "-m", "cluster.virtual", "up")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "needs root" in done.stderr
+
+
+def test_with_accounting_jobs_are_listed_and_unknown_accounts_refused(corner: Sandbox) -> None:
+    assert up(corner, "--nodes=2", "--accounting") < UP_WITHIN_S
+    assert corner.run("srun", "--nodes=2", "hostname").returncode == 0
+    wait_until(lambda: "hostname" in corner.run("sacct", "-X", "--noheader").stdout, "sacct lists the job", 15)
+    assert corner.run("srun", "--account=rehearsal", "true").returncode == 0
+    done = corner.run("srun", "--account=nobodys", "true")
+    assert done.returncode != 0
+    assert "Invalid account" in done.stderr
+    down(corner)
+    assert corner.left() == NOTHING

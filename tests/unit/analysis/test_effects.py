@@ -1,0 +1,310 @@
+"""Given a campaign of treatments with known costs, the tables of effects and of contrasts say them."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+from analysis import decomposition, effects
+from common.tables import read_table, write_table
+from plan.design import design
+from plan.site import load_site
+from plan.study import load_study
+from synthetic import (
+    SECONDS_PER_EXCHANGE,
+    SECONDS_PER_FIT_STEP,
+    THROTTLED_PER_EXCHANGE_S,
+    all_reduce_time,
+    designed_campaign,
+    designed_time,
+    sweeps,
+    write_frames,
+)
+
+FRAMEWORK = "tensorflow-multiworker"
+CELL = "tensorflow-multiworker.small-cnn.synthetic.b32.n2.s4.epochs=3"
+AT = {"model": "small-cnn", "batch_size": 32, "nodes": 2}
+SMALL_CNN_BYTES = 4 * 544_522
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory):
+    def of(**options):
+        return read_table(write_frames(tmp_path_factory.mktemp("designed"), *designed_campaign(**options))[0], "runs")
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def measured(read):
+    return read()
+
+
+@pytest.fixture(scope="module")
+def exact(read):
+    return read(noise=0.0)
+
+
+@pytest.fixture(scope="module")
+def truth():
+    runs = design(load_study("tf-strategies-virtual"), load_site("virtual"))
+    return {run.cell: designed_time(run.levels, run.geometry) for run in runs}
+
+
+def at(data, **levels):
+    for name, level in levels.items():
+        data = data[data[name] == level]
+    return data
+
+
+def one(data, **levels):
+    (_, row), *more = at(data, **levels).iterrows()
+    assert not more
+    return row
+
+
+def exchanges(nodes, sync_every=1, batch_size=32):
+    return -(-(4608 // (batch_size * nodes)) // sync_every)
+
+
+def test_every_pair_that_differs_in_one_factor_stands_once_with_the_base_level_first(exact):
+    data = effects.compare(exact)
+    assert data["factor"].value_counts(sort=False).to_dict() == {
+        "nodes": 36,
+        "training_loop": 18,
+        "sync_every": 18,
+        "model": 27,
+        "batch_size": 36,
+    }
+    found = {factor: list(zip(part["from"], part["to"], strict=True)) for factor, part in data.groupby("factor")}
+    assert set(found["nodes"]) == {(1, 2), (1, 3)}
+    assert set(found["training_loop"]) == {("custom", "fit")}
+    assert set(found["sync_every"]) == {(1, 4)}
+    assert set(found["batch_size"]) == {(32, 64), (32, 96)}
+    assert not data[["from_cell", "to_cell"]].duplicated().any()
+
+
+def test_the_base_level_does_not_depend_on_the_order_of_rows_or_of_the_alphabet(exact):
+    shuffled = exact.sample(frac=1, random_state=1).replace({"training_loop": {"custom": "fit", "fit": "custom"}})
+    data = effects.compare(shuffled)
+    assert set(at(data, factor="training_loop")["from"]) == {"custom"}
+    assert set(at(data, factor="nodes")["from"]) == {1}
+    words = exact.assign(precision=np.where(exact["training_loop"] == "fit", "amp", "fp32"), training_loop="custom")
+    assert set(at(effects.compare(words), factor="precision")["from"]) == {"fp32"}
+
+
+def test_without_noise_ratio_and_difference_are_the_true_ones(exact, truth):
+    data = effects.compare(exact)
+    to, base = data["to_cell"].map(truth), data["from_cell"].map(truth)
+    assert np.allclose(data["ratio"], to / base)
+    assert np.allclose(data["difference_s"], to - base)
+    row = one(data, factor="sync_every", **AT)
+    saved = exchanges(2) - exchanges(2, 4)
+    assert row["difference_s"] == pytest.approx(
+        -saved * (SECONDS_PER_EXCHANGE + all_reduce_time(SMALL_CNN_BYTES, nodes=2))
+    )
+    assert row["throttled_difference_s"] == pytest.approx(-saved * THROTTLED_PER_EXCHANGE_S)
+    assert (row["from_sent_bytes"], row["to_sent_bytes"]) == (72 * SMALL_CNN_BYTES, 18 * SMALL_CNN_BYTES)
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say(read, truth):
+    hits = []
+    for seed in range(4):
+        data = effects.compare(read(seed=seed))
+        to, base = data["to_cell"].map(truth), data["from_cell"].map(truth)
+        hits += ((data["ratio_low"] < to / base) & (to / base < data["ratio_high"])).tolist()
+        hits += ((data["difference_s_low"] < to - base) & (to - base < data["difference_s_high"])).tolist()
+    assert 0.92 < np.mean(hits) < 0.98
+
+
+def test_p_is_that_of_welchs_test_on_logarithms_and_holms_of_one_factor(measured):
+    data = effects.compare(measured)
+    times = {cell: np.log(sample.to_numpy(float)) for cell, sample in measured.groupby("cell")["epoch_time_s"]}
+    expected = [
+        stats.ttest_ind(times[row.to_cell], times[row.from_cell], equal_var=False).pvalue for row in data.itertuples()
+    ]
+    assert data["p"].to_numpy() == pytest.approx(expected)
+    for _, part in data.groupby("factor"):
+        assert part["p_holm"].to_numpy() == pytest.approx(multipletests(part["p"], method="holm")[1])
+    assert (data["p_holm"] >= data["p"]).all()
+    assert "nodes 36" in " ".join(effects.table(measured).notes)
+
+
+def test_a_missing_cell_is_named_and_does_not_count(read):
+    runs = read(missing=[CELL])
+    table = effects.table(runs)
+    row = one(table.data, factor="sync_every", **AT)
+    assert row[["ratio", "difference_s", "p", "p_holm"]].isna().all()
+    assert (row["from_n"], row["to_n"]) == (5, 0)
+    notes = " ".join(table.notes)
+    assert f"Not compared, because a cell has no successful run: {CELL}." in notes
+    assert "batches per exchange 17" in notes
+
+
+def test_what_was_not_recorded_is_not_said(measured):
+    table = effects.table(measured.assign(throttled_s=math.nan, sent_bytes=math.nan))
+    assert not {"throttled: difference (s)", "sent (MB)"} & set(table.shown)
+    assert "Throttled" not in " ".join(table.notes)
+    recorded = effects.table(measured)
+    assert {"throttled: difference (s)", "sent (MB)"} <= set(recorded.shown)
+    assert "not wall time" in " ".join(recorded.notes)
+
+
+def test_the_factor_that_differs_has_an_arrow_and_whole_numbers_stay_whole(measured):
+    shown = effects.table(measured).shown
+    assert list(shown.iloc[0, :5]) == ["small-cnn", "32", "1 → 2", "1", "custom"]
+    arrows = shown.iloc[:, :5].apply(lambda column: column.str.contains("→")).sum(axis=1)
+    assert (arrows == 1).all()
+
+
+def test_parts_add_up_and_multiply_to_the_total(measured):
+    data = decomposition.decompose(measured)
+    assert data["part"].tolist() == ["training_loop", "sync_every", "total"] * 18
+    first, second, total = (data[place::3].reset_index(drop=True) for place in range(3))
+    assert np.allclose(first["difference_s"] + second["difference_s"], total["difference_s"])
+    assert np.allclose(first["ratio"] * second["ratio"], total["ratio"])
+    assert np.allclose(
+        first["throttled_difference_s"] + second["throttled_difference_s"], total["throttled_difference_s"]
+    )
+    assert (total["difference_s_low"] < total["difference_s"]).all()
+
+
+def test_known_parts_are_recovered(exact):
+    rows = at(decomposition.decompose(exact), **AT).set_index("part")
+    assert (rows.loc["total", "from"], rows.loc["total", "to"]) == ("fit, every batch", "custom, every 4 batches")
+    assert rows.loc["training_loop", "difference_s"] == pytest.approx(-SECONDS_PER_FIT_STEP * 72)
+    saved = 72 - 18
+    assert rows.loc["sync_every", "difference_s"] == pytest.approx(
+        -saved * (SECONDS_PER_EXCHANGE + all_reduce_time(SMALL_CNN_BYTES, 2))
+    )
+
+
+def test_on_one_node_accumulation_saves_the_optimizer_alone(exact):
+    rows = at(decomposition.decompose(exact, sweeps(FRAMEWORK)), part="sync_every", nodes=1)
+    saved = rows["from_exchanges"] - rows["to_exchanges"]
+    assert np.allclose(rows["difference_s"], -saved * SECONDS_PER_EXCHANGE)
+    assert rows["network_s"].isna().all()
+
+
+def made_sweep(seconds, nodes=2):
+    """Rows of network.csv: `seconds` is size -> a list of rounds, each a list of repetitions."""
+    return pd.DataFrame(
+        [
+            {
+                "framework": FRAMEWORK,
+                "nodes": nodes,
+                "status": "ok",
+                "bytes": size,
+                "round": number,
+                "repetition": repetition,
+                "seconds": value,
+            }
+            for size, rounds in seconds.items()
+            for number, times in enumerate(rounds, start=1)
+            for repetition, value in enumerate(times, start=1)
+        ]
+    )
+
+
+def test_one_all_reduce_of_a_worked_example():
+    # 2000 lies at a third between 1000 and 4000. Round 1: means 0.010 and 0.040, so 0.020. Round 2: 0.012 and 0.048, so 0.024.
+    sweep = made_sweep({1000: [[0.008, 0.014, 0.008], [0.012]], 4000: [[0.040], [0.047, 0.049]]})
+    estimate = decomposition.all_reduce_s(sweep, 2000)
+    low, high = stats.t.interval(0.95, 1, loc=0.022, scale=0.002)
+    assert estimate.value == pytest.approx(0.022)
+    assert (estimate.low, estimate.high) == pytest.approx((max(low, 0), high))
+    assert decomposition.all_reduce_s(sweep, 4000).value == pytest.approx(0.044)
+    assert decomposition.all_reduce_s(sweep, 7000).value == pytest.approx(0.077)
+
+
+@pytest.mark.parametrize("case", ["no rows", "one size", "failed", "size unknown"])
+def test_no_time_is_made_up_without_two_sizes(case):
+    sweep = made_sweep({1000: [[0.01]], 4000: [[0.04]]})
+    match case:
+        case "no rows":
+            sweep = sweep[:0]
+        case "one size":
+            sweep = sweep[:1]
+        case "failed":
+            sweep = sweep.assign(status="failed")
+    size = math.nan if case == "size unknown" else 2000
+    assert math.isnan(decomposition.all_reduce_s(sweep, size).value)
+
+
+def test_the_networks_prediction_of_a_worked_example(exact):
+    # small-cnn has 544,522 parameters, 2,178,088 bytes; a network of 1 ms a megabyte takes 2.178088 ms for them.
+    # Batch 32 on 2 nodes: 4608 / 64 = 72 batches, so 72 exchanges, with k = 4 18: 54 saved, 117.616752 ms.
+    network = made_sweep({10**6: [[0.001]] * 3, 4 * 10**6: [[0.004]] * 3})
+    row = one(decomposition.decompose(exact, network), part="sync_every", **AT)
+    assert row["gradient_bytes"] == 2_178_088
+    assert (row["from_exchanges"], row["to_exchanges"]) == (72, 18)
+    assert row["network_s"] == pytest.approx(-0.117616752)
+    assert row["beyond_network_s"] == pytest.approx(row["difference_s"] + 0.117616752)
+
+
+def test_a_network_that_explains_all_but_the_optimizer_leaves_the_optimizer(exact):
+    rows = at(decomposition.decompose(exact, sweeps(FRAMEWORK, noise=0.0)), part="sync_every")
+    apart = rows[rows["nodes"] > 1]
+    saved = apart["from_exchanges"] - apart["to_exchanges"]
+    assert len(apart) == 12
+    assert np.allclose(apart["beyond_network_s"], -saved * SECONDS_PER_EXCHANGE)
+
+
+def test_the_interval_of_the_prediction_is_that_of_the_rounds_and_in_order(measured):
+    row = one(decomposition.decompose(measured, sweeps(FRAMEWORK)), part="sync_every", **AT)
+    assert row["network_s_low"] < row["network_s"] < row["network_s_high"] < 0
+    assert row["network_s_low"] == pytest.approx(-54 * row["all_reduce_s_high"])
+    assert row["beyond_network_s_high"] - row["beyond_network_s_low"] == pytest.approx(
+        row["difference_s_high"] - row["difference_s_low"]
+    )
+
+
+def test_notes_say_what_the_numbers_are_and_what_is_lacking(measured, read):
+    def notes(runs, network):
+        return " ".join(decomposition.table(runs, network).notes)
+
+    whole = notes(measured, sweeps(FRAMEWORK))
+    for said in ("a prediction and not measured in training", "On one node nothing crosses", "not wall time"):
+        assert said in whole
+    assert "No prediction" not in whole
+    assert "No sweep of the network is at hand" in notes(measured, None)
+    assert "network alone (s)" not in decomposition.table(measured).shown
+    partly = notes(measured, sweeps(FRAMEWORK, nodes=[2]))
+    assert "No prediction, because the sweep, the gradients' size or the cell is missing: " in partly
+    assert ".n3.s4." in partly
+    assert ".n2.s4." not in partly
+    assert f"no successful run: {CELL}." in notes(read(missing=[CELL]), None)
+
+
+def test_the_parts_follow_the_factors_whichever_they_are(exact):
+    other = exact.assign(precision=np.where(exact["training_loop"] == "fit", "amp", "fp32"), training_loop="custom")
+    data = decomposition.decompose(other.assign(framework="quite-new", base="quite-new"))
+    assert data["part"].tolist() == ["precision", "sync_every", "total"] * 18
+    assert np.allclose(data["difference_s"], decomposition.decompose(exact)["difference_s"])
+
+
+def test_a_model_without_a_description_has_no_prediction(exact):
+    unknown = exact[exact["model"] == "small-cnn"].assign(model="unknown")
+    table = decomposition.table(unknown, sweeps(FRAMEWORK))
+    assert table.data.get("network_s") is None
+    assert "No prediction" in " ".join(table.notes)
+
+
+def test_a_study_without_such_treatments_says_so(runs):
+    table = decomposition.table(runs)
+    assert table.data.empty
+    assert table.notes[0].startswith("Nothing to take apart")
+
+
+@pytest.mark.parametrize("flags", [[], ["--network"], ["--network", "network.csv"]])
+def test_the_program_takes_the_sweeps_where_there_are_any(flags, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_frames(tmp_path, *designed_campaign())
+    write_table(sweeps(FRAMEWORK), "network", tmp_path / "network.csv")
+    decomposition.main(["--runs", "runs.csv", *flags, "--out", "made"])
+    made = pd.read_csv("made.csv")
+    assert len(made) == 54
+    assert ("network_s" in made) == (len(flags) == 2)

@@ -1,0 +1,66 @@
+"""Made-up sweeps with a known latency and bandwidth, as rows of network.csv."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from network.gather import bus_bandwidth
+from network.plan import sizes
+
+LATENCY_S = 0.8e-3
+BANDWIDTH_BYTES_S = 100e6
+
+
+def sweep_rows(
+    framework="pytorch-ddp", nodes=3, noise=0.03, round_noise=0.0, rounds=5, repetitions=5, seed=1, **other
+):  # fmt: skip
+    """One sweep: every repetition, and every size in every round, is off the line by a random factor."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for size in sizes(64 * 2**20):
+        for round_number in range(1, rounds + 1):
+            off = np.exp(round_noise * rng.standard_normal())
+            for repetition in range(1, repetitions + 1):
+                true = LATENCY_S + bus_bandwidth(size, 1, nodes) / BANDWIDTH_BYTES_S
+                seconds = true * off * np.exp(noise * rng.standard_normal())
+                rows.append(
+                    {
+                        "study": "small",
+                        "site": "local",
+                        "framework": framework,
+                        "nodes": nodes,
+                        "ranks": nodes,
+                        "key": "0123456789ab",
+                        "status": "ok",
+                        "reason": None,
+                        "placement": "virtual",
+                        "transport": "gloo over tcp eth0",
+                        "link_bytes_s": 125e6,
+                        "bytes": size,
+                        "round": round_number,
+                        "repetition": repetition,
+                        "seconds": seconds,
+                        "bus_bandwidth_bytes_s": bus_bandwidth(size, seconds, nodes),
+                        **other,
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
+def failed_row(framework="horovod-pytorch", nodes=2, status="failed", reason="rank 1 ended with status 1: it broke"):
+    """A sweep that left no repetition."""
+    row = sweep_rows(framework, nodes, status=status, reason=reason).iloc[:1].copy()
+    row[["bytes", "round", "repetition", "seconds", "bus_bandwidth_bytes_s", "transport"]] = None
+    return row
+
+
+@pytest.fixture
+def network():
+    """Three sweeps that succeeded and one that failed."""
+    parts = [
+        sweep_rows("pytorch-ddp", 2, seed=1),
+        sweep_rows("pytorch-ddp", 3, seed=2),
+        sweep_rows("tensorflow-multiworker", 2, seed=3),
+        failed_row(),
+    ]
+    return pd.concat([part.astype(object) for part in parts], ignore_index=True)

@@ -1,0 +1,70 @@
+"""The figure of the network is drawn whatever the sweeps hold, and says what it must."""
+
+import pandas as pd
+import pytest
+
+from common.schemas import schema
+from common.tables import write_table
+from figures import network as figure
+
+from .conftest import failed_row, sweep_rows
+
+
+def texts(drawn):
+    return [text.get_text() for ax in drawn.axes for text in ax.texts]
+
+
+def bounds(drawn):
+    return [line.get_ydata()[0] for ax in drawn.axes for line in ax.lines if list(line.get_xdata()) == [0, 1]]
+
+
+def test_panels_are_numbers_of_nodes_and_the_link_bounds_each(network):
+    drawn, caption = figure.draw(network)
+    drawn.draw_without_rendering()
+    assert [ax.get_title() for ax in drawn.axes] == ["2 nodes", "3 nodes"]
+    assert bounds(drawn) == pytest.approx([125, 125])
+    for said in (
+        "95 % t intervals",
+        "Placement: virtual",
+        "Link's rate, as the site gives it: 125 MB/s.",
+        "n = 5 rounds in the same processes, 25 repetitions of a size",
+        "Missing sweeps: horovod-pytorch on 2 nodes (failed: rank 1 ended with status 1: it broke).",
+    ):
+        assert said in caption
+    assert "nan" not in caption and caption.count("\n") == 0
+
+
+def test_without_the_links_rate_there_is_no_bound():
+    drawn, caption = figure.draw(sweep_rows(link_bytes_s=float("nan")))
+    drawn.draw_without_rendering()
+    assert bounds(drawn) == []
+    assert "The site names no rate of its links." in caption and "All on 3 nodes." in caption
+
+
+@pytest.mark.parametrize("case", ["no sweep", "all failed", "one size", "one round", "a panel failed"])
+def test_it_is_drawn_whatever_there_is(case):
+    rows = sweep_rows(rounds=1 if case == "one round" else 3)
+    frames = {
+        "no sweep": pd.DataFrame(columns=list(schema("network")["properties"])),
+        "all failed": failed_row(),
+        "one size": rows[rows["bytes"] == 1024],
+        "one round": rows,
+        "a panel failed": pd.concat([rows.astype(object), failed_row().astype(object)], ignore_index=True),
+    }
+    drawn, caption = figure.draw(frames[case])
+    drawn.draw_without_rendering()
+    said = {
+        "no sweep": "no sweep of the network",
+        "all failed": "no successful sweep",
+        "a panel failed": "no successful sweep",
+    }
+    assert texts(drawn) == ([said[case]] if case in said else [])
+    assert caption.endswith(".") and "nan" not in caption
+
+
+def test_the_files_are_the_same_twice(tmp_path, network):
+    write_table(network, "network", tmp_path / "network.csv")
+    for name in ("a", "b"):
+        figure.main(["--network", str(tmp_path / "network.csv"), "--out", str(tmp_path / name)])
+    for suffix in ("pdf", "svg", "png", "caption.md"):
+        assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()

@@ -1,0 +1,135 @@
+"""The fit finds the latency and the bandwidth that went in, and its intervals hold what they promise."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from common.schemas import schema
+from common.tables import read_table, write_table
+from network import fit
+from network.gather import bus_bandwidth
+
+from .conftest import BANDWIDTH_BYTES_S, LATENCY_S, failed_row, sweep_rows
+
+
+def test_without_noise_the_fit_is_exact():
+    made = fit.fit(sweep_rows(noise=0))
+    assert made.latency_s.value == pytest.approx(LATENCY_S, rel=1e-9)
+    assert made.bandwidth_bytes_s.value == pytest.approx(BANDWIDTH_BYTES_S, rel=1e-9)
+    assert made.deviation < 1e-9
+
+
+def test_small_messages_decide_the_latency_and_large_ones_the_bandwidth():
+    made = fit.fit(sweep_rows(noise=0.03))
+    assert made.latency_s.value == pytest.approx(LATENCY_S, rel=0.03)
+    assert made.bandwidth_bytes_s.value == pytest.approx(BANDWIDTH_BYTES_S, rel=0.03)
+    late = sweep_rows(noise=0)
+    late.loc[late["bytes"] <= 16384, "seconds"] *= 2
+    assert fit.fit(late).latency_s.value > 1.3 * LATENCY_S
+    assert fit.fit(late).bandwidth_bytes_s.value == pytest.approx(BANDWIDTH_BYTES_S, rel=0.1)
+    assert fit.fit(late).deviation > 0.2
+
+
+@pytest.mark.parametrize("round_noise", [0, 0.1])
+def test_intervals_hold_the_truth_as_often_as_they_say(round_noise):
+    made = [fit.fit(sweep_rows(noise=0.03, round_noise=round_noise, seed=seed)) for seed in range(200)]
+    for truth, estimates in (
+        (LATENCY_S, [one.latency_s for one in made]),
+        (BANDWIDTH_BYTES_S, [one.bandwidth_bytes_s for one in made]),
+    ):
+        held = np.mean([estimate.low <= truth <= estimate.high for estimate in estimates])
+        assert 0.90 <= held <= 0.99
+        widths = [(estimate.high - estimate.low) / truth for estimate in estimates]
+        assert np.median(widths) < (0.05 if round_noise == 0 else 0.25), "an interval that says something"
+
+
+def test_one_round_has_no_interval_and_one_size_no_fit():
+    made = fit.fit(sweep_rows(rounds=1))
+    assert np.isnan(made.latency_s.low) and np.isnan(made.bandwidth_bytes_s.low) and made.latency_s.n == 1
+    rows = sweep_rows()
+    assert fit.fit(rows[rows["bytes"] == 1024]) is None
+
+
+def test_a_time_that_does_not_grow_has_no_bandwidth():
+    made = fit.fit(sweep_rows(noise=0).assign(seconds=0.001))
+    assert np.isnan(made.bandwidth_bytes_s.value) or made.bandwidth_bytes_s.value > 1e12
+
+
+def test_bus_bandwidth_is_what_a_rank_sends():
+    assert bus_bandwidth(1000, 1, ranks=2) == 1000
+    assert bus_bandwidth(1000, 1, ranks=4) == 1500
+
+
+def test_the_link_bounds_what_leaves_a_node_however_many_ranks_it_has():
+    assert fit.bound(125e6, nodes=3, ranks=3) == pytest.approx(125e6)
+    seconds = 2 * (2 - 1) / 2 * 1000 / 125e6  # two nodes: each sends all of its sum once
+    assert bus_bandwidth(1000, seconds, ranks=4) == pytest.approx(fit.bound(125e6, nodes=2, ranks=4))
+    assert np.isnan(fit.bound(float("nan"), 2, 2))
+
+
+def test_the_table_has_a_row_for_every_sweep(network):
+    made = fit.table(network)
+    assert made.data[["framework", "nodes", "status"]].values.tolist() == [
+        ["horovod-pytorch", 2, "failed"],
+        ["pytorch-ddp", 2, "ok"],
+        ["pytorch-ddp", 3, "ok"],
+        ["tensorflow-multiworker", 2, "ok"],
+    ]
+    ok = made.data[made.data["status"] == "ok"]
+    assert ok["share"].to_numpy() == pytest.approx(BANDWIDTH_BYTES_S / 125e6, rel=0.05)
+    assert (ok["share_low"] < ok["share"]).all() and (ok["n"] == 5).all()
+    assert ok["largest_bytes"].tolist() == [64 * 2**20] * 3
+    assert ok["achieved_bytes_s"].to_numpy() == pytest.approx(BANDWIDTH_BYTES_S, rel=0.05)
+    assert "share of the link (%)" in made.shown and "at 64 MiB (MB/s)" in made.shown
+    assert "Missing sweeps: horovod-pytorch on 2 nodes (failed: rank 1 ended with status 1: it broke)." in made.notes
+
+
+def test_without_the_links_rate_no_share_is_shown(network):
+    made = fit.table(network.assign(link_bytes_s=float("nan")))
+    assert "share of the link (%)" not in made.shown
+    assert "The site names no rate of its links." in made.notes
+
+
+def test_disturbed_sweeps_give_no_numbers(network):
+    made = fit.table(network.assign(status="invalid", reason="disturbed: 30 %"))
+    assert made.data["latency_s"].isna().all()
+    assert made.shown["latency (ms)"].tolist() == ["–"] * 4
+
+
+@pytest.mark.parametrize("case", ["no sweep", "all failed"])
+def test_a_study_without_numbers_has_a_table_that_says_so(case, tmp_path):
+    empty = pd.DataFrame(columns=list(schema("network")["properties"]))
+    write_table(empty if case == "no sweep" else failed_row(), "network", tmp_path / "network.csv")
+    fit.main(["--network", str(tmp_path / "network.csv"), "--out", str(tmp_path / "table")])
+    said = (tmp_path / "table.md").read_text()
+    assert (fit.NO_SWEEP if case == "no sweep" else "it broke") in said
+    assert {path.suffix for path in tmp_path.glob("table.*")} == {".csv", ".md", ".tex"}
+
+
+def test_the_table_is_made_from_the_file_alone(network, tmp_path):
+    write_table(network, "network", tmp_path / "network.csv")
+    again = fit.compare(read_table(tmp_path / "network.csv", "network"))
+    pd.testing.assert_frame_equal(again, fit.compare(network), check_dtype=False)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(512, "512 B"), (1024, "1 KiB"), (65536, "64 KiB"), (2**30, "1 GiB"), (2**32, "4 GiB")]
+)
+def test_sizes_are_written_as_people_write_them(size, text):
+    assert fit.bytes_text(size) == text
+
+
+def test_every_rule_of_the_tables_schema_is_one_that_tables_check():
+    understood = {"type", "enum", "pattern", "minimum", "exclusiveMinimum", "description"}
+    assert all(set(rules) <= understood for rules in schema("network")["properties"].values())
+
+
+def test_a_fit_above_the_link_is_named_and_the_share_is_a_measurement():
+    rows = sweep_rows(nodes=2, noise=0.001, link_bytes_s=BANDWIDTH_BYTES_S)
+    between = (rows["bytes"] > 4096) & (rows["bytes"] < 16 * 2**20)
+    rows.loc[between, "seconds"] *= 0.6  # bursts
+    made = fit.table(rows)
+    assert made.data["bandwidth_bytes_s"][0] > BANDWIDTH_BYTES_S
+    assert made.data["share"][0] == pytest.approx(1, abs=0.02)
+    assert any("More than the link allows is fitted for pytorch-ddp on 2 nodes" in note for note in made.notes)
+    assert not any("More than the link" in note for note in fit.table(sweep_rows()).notes)

@@ -1,0 +1,94 @@
+"""Which sweeps a study has, and what makes one another measurement."""
+
+from dataclasses import replace
+
+import pytest
+
+from common.files import digest_file
+from network.plan import code_digest, key, planned, sizes, spec, wanted
+from plan.design import design
+from plan.site import load_site
+from plan.study import load_study
+
+
+@pytest.fixture
+def site():
+    return replace(load_site("local"), cores=2)
+
+
+@pytest.fixture
+def study():
+    return load_study("quickstart")
+
+
+def named(sweeps):
+    return [sweep.name for sweep in sweeps]
+
+
+def test_every_distributed_framework_has_a_sweep_for_every_number_of_nodes_from_two_on(study, site):
+    nodes = replace(study, factors=study.factors | {"nodes": [1, 2, 3]}, exclude=tuple(
+        {**entry, "nodes": [2, 3]} if "nodes" in entry else entry for entry in study.exclude
+    ))  # fmt: skip
+    frameworks = ("horovod-pytorch", "horovod-tensorflow", "pytorch-ddp", "tensorflow-multiworker")
+    runs = design(nodes, replace(site, nodes=3))
+    assert named(planned(runs, site)) == [f"{name}.n{n}" for name in frameworks for n in (2, 3)]
+
+
+def test_a_study_on_one_node_has_no_sweep(study, site):
+    alone = replace(study, factors=study.factors | {"nodes": [1]}, exclude=study.exclude[1:])
+    assert planned(design(alone, site), site) == []
+
+
+def test_what_the_site_lacks_is_wanted_but_not_planned(study, site):
+    poor = replace(site, frameworks=("pytorch-single", "pytorch-ddp"))
+    runs = design(study, poor)
+    assert named(planned(runs, poor)) == ["pytorch-ddp.n2"]
+    assert len(wanted(runs)) == 4
+
+
+def test_sizes_grow_by_four_up_to_the_sites_largest():
+    assert sizes(64 * 2**20) == [2**10, 2**12, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26]
+    assert sizes(5000) == [1024, 4096]
+    assert sizes(1024) == [1024]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"interface": "eth7"},
+        {"cores": 4},
+        {"bandwidth_bytes_s": 1e9},
+        {"sweep_max_bytes": 4096},
+        {"ranks_per_node": 2},
+        {"python_abi": "cp399-linux_x86_64"},
+    ],
+)
+def test_what_changes_the_measurement_changes_the_key(study, site, change):
+    sweep, other = planned(design(study, site), site)[0], replace(site, **change)
+    (again,) = [each for each in planned(design(study, other), other) if each.name == sweep.name]
+    assert key(other, again) != key(site, sweep)
+
+
+def test_neither_the_study_nor_the_sites_limits_change_the_key(study, site):
+    sweep = planned(design(study, site), site)[0]
+    other_study = replace(study, seed=1, replicates=1, factors=study.factors | {"learning_rate": [0.5]})
+    other = replace(site, time_limit_s=7, max_foreign_cpu_share=1, torch_index="https://elsewhere.example")
+    again = planned(design(other_study, other), other)[0]
+    assert spec(other, again) == spec(site, sweep)
+    assert key(other, again) == key(site, sweep)
+
+
+@pytest.mark.parametrize("file", ["network/sweep.py", "runs/libraries/pytorch.py", "runs/worker/group.py", "adapter"])
+def test_the_key_follows_the_code_that_measures(study, site, monkeypatch, file):
+    sweep = next(each for each in planned(design(study, site), site) if each.framework == "pytorch-ddp")
+    before = key(site, sweep)
+    ending = "frameworks/pytorch-ddp/adapter.py" if file == "adapter" else file
+    monkeypatch.setattr(
+        "common.files.digest_file",
+        lambda path, really=digest_file: "changed" if str(path).endswith(ending) else really(path),
+    )
+    code_digest.cache_clear()
+    try:
+        assert key(site, sweep) != before
+    finally:
+        code_digest.cache_clear()

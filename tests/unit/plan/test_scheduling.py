@@ -1,0 +1,137 @@
+"""What a site's settings become for Slurm and for OAR."""
+
+import shlex
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
+
+from plan.design import Geometry
+from plan.scheduling import allocation_options, build_resources, concurrent_share, run_resources
+from plan.site import Scheduler, Site, load_site
+
+NOTHING: dict[str, Any] = {
+    "partition": None, "account": None, "constraint": None, "nodelist": None, "exclude": None, "memory_mb": None,
+    "options": (), "concurrent_runs": 1, "build_on": "login", "block_limit_s": 28800,
+}  # fmt: skip
+ALL: dict[str, Any] = {
+    "partition": "gpu", "account": "project-7", "constraint": "a100&ib", "nodelist": "node[01-04]", "exclude": "node09",
+    "memory_mb": 64000, "options": ("--qos=long", "--reservation=for us"),
+}  # fmt: skip
+
+
+def site(launcher: str = "slurm", **scheduler: Any) -> Site:
+    return replace(
+        load_site("virtual"), launcher=launcher, placement="distinct-nodes", cpu_share=None, cores=16, nodes=4,
+        ranks_per_node=2, time_limit_s=600.0, scheduler=Scheduler(**{**NOTHING, **scheduler}),
+    )  # fmt: skip
+
+
+def geometry(nodes: int, ranks: int) -> Geometry:
+    return Geometry(
+        nodes=nodes, ranks=ranks, replicas=ranks, local_batch=1, effective_batch=1, steps=1, samples_per_epoch=1
+    )
+
+
+def options(resources: dict[str, Any]) -> list[str]:
+    return shlex.split(resources["slurm_extra"])
+
+
+def test_this_machine_is_asked_for_nothing() -> None:
+    local = load_site("local")
+    assert run_resources(local, geometry(2, 2)) == build_resources(local) == {}
+
+
+def test_a_slurm_job_has_the_geometry_of_its_run() -> None:
+    wanted = run_resources(site(), geometry(3, 6))
+    assert (wanted["nodes"], wanted["tasks"], wanted["cpus_per_task"], wanted["mpi"]) == (3, 6, 8, "srun")
+    assert wanted["runtime"] == 13, "minutes: the run's 600 s and 180 s for what is around it"
+    assert wanted["mem_mb"] == 0, "no guess of Snakemake's"
+    assert options(wanted) == ["--ntasks-per-node=2", "--exclusive"]
+    assert not {"slurm_partition", "slurm_account", "constraint", "qos"} & set(wanted)
+
+
+def test_one_rank_is_started_without_a_second_srun_around_it() -> None:
+    wanted = run_resources(site(), geometry(1, 1))
+    assert (wanted["nodes"], wanted["tasks"], wanted["mpi"]) == (1, 1, "")
+    assert options(wanted) == ["--ntasks-per-node=1", "--exclusive"]
+
+
+def test_a_slurm_job_asks_for_all_that_the_site_says() -> None:
+    wanted = run_resources(replace(site(**ALL), device="cuda", devices_per_node=2), geometry(2, 4))
+    assert (wanted["slurm_partition"], wanted["slurm_account"], wanted["constraint"]) == ("gpu", "project-7", "a100&ib")
+    assert (wanted["mem_mb"], wanted["qos"]) == (64000, "long")
+    assert options(wanted) == [
+        "--ntasks-per-node=2", "--exclusive", "--nodelist=node01,node02", "--exclude=node09", "--gpus-per-node=2",
+        "--reservation=for us",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", [run_resources(site(**ALL), geometry(2, 4)), build_resources(site(**ALL))])
+def test_snakemakes_executor_accepts_the_options(asked: dict[str, Any]) -> None:
+    class Job:
+        """What the executor looks at."""
+
+        class resources:  # noqa: N801
+            slurm_extra = asked["slurm_extra"]
+
+    validate_slurm_extra(Job)
+
+
+def test_a_build_takes_one_node_and_is_not_alone_there() -> None:
+    wanted = build_resources(site(**ALL))
+    assert (wanted["nodes"], wanted["cpus_per_task"], wanted["mem_mb"]) == (1, 16, 64000)
+    assert options(wanted) == ["--nodelist=node01", "--exclude=node09", "--reservation=for us"]
+
+
+def test_a_block_is_told_to_stop_early_enough_for_the_run_under_way() -> None:
+    assert allocation_options(site(**ALL), 4) == [
+        "--nodes=4", "--ntasks-per-node=2", "--cpus-per-task=8", "--time=480", "--signal=B:TERM@780", "--exclusive",
+        "--no-requeue", "--partition=gpu", "--account=project-7", "--constraint=a100&ib", "--qos=long", "--mem=64000",
+        "--nodelist=node01,node02,node03,node04", "--exclude=node09", "--reservation=for us",
+    ]  # fmt: skip
+    short = allocation_options(site(block_limit_s=600), 2)
+    assert {"--time=10", "--signal=B:TERM@300"} <= set(short), "half of a block is left to work in"
+
+
+@pytest.mark.skipif(shutil.which("sbatch") is None, reason="needs Slurm's own sbatch, which reads the options")
+def test_sbatch_understands_the_options_of_a_block(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text("ClusterName=none\nSlurmctldHost=localhost\nSlurmctldPort=1\n")
+    script = ["--wrap=true"]
+    for asked, said in ((allocation_options(site(**ALL), 4), "error: "), (["--nodes=1", "--nodelist=a,b"], "invalid")):
+        done = subprocess.run(
+            ["sbatch", *asked, *script], env={"PATH": "/usr/bin:/bin", "SLURM_CONF": str(tmp_path / "slurm.conf")},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode != 0, "there is no controller behind this slurm.conf"
+        assert said in done.stderr
+        assert ("invalid" in done.stderr or "unrecognized" in done.stderr) == (said == "invalid"), done.stderr
+
+
+@pytest.mark.parametrize(("runs", "share"), [(1, 100), (2, 50), (3, 33), (100, 1)])
+def test_runs_share_the_machine_that_serializes_them(runs: int, share: int) -> None:
+    assert concurrent_share(site(concurrent_runs=runs)) == share
+
+
+def test_an_oar_job_takes_whole_nodes_for_as_long_as_a_run_may_take() -> None:
+    assert run_resources(site("oar"), geometry(3, 6)) == {
+        "oar": "--resource=host=3,walltime=0:13:00", "runtime": 13
+    }  # fmt: skip
+    assert build_resources(site("oar"))["oar"] == "--resource=host=1,walltime=2:00:00"
+
+
+def test_an_oar_job_asks_for_all_that_the_site_says() -> None:
+    asked = {"partition": "production", "constraint": "cluster='gros' or gpu_count > 0", "options": ("--type=exotic",)}
+    line = run_resources(site("oar", **{**ALL, **asked}), geometry(2, 4))["oar"]
+    assert shlex.split(line) == [
+        "--resource=host=2,walltime=0:13:00",
+        "--queue=production",
+        "--project=project-7",
+        "--property=(cluster='gros' or gpu_count > 0) and host in ('node01', 'node02', 'node03', 'node04') "
+        "and host not in ('node09')",
+        "--type=exotic",
+    ]

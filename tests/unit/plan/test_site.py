@@ -1,0 +1,126 @@
+"""A site that cannot be is refused in one line that names file and key; every shipped site can be."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from common.errors import InputError
+from common.files import CHECKOUT, load_yaml
+from common.schemas import schema
+from plan.campaign import load_campaign
+from plan.site import host_names, load_site
+
+SHIPPED = sorted(path.stem for path in (CHECKOUT / "config" / "sites").glob("*.yaml"))
+LOCAL = {
+    "description": "this machine", "launcher": "local", "placement": "emulated", "device": "cpu", "deployment": "venv",
+    "cores": "auto", "nodes": 2, "ranks_per_node": 1, "interface": "lo", "cache": "/cache",
+}  # fmt: skip
+SLURM = {**LOCAL, "launcher": "slurm", "placement": "distinct-nodes", "cores": 8, "interface": "eth0"}
+CUDA = {**SLURM, "device": "cuda", "devices_per_node": 2, "ranks_per_node": 2}
+
+
+@pytest.fixture(autouse=True)
+def no_cache_and_no_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RINGSIDE_CACHE", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def written(folder: Path, site: dict[str, object], **changes: object) -> Path:
+    values = {key: value for key, value in {**site, **changes}.items() if value is not None}
+    (folder / "here.yaml").write_text(yaml.safe_dump(values))
+    return folder
+
+
+def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
+    site = load_site("here", written(tmp_path, SLURM))
+    assert (site.fabric, site.devices_per_node, site.time_limit_s, site.setup) == ("ethernet", 0, 600, ())
+    assert (site.scheduler.concurrent_runs, site.scheduler.build_on, site.scheduler.partition) == (1, "login", None)
+    assert site.cache == Path("/cache") and site.scratch is None and site.has("anything")
+
+
+def test_auto_is_the_cores_that_this_process_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {3, 5, 6})
+    assert load_site("here", written(tmp_path, LOCAL)).cores == 3
+
+
+@pytest.mark.parametrize(
+    ("site", "changes", "said"),
+    [
+        (LOCAL, {"interfaces": "lo"}, "interfaces: unknown key; did you mean 'interface'?"),
+        (LOCAL, {"launcher": "slrum"}, "launcher: 'slrum' is not one of local, slurm, oar; did you mean 'slurm'?"),
+        (LOCAL, {"cores": "all"}, "cores: 'all' is not right; expected processor cores"),
+        (LOCAL, {"interface": None}, "key 'interface' is missing; expected network interface"),
+        (LOCAL, {"frameworks": ["pytorch-ddp", "mxnet"]}, "frameworks.1: 'mxnet' is unknown; expected one of"),
+        (LOCAL, {"placement": "virtual"}, "placement: 'virtual' is not possible with launcher local; expected emulated"),
+        (SLURM, {"placement": "emulated"}, "'emulated' is not possible with launcher slurm; expected virtual or distinct-nodes"),
+        (SLURM, {"launcher": "oar", "placement": "virtual"}, "placement: 'virtual' is not possible with launcher oar"),
+        (SLURM, {"cores": "auto"}, "cores: auto is for this machine; with launcher slurm give the cores of one node"),
+        (LOCAL, {"scheduler": {"partition": "x"}}, "scheduler: has no meaning with launcher local"),
+        (SLURM, {"cpu_share": 0.5}, "cpu_share: only nodes of the virtual cluster have one"),
+        (SLURM, {"devices_per_node": 2}, "devices_per_node: has no meaning with device cpu"),
+        (CUDA, {"devices_per_node": 1}, "devices_per_node: 1 is less than ranks_per_node"),
+        (CUDA, {"devices_per_node": None}, "devices_per_node: 0 is less than ranks_per_node"),
+        (LOCAL, {"cache": "cache"}, "cache: 'cache' is not an absolute folder or one that starts with ~"),
+        (LOCAL, {"cache": "/a{b}"}, "cache: '/a{b}' is not an absolute folder"),
+        (LOCAL, {"cache": "~nobody-of-this-name/cache"}, "cache: '~nobody-of-this-name/cache' is not an absolute folder"),
+        (LOCAL, {"scratch": "scratch"}, "scratch: 'scratch' does not look right"),
+        (SLURM, {"scheduler": {"partitions": "x"}}, "scheduler.partitions: unknown key; did you mean 'partition'?"),
+        (SLURM, {"scheduler": {"partition": "a b"}}, "scheduler.partition: 'a b' does not look right"),
+        (SLURM, {"scheduler": {"options": ["qos=x"]}}, "scheduler.options.0: 'qos=x' does not look right"),
+        (SLURM, {"scheduler": {"options": ["--qos=x", "-q x"]}}, "scheduler.options.1: '-q x' is not of the form --name=value"),
+        (SLURM, {"scheduler": {"options": ["--mem=4G"]}}, "scheduler.options.0: --mem is said by scheduler.memory_mb"),
+        (CUDA, {"scheduler": {"options": ["--gres=gpu:2"]}}, "scheduler.options.0: --gres is said by devices_per_node"),
+        (SLURM, {"scheduler": {"nodelist": "node[1-"}}, "scheduler.nodelist: 'node[1-' does not look right: expected names"),
+        (SLURM, {"scheduler": {"nodelist": "node[4-1]"}}, "scheduler.nodelist: 'node[4-1]' does not look right: '4-1' is no"),
+        (SLURM, {"scheduler": {"nodelist": "node1"}}, "scheduler.nodelist: names 1 nodes, nodes is 2"),
+        (SLURM, {"scheduler": {"exclude": "node[x]"}}, "scheduler.exclude: 'node[x]' does not look right"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_refused_in_one_line(
+    tmp_path: Path, site: dict[str, object], changes: dict[str, object], said: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        load_site("here", written(tmp_path, site, **changes))
+    (line,) = str(refused.value).splitlines()
+    assert "here.yaml: " in line and said in line
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_site_is_read_and_can_run_the_shipped_study(name: str) -> None:
+    site = load_site(name)
+    assert site.name == name and site.cache.is_absolute()
+    if site.launcher == "local":
+        return  # this machine need not be the one
+    campaign = load_campaign({"study": "quickstart", "site": name, "records": "campaign"})
+    assert campaign.records and campaign.environments
+
+
+def test_a_template_says_that_it_is_one() -> None:
+    sites = {name: load_yaml(CHECKOUT / "config" / "sites" / f"{name}.yaml") for name in SHIPPED}
+    for name in ("pcad", "plafrim", "grid5000", "slurm-example"):
+        assert "template" in sites[name]["description"] and "make doctor" in sites[name]["description"]
+
+
+def test_the_example_explains_every_key() -> None:
+    file = CHECKOUT / "config" / "sites" / "slurm-example.yaml"
+    properties = schema("site")["properties"]
+    raw = load_yaml(file)
+    commented = {line.lstrip("# ").split(":")[0] for line in file.read_text().splitlines() if ":" in line}
+    assert set(properties) <= set(raw) | commented
+    assert set(properties["scheduler"]["properties"]) <= set(raw["scheduler"]) | commented
+
+
+@pytest.mark.parametrize(
+    ("written_as", "names"),
+    [
+        ("", []),
+        ("login", ["login"]),
+        ("node1,node2", ["node1", "node2"]),
+        ("node[1-3]", ["node1", "node2", "node3"]),
+        ("node[08-10,12],big", ["node08", "node09", "node10", "node12", "big"]),
+        ("n[1-2].cluster.example", ["n1.cluster.example", "n2.cluster.example"]),
+    ],
+)
+def test_a_list_of_hosts_is_read_as_slurm_reads_it(written_as: str, names: list[str]) -> None:
+    assert host_names(written_as) == names

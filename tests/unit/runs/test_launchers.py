@@ -1,0 +1,300 @@
+"""Launchers start every rank with its own place, say what failed, and leave nothing behind.
+
+Slurm's answers are its own words; a whole run under Slurm is tests/cluster's. For OAR, oarsh is a script that runs the
+command here, in a session of its own, as a login on a node would.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import InputError
+from plan.site import Site, load_site
+from runs import launch
+from runs.launchers.slurm import Slurm
+
+RANK = """\
+import json, os, sys, time
+from pathlib import Path
+rank = int(os.environ["RINGSIDE_RANK"])
+names = ("RINGSIDE_LOCAL_RANK", "RINGSIDE_CORES", "OMP_NUM_THREADS", "ON_HOST", "FROM_SETUP", "SECRET")
+Path(sys.argv[1], f"rank{rank}.json").write_text(json.dumps({name: os.environ.get(name) for name in names}))
+def together():
+    while len(list(Path(sys.argv[1]).glob("rank*.json"))) < int(os.environ["RANKS"]):
+        time.sleep(0.01)
+"""
+OARSH = """\
+#!/bin/sh
+host=$1; shift
+ON_HOST=$host exec setsid --wait sh -c "$*"
+"""
+JOB = (
+    "JobId=17 JobName=ringside UserId=u(1000) GroupId=u(1000) MCS_label=N/A JobState=RUNNING Reason=None Dependency=(null) "
+    "SubmitTime=2026-01-05T10:00:00 EligibleTime=2026-01-05T10:00:00 StartTime=2026-01-05T11:30:00 "
+    "EndTime=2026-01-05T12:00:00 Partition=virtual AllocNode:Sid=login:1 ReqNodeList=(null) ExcNodeList=(null) "
+    "NodeList=node[1-3] BatchHost=node1 NumNodes=3 NumCPUs=3 NumTasks=3 CPUs/Task=1"
+)
+SCONTROL = f"""\
+#!/bin/sh
+case "$2" in
+    job) echo "{JOB}" ;;
+    hostnames) printf 'node1\\nnode2\\nnode3\\n' ;;
+esac
+"""
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Puts a script on PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    def put(name: str, text: str) -> None:
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+
+    return put
+
+
+def spec(nodes: int, ranks_per_node: int) -> dict[str, Any]:
+    return {
+        "run_id": "a.b.r1", "nodes": nodes, "ranks": nodes * ranks_per_node, "ranks_per_node": ranks_per_node,
+        "cores": 2, "cores_per_rank": 1,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def oar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: Callable[[str, str], None]) -> Site:
+    """A site inside an OAR job on three nodes with two cores each."""
+    programs("oarsh", OARSH)
+    (tmp_path / "nodes").write_text("gros-1\ngros-1\ngros-2\ngros-2\ngros-3\ngros-3\n")
+    monkeypatch.setenv("OAR_NODEFILE", str(tmp_path / "nodes"))
+    monkeypatch.setenv("OAR_JOB_ID", "4711")
+    return replace(load_site("grid5000"), time_limit_s=60.0, setup=())
+
+
+def run(site: Site, folder: Path, body: str, nodes: int = 2, ranks_per_node: int = 2) -> launch.Outcome:
+    """Run ranks that write down their place and then do `body`."""
+    planned = spec(nodes, ranks_per_node)
+    folder.mkdir(exist_ok=True)
+    (folder / "rank.py").write_text(RANK + body)
+    variables = {"PYTHONPATH": str(folder), "RANKS": str(planned["ranks"])}
+    environment = {"python": {"executable": sys.executable}, "variables": variables}
+    return launch.run(launch.launcher(site, planned), environment, folder, planned, site, program="rank")
+
+
+def places(folder: Path) -> dict[int, dict[str, str | None]]:
+    return {int(path.stem[4:]): json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))}
+
+
+def alive(folder: Path) -> list[str]:
+    """Command lines of the processes that name the attempt."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in command:
+            found.append(command)
+    return found
+
+
+def none_left(folder: Path) -> bool:
+    end = time.monotonic() + 10  # the kernel needs a moment for what was killed
+    while alive(folder) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not alive(folder)
+
+
+def test_oar_starts_every_rank_on_its_node_with_its_place(
+    oar: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "of the caller")
+    folder = tmp_path / "attempt 1"
+    site = replace(oar, setup=("export FROM_SETUP='a module'",))
+    outcome = run(site, folder, "together()")
+    assert (outcome.status, outcome.reason) == ("ok", None), (folder / "log.txt").read_text()
+    seen = places(folder)
+    assert [(place["ON_HOST"], place["RINGSIDE_LOCAL_RANK"]) for place in seen.values()] == [
+        ("gros-1", "0"), ("gros-1", "1"), ("gros-2", "0"), ("gros-2", "1"),
+    ]  # fmt: skip
+    assert {place["OMP_NUM_THREADS"] for place in seen.values()} == {"1"}
+    assert {(place["FROM_SETUP"], place["SECRET"]) for place in seen.values()} == {("a module", None)}
+    ranks = launch.launcher(oar, spec(2, 2))
+    assert ranks.hosts == ["gros-1", "gros-2"] and ranks.job is not None and ranks.job["number"] == "4711"
+    assert none_left(folder)
+
+
+def test_local_ranks_have_cores_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {4, 5, 8, 9})
+    folder = tmp_path / "attempt-1"
+    outcome = run(replace(load_site("local"), time_limit_s=60.0), folder, "together()", nodes=2, ranks_per_node=1)
+    assert outcome.status == "ok"
+    assert [(place["RINGSIDE_LOCAL_RANK"], place["RINGSIDE_CORES"]) for place in places(folder).values()] == [
+        ("0", "4"), ("0", "5"),
+    ]  # fmt: skip
+
+
+@pytest.fixture(params=["oar", "local"])
+def any_site(request: pytest.FixtureRequest) -> Site:
+    """A site that starts ranks on this machine, one way or another."""
+    if request.param == "oar":
+        site: Site = request.getfixturevalue("oar")
+        return site
+    return replace(load_site("local"), time_limit_s=60.0)
+
+
+def test_a_rank_that_fails_is_named_and_the_others_are_ended(
+    any_site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "GRACE_S", 0.2)
+    folder = tmp_path / "attempt-1"
+    outcome = run(any_site, folder, "together()\nif rank == 1:\n    sys.exit(3)\ntime.sleep(300)", ranks_per_node=1)
+    where = "rank 1 on gros-2" if any_site.launcher == "oar" else "rank 1"
+    assert (outcome.status, outcome.reason) == ("failed", f"{where} ended with status 3")
+    assert none_left(folder)
+
+
+def test_ranks_over_the_time_limit_are_ended(any_site: Site, tmp_path: Path) -> None:
+    folder = tmp_path / "attempt-1"
+    body = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntogether()\ntime.sleep(300)"
+    outcome = run(replace(any_site, time_limit_s=3.0), folder, body)
+    assert (outcome.status, outcome.reason) == ("timeout", "not finished after the time limit of 3 s")
+    assert none_left(folder)
+
+
+def test_a_rank_whose_connection_ended_is_ended_too(
+    oar: Site, tmp_path: Path, programs: Callable[[str, str], None]
+) -> None:
+    programs("oarsh", OARSH.replace("exec setsid --wait", "timeout 2 setsid --wait"))
+    folder = tmp_path / "attempt-1"
+    outcome = run(oar, folder, "time.sleep(300)", ranks_per_node=1)
+    assert outcome.status == "failed", "its oarsh ended although the rank had not"
+    assert none_left(folder)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ssh: connect to host gros-2 port 6667: No route to host",
+        "Connection to gros-2 closed by remote host.",
+        "client_loop: send disconnect: Broken pipe",
+        "Timeout, server gros-2 not responding.",
+    ],
+)
+def test_a_node_that_cannot_be_reached_is_lost(
+    oar: Site, tmp_path: Path, programs: Callable[[str, str], None], said: str
+) -> None:
+    programs("oarsh", f'#!/bin/sh\n[ "$1" = gros-1 ] && exit 0\necho "{said}" >&2\nexit 255\n')
+    with pytest.raises(launch.Lost) as lost:
+        run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
+    assert str(lost.value) == f"rank 1 on gros-2: {said}"
+
+
+def test_a_rank_that_is_killed_on_its_node_is_a_failure(
+    oar: Site, tmp_path: Path, programs: Callable[[str, str], None]
+) -> None:
+    programs("oarsh", "#!/bin/sh\nexit 255\n")  # as ssh does where the remote end was killed
+    outcome = run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
+    assert (outcome.status, outcome.reason) == ("failed", "rank 0 on gros-1 was killed, or ended with status 255")
+
+
+def test_outside_of_a_job_and_in_a_job_that_is_too_small_nothing_starts(
+    oar: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="nodes: has 3 nodes, the run needs 4; ask for more"):
+        launch.launcher(oar, spec(4, 1))
+    monkeypatch.delenv("OAR_NODEFILE")
+    with pytest.raises(InputError, match=r"grid5000.yaml: launcher: oar starts ranks inside an OAR job only"):
+        launch.launcher(oar, spec(2, 1))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with pytest.raises(InputError, match=r"virtual.yaml: launcher: slurm starts ranks inside a Slurm job only"):
+        launch.launcher(load_site("virtual"), spec(2, 1))
+
+
+@pytest.fixture
+def slurm(programs: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> launch.Launcher:
+    """The launcher inside a Slurm job on three nodes."""
+    programs("scontrol", SCONTROL)
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("TZ", "Europe/Paris")
+    time.tzset()
+    return launch.launcher(load_site("virtual"), spec(2, 1))
+
+
+@pytest.fixture(autouse=True)
+def own_time_zone() -> Any:
+    """Back to this machine's time zone."""
+    yield
+    time.tzset()
+
+
+def test_a_slurm_job_is_read_as_slurm_describes_it(slurm: launch.Launcher) -> None:
+    assert isinstance(slurm, Slurm) and slurm.hosts == ["node1", "node2"]
+    assert slurm.job == {
+        "number": "17", "submitted_at": "2026-01-05T09:00:00.000Z", "started_at": "2026-01-05T10:30:00.000Z",
+    }  # fmt: skip
+    with pytest.raises(InputError, match="Slurm job 17: has 3 nodes, the run needs 4; ask for more"):
+        launch.launcher(load_site("virtual"), spec(4, 1))
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (["srun: error: node2: task 1: Killed"], "rank 1 on node2: killed"),
+        (["srun: error: node2: task 1: Exited with exit code 3"], "rank 1 on node2: exited with exit code 3"),
+        (["srun: error: node2: tasks 1-2: Exited with exit code 1"], "rank 1-2 on node2: exited with exit code 1"),
+        (["srun: error: node[1-2]: tasks 0-1: Exited with exit code 1"], "rank 0-1 on node[1-2]: exited with exit code 1"),
+        (
+            [
+                "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=17.0. Some of your processes may have been killed.",
+                "srun: error: node2: task 1: Out Of Memory",
+                "srun: Terminating StepId=17.0",
+                "srun: error: node1: task 0: Killed",
+            ],
+            "rank 1 on node2: out of memory",
+        ),
+        (["srun: error: node2: task 1: Segmentation fault (core dumped)"], "rank 1 on node2: segmentation fault (core dumped)"),
+        (["Traceback (most recent call last):", "RuntimeError: no luck"], "srun ended with status 137"),
+        (["a rank prints: srun: error: node9: task 9: Killed"], "srun ended with status 137"),
+    ],
+)  # fmt: skip
+def test_sruns_first_word_about_a_task_is_the_reason(
+    slurm: launch.Launcher, tmp_path: Path, said: list[str], reason: str
+) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("\n".join(["starting", *said, "srun: error: Timed out waiting for job step to complete"]) + "\n")
+    assert slurm.explain([137], log) == reason
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "srun: error: Node failure on node2",
+        "srun: error: Unable to create step for job 17: Job/step already completing or completed",
+        "srun: error: Unable to confirm allocation for job 17: Invalid job id specified",
+    ],
+)
+def test_a_node_or_a_job_that_is_gone_is_lost(slurm: launch.Launcher, tmp_path: Path, said: str) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text(f"srun: error: node2: task 1: Killed\n{said}\n")
+    with pytest.raises(launch.Lost, match=said):
+        slurm.explain([1], log)
+
+
+def test_a_scheduler_that_does_not_answer_is_lost(
+    slurm: launch.Launcher, programs: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs("scontrol", "#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2\nexit 1\n")
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    with pytest.raises(launch.Lost, match="scontrol: slurm_load_jobs error: Unable to contact slurm controller"):
+        launch.launcher(load_site("virtual"), spec(2, 1))

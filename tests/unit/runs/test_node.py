@@ -1,0 +1,196 @@
+"""What a node counts by itself, read from files as the kernel writes them, and from the kernel of this machine."""
+
+import os
+import resource
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from runs.worker import node
+from runs.worker.node import Node, Package, Reading
+
+RANGE_UJ = 262_143_328_850
+
+
+def zone(folder: Path, name: str, energy_uj: int | None, range_uj: int = RANGE_UJ) -> Path:
+    """One zone of Linux's powercap, with the files that are read; energy None: only root may read it."""
+    folder.mkdir(parents=True)
+    (folder / "name").write_text(f"{name}\n")
+    (folder / "max_energy_range_uj").write_text(f"{range_uj}\n")
+    if energy_uj is not None:
+        (folder / "energy_uj").write_text(f"{energy_uj}\n")
+    return folder
+
+
+@pytest.fixture
+def powercap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two packages with cores and memory inside, and the platform around them, as on a server with two sockets."""
+    folder = tmp_path / "powercap"
+    for number in (0, 1):
+        package = zone(folder / f"intel-rapl:{number}", f"package-{number}", 1_000_000 * (number + 1))
+        zone(folder / f"intel-rapl:{number}:0", "core", 700_000)
+        zone(folder / f"intel-rapl:{number}:1", "dram", 900_000)
+        (package / f"intel-rapl:{number}:0").mkdir()
+    zone(folder / "intel-rapl:2", "psys", 50_000_000)
+    zone(folder / "intel-rapl-mmio:0", "package-0", 3_000_000)
+    (folder / "intel-rapl").mkdir()
+    monkeypatch.setattr(node, "POWERCAP", folder)
+    return folder
+
+
+def energy(made: Node) -> float | None:
+    return made.read().energy_j
+
+
+def test_energy_is_that_of_all_packages_and_nothing_twice(powercap: Path) -> None:
+    made = Node("lo", [])
+    assert energy(made) == pytest.approx(3.0), (
+        "joules of packages 0 and 1: no cores, memory, platform or second interface"
+    )
+    (powercap / "intel-rapl:1" / "energy_uj").write_text("7500000\n")
+    assert energy(made) == pytest.approx(8.5)
+
+
+def test_a_counter_that_wraps_around_goes_on(tmp_path: Path) -> None:
+    package = Package(zone(tmp_path / "intel-rapl:0", "package-0", RANGE_UJ - 2_000_000))
+    before = package.joules()
+    for now in (1_000_000, RANGE_UJ - 1_000_000, 500_000):  # wraps twice
+        (tmp_path / "intel-rapl:0" / "energy_uj").write_text(f"{now}\n")
+        after = package.joules()
+    assert before is not None and after is not None
+    assert after - before == pytest.approx((2 * RANGE_UJ + 500_000 - (RANGE_UJ - 2_000_000)) / 1e6)
+
+
+def test_energy_that_may_not_be_read_is_not_told(powercap: Path) -> None:
+    (powercap / "intel-rapl:1" / "energy_uj").unlink()
+    assert energy(Node("lo", [])) is None, "one package is not the node"
+
+
+def test_a_machine_without_counters_and_accelerators_without_nvml_tell_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, powercap: Path
+) -> None:
+    assert energy(Node("lo", [0, 1])) is None, "packages tell, the run's two accelerators do not"
+    monkeypatch.setattr(node, "POWERCAP", tmp_path / "nothing")
+    assert energy(Node("lo", [])) is None
+
+
+V1 = "nr_periods 100\nnr_throttled 40\nthrottled_time {}\n"
+V2 = "usage_usec 9000000\nuser_usec 8\nsystem_usec 1\nnr_periods 100\nnr_throttled 40\nthrottled_usec {}\nnr_bursts 0\nburst_usec 0\n"
+
+
+def throttled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, files: dict[str, str]) -> float | None:
+    """What a process in the control groups `groups` (/proc/self/cgroup) is told, with these files below /sys/fs/cgroup."""
+    root = tmp_path / "cgroup"
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    (tmp_path / "self").write_text(groups)
+    monkeypatch.setattr(node, "CGROUPS", root)
+    monkeypatch.setattr(node, "OWN_GROUPS", tmp_path / "self")
+    return Node("lo", []).read().throttled_s
+
+
+def test_throttling_is_read_from_version_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = "5:memory:/elsewhere\n4:cpu,cpuacct:/ringside/node1\n1:name=systemd:/\n0::/\n"
+    files = {
+        "cpu,cpuacct/ringside/node1/cpu.stat": V1.format(2_500_000_000),
+        "cpu,cpuacct/ringside/cpu.stat": "nr_periods 0\nnr_throttled 0\nthrottled_time 0\n",
+        "cpu,cpuacct/ringside/node2/cpu.stat": V1.format(90_000_000_000),
+        "cpu,cpuacct/cpu.stat": "nr_periods 0\nnr_throttled 0\nthrottled_time 0\n",
+        "memory/elsewhere/cpu.stat": V1.format(80_000_000_000),
+    }
+    assert throttled(tmp_path, monkeypatch, groups, files) == pytest.approx(2.5), "of this node alone"
+
+
+def test_throttling_is_read_from_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "system.slice/slurmstepd.scope/job_7/step_0/cpu.stat": V2.format(1_500_000),
+        "system.slice/slurmstepd.scope/job_7/cpu.stat": V2.format(250_000),
+        "system.slice/slurmstepd.scope/cpu.stat": V2.format(0).replace("nr_periods 100", "nr_periods 0"),
+        "cpu.stat": "usage_usec 1\nuser_usec 1\nsystem_usec 0\n",
+        "user.slice/cpu.stat": V2.format(99_000_000),
+    }
+    groups = "0::/system.slice/slurmstepd.scope/job_7/step_0\n"
+    assert throttled(tmp_path, monkeypatch, groups, files) == pytest.approx(1.75), (
+        "of the step and of the job around it"
+    )
+
+
+def test_where_no_quota_is_set_no_throttling_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"user.slice/cpu.stat": V2.format(0).replace("nr_periods 100", "nr_periods 0")}
+    assert throttled(tmp_path, monkeypatch, "0::/user.slice\n", files) is None
+
+
+def test_a_group_that_was_throttled_long_ago_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"a/b/cpu.stat": V2.format(1_000_000), "a/cpu.stat": V2.format(500_000_000)}
+    before = throttled(tmp_path, monkeypatch, "0::/a/b\n", files)
+    after = throttled(tmp_path, monkeypatch, "0::/a/b\n", {"a/b/cpu.stat": V2.format(3_000_000)})
+    assert before is not None and after is not None and after - before == pytest.approx(2.0)
+
+
+def test_bytes_that_leave_through_an_interface_are_counted() -> None:
+    size = 20_000_000
+    before = node.sent_bytes("lo")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = threading.Thread(target=_send, args=(server.getsockname()[1], size))
+        sender.start()
+        peer, _ = server.accept()
+        with peer:
+            received = 0
+            while part := peer.recv(1 << 20):
+                received += len(part)
+        sender.join()
+    after = node.sent_bytes("lo")
+    assert received == size and before is not None and after is not None
+    assert after - before >= size
+
+
+def _send(port: int, size: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(bytes(size))
+
+
+def test_an_interface_that_is_not_there_tells_nothing() -> None:
+    assert node.sent_bytes("nope0") is None
+
+
+def own_cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def test_a_busy_loop_of_our_own_is_in_the_machines_processor_time() -> None:
+    began, own, busy, stolen = time.monotonic(), own_cpu_s(), node.busy_seconds(), node.stolen_seconds()
+    while own_cpu_s() - own < 1.0:
+        sum(range(100_000))
+    used, counted, elapsed = own_cpu_s() - own, node.busy_seconds() - busy, time.monotonic() - began
+    tick = 2 / os.sysconf("SC_CLK_TCK")
+    assert counted >= 0.9 * used - tick, "the machine's time holds ours"
+    assert counted <= elapsed * (os.cpu_count() or 1) + 0.1 * used + tick, "and no more than its processors have"
+    assert node.stolen_seconds() >= stolen
+
+
+def test_processor_time_is_the_control_groups_where_they_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "CGROUPS", tmp_path)
+    for name, usec in (("system.slice", 2_000_000), ("user.slice", 3_500_000)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cpu.stat").write_text(f"usage_usec {usec}\nuser_usec 1\nsystem_usec 1\n")
+    assert node.busy_seconds() == pytest.approx(5.5), "version 2: all groups at the top"
+    (tmp_path / "cpuacct").mkdir()
+    (tmp_path / "cpuacct" / "cpuacct.usage").write_text("14000000000\n")
+    assert node.busy_seconds() == pytest.approx(14.0), "version 1"
+
+
+def test_what_one_of_two_readings_does_not_tell_is_not_told() -> None:
+    before = Reading(busy_s=10.0, steal_s=1.0, throttled_s=None, sent_bytes=100, energy_j=5.0)
+    after = Reading(busy_s=12.5, steal_s=1.0, throttled_s=0.5, sent_bytes=350, energy_j=None)
+    assert after.since(before) == {
+        "busy_s": 2.5, "steal_s": 0.0, "throttled_s": None, "sent_bytes": 250, "energy_j": None,
+    }  # fmt: skip
+
+
+def test_two_nodes_on_one_machine_know_that_they_are() -> None:
+    assert node.machine() == node.machine() != ""

@@ -1,0 +1,142 @@
+"""What carried the gradients, from NCCL's own log, and what speaks against it.
+
+The lines have the format of NCCL 2.4 to 2.29 (src/transport/net_ib, net_socket, net.cc: INFO with subsystems INIT and NET).
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plan.site import Site, load_site
+from runs.transport import described, objection
+
+TWO_NODES: dict[str, Any] = {"ranks": 4, "nodes": 2, "interface": "eth0"}
+CLUSTER = replace(load_site("virtual"), placement="distinct-nodes", cpu_share=None)
+
+INFINIBAND = """\
+gpu1:2101:2101 [0] NCCL INFO cudaDriverVersion 13000
+gpu1:2101:2101 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ib0
+gpu1:2101:2101 [0] NCCL INFO Bootstrap: Using ib0:10.20.0.11<0>
+NCCL version 2.29.7+cuda13.0
+gpu1:2101:2160 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin.
+gpu1:2101:2160 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_3:1/IB [RO]; OOB ib0:10.20.0.11<0>
+gpu1:2101:2160 [0] NCCL INFO Using network IB
+gpu1:2101:2171 [0] NCCL INFO Channel 00/02 :    0   1   2   3
+gpu1:2101:2171 [0] NCCL INFO Channel 00/0 : 3[1] -> 0[0] [receive] via NET/IB/0/GDRDMA
+gpu1:2101:2171 [0] NCCL INFO Channel 01/0 : 3[1] -> 0[0] [receive] via NET/IB/1/GDRDMA
+gpu1:2101:2171 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC
+gpu1:2101:2171 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 1
+"""
+SOCKETS = """\
+gpu1:2101:2101 [0] NCCL INFO Bootstrap: Using eth0:10.1.0.11<0>
+NCCL version 2.29.7+cuda13.0
+gpu1:2101:2160 [0] NCCL INFO NET/IB : No device found.
+gpu1:2101:2160 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0
+gpu1:2101:2160 [0] NCCL INFO NET/Socket : Using [0]eth0:10.1.0.11<0>
+gpu1:2101:2160 [0] NCCL INFO Using network Socket
+gpu1:2101:2171 [0] NCCL INFO NET/Socket: Using 2 threads and 8 sockets per thread
+gpu1:2101:2171 [0] NCCL INFO Channel 00/0 : 3[1] -> 0[0] [receive] via NET/Socket/0
+gpu1:2101:2171 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC
+"""
+BOTH_FOUND_SOCKETS_TAKEN = """\
+gpu1:20:289 [0] NCCL INFO NET/Socket : Using [0]ib0:192.168.11.1<0>
+gpu1:20:289 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB ; OOB ib0:192.168.11.1<0>
+gpu1:20:310 [0] NCCL INFO Ring 00 : 3 -> 0 [receive] via NET/Socket/0
+"""
+BOTH_FOUND_INFINIBAND_TAKEN = BOTH_FOUND_SOCKETS_TAKEN.replace("via NET/Socket/0", "via NET/IB/0")
+MELLANOX_PLUGIN = """\
+gpu1:9:94 [0] NCCL INFO P2P plugin IBext_v8
+gpu1:9:94 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB/SHARP [1]mlx5_1:1/IB/SHARP [RO]; OOB ibp25s0:10.20.0.119<0>
+gpu1:9:94 [0] NCCL INFO Using network IBext_v8
+gpu1:9:98 [0] NCCL INFO Channel 00/0 : 7[7] -> 8[0] [receive] via NET/IBext_v8/0(8)/GDRDMA
+"""
+CONVERGED_ETHERNET = """\
+gpu1:46:460 [0] NCCL INFO NET/IB : Using [0]mlx5_10:1/RoCE [1]mlx5_11:1/RoCE [RO]; OOB eth0:10.1.0.11<0>
+gpu1:46:460 [0] NCCL INFO Using network IB
+gpu1:46:461 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0
+"""
+OTHER_PLUGIN = """\
+gpu1:46:460 [0] NCCL INFO NET/OFI Selected provider is efa
+gpu1:46:460 [0] NCCL INFO Using network AWS Libfabric
+gpu1:46:461 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/AWS Libfabric/0/GDRDMA
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (INFINIBAND, "nccl over ib mlx5_0,mlx5_3"),
+        (SOCKETS, "nccl over tcp eth0"),
+        (BOTH_FOUND_SOCKETS_TAKEN, "nccl over tcp ib0"),
+        (BOTH_FOUND_INFINIBAND_TAKEN, "nccl over ib mlx5_0"),
+        (MELLANOX_PLUGIN, "nccl over ib mlx5_0,mlx5_1"),
+        (CONVERGED_ETHERNET, "nccl over roce mlx5_10,mlx5_11"),
+        (OTHER_PLUGIN, "nccl over AWS Libfabric"),
+        (SOCKETS.split("gpu1:2101:2171", maxsplit=1)[0], "nccl over tcp eth0"),
+        ("gpu1:1:1 [0] NCCL INFO cudaDriverVersion 13000\n", "nccl over a network that its log does not name"),
+    ],
+)
+def test_nccls_log_says_what_it_took(tmp_path: Path, log: str, said: str) -> None:
+    (tmp_path / "nccl.gpu1.2101.log").write_text(log)
+    (tmp_path / "nccl.gpu2.2102.log").write_text(log.replace("gpu1", "gpu2"))
+    assert described("nccl", TWO_NODES, tmp_path) == said
+
+
+def test_without_a_log_nothing_is_claimed(tmp_path: Path) -> None:
+    assert described("nccl", TWO_NODES, tmp_path) == "nccl over a network that its log does not name"
+
+
+def test_gloo_goes_over_the_sites_interface_and_one_rank_over_nothing(tmp_path: Path) -> None:
+    assert described("gloo", TWO_NODES, tmp_path) == "gloo over tcp eth0"
+    assert described("gloo", {**TWO_NODES, "ranks": 1, "nodes": 1}, tmp_path) == "none"
+    assert described("nccl", {**TWO_NODES, "nodes": 1}, tmp_path) == "nccl over links within the node"
+
+
+MB = 1_000_000
+
+
+def epochs(*sent: float | None, exchanges: int = 10) -> list[dict[str, Any]]:
+    return [{"epoch": float(i), "exchanges": exchanges, "sent_bytes": count} for i, count in enumerate(sent, start=1)]
+
+
+def objected(transport: str, rows: list[dict[str, Any]], site: Site = CLUSTER, nodes: int = 2) -> str | None:
+    return objection(transport, {**TWO_NODES, "nodes": nodes}, site, rows, 4 * MB)
+
+
+@pytest.mark.parametrize(
+    ("transport", "said"),
+    [
+        ("nccl over ib mlx5_0", None),
+        ("nccl over tcp ib0", "the site says infiniband, but the gradients went over tcp ib0"),
+        ("nccl over ib mlx5_0 and tcp ib0", "the site says infiniband, but the gradients went over ib mlx5_0 and tcp ib0"),
+        ("nccl over roce mlx5_0", "the site says infiniband, but the gradients went over roce mlx5_0"),
+        ("gloo over tcp ib0", "the site says infiniband, but the gradients went over tcp ib0"),
+        (
+            "nccl over a network that its log does not name",
+            "the site says infiniband, but the gradients went over a network that its log does not name",
+        ),
+    ],
+)  # fmt: skip
+def test_a_fall_back_from_infiniband_is_objected_to(transport: str, said: str | None) -> None:
+    infiniband = replace(CLUSTER, fabric="infiniband")
+    assert objected(transport, epochs(0.0), infiniband) == said, "bytes on the interface say nothing of InfiniBand"
+    assert objected(transport, epochs(0.0), infiniband, nodes=1) is None, "one node needs no network"
+
+
+def test_too_few_bytes_through_the_interface_are_objected_to() -> None:
+    said = objected("gloo over tcp eth0", epochs(41.0 * MB, 9.0 * MB))
+    assert said == "9.0 MB left through eth0 in epoch 2, the gradients are 20.0 MB or more"
+    assert objected("nccl over tcp eth0", epochs(9.0 * MB)) is not None
+    assert objected("gloo over tcp eth0", epochs(14.0 * MB), nodes=4) is not None, "30 MB from the node that sends most"
+
+
+def test_plausible_bytes_are_not() -> None:
+    ring = 2 * 10 * 4 * MB * (2 - 1) / 2  # a ring's all-reduce: Patarasuk and Yuan 2009, section 4
+    assert objected("gloo over tcp eth0", epochs(ring, ring)) is None
+    assert objected("gloo over tcp eth0", epochs(None)) is None, "a node that does not count objects to nothing"
+    assert objected("nccl over ib mlx5_0", epochs(0.0)) is None, "the kernel does not count what RDMA sends"
+    assert objected("none", epochs(0.0), nodes=1) is None
+    emulated = replace(CLUSTER, placement="emulated")
+    assert objected("gloo over tcp lo", epochs(0.0), emulated) is None, "loopback is shared by all emulated nodes"

@@ -1,0 +1,238 @@
+"""Table that takes a contrast of treatments apart: what another treatment gives, what accumulation gives, and both.
+
+For a study that has gradient accumulation at the base level of the other treatment factors, and another treatment without
+accumulation: the contrast from the latter to the former goes over the cell with neither, so that its two parts are effects
+of one factor each. With mean epoch times T it is exact: T(end) - T(start) = (T(middle) - T(start)) + (T(end) - T(middle)),
+and T(end) / T(start) = T(middle) / T(start) x T(end) / T(middle). Parts share a cell, so their intervals are not independent.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis import conditions, intervals, tables
+from analysis.effects import THROTTLED, columns, contrast, interval_texts, not_compared, samples
+from analysis.intervals import Estimate
+from analysis.measured import (
+    arguments,
+    cells,
+    level_text,
+    levels_in_order,
+    title,
+    treatment_text,
+    treatments,
+    varying,
+)
+from common.errors import exit_status
+from common.tables import read_table
+from plan.study import load_model, model_names
+
+ACCUMULATION = "sync_every"
+TOTAL = "total"
+BYTES_PER_PARAMETER = 4
+TITLE = "Contrast of treatments, taken apart into the effect of each, with 95 % intervals"
+
+
+def gradient_bytes(model: str, dataset: str) -> float:
+    """Size of all gradients in bytes, float32; NaN for a model that is not described for this data set."""
+    if model not in model_names():
+        return float("nan")
+    return float(BYTES_PER_PARAMETER * load_model(model)["parameters"].get(dataset, float("nan")))
+
+
+def all_reduce_s(sweep: pd.DataFrame, size: float) -> Estimate:
+    """Seconds of one all-reduce of `size` bytes from the rows of network.csv of one framework and number of nodes.
+
+    In each round the arithmetic mean of the repetitions of every measured size, linear between sizes; beyond the largest
+    one the line through the last two goes on. The mean over rounds with its t interval. NaN without two measured sizes.
+    """
+    ok = sweep[(sweep["status"] == "ok") & sweep["seconds"].notna()]
+    means = ok.groupby(["round", "bytes"])["seconds"].mean().unstack("bytes").dropna(axis="columns").astype(float)
+    sizes = means.columns.to_numpy(float)
+    if len(sizes) < 2 or np.isnan(size):
+        return Estimate(float("nan"))
+    right = int(np.clip(np.searchsorted(sizes, size), 1, len(sizes) - 1))
+    share = (size - sizes[right - 1]) / (sizes[right] - sizes[right - 1])
+    times = means.to_numpy()
+    return intervals.mean((1 - share) * times[:, right - 1] + share * times[:, right], minimum=0)
+
+
+def paths(runs: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.Series, pd.Series]]:
+    """Factor of the first part, and the cells at start, middle and end (rows of `cells`), for each planned contrast."""
+    treated = treatments(runs)
+    if ACCUMULATION not in treated:
+        return
+    order = {name: levels_in_order(runs, name) for name in treated}
+    base = {name: levels[0] for name, levels in order.items()}
+    starts = [(name, base | {name: level}) for name in treated if name != ACCUMULATION for level in order[name][1:]]
+    ends = [base | {ACCUMULATION: level} for level in order[ACCUMULATION][1:]]
+    context = varying(runs, but=treated)
+    rows = cells(runs)
+    by_levels = {tuple(row[[*context, *treated]]): row for _, row in rows.iterrows()}
+    for factor, start in starts:
+        for end in ends:
+            for place in dict.fromkeys(tuple(row) for row in rows[context].itertuples(index=False)):
+                found = [by_levels.get((*place, *levels.values())) for levels in (start, base, end)]
+                if all(row is not None for row in found):
+                    yield (factor, *found)  # type: ignore[misc]
+
+
+def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Three rows per contrast (the two parts, the total): levels, part, from, to, the columns of `analysis.effects.contrast`.
+
+    `network` is network.csv. The row of accumulation then has all_reduce_s, the time of one all-reduce of the gradients'
+    size; network_s, what the exchanges that are saved would have taken at that rate, less than 0; and beyond_network_s, the
+    difference less network_s, with the difference's interval moved by it.
+    """
+    treated, measured = treatments(runs), samples(runs)
+    context = varying(runs, but=treated)
+    nothing = runs.iloc[:0]
+    rows = []
+    for factor, start, middle, end in paths(runs):
+        for part, before, after in ((factor, start, middle), (ACCUMULATION, middle, end), (TOTAL, start, end)):
+            to, base = (measured.get(cell["cell"], nothing) for cell in (after, before))
+            changed = treated if part == TOTAL else [part]
+            row = {
+                **{name: end[name] for name in context},
+                "part": part,
+                "from": treatment_text({name: before[name] for name in changed}),
+                "to": treatment_text({name: after[name] for name in changed}),
+                "from_cell": before["cell"],
+                "to_cell": after["cell"],
+                **contrast(to, base),
+            }
+            if part == ACCUMULATION and network is not None:
+                row |= _network_part(row, _sweep(network, end), gradient_bytes(end["model"], end["dataset"]))
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _sweep(network: pd.DataFrame, cell: pd.Series) -> pd.DataFrame:
+    return network[(network["framework"] == cell["framework"]) & (network["nodes"] == cell["nodes"])]
+
+
+def _network_part(row: Mapping[str, Any], sweep: pd.DataFrame, size: float) -> dict[str, float]:
+    one = all_reduce_s(sweep, size)
+    change = row["to_exchanges"] - row["from_exchanges"]
+    predicted = change * one.value
+    bounds = sorted([change * one.low, change * one.high])
+    beyond = [row[name] - predicted for name in ("difference_s", "difference_s_low", "difference_s_high")]
+    return {
+        "gradient_bytes": size,
+        **columns("all_reduce_s", one),
+        **columns("network_s", Estimate(predicted, *bounds)),
+        **columns("beyond_network_s", Estimate(*beyond)),
+    }
+
+
+def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Table:
+    """The table of a study's contrasts, taken apart."""
+    data = decompose(runs, network)
+    if data.empty:
+        notes = [
+            "Nothing to take apart: it needs cells with gradient accumulation, cells with another treatment, and cells "
+            "with neither, all else equal.",
+            conditions.constants(runs),
+        ]
+        empty = pd.DataFrame(columns=["part", "from", "to", "difference_s", "ratio"])
+        return tables.Table(TITLE, empty, pd.DataFrame(columns=["part"]), [note for note in notes if note], ["part"])
+    context = varying(runs, but=treatments(runs))
+    firsts = list(range(0, len(data), 3))
+    shown: dict[str, Any] = {
+        title(name): [level_text(level) if row in firsts else "" for row, level in enumerate(data[name])]
+        for name in context
+    }
+    shown["part"] = [
+        TOTAL if part == TOTAL else f"{before} → {after}"
+        for part, before, after in data[["part", "from", "to"]].itertuples(index=False)
+    ]
+    shown["difference (s)"] = interval_texts(data, "difference_s")
+    shown["ratio"] = interval_texts(data, "ratio")
+    notes = [
+        f"Total: {_totals(data)}. It is the sum of its two parts in seconds and their product as ratios, exactly so for the "
+        "means; the parts' intervals are not independent, since both hold the cell in the middle. Below 0, and below 1, "
+        "the level after the arrow is faster.",
+        "Replicates are independent runs. Intervals of differences are Welch's, those of ratios on the log scale; none is "
+        "corrected for the number of rows (the table of effects has corrected p values of the parts).",
+        *_network_notes(data, network, runs),
+    ]
+    if "network_s" in data and data["network_s"].notna().any():
+        shown["network alone (s)"] = _where_accumulated(data, "network_s")
+        shown["beyond the network (s)"] = _where_accumulated(data, "beyond_network_s")
+    if data["throttled_difference_s"].notna().any():
+        shown["throttled: difference (s)"] = interval_texts(data, "throttled_difference_s")
+        notes.append(f"{THROTTLED} So it can help to explain a difference in seconds, but is no part of the sum.")
+    notes += [
+        not_compared(data, runs),
+        conditions.circumstances(runs),
+        conditions.shortfall(runs),
+        conditions.constants(runs),
+    ]
+    return tables.Table(
+        TITLE,
+        data.dropna(axis="columns", how="all"),
+        pd.DataFrame(shown),
+        [note for note in notes if note],
+        words=[title(name) for name in ("framework", "model", "dataset")] + ["part"],
+        parts=firsts[1:],
+    )
+
+
+def _where_accumulated(data: pd.DataFrame, name: str) -> list[str]:
+    texts = interval_texts(data, name)
+    return [text if part == ACCUMULATION else "" for text, part in zip(texts, data["part"], strict=True)]
+
+
+def _totals(data: pd.DataFrame) -> str:
+    totals = data.loc[data["part"] == TOTAL, ["from", "to"]].drop_duplicates()
+    return "; ".join(f"{before} → {after}" for before, after in totals.itertuples(index=False))
+
+
+def _network_notes(data: pd.DataFrame, network: pd.DataFrame | None, runs: pd.DataFrame) -> list[str]:
+    """What the network alone means, and where it is not known."""
+    notes = []
+    rows = data[data["part"] == ACCUMULATION]
+    nodes = rows["nodes"] if "nodes" in rows else pd.Series(runs["nodes"].iloc[0], index=rows.index)
+    if network is not None and (nodes > 1).any():
+        notes.append(
+            "Network alone: the exchanges that accumulation saves in an epoch times the time of one all-reduce of the "
+            f"gradients' size ({BYTES_PER_PARAMETER} bytes a parameter) in the sweep of the network, linear between its "
+            "sizes; the interval is over the sweep's rounds. It is a prediction and not measured in training: one message, "
+            "ranks that compute nothing else. Beyond the network: the rest of the difference, with the difference's own "
+            "interval: the optimizer's and the loop's own cost, what computation hid of the exchanges (above 0), and what "
+            "they took longer beside it (below 0)."
+        )
+    elif network is None and (nodes > 1).any():
+        notes.append("No sweep of the network is at hand, so what the network alone would do is not predicted.")
+    if (nodes == 1).any():
+        notes.append(
+            "On one node nothing crosses the network: there the part of accumulation is the optimizer's and the loop's own "
+            "cost, throttled as it was."
+        )
+    if network is not None and (
+        lacking := rows[(nodes > 1) & rows.get("network_s", pd.Series(np.nan, rows.index)).isna()]["to_cell"].tolist()
+    ):
+        notes.append(
+            "No prediction, because the sweep, the gradients' size or the cell is missing: "
+            f"{conditions.named(lacking)}."
+        )
+    return notes
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write the table of contrasts."""
+    parser = arguments(__doc__)
+    parser.add_argument(
+        "--network", type=Path, nargs="?", metavar="CSV", help="network.csv of the study, where its network was swept"
+    )
+    args = parser.parse_args(argv)
+    network = read_table(args.network, "network") if args.network else None
+    tables.write(table(read_table(args.runs, "runs"), network), args.out)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

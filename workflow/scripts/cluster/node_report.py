@@ -1,0 +1,121 @@
+"""What a node says of itself, as one line of JSON: run by `cluster.doctor` on every node of its test job.
+
+It stands alone, on the standard library of Python 3.7 or newer: a node may see nothing of this checkout. `ringside-node`
+begins its line. Errors are values, never exceptions: the other answers count, too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+MARK = "ringside-node "
+_ADDRESS = 0x8915  # SIOCGIFADDR, netdevice(7)
+_PATIENCE_S = 20
+
+
+def report(asked: dict[str, Any]) -> dict[str, Any]:
+    """The answers to `asked`: checkout, results, cache, lock (paths); scratch, setup, device."""
+    return {
+        "host": socket.gethostname(),
+        "python": sys.executable,
+        "version": f"{sys.version_info[0]}.{sys.version_info[1]}",
+        "processors": os.cpu_count(),
+        "checkout": os.path.isfile(os.path.join(asked["checkout"], "Snakefile")),
+        "results": not_writable(asked["results"]),
+        "lock": lock_state(asked["lock"]),
+        "cache_seen": os.path.isdir(asked["cache"]),
+        "cache": not_writable(asked["cache"]),
+        "scratch": not_writable(asked["scratch"]) if asked["scratch"] else None,
+        "interfaces": interfaces(),
+        "infiniband": names("/sys/class/infiniband"),
+        "setup": failing_line(asked["setup"]),
+        "devices": devices() if asked["device"] == "cuda" else [0, None],
+        "apptainer": shutil.which("apptainer") or shutil.which("singularity"),
+    }
+
+
+def not_writable(folder: str) -> str | None:
+    """Why no file can be made in `folder`; None where one can."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix="." + socket.gethostname() + "-"):
+            return None
+    except OSError as error:
+        return str(error.strerror)
+
+
+def lock_state(path: str) -> str:
+    """Of a file that the submitting host holds with flock(2): held, or free where the lock is not seen here, or an error."""
+    try:
+        with open(path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return "free"
+    except BlockingIOError:
+        return "held"
+    except OSError as error:
+        return str(error.strerror)
+
+
+def interfaces() -> dict[str, str | None]:
+    """Every network interface with its IPv4 address, None where it has none."""
+    found: dict[str, str | None] = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(asked, _ADDRESS, struct.pack("256s", name.encode()[:15]))
+                found[name] = socket.inet_ntoa(answer[20:24])
+            except OSError:
+                found[name] = None
+    return found
+
+
+def names(folder: str) -> list[str]:
+    """The names in a folder; none where it is absent."""
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+
+def failing_line(lines: list[str]) -> list[str] | None:
+    """The first setup line that fails in a login shell, with the last line that it said; None where all run."""
+    script = "exec 3>&1 1>&2\ntrap 'echo $done >&3' EXIT\ndone=0\n"
+    script += "true" + "".join(f" && {line} && done={i}" for i, line in enumerate(lines, start=1))
+    try:
+        run = _run("bash", "-lc", script)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [lines[0] if lines else "a login shell", str(error)[-200:]]
+    done = int((run.stdout.split() or ["0"])[-1])
+    if run.returncode == 0 and done == len(lines):
+        return None
+    said = run.stderr.strip().splitlines() or [f"status {run.returncode}"]
+    return [lines[min(done, len(lines) - 1)] if lines else "a login shell", said[-1][:200]]
+
+
+def devices() -> list[Any]:
+    """How many NVIDIA devices the job has here, and why they cannot be counted or None."""
+    try:
+        run = _run("nvidia-smi", "--list-gpus")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [0, str(error)[-200:]]
+    if run.returncode:
+        return [0, ((run.stdout + run.stderr).strip().splitlines() or ["nvidia-smi failed"])[-1][:200]]
+    return [sum(line.startswith("GPU ") for line in run.stdout.splitlines()), None]
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=_PATIENCE_S
+    )
+
+
+if __name__ == "__main__":
+    answers = report(json.loads(sys.argv[1]))
+    answers["clock"] = time.time()  # last: the reader compares it with the moment when the line arrives
+    print(MARK + json.dumps(answers), flush=True)

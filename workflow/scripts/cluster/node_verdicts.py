@@ -1,0 +1,164 @@
+"""Verdicts of `cluster.doctor` on what nodes say of themselves (cluster/node_report.py): one for each thing, over all nodes."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from cluster.slurm import hosts
+from cluster.verdicts import Finding, fail, ok, warn
+from common.files import shown
+from plan.site import Site
+
+CLOCK_WARN_S = 0.5
+CLOCK_FAIL_S = 5.0
+
+Report = Mapping[str, Any]
+
+
+def node_findings(reports: Sequence[Report], site: Site, python: str, version: str) -> Iterator[Finding]:
+    """What the nodes lack for the site's runs; `python` is the controller's interpreter, `version` such as 3.11."""
+    file = shown(site.file)
+
+    def check(subject: str, good: str, complaint: Callable[[Report], str | None], advice: str) -> Finding:
+        return _over_nodes(subject, good, [(report["host"], complaint(report)) for report in reports], advice)
+
+    yield check(
+        "checkout",
+        "is seen",
+        lambda report: None if report["checkout"] else "does not see it",
+        "move the checkout to a file system that all nodes share",
+    )
+    yield check(
+        "controller's python",
+        f"{python} runs",
+        lambda report: _python(report, python, version),
+        "make the checkout's .venv where nodes see it, of a Python that they have",
+    )
+    yield check(
+        "results",
+        "can be written",
+        lambda report: _because("cannot write there", report["results"]),
+        "results/ has to lie on a file system that all nodes share",
+    )
+    yield check(
+        "cache",
+        f"{site.cache} is seen",
+        lambda report: _cache(report, site),
+        f"{file}: cache: name a folder that all nodes share, or set RINGSIDE_CACHE",
+    )
+    yield check(
+        "interface",
+        f"{site.interface} has an IPv4 address",
+        lambda report: _interface(report, site),
+        f"{file}: interface: name the one that carries the gradients",
+    )
+    yield check(
+        "processors of the machine",
+        f"{site.cores} or more",
+        lambda report: f"has {report['processors']}" if report["processors"] < site.cores else None,
+        f"{file}: cores: expected no more than a node has",
+    )
+    if site.scratch:
+        yield check(
+            "scratch",
+            f"{site.scratch} can be written",
+            lambda report: _because(f"cannot write to {site.scratch}", report["scratch"]),
+            f"{file}: scratch: name a folder that every node has, or take the key out",
+        )
+    if site.setup:
+        yield check(
+            "setup",
+            "all lines run",
+            lambda report: "'{}' fails: {}".format(*report["setup"]) if report["setup"] else None,
+            f"{file}: setup: correct the line",
+        )
+    if site.device == "cuda":
+        yield check(
+            "devices",
+            f"{site.devices_per_node} or more NVIDIA devices",
+            lambda report: _devices(report, site),
+            f"{file}: devices_per_node: is {site.devices_per_node}",
+        )
+    if site.fabric == "infiniband":
+        yield check(
+            "fabric",
+            "has InfiniBand devices",
+            lambda report: None if report["infiniband"] else "has no InfiniBand device (/sys/class/infiniband)",
+            f"{file}: fabric: say ethernet where there is none",
+        )
+    if site.deployment == "apptainer":
+        yield check(
+            "apptainer",
+            "is there",
+            lambda report: None if report["apptainer"] else "does not have it",
+            f"{file}: deployment: take venv, or ask for Apptainer on the nodes",
+        )
+    if site.launcher != "local":
+        yield file_locks(reports)
+        yield clocks(reports)
+
+
+def file_locks(reports: Sequence[Report]) -> Finding:
+    """Whether nodes see a lock that this host holds."""
+    looked = [report for report in reports if report["results"] is None]
+    blind = [report for report in looked if report["lock"] != "held"]
+    if blind:
+        said = ", ".join(sorted({"no error" if report["lock"] == "free" else report["lock"] for report in blind}))
+        return warn(
+            "file locks",
+            f"a lock held here does not hold on {hosts([report['host'] for report in blind])} ({said}); before you start "
+            "again after an interruption, see with squeue --me that no job is left",
+        )
+    if not looked:
+        return warn("file locks", "no node sees results/, so they were not looked at")
+    return ok("file locks", "hold across nodes")
+
+
+def clocks(reports: Sequence[Report]) -> Finding:
+    """Whether the nodes' clocks agree with this host's; `clock_apart_s` is theirs minus ours."""
+    apart = {report["host"]: report["clock_apart_s"] for report in reports}
+    far = {host: value for host, value in apart.items() if abs(value) > CLOCK_WARN_S}
+    if not far:
+        return ok("clocks", f"at most {max(map(abs, apart.values()), default=0.0):.2f} s apart")
+    verdict = fail if max(map(abs, far.values())) > CLOCK_FAIL_S else warn
+    said = ", ".join(f"{host} {value:+.1f} s" for host, value in far.items())
+    return verdict("clocks", f"{said} against this host; Snakemake compares dates of files: set the clocks (NTP)")
+
+
+def _over_nodes(subject: str, good: str, complaints: Sequence[tuple[str, str | None]], advice: str) -> Finding:
+    """One finding over all nodes; nodes with the same complaint are named together."""
+    bad: dict[str, list[str]] = {}
+    for host, complaint in complaints:
+        if complaint:
+            bad.setdefault(complaint, []).append(host)
+    if not bad:
+        return ok(subject, good)
+    return fail(subject, "; ".join(f"{hosts(names)}: {complaint}" for complaint, names in bad.items()) + f"; {advice}")
+
+
+def _because(what: str, why: str | None) -> str | None:
+    return f"{what}: {why}" if why else None
+
+
+def _python(report: Report, python: str, version: str) -> str | None:
+    if report["python"] != python:
+        return "cannot run it"
+    return None if report["version"] == version else f"it is Python {report['version']} there, {version} here"
+
+
+def _cache(report: Report, site: Site) -> str | None:
+    if not report["cache_seen"]:
+        return "does not see it"
+    return _because("cannot write there", report["cache"]) if site.scheduler.build_on == "job" else None
+
+
+def _interface(report: Report, site: Site) -> str | None:
+    found = report["interfaces"]
+    there = ", ".join(name if address else f"{name} (no IPv4)" for name, address in found.items())
+    if site.interface not in found:
+        return f"{site.interface} is not there; there are {there}"
+    return None if found[site.interface] else f"{site.interface} has no IPv4 address; there are {there}"
+
+
+def _devices(report: Report, site: Site) -> str | None:
+    count, why = report["devices"]
+    return f"has {count}{f' ({why})' if why else ''}" if count < site.devices_per_node else None

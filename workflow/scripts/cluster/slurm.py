@@ -1,0 +1,111 @@
+"""What Slurm says of itself, asked through its clients and parsed; no judgement here (cluster/doctor.py judges)."""
+
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+PATIENCE_S = 20
+_STATE = re.compile(r"([a-z_]+)(.*)")
+_LOST = ("down", "drained", "draining", "fail", "failing", "error", "maint", "unknown", "inval", "future", "perfctrs")
+
+
+class Unanswered(Exception):
+    """A client of Slurm failed; the message is its last line."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of a partition. `state` as sinfo writes it (idle, mixed-, down*), memory in MB."""
+
+    name: str
+    state: str
+    processors: int
+    memory_mb: int
+    reason: str
+
+    @property
+    def usable(self) -> bool:
+        """Whether jobs get the node, now or when it is free; * is not responding, $ in maintenance (sinfo(1))."""
+        found = _STATE.match(self.state)
+        return found is not None and found[1] not in _LOST and not set(found[2]) & set("*$")
+
+    @property
+    def idle(self) -> bool:
+        """Whether a job would get it at once."""
+        return self.state == "idle"
+
+
+def ask(*command: str) -> str:
+    """What a client of Slurm answers. Unanswered when it fails or keeps silent."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        raise Unanswered(f"{command[0]}: no answer within {PATIENCE_S} s") from None
+    if done.returncode:
+        raise Unanswered(last_line(done.stderr) or f"{command[0]}: status {done.returncode}")
+    return done.stdout
+
+
+def last_line(text: str) -> str:
+    """The last line that says something."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def configuration(text: str) -> dict[str, str]:
+    """`scontrol show config`: name -> value; (null) is an empty value."""
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return {name.strip(): "" if value.strip() == "(null)" else value.strip() for name, value in pairs}
+
+
+def partitions(text: str) -> dict[str, dict[str, str]]:
+    """`scontrol show partition --oneliner`: name -> its fields."""
+    rows = [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in text.splitlines()]
+    return {row["PartitionName"]: row for row in rows if "PartitionName" in row}
+
+
+def nodes(text: str) -> list[Node]:
+    """`sinfo --Node --noheader --format=NODE_FORMAT` of one partition."""
+    rows = [line.split("|", 4) for line in text.splitlines() if line.count("|") >= 4]
+    return [Node(name, state, int(cpus), int(memory), reason) for name, state, cpus, memory, reason in rows]
+
+
+NODE_FORMAT = "%N|%T|%c|%m|%E"
+
+
+def seconds(text: str) -> float | None:
+    """A time as Slurm writes it (1-02:00:00, 30:00, 120 sec); None where there is no limit.
+
+    Of two or one numbers without days, the first is minutes (sbatch(1), --time).
+    """
+    if text in ("", "UNLIMITED", "INFINITE", "NONE"):
+        return None
+    if found := re.fullmatch(r"(\d+) ?(sec|min|hours?|days?)", text):
+        return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2][0]]
+    days, dash, clock = text.rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    if not dash and len(parts) < 3:
+        parts = [0, *parts]
+    hours, minutes, rest = [*parts, 0, 0][:3]
+    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + rest)
+
+
+def megabytes(text: str) -> int | None:
+    """A size of scontrol's, in MB; None where there is no limit."""
+    return int(text) if text.isdecimal() and int(text) else None
+
+
+def accounting(config: Mapping[str, str]) -> bool:
+    """Whether the cluster keeps accounts of jobs, so that sacct answers."""
+    return config.get("AccountingStorageType", "").removeprefix("accounting_storage/") not in ("", "none")
+
+
+def accounts(user: str) -> list[str]:
+    """The accounts that `user` may charge, by slurmdbd."""
+    asked = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", "format=account"]
+    return sorted(set(ask(*asked).split()))
+
+
+def hosts(names: Sequence[str]) -> str:
+    """Some names for a person: at most four."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

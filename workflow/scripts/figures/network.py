@@ -1,0 +1,113 @@
+"""Bus bandwidth of all-reduce by message size: a line per framework, panels by nodes, the link's rate as the bound."""
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from common.errors import exit_status
+from common.files import write_text
+from common.tables import read_table
+from figures import panels, style
+from network.fit import achieved, bound, bytes_text, circumstances, fit, links, measured, shortfall
+
+PANEL_IN = 1.6
+GAP = 1.09
+TICK_FACTOR, TICK_FACTOR_IN_PANELS = 16, 64
+BOUND = (0, (1, 1.5))
+WHAT = (
+    "Bus bandwidth of all-reduce by message size, by each framework's own library: markers are means over rounds, bars "
+    "their 95 % t intervals; lines are the fit of latency and bandwidth (seconds = latency + bytes / bandwidth). "
+    "Bus bandwidth is 2 (n − 1) / n × bytes / seconds with n ranks. Both axes are logarithmic; frameworks stand beside each "
+    "other at every size."
+)
+BOUND_WHAT = "Dotted line: what the link's rate allows."
+
+
+def draw(network: pd.DataFrame) -> tuple[Figure, str]:
+    """The figure and its caption; `network` is network.csv."""
+    ok = measured(network)
+    if ok.empty:
+        text = "no sweep of the network" if network.empty else "no successful sweep"
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), f"{WHAT} {shortfall(network)}"
+    frameworks = sorted(set(network["framework"]))
+    shown, unseen = panels.most(panels.combinations(network, ["nodes"]))
+    has_bound = bool(ok["link_bytes_s"].notna().any())
+    line = Line2D([], [], color=style.MUTED, linewidth=0.8, linestyle=BOUND, label="link's rate")
+    extra = [line] if has_bound else []
+    rows, columns, width = panels.layout(len(shown))
+    titled = shown if len(shown) > 1 else []
+    above = panels.legend_height(len([*frameworks, *extra]), width)
+    drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(titled)) + 0.15 + above)
+    axes = panels.grid(drawn, (rows, columns), len(shown))
+    shifts = {name: GAP**place for name, place in panels.dodge(frameworks, 1).items()}
+    for ax, levels in zip(axes, shown, strict=True):
+        here = panels.at(ok, levels)
+        for framework, sweep in here.groupby("framework"):
+            _series(ax, sweep, str(framework), shifts[str(framework)])
+        for link, ranks in here[["link_bytes_s", "ranks"]].dropna().drop_duplicates().itertuples(index=False):
+            ax.axhline(bound(link, levels["nodes"], ranks) / 1e6, color=style.MUTED, linewidth=0.8, linestyle=BOUND)
+        if here.empty:
+            panels.say(ax, "no successful sweep")
+        if titled:
+            ax.set_title(panels.panel_title(levels))
+        _scales(ax, ok, TICK_FACTOR_IN_PANELS if titled else TICK_FACTOR)
+    for ax in axes[::columns]:
+        ax.set_ylabel("bus bandwidth (MB/s)")
+    drawn.supxlabel("message size", fontsize=style.FONT_SIZE)
+    panels.legend(drawn, frameworks, extra)
+    same = "" if titled else f"All on {panels.panel_title(shown[0])}."
+    said = [WHAT, BOUND_WHAT if has_bound else "", links(network), same, circumstances(network), shortfall(network)]
+    return drawn, " ".join(sentence for sentence in [*said, unseen] if sentence)
+
+
+def _series(ax: Axes, sweep: pd.DataFrame, framework: str, shift: float) -> None:
+    """One framework's achieved bandwidth by size, and its fit."""
+    look = style.look(framework)
+    for size, estimate in achieved(sweep).items():
+        x, bars = [size * shift] * 2, [estimate.low / 1e6, estimate.high / 1e6]
+        ax.plot(x, bars, color=look.colour, linewidth=0.9, solid_capstyle="butt", zorder=3)
+        ax.plot([size * shift], [estimate.value / 1e6], zorder=4, **panels.marker(framework))
+    made = fit(sweep)
+    if made is None or not made.bandwidth_bytes_s.value > 0:
+        return
+    sizes = np.geomspace(sweep["bytes"].min(), sweep["bytes"].max(), 100)
+    seconds = made.seconds(sizes)
+    rate = made.seconds_per_byte.value * made.bandwidth_bytes_s.value * sizes / np.where(seconds > 0, seconds, np.nan)
+    ax.plot(sizes * shift, rate / 1e6, color=look.colour, linestyle=look.line, linewidth=0.8, zorder=2)
+
+
+def _scales(ax: Axes, ok: pd.DataFrame, factor: int) -> None:
+    smallest, largest = float(ok["bytes"].min()), float(ok["bytes"].max())
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ticks = smallest * factor ** np.arange(1 + math.floor(math.log(largest / smallest, factor) + 1e-9))
+    ax.set_xticks(list(ticks), [bytes_text(size) for size in ticks])
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xlim(smallest / 2, largest * 2)
+    ax.yaxis.set_major_locator(LogLocator(10))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.grid(True)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Draw the figure."""
+    parser = argparse.ArgumentParser(prog="figures.network", description=__doc__)
+    parser.add_argument("--network", type=Path, required=True, metavar="CSV", help="network.csv of the study")
+    parser.add_argument("--out", type=Path, required=True, metavar="STEM", help="files to write, without their suffix")
+    args = parser.parse_args(argv)
+    drawn, caption = draw(read_table(args.network, "network"))
+    style.save(drawn, args.out)
+    write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,265 @@
+"""Latency and bandwidth of all-reduce, for each framework and number of nodes: network.csv -> tables/network.
+
+The model is seconds = latency + bytes x seconds_per_byte (Hockney, Parallel Computing 20, 1994). In each round of a sweep
+the medians of the repetitions of all sizes are fitted by least absolute relative errors, |seconds - model| / t, where t is
+the size's median over all rounds. So small messages decide the latency and large ones the bandwidth, and the sizes between,
+where libraries change their algorithm and links let bursts through, pull little at either. Latency and bandwidth are the means over rounds (of the bandwidth the harmonic mean), and their intervals the 95 % t intervals of those
+means. A round is the unit, since noise lasts longer than one repetition. The interval says where the mean of many more
+rounds in the same processes on the same nodes would lie. It says nothing of other processes, nodes or days, nor of how far
+the network is from a straight line; that is what `deviation` is for.
+"""
+
+import argparse
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis import intervals, tables
+from analysis.intervals import Estimate
+from analysis.measured import one_line
+from common.errors import exit_status
+from common.tables import read_table
+from network.gather import bus_bandwidth
+
+KEYS = ["framework", "nodes"]
+PLACEMENTS = {
+    "distinct-nodes": "Each node is a machine of its own.",
+    "virtual": "Nodes are those of a virtual cluster on one machine, its links shaped.",
+    "emulated": "Nodes are groups of processes on one machine, so that the numbers say nothing about a real network.",
+}
+NO_SWEEP = "The study has no distributed framework on two nodes or more."
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The model of one sweep. `latency_s` and `seconds_per_byte` with intervals; `deviation`: see `fit`."""
+
+    latency_s: Estimate
+    seconds_per_byte: Estimate
+    deviation: float
+    ranks: int
+
+    @property
+    def bandwidth_bytes_s(self) -> Estimate:
+        """Bus bandwidth of a message without end, bytes/s; NaN where time does not grow with size."""
+        b = self.seconds_per_byte
+        if not b.value > 0:
+            return Estimate(math.nan, n=b.n)
+        value = bus_bandwidth(1, b.value, self.ranks)
+        if not b.low > 0:
+            return Estimate(value, n=b.n)
+        return Estimate(value, bus_bandwidth(1, b.high, self.ranks), bus_bandwidth(1, b.low, self.ranks), b.n)
+
+    def seconds(self, message_bytes: np.ndarray) -> np.ndarray:
+        """The model's time of messages of these sizes."""
+        return self.latency_s.value + self.seconds_per_byte.value * message_bytes
+
+
+def round_medians(sweep: pd.DataFrame) -> pd.DataFrame:
+    """Median seconds of the repetitions, rounds in rows, message sizes in columns. `sweep`: its rows of network.csv."""
+    medians = sweep.groupby(["round", "bytes"])["seconds"].median().unstack("bytes").dropna(axis=1)
+    return medians.astype(float)
+
+
+def line(size: np.ndarray, seconds: np.ndarray, scale: np.ndarray) -> tuple[float, float]:
+    """Intercept and slope of the line with the least sum of |seconds - line| / scale. All arrays [n], n > 1, sizes distinct.
+
+    Such a line goes through two of the points (Bloomfield & Steiger, Least Absolute Deviations, 1983), so that all pairs
+    are tried.
+    """
+    first, second = np.triu_indices(len(size), k=1)
+    slopes = (seconds[second] - seconds[first]) / (size[second] - size[first])
+    intercepts = seconds[first] - slopes * size[first]
+    errors = np.abs(intercepts[:, None] + slopes[:, None] * size - seconds) / scale
+    best = int(np.argmin(errors.sum(axis=1)))
+    return float(intercepts[best]), float(slopes[best])
+
+
+def fit(sweep: pd.DataFrame) -> Fit | None:
+    """The model of one sweep from its rows of network.csv; None where there are fewer than two sizes.
+
+    `deviation` is the largest share by which a size's median over rounds is off the model, which is its misfit.
+    """
+    medians = round_medians(sweep)
+    if len(medians.columns) < 2:
+        return None
+    size = medians.columns.to_numpy(float)
+    typical = np.median(medians.to_numpy(), axis=0)
+    latency, per_byte = np.transpose([line(size, seconds, typical) for seconds in medians.to_numpy()])
+    made = Fit(
+        intervals.mean(latency, minimum=0), intervals.mean(per_byte, minimum=0), 0.0, int(sweep["ranks"].iloc[0])
+    )
+    deviation = float(np.abs(made.seconds(size) / typical - 1).max())
+    return Fit(made.latency_s, made.seconds_per_byte, deviation, made.ranks)
+
+
+def achieved(sweep: pd.DataFrame) -> dict[int, Estimate]:
+    """Size in bytes -> bus bandwidth of the mean over rounds of the rounds' median times, with its 95 % t interval."""
+    ranks = int(sweep["ranks"].iloc[0])
+    return {
+        int(size): intervals.harmonic_mean([bus_bandwidth(size, seconds, ranks) for seconds in times])
+        for size, times in round_medians(sweep).items()
+    }
+
+
+def bound(link_bytes_s: float, nodes: int, ranks: int) -> float:
+    """The largest bus bandwidth that links of this rate allow, bytes/s; NaN where the rate is not known.
+
+    2 (N - 1) / N x bytes have to leave each of N nodes, however many ranks it has; with one rank a node this is the link's
+    rate itself. Sources: `network.gather.bus_bandwidth`.
+    """
+    return link_bytes_s * (ranks - 1) / ranks * nodes / (nodes - 1)
+
+
+def measured(network: pd.DataFrame) -> pd.DataFrame:
+    """The rows of network.csv that numbers are made of: repetitions of sweeps that are ok."""
+    return network[(network["status"] == "ok") & network["seconds"].notna()]
+
+
+def shortfall(network: pd.DataFrame) -> str:
+    """The sweeps that did not succeed, by name and with the reason, in one sentence."""
+    sweeps = network.drop_duplicates(KEYS)
+    if sweeps.empty:
+        return NO_SWEEP
+    bad = [
+        f"{row.framework} on {row.nodes} nodes ({row.status}: {one_line(row.reason)})"
+        for row in sweeps[sweeps["status"] != "ok"].itertuples()
+    ]
+    return f"Missing sweeps: {'; '.join(bad)}." if bad else "No sweep is missing."
+
+
+def circumstances(network: pd.DataFrame) -> str:
+    """Placement, and how many rounds and repetitions stand behind a number."""
+    ok = measured(network)
+    if ok.empty:
+        return ""
+    said = [f"Placement: {name}. {PLACEMENTS[name]}" for name in sorted(set(ok["placement"].dropna()))]
+    rounds = sorted(set(ok.groupby(KEYS)["round"].nunique()))
+    counts = sorted({*ok.groupby([*KEYS, "bytes"]).size()})
+    repetitions = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    said.append(
+        f"n = {' or '.join(map(str, rounds))} rounds in the same processes, {repetitions} repetitions of a "
+        "size; the time of a repetition is the slowest rank's."
+    )
+    return " ".join(said)
+
+
+def links(network: pd.DataFrame) -> str:
+    """The rate that the site gives for its links, in a sentence."""
+    rates = sorted(set(measured(network)["link_bytes_s"].dropna()))
+    if not rates:
+        return "The site names no rate of its links."
+    return f"Link's rate, as the site gives it: {', '.join(tables.number(rate / 1e6) for rate in rates)} MB/s."
+
+
+def bytes_text(size: float) -> str:
+    """A size in bytes as a person writes it: 64 KiB."""
+    exponent = min(3, max(0, int(math.log2(size)) // 10))
+    return f"{size / 1024**exponent:g} {('B', 'KiB', 'MiB', 'GiB')[exponent]}"
+
+
+def compare(network: pd.DataFrame) -> pd.DataFrame:
+    """One row per sweep: latency, bandwidth, share of what the link allows, what the largest message achieved."""
+    rows = []
+    for (framework, nodes), sweep in network.groupby(KEYS, sort=True):
+        first = sweep.iloc[0]
+        ok = measured(sweep)
+        made = fit(ok) if len(ok) else None
+        by_size = achieved(ok) if len(ok) else {}
+        largest = max(by_size, default=None)
+        limit = bound(first["link_bytes_s"], nodes, first["ranks"])
+        nothing = Estimate(math.nan)
+        reached = by_size[largest] if largest else nothing
+        rows.append(
+            {
+                "framework": framework,
+                "nodes": nodes,
+                "ranks": first["ranks"],
+                "status": first["status"],
+                "reason": first["reason"],
+                "transport": first["transport"],
+                "n": ok["round"].nunique(),
+                "repetitions": len(ok),
+                **_columns("latency_s", made.latency_s if made else nothing),
+                **_columns("bandwidth_bytes_s", made.bandwidth_bytes_s if made else nothing),
+                "link_bytes_s": first["link_bytes_s"],
+                "bound_bytes_s": limit,
+                "largest_bytes": largest,
+                **_columns("achieved_bytes_s", reached),
+                **_columns("share", Estimate(reached.value / limit, reached.low / limit, reached.high / limit)),
+                "deviation": made.deviation if made else math.nan,
+            }
+        )
+    return pd.DataFrame(rows, columns=list(rows[0]) if rows else KEYS)
+
+
+def _columns(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+def table(network: pd.DataFrame) -> tables.Table:
+    """The table of the network as the frameworks see it."""
+    title, words = "Latency and bus bandwidth of all-reduce", ["framework", "transport", "status"]
+    data = compare(network)
+    if data.empty:
+        return tables.Table(title, data, pd.DataFrame(columns=["framework"]), [NO_SWEEP], words)
+    shown: dict[str, Any] = {"framework": data["framework"], "nodes": data["nodes"].map(str)}
+    if (data["ranks"] != data["nodes"]).any():
+        shown["ranks"] = data["ranks"].map(str)
+    if (data["status"] != "ok").any():
+        shown["status"] = data["status"]
+    shown["transport"] = data["transport"].where(data["transport"].notna(), tables.DASH)
+    shown["latency (ms)"] = _shown(data, "latency_s", 1e3)
+    shown["bandwidth (MB/s)"] = _shown(data, "bandwidth_bytes_s", 1e-6)
+    largest = data["largest_bytes"].dropna()
+    at = f"at {bytes_text(largest.iloc[0])}" if largest.nunique() == 1 else "at the largest message"
+    shown[f"{at} (MB/s)"] = _shown(data, "achieved_bytes_s", 1e-6)
+    if data["link_bytes_s"].notna().any():
+        shown["share of the link (%)"] = _shown(data, "share", 100)
+    shown["deviation (%)"] = [tables.percent(share, 0) for share in data["deviation"]]
+    shown["n"] = data["n"].map(str)
+    notes = [
+        circumstances(network),
+        "Latency and bandwidth are those of seconds = latency + bytes / bandwidth, fitted in every round by least "
+        "absolute relative errors; bandwidth is bus bandwidth, 2 (n − 1) / n × bytes / seconds with n ranks. Intervals are 95 % t intervals "
+        "of the mean over rounds (n): they say nothing about other processes, nodes or days. Deviation is the largest by "
+        "which the median of a size is off the line; the share of the link is that of the largest message.",
+        _too_fast(data),
+        "A latency holds what the opening barrier lets the ranks start apart.",
+        links(network) if len(measured(network)) else "",
+        shortfall(network),
+    ]
+    return tables.Table(title, data, pd.DataFrame(shown), [note for note in notes if note], words)
+
+
+def _too_fast(data: pd.DataFrame) -> str:
+    """A sentence about the sweeps whose fit promises more than the link allows."""
+    rows = data[data["bandwidth_bytes_s"] > data["bound_bytes_s"]]
+    names = ", ".join(f"{row.framework} on {row.nodes} nodes" for row in rows.itertuples())
+    why = (
+        "their times are no straight line, as where links let bursts through: read their bandwidth with their deviation"
+    )
+    return f"More than the link allows is fitted for {names}; {why}." if names else ""
+
+
+def _shown(data: pd.DataFrame, name: str, factor: float) -> list[str]:
+    bounds = factor * data[[name, f"{name}_low", f"{name}_high"]].astype(float)
+    return [tables.interval(Estimate(*row)) for row in bounds.itertuples(index=False)]
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Fit latency and bandwidth to the sweeps of a study."""
+    parser = argparse.ArgumentParser(prog="network.fit", description=main.__doc__)
+    parser.add_argument("--network", required=True, type=Path, metavar="CSV", help="network.csv of the study")
+    parser.add_argument("--out", required=True, type=Path, metavar="STEM", help="files to write, without their suffix")
+    options = parser.parse_args(argv)
+    tables.write(table(read_table(options.network, "network")), options.out)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

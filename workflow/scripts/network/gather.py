@@ -1,0 +1,106 @@
+"""All sweeps of a study -> network.csv: one row per repetition; a sweep without any has one row that says why."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from common.errors import exit_status
+from common.schemas import schema
+from common.tables import write_table
+from network.measure import read
+from network.plan import Sweep, key, output, wanted
+from plan.campaign import Campaign, load_campaign
+
+
+def bus_bandwidth(message_bytes: float, seconds: float, ranks: int) -> float:
+    """Bus bandwidth of one all-reduce in bytes/s: 2 (n - 1) / n x bytes / seconds.
+
+    A rank must send that many bytes at least (Patarasuk & Yuan, J. Parallel Distrib. Comput. 69, 2009, section 3), so that
+    the number can be held against a link's rate, whatever n is. The name is that of NCCL's tests (PERFORMANCE.md).
+    """
+    return 2 * (ranks - 1) / ranks * message_bytes / seconds
+
+
+def known(campaign: Campaign, sweep: Sweep) -> dict[str, Any]:
+    """What is known of a sweep before it is measured."""
+    return {
+        "study": campaign.study.name,
+        "site": campaign.site.name,
+        "framework": sweep.framework,
+        "nodes": sweep.nodes,
+        "ranks": sweep.geometry.ranks,
+        "key": key(campaign.site, sweep),
+        "placement": campaign.site.placement,
+        "link_bytes_s": campaign.site.bandwidth_bytes_s,
+    }
+
+
+def missing(campaign: Campaign, sweep: Sweep, file: Path) -> str:
+    """Why there is no sweep.json under the current key."""
+    if not campaign.site.has(sweep.framework):
+        return f"site {campaign.site.name} does not have {sweep.framework}"
+    if any(file.parents[1].glob("*/sweep.json")):
+        return "old: measured with other software, code or settings only"
+    return "absent: has not been measured"
+
+
+def measured(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The part of its rows that a sweep.json gives, in the order of sizes, rounds and repetitions."""
+    head = {name: record[name] for name in ("status", "reason", "transport")}
+    rows = [
+        {
+            **head,
+            "bytes": size["bytes"],
+            "round": round_number,
+            "repetition": repetition,
+            "seconds": seconds,
+            "bus_bandwidth_bytes_s": bus_bandwidth(size["bytes"], seconds, record["ranks"]),
+        }
+        for size in record["sizes"]
+        for round_number, times in enumerate(size["rounds"], start=1)
+        for repetition, seconds in enumerate(times, start=1)
+    ]
+    return rows or [head]
+
+
+def gather(campaign: Campaign) -> pd.DataFrame:
+    """The table, sweeps by framework and nodes. InputError where a sweep.json is broken."""
+    rows: list[dict[str, Any]] = []
+    for sweep in wanted(campaign.runs):
+        head = known(campaign, sweep)
+        file = output(campaign.results, campaign.site, sweep)
+        if file.exists():
+            rows += [head | row for row in measured(read(file))]
+        else:
+            rows.append({**head, "status": "missing", "reason": missing(campaign, sweep, file)})
+    return pd.DataFrame(rows, columns=list(schema("network")["properties"]))
+
+
+def summary(table: pd.DataFrame) -> str:
+    """How many sweeps are ok, and which are not and why."""
+    sweeps = table.drop_duplicates(["framework", "nodes"])
+    bad = sweeps[sweeps["status"] != "ok"]
+    lines = [f"  {row.framework} on {row.nodes} nodes: {row.status}: {row.reason}" for row in bad.itertuples()]
+    if (bad["status"] != "missing").any():
+        lines.append("to repeat a sweep: remove its sweep.json, then start again; its attempts are kept")
+    return "\n".join([f"{len(sweeps)} sweeps, {len(sweeps) - len(bad)} ok", *lines])
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Gather the sweeps of a study into network.csv."""
+    parser = argparse.ArgumentParser(prog="network.gather", description=main.__doc__)
+    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
+    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
+    parser.add_argument("--out", required=True, type=Path, help="network.csv")
+    options = parser.parse_args(argv)
+    campaign = load_campaign({"study": options.study, "site": options.site, "records": "available"})
+    table = gather(campaign)
+    write_table(table, "network", options.out)
+    print(summary(table))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
