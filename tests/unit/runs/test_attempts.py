@@ -26,7 +26,7 @@ def test_a_finished_attempt_is_published_and_put_aside_on_request(tmp_path: Path
     attempts.publish(first)
     assert (folder / "record.json").read_text() == '"first"'
 
-    attempts.put_aside(folder)
+    attempts.put_aside(folder / "record.json")
     assert attempts.finished(folder) is None and not (folder / "record.json").exists()
     number, second = attempts.start(folder)
     assert (number, second.name) == (2, "attempt-2")

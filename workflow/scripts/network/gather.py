@@ -85,7 +85,7 @@ def summary(table: pd.DataFrame) -> str:
     bad = sweeps[sweeps["status"] != "ok"]
     lines = [f"  {row.framework} on {row.nodes} nodes: {row.status}: {row.reason}" for row in bad.itertuples()]
     if (bad["status"] != "missing").any():
-        lines.append("to repeat a sweep: remove its sweep.json, then start again; its attempts are kept")
+        lines.append("to repeat the sweeps: make repeat RUNS='sweep.*'; old attempts are kept")
     return "\n".join([f"{len(sweeps)} sweeps, {len(sweeps) - len(bad)} ok", *lines])
 
 

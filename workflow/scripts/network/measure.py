@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from plan.site import Site, load_site
 from plan.study import Study, load_framework, load_study
 from runs import attempts, launch, transport
 from runs.progress import current_session
-from runs.supervise import job, read_environment, with_last_line
+from runs.supervise import ending_well, job, read_environment, with_last_line
 
 PROGRAM = "network.sweep"
 
@@ -159,10 +158,6 @@ def find(study: Study, site: Site, framework: str, nodes: int) -> Sweep:
     raise InputError(f"{study.file.name}: has no {framework} on {nodes} nodes any more; start Snakemake again")
 
 
-def _stop(signum: int, frame: Any) -> None:
-    raise launch.Stopped(signal.Signals(signum).name)
-
-
 def main(argv: list[str] | None = None) -> None:
     """Sweep all-reduce over message sizes by one framework on some nodes, and write sweep.json."""
     parser = argparse.ArgumentParser(prog="network.measure", description=main.__doc__)
@@ -179,24 +174,8 @@ def main(argv: list[str] | None = None) -> None:
         raise InputError(
             f"sweep {sweep.name}: files have changed since it was planned (key {options.key}); start Snakemake again"
         )
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, _stop)
-    try:
-        record = measure(study, site, sweep, options.out)
-    except launch.Stopped as stopped:
-        print(f"sweep {sweep.name}: stopped by {stopped}; it starts anew next time", file=sys.stderr)
-        sys.exit(130)
-    except launch.Lost as lost:
-        print(f"ringside: sweep {sweep.name}: lost: {lost}; it has to be tried again", file=sys.stderr)
-        sys.exit(os.EX_TEMPFAIL)
-    except OSError as error:
-        print(
-            f"ringside: {error.filename or options.out}: {error.strerror}; correct it, then start again",
-            file=sys.stderr,
-        )
-        sys.exit(os.EX_TEMPFAIL)
-    said = record["reason"] or f"{record['transport']}, {record['wall_s']:.1f} s"
-    print(f"sweep {sweep.name}: {record['status']}: {said}", flush=True)
+    with ending_well(f"sweep {sweep.name}", options.out):
+        measure(study, site, sweep, options.out)
 
 
 if __name__ == "__main__":

@@ -117,15 +117,19 @@ class Campaign:
     def check_launch(self, executor: str) -> None:
         """InputError when runs would be started, by Snakemake's `executor`, in a way that the site does not know."""
         launcher, site = self.site.launcher, shown(self.site.file)
-        if launcher == "local" and executor != "local":
+        ways = {
+            "local": (("local",), None, "snakemake --profile local"),
+            "slurm": (("slurm", "local"), "SLURM_JOB_ID", "snakemake --profile slurm, or make submit"),
+            "oar": (("cluster-generic", "local"), "OAR_JOB_ID", "snakemake --profile oar"),
+        }
+        executors, job, way = ways[launcher]
+        if executor not in executors:
             raise InputError(
-                f"{site}: launcher: local runs on this machine; for {executor} name another site with --config site="
+                f"{site}: launcher: {launcher} and Snakemake's executor {executor} do not go together; use {way}"
             )
-        job = {"slurm": "SLURM_JOB_ID", "oar": "OAR_JOB_ID"}.get(launcher)
         if job and executor == "local" and job not in os.environ:
-            ways = {"slurm": "snakemake --profile slurm, or make submit", "oar": "snakemake --profile oar"}[launcher]
             raise InputError(
-                f"{site}: launcher: {launcher} needs a job of the cluster's; use {ways}; for figures of what is there add "
+                f"{site}: launcher: {launcher} needs a job of the cluster's; use {way}; for figures of what is there add "
                 "--config records=available"
             )
         if self.site.placement == "virtual":

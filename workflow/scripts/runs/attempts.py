@@ -82,11 +82,11 @@ def publish(attempt: Path) -> None:
         shutil.copyfile(attempt / "record.json", partial)
 
 
-def put_aside(folder: Path) -> None:
-    """Keep every attempt, but let the next invocation make a new one."""
-    for attempt in attempts(folder):
+def put_aside(published: Path) -> None:
+    """Keep every attempt, but let the next invocation make a new one; `published` is the record that they led to."""
+    for attempt in attempts(published.parent):
         write_text(attempt / PUT_ASIDE, "this attempt does not count: a repetition was asked for\n")
-    (folder / "record.json").unlink(missing_ok=True)
+    published.unlink(missing_ok=True)
 
 
 @contextmanager

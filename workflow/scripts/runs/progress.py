@@ -40,10 +40,13 @@ class Session:
 
     def watch(self, event: str, job: int, rule: str | None, wildcards: Mapping[str, str] | None) -> None:
         """Snakemake started (JOB_INFO) or finished (JOB_FINISHED) a job; for a run that has ended a line is printed."""
-        if event == "job_info" and rule == "run":
+        if event == "job_info" and rule in ("run", "sweep"):
             self._running[job] = dict(wildcards or {})
         elif event == "job_finished" and job in self._running:
             run = self._running.pop(job)
+            if "sweep" in run:
+                print(_swept(self._results / "network" / run["sweep"] / run["key"], run["sweep"]), flush=True)
+                return
             folder = self._results / "runs" / run["run_id"] / run["key"]
             record = json.loads((folder / "record.json").read_text())
             self.add(run["run_id"], record["status"])
@@ -93,6 +96,14 @@ def _said(record: Mapping[str, Any], folder: Path) -> str:
         return str(record["reason"])
     epoch_s = mean_of_timed(read_epochs(folder / f"attempt-{record['attempt']}" / "epochs.csv"), "epoch_time_s")
     return f"{epoch_s:.3f} s/epoch, run {record['wall_s']:.1f} s"
+
+
+def _swept(folder: Path, name: str) -> str:
+    sweep = json.loads((folder / "sweep.json").read_text())
+    said = (
+        sweep["reason"] or f"{len(sweep['sizes'])} message sizes in {sweep['wall_s']:.1f} s over {sweep['transport']}"
+    )
+    return f"sweep {name}: {sweep['status']}: {said}"
 
 
 def _duration(seconds: float) -> str:

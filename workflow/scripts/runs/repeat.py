@@ -8,6 +8,7 @@ from pathlib import Path
 
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, load_yaml
+from network.plan import TABLE, Sweeps
 from plan.campaign import Campaign, load_campaign
 from runs.attempts import put_aside
 
@@ -23,8 +24,13 @@ def status(record: Path) -> str:
 
 
 def chosen(campaign: Campaign, wanted: str) -> dict[str, Path]:
-    """The runs with a record whose status is `wanted`, or whose id matches it as a pattern (fnmatch)."""
-    there = {run_id: Path(path) for run_id, path in campaign.records.items() if Path(path).exists()}
+    """The runs with a record whose status is `wanted`, or whose id matches it as a pattern (fnmatch).
+
+    The sweeps of the network are runs, too: `sweep.<framework>.n<nodes>`.
+    """
+    sweeps = {f"sweep.{name}": path for name, path in Sweeps(campaign).outputs.items()}
+    known = {**sweeps, **campaign.records}
+    there = {run_id: Path(path) for run_id, path in known.items() if Path(path).exists()}
     if wanted in STATUSES:
         return {run_id: path for run_id, path in there.items() if status(path) == wanted}
     return {run_id: path for run_id, path in there.items() if fnmatch.fnmatchcase(run_id, wanted)}
@@ -49,8 +55,8 @@ def main(argv: list[str] | None = None) -> None:
             f"RUNS={options.runs}: no run with a record matches; give a status ({', '.join(STATUSES)}) or a pattern of run_id"
         )
     for path in runs.values():
-        put_aside(path.parent)
-    for table in (campaign.runs_csv, campaign.epochs_csv):
+        put_aside(path)
+    for table in (campaign.runs_csv, campaign.epochs_csv, campaign.results / TABLE):
         table.unlink(missing_ok=True)
     print(f"{len(runs)} runs will be repeated; their old attempts are kept")
 

@@ -12,7 +12,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -222,8 +223,26 @@ def find(runs: list[Run], run_id: str, study: Study) -> Run:
     raise InputError(f"{study.file.name}: run {run_id} is not in the design any more; start Snakemake again")
 
 
-def _stop(signum: int, frame: Any) -> None:
-    raise launch.Stopped(signal.Signals(signum).name)
+@contextmanager
+def ending_well(what: str, folder: Path) -> Iterator[None]:
+    """Where one measurement is made: SIGTERM and SIGINT stop it (status 130), what was lost ends it (75), each with one line."""
+
+    def stop(signum: int, frame: Any) -> None:
+        raise launch.Stopped(signal.Signals(signum).name)
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, stop)
+    try:
+        yield
+    except launch.Stopped as stopped:
+        print(f"{what}: stopped by {stopped}; it starts anew next time", file=sys.stderr)
+        sys.exit(130)
+    except launch.Lost as lost:
+        print(f"ringside: {what}: lost: {lost}; it has to be tried again", file=sys.stderr)
+        sys.exit(os.EX_TEMPFAIL)
+    except OSError as error:
+        print(f"ringside: {error.filename or folder}: {error.strerror}; correct it, then start again", file=sys.stderr)
+        sys.exit(os.EX_TEMPFAIL)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -241,22 +260,8 @@ def main(argv: list[str] | None = None) -> None:
         raise InputError(
             f"{run.run_id}: files have changed since it was planned (key {options.key}); start Snakemake again"
         )
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, _stop)
-    try:
+    with ending_well(run.run_id, options.results):
         supervise(study, site, run, options.key, options.results, current_session())
-    except launch.Stopped as stopped:
-        print(f"{run.run_id}: stopped by {stopped}; it starts anew next time", file=sys.stderr)
-        sys.exit(130)
-    except launch.Lost as lost:
-        print(f"ringside: {run.run_id}: lost: {lost}; it has to be tried again", file=sys.stderr)
-        sys.exit(os.EX_TEMPFAIL)
-    except OSError as error:
-        print(
-            f"ringside: {error.filename or options.results}: {error.strerror}; correct it, then start again",
-            file=sys.stderr,
-        )
-        sys.exit(os.EX_TEMPFAIL)
 
 
 if __name__ == "__main__":
