@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from common.errors import InputError, exit_status
-from common.files import CHECKOUT, load_yaml, shown
+from common.files import CHECKOUT, digest_text, load_yaml, shown
 from plan.campaign import Campaign, load_campaign
 from plan.scheduling import allocation_options
 
@@ -45,6 +45,11 @@ def check(campaign: Campaign) -> None:
         if not shutil.which(program):
             raise InputError(f"{program}: is not on this machine; make submit runs on a cluster's login node")
     campaign.check_launch("slurm")
+    if there := jobs(campaign):
+        said = "; ".join(f"{number} {what}" for number, what in there.items())
+        raise InputError(
+            f"jobs of this study wait or run already ({said}); wait for them, or end them: scancel {' '.join(there)}"
+        )
 
 
 def prepare(campaign: Campaign, config: list[str]) -> None:
@@ -85,9 +90,16 @@ def script(campaign: Campaign, block: int, config: list[str], alone: bool) -> st
     )
 
 
-def jobs(names: set[str]) -> dict[str, str]:
-    """The jobs of these names that wait or run: number -> name and state."""
-    asked = ["squeue", "--me", "--noheader", f"--name={','.join(sorted(names))}", "--format=%i|%j %k: %T"]
+def job_name(campaign: Campaign, block: int) -> str:
+    """The name of a block's job, this checkout's own; blocks with the same name never run at the same time."""
+    checkout = digest_text(str(CHECKOUT))[:6]
+    return f"ringside-{campaign.study.name}-{checkout}-{block % campaign.site.scheduler.concurrent_runs}"
+
+
+def jobs(campaign: Campaign) -> dict[str, str]:
+    """The jobs of the campaign's blocks that wait or run: number -> block and state."""
+    names = {job_name(campaign, block) for block in campaign.blocks}
+    asked = ["squeue", "--me", "--noheader", f"--name={','.join(sorted(names))}", "--format=%i|%k: %T"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     if done.returncode:
         raise InputError(f"squeue: {(done.stderr.strip() or 'failed').splitlines()[-1]}")
@@ -96,15 +108,9 @@ def jobs(names: set[str]) -> dict[str, str]:
 
 def submit(campaign: Campaign, config: list[str]) -> list[str]:
     """Submit an allocation for every block with a run to do; the numbers of the jobs."""
-    site, chains = campaign.site, campaign.site.scheduler.concurrent_runs
+    site, alone = campaign.site, campaign.site.scheduler.concurrent_runs == 1
     logs = campaign.results / "logs" / "submit"
     logs.mkdir(parents=True, exist_ok=True)
-    names = {f"ringside-{campaign.study.name}-{chain}" for chain in range(chains)}
-    if there := jobs(names):
-        said = "; ".join(f"{number} {what}" for number, what in there.items())
-        raise InputError(
-            f"jobs of this study wait or run already ({said}); wait for them, or end them: scancel {' '.join(there)}"
-        )
     numbers = []
     for block in campaign.blocks:
         runs = [run for run in campaign.runs if run.block == block and run.run_id in campaign.records]
@@ -112,7 +118,7 @@ def submit(campaign: Campaign, config: list[str]) -> list[str]:
         if not todo:
             continue
         options = [
-            f"--job-name=ringside-{campaign.study.name}-{block % chains}",
+            f"--job-name={job_name(campaign, block)}",
             f"--comment=block {block}",
             "--dependency=singleton",
             f"--output={logs}/block-{block}.%j.log",
@@ -120,7 +126,7 @@ def submit(campaign: Campaign, config: list[str]) -> list[str]:
         ]
         done = subprocess.run(
             ["sbatch", "--parsable", *options],
-            input=script(campaign, block, config, alone=chains == 1),
+            input=script(campaign, block, config, alone=alone),
             capture_output=True,
             text=True,
             check=False,
@@ -141,8 +147,7 @@ def submit(campaign: Campaign, config: list[str]) -> list[str]:
 
 def wait(campaign: Campaign) -> None:
     """Return when no job of the study is left; InputError when runs lack their record then."""
-    names = {f"ringside-{campaign.study.name}-{chain}" for chain in range(campaign.site.scheduler.concurrent_runs)}
-    while jobs(names):
+    while jobs(campaign):
         time.sleep(POLL_S)
     done = len(campaign.available())
     if done < len(campaign.records):
