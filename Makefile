@@ -67,8 +67,7 @@ submit: $(STAMP)  ## run the campaign on Slurm, an allocation for each block, in
 	@$(RINGSIDE) cluster.submit $(ARGS)
 
 repeat: $(STAMP)  ## repeat runs: make repeat RUNS=<pattern or status>; old attempts are kept
-	@$(RINGSIDE) runs.repeat --runs "$$RUNS" $(ARGS)
-	@$(MAKE) --no-print-directory figures
+	@$(RINGSIDE) runs.repeat --run --runs "$$RUNS" $(ARGS)
 
 unlock: $(STAMP)  ## remove the lock of a Snakemake that was killed
 	@$(RINGSIDE) plan.unlock

@@ -71,7 +71,6 @@ if CAMPAIGN.site.scheduler.build_on == "login":
 
 
 BUILD_RESOURCES = build_resources(CAMPAIGN.site)
-SETUP = "".join(f"{line} && " for line in CAMPAIGN.site.setup)
 
 
 wildcard_constraints:
@@ -92,7 +91,7 @@ logger.addFilter(lambda record: quiet(SESSION, record))
 
 onstart:
     if LOCKING:
-        ownership.hold(Path(".snakemake"), wait=True)
+        or_say_so(lambda: ownership.claim(Path(".snakemake")))
     # Snakemake's limit of jobs per second leaves one more timer behind with every job, each firing every second: after
     # fifty runs it took a tenth of a core beside the run that was being measured.
     workflow.scheduler.job_rate_limiter = None

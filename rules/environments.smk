@@ -33,14 +33,15 @@ rule environment:
         cache=CACHE,
         variant=variant(CAMPAIGN.site),
         torch_index=CAMPAIGN.site.torch_index or "",
-        setup=SETUP,
+        site=SITE,
     shell:
         """
-        {params.setup}python -m environments.build \
+        python -m environments.build \
             --environment {wildcards.environment:q} \
             --variant {params.variant:q} \
             --cache {params.cache:q} \
             --torch-index {params.torch_index:q} \
+            --site {params.site:q} \
             --out {output.stamp:q} \
             2>&1 | tee {log:q}
         """

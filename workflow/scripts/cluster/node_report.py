@@ -86,7 +86,7 @@ def names(folder: str) -> list[str]:
 def failing_line(lines: list[str]) -> list[str] | None:
     """The first setup line that fails in a login shell, with the last line that it said; None where all run."""
     script = "exec 3>&1 1>&2\ntrap 'echo $done >&3' EXIT\ndone=0\n"
-    script += "true" + "".join(f" && {line} && done={i}" for i, line in enumerate(lines, start=1))
+    script += "".join(f"{{ {line}\n}} || exit 1\ndone={i}\n" for i, line in enumerate(lines, start=1))
     try:
         run = _run("bash", "-lc", script)
     except (OSError, subprocess.TimeoutExpired) as error:

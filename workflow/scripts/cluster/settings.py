@@ -57,9 +57,10 @@ def _rate(text: str) -> float | None:
     if text == "none":
         return None
     found = _RATE.fullmatch(text)
-    if not found or not float(found[1]):
-        raise InputError(f"BANDWIDTH={text}: expected a rate such as 1gbit or 100mbit, or none")
-    return float(found[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[found[2]] / 8
+    rate = float(found[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[found[2]] / 8 if found else 0.0
+    if rate < 125e3:
+        raise InputError(f"BANDWIDTH={text}: expected a rate such as 1gbit or 100mbit (at least 1mbit), or none")
+    return rate
 
 
 def _share(text: str) -> float | None:
@@ -69,8 +70,8 @@ def _share(text: str) -> float | None:
         share = float(text)
     except ValueError:
         share = 0.0
-    if not 0.05 <= share <= 1024:
-        raise InputError(f"CPU={text}: expected cores of one node, such as 0.6 (at least 0.05), or none")
+    if not 0.2 <= share <= 1024:  # the kernel's least quota is 1 ms, of periods of 5 ms
+        raise InputError(f"CPU={text}: expected cores of one node, such as 0.6 (at least 0.2), or none")
     return share
 
 
@@ -78,6 +79,7 @@ def _size(text: str) -> int | None:
     if text == "none":
         return None
     found = _SIZE.fullmatch(text)
-    if not found or not float(found[1]):
-        raise InputError(f"MEMORY={text}: expected a size such as 4G or 512M, or none")
-    return int(float(found[1]) * {"K": 2**10, "M": 2**20, "G": 2**30}[found[2]])
+    size = int(float(found[1]) * {"K": 2**10, "M": 2**20, "G": 2**30}[found[2]]) if found else 0
+    if size < 2**26:
+        raise InputError(f"MEMORY={text}: expected a size such as 4G or 512M (at least 64M), or none")
+    return size

@@ -17,8 +17,11 @@ from pathlib import Path
 
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, digest_text, load_yaml, shown
+from network.plan import Sweeps
 from plan.campaign import Campaign, load_campaign
 from plan.scheduling import allocation_options
+from runs.launch import Lost
+from runs.launchers.slurm import ask
 
 POLL_S = 5.0
 
@@ -75,7 +78,7 @@ def script(campaign: Campaign, block: int, config: list[str], alone: bool) -> st
         *config,
         f"block={block}",
     ]
-    path = f"{Path(sys.executable).parent}{os.pathsep}$PATH"
+    path = f"{shlex.quote(str(Path(sys.executable).parent))}{os.pathsep}$PATH"
     return "\n".join(
         [
             "#!/bin/bash",
@@ -90,39 +93,54 @@ def script(campaign: Campaign, block: int, config: list[str], alone: bool) -> st
     )
 
 
-def job_name(campaign: Campaign, block: int) -> str:
-    """The name of a block's job, this checkout's own; blocks with the same name never run at the same time."""
-    checkout = digest_text(str(CHECKOUT))[:6]
-    return f"ringside-{campaign.study.name}-{checkout}-{block % campaign.site.scheduler.concurrent_runs}"
+def job_names() -> str:
+    """What the names of all jobs of this checkout begin with."""
+    return f"ringside-{digest_text(str(CHECKOUT))[:6]}-"
 
 
 def jobs(campaign: Campaign) -> dict[str, str]:
-    """The jobs of the campaign's blocks that wait or run: number -> block and state."""
-    names = {job_name(campaign, block) for block in campaign.blocks}
-    asked = ["squeue", "--me", "--noheader", f"--name={','.join(sorted(names))}", "--format=%i|%k: %T"]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise InputError(f"squeue: {(done.stderr.strip() or 'failed').splitlines()[-1]}")
-    return dict(line.split("|", 1) for line in done.stdout.splitlines())
+    """The jobs of the campaign that wait or run: number -> block and state. Slurm is asked again when it does not answer."""
+    try:
+        listed = ask("squeue", "--me", "--noheader", "--format=%i|%j|%k|%T").splitlines()
+    except Lost as lost:
+        raise InputError(str(lost)) from None
+    rows = [line.split("|", 3) for line in listed]
+    mine = f"{campaign.study.name} "
+    return {
+        number: f"{comment} {state}"
+        for number, name, comment, state in rows
+        if name.startswith(job_names()) and comment.startswith(mine)
+    }
+
+
+def missing_sweeps(campaign: Campaign) -> bool:
+    """Whether a sweep of the network has still to be made."""
+    sweeps = Sweeps(campaign)
+    return len(sweeps.available()) < len(sweeps.outputs)
 
 
 def submit(campaign: Campaign, config: list[str]) -> list[str]:
-    """Submit an allocation for every block with a run to do; the numbers of the jobs."""
+    """Submit an allocation for every block with something to do; the numbers of the jobs.
+
+    Jobs with one name never overlap (singleton); a checkout has as many names as the site allows runs at a time.
+    """
     site, alone = campaign.site, campaign.site.scheduler.concurrent_runs == 1
     logs = campaign.results / "logs" / "submit"
     logs.mkdir(parents=True, exist_ok=True)
-    numbers = []
+    numbers: list[str] = []
+    sweeps = missing_sweeps(campaign)
     for block in campaign.blocks:
         runs = [run for run in campaign.runs if run.block == block and run.run_id in campaign.records]
         todo = [run for run in runs if not os.path.exists(campaign.records[run.run_id])]
-        if not todo:
+        last = block == campaign.blocks[-1] and sweeps and not numbers
+        if not runs or not (todo or last):
             continue
         options = [
-            f"--job-name={job_name(campaign, block)}",
-            f"--comment=block {block}",
+            f"--job-name={job_names()}{block % site.scheduler.concurrent_runs}",
+            f"--comment={campaign.study.name} block {block}",
             "--dependency=singleton",
             f"--output={logs}/block-{block}.%j.log",
-            *allocation_options(site, max(run.geometry.nodes for run in runs)),
+            *allocation_options(site, max(run.geometry.nodes for run in campaign.runs)),
         ]
         done = subprocess.run(
             ["sbatch", "--parsable", *options],
@@ -130,29 +148,31 @@ def submit(campaign: Campaign, config: list[str]) -> list[str]:
             capture_output=True,
             text=True,
             check=False,
-            env={
-                name: value
-                for name, value in os.environ.items()
-                if not name.startswith(("SNAKEMAKE", "RINGSIDE_SESSION"))
-            },
+            env=environment(),
         )
         if done.returncode:
-            raise InputError(
-                f"sbatch: {(done.stderr.strip() or 'failed').splitlines()[-1]} (options: {shlex.join(options)})"
-            )
+            said = (done.stderr.strip() or "failed").splitlines()[-1]
+            raise InputError(f"sbatch: {said} (options: {shlex.join(options)})")
         numbers.append(done.stdout.strip().split(";")[0])
         print(f"block {block}: job {numbers[-1]}, {len(todo)} runs; log: {logs}/block-{block}.{numbers[-1]}.log")
     return numbers
 
 
+def environment() -> dict[str, str]:
+    """What a block's job inherits: nothing that would become an option of sbatch, srun or Snakemake."""
+    ours = ("SNAKEMAKE", "RINGSIDE_SESSION", "SBATCH_", "SRUN_", "SLURM_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours) or name == "SLURM_CONF"}
+
+
 def wait(campaign: Campaign) -> None:
-    """Return when no job of the study is left; InputError when runs lack their record then."""
+    """Return when no job of the study is left; InputError when runs or sweeps lack their record then."""
     while jobs(campaign):
         time.sleep(POLL_S)
     done = len(campaign.available())
-    if done < len(campaign.records):
+    if done < len(campaign.records) or missing_sweeps(campaign):
         raise InputError(
-            f"{campaign.results}: {done} of {len(campaign.records)} runs have a record; see {campaign.results}/logs/submit; "
+            f"{campaign.results}: {done} of {len(campaign.records)} runs have a record"
+            f"{', sweeps of the network are missing' if missing_sweeps(campaign) else ''}; see {campaign.results}/logs/submit; "
             "make submit goes on with the others"
         )
 

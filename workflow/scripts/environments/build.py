@@ -6,6 +6,7 @@ A folder without it is started over, unless everything but that file is there.
 
 import argparse
 import json
+import os
 import platform
 import re
 import shutil
@@ -17,6 +18,7 @@ from typing import Any
 
 from common.errors import InputError, exit_status
 from common.files import shown, write_json
+from common.shell import shell_command
 from environments import selftest
 from environments.description import CONTAINERS, VARIANTS, Environment, environment_stamp, python_abi, read
 from environments.steps import (
@@ -32,6 +34,7 @@ from environments.steps import (
 )
 from environments.wheels import built_wheel, check_needs, install_built, install_recorded, recorded_sha256
 
+SET_UP = "RINGSIDE_SET_UP"
 LIST_PACKAGES = (
     "import importlib.metadata as m, json; "
     "print(json.dumps([[d.metadata['Name'], d.version] for d in m.distributions()]))"
@@ -140,6 +143,17 @@ def installed_packages(python: Path) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def behind_setup(site: str) -> None:
+    """Start this program again behind the site's setup lines, in a login shell, unless it runs behind them already."""
+    from plan.site import load_site  # which in turn needs this stage's descriptions
+
+    setup = load_site(site).setup
+    if setup and SET_UP not in os.environ:
+        told = {SET_UP: "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        command = shell_command(setup, "", told, [sys.executable, "-m", "environments.build", *sys.argv[1:]])
+        os.execvp(command[0], command)  # noqa: S606
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Build the environment that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m environments.build", description=__doc__)
@@ -151,7 +165,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--containers", type=Path, default=CONTAINERS, help="where the descriptions are")
     parser.add_argument("--out", type=Path, required=True, help="the environment.json to be made")
+    parser.add_argument("--site", help="name of a file in config/sites/, whose setup lines come first")
     options = parser.parse_args(argv)
+    if options.site:
+        behind_setup(options.site)
     cache = options.cache.resolve()
     environment = read(options.environment, options.variant, options.containers)
     stamp = environment_stamp(cache, environment.name, environment.variant, containers=options.containers)

@@ -95,6 +95,9 @@ def spec(site: Site, sweep: Sweep) -> dict[str, Any]:
         "cpu_share": site.cpu_share,
         "interface": site.interface,
         "fabric": site.fabric,
+        "setup": list(site.setup),
+        "partition": site.scheduler.partition,
+        "constraint": site.scheduler.constraint,
         "bandwidth_bytes_s": site.bandwidth_bytes_s,
     }
 

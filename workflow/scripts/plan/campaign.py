@@ -16,7 +16,7 @@ from typing import Any
 
 from cluster import virtual
 from common.errors import InputError
-from common.files import shown, write_json
+from common.files import CHECKOUT, shown, write_json
 from environments.description import environment_stamp, lineage
 from plan.design import Run, design
 from plan.identity import data_folder, run_key, variant
@@ -123,6 +123,8 @@ class Campaign:
             "oar": (("cluster-generic", "local"), "OAR_JOB_ID", "snakemake --profile oar"),
         }
         executors, job, way = ways[launcher]
+        if launcher != "local" and len(str(CHECKOUT).split()) > 1:
+            raise InputError(f"{CHECKOUT}: a path with blanks breaks the scheduler's scripts; move the checkout")
         if executor not in executors:
             raise InputError(
                 f"{site}: launcher: {launcher} and Snakemake's executor {executor} do not go together; use {way}"

@@ -39,6 +39,9 @@ def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
         "cpu_share": site.cpu_share,
         "interface": site.interface,
         "fabric": site.fabric,
+        "setup": list(site.setup),
+        "partition": site.scheduler.partition,
+        "constraint": site.scheduler.constraint,
         "bandwidth_bytes_s": site.bandwidth_bytes_s,
     }
 

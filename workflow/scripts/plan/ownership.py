@@ -18,14 +18,14 @@ def locks(state: Path) -> list[Path]:
     return list((state / "locks").glob("*.lock"))
 
 
-def hold(state: Path, wait: bool = False) -> bool:
-    """Note for the life of this process that a Snakemake works in `state`; False when another one does (without `wait`)."""
+def hold(state: Path) -> bool:
+    """Note for the life of this process that a Snakemake works in `state`; False when another one does."""
     if _held:
         return True
     state.mkdir(exist_ok=True)
     descriptor = os.open(state / "ringside.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         return False
@@ -37,6 +37,15 @@ def release() -> None:
     """Undo `hold`."""
     while _held:
         os.close(_held.pop())
+
+
+def claim(state: Path) -> None:
+    """`hold`, or InputError: two Snakemakes in one checkout would wait for each other without a word."""
+    if not hold(state):
+        raise InputError(
+            "another Snakemake works in this checkout; wait for its end, or take a second clone (to draw what is there "
+            "so far: --nolock --config records=available)"
+        )
 
 
 def refuse_stale(state: Path) -> None:

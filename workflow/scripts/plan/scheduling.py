@@ -7,10 +7,9 @@ from typing import Any
 
 from plan.design import Geometry
 from plan.identity import cores_per_rank
-from plan.site import Site, host_names
+from plan.site import JOB_MARGIN_S, Site, host_names
 
 BUILD_MINUTES = 120
-JOB_MARGIN_S = 180  # of a job's limit over its run's: Snakemake's start, the record, a slow file system
 
 _QOS = "--qos="
 

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,6 +14,11 @@ from common.schemas import check, schema
 from environments.description import python_abi
 from plan.study import existing, framework_names
 
+WORKFLOWS_OWN = (
+    "--job-name", "--output", "--error", "--comment", "--export", "--parsable", "--dependency", "--array", "--wait",
+    "--test-only", "--requeue", "--no-requeue", "--signal", "--chdir", "--oversubscribe", "--exclusive", "--",
+)  # fmt: skip
+JOB_MARGIN_S = 180  # of a job's limit over its run's: Snakemake's start, the record, a slow file system
 # Options of sbatch that other keys say: the executor refuses them when a job is submitted.
 SAID_ELSEWHERE = {
     "--partition": "scheduler.partition",
@@ -33,7 +38,7 @@ SAID_ELSEWHERE = {
     "--ntasks-per-node": "ranks_per_node",
     "--nodes": "nodes",
     "--time": "time_limit_s",
-} | dict.fromkeys(("--job-name", "--output", "--error", "--comment", "--export", "--parsable"), "the workflow itself")
+} | dict.fromkeys(WORKFLOWS_OWN, "the workflow itself")
 PLACEMENTS = {"local": ("emulated",), "slurm": ("virtual", "distinct-nodes"), "oar": ("distinct-nodes",)}
 
 
@@ -141,12 +146,23 @@ def _check_together(values: Mapping[str, Any], file: Path) -> None:
         refuse(
             "devices_per_node", f"{values['devices_per_node']} is less than ranks_per_node; every rank takes one device"
         )
-    scheduler = values["scheduler"] or {}
+    _check_scheduler(values["scheduler"] or {}, values, refuse)
+
+
+def _check_scheduler(
+    scheduler: Mapping[str, Any], values: Mapping[str, Any], refuse: Callable[[str, str], NoReturn]
+) -> None:
+    least_s = values["time_limit_s"] + JOB_MARGIN_S
+    if scheduler.get("block_limit_s", least_s) < least_s:
+        refuse(
+            "scheduler.block_limit_s",
+            f"{scheduler['block_limit_s']} is less than one run may take (time_limit_s + {JOB_MARGIN_S} = {least_s:g} s)",
+        )
     for i, option in enumerate(scheduler.get("options", [])):
         name = option.split("=")[0]
         if not name.startswith("--") or " " in name:
             refuse(f"scheduler.options.{i}", f"'{option}' is not of the form --name=value")
-        if launcher == "slurm" and name in SAID_ELSEWHERE:
+        if values["launcher"] == "slurm" and name in SAID_ELSEWHERE:
             refuse(f"scheduler.options.{i}", f"{name} is said by {SAID_ELSEWHERE[name]}; take it out")
     for key in ("nodelist", "exclude"):
         try:

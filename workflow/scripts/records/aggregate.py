@@ -149,10 +149,11 @@ def aggregate(campaign: Campaign) -> tuple[pd.DataFrame, pd.DataFrame]:
     )
 
 
-def summary(runs: pd.DataFrame, arguments: str = "") -> str:
+def summary(runs: pd.DataFrame, arguments: str = "", way: str = "") -> str:
     """What a person should know: how many rows are ok, which are not and why, and the command that repeats them.
 
-    `arguments` is what a command needs to find this study again, such as ARGS="--config study=NAME".
+    `arguments` is what a command needs to find this study again, such as ARGS="--config study=NAME"; `way` the command
+    that runs what is missing, where it is not make figures.
     """
     counts = Counter(runs.status)
     text = f"{len(runs)} runs: " + ", ".join(f"{counts[status]} {status}" for status in counts)
@@ -165,7 +166,7 @@ def summary(runs: pd.DataFrame, arguments: str = "") -> str:
         other = "".join(f", or RUNS={status}" for status in again[1:])
         lines.append(f"to repeat them: make repeat RUNS={again[0]}{other} {arguments}".rstrip())
     if (not_ok.status == "missing").any() and not not_ok.reason.str.startswith("site ").all():
-        lines.append(f"to run what is missing: make figures {arguments}".rstrip())
+        lines.append(f"to run what is missing: {way or f'make figures {arguments}'}".rstrip())
     return "\n".join([text, *lines])
 
 
@@ -174,6 +175,15 @@ def arguments_for(study: str, site: str) -> str:
     configured = load_yaml(CHECKOUT / "config" / "config.yaml")
     named = [f"{key}={value}" for key, value in (("study", study), ("site", site)) if configured.get(key) != value]
     return f'ARGS="--config {" ".join(named)}"' if named else ""
+
+
+def ways_to_run(launcher: str, study: str, site: str) -> str:
+    """The commands that run a study at a site of a cluster; nothing for this machine."""
+    config = f"--config study={study} site={site}"
+    return {
+        "slurm": f'make submit ARGS="{config}", or snakemake figures --profile slurm {config}',
+        "oar": f"snakemake figures --profile oar {config}",
+    }.get(launcher, "")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -188,7 +198,8 @@ def main(argv: list[str] | None = None) -> None:
     runs, epochs = aggregate(campaign)
     write_table(epochs, "epochs", options.epochs)
     write_table(runs, "runs", options.runs)
-    print(summary(runs, arguments_for(options.study, options.site)))
+    way = ways_to_run(campaign.site.launcher, options.study, options.site)
+    print(summary(runs, arguments_for(options.study, options.site), way))
 
 
 if __name__ == "__main__":

@@ -102,26 +102,14 @@ def variables(site: Site, spec: Mapping[str, Any]) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "RINGSIDE_ALARM_S": f"{site.time_limit_s + ALARM_S:.0f}",
-        **({"TMPDIR": str(site.scratch)} if site.scratch else {}),
+        **({"RINGSIDE_SCRATCH": str(site.scratch)} if site.scratch else {}),
     }
 
 
 def kept_variables() -> dict[str, str]:
     """What of the caller's environment a program needs to run; nothing else reaches a rank."""
-    names = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
+    names = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH")
     return {name: value for name, value in os.environ.items() if name in names}
-
-
-def shell_command(
-    setup: Sequence[str], identity: str, variables: Mapping[str, str], command: Sequence[str]
-) -> list[str]:
-    """`command` behind the site's setup lines, with `variables` set; `identity`: assignments that the shell expands.
-
-    A login shell where there are setup lines, since `module` is defined by its start-up files.
-    """
-    script = " && ".join([*setup, f'exec env {identity} "$@"'])
-    assignments = [f"{name}={value}" for name, value in variables.items()]
-    return ["bash", "-lc" if setup else "-c", script, "ringside", *assignments, *command]
 
 
 def ending(code: int) -> str:

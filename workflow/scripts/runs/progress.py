@@ -3,9 +3,11 @@
 The lines are printed by the Snakemake that a person started, from the records, wherever the runs ran.
 """
 
+import contextlib
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -25,7 +27,8 @@ def new_session() -> str:
 
 def current_session() -> str:
     """The session that this process belongs to."""
-    return os.environ.get(SESSION_VARIABLE) or new_session()
+    given = os.environ.get(SESSION_VARIABLE, "")
+    return given if re.fullmatch(r"[A-Za-z0-9-]+", given) else new_session()
 
 
 class Session:
@@ -44,13 +47,20 @@ class Session:
             self._running[job] = dict(wildcards or {})
         elif event == "job_finished" and job in self._running:
             run = self._running.pop(job)
-            if "sweep" in run:
-                print(_swept(self._results / "network" / run["sweep"] / run["key"], run["sweep"]), flush=True)
-                return
-            folder = self._results / "runs" / run["run_id"] / run["key"]
-            record = json.loads((folder / "record.json").read_text())
-            self.add(run["run_id"], record["status"])
-            print(self.line(run["run_id"], record["status"], _said(record, folder)), flush=True)
+            with contextlib.suppress(
+                OSError, ValueError, KeyError, TypeError
+            ):  # a broken file is the aggregation's to say
+                self._tell(run)
+
+    def _tell(self, run: dict[str, str]) -> None:
+        """Print the line of a run or a sweep that has ended."""
+        if "sweep" in run:
+            print(_swept(self._results / "network" / run["sweep"] / run["key"], run["sweep"]), flush=True)
+            return
+        folder = self._results / "runs" / run["run_id"] / run["key"]
+        record = json.loads((folder / "record.json").read_text())
+        self.add(run["run_id"], record["status"])
+        print(self.line(run["run_id"], record["status"], _said(record, folder)), flush=True)
 
     def add(self, run_id: str, status: str) -> None:
         """A run has ended."""

@@ -3,13 +3,15 @@
 import argparse
 import fnmatch
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, load_yaml
-from network.plan import TABLE, Sweeps
-from plan.campaign import Campaign, load_campaign
+from network.plan import Sweeps
+from plan.campaign import Campaign, load_campaign, read_binding
+from records.aggregate import ways_to_run
 from runs.attempts import put_aside
 
 STATUSES = ("ok", "failed", "timeout", "invalid", "broken")
@@ -45,9 +47,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--config", nargs="*", default=[], metavar="KEY=VALUE", help="as for snakemake, such as study=NAME"
     )
+    parser.add_argument("--run", action="store_true", help="then run them, where they run on this machine")
     options = parser.parse_args(argv)
-    config = load_yaml(CHECKOUT / "config" / "config.yaml")
-    config |= dict(pair.split("=", 1) if "=" in pair else (pair, "") for pair in options.config)
+    given = dict(pair.split("=", 1) if "=" in pair else (pair, "") for pair in options.config)
+    config = {**load_yaml(CHECKOUT / "config" / "config.yaml"), **given}
+    bound = read_binding(Path("results") / config["study"])
+    if bound and "site" not in given:
+        config["site"] = bound["site"]  # where these results were made, whatever is configured now
     campaign = load_campaign({**config, "records": "campaign"})
     runs = chosen(campaign, options.runs)
     if not runs:
@@ -56,9 +62,12 @@ def main(argv: list[str] | None = None) -> None:
         )
     for path in runs.values():
         put_aside(path)
-    for table in (campaign.runs_csv, campaign.epochs_csv, campaign.results / TABLE):
-        table.unlink(missing_ok=True)
-    print(f"{len(runs)} runs will be repeated; their old attempts are kept")
+    print(f"{len(runs)} runs will be repeated; their old attempts are kept", flush=True)
+    named = [f"study={config['study']}", f"site={config['site']}"]
+    if campaign.site.launcher != "local":
+        print(f"now: {ways_to_run(campaign.site.launcher, campaign.study.name, campaign.site.name)}")
+    elif options.run:
+        sys.exit(subprocess.run(["snakemake", "figures", "--config", *named], check=False).returncode)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.shell import shell_command
 from plan.site import Site
-from runs.launch import ending, kept_variables, shell_command
+from runs.launch import ending, kept_variables
 
 
 class Local:

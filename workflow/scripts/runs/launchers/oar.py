@@ -12,8 +12,9 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import shown
+from common.shell import shell_command
 from plan.site import Site
-from runs.launch import Lost, ending, kept_variables, shell_command
+from runs.launch import Lost, ending, kept_variables
 
 SSH_FAILED = 255  # of ssh, and so of oarsh: its own failure, and also a remote end by a signal
 _LOST = re.compile(r"(ssh: |kex_exchange|client_loop: |Connection (to|closed|reset)|Timeout, server ).*", re.MULTILINE)

@@ -14,8 +14,9 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import shown, utc
+from common.shell import shell_command
 from plan.site import Site
-from runs.launch import GRACE_S, Lost, ending, kept_variables, shell_command
+from runs.launch import GRACE_S, Lost, ending, kept_variables
 
 PATIENCE_S = 10.0  # for Slurm to end a step
 _TASK = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.+)")
@@ -44,9 +45,9 @@ def current_job() -> Job | None:
     if not number:
         return None
     found = dict(
-        word.split("=", 1) for word in _ask("scontrol", "show", "job", number, "--oneliner").split() if "=" in word
+        word.split("=", 1) for word in ask("scontrol", "show", "job", number, "--oneliner").split() if "=" in word
     )
-    hosts = _ask("scontrol", "show", "hostnames", found["NodeList"]).split()
+    hosts = ask("scontrol", "show", "hostnames", found["NodeList"]).split()
     return Job(number, hosts, _seconds(found["SubmitTime"]), _seconds(found["StartTime"]))
 
 
@@ -86,6 +87,7 @@ class Slurm:
             "--mem=0",
             "--mpi=none",
             "--input=none",
+            f"--immediate={PATIENCE_S:.0f}",  # what the step has to wait for is not the run's time
             "--kill-on-bad-exit=0",
             f"--wait={GRACE_S:.0f}",
         ]
@@ -113,7 +115,8 @@ class Slurm:
             if found := _TASK.fullmatch(line):
                 host, rank, what = found.groups()
                 return f"rank {rank} on {host}: {what.lower()}"
-        return f"srun {ending(codes[0] or 0)}"
+        said = lines[-1] if lines else f"srun {ending(codes[0] or 0)}"
+        raise Lost(said)  # no task failed, so srun itself did
 
     def end(self) -> None:
         """End the step through Slurm, then srun itself."""
@@ -122,7 +125,8 @@ class Slurm:
             return
         deadline = time.monotonic() + PATIENCE_S
         while steps := self._steps():
-            subprocess.run(["scancel", "--signal=KILL", *steps], capture_output=True, check=False, timeout=30)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(["scancel", "--signal=KILL", *steps], capture_output=True, check=False, timeout=30)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.2)
             if time.monotonic() > deadline:
@@ -134,19 +138,19 @@ class Slurm:
     def _steps(self) -> list[str]:
         """The run's steps that Slurm still knows."""
         try:
-            said = _ask("squeue", "--steps", f"--jobs={self.job['number']}", "--noheader", "--format=%i|%j")
+            said = ask("squeue", "--steps", f"--jobs={self.job['number']}", "--noheader", "--format=%i|%j")
         except Lost:
             return []
         rows = (line.split("|", 1) for line in said.splitlines() if "|" in line)
         return [number for number, name in rows if name == self._name]
 
 
-def _ask(*command: str) -> str:
+def ask(*command: str) -> str:
     """What a client of Slurm says. Lost when it fails, three times within some seconds."""
     said = ""
     for _ in range(3):
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30, env=_plain())
         except subprocess.TimeoutExpired:
             said = "no answer within 30 s"
             continue
@@ -155,6 +159,11 @@ def _ask(*command: str) -> str:
         said = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}"
         time.sleep(2)
     raise Lost(f"{command[0]}: {said}")
+
+
+def _plain() -> dict[str, str]:
+    """The caller's environment without what changes the clients' output."""
+    return {name: value for name, value in os.environ.items() if name != "SLURM_TIME_FORMAT"}
 
 
 def _seconds(text: str) -> float:

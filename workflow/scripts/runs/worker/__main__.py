@@ -72,7 +72,7 @@ def run(folder: Path) -> Trainer:
     trainer.train(meter)
     foreign_cpu_share, steal_share = meter.cpu_shares()
     mine: dict[str, Any] = {
-        "host": os.uname().nodename,
+        "host": os.environ.get("SLURMD_NODENAME") or os.uname().nodename,
         "device": trainer.device,
         "import_s": import_s,
         "first_step_s": meter.first_step_s,
@@ -99,7 +99,7 @@ def run(folder: Path) -> Trainer:
 
 if __name__ == "__main__":
     bind_to_launcher()
-    with tempfile.TemporaryDirectory(prefix="ringside-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="ringside-", dir=os.environ.get("RINGSIDE_SCRATCH")) as temporary:
         os.environ["TMPDIR"] = tempfile.tempdir = temporary
         run(Path(sys.argv[1]))
     # Libraries' own ends can take seconds, or hang once a peer is gone; everything is on disk by now.
