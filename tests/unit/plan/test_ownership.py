@@ -61,3 +61,11 @@ def test_a_living_holders_lock_is_kept_until_it_is_killed(state: Path, holder: s
     holder.wait()
     unlock.main([])
     assert not lock.exists()
+
+
+def test_a_second_snakemake_is_refused_and_does_not_wait(state: Path, holder: subprocess.Popen[str]) -> None:
+    with pytest.raises(InputError, match="another Snakemake works in this checkout"):
+        ownership.claim(state)
+    holder.kill()
+    holder.wait()
+    ownership.claim(state)

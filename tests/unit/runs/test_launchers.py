@@ -276,6 +276,13 @@ def test_sruns_first_word_about_a_task_is_the_reason(
     assert slurm.explain([137], log) == reason
 
 
+def test_srun_that_started_no_rank_is_lost_and_not_a_failed_training(slurm: launch.Launcher, tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("srun: error: Slurm job 34 has expired\nsrun: Check SLURM_JOB_ID environment variable.\n")
+    with pytest.raises(launch.Lost, match="SLURM_JOB_ID"):
+        slurm.explain([1], log)
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -107,7 +107,8 @@ class Slurm:
 
     def explain(self, codes: Sequence[int | None], log: Path) -> str:
         """See Launcher. What srun says of its first failing task, or that a node is gone."""
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("srun: ")]
+        said = log.read_text(errors="replace").splitlines()
+        lines = [line for line in said if line.startswith("srun: ")]
         for line in lines:
             if any(sign in line for sign in _LOST):
                 raise Lost(line)
@@ -115,8 +116,9 @@ class Slurm:
             if found := _TASK.fullmatch(line):
                 host, rank, what = found.groups()
                 return f"rank {rank} on {host}: {what.lower()}"
-        said = lines[-1] if lines else f"srun {ending(codes[0] or 0)}"
-        raise Lost(said)  # no task failed, so srun itself did
+        if lines and all(line.startswith(("srun: ", "slurmstepd: ")) for line in said if line.strip()):
+            raise Lost(lines[-1])  # no rank ever said a word: srun itself failed
+        return f"srun {ending(codes[0] or 0)}"
 
     def end(self) -> None:
         """End the step through Slurm, then srun itself."""
