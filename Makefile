@@ -9,6 +9,12 @@ RINGSIDE := PYTHONPATH=workflow/scripts $(BIN)/python -m
 export SNAKEMAKE_PROFILE := $(CURDIR)/profiles/local
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
+# make figures STUDY=my-study SITE=my-cluster; ARGS adds whatever else the program takes
+STUDY ?= $(study)
+SITE ?= $(site)
+CONFIG := $(strip $(if $(STUDY),study=$(STUDY)) $(if $(SITE),site=$(SITE)))
+OPTIONS := $(if $(CONFIG),--config $(CONFIG)) $(ARGS)
+
 NODES := 3
 BANDWIDTH := 1gbit
 CPU := 0.6
@@ -24,7 +30,7 @@ help:  ## list the targets
 
 figures: $(STAMP)  ## install what is missing, run what is missing, make figures and tables of the configured study
 	@$(RINGSIDE) plan.unlock --if-stale
-	@$(BIN)/snakemake figures $(ARGS)
+	@$(BIN)/snakemake figures $(OPTIONS)
 
 test: $(STAMP)  ## run all tests (they build the environments that they need, once)
 	@$(BIN)/python -m pytest $(ARGS)
@@ -58,16 +64,16 @@ cluster-up: $(STAMP)  ## a virtual Slurm cluster on this machine: NODES=3 BANDWI
 	@$(RINGSIDE) cluster.virtual up --nodes "$(NODES)" --bandwidth "$(BANDWIDTH)" --cpu "$(CPU)" --memory "$(MEMORY)" $(ARGS)
 
 cluster-down: $(STAMP)  ## end it; nothing is left behind
-	@$(RINGSIDE) cluster.virtual down
+	@$(RINGSIDE) cluster.virtual down $(ARGS)
 
 doctor: $(STAMP)  ## say in a minute what will not work at the Slurm site: make doctor ARGS="--config site=NAME"
-	@$(RINGSIDE) cluster.doctor $(ARGS)
+	@$(RINGSIDE) cluster.doctor $(OPTIONS)
 
 submit: $(STAMP)  ## run the campaign on Slurm, an allocation for each block, in the planned order
-	@$(RINGSIDE) cluster.submit $(ARGS)
+	@$(RINGSIDE) cluster.submit $(OPTIONS)
 
 repeat: $(STAMP)  ## repeat runs: make repeat RUNS=<pattern or status>; old attempts are kept
-	@$(RINGSIDE) runs.repeat --run --runs "$$RUNS" $(ARGS)
+	@$(RINGSIDE) runs.repeat --run --runs "$$RUNS" $(OPTIONS)
 
 unlock: $(STAMP)  ## remove the lock of a Snakemake that was killed
 	@$(RINGSIDE) plan.unlock

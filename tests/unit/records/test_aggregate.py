@@ -171,4 +171,4 @@ def test_a_measurement_that_lost_epochs_is_not_averaged_over_the_rest(campaign: 
 
 def test_the_advice_names_a_study_that_is_not_the_configured_one() -> None:
     assert arguments_for("quickstart", "local") == ""
-    assert arguments_for("another", "local") == 'ARGS="--config study=another"'
+    assert arguments_for("another", "local") == "STUDY=another"

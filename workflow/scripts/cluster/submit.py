@@ -191,12 +191,13 @@ def main(argv: list[str] | None = None) -> None:
     campaign, config = load(options.config)
     check(campaign)
     prepare(campaign, config)
-    if not submit(campaign, config):
+    submitted = submit(campaign, config)
+    if not submitted:
         print(f"{campaign.study.name}: all {len(campaign.records)} runs have a record")
     if options.wait:
         wait(campaign)
-    shown_config = " ".join(config)
-    print(f'when they have ended: make figures ARGS="--config {shown_config}"')
+    when = "when they have ended" if submitted and not options.wait else "now"
+    print(f"{when}: make figures STUDY={campaign.study.name} SITE={campaign.site.name}")
 
 
 if __name__ == "__main__":

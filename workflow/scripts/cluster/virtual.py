@@ -101,6 +101,18 @@ def down(keep_logs: bool = False) -> bool:
     return there
 
 
+def refuse_busy() -> None:
+    """InputError while jobs wait or run on the cluster."""
+    if running() is None:
+        return
+    asked = ["squeue", "--noheader", "--format=%i"]
+    left = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30).stdout.split()
+    if left:
+        raise InputError(
+            f"the virtual cluster has jobs that wait or run ({', '.join(left)}); let them end, or make cluster-down ARGS=--force"
+        )
+
+
 def running() -> Settings | None:
     """The settings of the cluster that is up on this machine; None where there is none."""
     try:
@@ -306,12 +318,15 @@ def main(argv: list[str] | None = None) -> None:
     start.add_argument("--cpu", default="0.6", help="cores of a node, or none")
     start.add_argument("--memory", default="6G", help="memory of a node, or none")
     start.add_argument("--accounting", action="store_true", help="with slurmdbd and MariaDB, so that sacct answers")
-    commands.add_parser("down", help="end it and leave nothing behind")
+    stop = commands.add_parser("down", help="end it and leave nothing behind")
+    stop.add_argument("--force", action="store_true", help="even while jobs wait or run")
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
     if options.command == "up":
         up(parse(options.nodes, options.bandwidth, options.cpu, options.memory, options.accounting))
     else:
+        if not options.force:
+            refuse_busy()
         print("virtual cluster: down" if down() else "virtual cluster: there was none")
 
 

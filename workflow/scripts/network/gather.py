@@ -13,6 +13,7 @@ from common.tables import write_table
 from network.measure import read
 from network.plan import Sweep, key, output, wanted
 from plan.campaign import Campaign, load_campaign
+from records.aggregate import arguments_for
 
 
 def bus_bandwidth(message_bytes: float, seconds: float, ranks: int) -> float:
@@ -79,13 +80,13 @@ def gather(campaign: Campaign) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(schema("network")["properties"]))
 
 
-def summary(table: pd.DataFrame) -> str:
-    """How many sweeps are ok, and which are not and why."""
+def summary(table: pd.DataFrame, arguments: str = "") -> str:
+    """How many sweeps are ok, which are not and why. `arguments`: see records.aggregate.summary."""
     sweeps = table.drop_duplicates(["framework", "nodes"])
     bad = sweeps[sweeps["status"] != "ok"]
     lines = [f"  {row.framework} on {row.nodes} nodes: {row.status}: {row.reason}" for row in bad.itertuples()]
     if (bad["status"] != "missing").any():
-        lines.append("to repeat the sweeps: make repeat RUNS='sweep.*'; old attempts are kept")
+        lines.append(f"to repeat the sweeps: make repeat RUNS='sweep.*' {arguments}".rstrip())
     return "\n".join([f"{len(sweeps)} sweeps, {len(sweeps) - len(bad)} ok", *lines])
 
 
@@ -99,7 +100,7 @@ def main(argv: list[str] | None = None) -> None:
     campaign = load_campaign({"study": options.study, "site": options.site, "records": "available"})
     table = gather(campaign)
     write_table(table, "network", options.out)
-    print(summary(table))
+    print(summary(table, arguments_for(options.study, options.site)))
 
 
 if __name__ == "__main__":

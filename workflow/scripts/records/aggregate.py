@@ -152,7 +152,7 @@ def aggregate(campaign: Campaign) -> tuple[pd.DataFrame, pd.DataFrame]:
 def summary(runs: pd.DataFrame, arguments: str = "", way: str = "") -> str:
     """What a person should know: how many rows are ok, which are not and why, and the command that repeats them.
 
-    `arguments` is what a command needs to find this study again, such as ARGS="--config study=NAME"; `way` the command
+    `arguments` is what a command needs to find this study again, such as STUDY=NAME; `way` the command
     that runs what is missing, where it is not make figures.
     """
     counts = Counter(runs.status)
@@ -171,17 +171,17 @@ def summary(runs: pd.DataFrame, arguments: str = "", way: str = "") -> str:
 
 
 def arguments_for(study: str, site: str) -> str:
-    """ARGS="--config study=..." where study or site are not the configured ones, otherwise nothing."""
+    """make's STUDY=... and SITE=... where they are not the configured ones, otherwise nothing."""
     configured = load_yaml(CHECKOUT / "config" / "config.yaml")
-    named = [f"{key}={value}" for key, value in (("study", study), ("site", site)) if configured.get(key) != value]
-    return f'ARGS="--config {" ".join(named)}"' if named else ""
+    named = {"study": study, "site": site}
+    return " ".join(f"{key.upper()}={value}" for key, value in named.items() if configured.get(key) != value)
 
 
 def ways_to_run(launcher: str, study: str, site: str) -> str:
     """The commands that run a study at a site of a cluster; nothing for this machine."""
     config = f"--config study={study} site={site}"
     return {
-        "slurm": f'make submit ARGS="{config}", or snakemake figures --profile slurm {config}',
+        "slurm": f"make submit STUDY={study} SITE={site}, or snakemake figures --profile slurm {config}",
         "oar": f"snakemake figures --profile oar {config}",
     }.get(launcher, "")
 
