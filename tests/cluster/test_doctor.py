@@ -176,7 +176,7 @@ def test_a_busy_cluster(cluster: Sandbox, copy: Checkout) -> None:
 
 
 def test_options_that_only_sbatch_knows(cluster: Sandbox, copy: Checkout) -> None:
-    add(copy, "scheduler:\n  options: ['--requeue']\n")
+    add(copy, "scheduler:\n  options: ['--ignore-pbs']\n")
     said = ask(cluster, copy)
     assert (said.status, said.verdict("test job")) == (0, "ok"), said.output
 
