@@ -220,6 +220,7 @@ def _result(rng: np.random.Generator, curve: list[dict[str, object]]) -> dict[st
         "throttled_s": None,
         "sent_bytes": last["sent_bytes"],
         "energy_j": None,
+        "max_foreign_cpu_share": 0.05,
         "foreign_cpu_share": 0.004,
         "steal_share": 0.0,
         "python_version": "3.12.0",
@@ -333,6 +334,7 @@ def designed_campaign(
                 "train_accuracy": rows[-1]["train_accuracy"],
                 "validation_accuracy": rows[-1]["validation_accuracy"],
                 "memory_peak_bytes": int(4.2e8 + 1e6 * rng.random()),
+                "max_foreign_cpu_share": loaded_site.max_foreign_cpu_share,
                 "foreign_cpu_share": 0.004,
                 "steal_share": 0.0,
             }

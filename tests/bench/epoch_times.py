@@ -34,7 +34,7 @@ from runs.attempts import machine_lock
 from runs.launchers.local import cores_of
 from runs.supervise import job
 from runs.worker.group import free_port
-from runs.worker.meter import own_cpu_s
+from runs.worker.load import own_cpu_s
 from runs.worker.node import busy_seconds
 
 AIM = 1.02

@@ -45,10 +45,15 @@ def virtual_cluster(root: None) -> Iterator[None]:
     virtual.down()
 
 
+@pytest.fixture(scope="session")
+def installed(root: None) -> None:
+    """Slurm with its accounting, from Debian's packages."""
+    subprocess.run([INSTALL, "--accounting"], check=True)
+
+
 @pytest.fixture(scope="module")
-def corners(root: None) -> Iterator[Callable[[], Sandbox]]:
+def corners(installed: None) -> Iterator[Callable[[], Sandbox]]:
     """Opens private corners of the machine, where a test may start and break a virtual cluster of its own."""
-    subprocess.run([INSTALL, "--accounting"], check=True)  # a corner has no way out to the internet
     with ExitStack() as stack:
         yield lambda: stack.enter_context(sandbox())
 

@@ -125,7 +125,7 @@ def test_a_sweep_by_a_framework_that_works(fake, study, tmp_path):
             "all-reduce of 1024 bytes over 2 ranks is wrong in 1 of 256 elements",
         ),
         ("#", "raise OSError('no such device')", "ended with status 1: OSError: no such device"),
-        ("def all_reducer(", "def other(", "adapter.py has no all_reducer"),
+        ("def all_reducer(", "def other(", "module 'adapter' has no attribute 'all_reducer'"),
         ("#", "self.context.rank and os._exit(7)", "rank 1 ended with status 7"),
     ],
 )

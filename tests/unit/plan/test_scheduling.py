@@ -1,10 +1,7 @@
 """What a site's settings become for Slurm and for OAR."""
 
 import shlex
-import shutil
-import subprocess
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,20 +93,6 @@ def test_a_block_is_told_to_stop_early_enough_for_the_run_under_way() -> None:
     ]  # fmt: skip
     short = allocation_options(site(block_limit_s=600), 2)
     assert {"--time=10", "--signal=B:TERM@300"} <= set(short), "half of a block is left to work in"
-
-
-@pytest.mark.skipif(shutil.which("sbatch") is None, reason="needs Slurm's own sbatch, which reads the options")
-def test_sbatch_understands_the_options_of_a_block(tmp_path: Path) -> None:
-    (tmp_path / "slurm.conf").write_text("ClusterName=none\nSlurmctldHost=localhost\nSlurmctldPort=1\n")
-    script = ["--wrap=true"]
-    for asked, said in ((allocation_options(site(**ALL), 4), "error: "), (["--nodes=1", "--nodelist=a,b"], "invalid")):
-        done = subprocess.run(
-            ["sbatch", *asked, *script], env={"PATH": "/usr/bin:/bin", "SLURM_CONF": str(tmp_path / "slurm.conf")},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode != 0, "there is no controller behind this slurm.conf"
-        assert said in done.stderr
-        assert ("invalid" in done.stderr or "unrecognized" in done.stderr) == (said == "invalid"), done.stderr
 
 
 @pytest.mark.parametrize(("runs", "share"), [(1, 100), (2, 50), (3, 33), (100, 1)])

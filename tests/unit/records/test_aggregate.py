@@ -51,7 +51,7 @@ def record(campaign: Campaign, run: Run, times: list[float], **changes: Any) -> 
         "run_id": run.run_id, "key": folder.name, "study": campaign.study.name, "site": "local", "session": "s", "attempt": 1,
         "status": "ok", "reason": None, "started_at": "2026-01-01T00:00:00Z", "ended_at": "2026-01-01T00:00:09Z",
         **digests(campaign.site, run), "placement": "emulated", "timing_scope": "ranks", "cores_per_rank": 1,
-        "oversubscribed": False, "wall_s": 9.0, "packages": {}, "unfinished_attempts": [],
+        "oversubscribed": False, "max_foreign_cpu_share": 0.05, "wall_s": 9.0, "packages": {}, "unfinished_attempts": [],
         "job": {"number": "17", "submitted_at": "2025-12-31T23:00:00.000Z", "started_at": "2025-12-31T23:59:00.000Z"},
         "measured": {"hosts": ["a"], "devices": ["cpu"], "transport": "gloo over tcp lo", "startup_s": 2.0, "import_s": 1.0,
                      "first_step_s": 0.1, "memory_peak_bytes": 1000, "device_memory_peak_bytes": None, "throttled_s": 0.5,

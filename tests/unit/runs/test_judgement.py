@@ -15,7 +15,7 @@ from runs.worker.meter import COLUMNS
 
 SPEC: dict[str, Any] = {"levels": {"epochs": 2}, "nodes": 2, "ranks": 2, "interface": "eth0"}
 HOSTS = ["node1", "node2"]
-MEASURED: dict[str, Any] = {"hosts": HOSTS, "transport": "gloo over tcp eth0", "foreign_cpu_share": 0.01}
+MEASURED: dict[str, Any] = {"hosts": HOSTS, "machines": 1, "transport": "gloo over tcp eth0", "foreign_cpu_share": 0.01}
 OK = Outcome("ok", None, 4.0)
 SITE = replace(load_site("local"), max_foreign_cpu_share=0.05)
 CLUSTER = replace(load_site("virtual"), max_foreign_cpu_share=0.05)
@@ -57,6 +57,13 @@ def test_ranks_that_were_not_where_they_should_be_make_a_run_invalid(tmp_path: P
     assert (status, reason) == ("invalid", "misplaced: ranks were on node1, expected node1, node2")
     assert judged(rows, CLUSTER, hosts=["node1.cluster.example", "node2.cluster.example"])[0] == "ok", "with domains"
     assert judged(rows, SITE, hosts=["this-machine"])[0] == "ok", "emulated nodes are one machine"
+
+
+def test_nodes_on_one_machine_are_no_distinct_nodes(tmp_path: Path) -> None:
+    distinct, rows = replace(CLUSTER, placement="distinct-nodes"), epochs(tmp_path, 2.0, 1.0)
+    assert judged(rows, distinct, machines=2)[0] == "ok"
+    said = "misplaced: node1, node2 are 1 machine, the site says distinct-nodes"
+    assert judged(rows, distinct, machines=1) == ("invalid", said)
 
 
 def test_gradients_that_did_not_take_the_sites_network_make_a_run_invalid(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from runs.worker.__main__ import bind_to_launcher, run
+from runs.worker.__main__ import run
+from runs.worker.process import bind_to_launcher
 
 if __name__ == "__main__":
     bind_to_launcher()

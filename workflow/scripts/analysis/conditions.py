@@ -55,16 +55,21 @@ def circumstances(runs: pd.DataFrame) -> str:
     crowded = sorted(set(ok.loc[ok["oversubscribed"].fillna(False), "cell"]))
     if crowded:
         said.append(f"More threads than cores (oversubscribed): {named(crowded)}.")
+    if limits := sorted(set(ok["max_foreign_cpu_share"].dropna())):
+        said.append(
+            f"No run is counted beside which others used more than {_percent(max(limits))} of the processor time."
+        )
     stolen = ok[ok["steal_share"] > NOTABLE_STEAL_SHARE]
     if len(stolen):
-        most = f"{stolen['steal_share'].max():.0%}".replace("%", " %")
         said.append(
-            f"In {len(stolen)} of {len(ok)} runs a hypervisor kept more than {NOTABLE_STEAL_SHARE:.0%}".replace(
-                "%", " %"
-            )
-            + f" of the processor time, up to {most}."
+            f"In {len(stolen)} of {len(ok)} runs a hypervisor kept more than {_percent(NOTABLE_STEAL_SHARE)} "
+            f"of the processor time, up to {_percent(stolen['steal_share'].max())}."
         )
     return " ".join(said)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _nodes(runs: pd.DataFrame) -> str:

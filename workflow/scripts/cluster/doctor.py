@@ -29,7 +29,7 @@ from cluster.slurm import Node, Unanswered
 from cluster.verdicts import Finding, fail, ok, warn
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, load_yaml, shown
-from plan.campaign import check_machine, check_virtual
+from plan.campaign import check_machine, check_virtual, configured
 from plan.scheduling import allocation_options
 from plan.site import Site, load_site
 from plan.study import load_config, load_study
@@ -297,11 +297,7 @@ def main(argv: list[str] | None = None) -> None:
         "--config", nargs="*", default=[], metavar="KEY=VALUE", help="as for snakemake, such as site=NAME study=NAME"
     )
     options = parser.parse_args(argv)
-    for pair in options.config:
-        if "=" not in pair:
-            raise InputError(f"--config {pair}: expected KEY=VALUE, such as site=NAME")
-    files = [load_yaml(CHECKOUT / "config" / name) for name in ("config.yaml", "slurm.yaml")]
-    config = load_config({**files[0], **files[1], **dict(pair.split("=", 1) for pair in options.config)})
+    config = load_config(configured(options.config, "slurm.yaml"))
     site, study = load_site(config["site"]), load_study(config["study"])
     results = CHECKOUT / "results" / study.name
     print(f"site {site.name} ({shown(site.file)})")

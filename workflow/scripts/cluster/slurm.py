@@ -1,5 +1,6 @@
 """What Slurm says of itself, asked through its clients and parsed; no judgement here (cluster/doctor.py judges)."""
 
+import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -39,12 +40,17 @@ class Node:
 def ask(*command: str) -> str:
     """What a client of Slurm answers. Unanswered when it fails or keeps silent."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S, env=plain())
     except subprocess.TimeoutExpired:
         raise Unanswered(f"{command[0]}: no answer within {PATIENCE_S} s") from None
     if done.returncode:
         raise Unanswered(last_line(done.stderr) or f"{command[0]}: status {done.returncode}")
     return done.stdout
+
+
+def plain() -> dict[str, str]:
+    """The caller's environment without what changes the clients' output."""
+    return {name: value for name, value in os.environ.items() if name != "SLURM_TIME_FORMAT"}
 
 
 def last_line(text: str) -> str:

@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 from common.errors import InputError, exit_status
-from common.files import CHECKOUT, digest_text, load_yaml, shown
+from common.files import CHECKOUT, digest_text, shown
 from network.plan import Sweeps
-from plan.campaign import Campaign, load_campaign
+from plan.campaign import Campaign, configured, load_campaign
 from plan.scheduling import allocation_options
 from runs.launch import Lost
 from runs.launchers.slurm import ask
@@ -28,12 +28,7 @@ POLL_S = 5.0
 
 def load(arguments: list[str]) -> tuple[Campaign, list[str]]:
     """The campaign that the configuration and KEY=VALUE `arguments` name, and the arguments for Snakemake's --config."""
-    for argument in arguments:
-        if "=" not in argument:
-            raise InputError(f"--config {argument}: expected KEY=VALUE, such as study=NAME")
-    given = dict(argument.split("=", 1) for argument in arguments)
-    files = [load_yaml(CHECKOUT / "config" / name) for name in ("config.yaml", "slurm.yaml")]
-    campaign = load_campaign({**files[0], **files[1], **given, "records": "campaign"})
+    campaign = load_campaign({**configured(arguments, "slurm.yaml"), "records": "campaign"})
     return campaign, [f"study={campaign.study.name}", f"site={campaign.site.name}"]
 
 

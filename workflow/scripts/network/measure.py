@@ -6,10 +6,7 @@ A sweep.json that is removed is made again: from a finished attempt that succeed
 """
 
 import argparse
-import errno
 import json
-import os
-import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError, exit_status
-from common.files import utc, write_json, written_whole
+from common.files import utc, write_json
 from common.schemas import check
 from network.plan import Sweep, code_digest, environment_digest, key, planned, spec
 from plan.design import design
@@ -25,36 +22,23 @@ from plan.site import Site, load_site
 from plan.study import Study, load_framework, load_study
 from runs import attempts, launch, transport
 from runs.progress import current_session
-from runs.supervise import ending_well, job, read_environment, with_last_line
+from runs.supervise import ending_well, failure, job, read_environment, spoiled
 
 PROGRAM = "network.sweep"
 
 
 def measure(study: Study, site: Site, sweep: Sweep, out: Path) -> dict[str, Any]:
     """Make and return the content of `out`, a sweep.json in the folder of the sweep's key."""
-    folder = out.parent
 
-    def waiting(holder: str = "") -> None:
-        print(f"sweep {sweep.name}: waiting for {holder or 'another job of this sweep'}", flush=True)
+    def prepare() -> tuple[dict[str, Any], launch.Launcher]:
+        return read_environment(site, sweep.run), launch.launcher(site, spec(site, sweep))
 
-    holder = f"process {os.getpid()} on {os.uname().nodename}, which sweeps {sweep.name}"
-    with attempts.run_lock(folder, waiting), attempts.machine_lock(holder, waiting):
-        done = attempts.finished(folder)
-        if done is None or read(done / "record.json")["status"] != "ok":
-            environment = read_environment(site, sweep.run)
-            ranks = launch.launcher(site, spec(site, sweep))
-            number, done = attempts.start(folder)
-            try:
-                record = attempt_sweep(study, site, sweep, environment, ranks, done)
-                record |= {"attempt": number, "session": current_session()}
-                check(record, "sweep", done / "record.json")
-                write_json(done / "record.json", record)
-            except BaseException as stopped:
-                attempts.give_up(done, f"{type(stopped).__name__}: {stopped}")
-                raise
-        with written_whole(out) as partial:
-            shutil.copyfile(done / "record.json", partial)
-        return read(out)
+    def attempt(prepared: tuple[dict[str, Any], launch.Launcher], folder: Path) -> dict[str, Any]:
+        return {**attempt_sweep(study, site, sweep, *prepared, folder), "session": current_session()}
+
+    return attempts.settle(
+        out, f"sweep {sweep.name}", "sweep", prepare, attempt, usable=lambda record: record["status"] == "ok"
+    )
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -79,9 +63,7 @@ def attempt_sweep(
     described = transport.described(result["transport"], sweep_spec, folder) if result else None
     status, reason = judge(outcome, result, described, sweep_spec, site, ranks.hosts)
     if status == "failed":
-        reason = with_last_line(reason or "", folder / "log.txt")
-        if os.strerror(errno.ENOSPC) in reason:
-            raise launch.Lost(reason)
+        reason = failure(reason or "", folder / "log.txt")
     return {
         "study": study.name,
         "site": site.name,
@@ -123,12 +105,10 @@ def judge(
         return outcome.status, outcome.reason
     if result is None or described is None:
         return "failed", "ended without a result"
-    found = [name.split(".")[0] for name in dict.fromkeys(rank["host"] for rank in result["ranks"])]
-    if site.placement != "emulated" and found != [name.split(".")[0] for name in hosts]:
-        return "invalid", f"misplaced: ranks were on {', '.join(found)}, expected {', '.join(hosts)}"
-    if result["foreign_cpu_share"] > site.max_foreign_cpu_share:
-        share = f"{result['foreign_cpu_share']:.0%} of the processor time went to others"
-        return "invalid", f"disturbed: {share} (more than {site.max_foreign_cpu_share:.0%})"
+    found = list(dict.fromkeys(rank["host"] for rank in result["ranks"]))
+    machines = len({rank["machine"] for rank in result["ranks"]})
+    if said := spoiled(found, machines, hosts, result["foreign_cpu_share"], site):
+        return "invalid", said
     # The transport's objections are those of a run with one epoch in which all messages of the sweep were exchanged.
     row = {"epoch": 1, "exchanges": 1, "sent_bytes": _most_sent(result)}
     if said := transport.objection(described, sweep_spec, site, [row], result["summed_bytes"]):

@@ -14,7 +14,7 @@ from typing import Any
 from common.files import CHECKOUT, digest_sources, digest_text
 from plan.campaign import Campaign
 from plan.design import Geometry, Run
-from plan.identity import cores_per_rank, digests
+from plan.identity import digests, site_part
 from plan.scheduling import deferred_resources
 from plan.site import Site
 from plan.study import FRAMEWORKS, LIBRARIES, RUNS, load_framework
@@ -86,19 +86,7 @@ def spec(site: Site, sweep: Sweep) -> dict[str, Any]:
         "ranks": sweep.geometry.ranks,
         "sizes": sizes(site.sweep_max_bytes),
         "step_times": False,
-        "device": site.device,
-        "placement": site.placement,
-        "deployment": site.deployment,
-        "ranks_per_node": site.ranks_per_node,
-        "cores": site.cores,
-        "cores_per_rank": cores_per_rank(site),
-        "cpu_share": site.cpu_share,
-        "interface": site.interface,
-        "fabric": site.fabric,
-        "setup": list(site.setup),
-        "partition": site.scheduler.partition,
-        "constraint": site.scheduler.constraint,
-        "bandwidth_bytes_s": site.bandwidth_bytes_s,
+        **site_part(site),
     }
 
 

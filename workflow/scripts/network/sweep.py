@@ -9,22 +9,18 @@ apart, tens of microseconds on most networks.
 Rank 0 leaves sweep.json's measured part, result.json, in the attempt's folder, whole or not at all.
 """
 
-import json
-import os
 import platform
 import random
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from runs.worker.__main__ import bind_to_launcher, load_adapter, nccl_variables, versions
 from runs.worker.context import Context, from_environment
-from runs.worker.meter import own_cpu_s
-from runs.worker.node import busy_seconds, machine, sent_bytes
+from runs.worker.load import Load
+from runs.worker.node import machine, sent_bytes
+from runs.worker.process import adapter_of, as_rank, host, leave_result, versions
 from runs.worker.reducer import Reducer
 
 ROUNDS = 5
@@ -102,66 +98,29 @@ def summed_bytes(sizes: list[dict[str, Any]]) -> int:
     return sum(size * count for size, count in calls.items())
 
 
-class Load:
-    """The processor time that is used from now on, on one rank."""
-
-    def __init__(self) -> None:
-        self._opened = time.monotonic()
-        self._own_s, self._busy_s = own_cpu_s(), busy_seconds()
-
-    def foreign_share(self, context: Context) -> float:
-        """The share of the machines' processor time that others than the ranks used, on the most disturbed machine."""
-        mine = [machine(), own_cpu_s() - self._own_s, busy_seconds() - self._busy_s]
-        capacity_s = (time.monotonic() - self._opened) * (os.cpu_count() or 1)
-        seen = context.group.all_gather(mine)
-        shares = []
-        for here in {row[0] for row in seen}:
-            rows = [row for row in seen if row[0] == here]
-            shares.append((max(row[2] for row in rows) - sum(row[1] for row in rows)) / capacity_s)
-        return max(0.0, *shares)
-
-
 def run(folder: Path) -> None:
     """Sweep; rank 0 leaves result.json, written last."""
     context = from_environment(folder)
-    adapter = load_adapter(Path(context.job["adapter"]))
-    os.environ.update(nccl_variables(context))
-    os.environ.update(adapter.environment(context))
-    make = getattr(adapter, "all_reducer", None)
-    if make is None:
-        raise NotImplementedError("adapter.py has no all_reducer (docs/adding-a-framework.md)")
-    reducer: Reducer = make(context)
+    reducer: Reducer = adapter_of(context).all_reducer(context)
     interface = context.spec["interface"]
     context.group.barrier()
-    before, load = sent_bytes(interface), Load()
+    before, load = sent_bytes(interface), Load(context.group)
     sizes = sweep(context, reducer)
-    foreign_cpu_share = load.foreign_share(context)
+    foreign_cpu_share, _ = load.shares()
     after = sent_bytes(interface)
     sent = None if before is None or after is None else after - before
-    mine = {"host": os.uname().nodename, "device": reducer.device, "sent_bytes": sent}
-    ranks = context.group.all_gather(mine)
-    if context.rank == 0:
-        result = {
-            "transport": reducer.transport,
-            "ranks": ranks,
-            "foreign_cpu_share": foreign_cpu_share,
-            "summed_bytes": summed_bytes(sizes),
-            "sizes": sizes,
-            "python_version": platform.python_version(),
-            "library_version": versions(context.job["modules"]),
-        }
-        partial = folder / "result.json.partial"
-        partial.write_text(json.dumps(result) + "\n")
-        os.replace(partial, folder / "result.json")
-    context.group.barrier()
+    mine = {"host": host(), "machine": machine(), "device": reducer.device, "sent_bytes": sent}
+    result = {
+        "transport": reducer.transport,
+        "ranks": context.group.all_gather(mine),
+        "foreign_cpu_share": foreign_cpu_share,
+        "summed_bytes": summed_bytes(sizes),
+        "sizes": sizes,
+        "python_version": platform.python_version(),
+        "library_version": versions(context.job["modules"]),
+    }
+    leave_result(context, result)
 
 
 if __name__ == "__main__":
-    bind_to_launcher()
-    with tempfile.TemporaryDirectory(prefix="ringside-") as temporary:
-        os.environ["TMPDIR"] = tempfile.tempdir = temporary
-        run(Path(sys.argv[1]))
-    # Libraries' own ends can take seconds, or hang once a peer is gone; everything is on disk by now.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    as_rank(run)

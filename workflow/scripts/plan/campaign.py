@@ -7,7 +7,7 @@ import csv
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -16,7 +16,7 @@ from typing import Any
 
 from cluster import virtual
 from common.errors import InputError
-from common.files import CHECKOUT, shown, write_json
+from common.files import CHECKOUT, load_yaml, shown, write_json
 from environments.description import environment_stamp, lineage
 from plan.design import Run, design
 from plan.identity import data_folder, run_key, variant
@@ -142,6 +142,17 @@ class Campaign:
 
     def _stamp(self, environment: str) -> Path:
         return environment_stamp(self.site.cache, environment, variant(self.site), self.site.deployment)
+
+
+def configured(arguments: Sequence[str], *files: str) -> dict[str, Any]:
+    """The configuration of a program outside Snakemake: config.yaml, overlaid by other `files` of config/ and KEY=VALUE `arguments`."""
+    for argument in arguments:
+        if "=" not in argument:
+            raise InputError(f"--config {argument}: expected KEY=VALUE, such as study=NAME")
+    config: dict[str, Any] = {}
+    for name in ("config.yaml", *files):
+        config |= load_yaml(CHECKOUT / "config" / name)
+    return config | dict(argument.split("=", 1) for argument in arguments)
 
 
 def load_campaign(values: Mapping[str, Any]) -> Campaign:

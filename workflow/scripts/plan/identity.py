@@ -30,6 +30,13 @@ def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
         "seed": run.seed,
         **vars(run.geometry),
         "step_times": study.step_times,
+        **site_part(site),
+    }
+
+
+def site_part(site: Site) -> dict[str, Any]:
+    """What of the site changes a measurement: never accounts, limits or paths."""
+    return {
         "device": site.device,
         "placement": site.placement,
         "deployment": site.deployment,

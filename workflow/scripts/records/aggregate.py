@@ -32,7 +32,7 @@ MEASURED = (
 )  # fmt: skip
 RECORDED = (
     "site", "session", "status", "reason", "attempt", "started_at", "ended_at", "placement", "timing_scope",
-    "cores_per_rank", "oversubscribed", "wall_s",
+    "cores_per_rank", "oversubscribed", "max_foreign_cpu_share", "wall_s",
 )  # fmt: skip
 LAST_EPOCH = (
     "train_loss",

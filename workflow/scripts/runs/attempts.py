@@ -16,11 +16,14 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from common.errors import InputError
-from common.files import write_text, written_whole
+from common.files import write_json, write_text, written_whole
+from common.schemas import check
+from runs.launch import Stopped
 
+Prepared = TypeVar("Prepared")
 PUT_ASIDE = "put-aside"
 UNFINISHED = "unfinished.txt"
 UNKNOWN_END = "ended without a word: it was killed, or its node was lost"
@@ -76,10 +79,52 @@ def start(folder: Path) -> tuple[int, Path]:
     return number, attempt
 
 
-def publish(attempt: Path) -> None:
-    """Make the attempt's record the run's."""
-    with written_whole(attempt.parent / "record.json") as partial:
+def publish(attempt: Path, name: str = "record.json") -> None:
+    """Make the attempt's record, under this name, that of all attempts."""
+    with written_whole(attempt.parent / name) as partial:
         shutil.copyfile(attempt / "record.json", partial)
+
+
+def settle(
+    published: Path,
+    what: str,
+    kind: str,
+    prepare: Callable[[], Prepared],
+    measure: Callable[[Prepared, Path], dict[str, Any]],
+    usable: Callable[[dict[str, Any]], bool] = lambda record: True,
+) -> dict[str, Any]:
+    """Make, publish and return a record (of the schema `kind`): that of a finished attempt that is usable, or of a new one.
+
+    Beside `published` lie the attempts. `prepare` says what a measurement needs, before there is an attempt; `measure` makes
+    the record in the attempt's folder. An attempt that comes to no record keeps the reason.
+    """
+    folder = published.parent
+
+    def waiting(holder: str = "") -> None:
+        print(f"{what}: waiting for {holder or 'another job of the same'}", flush=True)
+
+    holder = f"process {os.getpid()} on {os.uname().nodename}, which measures {what}"
+    with run_lock(folder, waiting), machine_lock(holder, waiting):
+        done = finished(folder)
+        if done is None or not usable(json.loads((done / "record.json").read_text())):
+            prepared, before = prepare(), unfinished(folder)
+            number, done = start(folder)
+            try:
+                record = measure(prepared, done) | {"attempt": number, "unfinished_attempts": before}
+                check(record, kind, done / "record.json")
+                write_json(done / "record.json", record)
+            except BaseException as stopped:
+                give_up(done, _why(stopped))
+                raise
+        publish(done, published.name)
+        made: dict[str, Any] = json.loads((done / "record.json").read_text())
+        return made
+
+
+def _why(stopped: BaseException) -> str:
+    job = os.environ.get("SLURM_JOB_ID") or os.environ.get("OAR_JOB_ID")
+    where = f" (job {job} on {os.uname().nodename})" if job else ""
+    return f"{f'stopped by {stopped}' if isinstance(stopped, Stopped) else f'lost: {stopped}'}{where}"
 
 
 def put_aside(published: Path) -> None:

@@ -4,6 +4,7 @@ How ranks are started is the launcher's (runs/launchers/, one module for each `l
 how long they are given is here, the same for all.
 """
 
+import contextlib
 import importlib
 import os
 import signal
@@ -12,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from common.files import CHECKOUT
 from plan.site import Site
@@ -110,6 +111,22 @@ def kept_variables() -> dict[str, str]:
     """What of the caller's environment a program needs to run; nothing else reaches a rank."""
     names = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH")
     return {name: value for name, value in os.environ.items() if name in names}
+
+
+def spawn(command: Sequence[str], environment: Mapping[str, str], out: IO[bytes]) -> subprocess.Popen[bytes]:
+    """A process in a session of its own, with its output in `out`."""
+    return subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+    )
+
+
+def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Kill the whole process group of every process, whether or not it has ended itself, and wait for the processes."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    for process in processes:
+        process.wait()
 
 
 def ending(code: int) -> str:

@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 from common.errors import InputError, exit_status
-from common.files import CHECKOUT, load_yaml
 from network.plan import Sweeps
-from plan.campaign import Campaign, load_campaign, read_binding
+from plan.campaign import Campaign, configured, load_campaign, read_binding
 from records.aggregate import ways_to_run
 from runs.attempts import put_aside
 
@@ -49,10 +48,9 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--run", action="store_true", help="then run them, where they run on this machine")
     options = parser.parse_args(argv)
-    given = dict(pair.split("=", 1) if "=" in pair else (pair, "") for pair in options.config)
-    config = {**load_yaml(CHECKOUT / "config" / "config.yaml"), **given}
+    config = configured(options.config)
     bound = read_binding(Path("results") / config["study"])
-    if bound and "site" not in given:
+    if bound and not any(argument.startswith("site=") for argument in options.config):
         config["site"] = bound["site"]  # where these results were made, whatever is configured now
     campaign = load_campaign({**config, "records": "campaign"})
     runs = chosen(campaign, options.runs)

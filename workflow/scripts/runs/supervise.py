@@ -19,7 +19,6 @@ from typing import Any
 
 from common.errors import InputError, exit_status
 from common.files import utc, write_json
-from common.schemas import check
 from environments.description import environment_stamp
 from plan.design import Run, design
 from plan.identity import cores_per_rank, data_files, data_folder, digests, model_description, run_key, spec, variant
@@ -32,37 +31,16 @@ from runs.progress import current_session
 
 def supervise(study: Study, site: Site, run: Run, key: str, results: Path, session: str) -> dict[str, Any]:
     """Make, publish and return the record of a run; an attempt that is finished already is published as it is."""
-    folder = results / "runs" / run.run_id / key
 
-    def waiting(holder: str = "") -> None:
-        print(f"{run.run_id}: waiting for {holder or 'another job of this run'}", flush=True)
+    def prepare() -> tuple[dict[str, Any], launch.Launcher]:
+        environment = read_environment(site, run)
+        check_data(data_folder(site, run.levels["dataset"]))
+        return environment, launch.launcher(site, spec(study, site, run))
 
-    holder = f"process {os.getpid()} on {os.uname().nodename}, which trains {run.run_id}"
-    with attempts.run_lock(folder, waiting), attempts.machine_lock(holder, waiting):
-        done = attempts.finished(folder)
-        if done is None:
-            environment = read_environment(site, run)
-            check_data(data_folder(site, run.levels["dataset"]))
-            ranks = launch.launcher(site, spec(study, site, run))
-            before = attempts.unfinished(folder)
-            number, done = attempts.start(folder)
-            try:
-                record = attempt_run(study, site, run, environment, ranks, done)
-                record |= {"session": session, "attempt": number, "unfinished_attempts": before}
-                check(record, "record", done / "record.json")
-                write_json(done / "record.json", record)
-            except BaseException as stopped:
-                attempts.give_up(done, _why(stopped))
-                raise
-        attempts.publish(done)
-        return json.loads((done / "record.json").read_text())
+    def measure(prepared: tuple[dict[str, Any], launch.Launcher], folder: Path) -> dict[str, Any]:
+        return {**attempt_run(study, site, run, *prepared, folder), "session": session}
 
-
-def _why(stopped: BaseException) -> str:
-    job = os.environ.get("SLURM_JOB_ID") or os.environ.get("OAR_JOB_ID")
-    where = f" (job {job} on {os.uname().nodename})" if job else ""
-    what = f"stopped by {stopped}" if isinstance(stopped, launch.Stopped) else f"lost: {stopped}"
-    return f"{what}{where}"
+    return attempts.settle(results / "runs" / run.run_id / key / "record.json", run.run_id, "record", prepare, measure)
 
 
 def read_environment(site: Site, run: Run) -> dict[str, Any]:
@@ -100,9 +78,7 @@ def attempt_run(
     gradient_bytes = 4 * model["parameters"].get(run.levels["dataset"], 0)
     status, reason = judge(outcome, measured, epochs, run_spec, site, ranks.hosts, gradient_bytes)
     if status == "failed":
-        reason = with_last_line(reason or "", folder / "log.txt")
-        if os.strerror(errno.ENOSPC) in reason:
-            raise launch.Lost(reason)
+        reason = failure(reason or "", folder / "log.txt")
     return {
         "run_id": run.run_id,
         "key": folder.parent.name,
@@ -118,6 +94,7 @@ def attempt_run(
         "timing_scope": framework.timing_scope,
         "cores_per_rank": cores_per_rank(site),
         "oversubscribed": oversubscribed(site, framework, run),
+        "max_foreign_cpu_share": site.max_foreign_cpu_share,
         "wall_s": outcome.wall_s,
         "packages": environment["packages"],
         "measured": measured,
@@ -159,6 +136,7 @@ def measurement(
     first_steps = [rank["first_step_s"] for rank in ranks if rank["first_step_s"] is not None]
     return {
         "hosts": list(dict.fromkeys(rank["host"] for rank in ranks)),
+        "machines": len({rank["machine"] for rank in ranks}),
         "devices": [rank["device"] for rank in ranks],
         "transport": transport.described(result["transport"], run_spec, folder),
         "startup_s": max(0.0, result["ready_at"] - launched_at),
@@ -191,16 +169,40 @@ def judge(
     for row in epochs:
         if not all(math.isfinite(row[loss]) for loss in ("train_loss", "validation_loss")):
             return "invalid", f"the loss is not finite in epoch {row['epoch']:.0f}"
-    if site.placement != "emulated" and (where := [name.split(".")[0] for name in measured["hosts"]]) != [
-        name.split(".")[0] for name in hosts
-    ]:
-        return "invalid", f"misplaced: ranks were on {', '.join(where)}, expected {', '.join(hosts)}"
-    if measured["foreign_cpu_share"] > site.max_foreign_cpu_share:
-        share = f"{measured['foreign_cpu_share']:.0%} of the processor time went to others"
-        return "invalid", f"disturbed: {share} (more than {site.max_foreign_cpu_share:.0%})"
+    if said := spoiled(measured["hosts"], measured["machines"], hosts, measured["foreign_cpu_share"], site):
+        return "invalid", said
     if said := transport.objection(measured["transport"], run_spec, site, epochs, gradient_bytes):
         return "invalid", f"network: {said}"
     return "ok", None
+
+
+def spoiled(
+    found: Sequence[str], machines: int, expected: Sequence[str], foreign_cpu_share: float, site: Site
+) -> str | None:
+    """Why what was measured is not of the nodes that it was started on, or not of the ranks alone; None where it is.
+
+    `found` are the ranks' hosts, `expected` the hosts that they were started on, `machines` the number of kernels below.
+    """
+    if site.placement != "emulated" and [name.split(".")[0] for name in found] != [
+        name.split(".")[0] for name in expected
+    ]:
+        return f"misplaced: ranks were on {', '.join(found)}, expected {', '.join(expected)}"
+    if site.placement == "distinct-nodes" and machines < len(found):
+        return (
+            f"misplaced: {', '.join(found)} are {machines} machine{'s' * (machines > 1)}, the site says distinct-nodes"
+        )
+    if foreign_cpu_share > site.max_foreign_cpu_share:
+        share = f"{foreign_cpu_share:.0%} of the processor time went to others"
+        return f"disturbed: {share} (more than {site.max_foreign_cpu_share:.0%})"
+    return None
+
+
+def failure(reason: str, log: Path) -> str:
+    """The reason of a failure with the log's last word on it. Lost where the disk was full."""
+    said = with_last_line(reason, log)
+    if os.strerror(errno.ENOSPC) in said:
+        raise launch.Lost(said)
+    return said
 
 
 def with_last_line(reason: str, log: Path) -> str:

@@ -1,8 +1,6 @@
 """Ranks as processes of this machine, on disjoint cores."""
 
-import contextlib
 import os
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 
 from common.shell import shell_command
 from plan.site import Site
-from runs.launch import ending, kept_variables
+from runs.launch import ending, kept_variables, kill, spawn
 
 
 class Local:
@@ -33,16 +31,8 @@ class Local:
                     "RINGSIDE_LOCAL_RANK": str(rank % spec["ranks_per_node"]),
                     "RINGSIDE_CORES": ",".join(map(str, cores)),
                 }
-                self._processes.append(
-                    subprocess.Popen(
-                        shell_command(self._setup, "", {**variables, **place}, command),
-                        env=kept_variables(),
-                        stdin=subprocess.DEVNULL,
-                        stdout=out,
-                        stderr=out,
-                        start_new_session=True,
-                    )
-                )
+                here = shell_command(self._setup, "", {**variables, **place}, command)
+                self._processes.append(spawn(here, kept_variables(), out))
         return self._processes
 
     def explain(self, codes: Sequence[int | None], log: Path) -> str:
@@ -51,12 +41,8 @@ class Local:
         return f"rank {rank} {ending(code)}"
 
     def end(self) -> None:
-        """Kill every rank's whole process group, whether or not the rank itself has ended, and wait for the ranks."""
-        for process in self._processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        for process in self._processes:
-            process.wait()
+        """See Launcher."""
+        kill(self._processes)
 
 
 def cores_of(rank: int, cores: int, cores_per_rank: int) -> list[int]:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import shlex
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from common.errors import InputError
 from common.files import shown
 from common.shell import shell_command
 from plan.site import Site
-from runs.launch import Lost, ending, kept_variables
+from runs.launch import Lost, ending, kept_variables, kill, spawn
 
 SSH_FAILED = 255  # of ssh, and so of oarsh: its own failure, and also a remote end by a signal
 _LOST = re.compile(r"(ssh: |kex_exchange|client_loop: |Connection (to|closed|reset)|Timeout, server ).*", re.MULTILINE)
@@ -46,16 +45,7 @@ class Oar:
                 node, local_rank = divmod(rank, self._spec["ranks_per_node"])
                 place = {"RINGSIDE_RANK": str(rank), "RINGSIDE_LOCAL_RANK": str(local_rank)}
                 remote = shell_command(self._site.setup, "", {**variables, **place}, command)
-                self._processes.append(
-                    subprocess.Popen(
-                        ["oarsh", self.hosts[node], shlex.join(remote)],
-                        env=_environment(),
-                        stdin=subprocess.DEVNULL,
-                        stdout=out,
-                        stderr=out,
-                        start_new_session=True,
-                    )
-                )
+                self._processes.append(spawn(["oarsh", self.hosts[node], shlex.join(remote)], _environment(), out))
         return self._processes
 
     def explain(self, codes: Sequence[int | None], log: Path) -> str:
@@ -70,14 +60,11 @@ class Oar:
 
     def end(self) -> None:
         """End the oarsh here, and what it started there: a rank's command line names its attempt, and is no other's."""
-        kill = shlex.join(["pkill", "-KILL", "-f", "--", _pattern_of(" ".join(self._command[1:]))])
+        there = shlex.join(["pkill", "-KILL", "-f", "--", _pattern_of(" ".join(self._command[1:]))])
         for host in self.hosts if any(process.poll() != 0 for process in self._processes) else []:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                subprocess.run(["oarsh", host, kill], env=_environment(), capture_output=True, check=False, timeout=30)
-        for process in self._processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+                subprocess.run(["oarsh", host, there], env=_environment(), capture_output=True, check=False, timeout=30)
+        kill(self._processes)
 
 
 def _environment() -> dict[str, str]:

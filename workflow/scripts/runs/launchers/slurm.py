@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -12,11 +11,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from cluster import slurm
 from common.errors import InputError
 from common.files import shown, utc
 from common.shell import shell_command
 from plan.site import Site
-from runs.launch import GRACE_S, Lost, ending, kept_variables
+from runs.launch import GRACE_S, Lost, ending, kept_variables, kill, spawn
 
 PATIENCE_S = 10.0  # for Slurm to end a step
 _TASK = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.+)")
@@ -93,16 +93,10 @@ class Slurm:
         ]
         identity = 'RINGSIDE_RANK="$SLURM_PROCID" RINGSIDE_LOCAL_RANK="$SLURM_LOCALID"'
         # Of Slurm's own variables only the job: the others are the job's geometry and would become the step's defaults.
-        slurm = {name: os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_CONF") if name in os.environ}
+        job = {name: os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_CONF") if name in os.environ}
         with open(log, "ab") as out:
-            self._process = subprocess.Popen(
-                [*srun, *shell_command(self._site.setup, identity, variables, command)],
-                env={**kept_variables(), **slurm},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
+            step = [*srun, *shell_command(self._site.setup, identity, variables, command)]
+            self._process = spawn(step, {**kept_variables(), **job}, out)
         return [self._process]
 
     def explain(self, codes: Sequence[int | None], log: Path) -> str:
@@ -133,9 +127,7 @@ class Slurm:
                 process.wait(0.2)
             if time.monotonic() > deadline:
                 break
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        kill([process])
 
     def _steps(self) -> list[str]:
         """The run's steps that Slurm still knows."""
@@ -148,24 +140,14 @@ class Slurm:
 
 
 def ask(*command: str) -> str:
-    """What a client of Slurm says. Lost when it fails, three times within some seconds."""
-    said = ""
-    for _ in range(3):
+    """What a client of Slurm answers. Lost when it does not, three times within some seconds."""
+    for pause_s in (2, 2, 0):
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30, env=_plain())
-        except subprocess.TimeoutExpired:
-            said = "no answer within 30 s"
-            continue
-        if done.returncode == 0:
-            return done.stdout
-        said = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}"
-        time.sleep(2)
+            return slurm.ask(*command)
+        except slurm.Unanswered as unanswered:
+            said = str(unanswered)
+        time.sleep(pause_s)
     raise Lost(f"{command[0]}: {said}")
-
-
-def _plain() -> dict[str, str]:
-    """The caller's environment without what changes the clients' output."""
-    return {name: value for name, value in os.environ.items() if name != "SLURM_TIME_FORMAT"}
 
 
 def _seconds(text: str) -> float:

@@ -1,13 +1,12 @@
 """The clock of a run: opens and closes epochs at a barrier, gathers what the ranks saw, writes epochs as they end."""
 
 import csv
-import os
-import resource
 import time
 from dataclasses import dataclass
 from typing import Any, TextIO
 
 from runs.worker.context import Context
+from runs.worker.load import Load
 from runs.worker.node import Node, Reading, machine
 
 COLUMNS = (
@@ -24,12 +23,6 @@ class Seen:
     loss_sum: float
     correct: int
     samples: int
-
-
-def own_cpu_s() -> float:
-    """Processor seconds of this process, its threads and its ended children."""
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 class Meter:
@@ -49,8 +42,8 @@ class Meter:
         self._steps = self._table("steps.csv", ("epoch", "rank", "step", "step_time_s")) if spec["step_times"] else None
         self.group.barrier()
         self.ready_at = time.time()
-        self._opened = (time.monotonic(), own_cpu_s(), self._read())
-        self._epoch_opened = self._opened[2]
+        self.load = Load(self.group)  # from the moment when all ranks are ready
+        self._epoch_opened = self._read()
 
     def open_epoch(self) -> None:
         """All ranks start the next epoch together."""
@@ -88,20 +81,6 @@ class Meter:
         self._step_times = []
         if self.group.rank == 0:
             self._write(gathered)
-
-    def cpu_shares(self) -> tuple[float, float]:
-        """Shares of the machines' processor time, since all ranks were ready, that others used and that a hypervisor kept."""
-        opened, own_before, before = self._opened
-        own_s = own_cpu_s() - own_before
-        seen = self.group.all_gather([machine(), own_s, self._since(before)])
-        capacity = (time.monotonic() - opened) * (os.cpu_count() or 1)
-        shares = []
-        for here in {row[0] for row in seen}:
-            rows = [row for row in seen if row[0] == here]
-            counted = [row[2] for row in rows if row[2]]
-            foreign = max(0.0, max(node["busy_s"] for node in counted) - sum(row[1] for row in rows))
-            shares.append((foreign / capacity, max(node["steal_s"] for node in counted) / capacity))
-        return max(share[0] for share in shares), max(share[1] for share in shares)
 
     def _read(self) -> Reading | None:
         """The node's counters; one rank of a node reads them."""

@@ -20,8 +20,6 @@ NETWORK = Path("/proc/net/dev")  # unlike /sys, it shows the network namespace o
 class Reading:
     """Totals of one node: seconds over all its processors, bytes, joules."""
 
-    busy_s: float
-    steal_s: float
     throttled_s: float | None
     sent_bytes: int | None
     energy_j: float | None
@@ -43,9 +41,7 @@ class Node:
 
     def read(self) -> Reading:
         """All totals, now."""
-        return Reading(
-            busy_seconds(), stolen_seconds(), self._throttled_s(), sent_bytes(self._interface), self._energy_j()
-        )
+        return Reading(self._throttled_s(), sent_bytes(self._interface), self._energy_j())
 
     def _throttled_s(self) -> float | None:
         """How long the quotas of the control groups above this process held it back, all groups together."""

@@ -1,0 +1,43 @@
+"""Slurm's own sbatch reads what a block asks for; what it means is in tests/unit/plan/test_scheduling.py."""
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from plan.scheduling import allocation_options
+from plan.site import Scheduler, load_site
+
+ALL = Scheduler(
+    partition="gpu", account="project-7", constraint="a100&ib", nodelist="node[01-04]", exclude="node09",
+    memory_mb=64000, options=("--qos=long", "--reservation=for us"), concurrent_runs=1, build_on="login",
+    block_limit_s=28800,
+)  # fmt: skip
+
+
+@pytest.fixture
+def no_controller(tmp_path: Path) -> dict[str, str]:
+    """Environment of a client whose slurm.conf names a port on which nothing listens."""
+    (tmp_path / "slurm.conf").write_text("ClusterName=none\nSlurmctldHost=localhost\nSlurmctldPort=1\n")
+    return {"PATH": "/usr/bin:/bin", "SLURM_CONF": str(tmp_path / "slurm.conf")}
+
+
+@pytest.mark.parametrize(
+    ("asked", "understood"),
+    [
+        (
+            allocation_options(replace(load_site("virtual"), nodes=4, ranks_per_node=2, cores=16, scheduler=ALL), 4),
+            True,
+        ),
+        (["--nodes=1", "--no-such-option"], False),
+    ],
+)
+def test_sbatch_understands_the_options_of_a_block(
+    installed: None, no_controller: dict[str, str], asked: list[str], understood: bool
+) -> None:
+    command = ["sbatch", *asked, "--wrap=true"]
+    done = subprocess.run(command, env=no_controller, capture_output=True, text=True, check=False)
+    assert done.returncode != 0, "there is no controller to take the job"
+    assert ("contact" in done.stderr) == understood, done.stderr
+    assert ("unrecognized" in done.stderr) != understood, done.stderr

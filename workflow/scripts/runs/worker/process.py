@@ -1,0 +1,83 @@
+"""What every program has in common whose processes are ranks: how one begins, whose adapter it uses, what it leaves."""
+
+import ctypes
+import importlib.metadata
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from runs.worker.context import Context
+
+PR_SET_PDEATHSIG = 1
+
+
+def as_rank(run: Callable[[Path], object]) -> None:
+    """Call `run` with the attempt's folder, the program's argument, and end this process."""
+    bind_to_launcher()
+    with tempfile.TemporaryDirectory(prefix="ringside-", dir=os.environ.get("RINGSIDE_SCRATCH")) as temporary:
+        os.environ["TMPDIR"] = tempfile.tempdir = temporary
+        run(Path(sys.argv[1]))
+    # Libraries' own ends can take seconds, or hang once a peer is gone; everything is on disk by now.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def bind_to_launcher() -> None:
+    """Take the launcher's cores; end when the launcher does (prctl(2)), and by an alarm where nobody can reach this node.
+
+    The alarm's default action ends the process from within the kernel, whatever a library hangs in.
+    """
+    signal.alarm(int(os.environ["RINGSIDE_ALARM_S"]))
+    if cores := os.environ.get("RINGSIDE_CORES"):
+        os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adapter_of(context: Context) -> ModuleType:
+    """The adapter.py of the run's framework, with the variables set that it and NCCL want before a library is imported."""
+    file = Path(context.job["adapter"]) / "adapter.py"
+    adapter = ModuleType("adapter")
+    exec(compile(file.read_text(), str(file), "exec"), adapter.__dict__)  # noqa: S102 (our own file)
+    os.environ.update(nccl_variables(context))
+    os.environ.update(adapter.environment(context))
+    return adapter
+
+
+def nccl_variables(context: Context) -> dict[str, str]:
+    """NCCL on the site's interface, saying in a file of the attempt which transport it took (runs/transport.py)."""
+    if context.spec["device"] != "cuda":
+        return {}
+    log = {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": "INIT,NET",
+        "NCCL_DEBUG_FILE": f"{context.folder}/nccl.%h.%p.log",
+    }
+    return {"NCCL_SOCKET_IFNAME": context.spec["interface"], **log}
+
+
+def host() -> str:
+    """This node, by the scheduler's name for it where there is one."""
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+
+
+def versions(modules: list[str]) -> str:
+    """Names and versions of the distributions that the framework's modules come from."""
+    providers = importlib.metadata.packages_distributions()
+    found = {providers.get(name.split(".")[0], [name])[0] for name in modules}
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in sorted(found))
+
+
+def leave_result(context: Context, result: dict[str, Any]) -> None:
+    """Rank 0 writes `result` to the attempt's result.json, whole or not at all; all ranks return when it is there."""
+    if context.rank == 0:
+        partial = context.folder / "result.json.partial"
+        partial.write_text(json.dumps(result, indent=2) + "\n")
+        os.replace(partial, context.folder / "result.json")
+    context.group.barrier()
