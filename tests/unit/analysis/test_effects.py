@@ -293,8 +293,18 @@ def test_a_model_without_a_description_has_no_prediction(exact):
     assert "No prediction" in " ".join(table.notes)
 
 
-def test_a_study_without_such_treatments_says_so(runs):
-    table = decomposition.table(runs)
+def test_where_accumulation_is_the_only_treatment_it_is_the_whole_contrast(exact):
+    alone = exact[exact["training_loop"] == "custom"]
+    data = decomposition.decompose(alone, sweeps(FRAMEWORK))
+    whole = at(decomposition.decompose(exact, sweeps(FRAMEWORK)), part="sync_every").reset_index(drop=True)
+    pd.testing.assert_frame_equal(data, whole.assign(**{"from": "every batch", "to": "every 4 batches"}))
+    table = decomposition.table(alone, sweeps(FRAMEWORK))
+    assert len(table.shown) == 18 and (table.shown["network alone (s)"] != "").all()
+    assert not any(note.startswith("Total") for note in table.notes)
+
+
+def test_a_study_without_accumulation_says_so(runs):
+    table = decomposition.table(runs[runs["sync_every"] == 1])
     assert table.data.empty
     assert table.notes[0].startswith("Nothing to take apart")
 

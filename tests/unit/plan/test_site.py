@@ -74,6 +74,8 @@ def test_auto_is_the_cores_that_this_process_may_use(tmp_path: Path, monkeypatch
         (SLURM, {"scheduler": {"nodelist": "node[1-"}}, "scheduler.nodelist: 'node[1-' does not look right: expected names"),
         (SLURM, {"scheduler": {"nodelist": "node[4-1]"}}, "scheduler.nodelist: 'node[4-1]' does not look right: '4-1' is no"),
         (SLURM, {"scheduler": {"nodelist": "node1"}}, "scheduler.nodelist: names 1 nodes, nodes is 2"),
+        (SLURM, {"scheduler": {"nodelist": "node[1-3],node2"}}, "scheduler.nodelist: names node2 more than once"),
+        (SLURM, {"scheduler": {"nodelist": "node[1-3]", "exclude": "node[3-4]"}}, "scheduler.nodelist: names node3, which exclude"),
         (SLURM, {"scheduler": {"exclude": "node[x]"}}, "scheduler.exclude: 'node[x]' does not look right"),
     ],
 )  # fmt: skip

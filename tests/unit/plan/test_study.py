@@ -8,7 +8,7 @@ import yaml
 from common.errors import InputError
 from plan.design import design
 from plan.site import load_site
-from plan.study import load_study
+from plan.study import load_config, load_study
 
 GOOD = {
     "title": "t",
@@ -124,3 +124,8 @@ def test_a_site_with_a_relative_cache_is_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("RINGSIDE_CACHE", "here")
     with pytest.raises(InputError, match="cache: 'here' is not an absolute folder"):
         load_site("local")
+
+
+def test_a_name_of_digits_alone_is_a_name() -> None:
+    config = {"study": 2024, "site": "local", "records": "campaign"}  # what Snakemake makes of --config study=2024
+    assert load_config(config)["study"] == "2024"

@@ -36,3 +36,19 @@ def test_a_line_is_printed_when_snakemake_finishes_a_run(tmp_path: Path, capsys:
     assert capsys.readouterr().out == "", "only runs have a line"
     session.watch("job_finished", 7, None, None)
     assert capsys.readouterr().out.startswith("[1/2] timeout a") and session.line("a", "timeout", "x")
+
+
+def test_what_came_before_the_first_run_says_nothing_of_how_long_runs_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    session = Session(tmp_path, "s", planned=3, done=0)
+    session.watch("job_info", 1, "sweep", {"sweep": "pytorch-ddp.n2", "key": "0123456789ab"})
+    now[0] += 500
+    session.watch("job_info", 2, "run", {"run_id": "a", "key": "0123456789ab"})
+    now[0] += 5
+    session.watch("job_info", 3, "run", {"run_id": "b", "key": "0123456789ab"})
+    now[0] += 5
+    session.add("a", "ok")
+    assert "2 left, about 20 s" in session.line("a", "ok", "x")

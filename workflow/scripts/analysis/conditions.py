@@ -30,7 +30,14 @@ def replicates(runs: pd.DataFrame) -> str:
     if most == 1:
         return f"{said}, too few for an interval."
     alone = " (a cell with one run has none)" if fewest == 1 else ""
-    return f"{said}; intervals are 95 % t intervals of the mean over replicates{alone}."
+    return f"{said}; intervals are 95 % t intervals of the mean over replicates{alone}.{few(runs)}"
+
+
+def few(runs: pd.DataFrame) -> str:
+    """A warning, with a space before it, where a cell has two successful runs: what such an interval is worth."""
+    if (successful(runs).groupby("cell").size() == 2).any():
+        return " Two runs tell little: the interval of their mean is 12.7 standard errors to each side (five: 2.8)."
+    return ""
 
 
 def circumstances(runs: pd.DataFrame) -> str:

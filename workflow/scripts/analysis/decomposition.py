@@ -2,7 +2,7 @@
 
 For a study that has gradient accumulation at the base level of the other treatment factors, and another treatment without
 accumulation: the contrast from the latter to the former goes over the cell with neither, so that its two parts are effects
-of one factor each. With mean epoch times T it is exact: T(end) - T(start) = (T(middle) - T(start)) + (T(end) - T(middle)),
+of one factor each. Where accumulation is the only treatment, it is the whole contrast. With mean epoch times T it is exact: T(end) - T(start) = (T(middle) - T(start)) + (T(end) - T(middle)),
 and T(end) / T(start) = T(middle) / T(start) x T(end) / T(middle). Parts share a cell, so their intervals are not independent.
 """
 
@@ -62,7 +62,10 @@ def all_reduce_s(sweep: pd.DataFrame, size: float) -> Estimate:
 
 
 def paths(runs: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.Series, pd.Series]]:
-    """Factor of the first part, and the cells at start, middle and end (rows of `cells`), for each planned contrast."""
+    """Factor of the first part, and the cells at start, middle and end (rows of `cells`), for each planned contrast.
+
+    Where accumulation is the only treatment, it is the factor, and start and middle are the same cell.
+    """
     treated = treatments(runs)
     if ACCUMULATION not in treated:
         return
@@ -73,7 +76,7 @@ def paths(runs: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.Series, pd.Se
     context = varying(runs, but=treated)
     rows = cells(runs)
     by_levels = {tuple(row[[*context, *treated]]): row for _, row in rows.iterrows()}
-    for factor, start in starts:
+    for factor, start in starts or [(ACCUMULATION, base)]:
         for end in ends:
             for place in dict.fromkeys(tuple(row) for row in rows[context].itertuples(index=False)):
                 found = [by_levels.get((*place, *levels.values())) for levels in (start, base, end)]
@@ -84,6 +87,7 @@ def paths(runs: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.Series, pd.Se
 def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.DataFrame:
     """Three rows per contrast (the two parts, the total): levels, part, from, to, the columns of `analysis.effects.contrast`.
 
+    One row, that of accumulation, where it is the only treatment.
     `network` is network.csv. The row of accumulation then has all_reduce_s, the time of one all-reduce of the gradients'
     size; network_s, what the exchanges that are saved would have taken at that rate, less than 0; and beyond_network_s, the
     difference less network_s, with the difference's interval moved by it.
@@ -93,7 +97,8 @@ def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.Dat
     nothing = runs.iloc[:0]
     rows = []
     for factor, start, middle, end in paths(runs):
-        for part, before, after in ((factor, start, middle), (ACCUMULATION, middle, end), (TOTAL, start, end)):
+        parts = [(factor, start, middle), (ACCUMULATION, middle, end), (TOTAL, start, end)]
+        for part, before, after in parts if factor != ACCUMULATION else parts[1:2]:
             to, base = (measured.get(cell["cell"], nothing) for cell in (after, before))
             changed = treated if part == TOTAL else [part]
             row = {
@@ -134,14 +139,14 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
     data = decompose(runs, network)
     if data.empty:
         notes = [
-            "Nothing to take apart: it needs cells with gradient accumulation, cells with another treatment, and cells "
-            "with neither, all else equal.",
+            "Nothing to take apart: it needs cells with gradient accumulation and cells without, all else equal.",
             conditions.constants(runs),
         ]
         empty = pd.DataFrame(columns=["part", "from", "to", "difference_s", "ratio"])
         return tables.Table(TITLE, empty, pd.DataFrame(columns=["part"]), [note for note in notes if note], ["part"])
     context = varying(runs, but=treatments(runs))
-    firsts = list(range(0, len(data), 3))
+    whole = TOTAL in set(data["part"])
+    firsts = list(range(0, len(data), 3 if whole else 1))
     shown: dict[str, Any] = {
         title(name): [level_text(level) if row in firsts else "" for row, level in enumerate(data[name])]
         for name in context
@@ -152,12 +157,14 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
     ]
     shown["difference (s)"] = interval_texts(data, "difference_s")
     shown["ratio"] = interval_texts(data, "ratio")
-    notes = [
+    total = (
         f"Total: {_totals(data)}. It is the sum of its two parts in seconds and their product as ratios, exactly so for the "
-        "means; the parts' intervals are not independent, since both hold the cell in the middle. Below 0, and below 1, "
-        "the level after the arrow is faster.",
+        "means; the parts' intervals are not independent, since both hold the cell in the middle. "
+    )
+    notes = [
+        f"{total if whole else ''}Below 0, and below 1, the level after the arrow is faster.",
         "Replicates are independent runs. Intervals of differences are Welch's, those of ratios on the log scale; none is "
-        "corrected for the number of rows (the table of effects has corrected p values of the parts).",
+        f"corrected for the number of rows (the table of effects has corrected p values of the parts).{conditions.few(runs)}",
         *_network_notes(data, network, runs),
     ]
     if "network_s" in data and data["network_s"].notna().any():
@@ -178,7 +185,7 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         pd.DataFrame(shown),
         [note for note in notes if note],
         words=[title(name) for name in ("framework", "model", "dataset")] + ["part"],
-        parts=firsts[1:],
+        parts=firsts[1:] if whole else [],
     )
 
 

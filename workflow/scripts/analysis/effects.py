@@ -128,7 +128,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "A row compares two cells that differ in the one factor with an arrow. Ratio: the mean epoch time after the arrow "
         "over that before it; difference: after less before. Below 1, and below 0, the level after the arrow is faster.",
         "Replicates are independent runs, n before and after the arrow. Intervals of ratios are on the log scale, those of "
-        "differences Welch's; each is for its own row alone.",
+        f"differences Welch's; each is for its own row alone.{conditions.few(runs)}",
         _family(data),
         not_compared(data, runs),
         conditions.circumstances(runs),
@@ -181,7 +181,7 @@ def _family(data: pd.DataFrame) -> str:
 
 
 def _megabytes(value: float) -> str:
-    return tables.DASH if pd.isna(value) else tables.number(value / 1e6)
+    return tables.DASH if pd.isna(value) else tables.number(value / 1e6 if value >= 1000 else 0.0)  # an ARP or two
 
 
 def main(argv: list[str] | None = None) -> None:

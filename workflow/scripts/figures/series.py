@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis import conditions, intervals, tables
+from analysis import intervals, tables
 from analysis.measured import Records, bases, combination_text, series_factors, successful, title_with_unit, varying
 from analysis.speedup import base_cells
 from figures import panels, style
@@ -20,6 +20,7 @@ from figures.panels import Series
 PANEL_IN = 1.45
 GAP = 0.04
 BOUND = (0, (1, 1.5))
+MOST_BASES = 6  # named in a caption
 
 
 @dataclass(frozen=True)
@@ -140,10 +141,10 @@ def _base_sentence(runs: pd.DataFrame, found: dict[str, str]) -> str:
         for cell, times in used.groupby("cell", sort=True)["epoch_time_s"]
     ]
     lines = "Horizontal lines: the undistributed bases. " if set(used["framework"]) & set(bases(runs)) else ""
-    return (
-        f"{lines}Fine dotted lines: the base's time divided by the replicas, as if the exchange cost nothing. "
-        f"Bases, at the same levels of all other factors that they vary: {conditions.named(seconds)}."
-    )
+    said = f"{lines}Fine dotted lines: the base's time divided by the replicas, as if the exchange cost nothing."
+    if len(seconds) > MOST_BASES:
+        return f"{said} The {len(seconds)} bases' times are in the table of cells."
+    return f"{said} Bases, at the same levels of all other factors that they vary: {', '.join(seconds)}."
 
 
 def _left_out_sentence(left_out: Sequence[dict[str, Any]]) -> str:

@@ -29,7 +29,7 @@ from network.gather import bus_bandwidth
 KEYS = ["framework", "nodes"]
 PLACEMENTS = {
     "distinct-nodes": "Each node is a machine of its own.",
-    "virtual": "Nodes are those of a virtual cluster on one machine, its links shaped.",
+    "virtual": "Nodes are those of a virtual cluster on one machine.",
     "emulated": "Nodes are groups of processes on one machine, so that the numbers say nothing about a real network.",
 }
 NO_SWEEP = "The study has no distributed framework on two nodes or more."

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,13 +165,21 @@ def _check_scheduler(
             refuse(f"scheduler.options.{i}", f"'{option}' is not of the form --name=value")
         if values["launcher"] == "slurm" and name in SAID_ELSEWHERE:
             refuse(f"scheduler.options.{i}", f"{name} is said by {SAID_ELSEWHERE[name]}; take it out")
+    listed: dict[str, list[str]] = {}
     for key in ("nodelist", "exclude"):
         try:
-            names = host_names(scheduler.get(key, ""))
+            names = listed[key] = host_names(scheduler.get(key, ""))
         except ValueError as error:
             refuse(f"scheduler.{key}", f"'{scheduler[key]}' does not look right: {error}")
-        if key == "nodelist" and names and len(names) < values["nodes"]:
-            refuse(f"scheduler.{key}", f"names {len(names)} nodes, nodes is {values['nodes']}; name as many or more")
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            refuse(f"scheduler.{key}", f"names {', '.join(twice)} more than once")
+    if both := [name for name in listed["nodelist"] if name in listed["exclude"]]:
+        refuse("scheduler.nodelist", f"names {', '.join(both)}, which exclude names too; take it out of one of the two")
+    if listed["nodelist"] and len(listed["nodelist"]) < values["nodes"]:
+        refuse(
+            "scheduler.nodelist",
+            f"names {len(listed['nodelist'])} nodes, nodes is {values['nodes']}; name as many or more",
+        )
 
 
 def host_names(hosts: str) -> list[str]:

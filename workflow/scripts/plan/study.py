@@ -72,7 +72,10 @@ def existing(folder: Path, name: str, kind: str) -> Path:
 
 def load_config(values: Mapping[str, Any], file: Path = CHECKOUT / "config" / "config.yaml") -> dict[str, str]:
     """Check the workflow's configuration (the file's keys, overlaid by the command line's)."""
-    config = dict(values)
+    # Snakemake's command line reads a name of digits alone as a number.
+    config = {
+        key: str(value) if type(value) is int and key in ("study", "site") else value for key, value in values.items()
+    }
     check(config, "config", file)
     return config
 

@@ -44,6 +44,12 @@ class Session:
     def watch(self, event: str, job: int, rule: str | None, wildcards: Mapping[str, str] | None) -> None:
         """Snakemake started (JOB_INFO) or finished (JOB_FINISHED) a job; for a run that has ended a line is printed."""
         if event == "job_info" and rule in ("run", "sweep"):
+            if (
+                rule == "run"
+                and not self._state["ended"]
+                and not any("run_id" in run for run in self._running.values())
+            ):
+                self._state["started"] = time.time()  # what came before says nothing of how long runs take
             self._running[job] = dict(wildcards or {})
         elif event == "job_finished" and job in self._running:
             run = self._running.pop(job)
