@@ -1,0 +1,51 @@
+"""The campaigns whose records are kept are whole, are still read, and say what docs/campaigns/README.md says."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis import decomposition, effects
+from analysis.measured import successful
+from common.files import CHECKOUT
+from common.tables import read_table
+from plan.design import design
+from plan.site import load_site
+from plan.study import load_study
+
+KEPT = CHECKOUT / "docs" / "campaigns"
+FOLDERS = sorted(path for path in KEPT.iterdir() if path.is_dir())
+INTERVAL = re.compile(r"(−?\d+\.\d+) \[(−?\d+\.\d+), (−?\d+\.\d+)\]")
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_kept_campaign_is_whole(folder: Path) -> None:
+    runs, epochs = (read_table(folder / f"{name}.csv", name) for name in ("runs", "epochs"))
+    (site,) = set(runs["site"])
+    study = load_study(folder.name)
+    assert set(runs["run_id"]) == {run.run_id for run in design(study, load_site(site))}
+    assert len(successful(runs)) == len(runs)
+    assert epochs.groupby("run_id").size().to_dict() == dict.fromkeys(runs["run_id"], study.factors["epochs"][0])
+
+
+def triples(data: pd.DataFrame) -> list[tuple[float, ...]]:
+    """All estimates of a table with their bounds."""
+    names = [name for name in data if {f"{name}_low", f"{name}_high"} <= set(data)]
+    return [
+        row for name in names for row in data[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False, name=None)
+    ]
+
+
+def test_every_interval_in_the_text_is_one_of_the_tables() -> None:
+    made = []
+    for folder in FOLDERS:
+        runs, network = (read_table(folder / f"{name}.csv", name) for name in ("runs", "network"))
+        made += triples(effects.compare(runs)) + triples(decomposition.decompose(runs, network))
+    said = [
+        tuple(float(number.replace("−", "-")) for number in found)
+        for found in INTERVAL.findall((KEPT / "README.md").read_text())
+    ]
+    assert len(said) == 16 + 24
+    wrong = [numbers for numbers in said if not any(numbers == pytest.approx(row, abs=0.0051) for row in made)]
+    assert not wrong
