@@ -9,6 +9,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from analysis import decomposition, effects
+from analysis.intervals import Estimate
 from common.tables import read_table, write_table
 from plan.design import design
 from plan.site import load_site
@@ -257,9 +258,13 @@ def test_the_interval_of_the_prediction_is_that_of_the_rounds_and_in_order(measu
     row = one(decomposition.decompose(measured, sweeps(FRAMEWORK)), part="sync_every", **AT)
     assert row["network_s_low"] < row["network_s"] < row["network_s_high"] < 0
     assert row["network_s_low"] == pytest.approx(-54 * row["all_reduce_s_high"])
-    assert row["beyond_network_s_high"] - row["beyond_network_s_low"] == pytest.approx(
-        row["difference_s_high"] - row["difference_s_low"]
-    )
+    widths = [row[f"{name}_high"] - row[f"{name}_low"] for name in ("difference_s", "network_s", "beyond_network_s")]
+    assert widths[2] > max(widths[:2]), "what is left has the uncertainty of both"
+
+
+def test_a_difference_of_estimates_of_a_worked_example():
+    # Half-widths 3 and 4 (below) make 5; 6 and 8 (above) make 10.
+    assert decomposition.less(Estimate(10, 7, 16), Estimate(4, -4, 8)) == Estimate(6, 1, 16)
 
 
 def test_notes_say_what_the_numbers_are_and_what_is_lacking(measured, read):

@@ -49,3 +49,26 @@ def test_every_interval_in_the_text_is_one_of_the_tables() -> None:
     assert len(said) == 16 + 24
     wrong = [numbers for numbers in said if not any(numbers == pytest.approx(row, abs=0.0051) for row in made)]
     assert not wrong
+
+
+def percent(values: pd.Series) -> str:
+    return f"{100 * values.min():.0f} to {100 * values.max():.0f} %"
+
+
+def test_the_ranges_in_the_text_are_those_of_the_records() -> None:
+    text = " ".join((KEPT / "README.md").read_text().split())
+    readme = " ".join((CHECKOUT / "README.md").read_text().split())
+    slow, fast = (
+        decomposition.decompose(*(read_table(folder / f"{name}.csv", name) for name in ("runs", "network")))
+        for folder in (KEPT / "tf-strategies-virtual", KEPT / "tf-strategies-unshaped")
+    )
+    for data, where in ((slow, (text, readme)), (fast, (text,))):
+        accumulated = data[(data["part"] == "sync_every") & (data["nodes"] > 1)]
+        share = percent(accumulated["network_s"] / accumulated["difference_s"])
+        assert all(share in said for said in where)
+    for model, data in slow[slow["nodes"] > 1].groupby("model"):
+        parts = data.pivot_table(index=["batch_size", "nodes"], columns="part", values="difference_s")
+        assert percent(parts["training_loop"] / parts["total"]) in text, model
+    runs = read_table(KEPT / "tf-strategies-virtual" / "runs.csv", "runs")
+    assert f"{(runs['steal_share'] > 0.05).sum()} of the {len(runs)} runs" in text
+    assert f"{len(runs)} runs in 76 minutes" in readme

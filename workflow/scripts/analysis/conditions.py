@@ -76,7 +76,7 @@ def circumstances(runs: pd.DataFrame) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return f"{100 * share:.2g} %"
 
 
 def _nodes(runs: pd.DataFrame) -> str:

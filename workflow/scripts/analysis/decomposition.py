@@ -6,6 +6,7 @@ of one factor each. Where accumulation is the only treatment, it is the whole co
 and T(end) / T(start) = T(middle) / T(start) x T(end) / T(middle). Parts share a cell, so their intervals are not independent.
 """
 
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -90,7 +91,7 @@ def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.Dat
     One row, that of accumulation, where it is the only treatment.
     `network` is network.csv. The row of accumulation then has all_reduce_s, the time of one all-reduce of the gradients'
     size; network_s, what the exchanges that are saved would have taken at that rate, less than 0; and beyond_network_s, the
-    difference less network_s, with the difference's interval moved by it.
+    difference less network_s, with an interval of both.
     """
     treated, measured = treatments(runs), samples(runs)
     context = varying(runs, but=treated)
@@ -125,13 +126,20 @@ def _network_part(row: Mapping[str, Any], sweep: pd.DataFrame, size: float) -> d
     change = row["to_exchanges"] - row["from_exchanges"]
     predicted = change * one.value
     bounds = sorted([change * one.low, change * one.high])
-    beyond = [row[name] - predicted for name in ("difference_s", "difference_s_low", "difference_s_high")]
+    difference = Estimate(*(row[name] for name in ("difference_s", "difference_s_low", "difference_s_high")))
     return {
         "gradient_bytes": size,
         **columns("all_reduce_s", one),
         **columns("network_s", Estimate(predicted, *bounds)),
-        **columns("beyond_network_s", Estimate(*beyond)),
+        **columns("beyond_network_s", less(difference, Estimate(predicted, *bounds))),
     }
+
+
+def less(a: Estimate, b: Estimate) -> Estimate:
+    """a - b of independent estimates, its interval from theirs (Zou & Donner, Statistics in Medicine 27, 2008)."""
+    value = a.value - b.value
+    low, high = math.hypot(a.value - a.low, b.high - b.value), math.hypot(a.high - a.value, b.value - b.low)
+    return Estimate(value, value - low, value + high)
 
 
 def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Table:
@@ -139,7 +147,8 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
     data = decompose(runs, network)
     if data.empty:
         notes = [
-            "Nothing to take apart: it needs cells with gradient accumulation and cells without, all else equal.",
+            "Nothing to take apart: it needs cells with gradient accumulation and cells without, all else equal; where "
+            "there are other treatments, also cells with one of them and without accumulation.",
             conditions.constants(runs),
         ]
         empty = pd.DataFrame(columns=["part", "from", "to", "difference_s", "ratio"])
@@ -208,10 +217,10 @@ def _network_notes(data: pd.DataFrame, network: pd.DataFrame | None, runs: pd.Da
         notes.append(
             "Network alone: the exchanges that accumulation saves in an epoch times the time of one all-reduce of the "
             f"gradients' size ({BYTES_PER_PARAMETER} bytes a parameter) in the sweep of the network, linear between its "
-            "sizes; the interval is over the sweep's rounds. It is a prediction and not measured in training: one message, "
-            "ranks that compute nothing else. Beyond the network: the rest of the difference, with the difference's own "
-            "interval: the optimizer's and the loop's own cost, what computation hid of the exchanges (above 0), and what "
-            "they took longer beside it (below 0)."
+            "sizes; the interval is over the rounds of one sweep, in the same processes. It is a prediction and not measured "
+            "in training: one message, ranks that compute nothing else. Beyond the network: the rest of the difference, with "
+            "an interval of both: the optimizer's and the loop's own cost, what computation hid of the exchanges (above 0), "
+            "and what they took longer beside it (below 0)."
         )
     elif network is None and (nodes > 1).any():
         notes.append("No sweep of the network is at hand, so what the network alone would do is not predicted.")

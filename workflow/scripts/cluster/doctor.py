@@ -294,7 +294,12 @@ def main(argv: list[str] | None = None) -> None:
     """Say what will not work at the configured site."""
     parser = argparse.ArgumentParser(prog="cluster.doctor", description=main.__doc__)
     parser.add_argument(
-        "--config", nargs="*", default=[], metavar="KEY=VALUE", help="as for snakemake, such as site=NAME study=NAME"
+        "--config",
+        nargs="*",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="as for snakemake, such as site=NAME study=NAME",
     )
     options = parser.parse_args(argv)
     config = load_config(configured(options.config, "slurm.yaml"))

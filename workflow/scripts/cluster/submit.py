@@ -176,7 +176,12 @@ def main(argv: list[str] | None = None) -> None:
     """Submit an allocation for every block of the study that has runs to do."""
     parser = argparse.ArgumentParser(prog="cluster.submit", description=main.__doc__)
     parser.add_argument(
-        "--config", nargs="*", default=[], metavar="KEY=VALUE", help="as for snakemake, such as study=NAME"
+        "--config",
+        nargs="*",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="as for snakemake, such as study=NAME",
     )
     parser.add_argument(
         "--wait", action="store_true", help="return when all jobs have ended; status 2 when runs are missing"

@@ -151,7 +151,7 @@ def configured(arguments: Sequence[str], *files: str) -> dict[str, Any]:
             raise InputError(f"--config {argument}: expected KEY=VALUE, such as study=NAME")
     config: dict[str, Any] = {}
     for name in ("config.yaml", *files):
-        config |= load_yaml(CHECKOUT / "config" / name)
+        config |= load_yaml(CHECKOUT / "config" / name) or {}
     return config | dict(argument.split("=", 1) for argument in arguments)
 
 

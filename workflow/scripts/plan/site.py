@@ -168,11 +168,11 @@ def _check_scheduler(
     listed: dict[str, list[str]] = {}
     for key in ("nodelist", "exclude"):
         try:
-            names = listed[key] = host_names(scheduler.get(key, ""))
+            listed[key] = host_names(scheduler.get(key, ""))
         except ValueError as error:
             refuse(f"scheduler.{key}", f"'{scheduler[key]}' does not look right: {error}")
-        if twice := [name for name, count in Counter(names).items() if count > 1]:
-            refuse(f"scheduler.{key}", f"names {', '.join(twice)} more than once")
+    if twice := [name for name, count in Counter(listed["nodelist"]).items() if count > 1]:
+        refuse("scheduler.nodelist", f"names {', '.join(twice)} more than once; name each node once")
     if both := [name for name in listed["nodelist"] if name in listed["exclude"]]:
         refuse("scheduler.nodelist", f"names {', '.join(both)}, which exclude names too; take it out of one of the two")
     if listed["nodelist"] and len(listed["nodelist"]) < values["nodes"]:

@@ -21,7 +21,7 @@ from typing import Any, TextIO, TypeVar
 from common.errors import InputError
 from common.files import write_json, write_text, written_whole
 from common.schemas import check
-from runs.launch import Stopped
+from runs.launch import Lost, Stopped
 
 Prepared = TypeVar("Prepared")
 PUT_ASIDE = "put-aside"
@@ -124,7 +124,14 @@ def settle(
 def _why(stopped: BaseException) -> str:
     job = os.environ.get("SLURM_JOB_ID") or os.environ.get("OAR_JOB_ID")
     where = f" (job {job} on {os.uname().nodename})" if job else ""
-    return f"{f'stopped by {stopped}' if isinstance(stopped, Stopped) else f'lost: {stopped}'}{where}"
+    match stopped:
+        case Stopped():
+            what = f"stopped by {stopped}"
+        case Lost():
+            what = f"lost: {stopped}"
+        case _:
+            what = f"{type(stopped).__name__}: {stopped}"
+    return what + where
 
 
 def put_aside(published: Path) -> None:

@@ -39,17 +39,14 @@ class Session:
         self._file = results / "sessions" / f"{name}.json"
         self._state: dict[str, Any] = {"started": time.time(), "planned": planned, "done_before": done, "ended": []}
         self._running: dict[int, dict[str, str]] = {}
+        self._first_run_at: float | None = None
         self._results = results
 
     def watch(self, event: str, job: int, rule: str | None, wildcards: Mapping[str, str] | None) -> None:
         """Snakemake started (JOB_INFO) or finished (JOB_FINISHED) a job; for a run that has ended a line is printed."""
         if event == "job_info" and rule in ("run", "sweep"):
-            if (
-                rule == "run"
-                and not self._state["ended"]
-                and not any("run_id" in run for run in self._running.values())
-            ):
-                self._state["started"] = time.time()  # what came before says nothing of how long runs take
+            if rule == "run" and self._first_run_at is None:
+                self._first_run_at = time.time()  # what came before says nothing of how long runs take
             self._running[job] = dict(wildcards or {})
         elif event == "job_finished" and job in self._running:
             run = self._running.pop(job)
@@ -80,7 +77,7 @@ class Session:
         done = min(planned, self._state["done_before"] + len(ended))
         left = planned - done
         failed = sum(entry["status"] != "ok" for entry in ended)
-        each_s = (time.time() - self._state["started"]) / len(ended)
+        each_s = (time.time() - (self._first_run_at or self._state["started"])) / len(ended)
         width = len(str(planned))
         tail = f"{left} left, about {_duration(left * each_s)}" if left else "all runs done"
         return f"[{done:{width}d}/{planned}] {status:8s}{run_id:58s} {what} | {tail} | {failed} not ok"

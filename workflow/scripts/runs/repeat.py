@@ -44,7 +44,12 @@ def main(argv: list[str] | None = None) -> None:
         "--runs", required=True, help=f"a status ({', '.join(STATUSES)}) or a pattern such as '*ddp*.b32.*'"
     )
     parser.add_argument(
-        "--config", nargs="*", default=[], metavar="KEY=VALUE", help="as for snakemake, such as study=NAME"
+        "--config",
+        nargs="*",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="as for snakemake, such as study=NAME",
     )
     parser.add_argument("--run", action="store_true", help="then run them, where they run on this machine")
     options = parser.parse_args(argv)

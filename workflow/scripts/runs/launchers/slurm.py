@@ -147,7 +147,7 @@ def ask(*command: str) -> str:
         except slurm.Unanswered as unanswered:
             said = str(unanswered)
         time.sleep(pause_s)
-    raise Lost(f"{command[0]}: {said}")
+    raise Lost(f"{command[0]}: {said.removeprefix(f'{command[0]}: ')}")
 
 
 def _seconds(text: str) -> float:
