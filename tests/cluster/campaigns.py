@@ -1,6 +1,7 @@
 """A checkout on the virtual cluster, a campaign in it that runs while a test breaks something, and what is left then."""
 
 import csv
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -56,6 +57,8 @@ class Campaign:
                 stdout=out,
                 stderr=out,
                 text=True,
+                # Where these tests run in the background of a shell, SIGINT is ignored, and children inherit that.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (no thread here)
             )
 
     @contextmanager
