@@ -127,6 +127,16 @@ def test_what_a_killed_start_left_is_no_obstacle(corner: Sandbox) -> None:
     assert corner.left() == NOTHING
 
 
+@pytest.mark.parametrize("killed", ["slurmctld", "munged|slurmctld|slurmd"])
+def test_a_cluster_whose_programs_were_killed_is_not_up(corner: Sandbox, killed: str) -> None:
+    up(corner, "--nodes=2")
+    assert corner.run("pkill", "--signal=KILL", "--exact", killed).returncode == 0
+    up(corner, "--nodes=2")
+    assert corner.run("srun", "--nodes=2", "true").returncode == 0
+    down(corner)
+    assert corner.left() == NOTHING
+
+
 def test_up_twice_is_refused(cluster: Sandbox) -> None:
     assert "up already" in refusal(cluster, "up")
     assert cluster.run("srun", "--nodes=2", "true").returncode == 0

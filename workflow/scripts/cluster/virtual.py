@@ -35,6 +35,7 @@ BRIDGE = "ringside0"
 NAMESPACE = "ringside-"
 ACCOUNT = "rehearsal"  # where there is accounting
 READY_S = 60.0
+_SLURMD = "slurmd-"  # and the node's name
 _PACKAGES = Path(__file__).with_name("install-packages")
 
 # In the node's own namespaces: $1 name, $2 folder with the node's hosts file, the rest control groups to enter.
@@ -114,12 +115,18 @@ def refuse_busy() -> None:
 
 
 def running() -> Settings | None:
-    """The settings of the cluster that is up on this machine; None where there is none."""
+    """The settings of the cluster that is up on this machine; None where there is none, or its controller has ended."""
     try:
         state = json.loads((STATE / "cluster.json").read_text())
-        return from_json(state["settings"]) if state["ready"] and state["boot"] == _boot() else None
+        up = state["ready"] and state["boot"] == _boot() and all(name.startswith(_SLURMD) for name in ended())
+        return from_json(state["settings"]) if up else None
     except (OSError, ValueError, KeyError):
         return None
+
+
+def ended() -> list[str]:
+    """The programs of the cluster that was started last which have ended, or were killed, since."""
+    return [program for program, pid in _pids().items() if not _is(program, pid)]
 
 
 def command_for(site: Site) -> str:
@@ -169,7 +176,7 @@ def start_slurmd(name: str) -> None:
     """Start the node's slurmd, in its namespaces and control groups."""
     enter = ["nsenter", f"--net=/run/netns/{NAMESPACE}{name}", "unshare", "--uts", "--mount", "--propagation", "slave"]
     groups = [str(folder) for folder in Limits(name).folders]
-    _daemon(f"slurmd-{name}", [*enter, "sh", "-c", _NODE, "sh", name, str(STATE), *groups])
+    _daemon(f"{_SLURMD}{name}", [*enter, "sh", "-c", _NODE, "sh", name, str(STATE), *groups])
 
 
 def _munge() -> None:
