@@ -189,12 +189,12 @@ def test_a_full_disk_under_results(shared_folder: Path) -> None:
     campaign = Campaign(shared_folder, study(epochs=40))
     results = campaign.checkout.folder / "results"
     results.mkdir()
-    slurm("mount", "-t", "tmpfs", "-o", "size=4M", "tmpfs", str(results))
-    try:
+    with small_disk(results, shared_folder / "disk"):
         with campaign.running() as snakemake:
             campaign.wait_for_epoch()
-            with contextlib.suppress(OSError):
-                (results / "filler").write_bytes(b"0" * (8 << 20))
+            with contextlib.suppress(OSError), open(results / "filler", "wb", buffering=0) as filler:
+                while filler.write(bytes(1024)):
+                    pass
             assert campaign.finish(snakemake) != 0
             assert "No space left on device" in campaign.output()
         (results / "filler").unlink()
@@ -203,8 +203,27 @@ def test_a_full_disk_under_results(shared_folder: Path) -> None:
         row = the_row(campaign)
         assert row["status"] == "ok" and int(row["attempt"]) > 1
         assert no_worker_is_left()
-    finally:
-        wait_until(lambda: subprocess.run(["umount", str(results)], check=False).returncode == 0, "unmounted", 30)
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, image: Path, size: int = 8 << 20) -> Iterator[None]:
+    """A file system of `size` bytes at `folder`, the same here and on every node: mounts made here may not reach them."""
+    image.touch()
+    os.truncate(image, size)
+    slurm("mkfs.ext4", "-q", str(image))
+    device = slurm("losetup", "--find", "--show", str(image)).strip()
+    daemons = [virtual.pid_of(f"slurmd-{node}") for node in ("node1", "node2", "node3")]
+    with contextlib.ExitStack() as undone:
+        undone.callback(slurm, "losetup", "--detach", device)
+        for place in [[], *(["nsenter", f"--target={daemon}", "--mount"] for daemon in daemons)]:
+            slurm(*place, "mount", device, str(folder))
+            undone.callback(unmount, [*place, "umount", str(folder)])
+        yield
+
+
+def unmount(command: list[str]) -> None:
+    """A process that is ending may hold the file system for a moment."""
+    wait_until(lambda: subprocess.run(command, check=False).returncode == 0, "unmounted", 30)
 
 
 def test_a_drained_node_is_waited_for(shared_folder: Path) -> None:

@@ -1,11 +1,13 @@
 """The line that a person sees as each run ends."""
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
+from snakemake_interface_logger_plugins.common import LogEvent
 
-from runs.progress import Session
+from runs.progress import Session, quiet
 
 
 def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,3 +54,19 @@ def test_what_came_before_the_first_run_says_nothing_of_how_long_runs_take(
     now[0] += 5
     session.add("a", "ok")
     assert "2 left, about 20 s" in session.line("a", "ok", "x")
+
+
+def test_why_a_job_on_the_cluster_failed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "17.log"
+    log.write_text("ringside: a run: lost: No space left on device\nError in rule run:\n    jobid: 0\n")
+    session = Session(tmp_path, "s", 2, 0)
+    told = {"jobid": 1, "rule_name": "run", "rule_msg": "it FAILED", "aux": {"external_jobid": "17"}}
+    for logs in ([str(log)], [str(tmp_path / "gone")]):
+        quiet(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, "log": logs, **told}))
+    assert capsys.readouterr().out.splitlines() == [
+        "ringside: run: job 17 of the cluster failed: a run: lost: No space left on device",
+        "ringside: run: job 17 of the cluster failed: it FAILED",
+    ]
+    here = {**told, "aux": {}}  # on this machine its words were seen already
+    quiet(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, "log": [str(log)], **here}))
+    assert capsys.readouterr().out == ""

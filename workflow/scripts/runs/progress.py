@@ -90,7 +90,22 @@ def quiet(session: Session | None, record: logging.LogRecord) -> bool:
     if session and name in ("job_info", "job_finished"):
         job = getattr(record, "jobid", None) or getattr(record, "job_id", None)
         session.watch(name, job or 0, getattr(record, "rule_name", None), getattr(record, "wildcards", None))
+    told = vars(record)
+    if session and name == "job_error" and (number := told["aux"].get("external_jobid")):
+        print(f"ringside: {told['rule_name']}: job {number} of the cluster failed: {last_word(told)}", flush=True)
     return name not in ("job_finished", "progress") and not str(record.msg).startswith(_NOISE)
+
+
+def last_word(told: Mapping[str, Any]) -> str:
+    """Why a job on the cluster failed: the last line of its log that is ours, or that names an error; else the scheduler's word."""
+    lines = []
+    for log in reversed(told["log"]):
+        with contextlib.suppress(OSError):
+            lines = [line.strip() for line in Path(log).read_text(errors="replace").splitlines()]
+            break
+    ours = [line.removeprefix("ringside: ") for line in lines if line.startswith("ringside: ")]
+    errors = [line for line in lines if "error" in line.lower() and not line.startswith(("Error in", "RuleException"))]
+    return (ours or errors or [str(told["rule_msg"] or "it left no log")])[-1][:300]
 
 
 _NOISE = (
