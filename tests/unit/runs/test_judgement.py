@@ -13,7 +13,7 @@ from runs.launchers.local import cores_of
 from runs.supervise import judge, measurement, with_last_line
 from runs.worker.meter import COLUMNS
 
-SPEC: dict[str, Any] = {"levels": {"epochs": 2}, "nodes": 2, "ranks": 2, "interface": "eth0"}
+SPEC: dict[str, Any] = {"device": "cpu", "levels": {"epochs": 2}, "nodes": 2, "ranks": 2, "interface": "eth0"}
 HOSTS = ["node1", "node2"]
 MEASURED: dict[str, Any] = {"hosts": HOSTS, "machines": 1, "transport": "gloo over tcp eth0", "foreign_cpu_share": 0.01}
 OK = Outcome("ok", None, 4.0)

@@ -12,7 +12,7 @@ import pytest
 from plan.site import Site, load_site
 from runs.transport import described, objection
 
-TWO_NODES: dict[str, Any] = {"ranks": 4, "nodes": 2, "interface": "eth0"}
+TWO_NODES: dict[str, Any] = {"device": "cpu", "ranks": 4, "nodes": 2, "interface": "eth0"}
 CLUSTER = replace(load_site("virtual"), placement="distinct-nodes", cpu_share=None)
 
 INFINIBAND = """\
@@ -140,3 +140,23 @@ def test_plausible_bytes_are_not() -> None:
     assert objected("none", epochs(0.0), nodes=1) is None
     emulated = replace(CLUSTER, placement="emulated")
     assert objected("gloo over tcp lo", epochs(0.0), emulated) is None, "loopback is shared by all emulated nodes"
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_accelerators_exchange_through_nccl_or_not_at_all(nodes: int) -> None:
+    spec = {**TWO_NODES, "device": "cuda", "nodes": nodes, "ranks": 2}
+    site = load_site("virtual-unshaped")
+    said = objection("gloo over tcp eth0", spec, site, [], 4 * MB)
+    assert said == "the gradients of accelerators went through gloo over tcp eth0, not through NCCL"
+    ours = "nccl over tcp eth0" if nodes == 2 else "nccl over links within the node"
+    assert objection(ours, spec, site, [], 4 * MB) is None
+    assert objection("none", {**spec, "ranks": 1, "nodes": 1}, site, [], 4 * MB) is None
+
+
+def test_accelerators_of_one_node_that_exchange_by_the_network_are_objected_to(tmp_path: Path) -> None:
+    spec = {**TWO_NODES, "device": "cuda", "nodes": 1, "ranks": 2}
+    (tmp_path / "nccl.gpu1.9.log").write_text("gpu1:9:94 [0] NCCL INFO NET/Socket : Using [0]eth0:10.1.0.11<0>\n")
+    assert described("nccl", spec, tmp_path) == "nccl over links within the node"
+    (tmp_path / "nccl.gpu1.9.log").write_text(SOCKETS)
+    said = objection(described("nccl", spec, tmp_path), spec, load_site("local"), [], 4 * MB)
+    assert said == "the accelerators of one node exchanged their gradients by nccl over tcp eth0"

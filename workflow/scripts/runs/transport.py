@@ -12,6 +12,7 @@ _DEVICES = re.compile(r"NET/(IB|Socket)\s*:\s*Using\s*(\[.*)")
 _CHANNEL = re.compile(r"via NET/([^/\n]+)/\d")
 _CHOSEN = re.compile(r"Using network (\S.*)")
 _DEVICE = re.compile(r"\[\d+\]([^\s:<\[]+)(?::\d+/(\w+))?")
+WITHIN = "links within the node"
 LEAST_SHARE = 0.5
 
 
@@ -26,7 +27,9 @@ def described(library: str, spec: Mapping[str, Any], folder: Path) -> str:
     if library != "nccl":
         return f"{library} over tcp {spec['interface']}"
     said = "\n".join(log.read_text(errors="replace") for log in sorted(folder.glob("nccl.*.log")))
-    return f"nccl over {_nccl_network(said) if spec['nodes'] > 1 else 'links within the node'}"
+    if spec["nodes"] == 1 and not _CHANNEL.search(said):
+        return f"nccl over {WITHIN}"
+    return f"nccl over {_nccl_network(said)}"
 
 
 def objection(
@@ -36,8 +39,11 @@ def objection(
 
     `gradient_bytes` is the size of all gradients; `epochs` are rows of epochs.csv as numbers.
     """
+    if spec["device"] == "cuda" and spec["ranks"] > 1 and not transport.startswith("nccl "):
+        return f"the gradients of accelerators went through {transport}, not through NCCL"
     if spec["nodes"] == 1:
-        return None
+        left = spec["device"] == "cuda" and spec["ranks"] > 1 and not transport.endswith(WITHIN)
+        return f"the accelerators of one node exchanged their gradients by {transport}" if left else None
     words = f" {transport} "
     if site.fabric == "infiniband" and (" ib " not in words or " tcp " in words):
         return f"the site says infiniband, but the gradients went over {transport.partition(' over ')[2]}"

@@ -27,9 +27,9 @@ def placed(context: Context) -> dict[str, str]:
     }
 
 
-def transport(context: Context) -> str:
-    """What carries the gradients."""
-    return "nccl" if context.spec["device"] == "cuda" else "gloo"
+def transport(context: Context, hvd: Any) -> str:
+    """What carries the gradients: NCCL those of accelerators, where this Horovod was built with it."""
+    return "nccl" if context.spec["device"] == "cuda" and hvd.nccl_built() else "gloo"
 
 
 def _serve(context: Context) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from runs.worker.context import from_environment
 from runs.worker.meter import Meter
-from runs.worker.node import machine
+from runs.worker.node import driver, machine
 from runs.worker.process import adapter_of, as_rank, host, leave_result, versions
 from runs.worker.trainer import Trainer
 
@@ -30,6 +30,7 @@ def run(folder: Path) -> Trainer:
         "host": host(),
         "machine": machine(),
         "device": trainer.device,
+        "driver": driver() if context.spec["device"] != "cpu" else None,
         "import_s": import_s,
         "first_step_s": meter.first_step_s,
         "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

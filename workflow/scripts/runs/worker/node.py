@@ -12,6 +12,7 @@ from typing import Any
 
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
+MODULES = Path("/sys/module")
 POWERCAP = Path("/sys/class/powercap")
 NETWORK = Path("/proc/net/dev")  # unlike /sys, it shows the network namespace of who reads it
 
@@ -79,6 +80,14 @@ class Package:
 def machine() -> str:
     """What two nodes share that are one machine (nodes of the virtual cluster): the kernel's boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def driver() -> str | None:
+    """The accelerators' driver in this node's kernel, such as `nvidia 580.65.06`; an image brings everything but that."""
+    for name in ("nvidia", "amdgpu"):
+        with contextlib.suppress(OSError):
+            return f"{name} {(MODULES / name / 'version').read_text().strip()}"
+    return None
 
 
 def busy_seconds() -> float:

@@ -22,7 +22,7 @@ def trainer(context: Context) -> Trainer:
     class HorovodTrainer(PyTorchTrainer):
         def distribute(self) -> None:
             hvd.init()
-            self.transport = transport(context)
+            self.transport = transport(context, hvd)
             # Horovod adds up the passes of a group; the loop has divided each by their number already.
             # A shorter last group is flushed by step() itself, which reduces what has come so far.
             self.optimizer = hvd.DistributedOptimizer(
@@ -46,7 +46,7 @@ def all_reducer(context: Context) -> Reducer:
         def __init__(self) -> None:
             super().__init__(context)
             hvd.init()
-            self.transport = transport(context)
+            self.transport = transport(context, hvd)
 
         def all_reduce(self, tensor: torch.Tensor) -> None:
             hvd.allreduce_(tensor, op=hvd.Sum, name=f"sweep.{tensor.numel()}")

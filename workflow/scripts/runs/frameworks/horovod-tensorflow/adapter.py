@@ -27,7 +27,7 @@ def trainer(context: Context) -> Trainer:
     class HorovodTrainer(TensorFlowTrainer):
         def make_strategy(self) -> Any:
             hvd.init()
-            self.transport = transport(context)
+            self.transport = transport(context, hvd)
             return super().make_strategy()
 
         def make_optimizer(self, optimizer: Any) -> Any:
@@ -71,7 +71,7 @@ def all_reducer(context: Context) -> Reducer:
         def __init__(self) -> None:
             super().__init__(context)
             hvd.init()
-            self.transport = transport(context)
+            self.transport = transport(context, hvd)
 
         def all_reduce(self, values: Any) -> Any:
             return hvd.allreduce(values, op=hvd.Sum, name=f"sweep.{values.shape[0]}")

@@ -1,0 +1,63 @@
+"""Trains LBANN for one epoch on synthetic data, as two MPI ranks; environments.two_ranks starts this program twice.
+
+LBANN has its own launcher, so the first of the two starts mpirun, and the other only says that it is there.
+"""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+RANKS = os.environ["RINGSIDE_SIZE"]
+MEETING = Path(os.environ["RINGSIDE_MEETING"])
+EXPERIMENT = """
+data_reader {
+  reader {
+    name: "synthetic"
+    role: "train"
+    shuffle: true
+    fraction_of_data_to_use: 1.0
+    validation_fraction: 0.25
+    num_samples: 64
+    synth_dimensions: "4"
+    num_labels: 2
+  }
+}
+model {
+  objective_function { layer_term { scale_factor: 1.0 layer: "loss" } }
+  num_epochs: 1
+  layer { name: "samples" children: "dense" input { data_field: "samples" } }
+  layer { name: "dense" parents: "samples" children: "probabilities" fully_connected { num_neurons: 2 has_bias: true } }
+  layer { name: "probabilities" parents: "dense" children: "loss" softmax { } }
+  layer { name: "labels" children: "loss" input { data_field: "labels" } }
+  layer { name: "loss" parents: "probabilities" parents: "labels" cross_entropy { } }
+  callback { print { } }
+  callback { timer { } }
+}
+optimizer { sgd { learn_rate: 0.1 } }
+trainer { mini_batch_size: 16 random_seed: 1 }
+"""
+
+
+def main() -> None:
+    """Train, and write what LBANN says of its version."""
+    found = {"framework": "lbann"}
+    if os.environ["RINGSIDE_RANK"] == "0":
+        file = MEETING / "experiment.prototext"
+        file.write_text(EXPERIMENT)
+        mpirun = ["mpirun", "-n", RANKS, "--oversubscribe"]
+        mpirun += ["--allow-run-as-root"] if os.geteuid() == 0 else []
+        done = subprocess.run(
+            [*mpirun, "lbann", f"--prototext={file}"], stdout=subprocess.PIPE, text=True, check=False, cwd=MEETING
+        )
+        print(done.stdout)
+        if done.returncode or "training epoch 0 run time" not in done.stdout:
+            raise SystemExit(f"lbann ended with status {done.returncode}, and timed no epoch")
+        version = re.search(r"LBANN version:? (\S+)", done.stdout)
+        found["framework"] = f"lbann {version[1] if version else '?'}"
+    (MEETING / f"rank{os.environ['RINGSIDE_RANK']}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
