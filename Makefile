@@ -12,8 +12,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # make figures STUDY=my-study SITE=my-cluster; ARGS adds whatever else the program takes
 STUDY ?= $(study)
 SITE ?= $(site)
-CONFIG := $(strip $(if $(STUDY),study=$(STUDY)) $(if $(SITE),site=$(SITE)))
-OPTIONS := $(if $(CONFIG),--config $(CONFIG)) $(ARGS)
+OPTIONS = $(if $(STUDY)$(SITE),--config) $(if $(STUDY),"study=$$STUDY") $(if $(SITE),"site=$$SITE") $(ARGS)
+export STUDY SITE
 
 NODES := 3
 BANDWIDTH := 1gbit
@@ -23,7 +23,7 @@ MEMORY := 6G
 export RUNS
 
 .DEFAULT_GOAL := help
-.PHONY: help figures test cluster-test fault-test dry-run lint format lock cluster-up cluster-down doctor submit repeat unlock bench-overhead
+.PHONY: help figures images test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes doctor submit repeat unlock bench-overhead
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
@@ -32,14 +32,20 @@ figures: $(STAMP)  ## install what is missing, run what is missing, make figures
 	@$(RINGSIDE) plan.unlock --if-stale
 	@$(BIN)/snakemake figures $(OPTIONS)
 
+images: $(STAMP)  ## build the images that the study needs, at a site with deployment apptainer
+	@$(BIN)/snakemake images $(OPTIONS)
+
 test: $(STAMP)  ## run all tests (they build the environments that they need, once)
 	@$(BIN)/python -m pytest $(ARGS)
 
-cluster-test: $(STAMP)  ## campaigns on a virtual Slurm cluster, both ways, and three faults (needs root)
-	@$(BIN)/python -m pytest tests/cluster -m "not fault or ci" $(ARGS)
+cluster-test: $(STAMP)  ## campaigns on a virtual Slurm cluster, both ways, in images, and three faults (needs root)
+	@$(BIN)/python -m pytest tests/cluster -m "(not fault or ci) and not every_image" $(ARGS)
 
 fault-test: $(STAMP)  ## everything that breaks on clusters, one after the other (needs root, about 15 min)
 	@$(BIN)/python -m pytest tests/cluster/test_faults.py $(ARGS)
+
+images-test: $(STAMP)  ## build the images of all frameworks and run a cut of a study in each (needs root; 30 min the first time)
+	@$(BIN)/python -m pytest tests/cluster/test_images.py $(ARGS)
 
 dry-run: $(STAMP)  ## plan every shipped study with every profile; nothing runs
 	@$(BIN)/python tests/checks/dry_run.py
@@ -59,6 +65,12 @@ format: $(STAMP)  ## rewrite code and rules in the project's style
 
 lock: $(STAMP)  ## make all locks again (requirements.txt, containers/*/requirements.*.txt)
 	@$(RINGSIDE) environments.lock $(ARGS)
+
+recipes: $(STAMP)  ## write the images' recipes again (containers/*/recipe.*.def)
+	@$(RINGSIDE) environments.recipe
+
+apptainer:  ## install Apptainer, which makes and opens images (Debian, as root)
+	@workflow/scripts/environments/install-apptainer
 
 cluster-up: $(STAMP)  ## a virtual Slurm cluster on this machine: NODES=3 BANDWIDTH=1gbit CPU=0.6 MEMORY=6G (needs root)
 	@$(RINGSIDE) cluster.virtual up --nodes "$(NODES)" --bandwidth "$(BANDWIDTH)" --cpu "$(CPU)" --memory "$(MEMORY)" $(ARGS)

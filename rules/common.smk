@@ -97,5 +97,9 @@ onstart:
     workflow.scheduler.job_rate_limiter = None
     if {"run", "sweep"} & {job.rule.name for job in workflow.dag.needrun_jobs()}:
         or_say_so(lambda: CAMPAIGN.check_launch(workflow.executor_plugin.name))
+    if to_build := {
+        job.wildcards.environment for job in workflow.dag.needrun_jobs() if job.rule.name == "environment"
+    }:
+        or_say_so(lambda: CAMPAIGN.check_builds(sorted(to_build)))
     CAMPAIGN.bind()
     print(CAMPAIGN.outlook(), flush=True)

@@ -1,9 +1,10 @@
 # Environments: locks and descriptions in containers/ -> tested interpreters in the site's cache.
 #   in:  containers/<environment>/: environment.yaml, requirements.*.txt, selftest.py (all of it in the digest, so in the path)
-#   out: <cache>/environments/<environment>/<digest>/environment.json, beside it venv/ and build.log; it lists the packages
+#   out: <cache>/environments/<environment>/<digest>/environment.json, which lists the packages; beside it venv/, or image.sif
+#        and recipe.def; and build.log
 
 from environments.description import names, parent_stamps
-from plan.identity import variant
+from plan.identity import realization, variant
 
 
 rule environments:
@@ -12,11 +13,20 @@ rule environments:
         list(CAMPAIGN.environments.values()),
 
 
+rule images:
+    """Build and test all images that the study needs."""
+    input:
+        lambda wildcards: or_say_so(CAMPAIGN.image_stamps),
+
+
 rule environment:
-    """Build one environment (locked packages, wheels of our own) and test it."""
+    """Build one environment (locked packages, wheels of our own), as a virtual environment or an image, and test it."""
     input:
         parent=lambda wildcards: [
-            ancient(stamp) for stamp in parent_stamps(CACHE, wildcards.environment, variant(CAMPAIGN.site))
+            ancient(stamp)
+            for stamp in parent_stamps(
+                CACHE, wildcards.environment, variant(CAMPAIGN.site), realization(CAMPAIGN.site)
+            )
         ],
     output:
         stamp=f"{CACHE}/environments/{{environment}}/{{digest}}/environment.json",
@@ -30,17 +40,11 @@ rule environment:
         **BUILD_RESOURCES,
         machine=1,
     params:
-        cache=CACHE,
-        variant=variant(CAMPAIGN.site),
-        torch_index=CAMPAIGN.site.torch_index or "",
         site=SITE,
     shell:
         """
         python -m environments.build \
             --environment {wildcards.environment:q} \
-            --variant {params.variant:q} \
-            --cache {params.cache:q} \
-            --torch-index {params.torch_index:q} \
             --site {params.site:q} \
             --out {output.stamp:q} \
             2>&1 | tee {log:q}

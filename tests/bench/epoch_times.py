@@ -24,7 +24,7 @@ from common.files import write_json
 from datasets.prepare import prepare
 from document import section, table
 from environments.build import build
-from environments.description import read
+from environments.description import VENV, Realization, read
 from plan.design import design
 from plan.identity import model_description, spec
 from plan.site import Site, load_site
@@ -48,13 +48,14 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Training:
-    """One training: epoch time (median), what it trained, and the share of the processors that others used meanwhile."""
+    """One training: epoch time (median), what it trained, the processors' share of others, seconds to the first epoch."""
 
     epoch_time_s: float
     samples: int
     parameters: int
     accuracy: float
     foreign_cpu_share: float = 0.0
+    startup_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,9 @@ STARTS: dict[str, Callable[[list[str], int, list[int]], list[Process]]] = {
 class Bench:
     """Trains either way, `epochs` epochs a process, on one core a rank. `folder` is for what the trainings leave."""
 
-    def __init__(self, folder: Path, epochs: int) -> None:
-        self.folder, self.epochs = folder, epochs
+    def __init__(self, folder: Path, epochs: int, realization: Realization = VENV) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.epochs, self.realization = folder, epochs, realization
         self.site: Site = replace(load_site("local"), cores=2, nodes=2, ranks_per_node=1, time_limit_s=TIME_LIMIT_S)
         self.cores = [core for rank in range(2) for core in cores_of(rank, 2, 1)]
         if len(self.cores) < 2:
@@ -125,9 +127,8 @@ class Bench:
 
     def environment(self, framework: str) -> dict[str, Any]:
         """The framework's environment.json; built in the site's cache unless it is there."""
-        return build(
-            read(load_framework(framework).environment), self.site.cache, {"torch_index": self.site.torch_index or ""}
-        )
+        described = read(load_framework(framework).environment)
+        return build(described, self.site.cache, {"torch_index": self.site.torch_index or ""}, self.realization)
 
     def ours(self, framework: str) -> Training:
         """Train as the workflow does."""
@@ -142,7 +143,8 @@ class Bench:
         described, model, run_spec = load_framework(framework), model_description(run), spec(study, self.site, run)
         ranks = launch.launcher(self.site, run_spec)
         write_json(folder / "spec.json", job(run_spec, described, model, self.data, ranks.hosts))
-        outcome = launch.run(ranks, self.environment(framework), folder, run_spec, self.site)
+        environment, launched_at = self.environment(framework), time.time()
+        outcome = launch.run(ranks, environment, folder, run_spec, self.site, reads=[self.data])
         if outcome.status != "ok":
             raise InputError(
                 f"{framework}: {outcome.reason}: {_tail((folder / 'log.txt').read_text(errors='replace'))}"
@@ -153,6 +155,7 @@ class Bench:
             int(rows[-1]["samples_trained"]),
             model["parameters"]["digits"],
             float(rows[-1]["train_accuracy"]),
+            startup_s=json.loads((folder / "result.json").read_text())["ready_at"] - launched_at,
         )
 
     def bare(self, framework: str) -> Training:

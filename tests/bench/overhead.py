@@ -6,10 +6,12 @@ from pathlib import Path
 
 import dry_runs
 import epoch_times
+import images
 import study_cost
 import ways
 from common.errors import exit_status
 from document import write_part
+from environments.description import BASE
 
 
 def dry_run_part(options: argparse.Namespace) -> str:
@@ -35,8 +37,15 @@ def ways_part(options: argparse.Namespace) -> str:
     return ways.report(ways.measure(options.epochs), _call(f"ways --epochs {options.epochs}"))
 
 
+def images_part(options: argparse.Namespace) -> str:
+    """Train in images and in virtual environments."""
+    command = f"images --base {options.base} --pairs {options.pairs} --epochs {options.epochs}"
+    made = images.measure(options.frameworks, options.pairs, options.epochs, options.base)
+    return images.report(*made, _call(command))
+
+
 PARTS = {"study": study_part, "epochs": epochs_part, "dry-run": dry_run_part}
-ON_REQUEST = {"ways": ways_part}
+ON_REQUEST = {"ways": ways_part, "images": images_part}
 
 
 def _call(command: str) -> str:
@@ -58,16 +67,17 @@ def main(argv: list[str] | None = None) -> None:
         "--runs", type=int, nargs="+", default=list(dry_runs.AIMS_S), help="dry-run: sizes of the designs"
     )
     parser.add_argument("--repetitions", type=int, default=3, help="dry-run: plan each design so many times")
-    parser.add_argument("--pairs", type=int, default=5, help="epochs: pairs a framework")
-    parser.add_argument("--epochs", type=int, default=8, help="epochs, ways: epochs a training")
+    parser.add_argument("--pairs", type=int, default=5, help="epochs, images: pairs a framework")
+    parser.add_argument("--epochs", type=int, default=8, help="epochs, ways, images: epochs a training")
     parser.add_argument(
         "--frameworks",
         nargs="+",
         choices=epoch_times.STARTS,
         default=list(epoch_times.STARTS),
-        help="epochs: which ones",
+        help="epochs, images: which ones",
     )
     parser.add_argument("--results", type=Path, default=Path("results/quickstart"), help="study: the finished campaign")
+    parser.add_argument("--base", default=BASE, help="images: what they are built on, as in a site's images.base")
     options = parser.parse_args(argv)
     for name in options.parts:
         if name not in PARTS | ON_REQUEST:

@@ -9,7 +9,6 @@ ACCEPTED = {
     ),
     "Environment variable PYTHONPATH used but not asserted with envvars directive": "set by us, not asked of the user",
     "Environment variable PATH used but not asserted with envvars directive": "extended by us, not asked of the user",
-    "Param cache is a prefix of input or output file but hardcoded": "the cache is one absolute folder of the site",
     "Param results is a prefix of input or output file but hardcoded": "results/<study> is the same for every run",
     "No log directive defined": "rule run: each attempt has its own log.txt, which nothing deletes",
 }

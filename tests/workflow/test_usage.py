@@ -4,13 +4,14 @@ import csv
 import itertools
 import json
 import shutil
+import subprocess
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from checkout import SMALL_STUDY, Checkout
+from checkout import CHECKOUT, SMALL_STUDY, Checkout
 
 
 @pytest.mark.parametrize(
@@ -113,3 +114,29 @@ def test_a_published_table_that_is_broken_is_refused_in_one_line(campaign: Check
     assert done.status != 0
     assert "published/runs.csv, line 2: status: 'okay' is not one of ok, failed" in done.output
     assert Path(published / "runs.csv").exists()
+
+
+HOSTILE = "a 'b' \"c\" $(touch pwned) `touch pwned`; touch pwned, {d"
+
+
+def test_a_hostile_path_is_harmless(fresh: Callable[..., Checkout]) -> None:
+    checkout = fresh(
+        SMALL_STUDY.replace("[pytorch-single, horovod-pytorch, tensorflow-single]", "pytorch-single"), HOSTILE
+    )
+    done = checkout.snakemake("runs")
+    assert done.status == 0 and len(checkout.records()) == 1, done.output
+    assert not list(checkout.folder.parent.rglob("pwned"))
+
+
+@pytest.mark.parametrize("variable", ["STUDY", "SITE", "RUNS"])
+def test_a_hostile_name_is_refused_and_harmless(fresh: Callable[..., Checkout], variable: str) -> None:
+    checkout = fresh(SMALL_STUDY)
+    checkout.path(".venv").symlink_to(CHECKOUT / ".venv")
+    target = "repeat" if variable == "RUNS" else "figures"
+    asked = ["make", target, f"{variable}={HOSTILE.replace('$', '$$')}"]
+    done = subprocess.run(
+        asked, cwd=checkout.folder, env=checkout.environment, capture_output=True, text=True, check=False
+    )
+    said = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
+    assert done.returncode != 0 and len(said) == 1, done.stderr
+    assert not list(checkout.folder.rglob("pwned")) and not checkout.attempts()

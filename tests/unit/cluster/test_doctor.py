@@ -12,6 +12,7 @@ from cluster.doctor import _reports
 from cluster.node_report import MARK, failing_line, interfaces, lock_state, not_writable
 from cluster.node_verdicts import clocks, file_locks, node_findings
 from cluster.slurm import Node
+from common.files import shown
 from plan.site import Site, load_site
 
 PROFILE = Path("profiles/slurm/config.yaml")
@@ -82,6 +83,8 @@ def report(host: str = "node1", **differs: Any) -> dict[str, Any]:
         "setup": None,
         "devices": [0, None],
         "apptainer": None,
+        "fuse": True,
+        "binds": [],
         "clock_apart_s": -0.01,
     }
     return {**healthy, **differs}
@@ -337,7 +340,15 @@ class TestWhatNodesSay:
 
     def test_apptainer_counts_only_where_it_is_used(self, site: Site) -> None:
         assert "apptainer" not in judged([report()], site)
-        assert judged([report()], replace(site, deployment="apptainer"))["apptainer"][0] == "FAIL"
+        site = replace(site, deployment="apptainer")
+        assert judged([report()], site)["apptainer"][0] == "FAIL"
+        there = report(apptainer="apptainer version 1.4.5")
+        assert judged([there], site)["apptainer"][0] == "ok"
+        assert judged([{**there, "fuse": False}], site)["fuse"][0] == "warn"
+        assert judged([{**there, "binds": ["/data"]}], site)["binds"] == (
+            "FAIL",
+            f"node1: has no /data; {shown(site.file)}: binds: name what every node has",
+        )
 
     @pytest.mark.parametrize(
         ("lock", "verdict"), [("held", "ok"), ("free", "warn"), ("Function not implemented", "warn")]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import InputError
+from common.errors import InputError, exit_status
 from common.files import CHECKOUT
-from environments.build import build
+from environments.build import build, main
 from environments.description import environment_stamp, read
 from tiny_environments import SELFTEST, sha256, tiny_wheel
 
@@ -25,9 +25,18 @@ def stamp(tiny, name="over"):
     return environment_stamp(tiny.cache, name, containers=tiny.containers)
 
 
-def start_program(tiny, name="over", out=None):
-    command = [sys.executable, "-m", "environments.build", "--environment", name, "--containers", tiny.containers]
-    command += ["--cache", tiny.cache, "--out", out or stamp(tiny, name)]
+PROGRAM = """
+import sys
+from pathlib import Path
+from common.errors import exit_status
+from environments.build import build
+from environments.description import read
+sys.exit(exit_status(lambda: build(read(sys.argv[1], containers=Path(sys.argv[2])), Path(sys.argv[3]))))
+"""
+
+
+def start_program(tiny, name="over"):
+    command = [sys.executable, "-c", PROGRAM, name, tiny.containers, tiny.cache]
     env = {**os.environ, "PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
     return subprocess.Popen(list(map(str, command)), env=env, stderr=subprocess.PIPE, text=True)
 
@@ -45,6 +54,19 @@ def test_an_empty_cache_gets_the_parent_the_wheel_and_a_tested_child(filled):
     answer, where = said.stdout.split()
     assert answer == "patched"
     assert where.startswith(str(stamp(filled, "base").parent))
+
+
+def test_the_log_of_a_failed_build_is_kept(tiny):
+    lock = tiny.containers / "base" / "requirements.cpu.txt"
+    whole = lock.read_text()
+    lock.write_text(whole.replace("sha256:", "sha256:0"))
+    with pytest.raises(InputError):
+        made(tiny, "base")
+    (log,) = tiny.cache.rglob("build.log")
+    before = log.read_text()
+    with pytest.raises(InputError):
+        made(tiny, "base")
+    assert log.read_text().startswith(before) and len(log.read_text()) > len(before)
 
 
 def test_a_second_build_makes_nothing(filled):
@@ -158,10 +180,10 @@ def test_two_processes_that_want_the_same_build_it_once(tiny):
     assert "another process is making it; waiting for it" in "".join(said)
 
 
-def test_a_stamp_of_an_older_description_is_refused_in_one_line(tiny):
-    process = start_program(tiny, "base", tiny.cache / "environments" / "base" / ("0" * 12) / "environment.json")
-    said = process.communicate()[1]
-    assert process.returncode == 2
+def test_a_stamp_of_an_older_description_is_refused_in_one_line(tiny, capsys):
+    out = tiny.cache / "environments" / "pytorch" / ("0" * 12) / "environment.json"
+    assert exit_status(lambda: main(["--environment", "pytorch", "--site", "local", "--out", str(out)])) == 2
+    said = capsys.readouterr().err
     assert "by its files the environment is" in said
     assert said.count("\n") == 1
 

@@ -86,8 +86,17 @@ def test_a_child_has_its_parents_variables(tiny):
 def test_the_shipped_descriptions_are_read_within_milliseconds():
     start = time.perf_counter()
     for name in names():
-        environment_digest(name)
-    assert names() == ["horovod-pytorch", "horovod-tensorflow", "pytorch", "tensorflow"]
+        if read(name).origin != "site":
+            environment_digest(name)
+    assert names() == [
+        "flexflow",
+        "horovod-pytorch",
+        "horovod-tensorflow",
+        "lbann",
+        "pytorch",
+        "tarantella",
+        "tensorflow",
+    ]
     assert time.perf_counter() - start < 1
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from common.errors import InputError
 from common.files import CHECKOUT
-from environments.description import VARIANTS, names, read
+from environments.description import VARIANTS, locked, read
 from environments.lock import check_lock, pins
 
 HASH = "--hash=sha256:" + "0" * 64
@@ -20,7 +20,7 @@ def whole_lock(environment):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", locked())
 def test_the_locks_are_hashed_and_hold_the_right_build(name, variant):
     environment = read(name, variant)
     check_lock(whole_lock(environment), environment.lock, variant)
@@ -44,7 +44,7 @@ def test_both_variants_of_a_framework_have_one_version():
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("name", [name for name in names() if read(name).parent])
+@pytest.mark.parametrize("name", [name for name in locked() if read(name).parent])
 def test_a_child_installs_nothing_that_its_parent_has(name, variant):
     environment = read(name, variant)
     child, parent = (pins(one.lock.read_text()) for one in (environment, environment.parent))
@@ -56,10 +56,10 @@ def test_a_child_installs_nothing_that_its_parent_has(name, variant):
 def test_every_package_asked_for_is_locked_and_no_registry_is_named(lock):
     text = lock.read_text()
     check_lock(text, lock)
-    locked = set(pins(text)) | {package for name in names() for package in pins(read(name).lock.read_text())}
+    pinned = set(pins(text)) | {package for name in locked() for package in pins(read(name).lock.read_text())}
     for line in lock.with_suffix(".in").read_text().splitlines():
         if asked := re.match(r"[A-Za-z0-9._-]+", line):
-            assert asked[0].lower() in locked
+            assert asked[0].lower() in pinned
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from packaging.requirements import Requirement
 
-from environments.description import names, python_abi, read
+from environments.description import locked, python_abi, read
 from environments.lock import pins
 from environments.wheels import recorded_sha256
 
@@ -18,7 +18,7 @@ print(json.dumps([[d.metadata["Name"], d.requires or []] for d in m.distribution
 FRAMEWORK = {"pytorch": "torch 2.13.0+cpu", "tensorflow": "tensorflow 2.21.0"}
 
 
-@pytest.fixture(params=names())
+@pytest.fixture(params=locked())
 def record(request, real):
     return real(request.param)
 

@@ -4,8 +4,9 @@ import pytest
 
 from common.errors import InputError
 from environments import wheels
-from environments.description import Patch, read
-from environments.wheels import apply_patches, build_environment, check_needs, recorded_sha256, wheel_key, wheel_parts
+from environments.compiling import apply_patches, build_variables
+from environments.description import read
+from environments.wheels import check_needs, recorded_sha256, wheel_key, wheel_parts
 
 
 @pytest.fixture
@@ -28,14 +29,13 @@ def test_an_unrecorded_python_is_told_what_to_do():
 def test_a_patch_that_does_not_fit_exactly_once_is_refused(tmp_path, content, count):
     if content is not None:
         (tmp_path / "a.txt").write_text(content)
-    with pytest.raises(InputError, match=f"'x = 1' stands {count} times in a.txt; expected exactly once"):
-        apply_patches(tmp_path, [Patch("a.txt", "x = 1", "x = 3", "")], tmp_path / "environment.yaml")
+    with pytest.raises(ValueError, match=f"'x = 1' stands {count} times in a.txt; expected exactly once"):
+        apply_patches(tmp_path, [{"file": "a.txt", "find": "x = 1", "replace": "x = 3"}])
 
 
 def test_patches_are_made_in_order(tmp_path):
     (tmp_path / "a.txt").write_text("x = 1\n")
-    patches = [Patch("a.txt", "1", "2", ""), Patch("a.txt", "2", "3", "")]
-    apply_patches(tmp_path, patches, tmp_path / "environment.yaml")
+    apply_patches(tmp_path, [{"file": "a.txt", "find": str(x), "replace": str(x + 1)} for x in (1, 2)])
     assert (tmp_path / "a.txt").read_text() == "x = 3\n"
 
 
@@ -66,7 +66,7 @@ def test_horovod_is_pinned_to_gloo(name):
 def test_a_build_sees_our_flags_and_nothing_else_of_the_machine(source, tmp_path, monkeypatch):
     monkeypatch.setenv("CXXFLAGS", "-O0")
     monkeypatch.setenv("HOROVOD_WITH_MPI", "1")
-    seen = build_environment(source, tmp_path / "tools", tmp_path / "parent")
+    seen = build_variables(source.flags, tmp_path / "tools" / "bin", tmp_path / "parent")
     assert not {"CXXFLAGS", "HOROVOD_WITH_MPI", "PYTHONPATH"} & set(seen)
     assert seen["WHERE"].startswith(str(tmp_path / "parent"))
     assert seen["PATH"].startswith(str(tmp_path / "tools" / "bin"))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
+from plan import campaign
 from plan.campaign import load_campaign
 from plan.site import load_site
 
@@ -104,3 +105,37 @@ def test_runs_have_priorities_in_planned_order_and_know_what_they_need() -> None
     for run in campaign.runs:
         assert Path(campaign.environment_of(run.run_id)).is_absolute()
         assert campaign.dataset_of(run.run_id).endswith("/manifest.json")
+
+
+@pytest.mark.parametrize("folder", ["/a b", "/a$(b)", "/a'b", "/a;b"])
+def test_a_path_that_breaks_the_schedulers_scripts_is_refused(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "CHECKOUT", Path(folder))
+    with pytest.raises(InputError, match="such a path breaks the scheduler's scripts"):
+        load_campaign({**CONFIG, "site": "slurm-example"}).check_launch("slurm")
+
+
+class TestImages:
+    @pytest.fixture
+    def imaged(self, monkeypatch: pytest.MonkeyPatch) -> campaign.Campaign:
+        """The campaign at a site with images, on a machine without Apptainer."""
+        monkeypatch.setenv("PATH", "/nowhere")
+        here = load_campaign(CONFIG)
+        return replace(here, site=replace(here.site, deployment="apptainer"))
+
+    def test_all_environments_of_the_study_are_images_then_and_keys_are_others(self, imaged: campaign.Campaign) -> None:
+        here = load_campaign(CONFIG)
+        assert here.images == [] and imaged.images == list(imaged.environments) == list(here.environments)
+        assert set(here.records.values()).isdisjoint(imaged.records.values())
+
+    def test_without_apptainer_it_says_so_before_anything_starts(self, imaged: campaign.Campaign) -> None:
+        for start in (lambda: imaged.check_launch("local"), lambda: imaged.check_builds(["pytorch"])):
+            with pytest.raises(InputError) as refused:
+                start()
+            assert "there is no apptainer on this machine" in str(refused.value) and "\n" not in str(refused.value)
+
+    def test_what_setup_lines_and_other_nodes_have_is_not_judged_here(self, imaged: campaign.Campaign) -> None:
+        module = replace(imaged, site=replace(imaged.site, setup=("module load apptainer",)))
+        module.check_launch("local")
+        module.check_builds(["pytorch"])
+        in_job = replace(imaged.site, scheduler=replace(imaged.site.scheduler, build_on="job"))
+        replace(imaged, site=in_job).check_builds(["pytorch"])

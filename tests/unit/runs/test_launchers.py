@@ -144,6 +144,12 @@ def test_local_ranks_have_cores_of_their_own(tmp_path: Path, monkeypatch: pytest
     ]  # fmt: skip
 
 
+def test_the_sites_variables_reach_every_rank(tmp_path: Path) -> None:
+    site = replace(load_site("local"), time_limit_s=60.0, variables=(("SECRET", "told; $(id)"),))
+    assert run(site, tmp_path / "attempt-1", "together()", ranks_per_node=1).status == "ok"
+    assert {place["SECRET"] for place in places(tmp_path / "attempt-1").values()} == {"told; $(id)"}
+
+
 @pytest.fixture(params=["oar", "local"])
 def any_site(request: pytest.FixtureRequest) -> Site:
     """A site that starts ranks on this machine, one way or another."""

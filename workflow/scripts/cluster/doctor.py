@@ -275,6 +275,7 @@ def _probes(site: Site, results: Path) -> Iterator[dict[str, Any] | Finding]:
             "scratch": str(site.scratch) if site.scratch else None,
             "setup": list(site.setup),
             "device": site.device,
+            "binds": [bind.partition(":")[0] for bind in site.binds],
             **folders,
         }
 

@@ -6,6 +6,7 @@ begins its line. Errors are values, never exceptions: the other answers count, t
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -19,12 +20,15 @@ import time
 from typing import Any
 
 MARK = "ringside-node "
+HELPERS = os.pathsep.join(
+    [os.environ.get("PATH", ""), "/usr/libexec/apptainer/bin", "/usr/local/libexec/apptainer/bin"]
+)
 _ADDRESS = 0x8915  # SIOCGIFADDR, netdevice(7)
 _PATIENCE_S = 20
 
 
 def report(asked: dict[str, Any]) -> dict[str, Any]:
-    """The answers to `asked`: checkout, results, cache, lock (paths); scratch, setup, device."""
+    """The answers to `asked`: checkout, results, cache, lock (paths); scratch, setup, device, binds."""
     return {
         "host": socket.gethostname(),
         "python": sys.executable,
@@ -40,7 +44,9 @@ def report(asked: dict[str, Any]) -> dict[str, Any]:
         "infiniband": names("/sys/class/infiniband"),
         "setup": failing_line(asked["setup"]),
         "devices": devices() if asked["device"] == "cuda" else [0, None],
-        "apptainer": shutil.which("apptainer") or shutil.which("singularity"),
+        "apptainer": apptainer(asked["setup"]),
+        "fuse": os.path.exists("/dev/fuse") and shutil.which("squashfuse_ll", path=HELPERS) is not None,
+        "binds": [path for path in asked["binds"] if not os.path.exists(path)],
     }
 
 
@@ -96,6 +102,15 @@ def failing_line(lines: list[str]) -> list[str] | None:
         return None
     said = run.stderr.strip().splitlines() or [f"status {run.returncode}"]
     return [lines[min(done, len(lines) - 1)] if lines else "a login shell", said[-1][:200]]
+
+
+def apptainer(lines: list[str]) -> str | None:
+    """What Apptainer behind the setup lines says of its version; None where it does not run."""
+    script = "".join(f"{{ {line}\n}} >&2 || exit 1\n" for line in lines) + "apptainer --version"
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        run = _run("bash", "-lc" if lines else "-c", script)
+        return run.stdout.strip() if run.returncode == 0 else None
+    return None
 
 
 def devices() -> list[Any]:

@@ -85,12 +85,25 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
             lambda report: None if report["infiniband"] else "has no InfiniBand device (/sys/class/infiniband)",
             f"{file}: fabric: say ethernet where there is none",
         )
-    if site.deployment == "apptainer":
+    if site.deployment == "apptainer" or site.images.brought:
         yield check(
             "apptainer",
-            "is there",
-            lambda report: None if report["apptainer"] else "does not have it",
-            f"{file}: deployment: take venv, or ask for Apptainer on the nodes",
+            "runs",
+            lambda report: None if report["apptainer"] else "does not run",
+            f"{file}: load its module in setup, ask for Apptainer on the nodes, or take deployment venv",
+        )
+        blind = [report["host"] for report in reports if not report["fuse"]]
+        yield (
+            warn("fuse", f"{hosts(blind)}: /dev/fuse or squashfuse_ll is not seen; unless Apptainer is installed setuid, every "
+                 "rank unpacks its whole image first")
+            if blind
+            else ok("fuse", "images are opened in place")
+        )  # fmt: skip
+        yield check(
+            "binds",
+            "are there",
+            lambda report: f"has no {', '.join(report['binds'])}" if report["binds"] else None,
+            f"{file}: binds: name what every node has",
         )
     if site.launcher != "local":
         yield file_locks(reports)

@@ -1,4 +1,4 @@
-"""Build one environment as a virtual environment in the site's cache, test it, and say what is in it.
+"""Build one environment in the site's cache, as a virtual environment or as an image, test it, and say what is in it.
 
 The folder `<cache>/environments/<name>/<digest>/` is whole when it has `environment.json`, which is written last.
 A folder without it is started over, unless everything but that file is there.
@@ -7,83 +7,69 @@ A folder without it is started over, unless everything but that file is there.
 import argparse
 import json
 import os
-import platform
-import re
 import shutil
-import subprocess
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common.errors import InputError, exit_status
-from common.files import shown, write_json
+from common.files import write_json
 from common.shell import shell_command
-from environments import selftest
-from environments.description import CONTAINERS, VARIANTS, Environment, environment_stamp, python_abi, read
-from environments.steps import (
-    Stopwatch,
-    building,
-    compile_bytecode,
-    isolated,
-    make_venv,
-    overlay,
-    pip_install,
-    say,
-    site_packages,
-)
-from environments.wheels import built_wheel, check_needs, install_built, install_recorded, recorded_sha256
+from environments import image, venv
+from environments.description import VENV, Environment, Realization, read, stamp_of
+from environments.steps import Stopwatch, building, say
 
+LOG = "build.log"
 SET_UP = "RINGSIDE_SET_UP"
-LIST_PACKAGES = (
-    "import importlib.metadata as m, json; "
-    "print(json.dumps([[d.metadata['Name'], d.version] for d in m.distributions()]))"
-)
 
 
-def build(environment: Environment, cache: Path, indexes: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Make `environment` and its parents in `cache` unless they are there. Returns what its environment.json says.
+def build(
+    environment: Environment,
+    cache: Path,
+    indexes: Mapping[str, str] | None = None,
+    realization: Realization = VENV,
+) -> dict[str, Any]:
+    """Make `environment`, and what it is built over, in `cache` unless they are there. Returns what its environment.json says.
 
     `indexes` maps names of the site's settings (torch_index) to addresses of wheel indexes.
     """
-    stamp = environment_stamp(cache, environment.name, environment.variant, containers=environment.folder.parent)
+    stamp = stamp_of(environment, cache, realization)
     if stamp.is_file():
         return json.loads(stamp.read_text(encoding="utf-8"))
-    check_machine(environment)
-    parent = build(environment.parent, cache, indexes) if environment.parent else None
+    check_machine(environment, realization)
+    below = environment.built_over(realization)
+    parent = build(below, cache, indexes, realization) if below else None
     folder = stamp.parent
     with building(folder.with_name(f".{folder.name}.lock"), f"the environment {environment.name}"):
         if not stamp.is_file():
-            whole = folder / "venv" / "whole.json"
-            record = _record_of_whole(whole)
+            way = venv if environment.deployment(realization) == "venv" else image
+            record = way.record_of_whole(folder)
             if record is None:
-                shutil.rmtree(folder, ignore_errors=True)
-                record = _realize(environment, folder, parent, cache, indexes or {})
-                write_json(whole, record)
+                _clear(folder)
+                record = _realize(environment, folder, parent, cache, indexes or {}, realization)
+                write_json(folder / way.WHOLE, record)
             write_json(stamp, record)
     return json.loads(stamp.read_text(encoding="utf-8"))
 
 
-def check_machine(environment: Environment) -> None:
-    """InputError when this machine cannot build the environment: no recorded wheel for its Python, no compiler."""
-    for wheel in environment.wheels:
-        recorded_sha256(wheel, environment.description, python_abi())
-    for source in environment.sources:
-        check_needs(source)
+def _clear(folder: Path) -> None:
+    """Make the folder, empty but for the log of earlier builds."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != LOG:
+            path.unlink()
 
 
-def _record_of_whole(whole: Path) -> dict[str, Any] | None:
-    """What a finished folder says of itself; None when it is not finished, or its interpreter is gone."""
-    if not whole.is_file():
-        return None
-    record = json.loads(whole.read_text(encoding="utf-8"))
-    try:
-        started = subprocess.run(
-            [record["python"]["executable"], "-c", ""], check=False, env=isolated(), capture_output=True
-        )
-    except OSError:
-        return None
-    return record if started.returncode == 0 else None
+def check_machine(environment: Environment, realization: Realization) -> None:
+    """InputError when this machine lacks what making the environment needs: a compiler, a hash for its Python, Apptainer."""
+    if environment.deployment(realization) == "venv":
+        venv.check_machine(environment)
+    else:
+        image.check_machine(environment, realization)
 
 
 def _realize(
@@ -92,62 +78,32 @@ def _realize(
     parent: dict[str, Any] | None,
     cache: Path,
     indexes: Mapping[str, str],
+    realization: Realization,
 ) -> dict[str, Any]:
-    log = folder / "build.log"
-    say(f"building the environment {environment.name} ({environment.variant}); log: {log}")
+    """Make what the environment is at this site, and return all that its environment.json says."""
+    log = folder / LOG
+    deployment = environment.deployment(realization)
+    say(f"building the environment {environment.name} ({environment.variant}, {deployment}); log: {log}")
     watch = Stopwatch()
-    venv = folder / "venv"
-    parents = [Path(prefix) for prefix in (parent["prefixes"] if parent else [])]
-    wheels: dict[str, dict[str, str]] = {}
-    with watch.step("lock"):
-        python = make_venv(venv, log)
-        overlay(venv, parents)
-        pip_install(python, environment.lock, f"installing {shown(environment.lock)}", log)
-    for wheel in environment.wheels:
-        with watch.step(wheel.name):
-            install_recorded(wheel, environment.description, python, indexes, log)
-        wheels[wheel.name] = {"sha256": recorded_sha256(wheel, environment.description, python_abi())}
-    for source in environment.sources:
-        with watch.step(source.name):
-            path, sha256 = built_wheel(source, environment, parent or {}, cache, log)
-            install_built(path, sha256, python, log)
-        wheels[source.name] = {"sha256": sha256, "key": path.parent.name}
-    with watch.step("bytecode"):
-        compile_bytecode(python, site_packages(venv), log)
-    with watch.step("selftest"):
-        tested = selftest.run(python, environment.selftest, environment.variables, environment.selftest_limit_s, log)
-    record = {
+    if deployment == "venv":
+        made = venv.realize(environment, folder, parent, cache, indexes, watch, log)
+    else:
+        made = image.realize(environment, folder, parent, realization, indexes, watch, log)
+    say(f"the environment {environment.name} is ready after {sum(watch.seconds.values()):.0f} s")
+    return {
         "name": environment.name,
         "variant": environment.variant,
-        "deployment": "venv",
-        "digest": environment.digest(),
+        "deployment": deployment,
+        "digest": environment.digest(realization),
         "parent": {"name": parent["name"], "digest": parent["digest"]} if parent else None,
-        "python": {"version": platform.python_version(), "abi": python_abi(), "executable": str(python)},
-        "prefixes": [str(venv), *map(str, parents)],
         "variables": environment.variables,
-        "packages": installed_packages(python),
-        "wheels": wheels,
-        "selftest": tested,
+        **made,
         "seconds": watch.seconds,
     }
-    say(f"the environment {environment.name} is ready after {sum(watch.seconds.values()):.0f} s")
-    return record
 
 
-def installed_packages(python: Path) -> dict[str, str]:
-    """Name and version of every package that `python` sees; of two with one name, the one that it imports."""
-    done = subprocess.run(
-        [str(python), "-c", LIST_PACKAGES], env=isolated(), capture_output=True, text=True, check=True
-    )
-    found = {re.sub("[-_.]+", "-", name).lower(): version for name, version in reversed(json.loads(done.stdout))}
-    return dict(sorted(found.items()))
-
-
-def behind_setup(site: str) -> None:
+def behind_setup(setup: Sequence[str]) -> None:
     """Start this program again behind the site's setup lines, in a login shell, unless it runs behind them already."""
-    from plan.site import load_site  # which in turn needs this stage's descriptions
-
-    setup = load_site(site).setup
     if setup and SET_UP not in os.environ:
         told = {SET_UP: "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         command = shell_command(setup, "", told, [sys.executable, "-m", "environments.build", *sys.argv[1:]])
@@ -155,26 +111,23 @@ def behind_setup(site: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Build the environment that the command line names."""
-    parser = argparse.ArgumentParser(prog="python -m environments.build", description=__doc__)
+    """Build the environment that the command line names, as its site wants it."""
+    from plan.identity import realization, variant  # which in turn need this stage's descriptions
+    from plan.site import load_site
+
+    parser = argparse.ArgumentParser(prog="python -m environments.build", description=main.__doc__)
     parser.add_argument("--environment", required=True, help="a folder of containers/")
-    parser.add_argument("--variant", choices=VARIANTS, default="cpu")
-    parser.add_argument("--cache", type=Path, required=True, help="the site's cache")
-    parser.add_argument(
-        "--torch-index", default="", help="wheel index for what pip is not configured for (site setting)"
-    )
-    parser.add_argument("--containers", type=Path, default=CONTAINERS, help="where the descriptions are")
+    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
     parser.add_argument("--out", type=Path, required=True, help="the environment.json to be made")
-    parser.add_argument("--site", help="name of a file in config/sites/, whose setup lines come first")
     options = parser.parse_args(argv)
-    if options.site:
-        behind_setup(options.site)
-    cache = options.cache.resolve()
-    environment = read(options.environment, options.variant, options.containers)
-    stamp = environment_stamp(cache, environment.name, environment.variant, containers=options.containers)
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
+    site = load_site(options.site)
+    behind_setup(site.setup)
+    environment = read(options.environment, variant(site))
+    stamp = stamp_of(environment, site.cache.resolve(), realization(site))
     if options.out.resolve() != stamp:
         raise InputError(f"--out is {options.out}, but by its files the environment is {stamp}; plan again")
-    build(environment, cache, {"torch_index": options.torch_index})
+    build(environment, site.cache.resolve(), {"torch_index": site.torch_index or ""}, realization(site))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,10 @@ from common.schemas import check
 
 CONTAINERS = CHECKOUT / "containers"
 VARIANTS = ("cpu", "cuda")
-DEPLOYMENTS = ("venv",)
+DEPLOYMENTS = ("venv", "apptainer")
 LAYOUT = 1  # raise it when environments must be made again although no file of theirs has changed
+BASE = "docker://debian:bookworm-slim"  # what images are built on, unless the site has another
+IMAGE_ABI = "cp311-linux_x86_64"  # of the Python in that base
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,30 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Spack:
+    """What Spack builds into an image: a base that has Spack, and the specs of one variant in Spack's own words."""
+
+    base: str
+    specs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Realization:
+    """How a site wants its environments: the deployment; the base of images; images that the site brings, by environment.
+
+    `abi` is the Python that virtual environments are for; None is the running one.
+    """
+
+    deployment: str = "venv"
+    base: str = BASE
+    brought: tuple[tuple[str, str], ...] = ()
+    abi: str | None = None
+
+
+VENV = Realization()
+
+
+@dataclass(frozen=True)
 class Environment:
     """One variant of one environment, as its files describe it."""
 
@@ -67,6 +93,8 @@ class Environment:
     lock_excludes: tuple[str, ...]
     wheels: tuple[Wheel, ...]
     sources: tuple[Source, ...]
+    origin: str
+    spack: Spack | None
     selftest_limit_s: float
     content: dict[str, Any] = field(repr=False)
 
@@ -90,25 +118,75 @@ class Environment:
         """The program that two ranks run to test it."""
         return self.folder / "selftest.py"
 
-    def digest(self, deployment: str = "venv", abi: str | None = None) -> str:
-        """SHA-256, in hex, over all that decides what the environment becomes on a Python; the running one by default."""
-        if deployment not in DEPLOYMENTS:
-            raise InputError(f"deployment '{deployment}' is not one of {', '.join(DEPLOYMENTS)}")
-        files = [self.lock, self.selftest, *([self.build_lock] if self.sources else [])]
+    def deployment(self, realization: Realization) -> str:
+        """venv or apptainer: what no lock describes is an image at every site."""
+        return realization.deployment if self.origin == "locks" else "apptainer"
+
+    def brought(self, realization: Realization) -> str | None:
+        """The image that the site brings for this environment, if it does: a path or docker://..."""
+        return dict(realization.brought).get(self.name) if self.deployment(realization) == "apptainer" else None
+
+    def built_over(self, realization: Realization) -> "Environment | None":
+        """The environment that has to be there first: the parent, unless the site brings an image of this one."""
+        return None if self.brought(realization) else self.parent
+
+    def digest(self, realization: Realization = VENV) -> str:
+        """SHA-256, in hex, over all that decides what the environment becomes at a site: files in git, and the site's choice."""
+        if self.deployment(realization) == "venv":
+            decisive = self._decides_venv(realization)
+        else:
+            decisive = self._decides_image(realization)
+        common = {"layout": LAYOUT, "name": self.name, "variant": self.variant}
+        return digest_text(json.dumps({**common, **decisive}, sort_keys=True))
+
+    def _decides_venv(self, realization: Realization) -> dict[str, Any]:
+        return {
+            "deployment": "venv",
+            "abi": realization.abi or python_abi(),
+            "description": {key: value for key, value in self.content.items() if key != "image"},
+            "files": self._digests([self.lock, self.selftest, *([self.build_lock] if self.sources else [])]),
+            "parent": self.parent.digest(realization) if self.parent else None,
+        }
+
+    def _decides_image(self, realization: Realization) -> dict[str, Any]:
+        from environments.recipe import copied_files, recipe  # which in turn needs this module's words
+
+        selftest = self._digests([self.selftest])
+        if brought := self.brought(realization):
+            return {"deployment": "apptainer", "brought": brought, "variables": self.variables, "files": selftest}
+        if self.origin == "site":
+            raise InputError(
+                f"{shown(self.description)}: nothing here builds it, and the site brings no image of it; "
+                f"say images.brought.{self.name} in the site's file, or leave its framework out of the site's frameworks"
+            )
+        if self.parent and self.parent.brought(realization):
+            raise InputError(
+                f"{shown(self.description)}: parent: the site brings '{self.parent.name}', over which nothing can be "
+                f"built; bring '{self.name}', too: images.brought.{self.name} in the site's file"
+            )
+        return {
+            "deployment": "apptainer",
+            "recipe": recipe(self, without_mirror(realization.base)),
+            "files": self._digests(copied_files(self)),
+            "parent": self.parent.digest(realization) if self.parent else None,
+        }
+
+    def _digests(self, files: Iterable[Path]) -> dict[str, str]:
+        files = list(files)
         for file in files:
             if not file.is_file():
                 raise InputError(f"{shown(file)}: no such file; the environment '{self.name}' needs it")
-        parts = {
-            "layout": LAYOUT,
-            "name": self.name,
-            "variant": self.variant,
-            "deployment": deployment,
-            "abi": abi or python_abi(),
-            "description": self.content,
-            "files": {file.name: digest_file(file) for file in files},
-            "parent": self.parent.digest(deployment, abi) if self.parent else None,
-        }
-        return digest_text(json.dumps(parts, sort_keys=True))
+        return {file.name: digest_file(file) for file in files}
+
+
+def without_mirror(base: str) -> str:
+    """A base as far as it belongs into a digest: the same Debian comes from every mirror."""
+    return "debootstrap" if base.startswith("debootstrap:") else base
+
+
+def is_address(source: str) -> bool:
+    """Whether an image comes from a registry or a bootstrap (docker://..., debootstrap), not from a file."""
+    return "://" in source or source == "debootstrap"
 
 
 def python_abi() -> str:
@@ -137,6 +215,10 @@ def read(
         raise InputError(
             f"{shown(file)}: sources: they are built against a parent's packages, but key 'parent' is missing"
         )
+    image = content.get("image", {})
+    origin = "site" if image.get("brought") else "spack" if "spack" in image else "locks"
+    if origin != "locks" and (extra := sorted({"parent", "wheels", "sources", "lock_excludes"} & set(content))):
+        raise InputError(f"{shown(file)}: {extra[0]}: has no meaning for an image that no lock describes; take it out")
     wheels = [_wheel(entry) for entry in content.get("wheels", []) if variant in entry["variants"]]
     sources = [_source(entry, variant) for entry in content.get("sources", [])]
     return Environment(
@@ -148,6 +230,8 @@ def read(
         lock_excludes=tuple(content.get("lock_excludes", {}).get(variant, [])),
         wheels=tuple(wheels),
         sources=tuple(sources),
+        origin=origin,
+        spack=_spack(image["spack"], variant) if origin == "spack" else None,
         selftest_limit_s=content["selftest_limit_s"],
         content=content,
     )
@@ -158,44 +242,57 @@ def names(containers: Path = CONTAINERS) -> list[str]:
     return sorted(file.parent.name for file in containers.glob("*/environment.yaml"))
 
 
-def lineage(wanted: Iterable[str], containers: Path = CONTAINERS) -> list[str]:
-    """The wanted environments and their parents, each once, parents first."""
+def locked(containers: Path = CONTAINERS) -> list[str]:
+    """The environments that locks describe, sorted: those that can be virtual environments."""
+    return [name for name in names(containers) if read(name, containers=containers).origin == "locks"]
+
+
+def lineage(wanted: Iterable[str], containers: Path = CONTAINERS, realization: Realization = VENV) -> list[str]:
+    """The wanted environments and the parents over which they are built, each once, parents first."""
     found: dict[str, None] = {}
     for name in wanted:
         chain = []
         environment: Environment | None = read(name, containers=containers)
         while environment:
             chain.append(environment.name)
-            environment = environment.parent
+            environment = environment.built_over(realization)
         found.update(dict.fromkeys(reversed(chain)))
     return list(found)
 
 
 def environment_digest(
-    name: str,
-    variant: str = "cpu",
-    deployment: str = "venv",
-    abi: str | None = None,
-    containers: Path = CONTAINERS,
+    name: str, variant: str = "cpu", realization: Realization = VENV, containers: Path = CONTAINERS
 ) -> str:
-    """SHA-256, in hex, of an environment: a pure function of files in git and of a Python's ABI (the running one's)."""
-    return read(name, variant, containers).digest(deployment, abi)
+    """SHA-256, in hex, of an environment at a site: a pure function of files in git and of the site's choice."""
+    return read(name, variant, containers).digest(realization)
+
+
+def stamp_of(environment: Environment, cache: str | Path, realization: Realization = VENV) -> Path:
+    """The file that says that an environment is whole, and what is in it."""
+    return Path(cache) / "environments" / environment.name / environment.digest(realization)[:12] / "environment.json"
 
 
 def environment_stamp(
-    cache: str | Path, name: str, variant: str = "cpu", deployment: str = "venv", containers: Path = CONTAINERS
+    cache: str | Path,
+    name: str,
+    variant: str = "cpu",
+    realization: Realization = VENV,
+    containers: Path = CONTAINERS,
 ) -> Path:
-    """The file that says that an environment is whole, and what is in it."""
-    digest = environment_digest(name, variant, deployment, containers=containers)[:12]
-    return Path(cache) / "environments" / name / digest / "environment.json"
+    """The stamp of the environment with this name; see stamp_of."""
+    return stamp_of(read(name, variant, containers), cache, realization)
 
 
 def parent_stamps(
-    cache: str | Path, name: str, variant: str = "cpu", deployment: str = "venv", containers: Path = CONTAINERS
+    cache: str | Path,
+    name: str,
+    variant: str = "cpu",
+    realization: Realization = VENV,
+    containers: Path = CONTAINERS,
 ) -> list[str]:
-    """The stamp of an environment's parent, in a list that is empty where it has none."""
-    parent = read(name, variant, containers).parent
-    return [str(environment_stamp(cache, parent.name, variant, deployment, containers))] if parent else []
+    """The stamp of what an environment is built over, in a list that is empty where there is none."""
+    parent = read(name, variant, containers).built_over(realization)
+    return [str(stamp_of(parent, cache, realization))] if parent else []
 
 
 def _wheel(entry: dict[str, Any]) -> Wheel:
@@ -213,3 +310,7 @@ def _source(entry: dict[str, Any], variant: str) -> Source:
         flags={**flags["common"], **flags.get(variant, {})},
         patches=tuple(Patch(**patch) for patch in entry.get("patches", [])),
     )
+
+
+def _spack(entry: dict[str, Any], variant: str) -> Spack:
+    return Spack(entry["base"], (entry["specs"]["common"], entry["specs"][variant]))

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -31,16 +32,22 @@ def call(
         start = output.tell()
         output.write(f"\n$ {' '.join(map(str, command))}\n".encode())
         output.flush()
-        done = subprocess.run(
+        process = subprocess.Popen(
             list(map(str, command)),
-            check=False,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=env,
             cwd=cwd,
+            process_group=0,
         )
-    if done.returncode != 0:
+        try:
+            process.wait()
+        except BaseException:  # whoever stops this process stops what it started, compilers and all
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+    if process.returncode != 0:
         raise InputError(f"{what} failed: {_last_error(log, start)}; all of it is in {log}")
 
 

@@ -5,18 +5,18 @@ at all.
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
 from common.files import digest_file, digest_text, shown, write_json, write_text
-from environments.description import Environment, Patch, Source, Wheel, python_abi
+from environments import compiling
+from environments.description import Environment, Source, Wheel, python_abi
 from environments.steps import Stopwatch, building, call, make_venv, overlay, pip, pip_install, say, site_packages
 
 
@@ -35,13 +35,23 @@ def recorded_sha256(wheel: Wheel, file: Path, abi: str) -> str:
 
 def install_recorded(wheel: Wheel, file: Path, python: Path, indexes: Mapping[str, str], log: Path) -> None:
     """Install a wheel by its recorded SHA-256: from where pip is configured to look, else from the site's index."""
-    requirement = f"{wheel.name}=={wheel.version} --hash=sha256:{recorded_sha256(wheel, file, python_abi())}\n"
-    what = f"installing {wheel.name} {wheel.version}"
+
+    def install(requirements: Path, what: str, *options: str) -> None:
+        pip_install(python, requirements, what, log, *options)
+
+    from_index(wheel, recorded_sha256(wheel, file, python_abi()), "installing", indexes, log, install)
+
+
+def from_index(
+    wheel: Wheel, sha256: str, doing: str, indexes: Mapping[str, str], log: Path, take: Callable[..., None]
+) -> None:
+    """Let `take(requirements, what, *options)` take a wheel from where pip is configured to look, else from the site's index."""
+    what = f"{doing} {wheel.name} {wheel.version}"
     with tempfile.TemporaryDirectory() as scratch:
         requirements = Path(scratch) / "requirements.txt"
-        write_text(requirements, requirement)
+        write_text(requirements, f"{wheel.name}=={wheel.version} --hash=sha256:{sha256}\n")
         try:
-            pip_install(python, requirements, what, log)
+            take(requirements, what)
         except InputError as first:
             index = indexes.get(wheel.index)
             if not index:
@@ -50,7 +60,7 @@ def install_recorded(wheel: Wheel, file: Path, python: Path, indexes: Mapping[st
                     f"and the site's setting '{wheel.index}' is empty; all of it is in {log}"
                 ) from first
             say(f"{what}: pip's configured sources have none; trying {index}")
-            pip_install(python, requirements, f"{what} from {index}", log, "--index-url", index)
+            take(requirements, f"{what} from {index}", "--index-url", index)
 
 
 def install_built(path: Path, sha256: str, python: Path, log: Path) -> None:
@@ -154,16 +164,20 @@ def _build(source: Source, environment: Environment, parents: list[Path], stagin
             pip_install(python, environment.build_lock, f"installing {shown(environment.build_lock)}", log)
             overlay(tools, parents)
         with watch.step("source"):
-            tree = _unpack(_sdist(source, python, Path(scratch), log), Path(scratch) / "tree")
-            apply_patches(tree, source.patches, environment.description)
+            archive = sdist(source, python, Path(scratch), log)
+            patches = [vars(patch) for patch in source.patches]
+            try:
+                tree = compiling.patched_tree(archive, patches, Path(scratch) / "tree")
+            except ValueError as error:
+                raise InputError(f"{shown(environment.description)}: {error}") from None
         with watch.step("compile"):
-            command: list[str | Path] = [python, "setup.py", "bdist_wheel", "--dist-dir", staging]
-            env = build_environment(source, tools, parents[0])
+            command: list[str | Path] = [python, *compiling.COMMAND, staging]
+            env = compiling.build_variables(source.flags, tools / "bin", site_packages(parents[0]))
             call(command, f"building {source.name} {source.version}", log, env, tree)
     return watch.seconds
 
 
-def _sdist(source: Source, python: Path, scratch: Path, log: Path) -> Path:
+def sdist(source: Source, python: Path, scratch: Path, log: Path) -> Path:
     """Fetch the source distribution, bound to its SHA-256; pip reads its metadata with the locked tools only."""
     requirements = scratch / "source.txt"
     write_text(requirements, f"{source.name}=={source.version} --hash=sha256:{source.sha256}\n")
@@ -171,34 +185,3 @@ def _sdist(source: Source, python: Path, scratch: Path, log: Path) -> Path:
     folder = scratch / "sdist"
     pip(python, [*download, "-d", folder, "-r", requirements], f"fetching {source.name} {source.version}", log)
     return next(folder.iterdir())
-
-
-def _unpack(archive: Path, folder: Path) -> Path:
-    shutil.unpack_archive(archive, folder)
-    (tree,) = folder.iterdir()
-    return tree
-
-
-def apply_patches(tree: Path, patches: Iterable[Patch], described: Path) -> None:
-    """Make each patch's change in `tree`. InputError when its text does not stand exactly once in its file."""
-    for patch in patches:
-        file = tree / patch.file
-        text = file.read_text(encoding="utf-8") if file.is_file() else ""
-        if (count := text.count(patch.find)) != 1:
-            raise InputError(
-                f"{shown(described)}: patches: {patch.find!r} stands {count} times in {patch.file}; "
-                "expected exactly once"
-            )
-        file.write_text(text.replace(patch.find, patch.replace), encoding="utf-8")
-
-
-def build_environment(source: Source, tools: Path, parent: Path) -> dict[str, str]:
-    """The environment variables of a build: where programs are, our flags, and nothing else of the machine."""
-    machine = {key: os.environ[key] for key in ("HOME", "LD_LIBRARY_PATH", "TMPDIR") if key in os.environ}
-    return {
-        **machine,
-        "LC_ALL": "C.UTF-8",
-        "PATH": f"{tools / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-        "MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}",
-        **{key: value.replace("{parent}", str(site_packages(parent))) for key, value in source.flags.items()},
-    }

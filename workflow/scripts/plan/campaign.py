@@ -6,8 +6,9 @@ The Snakefile makes one Campaign while it is parsed; all that its rules need to 
 import csv
 import json
 import os
+import shlex
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -17,9 +18,11 @@ from typing import Any
 from cluster import virtual
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown, write_json
-from environments.description import environment_stamp, lineage
+from environments import container
+from environments.build import check_machine as check_machine_for
+from environments.description import environment_stamp, lineage, read
 from plan.design import Run, design
-from plan.identity import data_folder, run_key, variant
+from plan.identity import data_folder, realization, run_key, variant
 from plan.site import Site, load_site
 from plan.study import Study, load_config, load_framework, load_study
 
@@ -80,7 +83,22 @@ class Campaign:
     def environments(self) -> dict[str, str]:
         """The environments that the runs need, parents first: name -> its stamp, environment.json."""
         wanted = sorted({load_framework(self.by_id[run_id].levels["framework"]).environment for run_id in self.records})
-        return {name: str(self._stamp(name)) for name in lineage(wanted)}
+        return {name: str(self._stamp(name)) for name in lineage(wanted, realization=realization(self.site))}
+
+    @cached_property
+    def images(self) -> list[str]:
+        """The environments among them that are images at this site."""
+        wanted = realization(self.site)
+        return [name for name in self.environments if read(name).deployment(wanted) == "apptainer"]
+
+    def image_stamps(self) -> list[str]:
+        """The stamps of the images. InputError when there is none to be made."""
+        if not self.images:
+            raise InputError(
+                f"{shown(self.site.file)}: deployment: {self.site.deployment}; with it none of the study's environments is an "
+                "image; say deployment: apptainer"
+            )
+        return [self.environments[name] for name in self.images]
 
     @cached_property
     def datasets(self) -> dict[str, str]:
@@ -123,8 +141,11 @@ class Campaign:
             "oar": (("cluster-generic", "local"), "OAR_JOB_ID", "snakemake --profile oar"),
         }
         executors, job, way = ways[launcher]
-        if launcher != "local" and len(str(CHECKOUT).split()) > 1:
-            raise InputError(f"{CHECKOUT}: a path with blanks breaks the scheduler's scripts; move the checkout")
+        if launcher != "local" and shlex.quote(str(CHECKOUT)) != str(CHECKOUT):
+            expected = "letters, digits and @%+=:,./-_"
+            raise InputError(
+                f"{CHECKOUT}: such a path breaks the scheduler's scripts; move the checkout to one of {expected}"
+            )
         if executor not in executors:
             raise InputError(
                 f"{site}: launcher: {launcher} and Snakemake's executor {executor} do not go together; use {way}"
@@ -134,14 +155,22 @@ class Campaign:
                 f"{site}: launcher: {launcher} needs a job of the cluster's; use {way}; for figures of what is there add "
                 "--config records=available"
             )
+        if self.images and launcher == "local" and not self.site.setup:
+            container.check_machine(self.images[0])
         if self.site.placement == "virtual":
             check_virtual(self.site)
+
+    def check_builds(self, environments: Iterable[str]) -> None:
+        """InputError when one of `environments` is to be built here and cannot be. What setup lines bring is not known yet."""
+        if self.site.scheduler.build_on == "login" and not self.site.setup:
+            for name in environments:
+                check_machine_for(read(name, variant(self.site)), realization(self.site))
 
     def _record(self, run: Run) -> str:
         return f"{self.results}/runs/{run.run_id}/{run_key(self.study, self.site, run)}/record.json"
 
     def _stamp(self, environment: str) -> Path:
-        return environment_stamp(self.site.cache, environment, variant(self.site), self.site.deployment)
+        return environment_stamp(self.site.cache, environment, variant(self.site), realization(self.site))
 
 
 def configured(arguments: Sequence[str], *files: str) -> dict[str, Any]:

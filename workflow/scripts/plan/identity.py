@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common.files import digest_sources, digest_text
-from environments.description import environment_digest
+from environments.description import Realization, environment_digest
 from plan.design import Run
 from plan.site import Site
 from plan.study import DATASETS, FRAMEWORKS, LIBRARIES, MODELS, RUNS, Study, datasets, load_framework, load_model
@@ -47,6 +47,7 @@ def site_part(site: Site) -> dict[str, Any]:
         "interface": site.interface,
         "fabric": site.fabric,
         "setup": list(site.setup),
+        "variables": dict(site.variables),
         "partition": site.scheduler.partition,
         "constraint": site.scheduler.constraint,
         "bandwidth_bytes_s": site.bandwidth_bytes_s,
@@ -58,9 +59,14 @@ def variant(site: Site) -> str:
     return site.device
 
 
+def realization(site: Site) -> Realization:
+    """How the site wants its environments."""
+    return Realization(site.deployment, site.images.base, site.images.brought, site.python_abi)
+
+
 @functools.cache
 def _environment_digest(environment: str, site: Site) -> str:
-    return environment_digest(environment, variant(site), site.deployment, site.python_abi)
+    return environment_digest(environment, variant(site), realization(site))
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, schema
-from environments.description import python_abi
+from environments.description import locked, names, python_abi
 from plan.study import existing, framework_names
 
 WORKFLOWS_OWN = (
@@ -60,6 +60,15 @@ class Scheduler:
 
 
 @dataclass(frozen=True)
+class Images:
+    """How images are made and opened. `brought` has pairs of an environment and the site's own image of it."""
+
+    base: str
+    brought: tuple[tuple[str, str], ...]
+    gpu: str
+
+
+@dataclass(frozen=True)
 class Site:
     """One place to run, as this process finds it: `cores` is a number (auto is resolved), `cache` an absolute folder."""
 
@@ -70,6 +79,8 @@ class Site:
     device: str
     devices_per_node: int
     deployment: str
+    images: Images
+    binds: tuple[str, ...]
     cores: int
     cpu_share: float | None
     python_abi: str
@@ -83,6 +94,7 @@ class Site:
     cache: Path
     scratch: Path | None
     setup: tuple[str, ...]
+    variables: tuple[tuple[str, str], ...]
     torch_index: str | None
     time_limit_s: float
     max_foreign_cpu_share: float
@@ -98,6 +110,7 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
     file = existing(folder, name, "site")
     raw = load_yaml(file)
     check(raw, "site", file)
+    _check_images(raw, file)
     known = framework_names()
     for i, framework in enumerate(raw.get("frameworks", [])):
         if framework not in known:
@@ -107,13 +120,17 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
     values = _with_defaults(raw, schema("site")["properties"])
     _check_together(values, file)
     scheduler = _with_defaults(values["scheduler"] or {}, schema("site")["properties"]["scheduler"]["properties"])
+    images = _with_defaults(values["images"] or {}, schema("site")["properties"]["images"]["properties"])
     values |= {
+        "images": Images(**{**images, "brought": tuple(sorted(images["brought"].items()))}),
+        "binds": tuple(values["binds"]),
         "scheduler": Scheduler(**{**scheduler, "options": tuple(scheduler["options"])}),
         "cores": len(os.sched_getaffinity(0)) if values["cores"] == "auto" else values["cores"],
         "frameworks": tuple(values["frameworks"]) if values["frameworks"] is not None else None,
         "cache": _cache(values["cache"], file),
         "scratch": Path(values["scratch"]) if values["scratch"] else None,
         "setup": tuple(values["setup"]),
+        "variables": tuple(sorted(values["variables"].items())),
     }
     del values["description"]
     return Site(name=name, file=file, python_abi=python_abi(), **values)
@@ -121,6 +138,29 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
 
 def _with_defaults(raw: Mapping[str, Any], properties: Mapping[str, Any]) -> dict[str, Any]:
     return {key: raw.get(key, entry.get("default")) for key, entry in properties.items()}
+
+
+def _check_images(raw: Mapping[str, Any], file: Path) -> None:
+    """InputError when an image that the site brings is of no environment, or is a path that depends on where one stands."""
+    images = raw.get("images", {})
+    for environment, source in images.get("brought", {}).items():
+        if environment not in names():
+            raise InputError(
+                f"{shown(file)}: images.brought: '{environment}' is unknown; expected one of {', '.join(names())}"
+            )
+        if raw["deployment"] == "venv" and environment in locked():
+            raise InputError(
+                f"{shown(file)}: images.brought.{environment}: with deployment venv it is built from its lock; "
+                "take the line out, or say deployment: apptainer"
+            )
+        if "://" not in source and not source.startswith("/"):
+            raise InputError(
+                f"{shown(file)}: images.brought.{environment}: '{source}' is neither an absolute path nor an address (docker://...)"
+            )
+    base = images.get("base", "/")
+    if "://" not in base and not base.startswith("/") and base != "debootstrap":
+        expected = "docker://..., debootstrap, debootstrap:MIRROR or an absolute path"
+        raise InputError(f"{shown(file)}: images.base: '{base}' does not look right; expected {expected}")
 
 
 def _check_together(values: Mapping[str, Any], file: Path) -> None:

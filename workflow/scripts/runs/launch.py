@@ -10,12 +10,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from common.files import CHECKOUT
+from environments import container
+from environments.container import Bind
 from plan.site import Site
 
 SCRIPTS = CHECKOUT / "workflow" / "scripts"
@@ -76,13 +78,17 @@ def run(
     spec: Mapping[str, Any],
     site: Site,
     program: str = WORKER,
+    reads: Sequence[Path] = (),
 ) -> Outcome:
     """Run all ranks of `python -m program folder` to their end, or to the site's time limit.
 
     `environment` is the content of an environment.json, `folder` the attempt's (absolute); output goes to its log.txt.
+    `reads` are the folders that the ranks read beside our programs: an image shows them nothing else.
     """
     command = [environment["python"]["executable"], "-m", program, str(folder)]
     told = {**variables(site, spec), **environment["variables"]}
+    if environment.get("image"):
+        command = in_image(environment["image"]["path"], command, told, site, [SCRIPTS, *reads], folder)
     started = time.monotonic()
     try:
         processes = ranks.start(command, told, folder / "log.txt")
@@ -90,6 +96,23 @@ def run(
     finally:
         ranks.end()
     return Outcome(status, reason, time.monotonic() - started)
+
+
+def in_image(
+    image: str, command: Sequence[str], told: Iterable[str], site: Site, reads: Sequence[Path], writes: Path
+) -> list[str]:
+    """`command` in an image as the site opens it, seeing the variables `told`, reading `reads` and writing `writes`."""
+    # Before an image's own PYTHONPATH, not in its place: one that a site brings may find its packages by it.
+    after = 'export PYTHONPATH="$1${PYTHONPATH:+:$PYTHONPATH}"; shift; exec "$@"'
+    command = ["sh", "-c", after, "ringside", str(SCRIPTS), *command]
+    told = [name for name in told if name != "PYTHONPATH"]
+    binds = [Bind(str(path)) for path in reads] + [Bind(str(writes), writable=True)]
+    if site.scratch:
+        binds.append(Bind(str(site.scratch), writable=True))
+    for bind in site.binds:
+        source, _, inside = bind.partition(":")
+        binds.append(Bind(source, writable=True, inside=inside or None))
+    return container.inside(image, command, binds, told, [f"--{site.images.gpu}"] if site.device == "cuda" else [])
 
 
 def variables(site: Site, spec: Mapping[str, Any]) -> dict[str, str]:
@@ -103,6 +126,7 @@ def variables(site: Site, spec: Mapping[str, Any]) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "RINGSIDE_ALARM_S": f"{site.time_limit_s + ALARM_S:.0f}",
+        **dict(site.variables),
         **({"RINGSIDE_SCRATCH": str(site.scratch)} if site.scratch else {}),
     }
 

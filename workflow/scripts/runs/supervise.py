@@ -19,9 +19,20 @@ from typing import Any
 
 from common.errors import InputError, exit_status
 from common.files import utc, write_json
+from environments.container import unchanged
 from environments.description import environment_stamp
 from plan.design import Run, design
-from plan.identity import cores_per_rank, data_files, data_folder, digests, model_description, run_key, spec, variant
+from plan.identity import (
+    cores_per_rank,
+    data_files,
+    data_folder,
+    digests,
+    model_description,
+    realization,
+    run_key,
+    spec,
+    variant,
+)
 from plan.site import Site, load_site
 from plan.study import Framework, Study, load_framework, load_study
 from runs import attempts, launch, transport
@@ -44,16 +55,19 @@ def supervise(study: Study, site: Site, run: Run, key: str, results: Path, sessi
 
 
 def read_environment(site: Site, run: Run) -> dict[str, Any]:
-    """The content of environment.json. InputError when it, or the interpreter that it names, is broken or gone."""
+    """The content of environment.json. InputError when it, or what it names (an interpreter, an image), is broken or gone."""
     name = load_framework(run.levels["framework"]).environment
-    stamp = environment_stamp(site.cache, name, variant(site), site.deployment)
+    stamp = environment_stamp(site.cache, name, variant(site), realization(site))
     try:
         environment: dict[str, Any] = json.loads(stamp.read_text())
-        usable = Path(environment["python"]["executable"]).exists()
+        image = environment.get("image")
+        usable = unchanged(image) if image else Path(environment["python"]["executable"]).exists()
     except (OSError, ValueError, TypeError, KeyError):
         usable = False
     if not usable:
-        raise InputError(f"{stamp}: is broken, or its interpreter is gone; remove {stamp.parent} and start again")
+        raise InputError(
+            f"{stamp}: is broken, or what it names is gone or another; remove {stamp.parent} and start again"
+        )
     return environment
 
 
@@ -72,7 +86,7 @@ def attempt_run(
     data = data_folder(site, run.levels["dataset"])
     write_json(folder / "spec.json", job(run_spec, framework, model, data, ranks.hosts))
     launched_at = time.time()
-    outcome = launch.run(ranks, environment, folder.resolve(), run_spec, site)
+    outcome = launch.run(ranks, environment, folder.resolve(), run_spec, site, reads=[data])
     epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
     measured = measurement(folder, launched_at, run_spec, epochs)
     gradient_bytes = 4 * model["parameters"].get(run.levels["dataset"], 0)
@@ -96,9 +110,16 @@ def attempt_run(
         "oversubscribed": oversubscribed(site, framework, run),
         "max_foreign_cpu_share": site.max_foreign_cpu_share,
         "wall_s": outcome.wall_s,
+        "deployment": environment["deployment"],
+        "image": _of_image(environment.get("image")),
         "packages": environment["packages"],
         "measured": measured,
     }
+
+
+def _of_image(image: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What a record keeps of an image."""
+    return {key: image[key] for key in ("sha256", "base", "made_by")} if image else None
 
 
 def job(
@@ -138,6 +159,7 @@ def measurement(
         "hosts": list(dict.fromkeys(rank["host"] for rank in ranks)),
         "machines": len({rank["machine"] for rank in ranks}),
         "devices": [rank["device"] for rank in ranks],
+        "drivers": sorted({rank["driver"] for rank in ranks if rank["driver"]}),
         "transport": transport.described(result["transport"], run_spec, folder),
         "startup_s": max(0.0, result["ready_at"] - launched_at),
         "import_s": max(rank["import_s"] for rank in ranks),

@@ -59,8 +59,8 @@ class Oar:
         return f"{where} {ending(code)}"
 
     def end(self) -> None:
-        """End the oarsh here, and what it started there: a rank's command line names its attempt, and is no other's."""
-        there = shlex.join(["pkill", "-KILL", "-f", "--", _pattern_of(" ".join(self._command[1:]))])
+        """End the oarsh here, and what it started there: a rank's command line ends with its attempt's folder, as no other's does."""
+        there = shlex.join(["pkill", "-KILL", "-f", "--", _pattern_of(" ".join(self._command[-3:]))])
         for host in self.hosts if any(process.poll() != 0 for process in self._processes) else []:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(["oarsh", host, there], env=_environment(), capture_output=True, check=False, timeout=30)

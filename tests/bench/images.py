@@ -1,0 +1,98 @@
+"""The same training in an image and in a virtual environment, in turn: `make bench-overhead ARGS=images`."""
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from document import section, table
+from environments.description import VENV, Realization
+from epoch_times import BATCH_SIZE, WARM_UP, Bench, Training, check_same_work, ranks_of, watched
+
+AIM = 1.02
+CONFIDENCE = 0.95
+
+
+def measure(
+    frameworks: Sequence[str], pairs: int, epochs: int, base: str
+) -> tuple[dict[str, list[tuple[Training, Training]]], list[list[str]]]:
+    """Pairs (virtual environment, image) of every framework, and what each image is: rows of a table."""
+    made: dict[str, list[tuple[Training, Training]]] = {framework: [] for framework in frameworks}
+    with tempfile.TemporaryDirectory(prefix="ringside-bench-", dir="/var/tmp") as folder:
+        benches = [
+            Bench(Path(folder, way), epochs, realization)
+            for way, realization in (("venv", VENV), ("image", Realization("apptainer", base)))
+        ]
+        described = _images(frameworks, *benches)
+        for number in range(pairs):
+            for framework in frameworks:
+                order = benches if number % 2 else benches[::-1]
+                trained = {bench: watched(bench.ours, framework) for bench in order}
+                venv, image = (trained[bench] for bench in benches)
+                check_same_work(framework, venv, image)
+                made[framework].append((venv, image))
+                ratio = image.epoch_time_s / venv.epoch_time_s
+                print(f"[{number + 1}/{pairs}] {framework}: ratio {ratio:.3f}", file=sys.stderr, flush=True)
+    return made, described
+
+
+def _images(frameworks: Sequence[str], venvs: Bench, images: Bench) -> list[list[str]]:
+    rows: dict[str, list[str]] = {}
+    for framework in frameworks:
+        venv, image = venvs.environment(framework), images.environment(framework)
+        size = Path(image["image"]["path"]).stat().st_size
+        folder = Path(venv["prefixes"][0])
+        unpacked = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+        seconds = [f"{sum(made['seconds'].values()):.0f} s" for made in (venv, image)]
+        rows[image["name"]] = [image["name"], *seconds, f"{unpacked / 1e6:.0f} MB", f"{size / 1e6:.0f} MB"]
+    return list(rows.values())
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """Geometric mean of the ratios, and the ends of its t-interval."""
+    logs = np.log(ratios)
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs))
+    mean, low, high = np.exp([logs.mean(), logs.mean() - half, logs.mean() + half])
+    return float(mean), float(low), float(high)
+
+
+def report(made: dict[str, list[tuple[Training, Training]]], described: list[list[str]], command: str) -> str:
+    """The part of the document."""
+    rows = []
+    for framework, pairs in made.items():
+        venv_s, image_s = (float(np.mean([side.epoch_time_s for side in sides])) for sides in zip(*pairs, strict=True))
+        starts = [float(np.median([side.startup_s for side in sides])) for sides in zip(*pairs, strict=True)]
+        mean, low, high = interval([image.epoch_time_s / venv.epoch_time_s for venv, image in pairs])
+        rows.append([
+            framework, str(ranks_of(framework)), str(len(pairs)), f"{venv_s:.4f} s", f"{image_s:.4f} s",
+            f"{mean:.3f} [{low:.3f}, {high:.3f}]", f"{AIM}: {'met' if mean <= AIM else 'missed'}",
+            f"{starts[0]:.1f} s", f"{starts[1]:.1f} s",
+        ])  # fmt: skip
+    return section(
+        "Images against virtual environments",
+        command,
+        table(
+            [
+                "framework",
+                "ranks",
+                "pairs",
+                "epoch, venv",
+                "epoch, image",
+                "ratio [95 %]",
+                "aim",
+                "start-up, venv",
+                "image",
+            ],
+            rows,
+        ),
+        f"small-cnn on digits, batch {BATCH_SIZE} a rank, one core a rank. Both in turn, the other first in every second pair; a "
+        f"process gives the median of its epochs without the first {WARM_UP}, a pair their ratio, the table the geometric mean of "
+        "the ratios with its t-interval. Start-up (median) is from the launch to the first epoch: an image is opened by "
+        "squashfuse, which unpacks what is imported.",
+        table(["environment", "made, venv", "made, image", "size, venv", "size, image"], described),
+        "Seconds of the build that filled the cache (an environment without its parent; the venv of a Horovod takes the kept wheel "
+        "where there is one).",
+    )

@@ -1,0 +1,269 @@
+"""Images, really built and really run on the virtual cluster: the same training as in virtual environments.
+
+CI builds the image of PyTorch; `make images-test` builds all four.
+"""
+
+import csv
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaigns import Campaign, no_worker_is_left, study, wait_until
+from common.errors import InputError
+from common.files import CHECKOUT
+from environments import image as images
+from environments.build import build
+from environments.container import Bind, inside
+from environments.description import Realization, read
+from tiny_environments import SELFTEST, Tiny, write_tiny
+
+pytestmark = pytest.mark.usefixtures("apptainer")
+
+INSTALL = Path(images.__file__).with_name("install-apptainer")
+FRAMEWORKS = {
+    "pytorch": "pytorch-ddp",
+    "tensorflow": "tensorflow-multiworker",
+    "horovod-pytorch": "horovod-pytorch",
+    "horovod-tensorflow": "horovod-tensorflow",
+}
+EVERY = [pytest.param(name, marks=[] if name == "pytorch" else pytest.mark.every_image, id=name) for name in FRAMEWORKS]
+BUILD = """
+import sys
+from pathlib import Path
+from common.errors import exit_status
+from environments.build import build
+from environments.description import Realization, read
+sys.exit(exit_status(lambda: build(
+    read("base", containers=Path(sys.argv[1])), Path(sys.argv[2]), realization=Realization("apptainer", sys.argv[3])
+)))
+"""
+
+
+@pytest.fixture(scope="session")
+def apptainer(root: None) -> None:
+    """Apptainer, as the project installs it."""
+    subprocess.run([INSTALL], check=True)
+
+
+@pytest.fixture(scope="module")
+def campaigns(virtual_cluster: None, shared_folder_of_module: Path) -> Callable[[str], tuple[Campaign, Campaign]]:
+    """The same study in virtual environments and in images, for an environment; each is run once."""
+    done: dict[str, tuple[Campaign, Campaign]] = {}
+
+    def run(name: str) -> tuple[Campaign, Campaign]:
+        if name not in done:
+            text = study(framework=FRAMEWORKS[name], nodes="[1, 2]", epochs=2)
+            in_venvs, in_images = (
+                Campaign(shared_folder_of_module / f"{name}-{way}", text) for way in ("venv", "image")
+            )
+            in_images.checkout.edit(
+                "config/sites/virtual.yaml", "deployment: venv", "deployment: apptainer\nimages: {base: debootstrap}"
+            )
+            with in_images.running("images") as snakemake:
+                assert in_images.finish(snakemake, 1800) == 0, in_images.output()
+            for campaign in (in_images, in_venvs):
+                submitted = campaign.checkout.program("cluster.submit", "--wait")
+                assert submitted.returncode == 0, submitted.stdout + submitted.stderr
+                assert {row["status"] for row in campaign.rows()} == {"ok"}, [row["reason"] for row in campaign.rows()]
+            done[name] = in_venvs, in_images
+        return done[name]
+
+    return run
+
+
+def records(campaign: Campaign) -> dict[str, dict[str, Any]]:
+    """The records, by run."""
+    found = [json.loads((campaign.results / path).read_text()) for path in campaign.checkout.records()]
+    return {record["run_id"]: record for record in found}
+
+
+def environment(campaign: Campaign, record: dict[str, Any], name: str) -> dict[str, Any]:
+    """What environment.json says of the environment that a run was in."""
+    cache = Path(os.environ.get("RINGSIDE_CACHE", "~/.cache/ringside")).expanduser()
+    folder = cache / "environments" / name / record["environment_digest"][:12]
+    made: dict[str, Any] = json.loads((folder / "environment.json").read_text())
+    return made
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_records_hold_the_image_and_what_is_in_it(
+    campaigns: Callable[[str], tuple[Campaign, Campaign]], name: str
+) -> None:
+    in_venvs, in_images = campaigns(name)
+    for run_id, record in records(in_images).items():
+        made = environment(in_images, record, name)
+        whole = hashlib.sha256(Path(made["image"]["path"]).read_bytes()).hexdigest()
+        assert record["deployment"] == "apptainer" and record["image"]["sha256"] == whole, run_id
+        assert record["packages"] == made["packages"]
+        assert record["measured"]["throttled_s"] is not None, "the node's counters are seen from inside"
+        plain = records(in_venvs)[run_id]
+        assert plain["deployment"] == "venv" and plain["image"] is None
+        others = {package: version for package, version in record["packages"].items() if package != "pip"}
+        assert others == plain["packages"], "the same lock gives the same versions"
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_losses_are_those_of_a_virtual_environment(
+    campaigns: Callable[[str], tuple[Campaign, Campaign]], name: str
+) -> None:
+    of_venvs, of_images = (losses(campaign) for campaign in campaigns(name))
+    assert len(of_images) == 2 * len(records(campaigns(name)[1])) == len(of_venvs)
+    for epoch, there in of_images.items():
+        assert there == pytest.approx(of_venvs[epoch], rel=0, abs=1e-6), epoch
+    assert no_worker_is_left()
+
+
+def losses(campaign: Campaign) -> dict[tuple[str, str], list[float]]:
+    """Both losses of every epoch of every run."""
+    with open(campaign.results / "epochs.csv", newline="") as table:
+        return {
+            (row["run_id"], row["epoch"]): [float(row["train_loss"]), float(row["validation_loss"])]
+            for row in csv.DictReader(table)
+        }
+
+
+@pytest.fixture(scope="module")
+def pytorch_image(campaigns: Callable[[str], tuple[Campaign, Campaign]]) -> dict[str, Any]:
+    """What environment.json says of the image of PyTorch."""
+    campaign = campaigns("pytorch")[1]
+    return environment(campaign, next(iter(records(campaign).values())), "pytorch")
+
+
+def test_an_image_says_what_it_is_runs_and_tests_itself(pytorch_image: dict[str, Any]) -> None:
+    path = pytorch_image["image"]["path"]
+    labels = said("apptainer", "inspect", "--labels", path)
+    assert f"ringside.digest: {pytorch_image['digest']}" in labels and "ringside.torch: 2.13.0+cpu" in labels
+    assert said("apptainer", "run", "--userns", path, "-c", "import torch; print(torch.__version__)") == "2.13.0+cpu\n"
+    assert json.loads(said("apptainer", "test", "--userns", path).splitlines()[-1])["all_reduce"] == 3.0
+    assert "sha256:" in (Path(path).with_name("recipe.def")).read_text()
+
+
+def said(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+LOOK = """
+import json, os, sys
+def writable(folder):
+    try:
+        open(os.path.join(folder, "written"), "w").close()
+        return True
+    except OSError:
+        return False
+print(json.dumps({
+    "variables": dict(os.environ), "home": os.path.exists(os.path.join(sys.argv[1], "secret")),
+    "checkout": os.path.exists(sys.argv[2]), "read": writable(sys.argv[3]), "written": writable(sys.argv[4]),
+    "tmp": os.listdir("/tmp"),
+}))
+"""
+
+
+def test_a_program_inside_sees_what_is_named_and_nothing_else(
+    pytorch_image: dict[str, Any], shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile = "a, \"b\" 'c' $(touch /tmp/pwned) `touch /tmp/pwned`; touch /tmp/pwned"
+    folders = [shared_folder / name / hostile.replace("/", "") for name in ("home", "read", "write")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    home, read_only, writable = folders
+    (home / "secret").touch()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("SECRET", "a token")
+    monkeypatch.setenv("PYTHONPATH", "/of/the/caller")
+    monkeypatch.setenv("TOLD", hostile)
+    monkeypatch.setenv("APPTAINERENV_SMUGGLED", "by a module")
+    monkeypatch.setenv("APPTAINER_BIND", str(home))
+    monkeypatch.setenv("SINGULARITY_BINDPATH", str(CHECKOUT))
+    monkeypatch.setenv("RINGSIDE_RANK", "3")
+    look = ["python3", "-c", LOOK, str(home), str(CHECKOUT / "Snakefile"), str(read_only), str(writable)]
+    command = inside(
+        pytorch_image["image"]["path"], look, [Bind(str(read_only)), Bind(str(writable), writable=True)], ["TOLD"]
+    )
+    seen = json.loads(said(*command))
+    assert seen["variables"]["TOLD"] == hostile and seen["variables"]["RINGSIDE_RANK"] == "3"
+    assert not {"SECRET", "PYTHONPATH", "SMUGGLED"} & set(seen["variables"])
+    assert (seen["home"], seen["checkout"], seen["read"], seen["written"]) == (False, False, False, True)
+    assert seen["tmp"] == [] and not Path("/tmp/pwned").exists()  # noqa: S108 (what the hostile text would make)
+    assert [path.name for path in writable.iterdir()] == ["written"] and not list(read_only.iterdir())
+
+
+class TestTiny:
+    """A tiny environment on the image of PyTorch as its base: what becomes of a build, quickly."""
+
+    @pytest.fixture
+    def tiny(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
+        """Its description, its package, and an empty cache."""
+        write_tiny(tmp_path)
+        for name in [name for name in os.environ if name.startswith("PIP_")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+        monkeypatch.setenv("PIP_NO_INDEX", "1")
+        monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+        return Tiny(tmp_path / "containers", tmp_path / "links", tmp_path / "cache", tmp_path / "count")
+
+    @pytest.fixture
+    def started(self, tiny: Tiny, pytorch_image: dict[str, Any]) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+        """Starts a build in a process group of its own."""
+        processes: list[subprocess.Popen[str]] = []
+
+        def start() -> subprocess.Popen[str]:
+            places = [str(tiny.containers), str(tiny.cache), pytorch_image["image"]["path"]]
+            variables = {**os.environ, "PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
+            command = [sys.executable, "-c", BUILD, *places]
+            processes.append(
+                subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True, process_group=0)
+            )
+            return processes[-1]
+
+        yield start
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def test_a_killed_build_leaves_no_half_image_and_the_next_one_is_whole(
+        self, tiny: Tiny, started: Callable[[], subprocess.Popen[str]], pytorch_image: dict[str, Any]
+    ) -> None:
+        killed = started()
+        wait_until(lambda: "Running post scriptlet" in logs(tiny), "the build is in its middle", 120)
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.wait()
+        assert not list(tiny.cache.rglob("image.sif")) and not list(tiny.cache.rglob("environment.json"))
+        again = started()
+        assert again.wait(300) == 0, again.communicate()[1]
+        (stamp,) = tiny.cache.rglob("environment.json")
+        made = json.loads(stamp.read_text())
+        assert made["packages"]["tiny-package"] == "1.0" and made["variables"] == {"GREETING": "hello"}
+        assert not list(tiny.cache.rglob("*.partial*"))
+        asked = inside(made["image"]["path"], ["sh", "-c", "ls -A /mnt /opt/ringside/build; cat /etc/pip.conf"])
+        handed = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.replace("/mnt:", "").strip()
+        assert handed == "", "what was handed to the build is not in the image"
+
+        image, brought = Path(made["image"]["path"]), Realization("venv", brought=(("base", made["image"]["path"]),))
+        before = image.stat().st_mtime_ns
+        assert started().wait(60) == 0 and image.stat().st_mtime_ns == before, "nothing is made again"
+        stamp.unlink()
+        assert started().wait(60) == 0 and stamp.exists() and image.stat().st_mtime_ns == before
+
+        at = Realization("apptainer", brought=brought.brought)
+        taken = build(read("base", containers=tiny.containers), tiny.cache, realization=at)
+        assert taken["image"]["sha256"] == made["image"]["sha256"] and taken["digest"] != made["digest"]
+        failing = Realization("apptainer", brought=(("base", pytorch_image["image"]["path"]),))
+        (tiny.containers / "base" / "selftest.py").write_text(SELFTEST.format(check="import a_package_that_it_lacks"))
+        with pytest.raises(
+            InputError, match=r"the self-test containers/base/selftest.py failed: rank 0 ended with status 1"
+        ):
+            build(read("base", containers=tiny.containers), tiny.cache, realization=failing)
+
+
+def logs(tiny: Tiny) -> str:
+    """All that builds have said."""
+    return "".join(log.read_text(errors="replace") for log in tiny.cache.rglob("build.log"))

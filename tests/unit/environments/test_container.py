@@ -1,0 +1,98 @@
+"""How an image is opened: what a site says becomes options, each path one argument whatever is in it."""
+
+import csv
+import itertools
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.files import digest_file
+from environments import container
+from environments.container import Bind, inside, unchanged, written
+from plan.site import Site, load_site
+from runs.launch import in_image
+from runs.launchers.oar import _pattern_of
+
+READS, WRITES = Path("/checkout/workflow/scripts"), Path("/results/attempt-1")
+
+
+@pytest.fixture
+def site() -> Site:
+    return load_site("local")
+
+
+def mounts(command: list[str]) -> list[list[str]]:
+    """The fields of all --mount options, as Apptainer reads them (CSV)."""
+    found = [value for option, value in itertools.pairwise(command) if option == "--mount"]
+    return list(csv.reader(found))
+
+
+def opened(site: Site) -> list[str]:
+    return in_image("/cache/image.sif", ["python", "-m", "x"], ["PYTHONPATH"], site, [READS], WRITES)
+
+
+def test_it_is_isolated_and_what_it_sees_is_named(site: Site) -> None:
+    command = opened(site)
+    assert {"--cleanenv", "--no-eval", "--no-home", "tmp,cwd,hostfs"} <= set(command)
+    assert mounts(command) == [
+        ["type=bind", f"source={READS}", f"destination={READS}", "ro"],
+        ["type=bind", f"source={WRITES}", f"destination={WRITES}"],
+    ]
+    assert command[-3:] == ["python", "-m", "x"] and "/cache/image.sif" in command
+    assert not {"--nv", "--rocm"} & set(command)
+
+
+def test_scratch_and_binds_are_the_sites(site: Site) -> None:
+    site = replace(site, scratch=Path("/scratch"), binds=("/dev/infiniband", "/lustre/data:/data"))
+    assert mounts(opened(site))[2:] == [
+        ["type=bind", "source=/scratch", "destination=/scratch"],
+        ["type=bind", "source=/dev/infiniband", "destination=/dev/infiniband"],
+        ["type=bind", "source=/lustre/data", "destination=/data"],
+    ]
+
+
+@pytest.mark.parametrize("gpu", ["nv", "rocm"])
+def test_the_drivers_are_the_sites(site: Site, gpu: str) -> None:
+    assert f"--{gpu}" in opened(replace(site, device="cuda", images=replace(site.images, gpu=gpu)))
+
+
+@pytest.mark.parametrize("path", ["/a b", "/a,b", '/a"b', "/a$(touch x)b", "/a'b;c", '/a, "b" c'])
+def test_a_path_stays_one_whatever_is_in_it(path: str) -> None:
+    assert mounts(inside("/image.sif", ["true"], [Bind(path, writable=True)])) == [
+        ["type=bind", f"source={path}", f"destination={path}"]
+    ]
+
+
+def test_an_image_that_was_replaced_is_not_taken_for_the_recorded_one(tmp_path: Path) -> None:
+    image, source = tmp_path / "image.sif", tmp_path / "brought.sif"
+    for file in (image, source):
+        file.write_text("the image")
+    told = {"path": str(image), "sha256": digest_file(image), "written": written(image)}
+    told["source"] = {"path": str(source), "written": written(source)}
+    assert unchanged(told)
+    os.utime(image, (1, 1))
+    assert unchanged(told), "a date says nothing where the content is the same"
+    source.write_text("another")
+    assert not unchanged(told), "the site's file was replaced"
+    source.unlink()
+    assert unchanged(told), "it was copied"
+    image.write_text("not it ..")
+    assert not unchanged(told)
+    image.unlink()
+    assert not unchanged(told)
+
+
+def test_oar_finds_the_ranks_of_an_image_by_their_command_line(site: Site) -> None:
+    command = in_image("/cache/image.sif", ["python", "-m", "runs.worker", "/r/attempt-1"], [], site, [READS], WRITES)
+    pattern = _pattern_of(" ".join(command[-3:]))
+    assert re.search(pattern, "/opt/ringside/venv/bin/python3 -m runs.worker /r/attempt-1")
+    assert not re.search(pattern, pattern) and not re.search(pattern, "python -m runs.worker /r/attempt-2")
+
+
+@pytest.mark.parametrize(("user", "namespace"), [(0, True), (1000, False)])
+def test_root_enters_by_a_user_namespace(user: int, namespace: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container.os, "geteuid", lambda: user)
+    assert ("--userns" in inside("/image.sif", ["true"])) == namespace

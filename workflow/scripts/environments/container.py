@@ -1,0 +1,102 @@
+"""Programs in an image: isolated from the machine but for what is named.
+
+Nothing of the caller's variables, home or folders is seen inside, nor what its APPTAINER_* variables would bind; /tmp is the
+container's own, in memory. /proc, /sys and /dev are the node's: ranks of one node meet in /dev/shm.
+"""
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import digest_file
+
+PROGRAM = "apptainer"
+# What a scheduler tells each rank, known only where the rank starts.
+RANKS_OWN = (
+    "RINGSIDE_RANK", "RINGSIDE_LOCAL_RANK", "RINGSIDE_CORES",
+    "SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
+)  # fmt: skip
+# Of Apptainer's own variables only those about the machine are left. Ours reach the inside under a prefix; as arguments,
+# values with commas or quotes would be taken apart.
+_ON_WITH = r"""
+for name in $(env | sed -n 's/^\(\(APPTAINER\|SINGULARITY\)[A-Za-z0-9_]*\)=.*/\1/p'); do
+    case $name in *_CACHEDIR|*_TMPDIR|*_CONFIGDIR) ;; *) unset "$name" ;; esac
+done
+for name in $1; do
+    eval "[ -z \"\${$name+set}\" ] || export APPTAINERENV_$name=\"\${$name-}\""
+done
+shift
+exec "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Bind:
+    """A folder or file that is seen inside, at the same place unless `inside` names another."""
+
+    path: str
+    writable: bool = False
+    inside: str | None = None
+
+    @property
+    def option(self) -> str:
+        """For apptainer's --mount, whose values are CSV: a path with a comma or a quote stays whole."""
+        parts = ["type=bind", f"source={self.path}", f"destination={self.inside or self.path}"]
+        return ",".join(_quoted(part) for part in [*parts, *([] if self.writable else ["ro"])])
+
+
+def check_machine(environment: str) -> None:
+    """InputError when there is no Apptainer on this machine, for the image of `environment`."""
+    if shutil.which(PROGRAM) is None:
+        raise InputError(
+            f"the environment {environment} is an Apptainer image, and there is no {PROGRAM} on this machine; "
+            "load its module in the site's setup, or, on Debian as root: make apptainer"
+        )
+
+
+def unchanged(image: Mapping[str, Any]) -> bool:
+    """Whether an image, as environment.json describes it, is still the file whose SHA-256 stands there.
+
+    One that the site brings must not have been replaced there either; that it is gone there does no harm.
+    """
+    file, source = Path(image["path"]), image["source"]
+    if source and written(Path(source["path"])) not in (None, source["written"]):
+        return False
+    return written(file) is not None and (written(file) == image["written"] or digest_file(file) == image["sha256"])
+
+
+def written(file: Path) -> list[int] | None:
+    """Size in bytes and date (ns) of a file; None where there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return [found.st_size, found.st_mtime_ns]
+
+
+def inside(
+    image: str | Path,
+    command: Sequence[str],
+    binds: Iterable[Bind] = (),
+    variables: Iterable[str] = (),
+    options: Sequence[str] = (),
+) -> list[str]:
+    """`command` in the image. Of the caller's variables it sees those that `variables` names, and RANKS_OWN.
+
+    Root has to enter by a user namespace, too, since machines may withhold some of its capabilities.
+    """
+    names = " ".join(dict.fromkeys([*variables, *RANKS_OWN]))
+    tmp = ["--scratch", "/tmp", "--pwd", "/tmp"]  # noqa: S108 (the container's own)
+    isolation = ["--cleanenv", "--no-eval", "--no-home", "--no-mount", "tmp,cwd,hostfs", *tmp]
+    namespace = ["--userns"] if os.geteuid() == 0 else []
+    mounts = [part for bind in binds for part in ("--mount", bind.option)]
+    call = [PROGRAM, "--quiet", "exec", *isolation, *namespace, *options, *mounts, str(image), *command]
+    return ["sh", "-c", _ON_WITH, "ringside", names, *call]
+
+
+def _quoted(field: str) -> str:
+    return '"' + field.replace('"', '""') + '"' if set(',"') & set(field) else field

@@ -1,0 +1,195 @@
+"""An environment as an Apptainer image: built from its recipe, or brought by the site; opened and tested in either case.
+
+It is built without privileges, in a user namespace. What the recipe installs is fetched first, by pip as it is configured
+on this machine, and handed to the build in a folder: nothing of that configuration gets into the image.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import CHECKOUT, digest_file, write_text
+from environments import container, selftest
+from environments.container import PROGRAM, Bind, inside, written
+from environments.description import Environment, Realization, is_address
+from environments.packages import LIST, fetch, listed
+from environments.recipe import PACKAGES, recipe
+from environments.steps import Stopwatch, call, isolated
+
+IMAGE = "image.sif"
+COMPRESSION = "-comp zstd -Xcompression-level 3"  # half of gzip's time to build, and quicker to open; as small
+WHOLE = Path("whole.json")  # what the record will say; there once all else is
+# Run by an image's Python: what it is.
+_PYTHON = (
+    "import json, platform, sys, sysconfig; "
+    "machine = sysconfig.get_platform().replace('-', '_').replace('.', '_'); "
+    "abi = f'cp{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}-{machine}'; "
+    "print(json.dumps({'version': platform.python_version(), 'abi': abi, 'executable': sys.executable}))"
+)
+
+
+def check_machine(environment: Environment, realization: Realization) -> None:
+    """InputError when this machine has no Apptainer, or not what the image is to be made from."""
+    container.check_machine(environment.name)
+    brought = environment.brought(realization)
+    if not brought and (environment.spack or environment.parent):
+        return
+    key, source = (f"brought.{environment.name}", brought) if brought else ("base", realization.base)
+    if not is_address(source) and not Path(source).exists():
+        raise InputError(f"the site's images.{key}: there is no {source}")
+    _with_mirror(source)
+
+
+def record_of_whole(folder: Path) -> dict[str, Any] | None:
+    """What a finished folder says of itself; None when it is not finished, or its image is another."""
+    try:
+        record: dict[str, Any] = json.loads((folder / WHOLE).read_text(encoding="utf-8"))
+        return record if digest_file(folder / IMAGE) == record["image"]["sha256"] else None
+    except FileNotFoundError:
+        return None
+
+
+def realize(
+    environment: Environment,
+    folder: Path,
+    parent: Mapping[str, Any] | None,
+    realization: Realization,
+    indexes: Mapping[str, str],
+    watch: Stopwatch,
+    log: Path,
+) -> dict[str, Any]:
+    """Make the image in `folder` and test it. Returns this deployment's part of environment.json."""
+    brought = environment.brought(realization)
+    draft = folder / f"{IMAGE}.{os.getpid()}.partial"
+    try:
+        with _scratch() as scratch:
+            if brought:
+                with watch.step("take"):
+                    _take(brought, draft, scratch, log)
+            else:
+                _build(environment, draft, parent, realization, indexes, scratch, watch, log)
+        with watch.step("selftest"):
+            files = [str(selftest.DRIVER), str(environment.selftest)]
+            program = ["python3", *files, "--limit", f"{environment.selftest_limit_s:g}"]
+            command = inside(draft, program, map(Bind, files), environment.variables)
+            tested = selftest.run(command, environment.variables, environment.name, log)
+        said = [_ask(draft, program, environment.name, log) for program in (_PYTHON, LIST)]
+        draft.replace(folder / IMAGE)
+    finally:
+        draft.unlink(missing_ok=True)
+    version = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    return {
+        "python": json.loads(said[0].splitlines()[-1]),
+        "image": {
+            "path": str(folder / IMAGE),
+            "sha256": digest_file(folder / IMAGE),
+            "written": written(folder / IMAGE),
+            "source": {"path": brought, "written": written(Path(brought))}
+            if brought and Path(brought).is_file()
+            else None,
+            "base": brought or _base_of(environment, realization),
+            "made_by": version,
+        },
+        "prefixes": [],
+        "packages": listed(said[1]),
+        "wheels": {},
+        "selftest": tested,
+    }
+
+
+def _base_of(environment: Environment, realization: Realization) -> str:
+    """What an image that we build stands on."""
+    return environment.spack.base if environment.spack else realization.base
+
+
+def _build(
+    environment: Environment,
+    draft: Path,
+    parent: Mapping[str, Any] | None,
+    realization: Realization,
+    indexes: Mapping[str, str],
+    scratch: Path,
+    watch: Stopwatch,
+    log: Path,
+) -> None:
+    """Build the image `draft` from the recipe, which is left beside it."""
+    hand_over: list[str] = []
+    if environment.origin == "locks":
+        handed = scratch / "handed"
+        packages = handed / Path(PACKAGES).name
+        packages.mkdir(parents=True)
+        with watch.step("fetch"):
+            fetch(environment, packages, indexes, log)
+        hand_over = ["--bind", f"{handed}:{Path(PACKAGES).parent}:ro"]
+    definition = draft.with_name("recipe.def")
+    below = parent["image"]["path"] if parent else None
+    base = realization.base if environment.spack or below else _with_mirror(realization.base)
+    text = recipe(environment, base, below, environment.digest(realization))
+    write_text(definition, text)
+    with watch.step("build"):
+        options = ["--fakeroot", "--notest", "--force", f"--mksquashfs-args={COMPRESSION}", *hand_over]
+        _apptainer(["build", *options, draft, definition], f"building the image {environment.name}", scratch, log)
+
+
+def _take(source: str, draft: Path, scratch: Path, log: Path) -> None:
+    """Copy an image that the site brings: a file, an unpacked folder, or one of a registry."""
+    if Path(source).is_file():
+        shutil.copyfile(source, draft)
+    else:
+        _apptainer(["build", "--fakeroot", "--force", draft, source], f"taking the image {source}", scratch, log)
+
+
+def _apptainer(arguments: Sequence[str | Path], what: str, scratch: Path, log: Path) -> None:
+    call([PROGRAM, *arguments], what, log, isolated({"APPTAINER_TMPDIR": str(scratch)}), CHECKOUT)
+
+
+def _ask(image: Path, program: str, name: str, log: Path) -> str:
+    """What a Python program says in the image. InputError when it fails."""
+    done = subprocess.run(
+        inside(image, ["python3", "-c", program]), capture_output=True, text=True, check=False, env=isolated()
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        raise InputError(f"the image of {name}: its python3 does not answer: {last[:300]}; how it was made is in {log}")
+    return done.stdout
+
+
+def _with_mirror(base: str) -> str:
+    """`debootstrap` with the Debian archive that this machine's apt is configured for."""
+    if base != "debootstrap":
+        return base
+    asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Identifier: Packages", "Label: Debian"]
+    try:
+        found = subprocess.run([*asked, "Component: main"], capture_output=True, text=True, check=False).stdout.split()
+    except FileNotFoundError:
+        found = []
+    if not found:
+        raise InputError("the site's images.base: apt of this machine names no Debian archive; say debootstrap:MIRROR")
+    return f"debootstrap:{found[0]}"
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder of this process, where Apptainer would have its own; those of processes that were killed here are removed."""
+    common = Path(os.environ.get("APPTAINER_TMPDIR") or tempfile.gettempdir())
+    prefix = f"ringside-image-{os.uname().nodename}-{os.getuid()}-"
+    for left in common.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError), open(left / "lock", "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=common))
+    with open(folder / "lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

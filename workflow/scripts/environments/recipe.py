@@ -1,0 +1,211 @@
+"""The recipe of an image, an Apptainer definition file, from the description of its environment.
+
+    python -m environments.recipe    # writes containers/<environment>/recipe.<variant>.def again (make recipes)
+
+Those files are for people, and for building by hand in the checkout's folder; the workflow builds from the same text with
+the site's base. Packages come from the folder /mnt/packages where the builder has one bound there, else from the network.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from spython.main.parse.recipe import Recipe
+from spython.main.parse.writers import SingularityWriter
+
+from common.errors import exit_status
+from common.files import digest_file, shown, write_text
+from environments import compiling, two_ranks
+from environments.description import BASE, IMAGE_ABI, VARIANTS, Environment, Source, names, read
+from environments.wheels import recorded_sha256
+
+HOME = "/opt/ringside"  # of all that is ours in an image
+PACKAGES = "/mnt/packages"
+PYTHON = f"{IMAGE_ABI[2]}.{IMAGE_ABI[3:5]}"
+VENV = f"{HOME}/venv"
+SITE_PACKAGES = f"{VENV}/lib/python{PYTHON}/site-packages"
+_SCRATCH = f"{HOME}/build"
+
+_START = """\
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
+mkdir -p {scratch}
+"""
+_PYTHON = """\
+apt-get update
+apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv
+python3 -c 'import sys; sys.exit(sys.version_info[:2] != ({major}, {minor}))' || {{ echo "error: the base has no Python {version}, for which the locks are"; exit 1; }}
+python3 -m venv {venv}
+"""
+_INSTALL = """\
+from=
+[ ! -d {packages} ] || from="--no-index --find-links {packages}"
+install() {{
+    python=$1
+    shift
+    "$python" -m pip install --no-input --no-cache-dir --disable-pip-version-check --root-user-action ignore \\
+        --no-deps --require-hashes --only-binary :all: --no-compile --progress-bar off $from "$@"
+}}
+"""
+_WHEEL = """\
+echo '{name}=={version} --hash=sha256:{sha256}' > {scratch}/{name}.txt
+install {venv}/bin/python --extra-index-url {index} --requirement {scratch}/{name}.txt
+"""
+_SOURCE = """\
+apt-get update
+apt-get install --yes --no-install-recommends {compilers}
+python3 -m venv {scratch}/tools
+install {scratch}/tools/bin/python --requirement {home}/{build_lock}
+echo {site_packages} > {scratch}/tools/lib/python{python}/site-packages/parents.pth
+cat > {scratch}/{name}.json <<'END'
+{description}
+END
+echo '{name}=={version} --hash=sha256:{sha256}' > {scratch}/{name}.txt
+{scratch}/tools/bin/python -m pip download --no-input --disable-pip-version-check --progress-bar off $from \\
+    --no-deps --require-hashes --no-build-isolation --no-binary :all: --dest {scratch} --requirement {scratch}/{name}.txt
+{scratch}/tools/bin/python {home}/compiling.py {scratch}/{name}.json {scratch}/{name}-{version}.tar.gz --parent {site_packages} --out {scratch}/wheels
+{venv}/bin/python -m pip install --no-input --disable-pip-version-check --root-user-action ignore --no-index --no-deps --no-compile {scratch}/wheels/{name}-*.whl
+apt-get purge --yes --auto-remove {compilers}
+"""
+_SPACK = """\
+. /opt/spack/share/spack/setup-env.sh
+spack env create --with-view {home}/view {name}
+spack --env {name} add '{spec}'
+spack --env {name} install --fail-fast
+spack gc --yes-to-all
+spack clean --all
+"""
+_END = """\
+{venv}/bin/python -m compileall -q -j 0 {venv}/lib || true  # syntax of newer Pythons
+apt-get clean
+rm -rf {scratch} /var/lib/apt/lists/*
+"""
+
+
+def copied_files(environment: Environment) -> list[Path]:
+    """The files that the recipe takes into the image."""
+    own = [environment.selftest, Path(two_ranks.__file__)]
+    if environment.origin == "locks":
+        own.append(environment.lock)
+    if environment.sources:
+        own += [environment.build_lock, Path(compiling.__file__)]
+    return own
+
+
+def recipe(environment: Environment, base: str = BASE, parent: str | None = None, digest: str | None = None) -> str:
+    """The definition file of an environment's image.
+
+    `base`: docker://..., debootstrap[:MIRROR] or an image's path. `parent`: the path of the parent's image, for an
+    environment that has one. `digest`: the environment's digest at a site, which becomes a label.
+    """
+    made = Recipe()
+    made.fromHeader = "-"  # SingularityWriter knows docker alone; the header is ours
+    made.files = [[shown(file), f"{HOME}/{file.name}"] for file in copied_files(environment)]
+    made.labels = [[f"ringside.{key}", value] for key, value in _labels(environment, digest).items()]
+    made.install = [line if line == "END" else f"    {line}" for line in _post(environment).splitlines()]
+    path = f"{HOME}/view/bin" if environment.spack else f"{VENV}/bin"
+    made.environ = [
+        f"PATH={path}:$PATH",
+        *(f"{key}={shlex.quote(value)}" for key, value in environment.variables.items()),
+    ]
+    made.entrypoint = "exec python3"
+    made.test = [f"    python3 {HOME}/two_ranks.py {HOME}/selftest.py --limit {environment.selftest_limit_s:g}"]
+    body = SingularityWriter({"": made}).convert().split("Stage: ", 1)[1].lstrip()
+    if environment.spack:
+        header = _header(environment.spack.base)
+    elif environment.parent:
+        header = _header(parent or f"{environment.parent.name}.{environment.variant}.sif")
+    else:
+        header = _header(base)
+    return "\n".join([*header, "", *_spaced(body.splitlines())]) + "\n"
+
+
+def _header(base: str) -> list[str]:
+    if base.split(":", maxsplit=1)[0] == "debootstrap":
+        mirror = base.partition(":")[2]
+        return ["Bootstrap: debootstrap", "OSVersion: bookworm", *([f"MirrorURL: {mirror}"] if mirror else [])]
+    agent, address, source = base.partition("://")
+    return [f"Bootstrap: {agent}", f"From: {source}"] if address else ["Bootstrap: localimage", f"From: {base}"]
+
+
+def _labels(environment: Environment, digest: str | None) -> dict[str, str]:
+    told = {"environment": environment.name, "variant": environment.variant}
+    told |= {wheel.name: wheel.version for wheel in environment.wheels}
+    told |= {source.name: source.version for source in environment.sources}
+    if environment.origin == "locks":
+        told["lock"] = digest_file(environment.lock)
+    return told | ({"digest": digest} if digest else {})
+
+
+def _post(environment: Environment) -> str:
+    words = {
+        "home": HOME, "venv": VENV, "scratch": _SCRATCH, "packages": PACKAGES, "site_packages": SITE_PACKAGES,
+        "python": PYTHON, "version": PYTHON, "major": PYTHON.split(".", maxsplit=1)[0], "minor": PYTHON.split(".")[1],
+    }  # fmt: skip
+    if environment.spack:
+        spec = " ".join(environment.spack.specs)
+        return _START.format(**words) + _SPACK.format(**words, name=environment.name, spec=spec)
+    parts = [_START, *([] if environment.parent else [_PYTHON]), _INSTALL]
+    steps = [part.format(**words) for part in parts]
+    steps.append(f"install {VENV}/bin/python --requirement {HOME}/{environment.lock.name}\n")
+    for wheel in environment.wheels:
+        told = {
+            "name": wheel.name,
+            "version": wheel.version,
+            "sha256": recorded_sha256(wheel, environment.description, IMAGE_ABI),
+            "index": environment.content["image"]["index"],
+        }
+        steps.append(_WHEEL.format(**{**words, **told}))
+    steps += [_SOURCE.format(**{**words, **_source_words(source, environment)}) for source in environment.sources]
+    return "".join(steps) + _END.format(**words)
+
+
+def _source_words(source: Source, environment: Environment) -> dict[str, str]:
+    description = {
+        "name": source.name,
+        "version": source.version,
+        "sha256": source.sha256,
+        "flags": source.flags,
+        "patches": [{"file": patch.file, "find": patch.find, "replace": patch.replace} for patch in source.patches],
+    }
+    return {
+        "name": source.name,
+        "version": source.version,
+        "sha256": source.sha256,
+        "compilers": " ".join(sorted({*source.needs.values(), "python3-dev"})),
+        "build_lock": environment.build_lock.name,
+        "description": json.dumps(description, indent=2),
+    }
+
+
+def _spaced(lines: Sequence[str]) -> list[str]:
+    """A blank line before every section but the first."""
+    return [part for i, line in enumerate(lines) for part in (["", line] if i and line.startswith("%") else [line])]
+
+
+def written() -> Mapping[Path, str]:
+    """Every recipe that is in git, as it must be: its file and its text."""
+    environments = [read(name, variant) for name in names() for variant in VARIANTS]
+    return {
+        environment.folder
+        / f"recipe.{environment.variant}.def": "# Made from environment.yaml by `make recipes`. Do not edit. "
+        "By hand, in the checkout's folder: apptainer build --fakeroot "
+        f"{environment.name}.{environment.variant}.sif {shown(environment.folder)}/recipe.{environment.variant}.def\n"
+        + recipe(environment)
+        for environment in environments
+        if environment.origin != "site"
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the recipes of all environments again."""
+    argparse.ArgumentParser(prog="environments.recipe", description=main.__doc__).parse_args(argv)
+    for file, text in written().items():
+        write_text(file, text)
+        print(shown(file))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
