@@ -39,7 +39,8 @@ def ways_part(options: argparse.Namespace) -> str:
 
 def images_part(options: argparse.Namespace) -> str:
     """Train in images and in virtual environments."""
-    command = f"images --base {options.base} --pairs {options.pairs} --epochs {options.epochs}"
+    some = f" --frameworks {' '.join(options.frameworks)}" if options.frameworks != list(epoch_times.STARTS) else ""
+    command = f"images --base {options.base} --pairs {options.pairs} --epochs {options.epochs}{some}"
     made = images.measure(options.frameworks, options.pairs, options.epochs, options.base)
     return images.report(*made, _call(command))
 
