@@ -50,9 +50,18 @@ def test_a_missing_compiler_gives_one_line_with_the_debian_package(monkeypatch, 
     )
 
 
-def test_the_cuda_build_needs_the_cuda_compiler_and_has_ncclflags():
+def test_the_cuda_compiler_is_for_the_site_to_bring(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError) as refused:
+        check_needs(read("horovod-pytorch", "cuda").sources[0])
+    assert str(refused.value) == (
+        "horovod 0.28.1 cannot be built: no g++, gcc, make, nvcc on this machine; install it, "
+        "on Debian: apt-get install g++ gcc make; of the version that the locks have, by a module in the site's setup"
+    )
+
+
+def test_the_cuda_build_has_nccl():
     source = read("horovod-pytorch", "cuda").sources[0]
-    assert source.needs["nvcc"] == "nvidia-cuda-toolkit"
     assert source.flags["HOROVOD_GPU_OPERATIONS"] == "NCCL"
     assert "HOROVOD_GPU_OPERATIONS" not in read("horovod-pytorch", "cpu").sources[0].flags
 

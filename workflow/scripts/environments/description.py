@@ -52,7 +52,7 @@ class Source:
     version: str
     sha256: str
     built_against: tuple[str, ...]
-    needs: dict[str, str]
+    needs: dict[str, str | None]
     flags: dict[str, str]
     patches: tuple[Patch, ...]
 

@@ -53,6 +53,10 @@ _WHEEL = """\
 echo '{name}=={version} --hash=sha256:{sha256}' > {scratch}/{name}.txt
 install {venv}/bin/python --extra-index-url {index} --requirement {scratch}/{name}.txt
 """
+_BROUGHT = """\
+export PATH=$PATH:/usr/local/cuda/bin
+command -v {program} || {{ echo "error: the base has no {program}; take one with that of the CUDA that the lock has"; exit 1; }}
+"""
 _SOURCE = """\
 apt-get update
 apt-get install --yes --no-install-recommends {compilers}
@@ -158,7 +162,9 @@ def _post(environment: Environment) -> str:
             "index": environment.content["image"]["index"],
         }
         steps.append(_WHEEL.format(**{**words, **told}))
-    steps += [_SOURCE.format(**{**words, **_source_words(source, environment)}) for source in environment.sources]
+    for source in environment.sources:
+        steps += [_BROUGHT.format(program=program) for program, package in source.needs.items() if package is None]
+        steps.append(_SOURCE.format(**{**words, **_source_words(source, environment)}))
     return "".join(steps) + _END.format(**words)
 
 
@@ -174,7 +180,7 @@ def _source_words(source: Source, environment: Environment) -> dict[str, str]:
         "name": source.name,
         "version": source.version,
         "sha256": source.sha256,
-        "compilers": " ".join(sorted({*source.needs.values(), "python3-dev"})),
+        "compilers": " ".join(sorted({"python3-dev", *filter(None, source.needs.values())})),
         "build_lock": environment.build_lock.name,
         "description": json.dumps(description, indent=2),
     }

@@ -73,13 +73,16 @@ def install_built(path: Path, sha256: str, python: Path, log: Path) -> None:
 
 
 def check_needs(source: Source) -> None:
-    """InputError, naming the Debian packages, when a program that the build calls is missing."""
+    """InputError, naming what has them, when programs that the build calls are missing."""
     missing = {program: package for program, package in source.needs.items() if shutil.which(program) is None}
     if missing:
-        packages = " ".join(sorted(set(missing.values())))
+        packages = " ".join(sorted({package for package in missing.values() if package}))
+        ways = [f"on Debian: apt-get install {packages}"] if packages else []
+        if None in missing.values():
+            ways.append("of the version that the locks have, by a module in the site's setup")
         raise InputError(
             f"{source.name} {source.version} cannot be built: no {', '.join(missing)} on this machine; "
-            f"install it, on Debian: apt-get install {packages}"
+            f"install it, {'; '.join(ways)}"
         )
 
 
