@@ -14,7 +14,7 @@ import pandas as pd
 from common.tables import write_table
 from plan.design import Geometry, design
 from plan.site import load_site
-from plan.study import load_framework, load_model, load_study
+from plan.study import load_framework, load_study, model_graph
 
 BASES = {"pytorch-single": "pytorch-single", "tensorflow-single": "tensorflow-single"}
 DISTRIBUTED = {
@@ -245,7 +245,7 @@ def all_reduce_time(size_bytes: float, nodes: int) -> float:
 
 def designed_time(levels: dict[str, Any], geometry: Geometry) -> float:
     """The true epoch time of a cell in seconds: computation, its loop, the optimizer, the network."""
-    size = 4 * load_model(levels["model"])["parameters"][levels["dataset"]]
+    size = model_graph(levels["model"], levels["dataset"]).gradient_bytes
     exchanges = -(-geometry.steps // levels["sync_every"])
     computed = 1.5e-10 * size * geometry.samples_per_epoch / geometry.replicas + 0.01 * geometry.steps
     loop = SECONDS_PER_FIT_STEP * geometry.steps * (levels["training_loop"] == "fit")
@@ -268,7 +268,7 @@ def designed_campaign(
         key = hashlib.sha256(run.run_id.encode()).hexdigest()[:12]
         time = designed_time(levels, geometry) * (1 + noise * rng.standard_normal())
         exchanges = -(-geometry.steps // levels["sync_every"])
-        size = 4 * load_model(levels["model"])["parameters"][levels["dataset"]]
+        size = model_graph(levels["model"], levels["dataset"]).gradient_bytes
         counted = {
             "imbalance_s": 0.01 * time if geometry.nodes > 1 else 0.0,
             "validation_time_s": 0.05,

@@ -26,7 +26,7 @@ from document import section, table
 from environments.build import build
 from environments.description import VENV, Realization, read
 from plan.design import design
-from plan.identity import model_description, spec
+from plan.identity import graph_of, spec
 from plan.site import Site, load_site
 from plan.study import Study, factor_table, load_framework
 from runs import launch
@@ -140,7 +140,7 @@ class Bench:
         study = Study("bench", Path("bench.yaml"), "", "", 1, 1, factors, (), False)
         (run,) = design(study, self.site)
         folder = self._attempt()
-        described, model, run_spec = load_framework(framework), model_description(run), spec(study, self.site, run)
+        described, model, run_spec = load_framework(framework), graph_of(run).to_json(), spec(study, self.site, run)
         ranks = launch.launcher(self.site, run_spec)
         write_json(folder / "spec.json", job(run_spec, described, model, self.data, ranks.hosts))
         environment, launched_at = self.environment(framework), time.time()

@@ -13,7 +13,17 @@ from common.schemas import schema
 from common.tables import read_table, write_table
 from synthetic import campaign, write_campaign
 
-UNDERSTOOD = {"type", "enum", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "description"}
+UNDERSTOOD = {
+    "type",
+    "enum",
+    "pattern",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "description",
+    "default",
+}
 
 
 @pytest.fixture(scope="module")

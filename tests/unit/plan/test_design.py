@@ -41,8 +41,18 @@ def test_quickstart_is_what_the_readme_says(quickstart: Study, local: Site) -> N
 
 
 def test_rows_keep_their_schema(quickstart: Study, local: Site, tmp_path: Path) -> None:
-    numbers = {"replicate", "block", "seed", "batch_size", "nodes", "sync_every", "epochs", "warmup_epochs"}
-    floats = {"order_key", "learning_rate", "momentum"}
+    numbers = {
+        "replicate",
+        "block",
+        "seed",
+        "batch_size",
+        "nodes",
+        "sync_every",
+        "epochs",
+        "warmup_epochs",
+        "lr_warmup_epochs",
+    }
+    floats = {"order_key", "learning_rate", "momentum", "weight_decay"}
     typed = [
         {key: int(value) if key in numbers else float(value) if key in floats else value for key, value in row.items()}
         for row in rows(quickstart, local).values()

@@ -67,7 +67,7 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
         ({"factors": factors(framework="pytorch-dpp")}, "factors.framework: 'pytorch-dpp' is unknown; expected one of"),
         (
             {"factors": factors(model=["small-cnn", "vgg"])},
-            "factors.model.1: 'vgg' is unknown; expected one of small-cnn",
+            "factors.model.1: 'vgg' is unknown; expected one of alexnet",
         ),
         ({"factors": factors(dataset="mnist")}, "factors.dataset: 'mnist' is unknown; expected one of digits"),
         ({"factors": factors(nodes=3)}, "factors.nodes: 3 is more than the 2 nodes of config/sites/local.yaml"),

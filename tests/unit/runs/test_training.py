@@ -4,7 +4,6 @@ import csv
 import functools
 import json
 import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from datasets.prepare import prepare
 from plan.design import design
 from plan.identity import spec
 from plan.site import load_site
-from plan.study import load_framework, load_model, load_study
+from plan.study import load_framework, load_study, model_graph
 from runs import launch
 from runs.supervise import job
 
@@ -42,21 +41,25 @@ class Trainings:
 
     def _weights(
         self, framework: str, batch_size: int, sync_every: int, nodes: int = 1, loop: str = "custom"
-    ) -> list[np.ndarray]:
+    ) -> dict[str, np.ndarray]:
         """The weights after one epoch, in the canonical layout."""
         folder = self.folder / f"{framework}.b{batch_size}.s{sync_every}.n{nodes}.{loop}"
         folder.mkdir()
         described = load_framework(framework)
-        planned, model = run_spec(framework, batch_size, sync_every, nodes, loop), load_model("small-cnn")
+        planned, model = run_spec(framework, batch_size, sync_every, nodes, loop), model_graph("small-cnn", "digits")
         ranks = launch.launcher(SITE, planned)
-        told = job(planned, described, model, self.folder / "digits", ranks.hosts)
+        told = job(planned, described, model.to_json(), self.folder / "digits", ranks.hosts)
         (folder / "spec.json").write_text(json.dumps(told))
         environment = self.environments(described.environment)
-        trained = {**environment["variables"], "PYTHONPATH": f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).parent}"}
+        trained = {
+            **environment["variables"],
+            "PYTHONPATH": f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).parent}",
+            "TF_ENABLE_ONEDNN_OPTS": "0",  # whose rounding may push a relu over its kink, and all that follows with it
+        }
         outcome = launch.run(ranks, {**environment, "variables": trained}, folder, planned, SITE, program="trained")
         assert outcome.status == "ok", f"{outcome.reason}: {(folder / 'log.txt').read_text()[-3000:]}"
         with np.load(folder / "after.npz") as saved:
-            return [saved[name] for name in saved.files]
+            return {name: saved[name] for name in saved.files}
 
 
 def run_spec(framework: str, batch_size: int, sync_every: int, nodes: int, loop: str) -> dict[str, Any]:
@@ -80,10 +83,10 @@ def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
     return Trainings(tmp_path_factory.mktemp("trainings"), real)
 
 
-def assert_same(ours: list[np.ndarray], theirs: list[np.ndarray], tolerance: float) -> None:
-    assert [weight.shape for weight in ours] == [weight.shape for weight in theirs]
-    for weight, other in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(weight, other, atol=tolerance, rtol=0)
+def assert_same(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray], tolerance: float) -> None:
+    assert list(ours) == list(theirs)
+    for name, weight in ours.items():
+        np.testing.assert_allclose(weight, theirs[name], atol=tolerance, rtol=0, err_msg=name)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -91,9 +94,7 @@ def test_four_accumulated_batches_of_16_train_like_one_of_64(trainings: Training
     accumulated = trainings.weights(framework, 16, 4)
     assert_same(accumulated, trainings.weights(framework, 64, 1), 1e-5)
     with np.load(trainings.folder / f"{framework}.b16.s4.n1.custom" / "before.npz") as saved:
-        moved = max(
-            float(np.abs(saved[name] - weight).max()) for name, weight in zip(saved.files, accumulated, strict=True)
-        )
+        moved = max(float(np.abs(saved[name] - weight).max()) for name, weight in accumulated.items())
     assert moved > 0.01, "it has trained at all"
 
 
@@ -127,57 +128,3 @@ def test_each_epoch_leaves_a_line_and_each_run_a_result(trainings: Trainings) ->
     result = json.loads((folder / "result.json").read_text())
     assert result["transport"] == "gloo" and len(result["ranks"]) == 2
     assert all(rank["memory_peak_bytes"] > 5e7 and 0 < rank["import_s"] < 120 for rank in result["ranks"])
-
-
-LOGITS = """
-import json, sys
-import numpy as np
-from pathlib import Path
-from runs.worker import model
-layers = model.layers(json.loads(sys.argv[1]), (8, 8, 1), 10)
-weights = model.initial_weights(layers, 3)
-images = np.random.default_rng(0).normal(size=(32, 8, 8, 1)).astype(np.float32)
-{body}
-np.save(sys.argv[2], logits)
-print(count)
-"""
-BODIES = {
-    "pytorch": """
-import torch
-from runs.libraries.pytorch import build, to_canonical, to_torch
-module = build(layers)
-with torch.no_grad():
-    for parameter, weight in zip(module.parameters(), to_torch(weights, layers), strict=True):
-        parameter.copy_(weight)
-    logits = module(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
-assert all(np.array_equal(a, b) for a, b in zip(to_canonical(list(module.parameters()), layers), weights, strict=True))
-count = sum(parameter.numel() for parameter in module.parameters())
-""",
-    "tensorflow": """
-from runs.libraries.tensorflow import build
-built = build(layers)
-built.set_weights(weights)
-logits = built(images).numpy()
-count = built.count_params()
-""",
-}
-
-
-def test_both_libraries_build_the_same_model(tmp_path: Path, real: Any) -> None:
-    logits = {}
-    for library, body in BODIES.items():
-        environment = real(library)
-        variables = {**os.environ, **environment["variables"], "PYTHONPATH": str(launch.SCRIPTS)}
-        command = [
-            environment["python"]["executable"],
-            "-c",
-            LOGITS.format(body=body),
-            json.dumps(load_model("small-cnn")),
-        ]
-        done = subprocess.run(
-            [*command, str(tmp_path / f"{library}.npy")], env=variables, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert int(done.stdout.split()[-1]) == 544_522
-        logits[library] = np.load(tmp_path / f"{library}.npy")
-    np.testing.assert_allclose(logits["pytorch"], logits["tensorflow"], atol=1e-5, rtol=0)

@@ -14,7 +14,7 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     trainer = run(folder)
     if trainer.context.rank == 0:
-        np.savez(folder / "before.npz", *trainer.context.initial_weights())
-        np.savez(folder / "after.npz", *trainer.weights())
+        np.savez(folder / "before.npz", **trainer.context.initial_weights())
+        np.savez(folder / "after.npz", **trainer.weights())
     trainer.context.group.barrier()
     os._exit(0)

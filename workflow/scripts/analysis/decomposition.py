@@ -30,19 +30,18 @@ from analysis.measured import (
 )
 from common.errors import exit_status
 from common.tables import read_table
-from plan.study import load_model, model_names
+from plan.study import datasets, model_graph, model_names
 
 ACCUMULATION = "sync_every"
 TOTAL = "total"
-BYTES_PER_PARAMETER = 4
 TITLE = "Contrast of treatments, taken apart into the effect of each, with 95 % intervals"
 
 
 def gradient_bytes(model: str, dataset: str) -> float:
     """Size of all gradients in bytes, float32; NaN for a model that is not described for this data set."""
-    if model not in model_names():
+    if model not in model_names() or dataset not in datasets():
         return float("nan")
-    return float(BYTES_PER_PARAMETER * load_model(model)["parameters"].get(dataset, float("nan")))
+    return float(model_graph(model, dataset).gradient_bytes)
 
 
 def all_reduce_s(sweep: pd.DataFrame, size: float) -> Estimate:
@@ -216,7 +215,7 @@ def _network_notes(data: pd.DataFrame, network: pd.DataFrame | None, runs: pd.Da
     if network is not None and (nodes > 1).any():
         notes.append(
             "Network alone: the exchanges that accumulation saves in an epoch times the time of one all-reduce of the "
-            f"gradients' size ({BYTES_PER_PARAMETER} bytes a parameter) in the sweep of the network, linear between its "
+            "gradients' size (float32) in the sweep of the network, linear between its "
             "sizes; the interval is over the rounds of one sweep, in the same processes. It is a prediction and not measured "
             "in training: one message, ranks that compute nothing else. Beyond the network: the rest of the difference, with "
             "an interval of both: the optimizer's and the loop's own cost, what computation hid of the exchanges (above 0), "

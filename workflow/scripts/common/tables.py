@@ -34,7 +34,10 @@ _FORMS = {
 
 
 def read_table(path: Path, schema_name: str) -> pd.DataFrame:
-    """Read the CSV `path`. InputError (one line: file, line, column, what was expected) where it breaks its schema."""
+    """Read the CSV `path`; a column that it lacks has its default, as a factor has that came later.
+
+    InputError (one line: file, line, column, what was expected) where it breaks its schema.
+    """
     path = Path(path)
     try:
         with open(path, encoding="utf-8", newline="") as file:
@@ -90,7 +93,7 @@ def _checked(
     texts = dict(zip(header, columns, strict=True))
     frame = {}
     for name, rules in properties.items():
-        column = np.array(texts.get(name, [""] * len(lines)), dtype=object)
+        column = np.array(texts.get(name, [str(rules.get("default", ""))] * len(lines)), dtype=object)
         filled = column != ""
         bad = _first_bad(column, filled, rules, name in required and not _nullable(rules))
         if bad is not None:

@@ -10,9 +10,12 @@ from typing import Any
 
 from common.files import digest_sources, digest_text
 from environments.description import Realization, environment_digest
+from models.graph import Graph
 from plan.design import Run
 from plan.site import Site
-from plan.study import DATASETS, FRAMEWORKS, LIBRARIES, MODELS, RUNS, Study, datasets, load_framework, load_model
+from plan.study import DATASETS, FRAMEWORKS, LIBRARIES, RUNS, Study, datasets, load_framework, model_graph
+
+MODEL_CODE = tuple(RUNS.parent / "models" / name for name in ("graph.py", "initial.py"))  # what ranks use of it
 
 
 def cores_per_rank(site: Site) -> int:
@@ -70,10 +73,11 @@ def _environment_digest(environment: str, site: Site) -> str:
 
 
 @functools.cache
-def code_digest(framework: str, model: str) -> str:
-    """SHA-256 of what trains: the shared worker, the libraries' modules, the adapter, the model."""
+def code_digest(framework: str, model: str, dataset: str) -> str:
+    """SHA-256 of what trains: the shared worker, the libraries' modules, the adapter, the model as it is built."""
     libraries = [LIBRARIES / f"{library}.py" for library in load_framework(framework).libraries]
-    return digest_sources([RUNS / "worker", *libraries, FRAMEWORKS / framework, MODELS / f"{model}.yaml"])
+    code = digest_sources([RUNS / "worker", *MODEL_CODE, *libraries, FRAMEWORKS / framework])
+    return digest_text(code + json.dumps(model_graph(model, dataset).to_json(), sort_keys=True))
 
 
 @functools.cache
@@ -88,7 +92,7 @@ def digests(site: Site, run: Run) -> dict[str, str]:
     framework = run.levels["framework"]
     return {
         "environment_digest": _environment_digest(load_framework(framework).environment, site),
-        "code_digest": code_digest(framework, run.levels["model"]),
+        "code_digest": code_digest(framework, run.levels["model"], run.levels["dataset"]),
         "data_digest": data_digest(run.levels["dataset"]),
     }
 
@@ -109,6 +113,6 @@ def data_files(folder: Path) -> list[Path]:
     return [folder / "manifest.json", *(folder / split / name for split in ("train", "validation") for name in parts)]
 
 
-def model_description(run: Run) -> dict[str, Any]:
-    """The description of the run's model."""
-    return load_model(run.levels["model"])
+def graph_of(run: Run) -> Graph:
+    """The run's model, for its data set."""
+    return model_graph(run.levels["model"], run.levels["dataset"])

@@ -9,11 +9,12 @@ from typing import Any
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value, schema
+from models.graph import Graph
+from models.named import graph, models
 
 RUNS = CHECKOUT / "workflow" / "scripts" / "runs"
 FRAMEWORKS = RUNS / "frameworks"
 LIBRARIES = RUNS / "libraries"
-MODELS = RUNS / "models"
 DATASETS = CHECKOUT / "workflow" / "scripts" / "datasets" / "table.yaml"
 
 Levels = dict[str, Any]
@@ -155,17 +156,15 @@ def datasets() -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def model_names() -> tuple[str, ...]:
-    """The models that have a description."""
-    return tuple(sorted(path.stem for path in MODELS.glob("*.yaml")))
+    """The models that a family of workflow/scripts/models/families/ has."""
+    return tuple(sorted(models()))
 
 
 @functools.cache
-def load_model(name: str) -> dict[str, Any]:
-    """Read and check workflow/scripts/runs/models/<name>.yaml."""
-    file = MODELS / f"{name}.yaml"
-    raw = load_yaml(file)
-    check(raw, "model", file)
-    return raw
+def model_graph(model: str, dataset: str) -> Graph:
+    """A model for the images and classes of a data set. ValueError when they are too small for it."""
+    entry = datasets()[dataset]
+    return graph(model, tuple(entry["shape"]), len(entry["classes"]))
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -197,8 +196,6 @@ def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
             if level not in names:
                 where = f"factors.{name}.{i}" if isinstance(raw[name], list) else f"factors.{name}"
                 raise InputError(f"{shown(file)}: {where}: '{level}' is unknown; expected one of {', '.join(names)}")
-    for model in lists["model"]:
-        load_model(model)
     return {
         name: [_plain(level, entry) for level in lists.get(name, [entry.get("default")])]
         for name, entry in table.items()

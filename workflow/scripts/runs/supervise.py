@@ -27,7 +27,7 @@ from plan.identity import (
     data_files,
     data_folder,
     digests,
-    model_description,
+    graph_of,
     realization,
     run_key,
     spec,
@@ -82,15 +82,14 @@ def attempt_run(
 ) -> dict[str, Any]:
     """Train once, in the attempt's `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record."""
     framework = load_framework(run.levels["framework"])
-    run_spec, model = spec(study, site, run), model_description(run)
+    run_spec, model = spec(study, site, run), graph_of(run)
     data = data_folder(site, run.levels["dataset"])
-    write_json(folder / "spec.json", job(run_spec, framework, model, data, ranks.hosts))
+    write_json(folder / "spec.json", job(run_spec, framework, model.to_json(), data, ranks.hosts))
     launched_at = time.time()
     outcome = launch.run(ranks, environment, folder.resolve(), run_spec, site, reads=[data])
     epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
     measured = measurement(folder, launched_at, run_spec, epochs)
-    gradient_bytes = 4 * model["parameters"].get(run.levels["dataset"], 0)
-    status, reason = judge(outcome, measured, epochs, run_spec, site, ranks.hosts, gradient_bytes)
+    status, reason = judge(outcome, measured, epochs, run_spec, site, ranks.hosts, model.gradient_bytes)
     if status == "failed":
         reason = failure(reason or "", folder / "log.txt")
     return {

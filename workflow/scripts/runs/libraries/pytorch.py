@@ -3,68 +3,151 @@
 import abc
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import fx, nn
 
+from models.graph import Graph, Operator, is_decayed
+from runs.worker.batches import read_ahead
 from runs.worker.context import Context
 from runs.worker.meter import Meter, Seen
-from runs.worker.model import Layer
 from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
-
-def build(layers: list[Layer]) -> nn.Sequential:
-    """The model as a module that maps images [N, C, H, W] to logits [N, classes]."""
-    modules: list[nn.Module] = []
-    for layer in layers:
-        match layer.kind:
-            case "conv":
-                modules.append(nn.Conv2d(layer.inputs[-1], layer.units, layer.kernel, padding="same"))
-            case "dense":
-                modules.append(nn.Linear(layer.inputs[0], layer.units))
-            case "flatten":
-                modules.append(nn.Flatten())
-        if layer.activation == "relu":
-            modules.append(nn.ReLU())
-    return nn.Sequential(*modules)
+ACTIVATIONS = {"relu": nn.ReLU, "silu": nn.SiLU, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh}
+WEIGHTS = {  # of a module, by their names in a graph
+    "kernel": "weight",
+    "bias": "bias",
+    "scale": "weight",
+    "offset": "bias",
+    "mean": "running_mean",
+    "variance": "running_var",
+}
+ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
 
 
-def _flattened(layers: list[Layer], kernel: int) -> tuple[int, ...] | None:
-    """Shape (height, width, channels) of what was flattened right before the layer of the `kernel`-th kernel, if it was."""
-    at = [i for i, layer in enumerate(layers) if layer.kernel_shape][kernel]
-    return layers[at - 1].inputs if at and layers[at - 1].kind == "flatten" else None
+def build(graph: Graph) -> fx.GraphModule:
+    """The model as a module that maps images [N, C, H, W] to logits [N, classes].
+
+    Its forward method is generated: the same straight line of calls that a person would write.
+    """
+    root, calls = nn.Module(), fx.Graph()
+    made = {graph.operators[0].name: calls.placeholder("images")}
+    for operator in graph.operators[1:]:
+        inputs = tuple(made[name] for name in operator.inputs)
+        match operator.kind:
+            case "add":
+                made[operator.name] = calls.call_function(torch.add, inputs)
+            case "multiply_channels":
+                gate = calls.call_method("view", (inputs[1], -1, operator.shape[-1], 1, 1))
+                made[operator.name] = calls.call_function(torch.mul, (inputs[0], gate))
+            case _:
+                root.add_module(operator.name, _module(operator, graph))
+                made[operator.name] = calls.call_module(operator.name, inputs)
+    calls.output(made[graph.operators[-1].name])
+    return fx.GraphModule(root, calls, graph.model)
 
 
-def to_torch(weights: list[np.ndarray], layers: list[Layer]) -> list[torch.Tensor]:
-    """Canonical weights in PyTorch's layout: kernels [out, in, height, width] and [out, in], flattened channels first."""
-    made = []
-    for i, weight in enumerate(weights):
-        if weight.ndim == 4:
-            weight = weight.transpose(3, 2, 0, 1)
-        elif weight.ndim == 2:
-            if shape := _flattened(layers, i // 2):
-                weight = weight.reshape(*shape, -1).transpose(2, 0, 1, 3).reshape(weight.shape)
-            weight = weight.T
-        made.append(torch.from_numpy(np.array(weight, order="C")))
-    return made
+def _module(operator: Operator, graph: Graph) -> nn.Module:
+    below = graph.by_name[operator.inputs[0]]
+    channels = below.shape[-1]
+    match operator.kind:
+        case "conv" | "depthwise_conv":
+            return nn.Conv2d(
+                channels,
+                operator.shape[-1],
+                operator["kernel"],
+                operator["stride"],
+                operator["padding"],
+                groups=channels if operator.kind == "depthwise_conv" else 1,
+                bias=operator["bias"],
+            )
+        case "batch_norm":
+            return nn.BatchNorm2d(channels, operator["epsilon"], 1 - operator["momentum"])
+        case "activation" if operator["function"] == "relu":
+            overwrites = len(graph.users(below.name)) == 1 and below.kind not in ("max_pool", "dropout", "input")
+            return nn.ReLU(inplace=overwrites)
+        case "activation":
+            return ACTIVATIONS[operator["function"]]()
+        case "max_pool":
+            return nn.MaxPool2d(operator["kernel"], operator["stride"], operator["padding"])
+        case "average_pool":
+            return nn.AvgPool2d(operator["kernel"], operator["stride"])
+        case "global_average_pool":
+            return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        case "flatten":
+            return nn.Flatten()
+        case "dense":
+            return nn.Linear(channels, operator["units"])
+        case "dropout":
+            return nn.Dropout(operator["rate"])
+    raise ValueError(f"PyTorch has no operator {operator.kind}")
 
 
-def to_canonical(tensors: list[torch.Tensor], layers: list[Layer]) -> list[np.ndarray]:
-    """PyTorch's weights in the canonical layout; the inverse of `to_torch`."""
-    made = []
-    for i, tensor in enumerate(tensors):
-        weight = tensor.detach().cpu().numpy()
-        if weight.ndim == 4:
-            weight = weight.transpose(2, 3, 1, 0)
-        elif weight.ndim == 2:
-            weight = weight.T
-            if shape := _flattened(layers, i // 2):
-                height, width, channels = shape
-                weight = weight.reshape(channels, height, width, -1).transpose(1, 2, 0, 3).reshape(weight.shape)
-        made.append(np.array(weight, order="C"))
-    return made
+def tensors(module: nn.Module, graph: Graph) -> dict[str, torch.Tensor]:
+    """The parameters and buffers that are a graph's weights, by their names in it."""
+    found = {}
+    for name in graph.weights():
+        operator, _, weight = name.rpartition(".")
+        found[name] = getattr(module.get_submodule(operator), WEIGHTS[weight])
+    return found
+
+
+def to_torch(weight: np.ndarray, operator: Operator, graph: Graph) -> torch.Tensor:
+    """A canonical weight in PyTorch's layout: kernels [out, in, height, width] and [out, in], flattened channels first."""
+    if weight.ndim == 4:
+        weight = weight.transpose((2, 3, 0, 1) if operator.kind == "depthwise_conv" else (3, 2, 0, 1))
+    elif weight.ndim == 2:
+        if shape := graph.flattened(operator):
+            weight = weight.reshape(*shape, -1).transpose(2, 0, 1, 3).reshape(weight.shape)
+        weight = weight.T
+    return torch.from_numpy(np.array(weight, order="C"))
+
+
+def to_canonical(tensor: torch.Tensor, operator: Operator, graph: Graph) -> np.ndarray:
+    """PyTorch's weight in the canonical layout; the inverse of `to_torch`."""
+    weight = tensor.detach().cpu().numpy()
+    if weight.ndim == 4:
+        weight = weight.transpose((2, 3, 0, 1) if operator.kind == "depthwise_conv" else (2, 3, 1, 0))
+    elif weight.ndim == 2:
+        weight = weight.T
+        if shape := graph.flattened(operator):
+            height, width, channels = shape
+            weight = weight.reshape(channels, height, width, -1).transpose(1, 2, 0, 3).reshape(weight.shape)
+    return np.array(weight, order="C")
+
+
+@torch.no_grad()
+def load(module: nn.Module, graph: Graph, weights: dict[str, np.ndarray]) -> None:
+    """Give a module that was built from `graph` these canonical weights, all or some."""
+    own = tensors(module, graph)
+    for name, weight in weights.items():
+        own[name].copy_(to_torch(weight, graph.by_name[name.rpartition(".")[0]], graph))
+
+
+def saved(module: nn.Module, graph: Graph) -> dict[str, np.ndarray]:
+    """The canonical weights of a module that was built from `graph`; the inverse of `load`."""
+    return {
+        name: to_canonical(tensor, graph.by_name[name.rpartition(".")[0]], graph)
+        for name, tensor in tensors(module, graph).items()
+    }
+
+
+def make_optimizer(module: nn.Module, graph: Graph, levels: dict[str, Any], rate: float) -> torch.optim.Optimizer:
+    """SGD with momentum or Adam (Kingma & Ba 2015); weight decay is added to the gradients of kernels."""
+    decay = levels["weight_decay"]
+    trained = {name: tensor for name, tensor in tensors(module, graph).items() if isinstance(tensor, nn.Parameter)}
+    groups: list[dict[str, Any]] = [
+        {"params": [tensor for name, tensor in trained.items() if is_decayed(name)], "weight_decay": decay},
+        {"params": [tensor for name, tensor in trained.items() if not is_decayed(name)]},
+    ]
+    if not decay:
+        groups = [{"params": list(trained.values())}]
+    if levels["optimizer"] == "adam":
+        return torch.optim.Adam(groups, rate, **ADAM)
+    return torch.optim.SGD(groups, rate, momentum=levels["momentum"])
 
 
 def configured(context: Context) -> torch.device:
@@ -90,26 +173,25 @@ class PyTorchTrainer(Trainer):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        spec = context.spec
+        levels, graph = context.levels, context.graph
         self.torch_device = configured(context)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = context.levels["precision"] == "tf32"
-        torch.manual_seed(spec["seed"])
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = levels["precision"] == "tf32"
+        torch.manual_seed(context.spec["seed"] + context.rank)  # of dropout
         self.device = device_name(self.torch_device)
-        self.module = build(context.layers)
-        with torch.no_grad():
-            weights = to_torch(context.initial_weights(), context.layers)
-            for parameter, weight in zip(self.module.parameters(), weights, strict=True):
-                parameter.copy_(weight)
-        self.module.to(self.torch_device)
-        levels = context.levels
-        self.optimizer = torch.optim.SGD(self.module.parameters(), context.learning_rate, momentum=levels["momentum"])
+        channels_last = levels["memory_format"] == "channels-last"
+        self._format = torch.channels_last if channels_last else torch.contiguous_format
+        self.module = build(graph)
+        load(self.module, graph, context.initial_weights())
+        self.module.to(self.torch_device, memory_format=self._format)
+        self.optimizer = make_optimizer(self.module, graph, levels, context.learning_rate(0))
         self.loss = nn.CrossEntropyLoss()
         self._mean = torch.tensor(context.manifest["mean"], device=self.torch_device).view(1, -1, 1, 1)
         self._std = torch.tensor(context.manifest["std"], device=self.torch_device).view(1, -1, 1, 1)
-        self._images, self._labels = _tensors(*context.arrays("train"))
-        self._validation = _tensors(*context.validation_arrays())
+        self._updates = 0
         self.model: nn.Module = self.module
         self.distribute()
+        if levels["compiler"] == "torch-compile":
+            self.model = torch.compile(self.model)
 
     def distribute(self) -> None:
         """Hook: wrap `model` and `optimizer` so that an optimizer step uses the gradients of all ranks, averaged."""
@@ -124,18 +206,18 @@ class PyTorchTrainer(Trainer):
         correct = torch.zeros((), dtype=torch.int64, device=self.torch_device)
         batches = self._batches(epoch)
         self.model.train()
-        for length in self.context.accumulation_groups():
+        for length in self.context.accumulation_groups:
             for i in range(length):
                 images, labels = next(batches)
                 with self.accumulating(last=i == length - 1):
-                    logits = self.model(images)
-                    loss = self.loss(logits, labels)
+                    with self._precision():
+                        logits = self.model(images)
+                        loss = self.loss(logits, labels)
                     (loss / length if length > 1 else loss).backward()
                 loss_sum += loss.detach() * len(labels)
                 correct += (logits.argmax(1) == labels).sum()
                 if i == length - 1:
-                    self.optimizer.step()
-                    self.optimizer.zero_grad()
+                    self._step()
                 if meter.wants_steps:
                     synchronize(self.torch_device)
                     meter.step()
@@ -145,30 +227,56 @@ class PyTorchTrainer(Trainer):
     @torch.no_grad()
     def validate(self) -> Seen:
         """See Trainer."""
-        images, labels = self._validation
         self.module.eval()
-        loss_sum, correct = 0.0, 0
-        for x, y in zip(images.split(256), labels.split(256), strict=True):
-            logits = self.module(self._normalized(x))
-            loss_sum += nn.functional.cross_entropy(logits, y.to(self.torch_device), reduction="sum").item()
-            correct += int((logits.argmax(1).cpu() == y).sum())
-        return Seen(loss_sum, correct, len(labels))
+        loss_sum, correct, samples = 0.0, 0, 0
+        for images, labels in self.context.validation():
+            expected = torch.from_numpy(labels).to(self.torch_device)
+            with self._precision():
+                logits = self.module(self._normalized(images))
+                loss_sum += nn.functional.cross_entropy(logits, expected, reduction="sum").item()
+            correct += int((logits.argmax(1) == expected).sum())
+            samples += len(labels)
+        return Seen(loss_sum, correct, samples)
 
-    def weights(self) -> list[np.ndarray]:
+    def weights(self) -> dict[str, np.ndarray]:
         """See Trainer."""
-        return to_canonical(list(self.module.parameters()), self.context.layers)
+        return saved(self.module, self.context.graph)
+
+    def statistics(self) -> dict[str, np.ndarray]:
+        """See Trainer."""
+        found = tensors(self.module, self.context.graph)
+        return {name: found[name].cpu().numpy() for name in self.context.graph.statistics}
+
+    def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
+        """See Trainer."""
+        load(self.module, self.context.graph, statistics)
 
     def device_memory_peak_bytes(self) -> int | None:
         """See Trainer."""
         return torch.cuda.max_memory_allocated(self.torch_device) if self.torch_device.type == "cuda" else None
 
-    def _batches(self, epoch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for indices in torch.from_numpy(self.context.epoch_batches(epoch)):
-            yield self._normalized(self._images[indices]), self._labels[indices].to(self.torch_device)
+    def _step(self) -> None:
+        rate = self.context.learning_rate(self._updates)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self._updates += 1
 
-    def _normalized(self, images: torch.Tensor) -> torch.Tensor:
-        """uint8 to float with zero mean and unit variance, on the device."""
-        return (images.to(self.torch_device).float() - self._mean) / self._std
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        if self.context.levels["precision"] == "amp":
+            return torch.autocast(self.torch_device.type, torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def _batches(self, epoch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        batches = self.context.epoch(epoch)
+        for images, labels in read_ahead(batches) if self.torch_device.type == "cuda" else batches:
+            yield self._normalized(images), torch.from_numpy(labels).to(self.torch_device)
+
+    def _normalized(self, images: np.ndarray) -> torch.Tensor:
+        """uint8 [N, H, W, C] to float [N, C, H, W] with zero mean and unit variance, on the device."""
+        bytes_ = torch.from_numpy(images).to(self.torch_device).permute(0, 3, 1, 2)
+        return (bytes_.contiguous(memory_format=self._format).float() - self._mean) / self._std
 
 
 class PyTorchReducer(Reducer):
@@ -195,8 +303,3 @@ class PyTorchReducer(Reducer):
     def result(self) -> np.ndarray:
         """See Reducer."""
         return self._tensor.cpu().numpy()
-
-
-def _tensors(images: np.ndarray, labels: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """Prepared images [N, H, W, C] as a uint8 tensor [N, C, H, W], and their labels."""
-    return torch.from_numpy(np.array(images.transpose(0, 3, 1, 2), order="C")), torch.from_numpy(labels)

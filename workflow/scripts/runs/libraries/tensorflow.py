@@ -10,27 +10,91 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from models.graph import Graph, Operator, is_decayed
 from runs.worker.context import Context
 from runs.worker.meter import Meter, Seen
-from runs.worker.model import Layer
 from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 keras = tf.keras
 
 
-def build(layers: list[Layer]) -> Any:
-    """The model as a Keras model that maps images [N, H, W, C] to logits [N, classes]."""
-    model = keras.Sequential([keras.Input(layers[0].inputs)])
-    for layer in layers:
-        match layer.kind:
-            case "conv":
-                model.add(keras.layers.Conv2D(layer.units, layer.kernel, padding="same", activation=layer.activation))
-            case "dense":
-                model.add(keras.layers.Dense(layer.units, activation=layer.activation))
-            case "flatten":
-                model.add(keras.layers.Flatten())
-    return model
+WEIGHTS = {  # of a layer, by their names in a graph; a depthwise kernel's is another
+    "kernel": "kernel",
+    "bias": "bias",
+    "scale": "gamma",
+    "offset": "beta",
+    "mean": "moving_mean",
+    "variance": "moving_variance",
+}
+ADAM = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}
+
+
+def build(graph: Graph) -> Any:
+    """The model as a Keras model that maps images [N, H, W, C] to logits [N, classes], float32."""
+    made = {graph.operators[0].name: keras.Input(graph.shape, name=graph.operators[0].name)}
+    images = made[graph.operators[0].name]
+    for operator in graph.operators[1:]:
+        inputs = [made[name] for name in operator.inputs]
+        made[operator.name] = _applied(operator, inputs, graph)
+    logits = keras.layers.Activation("linear", dtype="float32", name="logits")(made[graph.operators[-1].name])
+    return keras.Model(images, logits, name=graph.model)
+
+
+def _applied(operator: Operator, inputs: list[Any], graph: Graph) -> Any:
+    layers, name, x = keras.layers, operator.name, inputs[0]
+    match operator.kind:
+        case "conv" | "depthwise_conv":
+            x, padding = _padded(operator, x)
+            window = {"strides": operator["stride"], "padding": padding, "use_bias": operator["bias"], "name": name}
+            if operator.kind == "conv":
+                return layers.Conv2D(operator["filters"], operator["kernel"], **window)(x)
+            return layers.DepthwiseConv2D(operator["kernel"], **window)(x)
+        case "batch_norm":
+            norm = layers.BatchNormalization(epsilon=operator["epsilon"], momentum=operator["momentum"], name=name)
+            return norm(x)
+        case "activation":
+            return layers.Activation(operator["function"], name=name)(x)
+        case "max_pool":
+            x, padding = _padded(operator, x)
+            return layers.MaxPooling2D(operator["kernel"], operator["stride"], padding, name=name)(x)
+        case "average_pool":
+            return layers.AveragePooling2D(operator["kernel"], operator["stride"], name=name)(x)
+        case "global_average_pool":
+            return layers.GlobalAveragePooling2D(name=name)(x)
+        case "add":
+            return layers.Add(name=name)(inputs)
+        case "multiply_channels":
+            gate = layers.Reshape((1, 1, operator.shape[-1]), name=f"{name}_gate")(inputs[1])
+            return layers.Multiply(name=name)([x, gate])
+        case "flatten":
+            return layers.Flatten(name=name)(x)
+        case "dense":
+            return layers.Dense(operator["units"], name=name)(x)
+        case "dropout":
+            return layers.Dropout(operator["rate"], name=name)(x)
+    raise ValueError(f"TensorFlow has no operator {operator.kind}")
+
+
+def _padded(operator: Operator, x: Any) -> tuple[Any, str]:
+    """What a window with `padding` zeros on all four sides slides over, and what Keras calls that: its own "same" is
+    not symmetric where there is a stride."""
+    padding, kernel = operator["padding"], operator["kernel"]
+    if operator.kind != "max_pool" and operator["stride"] == 1 and kernel == 2 * padding + 1:
+        return x, "same"
+    if padding:
+        x = keras.layers.ZeroPadding2D(padding, name=f"{operator.name}_padding")(x)
+    return x, "valid"
+
+
+def variables(model: Any, graph: Graph) -> dict[str, Any]:
+    """The variables that are a graph's weights, by their names in it."""
+    found = {}
+    for name in graph.weights():
+        operator, _, weight = name.rpartition(".")
+        depthwise = weight == "kernel" and graph.by_name[operator].kind == "depthwise_conv"
+        found[name] = getattr(model.get_layer(operator), "depthwise_kernel" if depthwise else WEIGHTS[weight])
+    return found
 
 
 def configured(context: Context) -> str:
@@ -60,16 +124,19 @@ class TensorFlowTrainer(Trainer):
         tf.config.experimental.enable_tensor_float_32_execution(context.levels["precision"] == "tf32")
         self.strategy = self.make_strategy()
         tf.random.set_seed(context.spec["seed"])
+        keras.mixed_precision.set_global_policy("mixed_bfloat16" if context.levels["precision"] == "amp" else "float32")
         self._mean = tf.constant(context.manifest["mean"], tf.float32)
         self._std = tf.constant(context.manifest["std"], tf.float32)
-        self._validation = context.validation_arrays()
         with self.strategy.scope():
-            self.model = build(context.layers)
-            self.model.set_weights(context.initial_weights())
-            sgd = keras.optimizers.legacy.SGD(context.learning_rate, momentum=context.levels["momentum"])
-            self.optimizer = self.make_optimizer(sgd)
+            self.model = build(context.graph)
+            self.variables = variables(self.model, context.graph)
+            for name, weight in context.initial_weights().items():
+                self.variables[name].assign(weight)
+            self.optimizer = self.make_optimizer(_optimizer(context.levels, context.learning_rate(0)))
             self.optimizer._create_all_weights(self.model.trainable_variables)
             self.accumulated = self.make_accumulators()
+        self._decayed = {id(variable) for name, variable in self.variables.items() if is_decayed(name)}
+        self._updates, self._rate = 0, context.learning_rate(0)
         self._evaluate = tf.function(self._evaluation_step, autograph=False, reduce_retracing=True)
 
     def make_strategy(self) -> Any:
@@ -102,10 +169,19 @@ class TensorFlowTrainer(Trainer):
             gradients = [total + gradient for total, gradient in zip(self.accumulated, gradients, strict=True)]
         if parts > 1:
             gradients = [gradient / parts for gradient in gradients]
+        gradients = self.decayed(gradients, self.strategy.num_replicas_in_sync)
         with tf.control_dependencies(gradients if length > 1 else []):
             for total in self.accumulated if length > 1 else []:
                 total.assign(tf.zeros_like(total))
         self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
+
+    def decayed(self, gradients: list[Any], replicas: int = 1) -> list[Any]:
+        """Gradients of the trainable variables, plus weight decay times the kernels; `replicas` of them are added up."""
+        decay = self.context.levels["weight_decay"] / replicas
+        if not decay:
+            return gradients
+        pairs = zip(gradients, self.model.trainable_variables, strict=True)
+        return [gradient + decay * v if id(v) in self._decayed else gradient for gradient, v in pairs]
 
     def train(self, meter: Meter) -> None:
         """See Trainer."""
@@ -120,7 +196,8 @@ class TensorFlowTrainer(Trainer):
     def train_epoch(self, epoch: int, meter: Meter) -> Seen:
         """See Trainer. All batches of a group but the last are added up; the last one ends in an optimizer step."""
         seen = []
-        for length in self.context.accumulation_groups():
+        for length in self.context.accumulation_groups:
+            self.set_learning_rate()
             for i in range(length):
                 seen.append(self._step(self._iterator, length, i == length - 1))
                 if meter.wants_steps:
@@ -131,19 +208,37 @@ class TensorFlowTrainer(Trainer):
         batch = self.context.spec["local_batch"]
         return Seen(loss * batch, correct, len(seen) * batch)
 
+    def set_learning_rate(self) -> None:
+        """Give the optimizer the rate of its next step."""
+        rate = self.context.learning_rate(self._updates)
+        if rate != self._rate:
+            keras.backend.set_value(self.optimizer.learning_rate, rate)
+        self._updates, self._rate = self._updates + 1, rate
+
     def validate(self) -> Seen:
         """See Trainer."""
-        images, labels = self._validation
-        loss, correct = 0.0, 0
-        for first in range(0, len(labels), 256):
-            part = slice(first, first + 256)
-            batch_loss, batch_correct = self._evaluate(tf.constant(images[part]), tf.constant(labels[part]))
-            loss, correct = loss + float(batch_loss), correct + int(batch_correct)
-        return Seen(loss, correct, len(labels))
+        loss, correct, samples = 0.0, 0, 0
+        for images, labels in self.context.validation():
+            batch_loss, batch_correct = self._evaluate(tf.constant(images), tf.constant(labels))
+            loss, correct, samples = loss + float(batch_loss), correct + int(batch_correct), samples + len(labels)
+        return Seen(loss, correct, samples)
 
-    def weights(self) -> list[np.ndarray]:
+    def weights(self) -> dict[str, np.ndarray]:
         """See Trainer."""
-        return self.model.get_weights()
+        return {name: self._own(variable).numpy() for name, variable in self.variables.items()}
+
+    def statistics(self) -> dict[str, np.ndarray]:
+        """See Trainer."""
+        return {name: self._own(self.variables[name]).numpy() for name in self.context.graph.statistics}
+
+    def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
+        """See Trainer."""
+        for name, value in statistics.items():
+            self._own(self.variables[name]).assign(value)
+
+    def _own(self, variable: Any) -> Any:
+        """This rank's part of a variable: to read it exchanges nothing."""
+        return self.strategy.experimental_local_results(variable)[0]
 
     def device_memory_peak_bytes(self) -> int | None:
         """See Trainer."""
@@ -155,25 +250,25 @@ class TensorFlowTrainer(Trainer):
 
     def _dataset(self) -> Any:
         """This rank's batches of all epochs, one after the other, for ever: (uint8 images, labels)."""
-        images, labels = (tf.constant(part) for part in self.context.arrays("train"))
-        spec = self.context.spec
+        spec, shape = self.context.spec, self.context.graph.shape
 
-        def batches_of(epoch: Any) -> Any:
-            indices = tf.numpy_function(self.context.epoch_batches, [epoch], tf.int64)
-            return tf.data.Dataset.from_tensor_slices(tf.ensure_shape(indices, [spec["steps"], spec["local_batch"]]))
+        def batches() -> Any:
+            for epoch in range(1, self.context.levels["epochs"] + 1):
+                yield from self.context.epoch(epoch)
 
-        epochs = tf.data.Dataset.range(1, self.context.levels["epochs"] + 1).flat_map(batches_of)
+        made = tf.data.Dataset.from_generator(
+            batches,
+            output_signature=(
+                tf.TensorSpec((spec["local_batch"], *shape), tf.uint8),
+                tf.TensorSpec((spec["local_batch"],), tf.int64),
+            ),
+        )
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         options.threading.private_threadpool_size = spec["cores_per_rank"]
         options.autotune.enabled = False
         # Without an end there is no exchange, step by step, about whether some rank has run dry.
-        return (
-            epochs.map(lambda i: (tf.gather(images, i), tf.gather(labels, i)))
-            .repeat()
-            .prefetch(1)
-            .with_options(options)
-        )
+        return made.repeat().prefetch(1).with_options(options)
 
     def _normalized(self, images: Any) -> Any:
         return (tf.cast(images, tf.float32) - self._mean) / self._std
@@ -189,10 +284,13 @@ class TensorFlowTrainer(Trainer):
 
         return self.strategy.run(on_replica, args=(next(iterator),))
 
-    def _evaluation_step(self, images: Any, labels: Any) -> tuple[Any, Any]:
-        logits = self.model(self._normalized(images), training=False)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        return tf.reduce_sum(losses), _count_correct(logits, labels)
+    def _evaluation_step(self, images: Any, labels: Any) -> Any:
+        def on_replica() -> Any:  # where running statistics are this rank's own
+            logits = self.model(self._normalized(images), training=False)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+            return tf.reduce_sum(losses), _count_correct(logits, labels)
+
+        return self.strategy.run(on_replica)
 
     def _fit(self, data: Any, meter: Meter) -> None:
         trainer, spec = self, self.context.spec
@@ -201,6 +299,9 @@ class TensorFlowTrainer(Trainer):
             def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
                 meter.open_epoch()
 
+            def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+                trainer.set_learning_rate()
+
             def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
                 if meter.wants_steps:
                     meter.step()
@@ -208,7 +309,7 @@ class TensorFlowTrainer(Trainer):
             def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
                 samples = spec["steps"] * spec["local_batch"]
                 seen = Seen(logs["loss"] * samples, round(logs["accuracy"] * samples), samples)
-                meter.close_epoch(seen, trainer.validate)
+                meter.close_epoch(seen, trainer.evaluate)
 
         self.model.compile(self.optimizer, _loss(), metrics=["accuracy"])
         self.model.fit(
@@ -249,6 +350,13 @@ class TensorFlowReducer(Reducer):
     def result(self) -> np.ndarray:
         """See Reducer."""
         return self._sum.numpy()
+
+
+def _optimizer(levels: dict[str, Any], rate: float) -> Any:
+    """SGD with momentum or Adam (Kingma & Ba 2015); weight decay is the training step's."""
+    if levels["optimizer"] == "adam":
+        return keras.optimizers.legacy.Adam(rate, **ADAM)
+    return keras.optimizers.legacy.SGD(rate, momentum=levels["momentum"])
 
 
 def _loss() -> Any:

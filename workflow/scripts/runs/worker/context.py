@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from runs.worker import model, sampling
+from models.graph import Graph, from_json
+from models.initial import initial_weights
+from runs.worker import sampling
+from runs.worker.batches import Augmentation, Batch, Split, split_of
 from runs.worker.group import Group
 
 
@@ -44,8 +48,8 @@ class Context:
         return self.job["hosts"]
 
     @property
-    def learning_rate(self) -> float:
-        """The optimizer's step size: `lr_scaling: linear` makes it grow with the effective batch (Goyal et al. 2017)."""
+    def target_learning_rate(self) -> float:
+        """The rate after any warm-up: `lr_scaling: linear` makes it grow with the effective batch (Goyal et al. 2017)."""
         rate = self.levels["learning_rate"]
         return (
             rate * self.spec["effective_batch"] / self.levels["batch_size"]
@@ -53,47 +57,52 @@ class Context:
             else rate
         )
 
+    def learning_rate(self, update: int) -> float:
+        """The rate of optimizer step `update` (0 is the run's first): it rises linearly in the first `lr_warmup_epochs`."""
+        rising = self.levels["lr_warmup_epochs"] * len(self.accumulation_groups)
+        return self.target_learning_rate * min(1.0, (update + 1) / max(1, rising))
+
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """The prepared data set's manifest."""
         return json.loads((Path(self.job["data"]) / "manifest.json").read_text())
 
     @cached_property
-    def layers(self) -> list[model.Layer]:
-        """The model's layers for this data set. ValueError when the count of parameters is not the one that is known."""
-        made = model.layers(self.job["model"], tuple(self.manifest["shape"]), len(self.manifest["classes"]))
-        known = self.job["model"]["parameters"].get(self.levels["dataset"])
-        if known is not None and model.parameter_count(made) != known:
-            raise ValueError(
-                f"model {self.levels['model']} has {model.parameter_count(made)} parameters, expected {known}"
-            )
-        return made
+    def graph(self) -> Graph:
+        """The model for this data set."""
+        return from_json(self.job["model"])
 
-    def initial_weights(self) -> list[np.ndarray]:
+    def initial_weights(self) -> dict[str, np.ndarray]:
         """The same initial weights in every framework and on every rank, in the canonical layout."""
-        return model.initial_weights(self.layers, self.spec["seed"])
+        return initial_weights(self.graph, self.spec["seed"])
 
-    def arrays(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        """Images (uint8 NHWC, memory-mapped) and labels (int64) of `train` or of `validation`."""
-        part = Path(self.job["data"]) / split
-        return np.load(part / "images.npy", mmap_mode="r"), np.load(part / "labels.npy")
-
-    def epoch_batches(self, epoch: int) -> np.ndarray:
-        """Indices of this rank's samples in `epoch` (1 is the first), int64 [steps, local_batch]."""
-        samples = self.spec["samples_per_epoch"]
-        return sampling.epoch_batches(
-            self.spec["seed"], epoch, samples, self.spec["local_batch"], self.rank, self.ranks
-        )
-
+    @cached_property
     def accumulation_groups(self) -> list[int]:
         """Batches behind each exchange of an epoch."""
         return list(sampling.accumulation_groups(self.spec["steps"], self.levels["sync_every"]))
 
-    def validation_arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """This rank's share of the validation split."""
-        images, labels = self.arrays("validation")
-        share = sampling.validation_share(len(labels), self.rank, self.ranks)
-        return images[share], labels[share]
+    @cached_property
+    def _train(self) -> Split:
+        return split_of(Path(self.job["data"]), "train", self.manifest, self.spec["seed"])
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        """This rank's batches of `epoch` (1 is the first), augmented as the study says."""
+        spec, level = self.spec, self.levels["augmentation"]
+        samples, size = spec["samples_per_epoch"], spec["local_batch"]
+        order = sampling.epoch_batches(spec["seed"], epoch, samples, size, self.rank, self.ranks)
+        augment = Augmentation(level, spec["seed"], epoch, samples, self.graph.shape[0])
+        for step, numbers in enumerate(order):
+            first = (step * self.ranks + self.rank) * size
+            images, labels = self._train.take(epoch, slice(first, first + size), numbers)
+            yield augment(images, numbers), labels
+
+    def validation(self) -> Iterator[Batch]:
+        """This rank's share of the validation split, in batches of at most 256."""
+        split = split_of(Path(self.job["data"]), "validation", self.manifest, self.spec["seed"])
+        share = sampling.validation_share(len(split), self.rank, self.ranks)
+        for first in range(share.start, share.stop, 256):
+            places = slice(first, min(first + 256, share.stop))
+            yield split.take(0, places, np.arange(places.start, places.stop))
 
 
 def from_environment(folder: Path) -> Context:

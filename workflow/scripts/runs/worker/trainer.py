@@ -24,7 +24,19 @@ class Trainer(abc.ABC):
         for epoch in range(1, self.context.levels["epochs"] + 1):
             meter.open_epoch()
             seen = self.train_epoch(epoch, meter)
-            meter.close_epoch(seen, self.validate)
+            meter.close_epoch(seen, self.evaluate)
+
+    def evaluate(self) -> Seen:
+        """Evaluate this rank's share of the validation split, with the running statistics of all ranks, averaged.
+
+        While they train, ranks keep batch statistics of their own: no library exchanges them, so that none pays for it.
+        """
+        if self.context.ranks > 1 and (mine := self.statistics()):
+            everyones = self.context.group.all_gather({name: value.tolist() for name, value in mine.items()})
+            self.set_statistics(
+                {name: np.array([theirs[name] for theirs in everyones], np.float32).mean(axis=0) for name in mine}
+            )
+        return self.validate()
 
     @abc.abstractmethod
     def train_epoch(self, epoch: int, meter: Meter) -> Seen:
@@ -35,8 +47,16 @@ class Trainer(abc.ABC):
         """Evaluate this rank's share of the validation split."""
 
     @abc.abstractmethod
-    def weights(self) -> list[np.ndarray]:
-        """The weights as they are now, in the canonical layout (runs/worker/model.py)."""
+    def weights(self) -> dict[str, np.ndarray]:
+        """The weights as they are now, in the canonical layout (models/graph.py)."""
+
+    @abc.abstractmethod
+    def statistics(self) -> dict[str, np.ndarray]:
+        """The weights that are not trained, this rank's own."""
+
+    @abc.abstractmethod
+    def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
+        """Put others in their place."""
 
     def device_memory_peak_bytes(self) -> int | None:
         """Most memory that the device held for this rank; None where the library does not tell."""

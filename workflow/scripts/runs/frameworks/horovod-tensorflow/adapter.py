@@ -55,7 +55,8 @@ def trainer(context: Context) -> Trainer:
 
         def _pass(self, tape: Any, loss: Any) -> None:
             reduced = self.optimizer.compute_gradients(loss, self.model.trainable_variables, tape=tape)
-            self.optimizer.apply_gradients(reduced)
+            gradients, learned = zip(*reduced, strict=True)
+            self.optimizer.apply_gradients(list(zip(self.decayed(list(gradients)), learned, strict=True)))
 
     return HorovodTrainer(context)
 

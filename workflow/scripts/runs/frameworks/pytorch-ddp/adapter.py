@@ -22,7 +22,10 @@ def trainer(context: Context) -> Trainer:
         def distribute(self) -> None:
             self.transport = join(context)
             on_gpu = self.torch_device.type == "cuda"
-            self.ddp = DistributedDataParallel(self.module, device_ids=[self.torch_device] if on_gpu else None)
+            # What ranks keep of their batches is averaged when they validate, in every framework (Trainer.evaluate).
+            self.ddp = DistributedDataParallel(
+                self.module, device_ids=[self.torch_device] if on_gpu else None, broadcast_buffers=False
+            )
             self.model = self.ddp
 
         def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:

@@ -1,0 +1,69 @@
+"""One description, two libraries: the same function of the same weights, before and after the optimizer's step."""
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.graph import Graph
+from models.named import graph, models
+from runs.launch import SCRIPTS
+
+SMALL = dict.fromkeys(models(), ((32, 32, 3), 10))
+ORIGINAL = dict.fromkeys(("resnet-18", "efficientnet-b0"), ((224, 224, 3), 100))
+OTHERS = {"lenet-5": ((28, 28, 1), 10), "resnet-50": ((64, 64, 3), 20)}
+CASES = {
+    f"{name}.{shape[0]}": (name, shape, classes)
+    for group in (SMALL, ORIGINAL, OTHERS)
+    for name, (shape, classes) in group.items()
+}
+ADAM = "resnet-18.32.adam"
+
+
+def without_dropout(made: Graph) -> Graph:
+    """The same model, in which nothing is random."""
+    operators = [
+        replace(operator, settings={"rate": 0.0}) if operator.kind == "dropout" else operator
+        for operator in made.operators
+    ]
+    return replace(made, operators=tuple(operators))
+
+
+@pytest.fixture(scope="module")
+def logits(tmp_path_factory: pytest.TempPathFactory, real: Any) -> dict[str, dict[str, np.ndarray]]:
+    """What logits.py says in each library."""
+    folder = tmp_path_factory.mktemp("logits")
+    graphs = {key: (without_dropout(graph(*case)).to_json(), "sgd") for key, case in CASES.items()}
+    graphs[ADAM] = (graph("resnet-18", (32, 32, 3), 10).to_json(), "adam")
+    (folder / "graphs.json").write_text(json.dumps(graphs))
+    said = {}
+    for library in ("pytorch", "tensorflow"):
+        environment, out = real(library), folder / f"{library}.npz"
+        program = [environment["python"]["executable"], str(Path(__file__).with_name("logits.py"))]
+        done = subprocess.run(
+            [*program, library, str(folder / "graphs.json"), str(out)],
+            env={**os.environ, **environment["variables"], "PYTHONPATH": str(SCRIPTS)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        with np.load(out) as saved:
+            said[library] = {name: saved[name] for name in saved.files}
+    return said
+
+
+@pytest.mark.parametrize("case", [*CASES, ADAM])
+def test_both_libraries_compute_the_same_logits_also_after_a_step(logits: Any, case: str) -> None:
+    ours, theirs = logits["pytorch"], logits["tensorflow"]
+    assert ours[f"{case}.parameters"] == theirs[f"{case}.parameters"]
+    for when in ("before", "after"):
+        one, other = ours[f"{case}.{when}"], theirs[f"{case}.{when}"]
+        np.testing.assert_allclose(one, other, atol=1e-4 * max(1.0, float(np.abs(one).max())), rtol=0, err_msg=when)
+    moved = np.abs(ours[f"{case}.after"] - ours[f"{case}.before"]).max()
+    assert moved > 1e-4, "the step has changed something"

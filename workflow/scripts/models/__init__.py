@@ -1,0 +1,1 @@
+"""The models of studies, each described once, as a graph of operators from which every library builds it."""

@@ -1,0 +1,82 @@
+"""Models that are one row of operators."""
+
+from functools import partial
+
+from models.graph import Builder, Shape
+from models.named import Model, is_small
+
+
+def small_cnn(model: Builder, classes: int, *, units: int) -> None:
+    """Two 3x3 convolutions and two dense layers."""
+    x = model.input
+    for filters in (32, 64):
+        x = model.activation(model.conv(x, filters, 3, padding=1), "relu")
+    x = model.activation(model.dense(model.flatten(x), units), "relu")
+    model.dense(x, classes)
+
+
+def cnn_cifar10(model: Builder, classes: int) -> None:
+    """Two blocks of two 3x3 convolutions (the second without padding), pooling and dropout; two dense layers."""
+    x = model.input
+    for filters in (32, 64):
+        x = model.activation(model.conv(x, filters, 3, padding=1), "relu")
+        x = model.activation(model.conv(x, filters, 3), "relu")
+        x = model.dropout(model.max_pool(x, 2, 2), 0.25)
+    x = model.activation(model.dense(model.flatten(x), 512), "relu")
+    model.dense(model.dropout(x, 0.5), classes)
+
+
+def lenet_5(model: Builder, classes: int) -> None:
+    """Two 5x5 convolutions with average pooling, three dense layers, tanh; 28 pixels are padded to 32."""
+    x = model.conv(model.input, 6, 5, padding=2 if model.shape(model.input)[0] == 28 else 0)
+    x = model.average_pool(model.activation(x, "tanh"), 2, 2)
+    x = model.average_pool(model.activation(model.conv(x, 16, 5), "tanh"), 2, 2)
+    x = model.flatten(x)
+    for units in (120, 84):
+        x = model.activation(model.dense(x, units), "tanh")
+    model.dense(x, classes)
+
+
+def alexnet(model: Builder, classes: int) -> None:
+    """Five convolutions, three dense layers. On small images the first is 3x3 without stride, and pooling takes 2x2."""
+    small = is_small(model.shape(model.input))
+    pool = (2, 2) if small else (3, 2)
+    x = model.conv(model.input, 64, 3, 1, 1) if small else model.conv(model.input, 64, 11, 4, 2)
+    x = model.max_pool(model.activation(x, "relu"), *pool)
+    x = model.conv(x, 192, 3, 1, 1) if small else model.conv(x, 192, 5, 1, 2)
+    x = model.max_pool(model.activation(x, "relu"), *pool)
+    for filters in (384, 256, 256):
+        x = model.activation(model.conv(x, filters, 3, 1, 1), "relu")
+    x = model.flatten(model.max_pool(x, *pool))
+    for _ in range(2):
+        x = model.activation(model.dense(model.dropout(x, 0.5), 4096), "relu")
+    model.dense(x, classes)
+
+
+def vgg_16(model: Builder, classes: int) -> None:
+    """Thirteen 3x3 convolutions in five blocks, three dense layers. Once one pixel is left, nothing is pooled any more."""
+    x = model.input
+    for filters, convolutions in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(convolutions):
+            x = model.activation(model.conv(x, filters, 3, 1, 1), "relu")
+        if _side(model.shape(x)) > 1:
+            x = model.max_pool(x, 2, 2)
+    x = model.flatten(x)
+    for _ in range(2):
+        x = model.dropout(model.activation(model.dense(x, 4096), "relu"), 0.5)
+    model.dense(x, classes)
+
+
+def _side(shape: Shape) -> int:
+    return min(shape[:2])
+
+
+_KERAS = "of the kind in Keras' examples (cifar10_cnn.py, 2015)"
+MODELS = {
+    "small-cnn": Model(partial(small_cnn, units=128), "two convolutions, two dense layers", "", "glorot"),
+    "small-cnn-600": Model(partial(small_cnn, units=600), "small-cnn with a wider dense layer", "", "glorot"),
+    "cnn-cifar10": Model(cnn_cifar10, "plain CNN with dropout", _KERAS, "glorot"),
+    "lenet-5": Model(lenet_5, "LeNet-5", "LeCun et al., Proc. IEEE 86(11), 1998", "glorot"),
+    "alexnet": Model(alexnet, "AlexNet, one tower", "Krizhevsky, arXiv:1404.5997, 2014", "he"),
+    "vgg-16": Model(vgg_16, "VGG, configuration D", "Simonyan & Zisserman, ICLR 2015", "he"),
+}
