@@ -33,7 +33,7 @@ def parts(entry: Mapping[str, Any], classes: int, seed: int = SEED) -> Parts:
     for part in ("train", "validation"):
         labels = generator.permutation(np.arange(entry[f"{part}_samples"]) % classes)
         noise = generator.integers(256, size=(len(labels), height, width, channels))
-        made[part] = (((patterns[labels] + noise) // 2).astype(np.uint8), labels)
+        made[part] = (((patterns[labels] + 3 * noise) // 4).astype(np.uint8), labels)
     return made
 
 
