@@ -23,7 +23,7 @@ MEMORY := 6G
 export RUNS
 
 .DEFAULT_GOAL := help
-.PHONY: help figures images test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes doctor submit repeat unlock bench-overhead
+.PHONY: help figures images datasets test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes doctor submit repeat unlock bench-overhead
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
@@ -34,6 +34,9 @@ figures: $(STAMP)  ## install what is missing, run what is missing, make figures
 
 images: $(STAMP)  ## build the images that the study needs, at a site with deployment apptainer
 	@$(BIN)/snakemake images $(OPTIONS)
+
+datasets: $(STAMP)  ## fetch and prepare the data sets that the study needs (where there is internet, before jobs need them)
+	@$(BIN)/snakemake datasets $(OPTIONS)
 
 test: $(STAMP)  ## run all tests (they build the environments that they need, once)
 	@$(BIN)/python -m pytest $(ARGS)

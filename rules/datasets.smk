@@ -1,16 +1,16 @@
-# Datasets: the table's entry -> the one prepared format, in the site's cache.
-#   in:  workflow/scripts/datasets/table.yaml
-#   out: <cache>/datasets/<name>/<digest>/manifest.json, beside it train/ and validation/
+# Datasets: the table's entry -> its archives, verified -> the one prepared format, in the site's cache.
+#   in:  workflow/scripts/datasets/table.yaml, config/datasets.yaml (a user's own, where there is one)
+#   out: <cache>/datasets/<name>/<digest>/manifest.json, beside it train/ and validation/; <cache>/downloads/<name>/
 
 
 rule datasets:
-    """Prepare all data sets that the study needs."""
+    """Fetch and prepare all data sets that the study needs."""
     input:
         list(CAMPAIGN.datasets.values()),
 
 
 rule dataset:
-    """Prepare one data set: uint8 images, labels, manifest."""
+    """Fetch one data set unless it is there, and prepare it: uint8 images, labels, manifest."""
     output:
         manifest=f"{CACHE}/datasets/{{dataset}}/{{digest}}/manifest.json",
     log:
@@ -21,10 +21,13 @@ rule dataset:
     resources:
         **BUILD_RESOURCES,
         machine=1,
+    params:
+        site=SITE,
     shell:
         """
         python -m datasets.prepare \
             --dataset {wildcards.dataset:q} \
+            --site {params.site:q} \
             --out {output.manifest:q} \
             2>&1 | tee {log:q}
         """

@@ -1,49 +1,86 @@
 """The one prepared format: what it holds, that it is whole, and that preparing it again gives the same."""
 
 import json
+import os
+import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from common.errors import InputError
 from common.files import digest_file
-from datasets.prepare import digits, main, prepare, split
+from datasets.made_up import write_archives
+from datasets.prepare import main, prepare, write_all
+from datasets.prepared import statistics, write_part
+from datasets.verified import changed
 from plan.identity import data_files
-from plan.study import datasets
+from plan.study import datasets, load_dataset
+from runs.supervise import check_data
+
+SMALL = ("digits", "synthetic", "cifar-10-small", "fashion-mnist-small", "tiny-imagenet-200-small")
+# As prepared for the campaigns in docs/campaigns.
+KEPT = {
+    "digits/train/images.npy": "2322378d4292019ef082971b75c3e18415e78400b9385dbdd4ce3b63d46ae7f9",
+    "digits/train/labels.npy": "4a7721c97c6dd24e81dce114a304c988b46c4f308834e5d15696520fbd541a98",
+    "digits/validation/images.npy": "0cba7f751f5d6f1cf48edb4ba6eb1c3313bf625b7c65e460157f4b24759449fc",
+    "digits/validation/labels.npy": "04bf7fca61ff9b1f72f3053328f9cfdfeaf8cf0e1116b273b12f90bd0ddc288a",
+    "synthetic/train/images.npy": "274db8ba6c3e3dbf132d4e092d1cb9c716792f71fdedd918b9114beab420f3f3",
+    "synthetic/train/labels.npy": "15c96091b6f3f38ea289222c553dce9a2db43fbe5ff0a2ec7ec756bcb7eec309",
+    "synthetic/validation/images.npy": "990c84192f6b0a273a2f8ceddddf6b3b1ea4b92e4557f2c27c834f7536fbd9b6",
+    "synthetic/validation/labels.npy": "e2091c494e854f07ee857fc6ec5299c7f734be1d07c8319f9f36afc57d3867bf",
+}
 
 
-def test_digits_are_prepared_as_the_table_says(tmp_path: Path) -> None:
-    folder = tmp_path / "digits" / "0123456789ab"
-    main(["--dataset", "digits", "--out", str(folder / "manifest.json")])
-    entry, manifest = datasets()["digits"], json.loads((folder / "manifest.json").read_text())
-    assert all(file.is_file() for file in data_files(folder))
-    for name in ("train", "validation"):
-        images, labels = np.load(folder / name / "images.npy"), np.load(folder / name / "labels.npy")
-        assert images.shape == (entry[f"{name}_samples"], *entry["shape"]) and images.dtype == np.uint8
-        assert set(labels) == set(range(len(entry["classes"]))), "every class is in both parts"
-        part = json.loads((folder / name / "manifest.json").read_text())
-        assert part["sha256"]["images.npy"] == digest_file(folder / name / "images.npy")
-        if name == "train":
-            assert manifest["mean"] == pytest.approx([images.mean()]) and manifest["std"] == pytest.approx(
-                [images.std()]
-            )
-    assert not list(folder.parent.glob("*.partial"))
+@pytest.mark.parametrize("name", SMALL)
+def test_a_data_set_is_prepared_as_the_table_says(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / name / "0123456789ab"
+    main(["--dataset", name, "--site", "local", "--out", str(folder / "manifest.json")])
+    entry, manifest = datasets()[name], json.loads((folder / "manifest.json").read_text())
+    assert all(file.is_file() for file in data_files(folder, name))
+    for part in ("train", "validation"):
+        images, labels = np.load(folder / part / "images.npy", mmap_mode="r"), np.load(folder / part / "labels.npy")
+        assert images.shape == (entry[f"{part}_samples"], *entry["shape"]) and images.dtype == np.uint8
+        assert labels.dtype == np.int64
+        assert set(labels) == set(range(len(manifest["classes"]))), "every class is in both parts"
+        told = json.loads((folder / part / "manifest.json").read_text())
+        assert told["sha256"]["images.npy"] == digest_file(folder / part / "images.npy")
+        assert told["bytes"]["labels.npy"] == (folder / part / "labels.npy").stat().st_size
+        assert told["class_counts"] == np.bincount(labels).tolist() and sum(told["class_counts"]) == told["samples"]
+        assert told["mean"] == pytest.approx(images.mean(axis=(0, 1, 2)), rel=1e-9)
+        assert told["std"] == pytest.approx(images.std(axis=(0, 1, 2), dtype=np.float64), rel=1e-9)
+        if part == "train":
+            assert [manifest[key] for key in ("mean", "std")] == [told[key] for key in ("mean", "std")]
+    assert {key: manifest[key] for key in ("train_samples", "shape", "licence", "citation")} == {
+        key: entry[key] for key in ("train_samples", "shape", "licence", "citation")
+    }
+    assert not list(folder.parent.glob(".*partial"))
 
 
-def test_no_sample_is_in_both_parts() -> None:
-    images, labels = digits(datasets()["digits"])
-    parts = split(
-        np.arange(len(labels)).reshape(-1, 1, 1, 1).repeat(64, 1).reshape(-1, 8, 8, 1), labels, datasets()["digits"]
-    )
-    train, validation = (set(parts[name][0][:, 0, 0, 0]) for name in ("train", "validation"))
-    assert not train & validation and len(train | validation) == len(images) == 1797
+@pytest.mark.parametrize("name", ["digits", "synthetic"])
+def test_what_published_campaigns_trained_on_stays_as_it_was(tmp_path: Path, name: str) -> None:
+    prepare(name, tmp_path / name)
+    kept = {file: sha256 for file, sha256 in KEPT.items() if file.startswith(f"{name}/")}
+    assert {file: digest_file(tmp_path / file) for file in kept} == kept
 
 
-def test_another_machine_prepares_the_same_bytes(tmp_path: Path) -> None:
-    prepare("digits", tmp_path / "a")
-    prepare("digits", tmp_path / "b")
-    assert [digest_file(file) for file in data_files(tmp_path / "a")] == [
-        digest_file(file) for file in data_files(tmp_path / "b")
+def test_no_sample_is_in_both_parts(tmp_path: Path) -> None:
+    prepare("digits", tmp_path / "digits")
+    from sklearn.datasets import load_digits
+
+    parts = [np.load(tmp_path / "digits" / part / "images.npy") for part in ("train", "validation")]
+    whole = sorted(image.tobytes() for image in load_digits().images.astype(np.uint8))
+    assert sorted(image.tobytes() for image in np.concatenate(parts)) == whole
+
+
+@pytest.mark.parametrize("name", ["digits", "tiny-imagenet-200-small"])
+def test_another_machine_prepares_the_same_bytes(tmp_path: Path, name: str) -> None:
+    prepare(name, tmp_path / "a")
+    prepare(name, tmp_path / "b")
+    assert [digest_file(file) for file in data_files(tmp_path / "a", name)] == [
+        digest_file(file) for file in data_files(tmp_path / "b", name)
     ]
 
 
@@ -51,10 +88,124 @@ def test_a_half_prepared_data_set_is_prepared_again(tmp_path: Path) -> None:
     prepare("digits", tmp_path / "a")
     (tmp_path / "a" / "manifest.json").unlink()
     (tmp_path / "a" / "train" / "images.npy").write_bytes(b"cut off")
+    (tmp_path / ".a.partial" / "train").mkdir(parents=True)
     prepare("digits", tmp_path / "a")
     assert len(np.load(tmp_path / "a" / "train" / "images.npy")) == 1536
+    assert not (tmp_path / ".a.partial").exists()
 
 
-def test_images_that_are_not_what_the_table_says_are_refused() -> None:
-    with pytest.raises(ValueError, match="are not 1536 \\+ 261 images"):
-        split(np.zeros((10, 8, 8, 1)), np.zeros(10), datasets()["digits"])
+def test_what_is_refused_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(datasets(), "digits", {**load_dataset("digits"), "train_samples": 1537})
+    load_dataset.cache_clear()
+    with pytest.raises(InputError, match=r"digits: validation: there are 260 images; the entry says 261"):
+        prepare("digits", tmp_path / "a")
+    load_dataset.cache_clear()
+    assert [path.name for path in tmp_path.iterdir()] == [".a.lock"]
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "said"),
+    [
+        (np.zeros((3, 2, 2, 1), np.uint8), [0, 1, 2], "there are 0 and 3 images"),
+        (np.zeros((1, 2, 2, 1), np.uint8), [0], "there are 1 images; the entry says 2"),
+        (np.zeros((2, 2, 2, 3), np.uint8), [0, 1], r"2 images of \[2, 2, 3\]; the entry says 2 of \[2, 2, 1\]"),
+        (np.zeros((2, 2, 2, 1), np.int16), [0, 1], "the entry says"),
+        (np.zeros((2, 2, 2, 1), np.uint8), [0, 3], "there are labels from 0 to 3; the entry says 3"),
+        (np.zeros((2, 2, 2, 1), np.uint8), [-1, 0], "there are labels from -1 to 0"),
+    ],
+)
+def test_images_that_are_not_what_the_table_says_are_refused(tmp_path: Path, images, labels, said) -> None:
+    with pytest.raises(InputError, match=f"ours: train: .*{said}"):
+        write_part(tmp_path / "train", [(images, np.array(labels))], 2, [2, 2, 1], 3, "ours: train")
+
+
+def test_mean_and_deviation_are_exact_in_any_order_of_blocks() -> None:
+    counts = np.zeros((2, 256), np.int64)
+    counts[0, 255] = 10**11
+    counts[1, [254, 255]] = 10**11
+    assert statistics(counts) == {"mean": [255.0, 254.5], "std": [0.0, 0.5]}
+
+
+def test_large_data_sets_are_written_block_by_block(tmp_path: Path) -> None:
+    block = np.zeros((1000, 32, 32, 3), np.uint8), np.zeros(1000, np.int64)
+    tracemalloc.start()
+    write_part(tmp_path / "train", (block for _ in range(20)), 20_000, [32, 32, 3], 2, "ours")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20_000 * 3072 / 2, "less than half of the images is in memory at any time"
+    assert np.load(tmp_path / "train" / "images.npy", mmap_mode="r").shape == (20_000, 32, 32, 3)
+
+
+def test_a_fresh_data_set_is_a_manifest(tmp_path: Path) -> None:
+    prepare("synthetic-4x6x3-5-200", tmp_path / "a")
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["manifest.json", "verified.json"]
+    manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())
+    assert manifest["fresh"] and manifest["shape"] == [4, 6, 3] and manifest["classes"] == ["0", "1", "2", "3", "4"]
+    assert (manifest["train_samples"], manifest["validation_samples"]) == (200, 20)
+    assert manifest["mean"] == [127.5] * 3 and manifest["std"] == pytest.approx([np.arange(256).std()] * 3)
+    check_data(tmp_path / "a", "synthetic-4x6x3-5-200")
+
+
+def test_a_manifest_says_where_archives_came_from(tmp_path: Path, store_at, declare, server) -> None:
+    small = load_dataset("fashion-mnist-small")
+    (tmp_path / "made").mkdir()
+    archives = write_archives(small, tmp_path / "made")
+    files = [
+        declare(name, archive.path.read_bytes(), url=server.serve(f"/{name}", archive.path.read_bytes()))
+        for name, archive in archives.items()
+    ]
+    entry = {**{key: value for key, value in small.items() if key != "made_up"}, "files": files}
+    manifest = write_all("ours", entry, tmp_path / "prepared", store_at())
+    assert [told["from"] for told in manifest["source"]["files"]] == [file["url"] for file in files]
+    assert [told["sha256"] for told in manifest["source"]["files"]] == [
+        digest_file(archives[f["name"]].path) for f in files
+    ]
+    prepare("fashion-mnist-small", tmp_path / "small")
+    assert (tmp_path / "small" / "train" / "images.npy").read_bytes() == (
+        tmp_path / "prepared" / "train" / "images.npy"
+    ).read_bytes(), "fetched or made up, the same code reads it"
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    prepare("digits", tmp_path / "digits")
+    return tmp_path / "digits"
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "train/images.npy", "validation/labels.npy", "train/manifest.json"])
+def test_no_run_trains_on_changed_data(digits: Path, name: str) -> None:
+    check_data(digits, "digits")
+    content = bytearray((digits / name).read_bytes())
+    content[-3] ^= 1
+    (digits / name).write_bytes(content)
+    with pytest.raises(InputError) as refused:
+        check_data(digits, "digits")
+    assert str(refused.value) == (
+        f"{digits / name}: is gone, or is not what was prepared; remove {digits} and start again"
+    )
+    (digits / name).unlink()
+    with pytest.raises(InputError, match="is gone"):
+        check_data(digits, "digits")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"manifest.json": 3}'])
+def test_data_that_nothing_is_known_of_is_refused(digits: Path, text: str) -> None:
+    (digits / "verified.json").write_text(text)
+    with pytest.raises(InputError, match=r"verified\.json: is gone, or is not"):
+        check_data(digits, "digits")
+
+
+def test_a_copied_cache_is_compared_by_content_once(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for file in data_files(digits, "digits"):
+        os.utime(file, ns=(1, 1))
+    read: list[Path] = []
+    monkeypatch.setattr("datasets.verified.digest_file", lambda file: read.append(file) or digest_file(file))
+    assert changed(digits, data_files(digits, "digits")) is None and len(read) == 7
+    assert changed(digits, data_files(digits, "digits")) is None and len(read) == 7
+
+
+def test_checking_costs_milliseconds(digits: Path) -> None:
+    started = time.monotonic()
+    for _ in range(20):
+        check_data(digits, "digits")
+    assert (time.monotonic() - started) / 20 < 0.02

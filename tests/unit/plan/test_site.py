@@ -9,6 +9,7 @@ from common.errors import InputError
 from common.files import CHECKOUT, load_yaml
 from common.schemas import schema
 from plan.campaign import load_campaign
+from plan.identity import site_part
 from plan.site import host_names, load_site
 
 SHIPPED = sorted(path.stem for path in (CHECKOUT / "config" / "sites").glob("*.yaml"))
@@ -37,6 +38,14 @@ def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
     assert (site.fabric, site.devices_per_node, site.time_limit_s, site.setup) == ("ethernet", 0, 600, ())
     assert (site.scheduler.concurrent_runs, site.scheduler.build_on, site.scheduler.partition) == (1, "login", None)
     assert site.cache == Path("/cache") and site.scratch is None and site.has("anything")
+    assert (site.datasets.folder, site.datasets.mirror) == (None, None)
+
+
+def test_where_archives_are_is_no_part_of_a_measurement(tmp_path: Path) -> None:
+    plain = load_site("here", written(tmp_path, LOCAL))
+    told = load_site("here", written(tmp_path, LOCAL, datasets={"folder": "~/archives"}))
+    assert told.datasets.folder == Path.home() / "archives"
+    assert site_part(told) == site_part(plain)
 
 
 def test_auto_is_the_cores_that_this_process_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +82,11 @@ def test_auto_is_the_cores_that_this_process_may_use(tmp_path: Path, monkeypatch
         (LOCAL, {"cache": "cache"}, "cache: 'cache' is not an absolute folder or one that starts with ~"),
         (LOCAL, {"cache": "/a{b}"}, "cache: '/a{b}' is not an absolute folder"),
         (LOCAL, {"cache": "~nobody-of-this-name/cache"}, "cache: '~nobody-of-this-name/cache' is not an absolute folder"),
+        (LOCAL, {"datasets": {}}, "datasets: is empty; expected at least 1"),
+        (LOCAL, {"datasets": {"folders": "/x"}}, "datasets.folders: unknown key; did you mean 'folder'?"),
+        (LOCAL, {"datasets": {"folder": "data"}}, "datasets.folder: 'data' is not right; expected an absolute folder"),
+        (LOCAL, {"datasets": {"folder": "/x", "mirror": "http://x"}}, "expected one of folder and mirror"),
+        (LOCAL, {"datasets": {"mirror": "ftp://x"}}, "datasets.mirror: 'ftp://x' does not look right; expected http://"),
         (LOCAL, {"scratch": "scratch"}, "scratch: 'scratch' does not look right"),
         (SLURM, {"scheduler": {"partitions": "x"}}, "scheduler.partitions: unknown key; did you mean 'partition'?"),
         (SLURM, {"scheduler": {"partition": "a b"}}, "scheduler.partition: 'a b' does not look right"),

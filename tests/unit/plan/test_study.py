@@ -69,7 +69,7 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
             {"factors": factors(model=["small-cnn", "vgg"])},
             "factors.model.1: 'vgg' is unknown; expected one of alexnet",
         ),
-        ({"factors": factors(dataset="mnist")}, "factors.dataset: 'mnist' is unknown; expected one of digits"),
+        ({"factors": factors(dataset="mnist")}, "factors.dataset: 'mnist' is unknown; expected one of cifar-10"),
         ({"factors": factors(nodes=3)}, "factors.nodes: 3 is more than the 2 nodes of config/sites/local.yaml"),
         ({"factors": factors(nodes=2)}, "add to exclude: - {framework: pytorch-single, batch_size: 16}"),
         ({"factors": factors(epochs=1)}, "warmup_epochs=1 leaves none of 1 epochs to time"),

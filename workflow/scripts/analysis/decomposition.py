@@ -28,9 +28,9 @@ from analysis.measured import (
     treatments,
     varying,
 )
-from common.errors import exit_status
+from common.errors import InputError, exit_status
 from common.tables import read_table
-from plan.study import datasets, model_graph, model_names
+from plan.study import model_graph
 
 ACCUMULATION = "sync_every"
 TOTAL = "total"
@@ -39,9 +39,10 @@ TITLE = "Contrast of treatments, taken apart into the effect of each, with 95 % 
 
 def gradient_bytes(model: str, dataset: str) -> float:
     """Size of all gradients in bytes, float32; NaN for a model that is not described for this data set."""
-    if model not in model_names() or dataset not in datasets():
+    try:
+        return float(model_graph(model, dataset).gradient_bytes)
+    except (InputError, KeyError, ValueError):
         return float("nan")
-    return float(model_graph(model, dataset).gradient_bytes)
 
 
 def all_reduce_s(sweep: pd.DataFrame, size: float) -> Estimate:

@@ -118,6 +118,15 @@ def digest_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def written(file: Path) -> list[int] | None:
+    """Size in bytes and date (ns) of a file; None where there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return [found.st_size, found.st_mtime_ns]
+
+
 def source_files(folder: Path) -> list[Path]:
     """All files below `folder` that are source: no byte code, no hidden files, no editor's copies; sorted."""
     return sorted(

@@ -1,108 +1,125 @@
 """Prepare a data set in the one format that every framework reads.
 
 A prepared data set is a folder with `train/` and `validation/`, each with `images.npy` (uint8, NHWC), `labels.npy`
-(int64) and `manifest.json`, and a `manifest.json` of its own, written last, with mean and standard deviation per
-channel of the training images.
+(int64) and `manifest.json`, and a `manifest.json` of its own, with mean and standard deviation per channel of the
+training images. One that is drawn while training (fresh) has that manifest only.
 """
 
 import argparse
-import os
+import contextlib
+import math
 import shutil
 import sys
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from common.errors import exit_status
-from common.files import digest_file, locked, write_json
-from plan.study import datasets
+from common.files import write_json
+from datasets.archives import Archive
+from datasets.fetch import Store, archives, store
+from datasets.formats import READERS
+from datasets.made_up import write_archives
+from datasets.prepared import write_part
+from datasets.verified import remember
+from environments.steps import building, say
+from plan.identity import data_files
+from plan.site import load_site
+from plan.study import FRESH, load_dataset
 
-SPLIT_SEED = 0
-
-
-def synthetic(entry: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """As many images as the entry says, uint8 [N, H, W, C], each its class's pattern under noise, and labels, int64 [N]."""
-    generator = np.random.default_rng(SPLIT_SEED)
-    labels = generator.integers(len(entry["classes"]), size=entry["train_samples"] + entry["validation_samples"])
-    patterns = generator.integers(256, size=(len(entry["classes"]), *entry["shape"]))
-    noise = generator.integers(256, size=(len(labels), *entry["shape"]))
-    return ((patterns[labels] + 3 * noise) // 4).astype(np.uint8), labels
-
-
-def digits(entry: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """The 1,797 bundled images, uint8 [N, 8, 8, 1] with values 0 to 16, and their labels, int64 [N], in a fixed random order."""
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    order = np.random.default_rng(SPLIT_SEED).permutation(len(bunch.target))
-    return bunch.images[order].astype(np.uint8)[..., None], bunch.target[order].astype(np.int64)
+UNIFORM_MEAN = 127.5
+UNIFORM_STD = math.sqrt((256**2 - 1) / 12)  # of the whole numbers from 0 to 255
+PARTS = ("train", "validation")
 
 
-SOURCES = {"scikit-learn": digits, "synthetic": synthetic}
+def prepare(dataset: str, folder: Path, kept: Store | None = None) -> None:
+    """Write the prepared data set to `folder`, whole or not at all; two at once wait for each other.
 
-
-def split(images: np.ndarray, labels: np.ndarray, entry: dict[str, Any]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Training and validation part: the first and the next samples of an order that is already random."""
-    train, validation = entry["train_samples"], entry["validation_samples"]
-    if len(images) != train + validation or list(images.shape[1:]) != entry["shape"]:
-        raise ValueError(f"{images.shape} are not {train} + {validation} images of {entry['shape']}")
-    return {"train": (images[:train], labels[:train]), "validation": (images[train:], labels[train:])}
-
-
-def prepare(dataset: str, folder: Path) -> None:
-    """Write the prepared data set to `folder`, whole or not at all; two at once wait for each other."""
-    with locked(folder.with_name(f".{folder.name}.lock"), lambda: print(f"{dataset}: another process prepares it")):
+    `kept` says where archives are; what is bundled, drawn or made up needs none.
+    """
+    with building(folder.with_name(f".{folder.name}.lock"), dataset):
         if not (folder / "manifest.json").exists():
-            _prepare(dataset, folder)
+            for left in folder.parent.glob(f".{folder.name}.*partial"):
+                shutil.rmtree(left, ignore_errors=True)
+            partial = folder.with_name(f".{folder.name}.partial")
+            partial.mkdir(parents=True)
+            try:
+                manifest = write_all(dataset, load_dataset(dataset), partial, kept)
+                write_json(partial / "manifest.json", manifest)
+                remember(partial, data_files(partial, dataset))
+                shutil.rmtree(folder, ignore_errors=True)
+                partial.rename(folder)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
 
 
-def _prepare(dataset: str, folder: Path) -> None:
-    entry = datasets()[dataset]
-    images, labels = SOURCES[entry["source"]](entry)
-    parts = split(images, labels, entry)
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    for name, (split_images, split_labels) in parts.items():
-        target = partial / name
-        target.mkdir(parents=True)
-        np.save(target / "images.npy", split_images)
-        np.save(target / "labels.npy", split_labels)
-        write_json(
-            target / "manifest.json",
-            {
-                "samples": len(split_images),
-                "shape": list(split_images.shape[1:]),
-                "sha256": {file: digest_file(target / file) for file in ("images.npy", "labels.npy")},
-            },
-        )
-    train_images = parts["train"][0]
-    write_json(
-        partial / "manifest.json",
-        {
-            "dataset": dataset,
-            "source": entry["source"],
-            "train_samples": len(train_images),
-            "validation_samples": len(parts["validation"][0]),
-            "shape": entry["shape"],
-            "classes": entry["classes"],
-            "mean": train_images.mean(axis=(0, 1, 2), dtype=np.float64).tolist(),
-            "std": train_images.std(axis=(0, 1, 2), dtype=np.float64).tolist(),
-        },
-    )
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+def write_all(dataset: str, entry: Mapping[str, Any], folder: Path, kept: Store | None) -> dict[str, Any]:
+    """Write both parts of a data set into `folder`, and return the content of its manifest.json."""
+    told = {
+        "dataset": dataset,
+        **{key: entry[key] for key in ("title", "train_samples", "validation_samples", "shape", "licence", "citation")},
+    }
+    if entry["format"] == FRESH:
+        channels = entry["shape"][2]
+        spread = {"mean": [UNIFORM_MEAN] * channels, "std": [UNIFORM_STD] * channels}
+        return {**told, "fresh": True, "source": {"format": FRESH}, "classes": entry["classes"], **spread}
+    with at_hand(dataset, entry, kept) as found:
+        say(f"{dataset}: preparing {entry['train_samples']} + {entry['validation_samples']} images")
+        content = READERS[entry["format"]](entry, found)
+        parts = {
+            part: write_part(
+                folder / part,
+                getattr(content, part),
+                entry[f"{part}_samples"],
+                entry["shape"],
+                len(content.classes),
+                f"{dataset}: {part}",
+            )
+            for part in PARTS
+        }
+    spread = {key: parts["train"][key] for key in ("mean", "std")}
+    return {**told, "source": source(entry, found), "classes": content.classes, **spread}
+
+
+@contextlib.contextmanager
+def at_hand(dataset: str, entry: Mapping[str, Any], kept: Store | None) -> Iterator[dict[str, Archive]]:
+    """The data set's archives: fetched, or made up for as long as they are read, or none."""
+    if "made_up" in entry:
+        with tempfile.TemporaryDirectory(prefix="ringside-") as scratch:
+            yield write_archives(entry, Path(scratch))
+    elif "files" in entry:
+        if kept is None:
+            raise ValueError(f"{dataset} has archives; say where they are kept")
+        yield archives(dataset, entry, kept)
+    else:
+        yield {}
+
+
+def source(entry: Mapping[str, Any], found: Mapping[str, Archive]) -> dict[str, Any]:
+    """Where the images come from, for the manifest."""
+    told: dict[str, Any] = {"format": entry["format"]}
+    if "made_up" in entry:
+        return {**told, "made_up": True}
+    if found:
+        told["files"] = [
+            {"name": name, "from": archive.origin, "bytes": archive.path.stat().st_size, "sha256": archive.sha256}
+            for name, archive in found.items()
+        ]
+    return told
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Prepare one data set of workflow/scripts/datasets/table.yaml."""
+    """Fetch what a data set needs and prepare it."""
     parser = argparse.ArgumentParser(prog="datasets.prepare", description=main.__doc__)
-    parser.add_argument("--dataset", required=True, choices=sorted(datasets()))
+    parser.add_argument("--dataset", required=True, help="a data set that a study may name")
+    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
     parser.add_argument(
         "--out", required=True, type=Path, help="manifest.json of the prepared data set; its folder is made whole"
     )
     options = parser.parse_args(argv)
-    prepare(options.dataset, options.out.parent)
+    load_dataset(options.dataset, "--dataset")
+    prepare(options.dataset, options.out.parent, store(load_site(options.site)))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import digest_file
+from common.files import digest_file, written
 
 PROGRAM = "apptainer"
 # What a scheduler tells each rank, known only where the rank starts.
@@ -67,15 +67,6 @@ def unchanged(image: Mapping[str, Any]) -> bool:
     if source and written(Path(source["path"])) not in (None, source["written"]):
         return False
     return written(file) is not None and (written(file) == image["written"] or digest_file(file) == image["sha256"])
-
-
-def written(file: Path) -> list[int] | None:
-    """Size in bytes and date (ns) of a file; None where there is none."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return [found.st_size, found.st_mtime_ns]
 
 
 def inside(

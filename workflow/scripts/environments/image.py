@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_file, write_text
+from common.files import CHECKOUT, digest_file, write_text, written
 from environments import container, selftest
-from environments.container import PROGRAM, Bind, inside, written
+from environments.container import PROGRAM, Bind, inside
 from environments.description import Environment, Realization, is_address
 from environments.packages import LIST, fetch, listed
 from environments.recipe import PACKAGES, recipe

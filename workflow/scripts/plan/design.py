@@ -17,7 +17,7 @@ from pathlib import Path
 from common.errors import InputError, exit_status
 from common.files import digest_text, shown, write_text
 from plan.site import Site, load_site
-from plan.study import Framework, Levels, Study, datasets, factor_table, load_framework, load_study, model_graph
+from plan.study import Framework, Levels, Study, factor_table, load_dataset, load_framework, load_study, model_graph
 
 LARGEST_DROPPED_SHARE = 0.02
 BOOKKEEPING = ("run_id", "cell", "replicate", "block", "order_key", "seed")
@@ -85,7 +85,7 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
             f"batch_size={levels['batch_size']} (batch_scope=global) does not divide by {replicas} replicas"
         )
     model_graph(levels["model"], levels["dataset"])
-    samples = datasets()[levels["dataset"]]["train_samples"]
+    samples = load_dataset(levels["dataset"])["train_samples"]
     steps = samples // (local_batch * replicas)
     dropped = 1 - steps * local_batch * replicas / samples
     if dropped > LARGEST_DROPPED_SHARE:

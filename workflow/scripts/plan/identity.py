@@ -13,9 +13,12 @@ from environments.description import Realization, environment_digest
 from models.graph import Graph
 from plan.design import Run
 from plan.site import Site
-from plan.study import DATASETS, FRAMEWORKS, LIBRARIES, RUNS, Study, datasets, load_framework, model_graph
+from plan.study import DATASETS, FRAMEWORKS, FRESH, LIBRARIES, RUNS, Study, load_dataset, load_framework, model_graph
 
 MODEL_CODE = tuple(RUNS.parent / "models" / name for name in ("graph.py", "initial.py"))  # what ranks use of it
+# What only brings archives here, under checksums, or looks at prepared files, changes nothing of what is prepared.
+FETCHING_CODE = ("fetch.py", "lock.py", "transfer.py", "verified.py")
+FETCHING_KEYS = ("url", "mirrors")
 
 
 def cores_per_rank(site: Site) -> int:
@@ -82,9 +85,14 @@ def code_digest(framework: str, model: str, dataset: str) -> str:
 
 @functools.cache
 def data_digest(dataset: str) -> str:
-    """SHA-256 of the data set's table entry and of the code that prepares it."""
-    code = digest_sources(sorted(DATASETS.parent.glob("*.py")))
-    return digest_text(json.dumps(datasets()[dataset], sort_keys=True) + code)
+    """SHA-256 of the data set's table entry and of the code that prepares it; where archives are fetched from is no part."""
+    code = digest_sources(file for file in DATASETS.parent.glob("*.py") if file.name not in FETCHING_CODE)
+    entry = dict(load_dataset(dataset))
+    if "files" in entry:
+        entry["files"] = [
+            {key: said for key, said in file.items() if key not in FETCHING_KEYS} for file in entry["files"]
+        ]
+    return digest_text(json.dumps(entry, sort_keys=True) + code)
 
 
 def digests(site: Site, run: Run) -> dict[str, str]:
@@ -107,8 +115,10 @@ def data_folder(site: Site, dataset: str) -> Path:
     return site.cache / "datasets" / dataset / data_digest(dataset)[:12]
 
 
-def data_files(folder: Path) -> list[Path]:
-    """The files of a prepared data set (datasets/prepare.py)."""
+def data_files(folder: Path, dataset: str) -> list[Path]:
+    """The files of a prepared data set in `folder` (datasets/prepared.py); a fresh one has no images."""
+    if load_dataset(dataset)["format"] == FRESH:
+        return [folder / "manifest.json"]
     parts = ("images.npy", "labels.npy", "manifest.json")
     return [folder / "manifest.json", *(folder / split / name for split in ("train", "validation") for name in parts)]
 

@@ -69,6 +69,14 @@ class Images:
 
 
 @dataclass(frozen=True)
+class Archives:
+    """Where the site has data sets' archives: in a folder, then nothing is fetched; at a URL that is tried first."""
+
+    folder: Path | None
+    mirror: str | None
+
+
+@dataclass(frozen=True)
 class Site:
     """One place to run, as this process finds it: `cores` is a number (auto is resolved), `cache` an absolute folder."""
 
@@ -92,6 +100,7 @@ class Site:
     sweep_max_bytes: int
     frameworks: tuple[str, ...] | None
     cache: Path
+    datasets: Archives
     scratch: Path | None
     setup: tuple[str, ...]
     variables: tuple[tuple[str, str], ...]
@@ -128,6 +137,7 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
         "cores": len(os.sched_getaffinity(0)) if values["cores"] == "auto" else values["cores"],
         "frameworks": tuple(values["frameworks"]) if values["frameworks"] is not None else None,
         "cache": _cache(values["cache"], file),
+        "datasets": _archives(values["datasets"] or {}, file),
         "scratch": Path(values["scratch"]) if values["scratch"] else None,
         "setup": tuple(values["setup"]),
         "variables": tuple(sorted(values["variables"].items())),
@@ -245,10 +255,25 @@ def _numbers(ranges: str) -> list[str]:
     return numbers
 
 
+def _archives(raw: Mapping[str, str], file: Path) -> Archives:
+    if "folder" not in raw:
+        return Archives(None, raw.get("mirror"))
+    folder = _at_home(Path(raw["folder"]))
+    if not folder.is_absolute() or "mirror" in raw:
+        expected = "one of folder and mirror" if "mirror" in raw else "an absolute folder or one that starts with ~"
+        raise InputError(f"{shown(file)}: datasets.folder: '{folder}' is not right; expected {expected}")
+    return Archives(folder, None)
+
+
+def _at_home(folder: Path) -> Path:
+    """`folder` with ~ resolved, as far as that user is there."""
+    with contextlib.suppress(RuntimeError):
+        return folder.expanduser()
+    return folder
+
+
 def _cache(written: str, file: Path) -> Path:
-    cache = Path(os.environ.get("RINGSIDE_CACHE") or written)
-    with contextlib.suppress(RuntimeError):  # ~ of a user that is not there
-        cache = cache.expanduser()
+    cache = _at_home(Path(os.environ.get("RINGSIDE_CACHE") or written))
     if not cache.is_absolute() or set("{}") & set(str(cache)):
         expected = "an absolute folder or one that starts with ~, without braces"
         raise InputError(f"{shown(file)}: cache: '{cache}' is not {expected}")

@@ -1,6 +1,7 @@
 """What a person writes, read and checked: the configuration, the study, and the frameworks' own descriptions."""
 
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,13 @@ RUNS = CHECKOUT / "workflow" / "scripts" / "runs"
 FRAMEWORKS = RUNS / "frameworks"
 LIBRARIES = RUNS / "libraries"
 DATASETS = CHECKOUT / "workflow" / "scripts" / "datasets" / "table.yaml"
+OWN_DATASETS = CHECKOUT / "config" / "datasets.yaml"
+ARCHIVED = ("cifar-10-binary", "idx", "tiny-imagenet")
+NAMES_CLASSES = "tiny-imagenet"  # the format whose archives name the classes
+FRESH = "fresh"  # the format of data sets that have no images: the worker draws every batch
+FRESH_NAME = "synthetic-<height>x<width>x<channels>-<classes>[-<samples>]"
+FRESH_SAMPLES = 10240
+_FRESH = re.compile(r"synthetic-([1-9]\d{0,3})x([1-9]\d{0,3})x([1-9]\d{0,2})-([1-9]\d{0,4})(?:-([1-9]\d{0,8}))?")
 
 Levels = dict[str, Any]
 
@@ -145,13 +153,69 @@ def load_framework(name: str) -> Framework:
 
 @functools.cache
 def datasets() -> dict[str, dict[str, Any]]:
-    """The table of data sets: name -> its entry."""
-    table = load_yaml(DATASETS)
-    if not isinstance(table, dict):
-        raise InputError(f"{shown(DATASETS)}: is empty; expected a data set's name and entry")
-    for name, entry in table.items():
-        check(entry, "dataset", DATASETS.with_name(f"{DATASETS.name} ({name})"))
-    return table
+    """The table of data sets, and after it a user's own, from config/datasets.yaml: name -> its entry."""
+    return read_datasets(DATASETS, OWN_DATASETS)
+
+
+def read_datasets(shipped: Path, own: Path) -> dict[str, dict[str, Any]]:
+    """The entries of the table `shipped` and of the file `own`, which may be absent. InputError in one line for a wrong entry."""
+    tables = {file: load_yaml(file) for file in (shipped, own) if file is shipped or file.is_file()}
+    entries: dict[str, dict[str, Any]] = {}
+    for file, table in tables.items():
+        if not isinstance(table, dict):
+            raise InputError(f"{shown(file)}: is empty; expected a data set's name and entry")
+        for name, entry in table.items():
+            if name in entries:
+                raise InputError(f"{shown(file)}: {name}: is a data set of {shown(shipped)}; give it another name")
+            if _FRESH.fullmatch(name):
+                raise InputError(f"{shown(file)}: {name}: such a name is drawn, not read; give it another name")
+            check_value(name, factor_table()["dataset"], name, file)
+            place = file.with_name(f"{file.name} ({name})")
+            check(entry, "dataset", place)
+            _check_dataset(entry, place)
+            entries[name] = entry
+    return entries
+
+
+def _check_dataset(entry: Mapping[str, Any], file: Path) -> None:
+    """What no single key of a data set's entry shows."""
+    archived = entry["format"] in ARCHIVED
+    if ("files" in entry) + ("made_up" in entry) != archived:
+        expected = "either files or made_up: true" if archived else "neither files nor made_up"
+        raise InputError(f"{shown(file)}: files: with format {entry['format']} expected {expected}")
+    if isinstance(entry["classes"], list) == (entry["format"] == NAMES_CLASSES):
+        expected = "their number" if entry["format"] == NAMES_CLASSES else "a list of names"
+        raise InputError(f"{shown(file)}: classes: with format {entry['format']} expected {expected}")
+    names = [declared["name"] for declared in entry.get("files", [])]
+    if len(set(names)) < len(names):
+        raise InputError(f"{shown(file)}: files: two are called {max(names, key=names.count)}; name each once")
+
+
+@functools.cache
+def load_dataset(name: str, where: str = "data set") -> dict[str, Any]:
+    """The entry of a data set, from a table or made of its name. InputError, beginning with `where`, for an unknown one."""
+    if name in datasets():
+        return datasets()[name]
+    if found := _FRESH.fullmatch(name):
+        height, width, channels, classes, samples = map(int, found.groups(default=str(FRESH_SAMPLES)))
+        if classes < 2 or samples < 10:
+            raise InputError(f"{where}: '{name}': expected at least 2 classes and 10 samples")
+        return _fresh([height, width, channels], classes, samples)
+    raise InputError(f"{where}: '{name}' is unknown; expected one of {', '.join(datasets())} or {FRESH_NAME}")
+
+
+def _fresh(shape: list[int], classes: int, samples: int) -> dict[str, Any]:
+    """The entry of a data set whose batches are drawn anew at every step; its validation part is a tenth of `samples`."""
+    return {
+        "title": f"Noise of {shape[0]} x {shape[1]} pixels, {shape[2]} channels, a fresh batch each step",
+        "format": FRESH,
+        "train_samples": samples,
+        "validation_samples": samples // 10,
+        "shape": shape,
+        "classes": [str(number) for number in range(classes)],
+        "licence": "none needed",
+        "citation": "drawn while training",
+    }
 
 
 @functools.cache
@@ -163,8 +227,9 @@ def model_names() -> tuple[str, ...]:
 @functools.cache
 def model_graph(model: str, dataset: str) -> Graph:
     """A model for the images and classes of a data set. ValueError when they are too small for it."""
-    entry = datasets()[dataset]
-    return graph(model, tuple(entry["shape"]), len(entry["classes"]))
+    entry = load_dataset(dataset)
+    classes = entry["classes"]
+    return graph(model, tuple(entry["shape"]), classes if isinstance(classes, int) else len(classes))
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -190,12 +255,14 @@ def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
         },
     }
     check_value(lists, wanted, "factors", file)
-    known = {"framework": framework_names(), "model": model_names(), "dataset": tuple(datasets())}
-    for name, names in known.items():
+    known = {"framework": framework_names(), "model": model_names()}
+    for name in (*known, "dataset"):
         for i, level in enumerate(lists[name]):
-            if level not in names:
-                where = f"factors.{name}.{i}" if isinstance(raw[name], list) else f"factors.{name}"
-                raise InputError(f"{shown(file)}: {where}: '{level}' is unknown; expected one of {', '.join(names)}")
+            where = f"{shown(file)}: factors.{name}" + f".{i}" * isinstance(raw[name], list)
+            if name == "dataset":
+                load_dataset(level, where)
+            elif level not in known[name]:
+                raise InputError(f"{where}: '{level}' is unknown; expected one of {', '.join(known[name])}")
     return {
         name: [_plain(level, entry) for level in lists.get(name, [entry.get("default")])]
         for name, entry in table.items()

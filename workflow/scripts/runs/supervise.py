@@ -19,6 +19,7 @@ from typing import Any
 
 from common.errors import InputError, exit_status
 from common.files import utc, write_json
+from datasets.verified import changed
 from environments.container import unchanged
 from environments.description import environment_stamp
 from plan.design import Run, design
@@ -45,7 +46,7 @@ def supervise(study: Study, site: Site, run: Run, key: str, results: Path, sessi
 
     def prepare() -> tuple[dict[str, Any], launch.Launcher]:
         environment = read_environment(site, run)
-        check_data(data_folder(site, run.levels["dataset"]))
+        check_data(data_folder(site, run.levels["dataset"]), run.levels["dataset"])
         return environment, launch.launcher(site, spec(study, site, run))
 
     def measure(prepared: tuple[dict[str, Any], launch.Launcher], folder: Path) -> dict[str, Any]:
@@ -71,10 +72,10 @@ def read_environment(site: Site, run: Run) -> dict[str, Any]:
     return environment
 
 
-def check_data(folder: Path) -> None:
-    """InputError when a file of a prepared data set is gone: no run can help that."""
-    if gone := [path for path in data_files(folder) if not path.is_file()]:
-        raise InputError(f"{gone[0]}: is gone; remove {folder} and start again")
+def check_data(folder: Path, dataset: str) -> None:
+    """InputError when a file of a prepared data set is gone, or another than was prepared: no run can help that."""
+    if (file := changed(folder, data_files(folder, dataset))) is not None:
+        raise InputError(f"{file}: is gone, or is not what was prepared; remove {folder} and start again")
 
 
 def attempt_run(

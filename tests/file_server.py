@@ -1,0 +1,159 @@
+"""An HTTP server on loopback that serves small files, and can be told to misbehave, once for each request."""
+
+import hashlib
+import re
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Behaviour = Callable[["Handler", bytes], None]
+
+
+class FileServer(ThreadingHTTPServer):
+    """`files`: path -> content. `plan`: path -> behaviours of its next requests. `asked`: (path, headers) of every request."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[str, bytes] = {}
+        self.plan: dict[str, deque[Behaviour]] = defaultdict(deque)
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.stalled = threading.Event()
+        self.go_on = threading.Event()
+
+    def handle_error(self, *_: Any) -> None:
+        """A client that went away is what is being tested."""
+
+    def url(self, path: str = "") -> str:
+        return f"http://127.0.0.1:{self.server_port}{path}"
+
+    def serve(self, path: str, content: bytes, *behaviours: Behaviour) -> str:
+        """Serve a file, its next requests with these behaviours, later ones well; its address."""
+        self.files[path] = content
+        self.plan[path].extend(behaviours)
+        return self.url(path)
+
+    def ranges(self, path: str) -> list[str | None]:
+        """What every request for the path asked for."""
+        return [headers.get("range") for asked, headers in self.asked if asked == path]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: FileServer
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.server.asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+        content = self.server.files.get(self.path)
+        if content is None:
+            self.head(404, 0)
+            return
+        plan = self.server.plan[self.path]
+        (plan.popleft() if plan else well)(self, content)
+
+    def head(self, status: int, length: int | None, **headers: str) -> None:
+        self.send_response(status)
+        if length is not None:
+            self.send_header("Content-Length", str(length))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+
+    def begin(self, content: bytes) -> bytes:
+        """Status and headers of a good answer; what is to follow."""
+        tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+        wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        if not wanted or self.headers.get("If-Range") != tag:
+            self.head(200, len(content), ETag=tag)
+            return content
+        start = int(wanted[1])
+        where = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        self.head(206, len(content) - start, ETag=tag, Content_Range=where)
+        return content[start:]
+
+
+def well(handler: Handler, content: bytes) -> None:
+    handler.wfile.write(handler.begin(content))
+
+
+def cut(after: int) -> Behaviour:
+    """The connection is closed after so many bytes."""
+
+    def behave(handler: Handler, content: bytes) -> None:
+        handler.wfile.write(handler.begin(content)[:after])
+
+    return behave
+
+
+def stall(after: int) -> Behaviour:
+    """Nothing follows so many bytes until `go_on` is set."""
+
+    def behave(handler: Handler, content: bytes) -> None:
+        left = handler.begin(content)
+        handler.wfile.write(left[:after])
+        handler.wfile.flush()
+        handler.server.stalled.set()
+        handler.server.go_on.wait(30)
+        handler.wfile.write(left[after:])
+
+    return behave
+
+
+def status(code: int, **headers: str) -> Behaviour:
+    return lambda handler, _: handler.head(code, 0, **headers)
+
+
+def instead(content: bytes) -> Behaviour:
+    """Other content, well served."""
+    return lambda handler, _: well(handler, content)
+
+
+def without_ranges(handler: Handler, content: bytes) -> None:
+    """The whole file, whatever was asked for."""
+    handler.head(200, len(content))
+    handler.wfile.write(content)
+
+
+def refusing_ranges(handler: Handler, content: bytes) -> None:
+    if handler.headers.get("Range"):
+        handler.head(416, 0)
+    else:
+        well(handler, content)
+
+
+def endless(handler: Handler, content: bytes) -> None:
+    """More and more, without saying how much."""
+    handler.head(200, None)
+    for _ in range(1000):
+        handler.wfile.write(content)
+
+
+def claiming(length: int) -> Behaviour:
+    """A wrong Content-Length."""
+
+    def behave(handler: Handler, content: bytes) -> None:
+        handler.head(200, length)
+        handler.wfile.write(content)
+
+    return behave
+
+
+@contextmanager
+def file_server() -> Iterator[FileServer]:
+    """A server in a thread of its own."""
+    server = FileServer()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.go_on.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,293 @@
+"""Archives are fetched once, whole and verified, from servers that do all that servers do wrong."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from common.errors import InputError
+from common.files import CHECKOUT
+from datasets.fetch import archive, archives
+from datasets.lock import digests
+from datasets.transfer import Patience
+from file_server import (
+    claiming,
+    cut,
+    endless,
+    instead,
+    refusing_ranges,
+    stall,
+    status,
+    without_ranges,
+)
+
+CONTENT = np.random.default_rng(1).bytes(1_000_000)
+OTHER = CONTENT[:-1] + bytes([CONTENT[-1] ^ 1])
+
+
+@pytest.fixture
+def file(server, declare):
+    """The entry of a file that the server has at /public/a.gz, and at /mirror/a.gz."""
+    server.files["/mirror/a.gz"] = CONTENT
+    url = server.serve("/public/a.gz", CONTENT)
+    return declare("a.gz", CONTENT, url=url, mirrors=[server.url("/mirror/a.gz")])
+
+
+def fetched(file, store):
+    got = archive("ours", file, store)
+    assert got.path.read_bytes() == CONTENT
+    left = [path.name for path in got.path.parent.iterdir()]
+    assert sorted(left) == [".a.gz.lock", "a.gz", "a.gz.origin.json"], "no partial file is left"
+    return got
+
+
+def refusal(file, store) -> str:
+    with pytest.raises(InputError) as refused:
+        archive("ours", file, store)
+    (line,) = str(refused.value).splitlines()
+    return line
+
+
+def test_a_file_is_fetched_once(server, file, store_at, capsys):
+    got = fetched(file, store_at())
+    assert got.origin == server.url("/public/a.gz") and got.sha256 == digests(got.path)[1]
+    said = capsys.readouterr().err
+    assert "ours: a.gz: fetching 1.0 MB from http://127.0.0.1" in said and "fetched 1.0 MB, " in said and "MB/s" in said
+    assert fetched(file, store_at()).origin == server.url("/public/a.gz")
+    assert len(server.asked) == 1
+
+
+def test_progress_is_said_while_it_lasts(server, file, store_at, capsys):
+    fetched(file, store_at(patience=Patience(progress_s=0)))
+    assert " of 1.0 MB, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fault", [cut(300_000), stall(300_000)])
+def test_a_broken_download_goes_on_where_it_was(server, file, store_at, fault):
+    server.plan["/public/a.gz"].append(fault)
+    fetched(file, store_at())
+    first, second = server.ranges("/public/a.gz")
+    assert first is None
+    start = int(second.removeprefix("bytes=").removesuffix("-"))
+    assert 100_000 < start <= 300_000, "what came is not asked for again"
+
+
+def test_a_file_that_changed_meanwhile_is_fetched_from_the_start(server, file, store_at):
+    server.plan["/public/a.gz"] += [lambda handler, _: cut(300_000)(handler, OTHER)]
+    assert fetched(file, store_at()).origin == server.url("/public/a.gz")
+    assert server.ranges("/public/a.gz")[1] is not None, "the same address was asked, with If-Range"
+
+
+@pytest.mark.parametrize("refusing", [without_ranges, refusing_ranges])
+def test_a_server_that_refuses_ranges_is_asked_from_the_start(server, file, store_at, refusing):
+    server.plan["/public/a.gz"] += [cut(300_000), refusing, refusing]
+    got = fetched(file, store_at())
+    assert got.origin == server.url("/public/a.gz")
+
+
+def test_a_server_that_says_nothing_of_versions_is_asked_from_the_start(server, file, store_at):
+    def nameless(handler, content):
+        handler.head(200, len(content))
+        handler.wfile.write(content[:300_000])
+
+    server.plan["/public/a.gz"].append(nameless)
+    fetched(file, store_at())
+    assert server.ranges("/public/a.gz") == [None, None]
+
+
+@pytest.mark.parametrize("fault", [status(503), status(503, Retry_After="0"), status(429), status(500), cut(0)])
+def test_what_may_pass_is_tried_again(server, file, store_at, fault, capsys):
+    server.plan["/public/a.gz"] += [fault, fault]
+    assert fetched(file, store_at()).origin == server.url("/public/a.gz")
+    assert "trying again in" in capsys.readouterr().err
+
+
+def test_a_server_says_when_to_come_back_within_bounds(server, file, store_at, capsys):
+    server.plan["/public/a.gz"] += [
+        status(503, Retry_After="3600"),
+        status(503, Retry_After="Fri, 31 Dec 9999 23:59:59 GMT"),
+    ]
+    fetched(file, store_at())
+    assert capsys.readouterr().err.count("503 Service Unavailable; trying again in 0.2 s") == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "requests"),
+    [
+        (status(404), 1),
+        (status(403), 1),
+        (instead(OTHER), 1),
+        (instead(CONTENT[:-1]), 1),
+        (claiming(999_999), 1),
+        (claiming(1_000_001), 1),
+        (endless, 1),
+        (status(503), 3),
+    ],
+)
+def test_what_one_address_does_not_have_the_next_has(server, file, store_at, fault, requests):
+    server.plan["/public/a.gz"] += [fault] * 9
+    got = fetched(file, store_at())
+    assert got.origin == server.url("/mirror/a.gz")
+    assert len(server.ranges("/public/a.gz")) == requests
+
+
+def test_no_more_than_declared_is_taken(server, declare, store_at):
+    entry = declare("a.gz", CONTENT[:1000], url=server.serve("/a.gz", CONTENT, endless))
+    assert "sends more than the 1000 bytes declared" in refusal(entry, store_at())
+    assert not list(store_at().downloads.rglob("*a.gz*partial"))
+
+
+def test_at_the_end_one_line_says_what_every_address_answered(server, file, store_at):
+    file = {**file, "mirrors": [*file["mirrors"], server.url("/nowhere"), "http://127.0.0.1:1/a.gz"]}
+    server.plan["/public/a.gz"] += [status(503)] * 3
+    server.plan["/mirror/a.gz"] += [instead(OTHER)]
+    said = refusal(file, store_at())
+    for part in (
+        "ours: a.gz cannot be had:",
+        "/public/a.gz: 503 Service Unavailable (tried 3 times);",
+        f"/mirror/a.gz: its MD5 is {hashlib.md5(OTHER, usedforsecurity=False).hexdigest()}, the entry says {file['md5']};",
+        "/nowhere: 404 Not Found;",
+        "http://127.0.0.1:1/a.gz: no connection (Connection refused",
+        "snakemake datasets",
+        "name in config/sites/here.yaml a folder that has it (datasets: {folder: /PATH})",
+    ):
+        assert part in said
+    assert not [path for path in store_at().downloads.rglob("*") if path.suffix == ".gz"]
+
+
+def test_a_slow_server_is_given_up(server, file, store_at):
+    server.plan["/public/a.gz"] += [stall(0)] * 3
+    started = time.monotonic()
+    assert fetched(file, store_at()).origin == server.url("/mirror/a.gz")
+    assert 1 < time.monotonic() - started < 6
+
+
+def test_a_killed_download_is_resumed(server, file, store_at, tmp_path):
+    server.plan["/public/a.gz"].append(stall(500_000))
+    store = store_at(patience=Patience())
+    program = (
+        "import json, sys; from pathlib import Path; from datasets.fetch import Store, archive\n"
+        f"archive('ours', {file!r}, Store(Path({str(store.downloads)!r}), None, None, 'here', Path({str(store.lock)!r})))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
+    process = subprocess.Popen([sys.executable, "-c", program], env=env, stderr=subprocess.DEVNULL)
+    assert server.stalled.wait(30)
+    deadline = time.monotonic() + 10
+    while not any(path.stat().st_size > 100_000 for path in store.downloads.rglob(".*.partial")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    fetched(file, store_at())
+    assert server.ranges("/public/a.gz")[1].startswith("bytes=")
+
+
+def test_two_at_once_fetch_once(server, file, store_at, capsys):
+    server.plan["/public/a.gz"].append(lambda handler, content: (time.sleep(0.3), without_ranges(handler, content)))
+    with ThreadPoolExecutor(2) as pool:
+        got = list(pool.map(lambda _: archive("ours", file, store_at()), range(2)))
+    assert len(server.asked) == 1 and got[0] == got[1]
+    assert "another process is making it; waiting for it" in capsys.readouterr().err
+
+
+def test_a_file_that_was_spoilt_in_the_cache_is_fetched_again(server, file, store_at, capsys):
+    got = fetched(file, store_at())
+    got.path.write_bytes(OTHER)
+    fetched(file, store_at())
+    assert len(server.asked) == 2 and "its MD5 is" in capsys.readouterr().err
+
+
+def test_the_mirror_of_the_site_is_tried_first(server, file, store_at):
+    server.files["/here/ours/a.gz"] = CONTENT
+    assert fetched(file, store_at(mirror=server.url("/here/"))).origin == server.url("/here/ours/a.gz")
+    assert [path for path, _ in server.asked] == ["/here/ours/a.gz"]
+
+
+def test_without_the_file_at_the_mirror_the_public_addresses_are_tried(server, file, store_at):
+    assert fetched(file, store_at(mirror=server.url("/here"))).origin == server.url("/public/a.gz")
+
+
+@pytest.mark.parametrize("place", ["ours/a.gz", "a.gz"])
+def test_from_the_folder_of_the_site_nothing_is_fetched_or_copied(server, file, store_at, tmp_path, place):
+    there = tmp_path / "archives" / place
+    there.parent.mkdir(parents=True)
+    there.write_bytes(CONTENT)
+    got = archive("ours", file, store_at(folder=tmp_path / "archives"))
+    assert got.path == there and got.origin == str(there)
+    assert not server.asked and not store_at().downloads.exists()
+
+
+def test_a_folder_that_lacks_the_file_or_has_another_is_refused(file, store_at, tmp_path):
+    store = store_at(folder=tmp_path / "archives")
+    assert f"config/sites/here.yaml: datasets.folder: there is no {tmp_path}/archives/ours/a.gz" in refusal(file, store)
+    (tmp_path / "archives").mkdir()
+    (tmp_path / "archives" / "a.gz").write_bytes(OTHER)
+    assert "archives/a.gz: its MD5 is" in refusal(file, store)
+    assert (tmp_path / "archives" / "a.gz").read_bytes() == OTHER, "a person's file is left alone"
+
+
+def test_a_file_address_is_copied(declare, store_at, tmp_path):
+    (tmp_path / "with space.gz").write_bytes(CONTENT)
+    file = declare("a.gz", CONTENT, url=(tmp_path / "with space.gz").as_uri(), md5=None)
+    fetched(file, store_at())
+    gone = declare("b.gz", CONTENT, url=(tmp_path / "gone").as_uri())
+    assert "No such file or directory; run `snakemake datasets`" in refusal(gone, store_at())
+
+
+def test_the_first_use_is_locked_and_later_ones_are_held_to_it(server, declare, store_at):
+    file = declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT), md5=None)
+    got = fetched(file, store_at())
+    assert yaml.safe_load(store_at().lock.read_text()) == {"ours": {"a.gz": got.sha256}}
+    got.path.unlink()
+    server.files["/a.gz"] = OTHER
+    assert f"table.lock.yaml says {got.sha256}" in refusal(file, store_at())
+    assert not got.path.exists(), "what is not the locked file is not kept"
+
+
+def test_the_lock_keeps_what_it_has(server, declare, store_at):
+    store = store_at()
+    store.lock.write_text(yaml.safe_dump({"theirs": {"x": "0" * 64}, "ours": {"b.gz": "1" * 64}}))
+    got = fetched(declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT)), store)
+    assert yaml.safe_load(store.lock.read_text()) == {
+        "theirs": {"x": "0" * 64},
+        "ours": {"b.gz": "1" * 64, "a.gz": got.sha256},
+    }
+
+
+@pytest.mark.parametrize("text", ["ours: {a.gz: short}", "ours: 3", "[1]"])
+def test_a_broken_lock_is_refused(file, store_at, text):
+    store_at().lock.write_text(text)
+    assert "table.lock.yaml" in refusal(file, store_at())
+
+
+def test_a_checkout_that_cannot_be_written_to_is_said_and_works(server, file, store_at, tmp_path, capsys):
+    (tmp_path / "no-folder").write_text("a file where the lock's folder would be")
+    store = store_at(lock=tmp_path / "no-folder" / "table.lock.yaml")
+    fetched(file, store)
+    assert "its SHA-256" in capsys.readouterr().err
+
+
+def test_a_cache_that_cannot_be_written_to_is_one_line(file, store_at, tmp_path):
+    (tmp_path / "cache").write_text("a file where the cache would be")
+    assert "correct it, then start again" in refusal(file, store_at())
+
+
+def test_all_archives_of_a_data_set_are_had(server, file, declare, store_at):
+    other = declare("b.gz", OTHER, url=server.serve("/b.gz", OTHER))
+    assert list(archives("ours", {"files": [file, other]}, store_at())) == ["a.gz", "b.gz"]
+
+
+def test_redirects_stay_with_http(server, declare, store_at, tmp_path):
+    (tmp_path / "secret").write_bytes(CONTENT)
+    away = status(302, Location=(tmp_path / "secret").as_uri())
+    file = declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT, away))
+    assert "cannot be had" in refusal(file, store_at())
+    assert not Path(store_at().downloads / "ours" / "a.gz").exists()

@@ -1,0 +1,240 @@
+"""Every format is read back exactly as it was written, by code that knows only the published layout."""
+
+import gzip
+import io
+import pickle
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from common.errors import InputError
+from common.files import CHECKOUT
+from datasets.archives import Archive
+from datasets.formats import READERS, picture
+from datasets.made_up import cifar_records, jpeg, parts, tar, write_archives
+from plan.study import load_dataset
+
+CIFAR = "cifar-10-small"
+FASHION = "fashion-mnist-small"
+TINY = "tiny-imagenet-200-small"
+
+
+def read(entry, archives):
+    content = READERS[entry["format"]](entry, archives)
+    found = {}
+    for name in ("train", "validation"):
+        images, labels = zip(*getattr(content, name), strict=True)
+        found[name] = np.concatenate(images), np.concatenate(labels)
+    return content.classes, found
+
+
+def refusal(entry, archives) -> str:
+    with pytest.raises(InputError) as refused:
+        read(entry, archives)
+    (line,) = str(refused.value).splitlines()
+    return line
+
+
+@pytest.mark.parametrize("name", [CIFAR, FASHION])
+def test_what_was_written_is_read_back_exactly(tmp_path, name):
+    entry = load_dataset(name)
+    classes, found = read(entry, write_archives(entry, tmp_path))
+    made = parts(entry, len(entry["classes"]))
+    assert classes == entry["classes"]
+    for part, (images, labels) in made.items():
+        assert np.array_equal(found[part][0], images) and np.array_equal(found[part][1], labels)
+        assert found[part][0].dtype == np.uint8 and found[part][1].dtype == np.int64
+
+
+def test_cifar_by_hand(tmp_path):
+    """A record is its label, then the red plane row by row, the green, the blue (cs.toronto.edu/~kriz/cifar.html)."""
+    entry = {**load_dataset(CIFAR), "shape": [2, 2, 3]}
+    record = bytes([7, 1, 2, 3, 4, 11, 12, 13, 14, 21, 22, 23, 24])
+    _, found = read(entry, cifar_archive(tmp_path, record, entry["classes"]))
+    assert found["train"][0].shape == (5, 2, 2, 3) and list(found["validation"][1]) == [7]
+    assert found["train"][0][0].tolist() == [[[1, 11, 21], [2, 12, 22]], [[3, 13, 23], [4, 14, 24]]]
+
+
+def cifar_archive(folder: Path, record: bytes, classes: list[str], **changes: bytes) -> dict[str, Archive]:
+    root = "cifar-10-batches-bin"
+    members = {f"{root}/data_batch_{i}.bin": record for i in (1, 3, 2, 5, 4)}
+    members |= {f"{root}/test_batch.bin": record, f"{root}/batches.meta.txt": "\n".join(classes).encode() + b"\n\n"}
+    members |= {f"{root}/{name}": content for name, content in changes.items()}
+    (folder / "c.tar.gz").write_bytes(gzip.compress(tar(members)))
+    return {"c.tar.gz": Archive(folder / "c.tar.gz", 1 << 20, "here")}
+
+
+def test_another_order_of_classes_is_refused(tmp_path):
+    entry = load_dataset(CIFAR)
+    archives = cifar_archive(tmp_path, b"", entry["classes"][::-1])
+    assert "has the classes truck, ship," in refusal(entry, archives)
+
+
+def test_a_cifar_batch_of_another_size_is_refused(tmp_path):
+    entry = load_dataset(CIFAR)
+    assert "no whole number of images" in refusal(entry, cifar_archive(tmp_path, bytes(3072), entry["classes"]))
+
+
+def test_no_pickle_is_loaded(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "evil",))
+
+    entry = load_dataset(CIFAR)
+    evil = pickle.dumps(Evil())
+    archives = cifar_archive(tmp_path, evil, entry["classes"], **{"batches.meta": evil, "data_batch_1": evil})
+    assert "no whole number of images" in refusal(entry, archives)
+    assert not (tmp_path / "evil").exists()
+    for source in (CHECKOUT / "workflow" / "scripts" / "datasets").glob("*.py"):
+        text = source.read_text()
+        assert "import pickle" not in text and "allow_pickle=True" not in text and "extractall" not in text
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        np.save(io.BytesIO(), np.array([Evil()]), allow_pickle=False)
+
+
+def test_fashion_by_hand(tmp_path):
+    entry = {**load_dataset(FASHION), "shape": [1, 2, 1], "train_samples": 2, "validation_samples": 1}
+    files = {
+        "train-images-idx3-ubyte.gz": "00000803 00000002 00000001 00000002 01020304",
+        "train-labels-idx1-ubyte.gz": "00000801 00000002 0900",
+        "t10k-images-idx3-ubyte.gz": "00000803 00000001 00000001 00000002 ff00",
+        "t10k-labels-idx1-ubyte.gz": "00000801 00000001 03",
+    }
+    archives = idx_archives(tmp_path, files)
+    _, found = read(entry, archives)
+    assert found["train"][0].tolist() == [[[[1], [2]]], [[[3], [4]]]] and found["train"][1].tolist() == [9, 0]
+    assert found["validation"][0].tolist() == [[[[255], [0]]]] and found["validation"][1].tolist() == [3]
+    for name, content, said in [
+        (
+            "train-images-idx3-ubyte.gz",
+            "00000d03 00000002 00000001 00000002 01020304",
+            "begins with 00000d03, no IDX file of bytes",
+        ),
+        ("train-images-idx3-ubyte.gz", "00000803 00000003 00000001 00000002 01020304", "has dimensions (3, 1, 2)"),
+        ("train-images-idx3-ubyte.gz", "00000803 00000002 00000001 00000002 010203", "and 3 bytes"),
+        ("train-labels-idx1-ubyte.gz", "00000801 00000002 090001", "and 3 bytes"),
+        ("train-labels-idx1-ubyte.gz", "0000", "begins with 0000"),
+    ]:
+        assert said in refusal(entry, idx_archives(tmp_path, {**files, name: content}))
+    archives = idx_archives(tmp_path, files)
+    archives.pop("t10k-labels-idx1-ubyte.gz")
+    assert "there is no t10k-labels-idx1-ubyte.gz" in refusal(entry, archives)
+
+
+def idx_archives(folder: Path, files: dict[str, str]) -> dict[str, Archive]:
+    for name, content in files.items():
+        (folder / name).write_bytes(gzip.compress(bytes.fromhex(content)))
+    return {name: Archive(folder / name, 100, "here") for name in files}
+
+
+def test_tiny_imagenet_is_read_as_pillow_decodes_it(tmp_path):
+    entry = load_dataset(TINY)
+    archives = write_archives(entry, tmp_path)
+    classes, found = read(entry, archives)
+    with zipfile.ZipFile(tmp_path / "tiny-imagenet-200.zip") as opened:
+        ids = opened.read("tiny-imagenet-200/wnids.txt").decode().split()
+        words = dict(line.split("\t") for line in opened.read("tiny-imagenet-200/words.txt").decode().splitlines())
+        assert ids != sorted(ids), "the order is that of wnids.txt, not the alphabet's"
+        assert classes == [words[wnid] for wnid in ids]
+        images, labels = found["train"]
+        for number in (0, 11, 31, 32, 639):
+            name = f"tiny-imagenet-200/train/{ids[number // 32]}/images/{ids[number // 32]}_{number % 32}.JPEG"
+            with Image.open(opened.open(name)) as image:
+                assert np.array_equal(images[number], np.asarray(image.convert("RGB"))), name
+            assert labels[number] == number // 32
+        rows = opened.read("tiny-imagenet-200/val/val_annotations.txt").decode().splitlines()
+        assert [ids[label] for label in found["validation"][1]] == [row.split("\t")[1] for row in rows]
+    made = parts(entry, 20)["validation"][0].astype(int)
+    off = np.abs(found["validation"][0].astype(int) - made).mean(axis=(1, 2, 3))
+    assert off[1] < 45, "JPEG loses little of it"
+    grey = found["validation"][0][0]
+    assert (grey[..., 0] == grey[..., 1]).all() and (grey[..., 0] == grey[..., 2]).all(), "grey ones get three channels"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"wnids.txt": b"n1\nn1"}, "wnids.txt names 1 classes in 2 lines; the entry says 2"),
+        ({"wnids.txt": b"n1"}, "wnids.txt names 1 classes in 1 lines; the entry says 2"),
+        ({"train/n3/images/n3_0.JPEG": b""}, "is of none of the classes of wnids.txt"),
+        ({"val/val_annotations.txt": b"val_0.JPEG\tn9\t0"}, "which names none of its classes"),
+        ({"val/val_annotations.txt": b"val_1.JPEG\tn1\t0"}, "has no member 'tiny-imagenet-200/val/images/val_1.JPEG'"),
+        ({"val/images/val_0.JPEG": b"GIF89a"}, "val_0.JPEG' cannot be read as JPEG"),
+    ],
+)
+def test_a_tiny_imagenet_that_is_not_as_published_is_refused(tmp_path, changes, said):
+    entry = {**load_dataset(TINY), "classes": 2}
+    image = jpeg(np.zeros((64, 64, 3), np.uint8), grey=False)
+    members = {
+        "wnids.txt": b"n2\nn1\n",
+        "words.txt": b"n1\tone\nn2\ttwo, second\nn3\tthree\n",
+        "train/n1/images/n1_0.JPEG": image,
+        "train/n2/images/n2_0.JPEG": image,
+        "val/images/val_0.JPEG": image,
+        "val/val_annotations.txt": b"val_0.JPEG\tn1\t0\t0\t63\t63\n",
+    }
+    archives = tiny_archive(tmp_path, members)
+    classes, found = read(entry, archives)
+    assert classes == ["two, second", "one"] and found["validation"][1].tolist() == [1]
+    assert said in refusal(entry, tiny_archive(tmp_path, {**members, **changes}))
+
+
+def tiny_archive(folder: Path, members: dict[str, bytes]) -> dict[str, Archive]:
+    with zipfile.ZipFile(folder / "t.zip", "w") as opened:
+        for name, content in members.items():
+            opened.writestr(f"tiny-imagenet-200/{name}", content)
+    return {"t.zip": Archive(folder / "t.zip", 1 << 20, "here")}
+
+
+def saved(image: Image.Image, kind: str) -> bytes:
+    written = io.BytesIO()
+    image.save(written, kind)
+    return written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (saved(Image.new("RGB", (64, 64)), "PNG"), "member 'x.JPEG' cannot be read as JPEG"),
+        (saved(Image.new("RGB", (64, 63)), "JPEG"), "member 'x.JPEG' is 63 x 64 pixels of kind RGB; the entry says"),
+        (saved(Image.new("CMYK", (64, 64)), "JPEG"), "64 x 64 pixels of kind CMYK"),
+        (saved(Image.effect_noise((64, 64), 90), "JPEG")[:-400], "member 'x.JPEG' cannot be read as JPEG"),
+        (b"", "cannot be read as JPEG"),
+    ],
+)
+def test_only_jpeg_files_of_the_right_size_are_decoded(content, said):
+    with pytest.raises(InputError, match=said):
+        picture(Archive(Path("t.zip"), 1, "here"), "x.JPEG", content, [64, 64, 3])
+
+
+def test_made_up_data_can_be_learnt(tmp_path):
+    """The nearest mean of a class tells most validation images: there is something to train on."""
+    for name in (CIFAR, FASHION, TINY):
+        entry = load_dataset(name)
+        (tmp_path / name).mkdir()
+        classes, found = read(entry, write_archives(entry, tmp_path / name))
+        (images, labels), (others, truth) = found["train"], found["validation"]
+        means = np.stack([images[labels == number].mean(axis=0) for number in range(len(classes))])
+        nearest = [int(np.argmin(((means - image) ** 2).sum(axis=(1, 2, 3)))) for image in others]
+        assert np.mean(np.array(nearest) == truth) > 0.9
+
+
+def test_made_up_archives_are_the_same_every_time(tmp_path):
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+        write_archives(load_dataset(CIFAR), folder)
+    assert (tmp_path / "a" / "cifar-10-binary.tar.gz").read_bytes() == (
+        tmp_path / "b" / "cifar-10-binary.tar.gz"
+    ).read_bytes()
+
+
+def test_the_made_up_cifar_has_the_published_layout(tmp_path):
+    write_archives(load_dataset(CIFAR), tmp_path)
+    with tarfile.open(tmp_path / "cifar-10-binary.tar.gz") as opened:
+        sizes = {info.name: info.size for info in opened if info.isfile()}
+    assert sizes["cifar-10-batches-bin/data_batch_5.bin"] == 256 * 3073
+    assert len(cifar_records(np.zeros((2, 32, 32, 3), np.uint8), np.arange(2))) == 2 * 3073

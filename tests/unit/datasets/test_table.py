@@ -1,0 +1,132 @@
+"""The table of data sets: what ships is right, what a person adds or names wrongly is refused in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from common.errors import InputError
+from plan import identity
+from plan.study import DATASETS, datasets, load_dataset, read_datasets
+
+OWN = {
+    "title": "t",
+    "format": "idx",
+    "files": [{"name": "a.gz", "bytes": 1, "unpacked_bytes": 1}],
+    "train_samples": 1,
+    "validation_samples": 1,
+    "shape": [1, 1, 1],
+    "classes": ["a", "b"],
+    "licence": "l",
+    "citation": "c",
+}
+
+
+def own(folder: Path, name: str = "ours", **changes: object) -> Path:
+    entry = {key: value for key, value in {**OWN, **changes}.items() if value is not None}
+    (folder / "datasets.yaml").write_text(yaml.safe_dump({name: entry}))
+    return folder / "datasets.yaml"
+
+
+def test_what_is_published_of_the_archives() -> None:
+    files = {
+        (name, file["name"]): (file["bytes"], file["md5"])
+        for name in datasets()
+        for file in datasets()[name].get("files", [])
+    }
+    assert files == {
+        ("cifar-10", "cifar-10-binary.tar.gz"): (170052171, "c32a1d4ab5d03f1284b67883e8d87530"),
+        ("fashion-mnist", "train-images-idx3-ubyte.gz"): (26421880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+        ("fashion-mnist", "train-labels-idx1-ubyte.gz"): (29515, "25c81989df183df01b3e8a0aad5dffbe"),
+        ("fashion-mnist", "t10k-images-idx3-ubyte.gz"): (4422102, "bef4ecab320f06d8554ea6380940ec79"),
+        ("fashion-mnist", "t10k-labels-idx1-ubyte.gz"): (5148, "bb300cfdad3c16e7a12a480ee83cd310"),
+        ("tiny-imagenet-200", "tiny-imagenet-200.zip"): (248100043, "90528d7ca1a48142e341f4ef8d21d0de"),
+    }
+    assert {"digits", "synthetic"} < set(datasets())
+
+
+def test_small_ones_are_like_those_that_they_stand_for() -> None:
+    for name in ("cifar-10", "fashion-mnist", "tiny-imagenet-200"):
+        large, small = datasets()[name], datasets()[f"{name}-small"]
+        assert (large["format"], large["shape"]) == (small["format"], small["shape"])
+        assert isinstance(large["classes"], int) or large["classes"] == small["classes"]
+
+
+def test_a_users_own_data_sets_stand_beside_the_table(tmp_path: Path) -> None:
+    entries = read_datasets(DATASETS, own(tmp_path))
+    assert entries["ours"] == OWN and "digits" in entries
+    assert "ours" not in read_datasets(DATASETS, tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("digits", {}, "digits: is a data set of workflow/scripts/datasets/table.yaml; give it another name"),
+        ("synthetic-8x8x1-10", {}, "such a name is drawn, not read; give it another name"),
+        ("Ours", {}, "Ours: 'Ours' does not look right"),
+        ("../ours", {}, "does not look right"),
+        ("ours", {"format": "jpeg"}, "datasets.yaml (ours): format: 'jpeg' is not one of cifar-10-binary, idx"),
+        ("ours", {"files": None}, "files: with format idx expected either files or made_up: true"),
+        ("ours", {"made_up": True}, "files: with format idx expected either files or made_up: true"),
+        ("ours", {"format": "patterns"}, "files: with format patterns expected neither files nor made_up"),
+        ("ours", {"format": "patterns", "made_up": True}, "expected neither files nor made_up"),
+        ("ours", {"classes": 10}, "classes: with format idx expected a list of names"),
+        ("ours", {"format": "tiny-imagenet"}, "classes: with format tiny-imagenet expected their number"),
+        ("ours", {"classes": ["a"]}, "classes: is empty; expected at least 2"),
+        ("ours", {"files": OWN["files"] * 2}, "files: two are called a.gz; name each once"),
+        (
+            "ours",
+            {"files": [{"name": "../a", "bytes": 1, "unpacked_bytes": 1}]},
+            "files.0.name: '../a' does not look right",
+        ),
+        ("ours", {"files": [{"name": "a", "bytes": 1}]}, "files.0: key 'unpacked_bytes' is missing"),
+        ("ours", {"files": [{**OWN["files"][0], "url": "ftp://x/y"}]}, "files.0.url: 'ftp://x/y' does not look right"),
+        ("ours", {"files": [{**OWN["files"][0], "md5": "ABC"}]}, "files.0.md5: 'ABC' does not look right"),
+    ],
+)
+def test_a_wrong_entry_is_refused(tmp_path: Path, name: str, changes: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        read_datasets(DATASETS, own(tmp_path, name, **changes))
+    (line,) = str(refused.value).splitlines()
+    assert said in line
+
+
+def test_a_name_says_what_is_drawn() -> None:
+    entry = load_dataset("synthetic-32x16x3-10")
+    assert (entry["shape"], len(entry["classes"])) == ([32, 16, 3], 10)
+    assert (entry["train_samples"], entry["validation_samples"]) == (10240, 1024)
+    assert load_dataset("synthetic-8x8x1-2-50")["validation_samples"] == 5
+    assert load_dataset("synthetic")["format"] == "patterns", "published campaigns name it"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("synthetic-32x32x3", "is unknown; expected one of cifar-10, fashion-mnist"),
+        ("synthetic-032x32x3-10", "or synthetic-<height>x<width>x<channels>-<classes>[-<samples>]"),
+        ("mnist", "data set: 'mnist' is unknown"),
+        ("synthetic-8x8x1-1", "expected at least 2 classes and 10 samples"),
+        ("synthetic-8x8x1-2-9", "expected at least 2 classes and 10 samples"),
+    ],
+)
+def test_an_unknown_name_is_refused(name: str, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        load_dataset(name)
+    assert said in str(refused.value)
+
+
+def test_where_a_file_is_fetched_from_changes_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    def digest(entry: dict[str, object]) -> str:
+        monkeypatch.setattr(identity, "load_dataset", lambda _: entry)
+        identity.data_digest.cache_clear()
+        return identity.data_digest("ours")
+
+    elsewhere = json.loads(json.dumps(OWN))
+    elsewhere["files"][0] |= {"url": "http://a/b", "mirrors": ["http://c/d"]}
+    other = json.loads(json.dumps(OWN))
+    other["files"][0]["md5"] = "0" * 32
+    before = digest(OWN)
+    assert digest(elsewhere) == before != digest(other)
+    identity.data_digest.cache_clear()
+    assert "url" in elsewhere["files"][0], "the entry itself is left as it is"

@@ -1,0 +1,193 @@
+"""How each format of data sets is read: from archives, as published, to images and labels.
+
+A reader takes the data set's entry and its archives by name, and gives the class names and, for each part, blocks of
+images (uint8 [n, H, W, C]) and labels (int64 [n]). What is not exactly as expected is refused in one line.
+"""
+
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from common.errors import InputError
+from datasets.archives import Archive, read_gzip, read_tar, read_zip, refuse, zip_files
+
+SPLIT_SEED = 0
+BLOCK = 1000
+CIFAR = "cifar-10-batches-bin"
+CIFAR_BATCHES = tuple(f"{CIFAR}/data_batch_{number}.bin" for number in range(1, 6))
+IDX = {part: (f"{name}-images-idx3-ubyte.gz", f"{name}-labels-idx1-ubyte.gz")
+       for part, name in (("train", "train"), ("validation", "t10k"))}  # fmt: skip
+TINY = "tiny-imagenet-200"
+
+Block = tuple[np.ndarray, np.ndarray]
+Entry = Mapping[str, Any]
+Archives = Mapping[str, Archive]
+
+
+@dataclass(frozen=True)
+class Content:
+    """A data set as it was read."""
+
+    classes: list[str]
+    train: Iterator[Block]
+    validation: Iterator[Block]
+
+
+def patterns(entry: Entry, _: Archives) -> Content:
+    """As many images as the entry says, each its class's pattern under noise."""
+    generator = np.random.default_rng(SPLIT_SEED)
+    labels = generator.integers(len(entry["classes"]), size=entry["train_samples"] + entry["validation_samples"])
+    shapes = generator.integers(256, size=(len(entry["classes"]), *entry["shape"]))
+    noise = generator.integers(256, size=(len(labels), *entry["shape"]))
+    return _split(((shapes[labels] + 3 * noise) // 4).astype(np.uint8), labels, entry)
+
+
+def digits(entry: Entry, _: Archives) -> Content:
+    """The 1,797 images that scikit-learn brings, with values 0 to 16, in a fixed random order."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    order = np.random.default_rng(SPLIT_SEED).permutation(len(bunch.target))
+    return _split(bunch.images[order].astype(np.uint8)[..., None], bunch.target[order].astype(np.int64), entry)
+
+
+def cifar(entry: Entry, archives: Archives) -> Content:
+    """Five batches to train on and one to validate with: records of a label and an image, channel by channel."""
+    archive = _only(archives, entry)
+    members = read_tar(archive)
+    named = bytes(_member(archive, members, f"{CIFAR}/batches.meta.txt")).decode(errors="replace").split()
+    if named != [name.replace(" ", "_") for name in entry["classes"]]:
+        refuse(archive, f"has the classes {', '.join(named)[:200]}; the entry says {', '.join(entry['classes'])}")
+
+    def blocks(names: tuple[str, ...]) -> Iterator[Block]:
+        height, width, channels = entry["shape"]
+        for name in names:
+            records = np.frombuffer(_member(archive, members, name), dtype=np.uint8)
+            if len(records) % (1 + height * width * channels):
+                refuse(archive, f"member {name!r} has {len(records)} bytes, no whole number of images")
+            records = records.reshape(-1, 1 + height * width * channels)
+            images = records[:, 1:].reshape(-1, channels, height, width).transpose(0, 2, 3, 1)
+            yield from in_blocks(images, records[:, 0].astype(np.int64))
+
+    return Content(entry["classes"], blocks(CIFAR_BATCHES), blocks((f"{CIFAR}/test_batch.bin",)))
+
+
+def idx(entry: Entry, archives: Archives) -> Content:
+    """Two pairs of gzip files, images and labels, each with its dimensions before its bytes."""
+
+    def blocks(part: str) -> Iterator[Block]:
+        images, labels = (_named(archives, name, entry) for name in IDX[part])
+        height, width, channels = entry["shape"]
+        pixels = _idx_array(images, (entry[f"{part}_samples"], height, width * channels))
+        classes = _idx_array(labels, (entry[f"{part}_samples"],))
+        yield from in_blocks(pixels.reshape(-1, height, width, channels), classes.astype(np.int64))
+
+    return Content(entry["classes"], blocks("train"), blocks("validation"))
+
+
+def _idx_array(archive: Archive, expected: tuple[int, ...]) -> np.ndarray:
+    """The bytes of an IDX file as uint8 of the expected shape (http://yann.lecun.com/exdb/mnist, "the IDX file format")."""
+    content = read_gzip(archive)
+    start = 4 + 4 * len(expected)
+    if content[:4] != bytes([0, 0, 8, len(expected)]):
+        refuse(archive, f"begins with {content[:4].hex()}, no IDX file of bytes in {len(expected)} dimensions")
+    found = tuple(int(number) for number in np.frombuffer(content[4:start], dtype=">u4"))
+    if found != expected or len(content) - start != np.prod(expected):
+        refuse(archive, f"has dimensions {found} and {len(content) - start} bytes; the entry says {expected}")
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(expected)
+
+
+def tiny_imagenet(entry: Entry, archives: Archives) -> Content:
+    """JPEG files: to train on by class, in the order of wnids.txt; to validate with as val_annotations.txt lists them."""
+    archive = _only(archives, entry)
+    files = zip_files(archive)
+    texts = [f"{TINY}/{name}" for name in ("wnids.txt", "words.txt", "val/val_annotations.txt")]
+    ids, words, annotations = (text.decode(errors="replace").splitlines() for text in read_zip(archive, texts))
+    label = {wnid: number for number, wnid in enumerate(ids)}
+    if len(label) != len(ids) or len(ids) != entry["classes"]:
+        refuse(archive, f"wnids.txt names {len(label)} classes in {len(ids)} lines; the entry says {entry['classes']}")
+    meaning = dict(line.split("\t", 1) for line in words if "\t" in line)
+    train = sorted(_tiny_train(files, archive, label), key=lambda sample: (sample[1], len(sample[0]), sample[0]))
+    rows = [line.split("\t") for line in annotations if line]
+    if wrong := [row for row in rows if len(row) < 2 or row[1] not in label]:
+        refuse(archive, f"val_annotations.txt has {' '.join(wrong[0])[:100]!r}, which names none of its classes")
+    validation = [(f"{TINY}/val/images/{row[0]}", label[row[1]]) for row in rows]
+    classes = [meaning.get(wnid, wnid) for wnid in ids]
+    return Content(classes, _pictures(archive, train, entry), _pictures(archive, validation, entry))
+
+
+def _tiny_train(files: list[str], archive: Archive, label: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    for name in files:
+        if found := re.fullmatch(rf"{TINY}/train/([^/]+)/images/[^/]+", name):
+            if found[1] not in label:
+                refuse(archive, f"member {name!r} is of none of the classes of wnids.txt")
+            yield name, label[found[1]]
+
+
+def _pictures(archive: Archive, samples: list[tuple[str, int]], entry: Entry) -> Iterator[Block]:
+    contents = read_zip(archive, (name for name, _ in samples))
+    for start in range(0, len(samples), BLOCK):
+        part = samples[start : start + BLOCK]
+        images = [picture(archive, name, next(contents), entry["shape"]) for name, _ in part]
+        yield np.stack(images), np.array([number for _, number in part], dtype=np.int64)
+
+
+def picture(archive: Archive, name: str, content: bytes, shape: list[int]) -> np.ndarray:
+    """A JPEG file as uint8 [H, W, 3]; grey ones get three equal channels. InputError for any other file or size."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(content), formats=["JPEG"]) as image:
+            mode, width, height = image.mode, *image.size
+            if mode in ("RGB", "L") and [height, width, 3] == list(shape):
+                return np.asarray(image.convert("RGB"))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        refuse(archive, f"member {name!r} cannot be read as JPEG: {error}")
+    refuse(archive, f"member {name!r} is {height} x {width} pixels of kind {mode}; the entry says {shape}")
+
+
+def in_blocks(images: np.ndarray, labels: np.ndarray) -> Iterator[Block]:
+    """The samples in their order, some at a time."""
+    for start in range(0, len(labels), BLOCK):
+        yield images[start : start + BLOCK], labels[start : start + BLOCK]
+
+
+def _split(images: np.ndarray, labels: np.ndarray, entry: Entry) -> Content:
+    """Training and validation part: the first and the next samples of an order that is already random."""
+    train = entry["train_samples"]
+    return Content(
+        entry["classes"], in_blocks(images[:train], labels[:train]), in_blocks(images[train:], labels[train:])
+    )
+
+
+def _only(archives: Archives, entry: Entry) -> Archive:
+    if len(archives) != 1:
+        raise InputError(
+            f"{entry['title']}: files: there are {len(archives)}; expected one for format {entry['format']}"
+        )
+    return next(iter(archives.values()))
+
+
+def _named(archives: Archives, name: str, entry: Entry) -> Archive:
+    if name not in archives:
+        raise InputError(f"{entry['title']}: files: there is no {name}; expected it for format {entry['format']}")
+    return archives[name]
+
+
+def _member(archive: Archive, members: Mapping[str, memoryview], name: str) -> memoryview:
+    if name not in members:
+        refuse(archive, f"has no member {name!r}")
+    return members[name]
+
+
+READERS: dict[str, Callable[[Entry, Archives], Content]] = {
+    "cifar-10-binary": cifar,
+    "idx": idx,
+    "patterns": patterns,
+    "scikit-learn": digits,
+    "tiny-imagenet": tiny_imagenet,
+}

@@ -1,0 +1,51 @@
+"""The SHA-256 of every archive as it was at its first use, in table.lock.yaml: to be committed, and held to from then on."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from common.files import load_yaml, shown, write_text
+from common.schemas import check
+from environments.steps import building, say
+from plan.study import DATASETS
+
+LOCK = DATASETS.with_name("table.lock.yaml")
+HEAD = "# Written at the first use of each archive: its SHA-256. Commit it; remove a line to take another archive.\n"
+
+
+def locked_sha256(dataset: str, name: str, lock: Path = LOCK) -> str | None:
+    """The SHA-256 that the lock holds of an archive; None at its first use. InputError for a broken lock."""
+    return _read(lock).get(dataset, {}).get(name)
+
+
+def record_sha256(dataset: str, name: str, sha256: str, lock: Path = LOCK) -> None:
+    """Add an archive that the lock lacks. Where the checkout cannot be written to, it is said and nothing else."""
+    if locked_sha256(dataset, name, lock) == sha256:
+        return
+    try:
+        with building(lock.with_name(f".{lock.name}.flock"), shown(lock)):
+            known = _read(lock)
+            known.setdefault(dataset, {})[name] = sha256
+            write_text(lock, HEAD + yaml.safe_dump(known, sort_keys=True))
+    except OSError as error:
+        say(
+            f"{dataset}: {name}: its SHA-256 {sha256} is not kept, since {shown(lock)} cannot be written: {error.strerror}"
+        )
+
+
+def digests(file: Path) -> tuple[str, str]:
+    """MD5 (as published: it tells what is broken, not what is forged) and SHA-256 of a file, in hex."""
+    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
+    with open(file, "rb") as content:
+        while block := content.read(1 << 20):
+            md5.update(block)
+            sha256.update(block)
+    return md5.hexdigest(), sha256.hexdigest()
+
+
+def _read(lock: Path) -> dict[str, Any]:
+    known: dict[str, Any] = (load_yaml(lock) if lock.is_file() else None) or {}
+    check(known, "dataset_lock", lock)
+    return known

@@ -1,0 +1,65 @@
+"""The one prepared format: the files of a part, training or validation, written block by block."""
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.errors import InputError
+from common.files import digest_file, write_json
+from datasets.formats import Block
+
+VALUES = np.arange(256, dtype=object)  # Python's integers: sums over any number of pixels are exact
+
+
+def write_part(
+    folder: Path, blocks: Iterable[Block], samples: int, shape: Sequence[int], classes: int, what: str
+) -> dict[str, Any]:
+    """Write images.npy, labels.npy and manifest.json of one part; the manifest's content.
+
+    InputError, beginning with `what`, when there are not exactly `samples` images of `shape` with labels below `classes`.
+    """
+    folder.mkdir(parents=True)
+    labels = np.empty(samples, dtype=np.int64)
+    counts = np.zeros((shape[2], 256), dtype=np.int64)
+    done = 0
+    with open(folder / "images.npy", "wb") as file:
+        header = {"descr": "|u1", "fortran_order": False, "shape": (samples, *shape)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for images, numbers in blocks:
+            if images.dtype != np.uint8 or list(images.shape[1:]) != list(shape) or done + len(images) > samples:
+                found = f"{done} and {len(images)} images of {list(images.shape[1:])}"
+                raise InputError(f"{what}: there are {found}; the entry says {samples} of {list(shape)}")
+            labels[done : done + len(images)] = numbers
+            done += len(images)
+            counts += [np.bincount(images[..., channel].ravel(), minlength=256) for channel in range(shape[2])]
+            file.write(np.ascontiguousarray(images).data)
+    if done != samples:
+        raise InputError(f"{what}: there are {done} images; the entry says {samples}")
+    if labels.min() < 0 or labels.max() >= classes:
+        raise InputError(f"{what}: there are labels from {labels.min()} to {labels.max()}; the entry says {classes}")
+    np.save(folder / "labels.npy", labels, allow_pickle=False)
+    files = [folder / name for name in ("images.npy", "labels.npy")]
+    manifest = {
+        "samples": samples,
+        "shape": list(shape),
+        "bytes": {file.name: file.stat().st_size for file in files},
+        "sha256": {file.name: digest_file(file) for file in files},
+        "class_counts": np.bincount(labels, minlength=classes).tolist(),
+        **statistics(counts),
+    }
+    write_json(folder / "manifest.json", manifest)
+    return manifest
+
+
+def statistics(counts: np.ndarray) -> dict[str, list[float]]:
+    """Mean and standard deviation of each channel, exact to the last digit, from how often it has each value, int64 [C, 256]."""
+    numbers = [int(channel.sum()) for channel in counts]
+    sums = [int(channel.astype(object) @ VALUES) for channel in counts]
+    squares = [int(channel.astype(object) @ VALUES**2) for channel in counts]
+    return {
+        "mean": [total / n for n, total in zip(numbers, sums, strict=True)],
+        "std": [math.sqrt((n * s - t * t) / (n * n)) for n, t, s in zip(numbers, sums, squares, strict=True)],
+    }
