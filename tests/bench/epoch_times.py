@@ -140,9 +140,9 @@ class Bench:
         study = Study("bench", Path("bench.yaml"), "", "", 1, 1, factors, (), False)
         (run,) = design(study, self.site)
         folder = self._attempt()
-        described, model, run_spec = load_framework(framework), graph_of(run).to_json(), spec(study, self.site, run)
+        described, model, run_spec = load_framework(framework), graph_of(run), spec(study, self.site, run)
         ranks = launch.launcher(self.site, run_spec)
-        write_json(folder / "spec.json", job(run_spec, described, model, self.data, ranks.hosts))
+        write_json(folder / "spec.json", job(run_spec, described, model.to_json(), self.data, ranks.hosts))
         environment, launched_at = self.environment(framework), time.time()
         outcome = launch.run(ranks, environment, folder, run_spec, self.site, reads=[self.data])
         if outcome.status != "ok":
@@ -153,7 +153,7 @@ class Bench:
         return Training(
             statistics.median(float(row["epoch_time_s"]) for row in rows if row["warm_up"] == "false"),
             int(rows[-1]["samples_trained"]),
-            model["parameters"]["digits"],
+            model.parameters,
             float(rows[-1]["train_accuracy"]),
             startup_s=json.loads((folder / "result.json").read_text())["ready_at"] - launched_at,
         )
