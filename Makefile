@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made-of-requirements
 RINGSIDE := PYTHONPATH=workflow/scripts $(BIN)/python -m
+BENCH := PYTHONPATH=workflow/scripts:tests:tests/workflow:tests/cluster $(BIN)/python tests/bench/overhead.py
 
 export SNAKEMAKE_PROFILE := $(CURDIR)/profiles/local
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -23,7 +24,7 @@ MEMORY := 6G
 export RUNS
 
 .DEFAULT_GOAL := help
-.PHONY: help figures images datasets test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes doctor submit repeat unlock bench-overhead
+.PHONY: help figures images datasets plan models test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes doctor submit repeat unlock bench-overhead bench-input bench-models
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
@@ -38,8 +39,17 @@ images: $(STAMP)  ## build the images that the study needs, at a site with deplo
 datasets: $(STAMP)  ## fetch and prepare the data sets that the study needs (where there is internet, before jobs need them)
 	@$(BIN)/snakemake datasets $(OPTIONS)
 
+plan: $(STAMP)  ## say what the campaign will cost, before anything runs
+	@$(BIN)/snakemake plan --quiet all $(OPTIONS)
+
+models: $(STAMP)  ## all models in numbers: parameters, multiplications, bytes; ARGS names some
+	@$(RINGSIDE) models.listing $(ARGS)
+
 test: $(STAMP)  ## run all tests (they build the environments that they need, once)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -m "not every_study or ci" $(ARGS)
+
+studies-test: $(STAMP)  ## run every reduced study to its figures (about 30 min)
+	@$(BIN)/python -m pytest tests/workflow/test_studies.py $(ARGS)
 
 cluster-test: $(STAMP)  ## campaigns on a virtual Slurm cluster, both ways, in images, and three faults (needs root)
 	@$(BIN)/python -m pytest tests/cluster -m "(not fault or ci) and not every_image" $(ARGS)
@@ -94,7 +104,13 @@ unlock: $(STAMP)  ## remove the lock of a Snakemake that was killed
 	@$(RINGSIDE) plan.unlock
 
 bench-overhead: $(STAMP)  ## what the workflow itself costs: against bare loops, and dry-runs of large designs
-	@PYTHONPATH=workflow/scripts:tests:tests/workflow:tests/cluster $(BIN)/python tests/bench/overhead.py $(ARGS)
+	@$(BENCH) $(ARGS)
+
+bench-input: $(STAMP)  ## whether reading limits training: images a second of each library's input, and of its training
+	@$(BENCH) input $(ARGS)
+
+bench-models: $(STAMP)  ## PyTorch's models as they are built here against the same written by hand
+	@$(BENCH) models $(ARGS)
 
 $(STAMP): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit("make: Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; say make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'

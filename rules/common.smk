@@ -57,6 +57,7 @@ workflow.register_resource("machine", 100)
 # What is light stays where Snakemake is; so do builds, unless the site says otherwise.
 localrules:
     plan,
+    design,
     records,
     table,
     regression,

@@ -7,6 +7,8 @@ from pathlib import Path
 import dry_runs
 import epoch_times
 import images
+import inputs
+import models_by_hand
 import study_cost
 import ways
 from common.errors import exit_status
@@ -45,8 +47,20 @@ def images_part(options: argparse.Namespace) -> str:
     return images.report(*made, _call(command))
 
 
+def input_part(_: argparse.Namespace) -> str:
+    """Read without training, and train."""
+    return inputs.report(inputs.measure(), "make bench-input")
+
+
+def models_part(options: argparse.Namespace) -> str:
+    """Train models as they are built from their description, and as a person writes them."""
+    return models_by_hand.report(
+        models_by_hand.measure(options.pairs), f"make bench-models ARGS='--pairs {options.pairs}'"
+    )
+
+
 PARTS = {"study": study_part, "epochs": epochs_part, "dry-run": dry_run_part}
-ON_REQUEST = {"ways": ways_part, "images": images_part}
+ON_REQUEST = {"ways": ways_part, "images": images_part, "input": input_part, "models": models_part}
 
 
 def _call(command: str) -> str:
@@ -68,7 +82,7 @@ def main(argv: list[str] | None = None) -> None:
         "--runs", type=int, nargs="+", default=list(dry_runs.AIMS_S), help="dry-run: sizes of the designs"
     )
     parser.add_argument("--repetitions", type=int, default=3, help="dry-run: plan each design so many times")
-    parser.add_argument("--pairs", type=int, default=5, help="epochs, images: pairs a framework")
+    parser.add_argument("--pairs", type=int, default=5, help="epochs, images, models: pairs of each")
     parser.add_argument("--epochs", type=int, default=8, help="epochs, ways, images: epochs a training")
     parser.add_argument(
         "--frameworks",

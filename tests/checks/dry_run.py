@@ -1,6 +1,7 @@
 """Plan every shipped study with every profile, and the configured study at every shipped site: `snakemake -n` must succeed.
 
-Run in the checkout. A study is planned with the profiles whose site has nodes enough for it; there must be one. Results
+Run in the checkout. A study is planned with every profile, at its site or at one that has the nodes and devices that the
+study asks for; there must be one. Results
 that are there belong to one site, so the plans are made in a folder that has all of the checkout but them.
 """
 
@@ -12,28 +13,29 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.errors import InputError, exit_status
 from common.files import load_yaml
-from plan.site import load_site
-from plan.study import load_study
+from plan.site import Site, load_site
+from plan.study import Study, load_study
 
 PROFILES = {"local": ("local",), "slurm": ("slurm", "allocation"), "oar": ("oar",)}  # by the launcher of a site
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A dry-run: a profile, and one key of the configuration that differs from what is configured."""
+    """A dry-run: a profile, and what differs from the configuration."""
 
     profile: str
-    setting: str
+    settings: tuple[str, ...]
 
     def run(self, folder: Path) -> tuple[bool, str]:
         """Whether it succeeded in `folder`, and what to say."""
-        command = ["snakemake", "-n", "figures", "--profile", f"profiles/{self.profile}", "--config", self.setting]
+        command = ["snakemake", "-n", "figures", "--profile", f"profiles/{self.profile}", "--config", *self.settings]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         planned = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("total ")]
         jobs = f"{planned[0]} jobs" if planned else "nothing to do"
         ok = done.returncode == 0
-        said = f"dry-run {self.setting} with profile {self.profile}: {jobs if ok else 'FAILED'}"
+        said = f"dry-run {' '.join(self.settings)} with profile {self.profile}: {jobs if ok else 'FAILED'}"
         return ok, said if ok else f"{said}\n{done.stdout}{done.stderr}"
 
 
@@ -43,12 +45,27 @@ def plans() -> list[Plan]:
     profiles = {profile: _configured_site(profile) for names in PROFILES.values() for profile in names}
     made = []
     for study in sorted(path.stem for path in Path("config/studies").glob("*.yaml")):
-        nodes = max(load_study(study).factors["nodes"])
-        fitting = [profile for profile, site in profiles.items() if sites[site].nodes >= nodes]
-        made += [Plan(profile, f"study={study}") for profile in fitting or profiles]
+        wanted = load_study(study)
+        fitting = [name for name, site in sites.items() if fits(wanted, site)]
+        if not fitting:
+            raise InputError(f"config/studies/{study}.yaml: no shipped site has the nodes and devices for it")
+        for profile, configured in profiles.items():
+            there = [name for name in fitting if profile in PROFILES[sites[name].launcher]]
+            if there:
+                site = configured if configured in there else there[0]
+                made.append(Plan(profile, (f"study={study}", f"site={site}")))
     for name, site in sites.items():
-        made += [Plan(profile, f"site={name}") for profile in PROFILES[site.launcher] if profiles[profile] != name]
+        if fits(load_study(load_yaml(Path("config/config.yaml"))["study"]), site):
+            made += [
+                Plan(profile, (f"site={name}",)) for profile in PROFILES[site.launcher] if profiles[profile] != name
+            ]
     return made
+
+
+def fits(study: Study, site: Site) -> bool:
+    """Whether a site has the nodes and devices that a study asks for."""
+    factors = study.factors
+    return max(factors["nodes"]) <= site.nodes and max(factors["devices_per_node"]) <= site.ranks_per_node
 
 
 def _configured_site(profile: str) -> str:
@@ -57,7 +74,7 @@ def _configured_site(profile: str) -> str:
     return site
 
 
-def main() -> int:
+def main() -> None:
     """Exit status 1 when one of the plans fails."""
     with tempfile.TemporaryDirectory(prefix="ringside-") as folder:
         for entry in Path.cwd().iterdir():
@@ -67,8 +84,9 @@ def main() -> int:
             results = list(pool.map(lambda plan: plan.run(Path(folder)), plans()))
     for ok, said in results:
         print(said, file=sys.stdout if ok else sys.stderr)
-    return 0 if all(ok for ok, _ in results) else 1
+    if not all(ok for ok, _ in results):
+        sys.exit(1)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

@@ -137,4 +137,4 @@ def planned_jobs(output: str) -> dict[str, int]:
                     break
                 name, count = row.split()
                 jobs[name] = int(count)
-    return {name: count for name, count in jobs.items() if name == "plan" or name not in TARGETS}
+    return {name: count for name, count in jobs.items() if name not in TARGETS}

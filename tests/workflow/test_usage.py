@@ -88,7 +88,7 @@ def test_tables_that_were_removed_are_made_again(campaign: Checkout) -> None:
     for name in ("design.csv", "runs.csv", "epochs.csv"):
         (campaign.results / name).unlink()
     done = campaign.snakemake("figures", "-n")
-    assert {"plan", "records"} <= set(done.jobs) and "run" not in done.jobs, done.output
+    assert {"design", "records"} <= set(done.jobs) and "run" not in done.jobs, done.output
 
 
 def test_the_design_is_written_before_anything_runs(finished_campaign: Checkout) -> None:

@@ -51,6 +51,7 @@ def test_rows_keep_their_schema(quickstart: Study, local: Site, tmp_path: Path) 
         "epochs",
         "warmup_epochs",
         "lr_warmup_epochs",
+        "devices_per_node",
     }
     floats = {"order_key", "learning_rate", "momentum", "weight_decay"}
     typed = [
@@ -106,13 +107,15 @@ def test_batch_scope_global_shares_the_batch_out(quickstart: Study, local: Site)
 
 
 def test_the_key_follows_what_is_measured_and_nothing_else(quickstart: Study, local: Site) -> None:
-    run = design(quickstart, local)[0]
+    run = next(run for run in design(quickstart, local) if run.geometry.nodes == 2)
     key = run_key(quickstart, local, run)
     assert len(key) == 12 and set(key) <= set("0123456789abcdef")
     for change in ({"time_limit_s": 1.0}, {"cache": Path("/elsewhere")}, {"max_foreign_cpu_share": 0.5}, {"name": "x"}):
         assert run_key(quickstart, replace(local, **change), run) == key  # type: ignore[arg-type]
     for change in ({"cores": 8}, {"interface": "eth0"}, {"ranks_per_node": 2}, {"bandwidth_bytes_s": 1.25e8}):
-        assert run_key(quickstart, replace(local, **change), run) != key  # type: ignore[arg-type]
+        other = replace(local, **change)  # type: ignore[arg-type]
+        again = next(each for each in design(quickstart, other) if each.run_id == run.run_id)
+        assert run_key(quickstart, other, again) != key
     assert run_key(replace(quickstart, title="another"), local, run) == key
     assert run_key(replace(quickstart, step_times=True), local, run) != key
 

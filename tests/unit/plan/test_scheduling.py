@@ -30,8 +30,9 @@ def site(launcher: str = "slurm", **scheduler: Any) -> Site:
 
 def geometry(nodes: int, ranks: int) -> Geometry:
     return Geometry(
-        nodes=nodes, ranks=ranks, replicas=ranks, local_batch=1, effective_batch=1, steps=1, samples_per_epoch=1
-    )
+        nodes=nodes, ranks=ranks, ranks_per_node=ranks // nodes, replicas=ranks, replicas_per_rank=1, local_batch=1,
+        effective_batch=1, steps=1, samples_per_epoch=1,
+    )  # fmt: skip
 
 
 def options(resources: dict[str, Any]) -> list[str]:

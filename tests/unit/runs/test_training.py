@@ -1,81 +1,13 @@
 """Every framework really trains: the same model, the same samples, the same steps, whoever takes them."""
 
 import csv
-import functools
 import json
-import os
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from datasets.prepare import prepare
-from plan.design import design
-from plan.identity import spec
-from plan.site import load_site
-from plan.study import load_framework, load_study, model_graph
-from runs import launch
-from runs.supervise import job
-
-SITE = replace(load_site("local"), cores=2, time_limit_s=120.0)
-FRAMEWORKS = (
-    "pytorch-single",
-    "pytorch-ddp",
-    "horovod-pytorch",
-    "tensorflow-single",
-    "tensorflow-multiworker",
-    "horovod-tensorflow",
-)
-DISTRIBUTED = tuple(name for name in FRAMEWORKS if not name.endswith("-single"))
-
-
-class Trainings:
-    """Trains on demand, each configuration once."""
-
-    def __init__(self, folder: Path, environments: Any) -> None:
-        self.folder, self.environments = folder, environments
-        prepare("digits", folder / "digits")
-        self.weights = functools.cache(self._weights)
-
-    def _weights(
-        self, framework: str, batch_size: int, sync_every: int, nodes: int = 1, loop: str = "custom"
-    ) -> dict[str, np.ndarray]:
-        """The weights after one epoch, in the canonical layout."""
-        folder = self.folder / f"{framework}.b{batch_size}.s{sync_every}.n{nodes}.{loop}"
-        folder.mkdir()
-        described = load_framework(framework)
-        planned, model = run_spec(framework, batch_size, sync_every, nodes, loop), model_graph("small-cnn", "digits")
-        ranks = launch.launcher(SITE, planned)
-        told = job(planned, described, model.to_json(), self.folder / "digits", ranks.hosts)
-        (folder / "spec.json").write_text(json.dumps(told))
-        environment = self.environments(described.environment)
-        trained = {
-            **environment["variables"],
-            "PYTHONPATH": f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).parent}",
-            "TF_ENABLE_ONEDNN_OPTS": "0",  # whose rounding may push a relu over its kink, and all that follows with it
-        }
-        outcome = launch.run(ranks, {**environment, "variables": trained}, folder, planned, SITE, program="trained")
-        assert outcome.status == "ok", f"{outcome.reason}: {(folder / 'log.txt').read_text()[-3000:]}"
-        with np.load(folder / "after.npz") as saved:
-            return {name: saved[name] for name in saved.files}
-
-
-def run_spec(framework: str, batch_size: int, sync_every: int, nodes: int, loop: str) -> dict[str, Any]:
-    study = load_study("quickstart")
-    levels = {
-        "framework": framework, "batch_size": batch_size, "sync_every": sync_every, "nodes": nodes, "training_loop": loop, "epochs": 1, "warmup_epochs": 0,
-    }  # fmt: skip
-    one_cell = replace(
-        study,
-        factors=study.factors | {name: [level] for name, level in levels.items()},
-        exclude=(),
-        replicates=1,
-        step_times=True,
-    )
-    (run,) = design(one_cell, SITE)
-    return spec(one_cell, SITE, run)
+from trainings import DISTRIBUTED, FRAMEWORKS, REPLICAS, Trainings, assert_same, epochs, weights
 
 
 @pytest.fixture(scope="module")
@@ -83,40 +15,112 @@ def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
     return Trainings(tmp_path_factory.mktemp("trainings"), real)
 
 
-def assert_same(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray], tolerance: float) -> None:
-    assert list(ours) == list(theirs)
-    for name, weight in ours.items():
-        np.testing.assert_allclose(weight, theirs[name], atol=tolerance, rtol=0, err_msg=name)
+def shared(framework: str) -> dict[str, int]:
+    """The levels that give a framework two replicas, where it can have them."""
+    if framework in DISTRIBUTED:
+        return {"nodes": 2}
+    return {"devices_per_node": 2} if framework in REPLICAS else {}
+
+
+def of_64(framework: str) -> dict[str, int]:
+    """A global batch of 64, on as many replicas as the framework can have."""
+    return {"batch_size": 64 // REPLICAS.get(framework, 1), **shared(framework)}
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_four_accumulated_batches_of_16_train_like_one_of_64(trainings: Trainings, framework: str) -> None:
-    accumulated = trainings.weights(framework, 16, 4)
-    assert_same(accumulated, trainings.weights(framework, 64, 1), 1e-5)
-    with np.load(trainings.folder / f"{framework}.b16.s4.n1.custom" / "before.npz") as saved:
-        moved = max(float(np.abs(saved[name] - weight).max()) for name, weight in accumulated.items())
+    accumulated = trainings.of(framework, batch_size=16, sync_every=4)
+    after = weights(accumulated / "after.npz")
+    assert_same(after, trainings.weights(framework, batch_size=64), 1e-5)
+    before = weights(accumulated / "before.npz")
+    moved = max(float(np.abs(before[name] - weight).max()) for name, weight in after.items())
     assert moved > 0.01, "it has trained at all"
 
 
 @pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "pytorch-single"])
-def test_every_framework_flushes_the_last_group_and_averages_over_ranks_alike(
+def test_every_framework_flushes_the_last_group_and_averages_over_replicas_alike(
     trainings: Trainings, framework: str
 ) -> None:
-    reference = trainings.weights("pytorch-single", 64, 5)  # 24 batches: groups of 5, 5, 5, 5 and 4
-    nodes = 2 if framework in DISTRIBUTED else 1
-    assert_same(trainings.weights(framework, 64 // nodes, 5, nodes), reference, 1e-4)
+    reference = trainings.weights(
+        "pytorch-single", batch_size=64, sync_every=5
+    )  # 24 batches: groups of 5, 5, 5, 5 and 4
+    assert_same(trainings.weights(framework, **of_64(framework), sync_every=5), reference, 1e-4)
 
 
 @pytest.mark.parametrize("framework", ["tensorflow-single", "tensorflow-multiworker", "horovod-tensorflow"])
 def test_fit_trains_like_the_custom_loop(trainings: Trainings, framework: str) -> None:
-    nodes = 2 if framework in DISTRIBUTED else 1
-    assert_same(trainings.weights(framework, 64 // nodes, 1, nodes, "fit"), trainings.weights(framework, 64, 1), 1e-4)
+    fitted = trainings.weights(framework, **of_64(framework), training_loop="fit")
+    assert_same(fitted, trainings.weights(framework, batch_size=64), 1e-4)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_an_epoch_sees_every_sample_once_over_all_ranks(trainings: Trainings, framework: str) -> None:
+    folder = trainings.of(framework, **of_64(framework), sync_every=5)
+    data = np.load(trainings.folder / "data" / "digits" / "train" / "images.npy")
+    seen = [np.load(file) for file in sorted(folder.glob("seen.*.npy"))]
+    assert len(seen) == (2 if framework in DISTRIBUTED else 1) and len({len(part) for part in seen}) == 1
+    assert sorted(image.tobytes() for part in seen for image in part) == sorted(image.tobytes() for image in data)
+
+
+RECIPES = {
+    "sgd": {"momentum": 0.9, "weight_decay": 0.01, "lr_warmup_epochs": 5, "learning_rate": 0.05},
+    "adam": {"optimizer": "adam", "weight_decay": 0.01, "learning_rate": 0.001},
+}
+TWENTY_STEPS = {"dataset": "synthetic-8x8x1-10-64", "epochs": 20}  # of one step each, with images of its own
+
+
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "pytorch-single"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_first_twenty_losses_are_the_same_in_all_frameworks(
+    trainings: Trainings, framework: str, recipe: str
+) -> None:
+    told = {**RECIPES[recipe], **TWENTY_STEPS}
+    reference, folder = (
+        trainings.of("pytorch-single", batch_size=64, **told),
+        trainings.of(framework, **of_64(framework), **told),
+    )
+    ours, theirs = ([float(row["train_loss"]) for row in epochs(each)] for each in (folder, reference))
+    assert len(theirs) == 20 and np.ptp(theirs) > 0.02, "the steps differ from each other"
+    np.testing.assert_allclose(ours, theirs, atol=1e-3, rtol=0)
+    assert_same(weights(folder / "after.npz"), weights(reference / "after.npz"), 2e-4)
+
+
+def test_the_recipe_has_an_effect(trainings: Trainings) -> None:
+    told = {**RECIPES["sgd"], **TWENTY_STEPS, "batch_size": 64}
+    recipe = trainings.weights("pytorch-single", **told)
+    plain = trainings.weights("pytorch-single", **{**told, "weight_decay": 0.0})
+    sudden = trainings.of("pytorch-single", **{**told, "lr_warmup_epochs": 0})
+    for other in (plain, weights(sudden / "after.npz")):
+        assert max(float(np.abs(recipe[name] - weight).max()) for name, weight in other.items()) > 1e-3
+    rates = [float(row["learning_rate"]) for row in epochs(trainings.of("pytorch-single", **told))]
+    assert rates[:6] == pytest.approx([0.01, 0.02, 0.03, 0.04, 0.05, 0.05])
+
+
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "pytorch-single"])
+def test_images_are_augmented_alike(trainings: Trainings, framework: str) -> None:
+    reference = trainings.of("pytorch-single", batch_size=64, augmentation="flip-crop")
+    folder = trainings.of(framework, **of_64(framework), augmentation="flip-crop")
+    ours, theirs = (
+        sorted(image.tobytes() for file in each.glob("seen.*.npy") for image in np.load(file))
+        for each in (folder, reference)
+    )
+    data = np.load(trainings.folder / "data" / "digits" / "train" / "images.npy")
+    assert ours == theirs != sorted(image.tobytes() for image in data)
+    assert_same(weights(folder / "after.npz"), weights(reference / "after.npz"), 1e-4)
+
+
+@pytest.mark.parametrize("framework", [name for name in REPLICAS if name != "pytorch-ddp"])
+def test_batch_statistics_are_each_replicas_own_and_averaged_to_validate(trainings: Trainings, framework: str) -> None:
+    told = {"model": "resnet-18", "dataset": "synthetic-8x8x3-10-64", "epochs": 3, "learning_rate": 1e-3}
+    reference, folder = (trainings.of(name, **of_64(name), **told) for name in ("pytorch-ddp", framework))
+    for column in ("train_loss", "validation_loss"):
+        ours, theirs = ([float(row[column]) for row in epochs(each)] for each in (folder, reference))
+        np.testing.assert_allclose(ours, theirs, rtol=2e-3, err_msg=column)
 
 
 def test_each_epoch_leaves_a_line_and_each_run_a_result(trainings: Trainings) -> None:
-    trainings.weights("pytorch-ddp", 32, 5, 2)
-    folder = trainings.folder / "pytorch-ddp.b32.s5.n2.custom"
-    (epoch,) = csv.DictReader((folder / "epochs.csv").open())
+    folder = trainings.of("pytorch-ddp", batch_size=32, sync_every=5, nodes=2)
+    (epoch,) = epochs(folder)
     assert (epoch["steps"], epoch["exchanges"], epoch["samples_trained"]) == ("24", "5", "1536")
     assert 0 < float(epoch["epoch_time_s"]) <= float(epoch["closed_time_s"])
     steps = list(csv.DictReader((folder / "steps.csv").open()))

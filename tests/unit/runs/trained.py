@@ -1,20 +1,71 @@
-"""Run inside a framework's environment: train as the worker does, then save the weights before and after."""
+"""Run inside a framework's environment: train as the worker does, and keep the weights before and after, and the images seen."""
 
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from runs.worker.__main__ import run
 from runs.worker.process import bind_to_launcher
+from runs.worker.trainer import Trainer
 
-if __name__ == "__main__":
+seen: list[np.ndarray] = []
+
+
+def keep(images: np.ndarray) -> np.ndarray:
+    seen.append(np.array(images))
+    return np.zeros((), np.int32)
+
+
+class Spy:
+    """Stands where a trainer's `_normalized` does, which is what every batch goes through, and keeps what training gives it."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.inner, trainer._normalized = trainer._normalized, self
+
+    def __call__(self, images: Any) -> Any:
+        if isinstance(images, np.ndarray):
+            keep(images)
+        elif (tensorflow := sys.modules.get("tensorflow")) is not None:
+            with tensorflow.control_dependencies([tensorflow.numpy_function(keep, [images], tensorflow.int32)]):
+                images = tensorflow.identity(images)
+        return self.inner(images)
+
+
+def spied(make: Any) -> Any:
+    """Trainers whose images are kept while they train."""
+
+    def evaluate(self: Any) -> Any:
+        trained = len(seen)
+        done = make(self)
+        del seen[trained:]
+        return done
+
+    return evaluate
+
+
+def main() -> None:
     bind_to_launcher()
     folder = Path(sys.argv[1])
+    Trainer.evaluate = spied(Trainer.evaluate)  # type: ignore[method-assign]
+    begun = Trainer.__init__
+
+    def init(self: Any, context: Any) -> None:
+        begun(self, context)
+        Spy(self)
+
+    Trainer.__init__ = init  # type: ignore[method-assign]
     trainer = run(folder)
-    if trainer.context.rank == 0:
+    rank = trainer.context.rank
+    np.save(folder / f"seen.{rank}.npy", np.concatenate(seen))
+    if rank == 0:
         np.savez(folder / "before.npz", **trainer.context.initial_weights())
         np.savez(folder / "after.npz", **trainer.weights())
     trainer.context.group.barrier()
     os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

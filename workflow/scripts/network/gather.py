@@ -13,6 +13,7 @@ from common.tables import write_table
 from network.measure import read
 from network.plan import Sweep, key, output, wanted
 from plan.campaign import Campaign, load_campaign
+from plan.identity import lacks
 from records.aggregate import arguments_for
 
 
@@ -41,8 +42,8 @@ def known(campaign: Campaign, sweep: Sweep) -> dict[str, Any]:
 
 def missing(campaign: Campaign, sweep: Sweep, file: Path) -> str:
     """Why there is no sweep.json under the current key."""
-    if not campaign.site.has(sweep.framework):
-        return f"site {campaign.site.name} does not have {sweep.framework}"
+    if lacking := lacks(campaign.site, sweep.run.levels):
+        return lacking
     if any(file.parents[1].glob("*/sweep.json")):
         return "old: measured with other software, code or settings only"
     return "absent: has not been measured"

@@ -14,7 +14,7 @@ from typing import Any
 from common.files import CHECKOUT, digest_sources, digest_text
 from plan.campaign import Campaign
 from plan.design import Geometry, Run
-from plan.identity import digests, site_part
+from plan.identity import digests, lacks, site_part
 from plan.scheduling import deferred_resources
 from plan.site import Site
 from plan.study import FRAMEWORKS, LIBRARIES, RUNS, load_framework
@@ -64,7 +64,7 @@ def wanted(runs: Iterable[Run]) -> list[Sweep]:
 
 def planned(runs: Iterable[Run], site: Site) -> list[Sweep]:
     """The wanted sweeps that the site can make."""
-    return [sweep for sweep in wanted(runs) if site.has(sweep.framework)]
+    return [sweep for sweep in wanted(runs) if lacks(site, sweep.run.levels) is None]
 
 
 def sizes(largest_bytes: int) -> list[int]:
@@ -84,6 +84,8 @@ def spec(site: Site, sweep: Sweep) -> dict[str, Any]:
         "seed": int(digest_text(name)[:8], 16) >> 1,
         "nodes": sweep.nodes,
         "ranks": sweep.geometry.ranks,
+        "ranks_per_node": sweep.geometry.ranks_per_node,
+        "replicas_per_rank": sweep.geometry.replicas_per_rank,
         "sizes": sizes(site.sweep_max_bytes),
         "step_times": False,
         **site_part(site),

@@ -22,7 +22,7 @@ from environments import container
 from environments.build import check_machine as check_machine_for
 from environments.description import environment_stamp, lineage, read
 from plan.design import Run, design
-from plan.identity import data_folder, realization, run_key, variant
+from plan.identity import data_folder, lacks, realization, run_key, variant
 from plan.site import Site, load_site
 from plan.study import Study, load_config, load_framework, load_study
 
@@ -58,7 +58,7 @@ class Campaign:
     @cached_property
     def records(self) -> dict[str, str]:
         """Where the record of every run lies that the site can make: run_id -> record.json, in planned order."""
-        return {run.run_id: self._record(run) for run in self.runs if self.site.has(run.levels["framework"])}
+        return {run.run_id: self._record(run) for run in self.runs if lacks(self.site, run.levels) is None}
 
     def records_of_block(self, block: int | None) -> list[str]:
         """The records of one block, in planned order; of all blocks without one."""

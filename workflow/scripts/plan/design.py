@@ -29,7 +29,9 @@ class Geometry:
 
     nodes: int
     ranks: int
+    ranks_per_node: int
     replicas: int
+    replicas_per_rank: int
     local_batch: int
     effective_batch: int
     steps: int
@@ -75,8 +77,15 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
     """Ranks, replicas and batches of a cell. ValueError where it cannot be trained."""
     if levels["warmup_epochs"] >= levels["epochs"]:
         raise ValueError(f"warmup_epochs={levels['warmup_epochs']} leaves none of {levels['epochs']} epochs to time")
-    ranks = levels["nodes"] * site.ranks_per_node if framework.distributed else 1
-    replicas = ranks
+    devices = levels["devices_per_node"] or site.ranks_per_node
+    if devices > site.ranks_per_node:
+        raise ValueError(
+            f"devices_per_node={devices} is more than the {site.ranks_per_node} ranks_per_node of {shown(site.file)}"
+        )
+    ranks_per_node = devices if framework.distributed else 1
+    ranks = levels["nodes"] * ranks_per_node if framework.distributed else 1
+    replicas_per_rank = devices if framework.mirrored else 1
+    replicas = ranks * replicas_per_rank
     local_batch, rest = (
         (levels["batch_size"], 0) if levels["batch_scope"] == "local" else divmod(levels["batch_size"], replicas)
     )
@@ -97,7 +106,17 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
         raise ValueError(f"sync_every={levels['sync_every']} is more than the {steps} batches of an epoch")
     effective_batch = local_batch * replicas * levels["sync_every"]
     nodes = levels["nodes"] if framework.distributed else 1
-    return Geometry(nodes, ranks, replicas, local_batch, effective_batch, steps, samples)
+    return Geometry(
+        nodes=nodes,
+        ranks=ranks,
+        ranks_per_node=ranks_per_node,
+        replicas=replicas,
+        replicas_per_rank=replicas_per_rank,
+        local_batch=local_batch,
+        effective_batch=effective_batch,
+        steps=steps,
+        samples_per_epoch=samples,
+    )
 
 
 def to_csv(runs: list[Run]) -> str:

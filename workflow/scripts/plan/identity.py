@@ -5,6 +5,7 @@ The key is computed while Snakemake parses, from files in git alone; what must c
 
 import functools
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ FETCHING_KEYS = ("url", "mirrors")
 
 
 def cores_per_rank(site: Site) -> int:
-    """Cores of one rank, the same in all cells: the machine's cores over the largest number of ranks on it."""
+    """Cores of one replica, the same in all cells: the machine's cores over the largest number of ranks on it."""
     ranks_on_a_machine = site.ranks_per_node * (site.nodes if site.placement == "emulated" else 1)
     return max(1, site.cores // ranks_on_a_machine)
 
@@ -37,7 +38,28 @@ def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
         **vars(run.geometry),
         "step_times": study.step_times,
         **site_part(site),
+        "device": device(site, run.levels),
+        "cores_per_rank": cores_per_rank(site) * run.geometry.replicas_per_rank,
     }
+
+
+def device(site: Site, levels: Mapping[str, Any]) -> str:
+    """What trains in a cell with these levels."""
+    return site.device if levels["device"] == "site" else str(levels["device"])
+
+
+def lacks(site: Site, levels: Mapping[str, Any]) -> str | None:
+    """Why the site cannot run cells with these levels, although they can be planned; None where it can."""
+    name, what = levels["framework"], device(site, levels)
+    if not site.has(name):
+        return f"site {site.name} does not have {name}"
+    if not load_framework(name).adapter:
+        return f"site {site.name} cannot run {name}: its adapter is not written yet"
+    if what == "hybrid":
+        return f"site {site.name} cannot train on processors and accelerators together: no framework here does yet"
+    if what == "cuda" != site.device:
+        return f"site {site.name} has no device cuda"
+    return None
 
 
 def site_part(site: Site) -> dict[str, Any]:
@@ -46,7 +68,6 @@ def site_part(site: Site) -> dict[str, Any]:
         "device": site.device,
         "placement": site.placement,
         "deployment": site.deployment,
-        "ranks_per_node": site.ranks_per_node,
         "cores": site.cores,
         "cores_per_rank": cores_per_rank(site),
         "cpu_share": site.cpu_share,

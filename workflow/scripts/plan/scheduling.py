@@ -24,7 +24,7 @@ def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
     if site.launcher == "local":
         return {}
     nodes = geometry.nodes
-    per_node = min(site.ranks_per_node, geometry.ranks)
+    per_node = min(geometry.ranks_per_node, geometry.ranks)
     minutes = math.ceil((site.time_limit_s + JOB_MARGIN_S) / 60)
     if site.launcher == "oar":
         return {"oar": oarsub_options(site, nodes, 60 * minutes), "runtime": minutes}
@@ -35,7 +35,7 @@ def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
         "mpi": "srun" if geometry.ranks > 1 else "",
         "nodes": nodes,
         "tasks": geometry.ranks,
-        "cpus_per_task": cores_per_rank(site),
+        "cpus_per_task": cores_per_rank(site) * geometry.replicas_per_rank,
         "runtime": minutes,
         "slurm_extra": shlex.join(options),
     }

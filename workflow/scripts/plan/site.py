@@ -94,6 +94,7 @@ class Site:
     python_abi: str
     nodes: int
     ranks_per_node: int
+    gflops: float | None
     interface: str
     fabric: str
     bandwidth_bytes_s: float | None

@@ -54,6 +54,8 @@ class Framework:
     libraries: tuple[str, ...]
     modules: tuple[str, ...]
     distributed: bool
+    mirrored: bool
+    adapter: bool
     base: str
     timing_scope: str
     capabilities: tuple[dict[str, list[Any]], ...]
@@ -141,6 +143,7 @@ def load_framework(name: str) -> Framework:
                 check_value(level, table[factor], where, file)
         capabilities.append({factor: _as_list(levels) for factor, levels in entry.items()})
     fields = {key: raw[key] for key in ("title", "environment", "distributed", "base", "timing_scope")}
+    fields |= {"mirrored": raw.get("mirrored", False), "adapter": (file.parent / "adapter.py").is_file()}
     return Framework(
         name=name,
         file=file,

@@ -19,7 +19,7 @@ from common.schemas import check, schema
 from common.tables import write_table
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
-from plan.identity import digests, run_key
+from plan.identity import digests, lacks, run_key
 from plan.study import load_framework
 from runs.attempts import unfinished
 from runs.epochs import read_epochs
@@ -71,8 +71,8 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
 
 def missing(campaign: Campaign, run: Run, folder: Path) -> dict[str, Any]:
     """Status and reason of a run without a record under its current key."""
-    if not campaign.site.has(run.levels["framework"]):
-        reason = f"site {campaign.site.name} does not have {run.levels['framework']}"
+    if lacking := lacks(campaign.site, run.levels):
+        reason = lacking
     elif any(folder.parent.glob("*/record.json")):
         reason = "old: measured with other software, code, data or settings only"
     elif left := unfinished(folder):

@@ -24,7 +24,6 @@ from environments.container import unchanged
 from environments.description import environment_stamp
 from plan.design import Run, design
 from plan.identity import (
-    cores_per_rank,
     data_files,
     data_folder,
     digests,
@@ -106,8 +105,8 @@ def attempt_run(
         **digests(site, run),
         "placement": site.placement,
         "timing_scope": framework.timing_scope,
-        "cores_per_rank": cores_per_rank(site),
-        "oversubscribed": oversubscribed(site, framework, run),
+        "cores_per_rank": run_spec["cores_per_rank"],
+        "oversubscribed": oversubscribed(site, run_spec),
         "max_foreign_cpu_share": site.max_foreign_cpu_share,
         "wall_s": outcome.wall_s,
         "deployment": environment["deployment"],
@@ -136,12 +135,11 @@ def job(
     }
 
 
-def oversubscribed(site: Site, framework: Framework, run: Run) -> bool:
+def oversubscribed(site: Site, run_spec: Mapping[str, Any]) -> bool:
     """Whether a machine has more threads of ranks than cores."""
-    ranks_on_a_machine = (
-        run.geometry.ranks if site.placement == "emulated" else min(run.geometry.ranks, site.ranks_per_node)
-    )
-    return ranks_on_a_machine * cores_per_rank(site) > site.cores
+    ranks = run_spec["ranks"]
+    on_a_machine = ranks if site.placement == "emulated" else min(ranks, run_spec["ranks_per_node"])
+    return bool(on_a_machine * run_spec["cores_per_rank"] > site.cores)
 
 
 def measurement(

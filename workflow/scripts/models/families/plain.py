@@ -71,7 +71,7 @@ def _side(shape: Shape) -> int:
     return min(shape[:2])
 
 
-_KERAS = "of the kind in Keras' examples (cifar10_cnn.py, 2015)"
+_KERAS = "as cifar10_cnn.py of Keras' examples, 2015"
 MODELS = {
     "small-cnn": Model(partial(small_cnn, units=128), "two convolutions, two dense layers", "", "glorot"),
     "small-cnn-600": Model(partial(small_cnn, units=600), "small-cnn with a wider dense layer", "", "glorot"),

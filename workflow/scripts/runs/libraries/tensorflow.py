@@ -104,13 +104,18 @@ def configured(context: Context) -> str:
     tf.config.threading.set_inter_op_parallelism_threads(cores)
     on_gpu = context.spec["device"] == "cuda"
     gpus = tf.config.list_physical_devices("GPU") if on_gpu else []
-    mine = gpus[context.local_rank : context.local_rank + 1]
+    replicas = context.spec["replicas_per_rank"]
+    mine = gpus[context.local_rank * replicas : (context.local_rank + 1) * replicas]
     tf.config.set_visible_devices(mine, "GPU")
     if not on_gpu:
+        if replicas > 1:
+            (processor,) = tf.config.list_physical_devices("CPU")
+            tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * replicas)
         return "cpu"
-    if not mine:
-        raise RuntimeError(f"no GPU for local rank {context.local_rank}: TensorFlow sees {len(gpus)}")
-    tf.config.experimental.set_memory_growth(mine[0], True)
+    if len(mine) < replicas:
+        raise RuntimeError(f"{len(mine)} GPUs for local rank {context.local_rank}: TensorFlow sees {len(gpus)}")
+    for gpu in mine:
+        tf.config.experimental.set_memory_growth(gpu, True)
     name: str = tf.config.experimental.get_device_details(mine[0]).get("device_name", "cuda")
     return name
 
@@ -205,8 +210,8 @@ class TensorFlowTrainer(Trainer):
                     meter.step()
         loss = sum(float(loss) for loss, _ in seen)
         correct = sum(int(correct) for _, correct in seen)
-        batch = self.context.spec["local_batch"]
-        return Seen(loss * batch, correct, len(seen) * batch)
+        batch, replicas = self.context.spec["local_batch"], self.context.spec["replicas_per_rank"]
+        return Seen(loss * batch, correct, len(seen) * batch * replicas)
 
     def set_learning_rate(self) -> None:
         """Give the optimizer the rate of its next step."""
@@ -219,26 +224,38 @@ class TensorFlowTrainer(Trainer):
         """See Trainer."""
         loss, correct, samples = 0.0, 0, 0
         for images, labels in self.context.validation():
-            batch_loss, batch_correct = self._evaluate(tf.constant(images), tf.constant(labels))
+            batch_loss, batch_correct = self._evaluate(self._shared(images), self._shared(labels))
             loss, correct, samples = loss + float(batch_loss), correct + int(batch_correct), samples + len(labels)
         return Seen(loss, correct, samples)
 
     def weights(self) -> dict[str, np.ndarray]:
         """See Trainer."""
-        return {name: self._own(variable).numpy() for name, variable in self.variables.items()}
+        return {name: self._own(variable)[0].numpy() for name, variable in self.variables.items()}
 
     def statistics(self) -> dict[str, np.ndarray]:
         """See Trainer."""
-        return {name: self._own(self.variables[name]).numpy() for name in self.context.graph.statistics}
+        own = {name: self._own(self.variables[name]) for name in self.context.graph.statistics}
+        return {name: np.mean([part.numpy() for part in parts], axis=0) for name, parts in own.items()}
 
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
         """See Trainer."""
         for name, value in statistics.items():
-            self._own(self.variables[name]).assign(value)
+            for part in self._own(self.variables[name]):
+                part.assign(value)
 
-    def _own(self, variable: Any) -> Any:
-        """This rank's part of a variable: to read it exchanges nothing."""
-        return self.strategy.experimental_local_results(variable)[0]
+    def _own(self, value: Any) -> tuple[Any, ...]:
+        """What this rank's replicas have of a value: to read it exchanges nothing."""
+        parts: tuple[Any, ...] = self.strategy.experimental_local_results(value)
+        return parts
+
+    def _shared(self, samples: np.ndarray) -> Any:
+        """Samples [N, ...] shared out to this rank's replicas."""
+        replicas = self.context.spec["replicas_per_rank"]
+        if replicas == 1:
+            return tf.constant(samples)
+        return self.strategy.experimental_distribute_values_from_function(
+            lambda replica: tf.constant(samples[replica.replica_id_in_sync_group % replicas :: replicas])
+        )
 
     def device_memory_peak_bytes(self) -> int | None:
         """See Trainer."""
@@ -282,15 +299,20 @@ class TensorFlowTrainer(Trainer):
             self.learn(tape, loss, length, last)
             return loss, _count_correct(logits, labels)
 
-        return self.strategy.run(on_replica, args=(next(iterator),))
+        return self._summed(self.strategy.run(on_replica, args=(next(iterator),)))
+
+    def _summed(self, values: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Losses and counts of this rank's replicas, added up."""
+        loss, correct = (tf.add_n(self._own(value)) for value in values)
+        return loss, correct
 
     def _evaluation_step(self, images: Any, labels: Any) -> Any:
-        def on_replica() -> Any:  # where running statistics are this rank's own
+        def on_replica(images: Any, labels: Any) -> Any:  # where running statistics are the replica's own
             logits = self.model(self._normalized(images), training=False)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
             return tf.reduce_sum(losses), _count_correct(logits, labels)
 
-        return self.strategy.run(on_replica)
+        return self._summed(self.strategy.run(on_replica, args=(images, labels)))
 
     def _fit(self, data: Any, meter: Meter) -> None:
         trainer, spec = self, self.context.spec

@@ -86,15 +86,17 @@ class Context:
         return split_of(Path(self.job["data"]), "train", self.manifest, self.spec["seed"])
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
-        """This rank's batches of `epoch` (1 is the first), augmented as the study says."""
+        """This rank's batches of `epoch` (1 is the first), augmented as the study says: each step one for each replica."""
         spec, level = self.spec, self.levels["augmentation"]
-        samples, size = spec["samples_per_epoch"], spec["local_batch"]
-        order = sampling.epoch_batches(spec["seed"], epoch, samples, size, self.rank, self.ranks)
+        samples, size, replicas = spec["samples_per_epoch"], spec["local_batch"], spec["replicas"]
+        own = range(self.rank * spec["replicas_per_rank"], (self.rank + 1) * spec["replicas_per_rank"])
+        orders = [sampling.epoch_batches(spec["seed"], epoch, samples, size, replica, replicas) for replica in own]
         augment = Augmentation(level, spec["seed"], epoch, samples, self.graph.shape[0])
-        for step, numbers in enumerate(order):
-            first = (step * self.ranks + self.rank) * size
-            images, labels = self._train.take(epoch, slice(first, first + size), numbers)
-            yield augment(images, numbers), labels
+        for step in range(spec["steps"]):
+            for replica, order in zip(own, orders, strict=True):
+                first = (step * replicas + replica) * size
+                images, labels = self._train.take(epoch, slice(first, first + size), order[step])
+                yield augment(images, order[step]), labels
 
     def validation(self) -> Iterator[Batch]:
         """This rank's share of the validation split, in batches of at most 256."""

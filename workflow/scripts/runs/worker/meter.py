@@ -36,7 +36,11 @@ class Meter:
         self._step_times: list[float] = []
         self._release = self._last_step = 0.0
         spec = context.spec
-        devices = list(range(min(spec["ranks"], spec["ranks_per_node"]))) if spec["device"] == "cuda" else []
+        devices = (
+            list(range(min(spec["ranks"], spec["ranks_per_node"]) * spec["replicas_per_rank"]))
+            if spec["device"] == "cuda"
+            else []
+        )
         self._node = Node(spec["interface"], devices) if context.local_rank == 0 else None
         self._epochs = self._table("epochs.csv", COLUMNS)
         self._steps = self._table("steps.csv", ("epoch", "rank", "step", "step_time_s")) if spec["step_times"] else None

@@ -31,7 +31,7 @@ class Trainer(abc.ABC):
 
         While they train, ranks keep batch statistics of their own: no library exchanges them, so that none pays for it.
         """
-        if self.context.ranks > 1 and (mine := self.statistics()):
+        if self.context.spec["replicas"] > 1 and (mine := self.statistics()):
             everyones = self.context.group.all_gather({name: value.tolist() for name, value in mine.items()})
             self.set_statistics(
                 {name: np.array([theirs[name] for theirs in everyones], np.float32).mean(axis=0) for name in mine}

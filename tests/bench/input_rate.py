@@ -1,0 +1,66 @@
+"""One rank, in a framework's environment: images a second of its input alone, and of its training."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from runs.worker.context import from_environment
+from runs.worker.process import adapter_of, bind_to_launcher
+
+LEAST_S = 3.0
+
+
+class NoMeter:
+    """Training without anybody who wants to know each step."""
+
+    wants_steps = False
+
+
+def rate(images: int, step: Callable[[], Any]) -> float:
+    """Images a second of `step`, which takes `images`: after one that does not count, for at least LEAST_S."""
+    step()
+    done, started = 0, time.perf_counter()
+    while done == 0 or time.perf_counter() - started < LEAST_S:
+        step()
+        done += images
+    return done / (time.perf_counter() - started)
+
+
+def input_of(trainer: Any, epochs: int) -> Iterator[Any]:
+    """The batches that training would take, ready for the model, of `epochs` epochs."""
+    if hasattr(trainer, "_batches"):
+        for epoch in range(1, epochs + 1):
+            yield from trainer._batches(epoch)
+    else:
+        import tensorflow as tf
+
+        ready = tf.function(lambda images, labels: (trainer._normalized(images), labels))
+        for images, labels in trainer._dataset():
+            yield ready(images, labels)
+
+
+def main() -> None:
+    bind_to_launcher()
+    folder = Path(sys.argv[1])
+    context = from_environment(folder)
+    trainer = adapter_of(context).trainer(context)
+    spec = context.spec
+    batches = input_of(trainer, 10**6)
+    result = {"input_images_s": rate(spec["local_batch"], lambda: next(batches))}
+    if hasattr(trainer, "_dataset"):
+        import tensorflow as tf
+
+        data = trainer._dataset()
+        trainer._iterator = iter(trainer.strategy.distribute_datasets_from_function(lambda _: data))
+        trainer._step = tf.function(trainer._train_batch, autograph=False)
+    result["training_images_s"] = rate(spec["steps"] * spec["local_batch"], lambda: trainer.train_epoch(1, NoMeter()))
+    (folder / "rates.json").write_text(json.dumps(result))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

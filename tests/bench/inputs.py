@@ -1,0 +1,90 @@
+"""Whether reading limits training: images a second of each library's input path alone, against those of its training."""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import write_json
+from datasets.prepare import prepare
+from document import section, table
+from environments.build import build
+from environments.description import read
+from plan.design import design
+from plan.identity import graph_of, spec
+from plan.site import load_site
+from plan.study import Study, factor_table, load_framework
+from runs import launch
+from runs.supervise import job
+
+AIM = 5
+FRAMEWORKS = ("pytorch-single", "tensorflow-single")  # the others of each library have the same input
+CASES: tuple[dict[str, Any], ...] = (
+    {"dataset": "digits", "model": "small-cnn"},
+    {"dataset": "fashion-mnist-small", "model": "lenet-5"},
+    {"dataset": "cifar-10-small", "model": "cnn-cifar10"},
+    {"dataset": "cifar-10-small", "model": "cnn-cifar10", "augmentation": "flip-crop"},
+    {"dataset": "tiny-imagenet-200-small", "model": "cnn-cifar10", "augmentation": "flip-crop"},
+    {"dataset": "synthetic-224x224x3-1000-64", "model": "resnet-18", "batch_size": 32},
+)
+
+
+def measure() -> list[tuple[Mapping[str, Any], str, dict[str, float]]]:
+    """For every case and library: images a second of input and of training, on one core."""
+    site = replace(load_site("local"), cores=1, nodes=1, time_limit_s=600.0)
+    made = []
+    with tempfile.TemporaryDirectory(prefix="ringside-bench-") as scratch:
+        for number, case in enumerate(CASES):
+            data = Path(scratch, f"data{number}")
+            prepare(case["dataset"], data)
+            for framework in FRAMEWORKS:
+                levels = {"framework": framework, "nodes": 1, "batch_size": 64, "sync_every": 1, **case}
+                factors = {name: [levels.get(name, entry.get("default"))] for name, entry in factor_table().items()}
+                (run,) = design(Study("bench", Path("bench.yaml"), "", "", 1, 1, factors, (), False), site)
+                folder = Path(scratch, f"{framework}.{number}")
+                folder.mkdir()
+                described, run_spec = load_framework(framework), spec_of(run, site)
+                ranks = launch.launcher(site, run_spec)
+                write_json(folder / "spec.json", job(run_spec, described, graph_of(run).to_json(), data, ranks.hosts))
+                environment = build(read(described.environment), site.cache, {"torch_index": site.torch_index or ""})
+                paths = f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).parent}"
+                environment = {**environment, "variables": {**environment["variables"], "PYTHONPATH": paths}}
+                outcome = launch.run(ranks, environment, folder, run_spec, site, program="input_rate")
+                if outcome.status != "ok":
+                    raise InputError(f"{framework}: {outcome.reason}: {(folder / 'log.txt').read_text()[-1000:]}")
+                made.append((case, framework, json.loads((folder / "rates.json").read_text())))
+                print(f"{framework} {case}: {made[-1][2]}", file=sys.stderr, flush=True)
+    return made
+
+
+def spec_of(run: Any, site: Any) -> dict[str, Any]:
+    """The spec of a run of no study."""
+    return spec(Study("bench", Path("bench.yaml"), "", "", 1, 1, {}, (), False), site, run)
+
+
+def report(made: Sequence[tuple[Mapping[str, Any], str, Mapping[str, float]]], command: str) -> str:
+    """The part of the document."""
+    rows = []
+    for case, framework, rates in made:
+        ratio = rates["input_images_s"] / rates["training_images_s"]
+        rows.append([
+            f"{case['dataset']}, {case['model']}" + f", {case['augmentation']}" * ("augmentation" in case),
+            framework, f"{rates['input_images_s']:,.0f}", f"{rates['training_images_s']:,.0f}", f"{ratio:.1f}",
+            f"{AIM}: {'met' if ratio >= AIM else 'missed'}",
+        ])  # fmt: skip
+    return section(
+        "Input against training",
+        command,
+        table(
+            ["data set, model", "framework", "input, images/s a core", "training, images/s a core", "ratio", "aim"],
+            rows,
+        ),
+        "One rank on one core, batch 64 (synthetic: 32), float32. Input is all that happens to a batch before the model sees it: "
+        "reading, augmentation, conversion to float, normalization. On an accelerator a thread reads ahead; it keeps up where "
+        "training takes no more than the input's images a second, for each core that a rank has to spare.",
+    )

@@ -1,0 +1,67 @@
+"""PyTorch's models as they are built from their description, against the same written by hand (bare/models.py), in turn."""
+
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from common.errors import InputError
+from document import section, table
+from environments.build import build
+from environments.description import read
+from images import interval
+from models.graph import Shape
+from models.named import graph
+from plan.site import load_site
+from runs.launch import SCRIPTS
+
+AIM = 1.03
+SHAPES: dict[str, Shape] = {"small-cnn": (8, 8, 1), "resnet-18": (32, 32, 3), "efficientnet-b0": (32, 32, 3)}
+
+
+def measure(pairs: int) -> dict[str, list[list[float]]]:
+    """For every model pairs of seconds a step: by hand, built."""
+    site = load_site("local")
+    environment = build(read("pytorch"), site.cache, {"torch_index": site.torch_index or ""})
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as graphs:
+        json.dump({name: graph(name, shape, 10).to_json() for name, shape in SHAPES.items()}, graphs)
+        graphs.flush()
+        done = subprocess.run(
+            [
+                environment["python"]["executable"],
+                str(Path(__file__).parent / "bare" / "models.py"),
+                str(pairs),
+                graphs.name,
+            ],
+            env={**os.environ, **environment["variables"], "PYTHONPATH": str(SCRIPTS)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        raise InputError(f"bare/models.py: {done.stderr[-1000:]}")
+    found: dict[str, list[list[float]]] = json.loads(done.stdout)
+    return found
+
+
+def report(made: dict[str, list[list[float]]], command: str) -> str:
+    """The part of the document."""
+    rows = []
+    for name, pairs in made.items():
+        by_hand, built = (float(np.median(side)) for side in zip(*pairs, strict=True))
+        mean, low, high = interval([ours / theirs for theirs, ours in pairs])
+        met = "met" if high <= AIM else "missed" if low > AIM else "not told"
+        rows.append([
+            name, str(len(pairs)), f"{1e3 * by_hand:.1f} ms", f"{1e3 * built:.1f} ms",
+            f"{mean:.3f} [{low:.3f}, {high:.3f}]", f"{AIM}: {met}",
+        ])  # fmt: skip
+    return section(
+        "Models built from their description against models written by hand",
+        command,
+        table(["model", "pairs", "step, by hand", "step, built", "ratio [95 %]", "aim"], rows),
+        "PyTorch on one core, batch 32, float32, forward, backward and SGD; images of 8 x 8 pixels (small-cnn) and 32 x 32. Both in "
+        "one process, in turn, the other first in every second pair; medians, and the geometric mean of the ratios with its t-interval.",
+    )

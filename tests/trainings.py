@@ -1,0 +1,102 @@
+"""Real trainings of a few steps in the frameworks' environments, each configuration once, for tests that compare them."""
+
+import csv
+import functools
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datasets.prepare import prepare
+from plan.design import design
+from plan.identity import graph_of, spec
+from plan.site import load_site
+from plan.study import load_framework, load_study
+from runs import launch
+from runs.supervise import job
+
+SITE = replace(load_site("local"), cores=2, time_limit_s=120.0)
+TWO_DEVICES = replace(SITE, nodes=1, ranks_per_node=2)
+FRAMEWORKS = (
+    "pytorch-single",
+    "pytorch-ddp",
+    "horovod-pytorch",
+    "tensorflow-single",
+    "tensorflow-mirrored",
+    "tensorflow-multiworker",
+    "horovod-tensorflow",
+)
+DISTRIBUTED = tuple(
+    name for name in FRAMEWORKS if name not in ("pytorch-single", "tensorflow-single", "tensorflow-mirrored")
+)
+REPLICAS = dict.fromkeys((*DISTRIBUTED, "tensorflow-mirrored"), 2)  # of the others there is one
+
+
+class Trainings:
+    """Trains on demand."""
+
+    def __init__(self, folder: Path, environments: Any) -> None:
+        self.folder, self.environments = folder, environments
+        self._trained = functools.cache(self._train)
+
+    def of(self, framework: str, **levels: Any) -> Path:
+        """The attempt's folder of a training with these levels, one epoch of small-cnn on digits where they do not say."""
+        return self._trained(framework, tuple(sorted(levels.items())))
+
+    def weights(self, framework: str, **levels: Any) -> dict[str, np.ndarray]:
+        """The weights after it, in the canonical layout."""
+        return weights(self.of(framework, **levels) / "after.npz")
+
+    def _train(self, framework: str, told: tuple[tuple[str, Any], ...]) -> Path:
+        levels = dict(told)
+        folder = self.folder / ".".join([framework, *(f"{name}={level}" for name, level in told)])
+        folder.mkdir()
+        site = TWO_DEVICES if levels.get("devices_per_node") else SITE
+        study = replace(
+            load_study("quickstart"),
+            factors=load_study("quickstart").factors
+            | {"framework": [framework], "nodes": [1], "sync_every": [1], "epochs": [1], "warmup_epochs": [0]}
+            | {name: [level] for name, level in levels.items()},
+            exclude=(),
+            replicates=1,
+            step_times=True,
+        )
+        (run,) = design(study, site)
+        data = self.folder / "data" / run.levels["dataset"]
+        prepare(run.levels["dataset"], data)
+        described, planned = load_framework(framework), spec(study, site, run)
+        ranks = launch.launcher(site, planned)
+        (folder / "spec.json").write_text(
+            json.dumps(job(planned, described, graph_of(run).to_json(), data, ranks.hosts))
+        )
+        environment = self.environments(described.environment)
+        variables = {
+            **environment["variables"],
+            "PYTHONPATH": f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).parent / 'unit' / 'runs'}",
+            "TF_ENABLE_ONEDNN_OPTS": "0",  # whose rounding may push a relu over its kink, and all that follows with it
+        }
+        outcome = launch.run(ranks, {**environment, "variables": variables}, folder, planned, site, program="trained")
+        assert outcome.status == "ok", f"{outcome.reason}: {(folder / 'log.txt').read_text()[-3000:]}"
+        return folder
+
+
+def weights(file: Path) -> dict[str, np.ndarray]:
+    """Weights that trained.py has kept."""
+    with np.load(file) as saved:
+        return {name: saved[name] for name in saved.files}
+
+
+def epochs(folder: Path) -> list[dict[str, str]]:
+    """The rows of an attempt's epochs.csv."""
+    with open(folder / "epochs.csv", encoding="utf-8") as table:
+        return list(csv.DictReader(table))
+
+
+def assert_same(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray], tolerance: float) -> None:
+    """That all weights are the same, but for `tolerance`."""
+    assert list(ours) == list(theirs)
+    for name, weight in ours.items():
+        np.testing.assert_allclose(weight, theirs[name], atol=tolerance, rtol=0, err_msg=name)

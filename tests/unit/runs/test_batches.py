@@ -1,0 +1,75 @@
+"""What a rank trains on: the same samples however they are shared out, fresh ones too, and their augmentation."""
+
+import numpy as np
+import pytest
+
+from runs.worker.batches import Augmentation, Fresh, read_ahead
+
+
+def images(number: int, side: int = 16) -> np.ndarray:
+    return np.random.default_rng(0).integers(1, 256, size=(number, side, side, 3)).astype(np.uint8)
+
+
+def test_a_fresh_sample_depends_on_its_place_and_not_on_who_draws_it() -> None:
+    split = Fresh(7, 64, (5, 5, 3), 10)
+    whole, labels = split.take(2, slice(0, 64), np.arange(64))
+    parts = [split.take(2, slice(first, first + 16), np.arange(16)) for first in range(0, 64, 16)]
+    assert np.array_equal(np.concatenate([part for part, _ in parts]), whole)
+    assert np.array_equal(np.concatenate([part for _, part in parts]), labels)
+    assert whole.shape == (64, 5, 5, 3) and whole.dtype == np.uint8 and set(labels) <= set(range(10))
+    assert not np.array_equal(whole, split.take(3, slice(0, 64), np.arange(64))[0]), "an epoch has images of its own"
+
+
+def test_fresh_pixels_and_labels_are_uniform() -> None:
+    drawn, labels = Fresh(7, 4096, (8, 8, 1), 10).take(1, slice(0, 4096), np.arange(4096))
+    assert drawn.mean() == pytest.approx(127.5, abs=1) and drawn.std() == pytest.approx(73.9, abs=1)
+    assert np.bincount(labels, minlength=10) == pytest.approx(np.full(10, 409.6), rel=0.2)
+
+
+def test_without_augmentation_images_stay_as_they_are() -> None:
+    kept = images(8)
+    assert np.array_equal(Augmentation("none", 1, 1, 8, 16)(kept.copy(), np.arange(8)), kept)
+
+
+def test_half_of_the_images_are_mirrored() -> None:
+    kept = images(400, 4)
+    changed = Augmentation("flip", 1, 1, 400, 4)(kept.copy(), np.arange(400))
+    mirrored = [np.array_equal(new, old[:, ::-1]) for new, old in zip(changed, kept, strict=True)]
+    same = [np.array_equal(new, old) for new, old in zip(changed, kept, strict=True)]
+    assert all(a != b for a, b in zip(mirrored, same, strict=True)) and 150 < sum(mirrored) < 250
+
+
+def test_a_crop_moves_an_image_by_an_eighth_of_its_height_at_most() -> None:
+    kept, augment = images(300), Augmentation("flip-crop", 1, 1, 300, 16)
+    changed = augment(kept.copy(), np.arange(300))
+    moves = set()
+    for number, new in enumerate(changed):
+        old = kept[number][:, ::-1] if augment.flips[number] else kept[number]
+        padded = np.pad(old, ((2, 2), (2, 2), (0, 0)))
+        top, left = augment.corners[number]
+        left = 4 - left if augment.flips[number] else left  # mirrored after it was cut
+        assert np.array_equal(new, padded[top : top + 16, left : left + 16])
+        moves.add((int(top), int(left)))
+    assert moves == {(top, left) for top in range(5) for left in range(5)}
+
+
+def test_augmentation_belongs_to_the_sample_and_the_epoch() -> None:
+    kept, numbers = images(32), np.arange(32)
+    whole = Augmentation("flip-crop", 1, 1, 32, 16)(kept.copy(), numbers)
+    half = Augmentation("flip-crop", 1, 1, 32, 16)(kept[16:].copy(), numbers[16:])
+    assert np.array_equal(whole[16:], half), "it does not matter who takes it"
+    assert not np.array_equal(whole, Augmentation("flip-crop", 1, 2, 32, 16)(kept.copy(), numbers))
+
+
+def test_reading_ahead_changes_nothing_and_hands_on_errors() -> None:
+    made = [(np.array([i]), np.array([i])) for i in range(10)]
+    assert [int(batch[0][0]) for batch in read_ahead(iter(made))] == list(range(10))
+
+    def broken():
+        yield made[0]
+        raise OSError("gone")
+
+    ahead = read_ahead(broken())
+    assert next(ahead) is made[0]
+    with pytest.raises(OSError, match="gone"):
+        next(ahead)

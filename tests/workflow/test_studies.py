@@ -1,0 +1,46 @@
+"""Every reduced study really runs here, and gives the whole set of its figures; what this machine lacks is missing, with why."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from checkout import Checkout
+
+SITES = {"cnn-horovod-small": "local-devices", "resnet34-devices-small": "local-devices"}
+MISSING = {
+    "frameworks-small": {"lbann": "its adapter is not written yet", "tarantella": "its adapter is not written yet"},
+    "resnet34-devices-small": {
+        "device=cuda": "has no device cuda",
+        "device=hybrid": "processors and accelerators together",
+    },
+}
+STUDIES = sorted(path.stem for path in Path("config/studies").glob("*-small.yaml"))
+IN_CI = "cnn-horovod-small"
+FIGURES = ("epoch_time", "by_batch_size", "by_nodes", "accuracy")
+
+
+@pytest.mark.every_study
+@pytest.mark.parametrize("study", [pytest.param(name, marks=[pytest.mark.ci] * (name == IN_CI)) for name in STUDIES])
+def test_a_reduced_study_runs_to_its_figures(fresh: Callable[..., Checkout], study: str) -> None:
+    checkout, site = fresh("", study), SITES.get(study, "local")
+    checkout.edit("config/config.yaml", "study: small", f"study: {study}")
+    if site != "local":
+        checkout.edit(f"config/sites/{site}.yaml", "max_foreign_cpu_share: 0.05", "max_foreign_cpu_share: 1")
+    done = checkout.snakemake("figures", "--config", f"site={site}", timeout_s=3000)
+    assert done.status == 0, done.output
+    results = checkout.folder / "results" / study
+    with open(results / "runs.csv", encoding="utf-8") as table:
+        rows = list(csv.DictReader(table))
+    for row in rows:
+        reasons = [why for part, why in MISSING.get(study, {}).items() if part in row["run_id"]]
+        if reasons:
+            assert row["status"] == "missing" and reasons[0] in row["reason"], row
+        else:
+            assert row["status"] == "ok", f"{row['run_id']}: {row['reason']}"
+            assert 0 < float(row["train_loss"]) < 10 and float(row["epoch_time_s"]) > 0
+    assert any(row["status"] == "ok" for row in rows)
+    for figure in FIGURES:
+        for suffix in ("pdf", "svg", "png", "caption.md"):
+            assert (results / "figures" / f"{figure}.{suffix}").stat().st_size > 100

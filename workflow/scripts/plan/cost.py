@@ -1,0 +1,190 @@
+"""What a campaign will cost, estimated before anything runs: hours, node hours, accelerator hours, disk.
+
+A run's time is that of a start and its epochs. An epoch's comes, in this order, from runs of the same cell at this site, in
+whatever study; from runs of the same framework, model and data set, by samples per replica; from the model's operations and
+the rate that the site states or that is assumed. Only the first knows the network.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from common.errors import InputError, exit_status
+from common.tables import read_table
+from plan.campaign import Campaign, load_campaign
+from plan.design import Run
+from plan.identity import cores_per_rank, device, lacks
+from plan.study import FRESH, load_dataset, model_graph
+
+START_S = 10.0  # of a run, from its launch to its first epoch (docs/measurements.md)
+ASSUMED_GFLOPS = {"cpu": 20.0, "cuda": 10_000.0}  # of a core and of an accelerator in training, float32
+PASSES = 3  # forward, and twice as much backward
+LABEL_BYTES = 8  # int64
+KEPT_BYTES = 100_000  # of a run: log, record, epochs
+SAME = ("framework", "model", "dataset")
+CELL = (
+    *SAME,
+    "nodes",
+    "devices_per_node",
+    "device",
+    "batch_size",
+    "batch_scope",
+    "training_loop",
+    "sync_every",
+    "precision",
+)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of one run, and where they come from."""
+
+    run_s: float
+    origin: str
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Estimates for all runs of a campaign that its site can make, and why it cannot make the others."""
+
+    campaign: Campaign
+    measured: pd.DataFrame
+
+    @cached_property
+    def estimates(self) -> dict[str, Estimate]:
+        """run_id -> its estimate."""
+        return {run.run_id: self._estimate(run) for run in self.campaign.runs if self._lacks(run) is None}
+
+    @cached_property
+    def reasons(self) -> dict[str, int]:
+        """Why runs cannot be made here -> how many."""
+        found = [reason for run in self.campaign.runs if (reason := self._lacks(run))]
+        return {reason: found.count(reason) for reason in dict.fromkeys(found)}
+
+    def hours(self, runs: Iterable[Run]) -> float:
+        """Of `runs`, one after the other."""
+        return sum(self.estimates[run.run_id].run_s for run in runs) / 3600
+
+    @property
+    def made(self) -> list[Run]:
+        """The runs that the site can make."""
+        return [self.campaign.by_id[run_id] for run_id in self.estimates]
+
+    @property
+    def node_hours(self) -> float:
+        """Hours of nodes; those of one machine count as one."""
+        together = self.campaign.site.placement == "emulated"
+        return sum(self.hours([run]) * (1 if together else run.geometry.nodes) for run in self.made)
+
+    @property
+    def gpu_hours(self) -> float:
+        """Hours of accelerators."""
+        on_gpu = [run for run in self.made if device(self.campaign.site, run.levels) == "cuda"]
+        return sum(self.hours([run]) * run.geometry.replicas for run in on_gpu)
+
+    @property
+    def data_bytes(self) -> int:
+        """Prepared data and the archives that they come from, whether or not they are there."""
+        entries = [load_dataset(name) for name in self.campaign.datasets]
+        prepared = sum(_prepared_bytes(entry) for entry in entries)
+        return prepared + sum(file["bytes"] for entry in entries for file in entry.get("files", []))
+
+    def _lacks(self, run: Run) -> str | None:
+        return lacks(self.campaign.site, run.levels)
+
+    def _estimate(self, run: Run) -> Estimate:
+        epochs, geometry = run.levels["epochs"], run.geometry
+        share = geometry.samples_per_epoch / geometry.replicas
+        known = self.measured
+        for name in SAME:
+            known = known[known[name] == run.levels[name]]
+        of_cell = known
+        for name in CELL:
+            of_cell = of_cell[of_cell[name] == run.levels[name]]
+        if len(of_cell):
+            return Estimate(
+                START_S + epochs * float(of_cell.epoch_time_s.mean()), f"{len(of_cell)} runs of the same cell"
+            )
+        if len(known):
+            of_sample = known.epoch_time_s * known.replicas / known.samples_per_epoch
+            return Estimate(START_S + epochs * share * float(of_sample.mean()), "other cells, by samples")
+        kind = device(self.campaign.site, run.levels)
+        cores = cores_per_rank(self.campaign.site) * (self.campaign.site.cpu_share or 1)
+        stated = self.campaign.site.gflops
+        rate = stated or (cores if kind == "cpu" else 1) * ASSUMED_GFLOPS[kind]
+        operations = 2 * PASSES * model_graph(run.levels["model"], run.levels["dataset"]).macs * share
+        origin = f"{'stated' if stated else 'assumed'} {rate:g} GFLOP/s a replica, no network"
+        return Estimate(START_S + epochs * operations / rate / 1e9, origin)
+
+
+def _prepared_bytes(entry: Mapping[str, Any]) -> int:
+    samples: int = entry["train_samples"] + entry["validation_samples"]
+    return 0 if entry["format"] == FRESH else samples * (math.prod(entry["shape"]) + LABEL_BYTES)
+
+
+def measured_at(site: str, results: Path = Path("results")) -> pd.DataFrame:
+    """The runs that went well at a site, of all studies whose table can be read."""
+    tables = []
+    for file in sorted(results.glob("*/runs.csv")):
+        try:
+            table = read_table(file, "runs")
+        except InputError:
+            continue
+        tables.append(table[(table.status == "ok") & (table.site == site)])
+    columns = [*CELL, "epoch_time_s", "replicas", "samples_per_epoch"]
+    return pd.concat(tables)[columns] if tables else pd.DataFrame(columns=columns)
+
+
+def report(cost: Cost) -> str:
+    """The estimate as text, in lines for a terminal."""
+    campaign, runs = cost.campaign, cost.made
+    cells = len({run.cell for run in campaign.runs})
+    lines = [
+        f"{campaign.study.name} at {campaign.site.name}: {len(campaign.runs)} runs, {cells} cells in {len(campaign.blocks)} blocks"
+    ]
+    groups: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        origin = cost.estimates[run.run_id].origin
+        groups.setdefault((*(run.levels[name] for name in SAME), origin), []).append(run)
+    rows = [("runs", "a run", "together", "of", "estimated from")]
+    for (*names, origin), members in groups.items():
+        hours = cost.hours(members)
+        rows.append((str(len(members)), _time(hours / len(members)), _time(hours), " ".join(names), origin))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines += [
+        "  " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    lines += [f"  {count} runs are not made: {reason}" for reason, count in cost.reasons.items()]
+    disk = (cost.data_bytes + KEPT_BYTES * len(campaign.runs)) / 1e9
+    lines.append(
+        f"  all: {_time(cost.hours(runs))} one after the other, {cost.node_hours:.1f} node hours, {cost.gpu_hours:.1f} GPU hours; "
+        f"{disk:.1f} GB for data and records; {len(campaign.available())} runs have a record already"
+    )
+    return "\n".join(lines)
+
+
+def _time(hours: float) -> str:
+    if hours < 1 / 60:
+        return f"{3600 * hours:.0f} s"
+    return f"{60 * hours:.0f} min" if hours < 2 else f"{hours:.1f} h"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Say what a campaign will cost."""
+    parser = argparse.ArgumentParser(prog="plan.cost", description=main.__doc__)
+    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
+    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
+    options = parser.parse_args(argv)
+    campaign = load_campaign({"study": options.study, "site": options.site, "records": "campaign"})
+    print(report(Cost(campaign, measured_at(campaign.site.name))))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
