@@ -100,13 +100,21 @@ def test_the_recipe_has_an_effect(trainings: Trainings) -> None:
 def test_images_are_augmented_alike(trainings: Trainings, framework: str) -> None:
     reference = trainings.of("pytorch-single", batch_size=64, augmentation="flip-crop")
     folder = trainings.of(framework, **of_64(framework), augmentation="flip-crop")
+    both = (folder, reference)
     ours, theirs = (
-        sorted(image.tobytes() for file in each.glob("seen.*.npy") for image in np.load(file))
-        for each in (folder, reference)
+        sorted(image.tobytes() for file in each.glob("seen.*.npy") for image in np.load(file)) for each in both
     )
     data = np.load(trainings.folder / "data" / "digits" / "train" / "images.npy")
     assert ours == theirs != sorted(image.tobytes() for image in data)
-    assert_same(weights(folder / "after.npz"), weights(reference / "after.npz"), 1e-4)
+    losses = [float(epochs(each)[0]["train_loss"]) for each in both]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-3)
+
+
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name.startswith("horovod")])
+def test_horovod_counts_updates_and_not_batches(trainings: Trainings, framework: str) -> None:
+    told = {"optimizer": "adam", "learning_rate": 1e-3, "batch_size": 16, "sync_every": 5, "lr_warmup_epochs": 1}
+    reference = trainings.weights("pytorch-single", **told)
+    assert_same(trainings.weights(framework, **told), reference, 1e-4)
 
 
 @pytest.mark.parametrize("framework", [name for name in REPLICAS if name != "pytorch-ddp"])

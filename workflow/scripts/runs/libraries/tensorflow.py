@@ -140,8 +140,10 @@ class TensorFlowTrainer(Trainer):
             self.optimizer = self.make_optimizer(_optimizer(context.levels, context.learning_rate(0)))
             self.optimizer._create_all_weights(self.model.trainable_variables)
             self.accumulated = self.make_accumulators()
+            if context.levels["optimizer"] == "adam":
+                self.optimizer.epsilon = tf.Variable(0.0, trainable=False)
         self._decayed = {id(variable) for name, variable in self.variables.items() if is_decayed(name)}
-        self._updates, self._rate = 0, context.learning_rate(0)
+        self.updates, self._rate = 0, context.learning_rate(0)
         self._evaluate = tf.function(self._evaluation_step, autograph=False, reduce_retracing=True)
 
     def make_strategy(self) -> Any:
@@ -214,11 +216,21 @@ class TensorFlowTrainer(Trainer):
         return Seen(loss * batch, correct, len(seen) * batch * replicas)
 
     def set_learning_rate(self) -> None:
-        """Give the optimizer the rate of its next step."""
-        rate = self.context.learning_rate(self._updates)
+        """Give the optimizer the rate of its next step, and what else makes Keras' rules the same as PyTorch's.
+
+        Its velocity has the rate in it and is scaled with it (Goyal et al. 2017, section 3, remark 3). Its Adam adds epsilon
+        before the second moment is corrected (Kingma & Ba 2015, end of section 2), so epsilon is corrected instead.
+        """
+        rate = self.context.learning_rate(self.updates)
         if rate != self._rate:
             keras.backend.set_value(self.optimizer.learning_rate, rate)
-        self._updates, self._rate = self._updates + 1, rate
+            if self.context.levels["optimizer"] == "sgd" and self.context.levels["momentum"]:
+                for variable in self.model.trainable_variables:
+                    for velocity in self._own(self.optimizer.get_slot(variable, "momentum")):
+                        velocity.assign(velocity * (rate / self._rate))
+        self.updates, self._rate = self.updates + 1, rate
+        if self.context.levels["optimizer"] == "adam":
+            self.optimizer.epsilon.assign(ADAM["epsilon"] * (1 - ADAM["beta_2"] ** self.updates) ** 0.5)
 
     def validate(self) -> Seen:
         """See Trainer."""
