@@ -13,7 +13,7 @@ from common.schemas import schema
 from common.tables import read_table
 
 # What a study measures at: frameworks have looks of their own, the others are axes and panels. Every other factor treats.
-NOT_TREATMENTS = ("framework", "model", "dataset", "nodes", "batch_size")
+NOT_TREATMENTS = ("framework", "model", "dataset", "nodes", "devices_per_node", "batch_size")
 MOST_SERIES = 8
 _ALONE = ("training_loop", "precision", "optimizer")  # their levels need no title
 
@@ -72,6 +72,11 @@ def level_text(level: Any) -> str:
     if pd.isna(level):
         return "–"
     return f"{level:g}" if isinstance(level, float) else str(level)
+
+
+def scale_factor(runs: pd.DataFrame) -> str:
+    """The factor that makes a cell larger: nodes, or their devices where only these vary."""
+    return "devices_per_node" if "nodes" not in varying(runs) and "devices_per_node" in varying(runs) else "nodes"
 
 
 def combination_text(levels: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Table of speed-up and efficiency, each with its base in seconds.
 
-The base of a cell is the framework in its `base` column, undistributed, at the same levels of every other factor.
+The base of a cell is the framework in its `base` column, undistributed, at the same levels of every other factor but
+nodes and their devices.
 Factors that mean nothing to one replica (batches per exchange: it exchanges nothing) need not be equal where the base
 has one level of them only. Without such a cell the base is the framework's own cell with one replica.
 """
@@ -22,7 +23,7 @@ def base_cells(runs: pd.DataFrame) -> dict[str, str]:
     """The base cell of every cell that has one among the cells with a successful run."""
     rows = cells(runs)
     measured = rows[rows["cell"].isin(set(successful(runs)["cell"])) & (rows["replicas"] == 1)]
-    everywhere = varying(rows, but=["framework", "nodes"])
+    everywhere = varying(rows, but=["framework", "nodes", "devices_per_node"])
     compared = {
         name: [f for f in everywhere if f not in WITHOUT_EFFECT_ON_ONE_REPLICA or f in varying(group)]
         for name, group in rows.groupby("framework")

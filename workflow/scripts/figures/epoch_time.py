@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.measured import Records, combination_text, series_factors, successful, varying
+from analysis.measured import Records, combination_text, scale_factor, series_factors, successful, varying
 from common.errors import exit_status
 from figures import panels, style
 from figures.panels import Series
@@ -28,7 +28,7 @@ def draw(records: Records) -> tuple[Figure, str]:
         empty = panels.nothing(style.figure(style.COLUMN_IN, 1.4))
         return empty, panels.caption(runs, "Epoch time of every cell.")
     rows = _rows(runs)
-    around = varying(runs, but=[*series_factors(runs), "nodes"])
+    around = varying(runs, but=[*series_factors(runs), scale_factor(runs)])
     shown, unseen = panels.most(panels.combinations(runs, around))
     height, columns, width = panels.layout(len(shown))
     drawn = style.figure(width, height * (len(rows) * ROW_IN + AXIS_IN + panels.titles_height(shown)))
@@ -51,8 +51,8 @@ def draw(records: Records) -> tuple[Figure, str]:
 
 
 def _rows(runs: pd.DataFrame) -> list[tuple[Series, dict[str, object], str]]:
-    """For each row from the top: its series, its level of nodes (none where all have the same), its label."""
-    along = [name for name in ("nodes",) if name in varying(runs)]
+    """For each row from the top: its series, its level of nodes or devices (none where all have the same), its label."""
+    along = [name for name in (scale_factor(runs),) if name in varying(runs)]
     return [
         (one, levels, ", ".join(text for text in (one.name, combination_text(levels)) if text))
         for one in panels.all_series(runs)

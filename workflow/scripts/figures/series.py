@@ -70,7 +70,13 @@ def draw(records: Records, factor: str, what: str, with_bases: bool = False) -> 
             _line(ax, one, here, factor, (scale, shifts[one.name]))
         for cell in dict.fromkeys(found[cell] for cell in here["cell"] if cell in found):
             base = ok[ok["cell"] == cell]
-            _base(ax, next(one for one in series if len(one.of(base))), base, here, scale)
+            _base(
+                ax,
+                next(one for one in series if len(one.of(base))),
+                base,
+                here.groupby(factor)["replicas"].max(),
+                scale,
+            )
         if successful(here).empty:
             panels.say(ax, "no successful run")
         ax.set_title(panels.panel_title(levels))
@@ -116,10 +122,10 @@ def _line(ax: Axes, one: Series, runs: pd.DataFrame, factor: str, place: tuple[_
         ax.plot(places, means, color=one.look.colour, linestyle=one.look.line, zorder=2)
 
 
-def _base(ax: Axes, one: Series, base: pd.DataFrame, runs: pd.DataFrame, scale: _Scale) -> None:
+def _base(ax: Axes, one: Series, base: pd.DataFrame, replicas: pd.Series, scale: _Scale) -> None:
     """The base's time divided by replicas; where it is undistributed, itself as a point and a horizontal line, too.
 
-    `one` is the series of the runs `base`, `runs` are those of the panel.
+    `one` is the series of the runs `base`; `replicas`: how many there are at each level of the x axis.
     """
     times = base["epoch_time_s"].tolist()
     look = one.look
@@ -127,8 +133,7 @@ def _base(ax: Axes, one: Series, base: pd.DataFrame, runs: pd.DataFrame, scale: 
     if bases(base):
         panels.interval(ax, look, min(scale.positions.values()), times, scale.beside)
         ax.axhline(mean, color=look.colour, linewidth=0.8, linestyle=look.line, zorder=1)
-    replicas = runs.groupby("nodes")["replicas"].max()
-    x = [scale.positions[nodes] for nodes in replicas.index]
+    x = [scale.positions[level] for level in replicas.index]
     ax.plot(x, mean / replicas.to_numpy(float), color=look.colour, linewidth=0.7, linestyle=BOUND, zorder=1)
 
 

@@ -34,16 +34,13 @@ def known(campaign: Campaign, sweep: Sweep) -> dict[str, Any]:
         "framework": sweep.framework,
         "nodes": sweep.nodes,
         "ranks": sweep.geometry.ranks,
-        "key": key(campaign.site, sweep),
         "placement": campaign.site.placement,
         "link_bytes_s": campaign.site.bandwidth_bytes_s,
     }
 
 
-def missing(campaign: Campaign, sweep: Sweep, file: Path) -> str:
+def missing(file: Path) -> str:
     """Why there is no sweep.json under the current key."""
-    if lacking := lacks(campaign.site, sweep.run.levels):
-        return lacking
     if any(file.parents[1].glob("*/sweep.json")):
         return "old: measured with other software, code or settings only"
     return "absent: has not been measured"
@@ -73,11 +70,15 @@ def gather(campaign: Campaign) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for sweep in wanted(campaign.runs):
         head = known(campaign, sweep)
+        if reason := lacks(campaign.site, sweep.run.levels):
+            rows.append({**head, "status": "missing", "reason": reason})
+            continue
+        head["key"] = key(campaign.site, sweep)
         file = output(campaign.results, campaign.site, sweep)
         if file.exists():
             rows += [head | row for row in measured(read(file))]
         else:
-            rows.append({**head, "status": "missing", "reason": missing(campaign, sweep, file)})
+            rows.append({**head, "status": "missing", "reason": missing(file)})
     return pd.DataFrame(rows, columns=list(schema("network")["properties"]))
 
 

@@ -64,16 +64,12 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
         "cpu_share": campaign.site.cpu_share,
         "bandwidth_bytes_s": campaign.site.bandwidth_bytes_s,
         "base": load_framework(run.levels["framework"]).base,
-        "key": run_key(campaign.study, campaign.site, run),
-        **digests(campaign.site, run),
     }
 
 
-def missing(campaign: Campaign, run: Run, folder: Path) -> dict[str, Any]:
+def missing(run: Run, folder: Path) -> dict[str, Any]:
     """Status and reason of a run without a record under its current key."""
-    if lacking := lacks(campaign.site, run.levels):
-        reason = lacking
-    elif any(folder.parent.glob("*/record.json")):
+    if any(folder.parent.glob("*/record.json")):
         reason = "old: measured with other software, code, data or settings only"
     elif left := unfinished(folder):
         reason = f"absent: attempt {left[-1]['attempt']} {left[-1]['reason']}"
@@ -136,13 +132,17 @@ def aggregate(campaign: Campaign) -> tuple[pd.DataFrame, pd.DataFrame]:
     rows, epoch_rows = [], []
     for run in campaign.runs:
         row = planned_row(campaign, run)
+        if reason := lacks(campaign.site, run.levels):
+            rows.append({**row, "status": "missing", "reason": reason})
+            continue
+        row |= {"key": run_key(campaign.study, campaign.site, run), **digests(campaign.site, run)}
         folder = campaign.results / "runs" / run.run_id / row["key"]
         if (folder / "record.json").exists():
             record, epochs = read_record(folder, run.levels["epochs"])
             row |= measured_row(record, epochs, run.geometry.samples_per_epoch)
             epoch_rows += [{"run_id": run.run_id, "key": row["key"], **epoch} for epoch in epochs]
         else:
-            row |= missing(campaign, run, folder)
+            row |= missing(run, folder)
         rows.append(row)
     return pd.DataFrame(rows, columns=list(schema("runs")["properties"])), pd.DataFrame(
         epoch_rows, columns=["run_id", "key", *COLUMNS]

@@ -40,7 +40,9 @@ def trainer(context: Context) -> Trainer:
 
         def set_learning_rate(self) -> None:
             super().set_learning_rate()
-            if sync_every > 1:  # Horovod counts every pass as an iteration; Adam's corrections go by the number of updates
+            if (
+                sync_every > 1
+            ):  # Horovod counts every pass as an iteration; Adam's corrections go by the number of updates
                 self.optimizer.iterations.assign(self.updates - sync_every)
 
         def learn(self, tape: Any, loss: Any, length: int, last: bool) -> None:
