@@ -350,6 +350,7 @@ def sweeps(framework: str, nodes: Collection[int] = (2, 3), noise: float = NOISE
             "framework": framework,
             "nodes": count,
             "ranks": count,
+            "device": "site",
             "key": "0" * 12,
             "status": "ok",
             "reason": None,

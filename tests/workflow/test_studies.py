@@ -39,8 +39,13 @@ def test_a_reduced_study_runs_to_its_figures(fresh: Callable[..., Checkout], stu
             assert row["status"] == "missing" and reasons[0] in row["reason"], row
         else:
             assert row["status"] == "ok", f"{row['run_id']}: {row['reason']}"
-            assert 0 < float(row["train_loss"]) < 10 and float(row["epoch_time_s"]) > 0
+            assert float(row["epoch_time_s"]) > 0
     assert any(row["status"] == "ok" for row in rows)
+    with open(results / "epochs.csv", encoding="utf-8") as table:
+        losses: dict[str, list[float]] = {}
+        for row in csv.DictReader(table):
+            losses.setdefault(row["run_id"], []).append(float(row["train_loss"]))
+    assert sum(loss[-1] for loss in losses.values()) < sum(loss[0] for loss in losses.values()), "they learn"
     for figure in FIGURES:
         for suffix in ("pdf", "svg", "png", "caption.md"):
             assert (results / "figures" / f"{figure}.{suffix}").stat().st_size > 100

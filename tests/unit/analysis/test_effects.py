@@ -197,6 +197,8 @@ def made_sweep(seconds, nodes=2):
             {
                 "framework": FRAMEWORK,
                 "nodes": nodes,
+                "ranks": nodes,
+                "device": "site",
                 "status": "ok",
                 "bytes": size,
                 "round": number,

@@ -27,10 +27,10 @@ def test_without_any_run_a_rate_is_assumed_and_said() -> None:
     planned = campaign("tf-strategies", "virtual")
     cost = Cost(planned, NOTHING)
     run = next(run for run in planned.runs if run.levels["model"] == "resnet-50" and run.levels["nodes"] == 2)
-    operations = 6 * model_graph("resnet-50", "tiny-imagenet-200").macs * 50_000 * 3
+    operations = 2 * model_graph("resnet-50", "tiny-imagenet-200").macs * (3 * 50_000 + 5_000) * 3
     expected = START_S + operations / (0.6 * ASSUMED_GFLOPS["cpu"] * 1e9)
     assert cost.estimates[run.run_id].run_s == pytest.approx(expected)
-    assert "assumed 12 GFLOP/s a replica, no network" in report(cost)
+    assert "12 GFLOP/s a replica (cpu), assumed; no network" in report(cost)
     assert len(planned.runs) == 270 and "270 runs, 54 cells in 5 blocks" in report(cost)
 
 
@@ -38,7 +38,7 @@ def test_a_rate_that_the_site_states_is_taken() -> None:
     fast, slow = (Cost(campaign("tf-strategies", "virtual", gflops=rate), NOTHING) for rate in (200.0, 100.0))
     starts = len(fast.made) * START_S / 3600
     assert slow.hours(slow.made) - starts == pytest.approx(2 * (fast.hours(fast.made) - starts))
-    assert "stated 200 GFLOP/s a replica" in report(fast)
+    assert "200 GFLOP/s a replica, stated" in report(fast)
 
 
 def test_measured_runs_of_the_same_cell_go_before_everything(tmp_path: Path) -> None:
@@ -51,16 +51,39 @@ def test_measured_runs_of_the_same_cell_go_before_everything(tmp_path: Path) -> 
     cost = Cost(planned, measured_at("virtual", tmp_path))
     run = planned.runs[0]
     own = runs[(runs.cell == run.cell) & (runs.status == "ok")]
-    assert cost.estimates[run.run_id].run_s == pytest.approx(START_S + 3 * own.epoch_time_s.mean())
+    assert cost.estimates[run.run_id].run_s == pytest.approx(
+        START_S + 3 * (own.epoch_time_s + own.validation_time_s).mean()
+    )
     assert cost.estimates[run.run_id].origin == f"{len(own)} runs of the same cell"
     assert measured_at("elsewhere", tmp_path).empty
+
+
+def test_processors_and_accelerators_are_told_apart(tmp_path: Path) -> None:
+    planned = campaign("resnet34-devices", "slurm-example", gflops=15_000.0)
+    cost = Cost(planned, NOTHING)
+    cpu, cuda = (
+        next(cost.estimates[run.run_id] for run in cost.made if run.levels["device"] == kind)
+        for kind in ("cpu", "cuda")
+    )
+    assert cpu.run_s > 10 * cuda.run_s and "320 GFLOP/s a replica (cpu), assumed" in cpu.origin
+    run = next(run for run in cost.made if run.levels["device"] == "cpu")
+    row = {**run.levels, "epoch_time_s": 1200.0, "validation_time_s": 100.0, "replicas": 2, "samples_per_epoch": 50_000}
+    known = Cost(planned, pd.DataFrame([row]))
+    assert known.estimates[run.run_id].run_s == pytest.approx(START_S + 10 * 1300)
+    assert all(
+        known.estimates[each.run_id] == cost.estimates[each.run_id]
+        for each in known.made
+        if each.levels["device"] == "cuda"
+    )
+    other = Cost(planned, pd.DataFrame([{**row, "compiler": "torch-compile"}]))
+    assert other.estimates[run.run_id].origin == "runs of other cells, by samples"
 
 
 def test_nodes_and_accelerators_are_counted(tmp_path: Path) -> None:
     cost = Cost(campaign("frameworks", "slurm-example"), NOTHING)
     made = cost.made
     assert cost.node_hours == pytest.approx(sum(cost.hours([run]) * run.geometry.nodes for run in made))
-    assert cost.gpu_hours == pytest.approx(sum(cost.hours([run]) * 2 * run.geometry.nodes for run in made))
+    assert cost.gpu_hours == pytest.approx(2 * cost.node_hours), "two accelerators a node, held by every run"
     assert Cost(campaign("frameworks", "plafrim"), NOTHING).gpu_hours == 0
     assert set(cost.reasons) == {
         f"site slurm-example cannot run {name}: its adapter is not written yet" for name in ("lbann", "tarantella")

@@ -1,9 +1,15 @@
 """What a rank trains on: the same samples however they are shared out, fresh ones too, and their augmentation."""
 
+import json
+from pathlib import Path
+from typing import cast
+
 import numpy as np
 import pytest
 
 from runs.worker.batches import Augmentation, Fresh, read_ahead
+from runs.worker.context import Context
+from runs.worker.group import Group
 
 
 def images(number: int, side: int = 16) -> np.ndarray:
@@ -24,6 +30,28 @@ def test_fresh_pixels_and_labels_are_uniform() -> None:
     drawn, labels = Fresh(7, 4096, (8, 8, 1), 10).take(1, slice(0, 4096), np.arange(4096))
     assert drawn.mean() == pytest.approx(127.5, abs=1) and drawn.std() == pytest.approx(73.9, abs=1)
     assert np.bincount(labels, minlength=10) == pytest.approx(np.full(10, 409.6), rel=0.2)
+
+
+def test_validation_is_the_same_in_all_epochs_and_however_it_is_shared_out(tmp_path: Path) -> None:
+    def shares(ranks: int) -> list[np.ndarray]:
+        manifest = {
+            "fresh": True,
+            "shape": [4, 4, 1],
+            "classes": list("abc"),
+            "train_samples": 64,
+            "validation_samples": 50,
+        }
+        (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+        spec = {"seed": 7, "ranks": ranks, "local_batch": 8, "replicas_per_rank": 1}
+        job = {"data": str(tmp_path), "spec": spec}
+        contexts = [Context(tmp_path, job, rank, 0, cast(Group, None)) for rank in range(ranks)]
+        return [images for each in contexts for images, _ in each.validation()]
+
+    whole = np.concatenate(shares(1))
+    assert whole.shape == (50, 4, 4, 1) and max(map(len, shares(1))) == 8, "no more at once than in training"
+    assert np.array_equal(whole, np.concatenate(shares(1))) and np.array_equal(whole, np.concatenate(shares(3)))
+    training, _ = Fresh(7, 64, (4, 4, 1), 3).take(0, slice(0, 50), np.arange(50))
+    assert not np.array_equal(whole, training)
 
 
 def test_without_augmentation_images_stay_as_they_are() -> None:

@@ -126,6 +126,34 @@ def test_batch_statistics_are_each_replicas_own_and_averaged_to_validate(trainin
         np.testing.assert_allclose(ours, theirs, rtol=2e-3, err_msg=column)
 
 
+@pytest.mark.parametrize("framework", DISTRIBUTED)
+def test_every_rank_drops_out_of_its_own(trainings: Trainings, framework: str) -> None:
+    folder = trainings.of(framework, nodes=2, model="cnn-cifar10", dataset="synthetic-16x16x3-10-64", batch_size=32)
+    one, other = (np.load(folder / f"noise.{rank}.npy") for rank in (0, 1))
+    assert np.abs(one - other).max() > 1e-3 and np.abs(one[0] - one[1]).max() > 1e-3, "masks of ranks and of calls"
+
+
+@pytest.mark.parametrize(
+    ("framework", "levels"),
+    [
+        ("pytorch-single", {"memory_format": "channels-last"}),
+        ("pytorch-ddp", {"compiler": "torch-compile", "sync_every": 5}),
+        ("horovod-pytorch", {"compiler": "torch-compile"}),
+    ],
+)
+def test_other_ways_to_compute_train_alike(trainings: Trainings, framework: str, levels: dict[str, Any]) -> None:
+    same = {"sync_every": levels.get("sync_every", 1)}
+    ours, theirs = (trainings.of(framework, **of_64(framework), **each) for each in (levels, same))
+    assert_same(weights(ours / "after.npz"), weights(theirs / "after.npz"), 1e-3)
+
+
+@pytest.mark.parametrize("framework", ["pytorch-single", "tensorflow-single", "tensorflow-mirrored"])
+def test_mixed_precision_trains_nearly_alike(trainings: Trainings, framework: str) -> None:
+    ours, theirs = (trainings.of(framework, **of_64(framework), precision=each) for each in ("amp", "fp32"))
+    losses = [float(epochs(each)[0]["train_loss"]) for each in (ours, theirs)]
+    assert 0 < abs(losses[0] - losses[1]) < 0.05, losses
+
+
 def test_each_epoch_leaves_a_line_and_each_run_a_result(trainings: Trainings) -> None:
     folder = trainings.of("pytorch-ddp", batch_size=32, sync_every=5, nodes=2)
     (epoch,) = epochs(folder)

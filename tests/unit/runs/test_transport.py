@@ -12,7 +12,7 @@ import pytest
 from plan.site import Site, load_site
 from runs.transport import described, objection
 
-TWO_NODES: dict[str, Any] = {"device": "cpu", "ranks": 4, "nodes": 2, "interface": "eth0"}
+TWO_NODES: dict[str, Any] = {"device": "cpu", "ranks": 4, "nodes": 2, "replicas_per_rank": 1, "interface": "eth0"}
 CLUSTER = replace(load_site("virtual"), placement="distinct-nodes", cpu_share=None)
 
 INFINIBAND = """\
@@ -88,9 +88,11 @@ def test_without_a_log_nothing_is_claimed(tmp_path: Path) -> None:
     assert described("nccl", TWO_NODES, tmp_path) == "nccl over a network that its log does not name"
 
 
-def test_gloo_goes_over_the_sites_interface_and_one_rank_over_nothing(tmp_path: Path) -> None:
+def test_gloo_goes_over_the_sites_interface_and_one_replica_over_nothing(tmp_path: Path) -> None:
     assert described("gloo", TWO_NODES, tmp_path) == "gloo over tcp eth0"
-    assert described("gloo", {**TWO_NODES, "ranks": 1, "nodes": 1}, tmp_path) == "none"
+    alone = {**TWO_NODES, "ranks": 1, "nodes": 1}
+    assert described("gloo", alone, tmp_path) == "none"
+    assert described("memory", {**alone, "replicas_per_rank": 2}, tmp_path) == "memory over links within the node"
     assert described("nccl", {**TWO_NODES, "nodes": 1}, tmp_path) == "nccl over links within the node"
 
 
@@ -112,7 +114,6 @@ def objected(transport: str, rows: list[dict[str, Any]], site: Site = CLUSTER, n
         ("nccl over tcp ib0", "the site says infiniband, but the gradients went over tcp ib0"),
         ("nccl over ib mlx5_0 and tcp ib0", "the site says infiniband, but the gradients went over ib mlx5_0 and tcp ib0"),
         ("nccl over roce mlx5_0", "the site says infiniband, but the gradients went over roce mlx5_0"),
-        ("gloo over tcp ib0", "the site says infiniband, but the gradients went over tcp ib0"),
         (
             "nccl over a network that its log does not name",
             "the site says infiniband, but the gradients went over a network that its log does not name",
@@ -121,8 +122,14 @@ def objected(transport: str, rows: list[dict[str, Any]], site: Site = CLUSTER, n
 )  # fmt: skip
 def test_a_fall_back_from_infiniband_is_objected_to(transport: str, said: str | None) -> None:
     infiniband = replace(CLUSTER, fabric="infiniband")
-    assert objected(transport, epochs(0.0), infiniband) == said, "bytes on the interface say nothing of InfiniBand"
+    spec = {**TWO_NODES, "device": "cuda"}
+    assert objection(transport, spec, infiniband, epochs(0.0), 4 * MB) == said, (
+        "bytes on the interface say nothing of it"
+    )
     assert objected(transport, epochs(0.0), infiniband, nodes=1) is None, "one node needs no network"
+    assert objected("gloo over tcp ib0", epochs(41.0 * MB), infiniband) is None, (
+        "processors have no InfiniBand of their own"
+    )
 
 
 def test_too_few_bytes_through_the_interface_are_objected_to() -> None:

@@ -46,6 +46,19 @@ def spied(make: Any) -> Any:
     return evaluate
 
 
+def noise(trainer: Any) -> np.ndarray:
+    """Logits of the same images, twice, as training computes them: with dropout."""
+    images = np.ones((4, *trainer.context.graph.shape), np.float32)
+    if (torch := sys.modules.get("torch")) is not None:
+        trainer.module.train()
+        made = [trainer.module(torch.from_numpy(images).permute(0, 3, 1, 2)).detach().numpy() for _ in range(2)]
+    else:
+        run = trainer.strategy.run
+        values = [run(lambda: trainer.model(images, training=True)) for _ in range(2)]
+        made = [trainer.strategy.experimental_local_results(value)[0].numpy() for value in values]
+    return np.stack(made)
+
+
 def main() -> None:
     bind_to_launcher()
     folder = Path(sys.argv[1])
@@ -59,6 +72,7 @@ def main() -> None:
     Trainer.__init__ = init  # type: ignore[method-assign]
     trainer = run(folder)
     rank = trainer.context.rank
+    np.save(folder / f"noise.{rank}.npy", noise(trainer))
     np.save(folder / f"seen.{rank}.npy", np.concatenate(seen))
     if rank == 0:
         np.savez(folder / "before.npz", **trainer.context.initial_weights())

@@ -7,6 +7,7 @@ import pandas as pd
 from analysis.measured import bases, combination_text, factors, missing_cells, successful, title, unsuccessful
 
 NAMED = 10
+THE_SITES = {"devices_per_node": 0, "device": "site"}  # levels that leave it to the site
 NOTABLE_STEAL_SHARE = 0.05
 _PLACEMENTS = {
     "distinct-nodes": "each node is a machine of its own",
@@ -14,7 +15,7 @@ _PLACEMENTS = {
     "emulated": "nodes are groups of processes on one machine, so that times say nothing about a real network",
 }
 _BATCH_SCOPES = {
-    "local": "local batch (fixed per replica: the effective batch grows with the nodes)",
+    "local": "local batch (fixed per replica: the effective batch grows with the replicas)",
     "global": "global batch (fixed in total)",
 }
 
@@ -106,6 +107,7 @@ def shortfall(runs: pd.DataFrame) -> str:
 def constants(runs: pd.DataFrame) -> str:
     """The factors that have one level in the whole study, with that level."""
     levels = {name: runs[name].iloc[0] for name in factors() if runs[name].nunique(dropna=False) == 1}
+    levels = {name: level for name, level in levels.items() if level != THE_SITES.get(name)}
     said = [
         f"{title(name)} {combination_text({name: level})}"
         if name in ("framework", "model", "dataset")

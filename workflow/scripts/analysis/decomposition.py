@@ -118,7 +118,8 @@ def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.Dat
 
 
 def _sweep(network: pd.DataFrame, cell: pd.Series) -> pd.DataFrame:
-    return network[(network["framework"] == cell["framework"]) & (network["nodes"] == cell["nodes"])]
+    like = [network[name] == cell[name] for name in ("framework", "nodes", "device")]
+    return network[np.logical_and.reduce([*like, network["ranks"] == cell["replicas"]])]
 
 
 def _network_part(row: Mapping[str, Any], sweep: pd.DataFrame, size: float) -> dict[str, float]:

@@ -13,7 +13,7 @@ from common.schemas import schema
 from common.tables import read_table
 
 # What a study measures at: frameworks have looks of their own, the others are axes and panels. Every other factor treats.
-NOT_TREATMENTS = ("framework", "model", "dataset", "nodes", "devices_per_node", "batch_size")
+NOT_TREATMENTS = ("framework", "model", "dataset", "nodes", "devices_per_node", "device", "batch_size")
 MOST_SERIES = 8
 _ALONE = ("training_loop", "precision", "optimizer")  # their levels need no title
 

@@ -127,7 +127,7 @@ def is_trained(weight: str) -> bool:
 
 
 def is_decayed(weight: str) -> bool:
-    """Whether weight decay applies to a weight: to kernels alone, as Goyal et al. 2017, section 5.1, do."""
+    """Whether weight decay applies to a weight: to kernels alone."""
     return weight.endswith(".kernel")
 
 

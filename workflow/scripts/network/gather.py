@@ -34,6 +34,7 @@ def known(campaign: Campaign, sweep: Sweep) -> dict[str, Any]:
         "framework": sweep.framework,
         "nodes": sweep.nodes,
         "ranks": sweep.geometry.ranks,
+        "device": sweep.run.levels["device"],
         "placement": campaign.site.placement,
         "link_bytes_s": campaign.site.bandwidth_bytes_s,
     }
@@ -84,7 +85,7 @@ def gather(campaign: Campaign) -> pd.DataFrame:
 
 def summary(table: pd.DataFrame, arguments: str = "") -> str:
     """How many sweeps are ok, which are not and why. `arguments`: see records.aggregate.summary."""
-    sweeps = table.drop_duplicates(["framework", "nodes"])
+    sweeps = table.drop_duplicates(["framework", "nodes", "ranks", "device"])
     bad = sweeps[sweeps["status"] != "ok"]
     lines = [f"  {row.framework} on {row.nodes} nodes: {row.status}: {row.reason}" for row in bad.itertuples()]
     if (bad["status"] != "missing").any():

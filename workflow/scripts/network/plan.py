@@ -14,20 +14,21 @@ from typing import Any
 from common.files import CHECKOUT, digest_sources, digest_text
 from plan.campaign import Campaign
 from plan.design import Geometry, Run
-from plan.identity import digests, lacks, site_part
+from plan.identity import device, digests, lacks, site_part
 from plan.scheduling import deferred_resources
 from plan.site import Site
-from plan.study import FRAMEWORKS, LIBRARIES, RUNS, load_framework
+from plan.study import FRAMEWORKS, LIBRARIES, RUNS, factor_table, load_framework
 
 SMALLEST_BYTES = 1024
 GROWTH = 4
 PROGRAM = CHECKOUT / "workflow" / "scripts" / "network" / "sweep.py"
 TABLE = "network.csv"
+OF_SITE = ("devices_per_node", "device")  # factors that, beside nodes, decide between whom there is an exchange
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The all-reduce of one framework on so many nodes. `run` is a run of the design that is laid out like it."""
+    """The all-reduce of one framework on so many nodes and devices. `run` is a run of the design that is laid out like it."""
 
     run: Run
 
@@ -48,18 +49,20 @@ class Sweep:
 
     @property
     def name(self) -> str:
-        """`<framework>.n<nodes>`."""
-        return f"{self.framework}.n{self.nodes}"
+        """`<framework>.n<nodes>`, and the levels of what is the site's in most studies."""
+        levels = self.run.levels
+        told = [f"{name}={levels[name]}" for name in OF_SITE if levels[name] != factor_table()[name]["default"]]
+        return ".".join([self.framework, f"n{self.nodes}", *told])
 
 
 def wanted(runs: Iterable[Run]) -> list[Sweep]:
-    """A sweep for each distributed framework of `runs` and each of its numbers of nodes from two on; by name."""
-    found: dict[tuple[str, int], Sweep] = {}
+    """A sweep for each distributed framework of `runs`, each of its numbers of nodes from two on, and each kind of ranks."""
+    found: dict[str, Sweep] = {}
     for run in runs:
-        framework = run.levels["framework"]
-        if run.geometry.nodes > 1 and load_framework(framework).distributed:
-            found.setdefault((framework, run.geometry.nodes), Sweep(run))
-    return [found[name] for name in sorted(found)]
+        if run.geometry.nodes > 1 and load_framework(run.levels["framework"]).distributed:
+            sweep = Sweep(run)
+            found.setdefault(sweep.name, sweep)
+    return sorted(found.values(), key=lambda sweep: (sweep.framework, sweep.nodes, sweep.name))
 
 
 def planned(runs: Iterable[Run], site: Site) -> list[Sweep]:
@@ -89,6 +92,7 @@ def spec(site: Site, sweep: Sweep) -> dict[str, Any]:
         "sizes": sizes(site.sweep_max_bytes),
         "step_times": False,
         **site_part(site),
+        "device": device(site, sweep.run.levels),
     }
 
 

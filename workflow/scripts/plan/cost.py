@@ -2,7 +2,7 @@
 
 A run's time is that of a start and its epochs. An epoch's comes, in this order, from runs of the same cell at this site, in
 whatever study; from runs of the same framework, model and data set, by samples per replica; from the model's operations and
-the rate that the site states or that is assumed. Only the first knows the network.
+the rate that the site states or that is assumed. The last knows neither network nor loop, and is a lower bound at best.
 """
 
 import argparse
@@ -21,25 +21,15 @@ from common.tables import read_table
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
 from plan.identity import cores_per_rank, device, lacks
-from plan.study import FRESH, load_dataset, model_graph
+from plan.study import FRESH, factor_table, load_dataset, model_graph
 
 START_S = 10.0  # of a run, from its launch to its first epoch (docs/measurements.md)
 ASSUMED_GFLOPS = {"cpu": 20.0, "cuda": 10_000.0}  # of a core and of an accelerator in training, float32
 PASSES = 3  # forward, and twice as much backward
 LABEL_BYTES = 8  # int64
 KEPT_BYTES = 100_000  # of a run: log, record, epochs
-SAME = ("framework", "model", "dataset")
-CELL = (
-    *SAME,
-    "nodes",
-    "devices_per_node",
-    "device",
-    "batch_size",
-    "batch_scope",
-    "training_loop",
-    "sync_every",
-    "precision",
-)
+SAME = ("framework", "model", "dataset", "device")
+NOT_OF_TIME = ("epochs", "warmup_epochs", "learning_rate", "momentum", "lr_scaling", "lr_warmup_epochs")
 
 
 @dataclass(frozen=True)
@@ -85,9 +75,12 @@ class Cost:
 
     @property
     def gpu_hours(self) -> float:
-        """Hours of accelerators."""
-        on_gpu = [run for run in self.made if device(self.campaign.site, run.levels) == "cuda"]
-        return sum(self.hours([run]) * run.geometry.replicas for run in on_gpu)
+        """Hours of accelerators that runs hold, whether or not they train on them: a node is a run's own."""
+        site = self.campaign.site
+        if site.device != "cuda":
+            return 0.0
+        held = max(site.devices_per_node, site.ranks_per_node)
+        return sum(self.hours([run]) * run.geometry.nodes * held for run in self.made)
 
     @property
     def data_bytes(self) -> int:
@@ -100,28 +93,39 @@ class Cost:
         return lacks(self.campaign.site, run.levels)
 
     def _estimate(self, run: Run) -> Estimate:
-        epochs, geometry = run.levels["epochs"], run.geometry
-        share = geometry.samples_per_epoch / geometry.replicas
         known = self.measured
         for name in SAME:
             known = known[known[name] == run.levels[name]]
         of_cell = known
-        for name in CELL:
-            of_cell = of_cell[of_cell[name] == run.levels[name]]
+        for name in factor_table():
+            if name not in NOT_OF_TIME:
+                of_cell = of_cell[of_cell[name] == run.levels[name]]
+        epochs = run.levels["epochs"]
         if len(of_cell):
-            return Estimate(
-                START_S + epochs * float(of_cell.epoch_time_s.mean()), f"{len(of_cell)} runs of the same cell"
-            )
+            return Estimate(START_S + epochs * _epoch_s(of_cell), f"{len(of_cell)} runs of the same cell")
+        share = run.geometry.samples_per_epoch / run.geometry.replicas
         if len(known):
-            of_sample = known.epoch_time_s * known.replicas / known.samples_per_epoch
-            return Estimate(START_S + epochs * share * float(of_sample.mean()), "other cells, by samples")
-        kind = device(self.campaign.site, run.levels)
-        cores = cores_per_rank(self.campaign.site) * (self.campaign.site.cpu_share or 1)
-        stated = self.campaign.site.gflops
-        rate = stated or (cores if kind == "cpu" else 1) * ASSUMED_GFLOPS[kind]
-        operations = 2 * PASSES * model_graph(run.levels["model"], run.levels["dataset"]).macs * share
-        origin = f"{'stated' if stated else 'assumed'} {rate:g} GFLOP/s a replica, no network"
+            of_sample = float((known.replicas / known.samples_per_epoch).mean())
+            return Estimate(START_S + epochs * share * of_sample * _epoch_s(known), "runs of other cells, by samples")
+        rate, origin = self._rate(device(self.campaign.site, run.levels))
+        entry = load_dataset(run.levels["dataset"])
+        passes = PASSES * share + entry["validation_samples"] / run.geometry.replicas
+        operations = 2 * passes * model_graph(run.levels["model"], run.levels["dataset"]).macs
         return Estimate(START_S + epochs * operations / rate / 1e9, origin)
+
+    def _rate(self, kind: str) -> tuple[float, str]:
+        """Operations of one replica in 1e9 a second, and who says so."""
+        site = self.campaign.site
+        if site.gflops and kind == site.device:
+            return site.gflops, f"{site.gflops:g} GFLOP/s a replica, stated; no network"
+        cores = cores_per_rank(site) * (site.cpu_share or 1)
+        rate = (cores if kind == "cpu" else 1) * ASSUMED_GFLOPS[kind]
+        return rate, f"{rate:g} GFLOP/s a replica ({kind}), assumed; no network"
+
+
+def _epoch_s(runs: pd.DataFrame) -> float:
+    """Mean time of an epoch with its validation."""
+    return float((runs.epoch_time_s + runs.validation_time_s.fillna(0)).mean())
 
 
 def _prepared_bytes(entry: Mapping[str, Any]) -> int:
@@ -138,7 +142,7 @@ def measured_at(site: str, results: Path = Path("results")) -> pd.DataFrame:
         except InputError:
             continue
         tables.append(table[(table.status == "ok") & (table.site == site)])
-    columns = [*CELL, "epoch_time_s", "replicas", "samples_per_epoch"]
+    columns = [*factor_table(), "epoch_time_s", "validation_time_s", "replicas", "samples_per_epoch"]
     return pd.concat(tables)[columns] if tables else pd.DataFrame(columns=columns)
 
 
@@ -152,7 +156,7 @@ def report(cost: Cost) -> str:
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         origin = cost.estimates[run.run_id].origin
-        groups.setdefault((*(run.levels[name] for name in SAME), origin), []).append(run)
+        groups.setdefault((*(run.levels[name] for name in SAME[:3]), origin), []).append(run)
     rows = [("runs", "a run", "together", "of", "estimated from")]
     for (*names, origin), members in groups.items():
         hours = cost.hours(members)

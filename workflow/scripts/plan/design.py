@@ -82,6 +82,8 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
         raise ValueError(
             f"devices_per_node={devices} is more than the {site.ranks_per_node} ranks_per_node of {shown(site.file)}"
         )
+    if levels["devices_per_node"] > 1 and not (framework.distributed or framework.mirrored):
+        raise ValueError(f"devices_per_node={devices}: {framework.name} trains on one device")
     ranks_per_node = devices if framework.distributed else 1
     ranks = levels["nodes"] * ranks_per_node if framework.distributed else 1
     replicas_per_rank = devices if framework.mirrored else 1

@@ -59,6 +59,8 @@ def lacks(site: Site, levels: Mapping[str, Any]) -> str | None:
         return f"site {site.name} cannot train on processors and accelerators together: no framework here does yet"
     if what == "cuda" != site.device:
         return f"site {site.name} has no device cuda"
+    if levels["compiler"] != "none" and site.deployment == "apptainer":
+        return f"site {site.name} trains in images, which have no compiler for {levels['compiler']}"
     return None
 
 

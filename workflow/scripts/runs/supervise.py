@@ -156,7 +156,7 @@ def measurement(
     return {
         "hosts": list(dict.fromkeys(rank["host"] for rank in ranks)),
         "machines": len({rank["machine"] for rank in ranks}),
-        "devices": [rank["device"] for rank in ranks],
+        "devices": [rank["device"] for rank in ranks for _ in range(run_spec["replicas_per_rank"])],
         "drivers": sorted({rank["driver"] for rank in ranks if rank["driver"]}),
         "transport": transport.described(result["transport"], run_spec, folder),
         "startup_s": max(0.0, result["ready_at"] - launched_at),

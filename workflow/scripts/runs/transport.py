@@ -17,13 +17,13 @@ LEAST_SHARE = 0.5
 
 
 def described(library: str, spec: Mapping[str, Any], folder: Path) -> str:
-    """`library over protocol interface`, such as `gloo over tcp eth0`; none where there is one rank.
+    """`library over protocol interface`, such as `gloo over tcp eth0`; none where there is one replica.
 
     For NCCL its own log in the attempt's `folder` tells (nccl.*.log; `NET/IB : Using [0]mlx5_0:1/IB`, NCCL 2.x): ib is
     InfiniBand, roce the same protocol on Ethernet.
     """
     if spec["ranks"] == 1:
-        return "none"
+        return f"{library} over {WITHIN}" if spec["replicas_per_rank"] > 1 else "none"
     if library != "nccl":
         return f"{library} over tcp {spec['interface']}"
     said = "\n".join(log.read_text(errors="replace") for log in sorted(folder.glob("nccl.*.log")))
@@ -45,7 +45,7 @@ def objection(
         left = spec["device"] == "cuda" and spec["ranks"] > 1 and not transport.endswith(WITHIN)
         return f"the accelerators of one node exchanged their gradients by {transport}" if left else None
     words = f" {transport} "
-    if site.fabric == "infiniband" and (" ib " not in words or " tcp " in words):
+    if site.fabric == "infiniband" and spec["device"] == "cuda" and (" ib " not in words or " tcp " in words):
         return f"the site says infiniband, but the gradients went over {transport.partition(' over ')[2]}"
     if " tcp " not in words or site.placement == "emulated":
         return None

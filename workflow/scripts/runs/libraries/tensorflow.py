@@ -128,7 +128,8 @@ class TensorFlowTrainer(Trainer):
         self.device = configured(context)
         tf.config.experimental.enable_tensor_float_32_execution(context.levels["precision"] == "tf32")
         self.strategy = self.make_strategy()
-        tf.random.set_seed(context.spec["seed"])
+        keras.backend.experimental.enable_tf_random_generator()  # masks differ between the traces of a step, too
+        keras.utils.set_random_seed(context.spec["seed"] + context.rank)  # of dropout
         keras.mixed_precision.set_global_policy("mixed_bfloat16" if context.levels["precision"] == "amp" else "float32")
         self._mean = tf.constant(context.manifest["mean"], tf.float32)
         self._std = tf.constant(context.manifest["std"], tf.float32)
@@ -145,6 +146,7 @@ class TensorFlowTrainer(Trainer):
         self._decayed = {id(variable) for name, variable in self.variables.items() if is_decayed(name)}
         self.updates, self._rate = 0, context.learning_rate(0)
         self._evaluate = tf.function(self._evaluation_step, autograph=False, reduce_retracing=True)
+        self._scale_velocities = tf.function(self._scale, autograph=False)
 
     def make_strategy(self) -> Any:
         """Hook: the tf.distribute strategy under which the model lives; made before anything else touches TensorFlow."""
@@ -225,12 +227,15 @@ class TensorFlowTrainer(Trainer):
         if rate != self._rate:
             keras.backend.set_value(self.optimizer.learning_rate, rate)
             if self.context.levels["optimizer"] == "sgd" and self.context.levels["momentum"]:
-                for variable in self.model.trainable_variables:
-                    for velocity in self._own(self.optimizer.get_slot(variable, "momentum")):
-                        velocity.assign(velocity * (rate / self._rate))
+                self._scale_velocities(tf.constant(rate / self._rate))
         self.updates, self._rate = self.updates + 1, rate
         if self.context.levels["optimizer"] == "adam":
             self.optimizer.epsilon.assign(ADAM["epsilon"] * (1 - ADAM["beta_2"] ** self.updates) ** 0.5)
+
+    def _scale(self, ratio: Any) -> None:
+        for variable in self.model.trainable_variables:
+            for velocity in self._own(self.optimizer.get_slot(variable, "momentum")):
+                velocity.assign(velocity * ratio)
 
     def validate(self) -> Seen:
         """See Trainer."""

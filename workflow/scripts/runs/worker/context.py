@@ -16,6 +16,8 @@ from runs.worker import sampling
 from runs.worker.batches import Augmentation, Batch, Split, split_of
 from runs.worker.group import Group
 
+LARGEST_VALIDATED = 256  # samples at once
+
 
 @dataclass
 class Context:
@@ -99,11 +101,12 @@ class Context:
                 yield augment(images, order[step]), labels
 
     def validation(self) -> Iterator[Batch]:
-        """This rank's share of the validation split, in batches of at most 256."""
+        """This rank's share of the validation split, in batches that take no more memory than those of training."""
         split = split_of(Path(self.job["data"]), "validation", self.manifest, self.spec["seed"])
         share = sampling.validation_share(len(split), self.rank, self.ranks)
-        for first in range(share.start, share.stop, 256):
-            places = slice(first, min(first + 256, share.stop))
+        size = min(LARGEST_VALIDATED, self.spec["local_batch"] * self.spec["replicas_per_rank"])
+        for first in range(share.start, share.stop, size):
+            places = slice(first, min(first + size, share.stop))
             yield split.take(0, places, np.arange(places.start, places.stop))
 
 

@@ -22,7 +22,7 @@ def trainer(context: Context) -> Trainer:
     from runs.libraries.horovod import transport
     from runs.libraries.tensorflow import TensorFlowTrainer
 
-    sync_every = context.levels["sync_every"]
+    sync_every, adam = context.levels["sync_every"], context.levels["optimizer"] == "adam"
 
     class HorovodTrainer(TensorFlowTrainer):
         def make_strategy(self) -> Any:
@@ -40,9 +40,7 @@ def trainer(context: Context) -> Trainer:
 
         def set_learning_rate(self) -> None:
             super().set_learning_rate()
-            if (
-                sync_every > 1
-            ):  # Horovod counts every pass as an iteration; Adam's corrections go by the number of updates
+            if adam and sync_every > 1:  # it goes by the number of updates; Horovod counts every pass
                 self.optimizer.iterations.assign(self.updates - sync_every)
 
         def learn(self, tape: Any, loss: Any, length: int, last: bool) -> None:
