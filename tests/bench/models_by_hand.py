@@ -1,4 +1,4 @@
-"""PyTorch's models as they are built from their description, against the same written by hand (bare/models.py), in turn."""
+"""PyTorch's models as they are built from their description, against the same written by hand (bare/by_hand.py), in turn."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def measure(pairs: int) -> dict[str, list[list[float]]]:
         done = subprocess.run(
             [
                 environment["python"]["executable"],
-                str(Path(__file__).parent / "bare" / "models.py"),
+                str(Path(__file__).parent / "bare" / "by_hand.py"),
                 str(pairs),
                 graphs.name,
             ],
@@ -42,7 +42,7 @@ def measure(pairs: int) -> dict[str, list[list[float]]]:
             check=False,
         )
     if done.returncode:
-        raise InputError(f"bare/models.py: {done.stderr[-1000:]}")
+        raise InputError(f"bare/by_hand.py: {done.stderr[-1000:]}")
     found: dict[str, list[list[float]]] = json.loads(done.stdout)
     return found
 
