@@ -36,6 +36,7 @@ def draw(records: Records) -> tuple[Figure, str]:
     if not responses:
         text = "no successful run" if epochs.empty else "no accuracy was recorded"
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, what)
+    told = [one for one in series if len(one.of(epochs))]
     shown, unseen = panels.most(panels.combinations(runs, varying(runs, but=series_factors(runs))))
     small = len(shown) > LARGE_PANELS
     across, panel_in = (SMALL_PANELS_IN_PAGE, SMALL_PANEL_IN) if small else (panels.PANELS_IN_PAGE, PANEL_IN)
@@ -44,7 +45,7 @@ def draw(records: Records) -> tuple[Figure, str]:
     height = (
         bands * (len(responses) * panel_in + panels.titles_height(shown, characters))
         + 0.15
-        + panels.legend_height(len(series), width)
+        + panels.legend_height(len(told), width)
     )
     drawn = style.figure(width, height)
     axes = drawn.subplots(bands * len(responses), columns, squeeze=False, sharex=True, sharey=True)
@@ -70,7 +71,7 @@ def draw(records: Records) -> tuple[Figure, str]:
             ax.set_ylim(0, 103)
             ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=2))
     drawn.supxlabel("epoch", fontsize=style.FONT_SIZE)
-    panels.legend(drawn, series)
+    panels.legend(drawn, told)
     return drawn, panels.caption(runs, what, unseen)
 
 

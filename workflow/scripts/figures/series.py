@@ -56,7 +56,8 @@ def draw(records: Records, factor: str, what: str, with_bases: bool = False) -> 
     bound = [Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=BOUND, label="base / replicas")]
     extra = bound if with_bases else []
     rows, columns, width = panels.layout(len(shown))
-    above = panels.legend_height(len([*series, *extra]), width)
+    told = [one for one in series if len(successful(one.of(runs)))]
+    above = panels.legend_height(len([*told, *extra]), width)
     drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(shown)) + 0.15 + above)
     scaled_by = panels.scaled_by(around)
     axes = panels.grid(drawn, (rows, columns), len(shown), share_y=not scaled_by)
@@ -86,7 +87,7 @@ def draw(records: Records, factor: str, what: str, with_bases: bool = False) -> 
     for ax in axes[::columns]:
         ax.set_ylabel("epoch time (s)")
     drawn.supxlabel(title_with_unit(factor), fontsize=style.FONT_SIZE)
-    panels.legend(drawn, series, extra)
+    panels.legend(drawn, told, extra)
     return drawn, panels.caption(
         runs,
         panels.with_series(what, runs),
