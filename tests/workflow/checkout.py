@@ -26,6 +26,16 @@ factors:
 """
 
 
+NOT_A_USERS = (
+    "PYTHONPATH",
+    "RINGSIDE_SESSION",
+    "MAKEFLAGS",
+    "MFLAGS",
+    "MAKEOVERRIDES",
+    "ARGS",
+)  # of make test's own call
+
+
 @dataclass(frozen=True)
 class Invocation:
     """One call of Snakemake: exit status, planned jobs by rule (without target rules), all output."""
@@ -77,7 +87,7 @@ class Checkout:
     @property
     def environment(self) -> dict[str, str]:
         """Variables as an activated .venv of this checkout would set them."""
-        kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RINGSIDE_SESSION")}
+        kept = {name: value for name, value in os.environ.items() if name not in NOT_A_USERS}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         return {**kept, "PATH": path, "SNAKEMAKE_PROFILE": str(self.folder / "profiles" / "local")}
 

@@ -120,7 +120,7 @@ def test_sizes_are_written_as_people_write_them(size, text):
 
 
 def test_every_rule_of_the_tables_schema_is_one_that_tables_check():
-    understood = {"type", "enum", "pattern", "minimum", "exclusiveMinimum", "description"}
+    understood = {"type", "enum", "pattern", "minimum", "exclusiveMinimum", "description", "default"}
     assert all(set(rules) <= understood for rules in schema("network")["properties"].values())
 
 
