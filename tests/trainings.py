@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 
 from datasets.prepare import prepare
-from plan.design import design
-from plan.identity import graph_of, spec
+from one_run import one_run
+from plan.identity import graph_of
 from plan.site import load_site
-from plan.study import load_framework, load_study
+from plan.study import load_framework
 from runs import launch
 from runs.supervise import job
 
 SITE = replace(load_site("local"), cores=2, time_limit_s=120.0)
 TWO_DEVICES = replace(SITE, nodes=1, ranks_per_node=2)
+SEED = 20261120
+PLAIN = {"model": "small-cnn", "dataset": "digits", "nodes": 1, "sync_every": 1, "epochs": 1, "warmup_epochs": 0}
 FRAMEWORKS = (
     "pytorch-single",
     "pytorch-ddp",
@@ -55,19 +57,10 @@ class Trainings:
         folder = self.folder / ".".join([framework, *(f"{name}={level}" for name, level in told)])
         folder.mkdir()
         site = TWO_DEVICES if levels.get("devices_per_node") else SITE
-        study = replace(
-            load_study("quickstart"),
-            factors=load_study("quickstart").factors
-            | {"framework": [framework], "nodes": [1], "sync_every": [1], "epochs": [1], "warmup_epochs": [0]}
-            | {name: [level] for name, level in levels.items()},
-            exclude=(),
-            replicates=1,
-            step_times=True,
-        )
-        (run,) = design(study, site)
+        run, planned = one_run(site, SEED, step_times=True, **{**PLAIN, "framework": framework, **levels})
         data = self.folder / "data" / run.levels["dataset"]
         prepare(run.levels["dataset"], data)
-        described, planned = load_framework(framework), spec(study, site, run)
+        described = load_framework(framework)
         ranks = launch.launcher(site, planned)
         (folder / "spec.json").write_text(
             json.dumps(job(planned, described, graph_of(run).to_json(), data, ranks.hosts))

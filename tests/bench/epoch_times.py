@@ -25,10 +25,10 @@ from datasets.prepare import prepare
 from document import section, table
 from environments.build import build
 from environments.description import VENV, Realization, read
-from plan.design import design
-from plan.identity import graph_of, spec
+from one_run import one_run
+from plan.identity import graph_of
 from plan.site import Site, load_site
-from plan.study import Study, factor_table, load_framework
+from plan.study import load_framework
 from runs import launch
 from runs.attempts import machine_lock
 from runs.launchers.local import cores_of
@@ -136,11 +136,9 @@ class Bench:
             "framework": framework, "model": "small-cnn", "dataset": "digits", "nodes": ranks_of(framework),
             "batch_size": BATCH_SIZE, "sync_every": 1, "epochs": self.epochs, "warmup_epochs": WARM_UP,
         }  # fmt: skip
-        factors = {name: [levels.get(name, entry.get("default"))] for name, entry in factor_table().items()}
-        study = Study("bench", Path("bench.yaml"), "", "", 1, 1, factors, (), False)
-        (run,) = design(study, self.site)
+        run, run_spec = one_run(self.site, **levels)
         folder = self._attempt()
-        described, model, run_spec = load_framework(framework), graph_of(run), spec(study, self.site, run)
+        described, model = load_framework(framework), graph_of(run)
         ranks = launch.launcher(self.site, run_spec)
         write_json(folder / "spec.json", job(run_spec, described, model.to_json(), self.data, ranks.hosts))
         environment, launched_at = self.environment(framework), time.time()

@@ -15,10 +15,10 @@ from datasets.prepare import prepare
 from document import section, table
 from environments.build import build
 from environments.description import read
-from plan.design import design
-from plan.identity import graph_of, spec
+from one_run import one_run
+from plan.identity import graph_of
 from plan.site import load_site
-from plan.study import Study, factor_table, load_framework
+from plan.study import load_framework
 from runs import launch
 from runs.supervise import job
 
@@ -44,11 +44,10 @@ def measure() -> list[tuple[Mapping[str, Any], str, dict[str, float]]]:
             prepare(case["dataset"], data)
             for framework in FRAMEWORKS:
                 levels = {"framework": framework, "nodes": 1, "batch_size": 64, "sync_every": 1, **case}
-                factors = {name: [levels.get(name, entry.get("default"))] for name, entry in factor_table().items()}
-                (run,) = design(Study("bench", Path("bench.yaml"), "", "", 1, 1, factors, (), False), site)
+                run, run_spec = one_run(site, **levels)
                 folder = Path(scratch, f"{framework}.{number}")
                 folder.mkdir()
-                described, run_spec = load_framework(framework), spec_of(run, site)
+                described = load_framework(framework)
                 ranks = launch.launcher(site, run_spec)
                 write_json(folder / "spec.json", job(run_spec, described, graph_of(run).to_json(), data, ranks.hosts))
                 environment = build(read(described.environment), site.cache, {"torch_index": site.torch_index or ""})
@@ -60,11 +59,6 @@ def measure() -> list[tuple[Mapping[str, Any], str, dict[str, float]]]:
                 made.append((case, framework, json.loads((folder / "rates.json").read_text())))
                 print(f"{framework} {case}: {made[-1][2]}", file=sys.stderr, flush=True)
     return made
-
-
-def spec_of(run: Any, site: Any) -> dict[str, Any]:
-    """The spec of a run of no study."""
-    return spec(Study("bench", Path("bench.yaml"), "", "", 1, 1, {}, (), False), site, run)
 
 
 def report(made: Sequence[tuple[Mapping[str, Any], str, Mapping[str, float]]], command: str) -> str:

@@ -12,7 +12,7 @@ from common.errors import InputError
 from document import section, table
 from environments.build import build
 from environments.description import read
-from images import interval
+from images import interval, verdict
 from models.graph import Shape
 from models.named import graph
 from plan.site import load_site
@@ -53,10 +53,9 @@ def report(made: dict[str, list[list[float]]], command: str) -> str:
     for name, pairs in made.items():
         by_hand, built = (float(np.median(side)) for side in zip(*pairs, strict=True))
         mean, low, high = interval([ours / theirs for theirs, ours in pairs])
-        met = "met" if high <= AIM else "missed" if low > AIM else "not told"
         rows.append([
             name, str(len(pairs)), f"{1e3 * by_hand:.1f} ms", f"{1e3 * built:.1f} ms",
-            f"{mean:.3f} [{low:.3f}, {high:.3f}]", f"{AIM}: {met}",
+            f"{mean:.3f} [{low:.3f}, {high:.3f}]", f"{AIM}: {verdict(low, high, AIM)}",
         ])  # fmt: skip
     return section(
         "Models built from their description against models written by hand",

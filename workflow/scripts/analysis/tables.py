@@ -9,6 +9,7 @@ import pandas as pd
 
 from analysis.intervals import Estimate
 from common.files import write_text
+from common.text import aligned
 
 PAGE_ROWS = 45
 FOOTNOTESIZE_CHARACTERS = 90
@@ -69,16 +70,12 @@ def markdown(table: Table) -> str:
     """The table as a page of Markdown: title, table, notes."""
     header = [_markdown_cell(name) for name in table.shown]
     rows = [[_markdown_cell(text) for text in row] for row in table.shown.itertuples(index=False)]
-    widths = [max([3, len(name), *(len(row[i]) for row in rows)]) for i, name in enumerate(header)]
     left = [name in table.words for name in table.shown]
-    rule = ["-" * width if is_left else "-" * (width - 1) + ":" for width, is_left in zip(widths, left, strict=True)]
-    lines = [f"**{table.title}**", ""]
-    for cells in [header, rule, *rows]:
-        padded = [
-            cell.ljust(width) if is_left else cell.rjust(width)
-            for cell, width, is_left in zip(cells, widths, left, strict=True)
-        ]
-        lines.append(f"| {' | '.join(padded)} |")
+    first, *others = aligned([header, *rows], left, least=3)
+    rule = [
+        "-" * len(cell) if is_left else "-" * (len(cell) - 1) + ":" for cell, is_left in zip(first, left, strict=True)
+    ]
+    lines = [f"**{table.title}**", "", *(f"| {' | '.join(cells)} |" for cells in [first, rule, *others])]
     lines += [f"\n{note}" for note in table.notes]
     return "\n".join(lines) + "\n"
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from common.errors import exit_status
+from common.text import aligned
 from models.graph import Graph, Shape
 from models.named import graph, is_small, models
 
@@ -12,6 +13,7 @@ INPUTS: tuple[tuple[Shape, int], ...] = (
     ((8, 8, 1), 10), ((28, 28, 1), 10), ((32, 32, 3), 10), ((64, 64, 3), 200), ((224, 224, 3), 1000),
 )  # fmt: skip
 HEADER = ("model", "image", "classes", "stem", "parameters", "MMACs", "gradients, MB", "activations, MB a sample")
+WORDS = HEADER[:4]
 
 
 def row(name: str, shape: Shape, classes: int) -> tuple[str, ...]:
@@ -30,19 +32,12 @@ def row(name: str, shape: Shape, classes: int) -> tuple[str, ...]:
 def listing(names: Sequence[str]) -> str:
     """The table of the models, for a terminal."""
     rows = [HEADER, *(row(name, *image) for name in names for image in INPUTS)]
-    widths = [max(len(line[column]) for line in rows) for column in range(len(HEADER))]
-    aligned = [
-        "  ".join(
-            text.ljust(width) if i < 4 else text.rjust(width)
-            for i, (text, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in rows
-    ]
+    lines = ["  ".join(cells) for cells in aligned(rows, left=[name in WORDS for name in HEADER])]
     titles = [
         f"{name}: {models()[name].title}" + f" ({models()[name].source})" * bool(models()[name].source)
         for name in names
     ]
-    return "\n".join([*aligned, "", *titles])
+    return "\n".join([*lines, "", *titles])
 
 
 def main(argv: Sequence[str] | None = None) -> None:

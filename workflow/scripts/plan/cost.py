@@ -18,6 +18,7 @@ import pandas as pd
 
 from common.errors import InputError, exit_status
 from common.tables import read_table
+from common.text import aligned
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
 from plan.identity import cores_per_rank, device, lacks
@@ -161,10 +162,7 @@ def report(cost: Cost) -> str:
     for (*names, origin), members in groups.items():
         hours = cost.hours(members)
         rows.append((str(len(members)), _time(hours / len(members)), _time(hours), " ".join(names), origin))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    lines += [
-        "  " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    lines += [f"  {'  '.join(cells).rstrip()}" for cells in aligned(rows, left=[True] * len(rows[0]))]
     lines += [f"  {count} runs are not made: {reason}" for reason, count in cost.reasons.items()]
     disk = (cost.data_bytes + KEPT_BYTES * len(campaign.runs)) / 1e9
     lines.append(

@@ -1,0 +1,17 @@
+"""One run of no study: what tests and benches train to compare or to time it."""
+
+from pathlib import Path
+from typing import Any
+
+from plan.design import Run, design
+from plan.identity import spec
+from plan.site import Site
+from plan.study import Study, factor_table
+
+
+def one_run(site: Site, seed: int = 1, step_times: bool = False, **levels: Any) -> tuple[Run, dict[str, Any]]:
+    """The run with these levels at a site, the others at their defaults, and its spec."""
+    factors = {name: [levels.get(name, entry.get("default"))] for name, entry in factor_table().items()}
+    study = Study("one-run", Path("one-run.yaml"), "", "", seed, 1, factors, (), step_times)
+    (run,) = design(study, site)
+    return run, spec(study, site, run)
