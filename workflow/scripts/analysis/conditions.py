@@ -90,6 +90,20 @@ def _nodes(runs: pd.DataFrame) -> str:
     return "".join(f", {part}" for part in said)
 
 
+def work(runs: pd.DataFrame) -> str:
+    """What is the same work, and what is not, when replicas are added: by batch scope."""
+    said = {
+        "local": "with a local batch the effective batch grows with the replicas, so that an epoch has fewer exchanges and "
+        "optimizer steps, and equal epochs are not equal training",
+        "global": "with a global batch the effective batch and the optimizer steps of an epoch stay the same, and each "
+        "replica's share of a batch shrinks",
+    }
+    scopes = [said[scope] for scope in sorted(set(runs["batch_scope"].dropna()), reverse=True)]
+    if not scopes:
+        return ""
+    return f"An epoch has the same samples on any number of replicas (strong scaling in samples); {'; '.join(scopes)}."
+
+
 def shortfall(runs: pd.DataFrame) -> str:
     """The cells without a successful run by name (ten at most, then a count), and the runs that others lack."""
     bad = unsuccessful(runs)
