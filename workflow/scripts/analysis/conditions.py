@@ -137,10 +137,10 @@ def base_names(runs: pd.DataFrame) -> str:
     return " and ".join(bases(runs))
 
 
-def named(names: Sequence[str]) -> str:
-    """Names separated by commas: ten, then how many more."""
+def named(names: Sequence[str], separator: str = ", ") -> str:
+    """Names with separators: ten, then how many more."""
     more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    return separator.join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _count(n: int, word: str) -> str:

@@ -404,12 +404,12 @@ def _misfit(fits: Fits) -> str:
 
 def _inflated(fits: Fits) -> str:
     large = {
-        name: value
-        for each in fits.values()
+        f"{name} ({model})": value
+        for (_, model), each in fits.items()
         for name, value in each.terms[["term", "vif"]].itertuples(index=False)
         if value > LARGE_VIF
     }
-    return f"VIF above {LARGE_VIF}: {', '.join(large)}. Their estimates can trade against each other." if large else ""
+    return f"VIF above {LARGE_VIF}: {', '.join(large)}. Such estimates trade against each other." if large else ""
 
 
 def _left_out(fits: Fits, levels: str) -> list[str]:

@@ -70,7 +70,6 @@ def amdahl(replicas: np.ndarray, seconds: np.ndarray) -> Law | None:
     n - 2 degrees of freedom by linear approximation (delta method), as in Bates & Watts, Nonlinear Regression Analysis and Its
     Applications (1988), chapter 2; none where runs are as many as parameters. Lack of fit: F test against the replicates.
     """
-    counts = np.unique(replicas)
     n, log_s = len(seconds), np.log(seconds)
     inverse = 1 / replicas
 
@@ -121,10 +120,9 @@ def series(runs: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
     """The levels of each series with replicas and epoch times of its successful runs, in table order."""
     names = varying(runs, but=[scale_factor(runs)])
     measured = successful(runs)[[*names, "replicas", "epoch_time_s"]]
-    if not names:
+    if not names and len(measured):
         yield {}, measured
-        return
-    samples = dict(iter(measured.groupby(names, sort=False)))
+    samples = dict(iter(measured.groupby(names, sort=False))) if names else {}
     for levels in cells(runs)[names].drop_duplicates().itertuples(index=False, name=None):
         if levels in samples:
             yield dict(zip(names, levels, strict=True)), samples[levels]
@@ -146,7 +144,7 @@ def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         "Measured at one replica count only, so that nothing scales": alone,
         "No such law comes near": unfitted,
     }
-    sentences = [f"{why}: {conditions.named(names)}." for why, names in said.items() if names]
+    sentences = [f"{why}: {conditions.named(names, '; ')}." for why, names in said.items() if names]
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["replicas"]), sentences
 
 
@@ -192,7 +190,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     shown["largest speed-up"] = interval_texts(data, "speedup")
     shown["on replicas"] = data["speedup_replicas"].map(str)
     shown["efficiency"] = interval_texts(data, "efficiency")
-    shown["Karp– Flatt"] = [
+    shown["Karp–Flatt"] = [
         " → ".join(tables.number(value, 2) for value in dict.fromkeys(both))
         for both in data[["karp_flatt_first", "karp_flatt_last"]].itertuples(index=False, name=None)
     ]
@@ -206,7 +204,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "Base: the mean epoch time of the series itself on its fewest replicas"
         + ("" if (data["base_replicas"] == 1).all() else " (the first in `replicas`)")
         + ", not an undistributed framework (see the table of speed-up). Largest speed-up: of the fastest of the other "
-        "replica counts, its interval for it alone; efficiency is per replica added.",
+        "replica counts, its interval for it alone; efficiency: that speed-up over by how many times more replicas it was measured on.",
         "Karp–Flatt: their experimentally determined serial fraction (1990) on the fewest and on the most replicas above one"
         + (
             ""

@@ -18,6 +18,7 @@ from figures import panels, style
 from figures.style import Look
 
 PANEL_IN = 1.25
+MANY_CELLS = 200
 MANY_RUNS = 2000  # dots of more are an image in the vector files
 WHAT = (
     "Residuals (measured less fitted) of the linear and the quadratic model of epoch time and of throughput against the fitted value: dots "
@@ -77,7 +78,7 @@ def _panel(ax: Axes, each: Fit, drawn_as: list[tuple[Look, set[str]]]) -> None:
         runs = each.runs[each.runs["cell"].isin(cells)]
         ax.plot("fitted", "residual", data=runs, color=look.colour, rasterized=len(each.runs) > MANY_RUNS, **dots)
         means = each.cells[each.cells["cell"].isin(cells)]
-        small = panels.marker(look) | {"markersize": 2.6}
+        small = panels.marker(look) | {"markersize": 2.6 if len(each.cells) < MANY_CELLS else 1.6}
         ax.plot(means["fitted"], means["measured"] - means["fitted"], zorder=3, **small)
     ax.grid(True, axis="y")
 
