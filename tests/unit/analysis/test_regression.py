@@ -281,6 +281,17 @@ def test_a_run_that_the_fit_goes_through_has_no_error_and_the_others_keep_theirs
     assert np.isnan(estimates(made, "p")["alone"])
 
 
+def test_terms_that_a_single_run_tells_apart_have_no_error():
+    rng = np.random.default_rng(1)
+    x = np.arange(10.0)
+    like_x = np.append(x[:9], 0.0)
+    y = 1 + 2 * x + rng.standard_normal(10)
+    made = fit(y, x=x, like_x=like_x)
+    assert made.unsure == ["x", "like_x"]
+    expected = OLS(y[:9], np.column_stack([np.ones(9), x[:9]])).fit().HC3_se[0]
+    assert estimates(made, "standard_error")["intercept"] == pytest.approx(expected)
+
+
 def test_the_base_level_is_stated_and_is_that_of_the_other_tables(runs):
     def notes(runs):
         return " ".join(regression.table(runs, regression.fit_all(runs)).notes)

@@ -204,7 +204,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "Base: the mean epoch time of the series itself on its fewest replicas"
         + ("" if (data["base_replicas"] == 1).all() else " (the first in `replicas`)")
         + ", not an undistributed framework (see the table of speed-up). Largest speed-up: of the fastest of the other "
-        "replica counts, its interval for it alone; efficiency: that speed-up over by how many times more replicas it was measured on.",
+        "replica counts, its interval for it alone; efficiency is that speed-up over the ratio of the replicas.",
         "Karp–Flatt: their experimentally determined serial fraction (1990) on the fewest and on the most replicas above one"
         + (
             ""
