@@ -16,7 +16,8 @@ from plan.design import Run
 from plan.site import Site
 from plan.study import DATASETS, FRAMEWORKS, FRESH, LIBRARIES, RUNS, Study, load_dataset, load_framework, model_graph
 
-MODEL_CODE = tuple(RUNS.parent / "models" / name for name in ("graph.py", "initial.py"))  # what ranks use of it
+# What ranks use of the models' code.
+MODEL_CODE = tuple(RUNS.parent / "models" / name for name in ("graph.py", "initial.py", "layout.py"))
 # What only brings archives here, under checksums, or looks at prepared files, changes nothing of what is prepared.
 FETCHING_CODE = ("fetch.py", "lock.py", "transfer.py", "verified.py")
 FETCHING_KEYS = ("url", "mirrors")
