@@ -7,7 +7,7 @@ import pandas as pd
 from analysis.measured import bases, combination_text, factors, missing_cells, successful, title, unsuccessful
 
 NAMED = 10
-THE_SITES = {"devices_per_node": 0, "device": "site"}  # levels that leave it to the site
+THE_SITES = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # levels that leave it to the site
 NOTABLE_STEAL_SHARE = 0.05
 _PLACEMENTS = {
     "distinct-nodes": "each node is a machine of its own",

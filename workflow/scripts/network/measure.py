@@ -81,7 +81,7 @@ def attempt_sweep(
         "code_digest": code_digest(sweep.framework),
         "placement": site.placement,
         "interface": site.interface,
-        "bandwidth_bytes_s": site.bandwidth_bytes_s,
+        "bandwidth_bytes_s": sweep_spec["bandwidth_bytes_s"],
         "transport": described,
         "hosts": list(dict.fromkeys(rank["host"] for rank in result["ranks"])) if result else [],
         "devices": [rank["device"] for rank in result["ranks"]] if result else [],
