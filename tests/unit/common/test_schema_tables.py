@@ -21,6 +21,7 @@ UNDERSTOOD = {
     "maximum",
     "exclusiveMinimum",
     "exclusiveMaximum",
+    "exclusiveMaximum",
     "description",
     "default",
 }
