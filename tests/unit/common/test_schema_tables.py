@@ -21,7 +21,6 @@ UNDERSTOOD = {
     "maximum",
     "exclusiveMinimum",
     "exclusiveMaximum",
-    "exclusiveMaximum",
     "description",
     "default",
 }
