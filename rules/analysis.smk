@@ -5,9 +5,7 @@
 TABLES = ["cells", "speedup", "effects", "anova", "missing"]
 TABLE_CODE = [
     f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "conditions", "intervals", "pooling", "tables"]
-] + [
-    f"{SCRIPTS}/common/tables.py"
-]
+] + [f"{SCRIPTS}/common/tables.py"]
 
 
 localrules:

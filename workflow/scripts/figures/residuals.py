@@ -1,5 +1,6 @@
 """Residuals of log epoch times within cells: against normal quantiles, against the cell's mean, over the order of runs."""
 
+import math
 import sys
 from typing import Any
 
@@ -8,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullLocator
 
 from analysis.checks import residuals
 from analysis.measured import Records, successful
@@ -17,6 +19,7 @@ from figures import panels, style
 HEIGHT_IN = 2.1
 MOST_VECTOR = 2000  # runs; more dots than this would make a file that no one opens
 MOST_BANDS = 60
+LOG_FROM_RATIO = 5
 DOT: dict[str, Any] = {
     "linestyle": "none",
     "marker": "o",
@@ -60,9 +63,11 @@ def draw(records: Records) -> tuple[Figure, str]:
     normal.set_xlabel("normal quantile")
     normal.set_ylabel("studentized residual")
     _dots(fitted, np.exp(data["fitted_log"]), percent, data["outlier"])
-    fitted.set_xscale("log")
-    fitted.xaxis.set_major_formatter("{x:g}")
-    fitted.xaxis.set_minor_formatter("")
+    if np.ptp(data["fitted_log"]) > math.log(LOG_FROM_RATIO):
+        fitted.set_xscale("log")
+        fitted.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+        fitted.xaxis.set_minor_locator(NullLocator())
+        fitted.xaxis.set_major_formatter("{x:g}")
     fitted.set_xlabel("mean epoch time of the cell (s)")
     fitted.set_ylabel("residual (%)")
     _dots(order, data["order"], percent, data["outlier"])
