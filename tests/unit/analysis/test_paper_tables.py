@@ -5,13 +5,15 @@ import re
 import pandas as pd
 import pytest
 
-from analysis import cells, decomposition, effects, missing, regression, speedup, tables
+from analysis import anova, cells, checks, decomposition, effects, missing, regression, speedup, tables
 from analysis.intervals import Estimate
 from common.errors import exit_status
 from synthetic import campaign, designed_campaign, write_frames
 
 PROGRAMS = {
+    "anova": anova,
     "cells": cells,
+    "checks": checks,
     "decomposition": decomposition,
     "effects": effects,
     "missing": missing,

@@ -105,8 +105,8 @@ def analyse(y: np.ndarray, factors: pd.DataFrame, block: np.ndarray | None = Non
     data = pd.DataFrame(rows).reindex(columns=COLUMNS)
     data.loc[data["sum_sq"] < ZERO_SHARE * total, "sum_sq"] = 0.0
     problem = "" if error_df else "no degree of freedom is left for the error, so there are no tests"
-    if total == 0:
-        problem = "all values are the same"
+    if error_df and error <= ZERO_SHARE * total:
+        problem = "all values are the same" if total == 0 else "runs of a cell do not differ"
     _measures(data, n)
     if not partly:  # with missing cells a coefficient means another thing than the effect
         design = np.column_stack([ones, *(columns for columns, _ in within.values())])
@@ -221,7 +221,7 @@ def _measures(data: pd.DataFrame, n: int) -> None:
         f = np.where(tested & (df > 0) & (mse > 0), ss / df / mse, np.nan)
         data["F"], data["p"] = f, stats.f.sf(f, df, float(error["df"]))
         data["share"] = ss / total if total else np.nan
-        data["eta_sq_partial"] = np.where(tested, ss / (ss + error["sum_sq"]), np.nan)
+        data["eta_sq_partial"] = np.where(tested & (mse >= 0), ss / (ss + error["sum_sq"]), np.nan)
         omega = (ss - df * mse) / (ss + (n - df) * mse)
         data["omega_sq_partial"] = np.where(tested, np.maximum(omega, 0.0), np.nan)
     data.loc[data["term"] == TOTAL, "mean_sq"] = np.nan
