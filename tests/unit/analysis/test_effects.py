@@ -133,7 +133,7 @@ def test_p_is_that_of_the_pooled_spread_and_holms_of_one_factor(measured):
         assert part["p_holm"].to_numpy() == pytest.approx(multipletests(part["p"], method="holm")[1])
     assert (data["p_holm"] >= data["p"]).all()
     notes = " ".join(effects.table(measured).notes)
-    assert "nodes 36" in notes and "t test with the pooled s" in notes
+    assert "nodes 36" in notes and "the t test with the pooled s" in notes
 
 
 def test_p_is_that_of_welchs_test_where_cells_spread_unequally(measured):

@@ -78,11 +78,11 @@ def test_the_ranges_in_the_text_are_those_of_the_records() -> None:
 def test_shares_and_noise_in_the_text_are_those_of_the_tables() -> None:
     text = " ".join((KEPT / "README.md").read_text().split())
     slow, fast = (read_table(KEPT / f"tf-strategies-{name}" / "runs.csv", "runs") for name in ("virtual", "unshaped"))
-    shares = [(100 * anova.of_runs(runs).rows.set_index("term")["share"]).round(1).to_dict() for runs in (slow, fast)]
+    shares = [100 * anova.of_runs(runs).rows.set_index("term")["share"] for runs in (slow, fast)]
     factors = ["model", "batches per exchange", "nodes", "nodes × batches per exchange"]
-    assert [round(shares[0][name]) for name in factors] == [48, 10, 5, 4] and round(shares[0]["batch size"]) == 20
-    assert [round(shares[1][name]) for name in factors] == [61, 17, 11, 8]
-    assert f"Replicates differ by {shares[0]['error']} and {shares[1]['error']} %" in text
+    assert [f"{shares[0][name]:.0f}" for name in [*factors, "batch size"]] == ["48", "10", "5", "4", "20"]
+    assert [f"{shares[1][name]:.0f}" for name in factors] == ["61", "17", "11", "8"]
+    assert f"Replicates differ by {shares[0]['error']:.1f} and {shares[1]['error']:.1f} %" in text
     rows = [checks.table(runs).data.set_index("assumption") for runs in (slow, fast)]
     correlations = [row.loc["no run depends on the one before it", "statistic"] for row in rows]
     assert f"correlation {correlations[0]:.2f} and {correlations[1]:.2f}" in text

@@ -143,3 +143,30 @@ def test_a_caption_says_what_was_done(tmp_path, runs):
     frame.loc[noisy, "epoch_time_s"] *= np.exp(0.4 * (frame.loc[noisy, "replicate"] - 2))
     _, caption = epoch_time.draw(Records(*write_frames(tmp_path, frame, epochs)))
     assert "with each cell's own standard deviation" in caption and "p < 0.001" in caption
+
+
+def test_a_difference_in_seconds_agrees_with_the_ratio():
+    rng = np.random.default_rng(7)
+    pooling = pooled(
+        runs_of({**{cell: place * rng.lognormal(0, 0.05, 3) for place, cell in enumerate("abcdef", 1)}, "g": [1.0]})
+    )
+    assert pooling.holds
+    to, base = list("abcdefg"), list("bcdefga")
+    ratios, differences = pooling.ratios(to, base), pooling.differences(to, base)
+    apart = [(rows["low"] > centre) | (rows["high"] < centre) for rows, centre in ((ratios, 1), (differences, 0))]
+    assert (apart[0] == apart[1]).all() and apart[0].any() and not differences["low"].isna().any()
+    # a mean's standard error, mean x s / sqrt(n), is that of the log scale to first order
+    means = pooling.cells["mean"]
+    half = stats.t.ppf(0.975, 12) * pooling.sd * math.hypot(means["a"], means["b"]) / math.sqrt(3)
+    assert differences["high"][0] - differences["value"][0] == pytest.approx(half)
+
+
+def test_the_interval_of_a_difference_holds_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(11)
+    hits = []
+    for _ in range(400):
+        pooling = pooled(runs_of({cell: place * rng.lognormal(0, 0.1, 3) for place, cell in enumerate("abcdefgh", 1)}))
+        rows = pooling.differences(list("abcd"), list("efgh"))
+        truth = -4 * math.exp(0.005)
+        hits += ((rows["low"] < truth) & (truth < rows["high"])).tolist() if pooling.holds else []
+    assert 0.93 < np.mean(hits) < 0.97

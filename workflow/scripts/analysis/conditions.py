@@ -67,6 +67,13 @@ def ratios(runs: pd.DataFrame) -> str:
     return f"Intervals of ratios of mean epoch times are 95 % intervals on the log scale with {how}."
 
 
+def differences(runs: pd.DataFrame) -> str:
+    """What the intervals of differences of mean epoch times are; those of throttling are always Welch's."""
+    how = "use it, too: a mean's standard error is mean × s / √n" if pooled(runs).holds else "are Welch's"
+    throttled = "; those of throttling are Welch's" if pooled(runs).holds and runs["throttled_s"].notna().any() else ""
+    return f"Those of differences in seconds {how}{throttled}."
+
+
 def p_text(p: float) -> str:
     """A p value in a sentence."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"

@@ -184,7 +184,7 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
     )
     notes = [
         f"{total if whole else ''}Below 0, and below 1, the level after the arrow is faster.",
-        f"{conditions.replicates(runs)} {conditions.ratios(runs)} Those of differences in seconds are Welch's. None is "
+        f"{conditions.replicates(runs)} {conditions.ratios(runs)} {conditions.differences(runs)} None is "
         "corrected for the number of rows (the table of effects has corrected p values of the parts).",
         apart(data),
         *_network_notes(data, network, runs),

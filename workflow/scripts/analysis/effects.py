@@ -79,7 +79,7 @@ def contrasts(runs: pd.DataFrame, pooling: Pooling, to: Sequence[str], base: Seq
         data[f"{end}_s"] = pooling.cells["mean"].reindex(names).to_numpy()
     ratios = pooling.ratios(ends["to"], ends["from"])
     _put(data, "ratio", ratios)
-    _put(data, "difference_s", intervals.differences(pooling.samples, ends["to"], ends["from"]))
+    _put(data, "difference_s", pooling.differences(ends["to"], ends["from"]))
     throttled = ok[ok["throttled_s"].notna()]
     values = throttled["throttled_s"].to_numpy(float)
     by_cell = {str(cell): values[rows] for cell, rows in throttled.groupby("cell").indices.items()}
@@ -161,8 +161,8 @@ def table(runs: pd.DataFrame) -> tables.Table:
     notes = [
         "A row compares two cells that differ in the one factor with an arrow. Ratio: the mean epoch time after the arrow "
         "over that before it; difference: after less before. Below 1, and below 0, the level after the arrow is faster.",
-        f"{conditions.replicates(runs)} n: before and after the arrow. {conditions.ratios(runs)} Those of differences in "
-        "seconds are Welch's. Each is for its own row alone.",
+        f"{conditions.replicates(runs)} n: before and after the arrow. {conditions.ratios(runs)} "
+        f"{conditions.differences(runs)} Each is for its own row alone.",
         _family(data, runs),
         "Of frameworks every pair is compared; of other factors each level with the first."
         if "framework" in set(data["factor"])
@@ -229,7 +229,7 @@ def _family(data: pd.DataFrame, runs: pd.DataFrame) -> str:
     if not counts:
         return "No p values, since they need two replicates a cell."
     families = ", ".join(f"{title(factor)} {count}" for factor, count in counts.items())
-    test = "t test with the pooled s" if pooled(runs).holds else "Welch's t test"
+    test = "the t test with the pooled s" if pooled(runs).holds else "Welch's t test"
     return (
         f"p: {test} of the logarithms of epoch times, two-sided, corrected by Holm's method for all comparisons of "
         f"the same factor ({families})."

@@ -89,14 +89,33 @@ class Pooling:
         own = intervals.ratios(self.samples, to, base)
         if not self.holds:
             return own
-        logs = {cell: (len(times), np.log(times).mean()) for cell, times in self.samples.items()}
-        sides = [np.array([logs.get(cell, (0, math.nan)) for cell in cells]).reshape(-1, 2).T for cells in (to, base)]
-        (n, log), (m, base_log) = sides
-        with np.errstate(divide="ignore"):
-            error = self.sd * np.sqrt(1 / n + 1 / m)
+        (n, _, log), (m, _, base_log) = self._sides(to, base)
+        error = self.sd * np.sqrt(1 / n + 1 / m)
         low, high = intervals.t_interval(0.0, error, self.df)
         p = 2 * stats.t.sf(np.abs(log - base_log) / error, self.df)
         return own.assign(low=own["value"] * np.exp(low), high=own["value"] * np.exp(high), p=p)
+
+    def differences(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
+        """A row per pair of cells: difference of mean epoch times in s, its interval, n (the smaller).
+
+        With the pooled spread, where it holds, a cell's mean has the standard error mean x s / sqrt(n) (delta method); else
+        Welch's (`intervals.differences`).
+        """
+        own = intervals.differences(self.samples, to, base).drop(columns="p")
+        if not self.holds:
+            return own
+        (n, mean, _), (m, base_mean, _) = self._sides(to, base)
+        low, high = intervals.t_interval(own["value"], self.sd * np.sqrt(mean**2 / n + base_mean**2 / m), self.df)
+        return own.assign(low=low, high=high)
+
+    def _sides(self, to: Sequence[str], base: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Of both cells of each pair: n, mean, mean logarithm [3, pairs]; NaN where a cell has no run."""
+        known = pd.DataFrame(
+            [(len(times), times.mean(), np.log(times).mean()) for times in self.samples.values()],
+            index=list(self.samples),
+        )
+        one, other = (known.reindex(list(cells)).to_numpy(float).T for cells in (to, base))
+        return one, other
 
 
 def pooled(runs: pd.DataFrame) -> Pooling:
