@@ -54,7 +54,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Analysis:
-    """An analysis of variance: `rows` with COLUMNS; what the design cannot estimate, and how each factor is coded."""
+    """An analysis of variance: `rows` with COLUMNS; what the design cannot estimate, or only in part; why there are no tests."""
 
     rows: pd.DataFrame
     aliased: dict[str, str]  # term -> the term that it cannot be told from; empty where these are several together

@@ -220,9 +220,10 @@ def _grouped(data: pd.DataFrame, column: str) -> Check:
     found = _added(known, (codes[:, None] == np.arange(1, len(levels))).astype(float))
     if found is None:
         return Check(name, "F", f"cannot be judged: {column}s share too few cells")
-    effects = np.array([0.0, *found.coefficients])
-    size = 100 * math.expm1(float(np.ptp(effects)))
-    said = f"{len(levels)} {column}s, up to {tables.number(size, 2)} % apart"
+    said, size = f"{len(levels)} {column}s", math.nan
+    if found.df == len(levels) - 1:  # else some share no cell with others, and their distance is not known
+        size = 100 * math.expm1(float(np.ptp([0.0, *found.coefficients])))
+        said = f"{said}, up to {tables.number(size, 2)} % apart"
     verdict = f"{said}: they differ" if found.p < LEVEL else f"no difference is seen ({said}, within chance)"
     return Check(name, f"F({found.df}, {found.df_error}) beside cells", verdict, found.f, found.p, size)
 

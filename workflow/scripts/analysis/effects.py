@@ -215,8 +215,8 @@ def apart(data: pd.DataFrame) -> str:
     if not rows:
         return ""
     return (
-        f"{rows} of {len(data)} rows compare cells that share no session (same session: no): what differed between "
-        "sessions is in their difference, and in neither interval nor p."
+        f"{rows} of {len(data)} rows compare cells that share no session: what differed between sessions is in their "
+        "difference, and in neither interval nor p."
     )
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from scipy import stats
-from statsmodels.stats.multitest import multipletests
 
 CONFIDENCE = 0.95
 COLUMNS = ["value", "low", "high", "n"]
@@ -117,6 +116,8 @@ def ratios(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[s
 
 def holm(p: Sequence[float]) -> list[float]:
     """p values corrected for their number by Holm's step-down method (Scand. J. Statist. 6, 1979); NaN stays and counts not."""
+    from statsmodels.stats.multitest import multipletests  # slow to import, and few programs need it
+
     values = np.array(p, dtype=float)
     known = ~np.isnan(values)
     if known.any():
