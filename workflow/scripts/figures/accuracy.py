@@ -35,7 +35,7 @@ def draw(records: Records) -> tuple[Figure, str]:
     responses = [name for name in RESPONSES if name in epochs and epochs[name].notna().any()]
     if not responses:
         text = "no successful run" if epochs.empty else "no accuracy was recorded"
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, what)
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, what, of_time=False)
     told = [one for one in series if len(one.of(epochs))]
     shown, unseen = panels.most(panels.combinations(runs, varying(runs, but=series_factors(runs))))
     small = len(shown) > LARGE_PANELS
@@ -72,7 +72,7 @@ def draw(records: Records) -> tuple[Figure, str]:
             ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=2))
     drawn.supxlabel("epoch", fontsize=style.FONT_SIZE)
     panels.legend(drawn, told)
-    return drawn, panels.caption(runs, what, unseen)
+    return drawn, panels.caption(runs, what, unseen, of_time=False)
 
 
 def _curve(ax: Axes, one: Series, epochs: pd.DataFrame, response: str, marked: slice) -> None:
