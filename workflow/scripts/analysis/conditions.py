@@ -122,7 +122,7 @@ def circumstances(runs: pd.DataFrame) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %"
+    return f"{100 * share:.3g} %"
 
 
 def _nodes(runs: pd.DataFrame) -> str:

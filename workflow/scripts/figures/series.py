@@ -12,7 +12,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis import tables
-from analysis.measured import Records, bases, combination_text, series_factors, successful, title_with_unit, varying
+from analysis.measured import (
+    Records,
+    bases,
+    combination_text,
+    level_text,
+    series_factors,
+    successful,
+    title,
+    title_with_unit,
+    varying,
+)
 from analysis.pooling import Pooling, pooled
 from analysis.speedup import base_cells
 from figures import panels, style
@@ -47,17 +57,24 @@ def draw(records: Records, factor: str, what: str, with_bases: bool = False) -> 
     ok = successful(runs)
     if ok.empty:
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4)), panels.caption(runs, what)
+    if runs[factor].nunique() == 1:
+        held = f"{title(factor)} is {level_text(runs[factor].iloc[0])} in all cells"
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), held), panels.caption(runs, what, f"Not drawn: {held}.")
     around = varying(runs, but=[*series_factors(runs), factor])
     every = panels.combinations(runs, around)
-    several = [levels for levels in every if panels.at(runs, levels)[factor].nunique() > 1] or every
+    several = [levels for levels in every if panels.at(runs, levels)[factor].nunique() > 1]
+    if all(panels.at(ok, levels).empty for levels in several):  # better one level than no run
+        several = [levels for levels in every if len(panels.at(ok, levels))]
     shown, unseen = panels.most(several)
     series = panels.all_series(runs)
     undistributed = bases(runs) if with_bases else []
     found = base_cells(runs) if with_bases else {}
     bound = [Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=BOUND, label="base / replicas")]
-    extra = bound if with_bases else []
     rows, columns, width = panels.layout(len(shown))
-    told = [one for one in series if len(successful(one.of(runs)))]
+    drawn_cells = {cell for levels in shown for cell in panels.at(runs, levels)["cell"]}
+    drawn_cells |= {found[cell] for cell in drawn_cells if cell in found}
+    told = [one for one in series if set(one.of(ok)["cell"]) & drawn_cells]
+    extra = bound if any(cell in found for cell in drawn_cells) else []
     above = panels.legend_height(len([*told, *extra]), width)
     drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(shown)) + 0.15 + above)
     scaled_by = panels.scaled_by(around)
