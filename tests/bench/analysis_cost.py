@@ -72,7 +72,20 @@ def leave_records() -> int:
         for epoch in range(1, levels["epochs"] + 1):
             seconds = law_s * rng.lognormvariate(0, 0.05)
             shares = [1 - 1 / (1 + epoch * rng.uniform(0.9, 1.1)) for _ in range(2)]
-            values = [seconds, seconds + 0.001, 0.01, 0.05, 0.05, 24, 24, 1536, 1 / epoch, shares[0], 1.2 / epoch, shares[1]]
+            values = [
+                seconds,
+                seconds + 0.001,
+                0.01,
+                0.05,
+                0.05,
+                24,
+                24,
+                1536,
+                1 / epoch,
+                shares[0],
+                1.2 / epoch,
+                shares[1],
+            ]
             warm_up = "true" if epoch <= WARM_UP else "false"
             lines.append(",".join([str(epoch), warm_up, *map(repr, values), "0.1", "123456", ""]))
         (attempt / "epochs.csv").write_text("\n".join(lines) + "\n")
@@ -127,9 +140,7 @@ def measure(runs: int, epochs: int) -> tuple[int, dict[str, Cost]]:
 def report(made: int, epochs: int, parts: dict[str, Cost], command: str) -> str:
     """The part of the document."""
     whole = Cost(sum(cost.wall_s for cost in parts.values()), max(cost.memory_bytes for cost in parts.values()))
-    rows = [
-        [part, f"{cost.wall_s:.1f} s", f"{cost.memory_bytes / 2**20:,.0f} MiB", ""] for part, cost in parts.items()
-    ]
+    rows = [[part, f"{cost.wall_s:.1f} s", f"{cost.memory_bytes / 2**20:,.0f} MiB", ""] for part, cost in parts.items()]
     met = "met" if whole.wall_s <= AIM_S and whole.memory_bytes <= AIM_BYTES else "missed"
     aim = f"{AIM_S:g} s, {AIM_BYTES / 2**30:g} GiB: {met}"
     rows.append(["all", f"{whole.wall_s:.1f} s", f"{whole.memory_bytes / 2**20:,.0f} MiB", aim])

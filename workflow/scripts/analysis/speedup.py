@@ -108,7 +108,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     notes = [
         conditions.replicates(runs),
         "Speed-up is the base's mean epoch time over the cell's; efficiency is speed-up over replicas. "
-        conditions.ratios(runs),
+        f"{conditions.ratios(runs)}",
         "Serial fraction: the experimentally determined one, (1/S − 1/p) / (1 − 1/p) with speed-up S on p replicas (Karp & Flatt "
         "1990), its interval that of S; it holds all that does not shrink with the replicas, communication and the "
         "framework's own cost, too. Above 1 replicas slow the epoch down, below 0 the speed-up is more than p.",

@@ -100,7 +100,8 @@ def _curve(ax: Axes, one: Series, epochs: pd.DataFrame, response: str, place: tu
     ax.plot(
         x,
         [100 * estimate.value for _, estimate in means],
-        **panels.marker(look) | {"linestyle": look.line, "linewidth": 0.8, "markevery": slice(0 if alone else position, None, series)},
+        **panels.marker(look)
+        | {"linestyle": look.line, "linewidth": 0.8, "markevery": slice(0 if alone else position, None, series)},
     )
 
 

@@ -59,7 +59,9 @@ def draw(records: Records, factor: str, what: str, with_bases: bool = False) -> 
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4)), panels.caption(runs, what)
     if runs[factor].nunique() == 1:
         held = f"{title(factor)} is {level_text(runs[factor].iloc[0])} in all cells"
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), held), panels.caption(runs, what, f"Not drawn: {held}.")
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), held), panels.caption(
+            runs, what, f"Not drawn: {held}."
+        )
     around = varying(runs, but=[*series_factors(runs), factor])
     every = panels.combinations(runs, around)
     several = [levels for levels in every if panels.at(runs, levels)[factor].nunique() > 1]
