@@ -2,13 +2,14 @@
 
 import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from common.errors import InputError
 from document import section, table
@@ -60,7 +61,7 @@ def leave_records() -> int:
     from plan.identity import digests, run_key
 
     campaign = load_campaign({"study": "small", "site": "local", "records": "available"})
-    rng = random.Random(1)
+    rng = np.random.default_rng(1)
     started = 1_790_000_000.0
     for run in campaign.runs:
         key = run_key(campaign.study, campaign.site, run)
@@ -70,8 +71,8 @@ def leave_records() -> int:
         law_s = (0.3 + 8 / levels["batch_size"]) * (0.4 + 0.6 / levels["nodes"]) + 0.1 * (levels["sync_every"] == 1)
         lines = [",".join(COLUMNS)]
         for epoch in range(1, levels["epochs"] + 1):
-            seconds = law_s * rng.lognormvariate(0, 0.05)
-            shares = [1 - 1 / (1 + epoch * rng.uniform(0.9, 1.1)) for _ in range(2)]
+            seconds = law_s * float(rng.lognormal(0, 0.05))
+            shares = [1 - 1 / (1 + epoch * float(rng.uniform(0.9, 1.1))) for _ in range(2)]
             values = [
                 seconds,
                 seconds + 0.001,

@@ -182,7 +182,7 @@ def test_nothing_unusual_is_read_at_once(tmp_path, old, new):
     """What the reader of whole columns would take otherwise, or cannot say, is left to the one that looks at every field."""
     _, path = write_campaign(tmp_path)
     path.write_text(path.read_text().replace(old, new, 1))
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         tables._read_at_once(path, "epochs")
 
 

@@ -108,7 +108,7 @@ def test_every_run_has_a_row_whether_or_not_it_ran(campaign: Campaign, tmp_path:
     old = folder_of(campaign, campaign.runs[2]).with_name("0123456789ab")
     old.mkdir(parents=True)
     (old / "record.json").write_text((failed / "record.json").read_text())
-    runs, epochs = aggregated(campaign)
+    runs, _ = aggregated(campaign)
     assert list(runs.status) == ["ok", "failed", "missing", "missing"]
     assert list(runs.reason)[2:] == [
         "old: measured with other software, code, data or settings only",
