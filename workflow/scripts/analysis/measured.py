@@ -32,10 +32,12 @@ class Records:
 
     @functools.cached_property
     def epochs(self) -> pd.DataFrame:
-        """The epochs of the successful runs, with the factors and the cell of their run."""
-        runs = successful(self.runs)[["run_id", "key", "cell", "replicate", *factors()]]
-        epochs = read_table(self.epochs_csv, "epochs").drop(columns=["learning_rate"])
-        return epochs.merge(runs, on=["run_id", "key"], how="inner")
+        """The epochs of the successful runs, each with the cell of its run."""
+        of_run = successful(self.runs).set_index("run_id")[["key", "cell"]]
+        epochs = read_table(self.epochs_csv, "epochs")
+        place = of_run.index.get_indexer(epochs["run_id"])
+        kept = (place >= 0) & (of_run["key"].to_numpy()[place] == epochs["key"].to_numpy())
+        return epochs[kept].assign(cell=of_run["cell"].to_numpy()[place[kept]])
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:

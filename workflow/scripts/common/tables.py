@@ -66,7 +66,6 @@ def _read_at_once(path: Path, schema_name: str) -> pd.DataFrame:
         keep_default_na=False,
         na_values=[""],
         skip_blank_lines=False,
-        float_precision="round_trip",
         encoding="utf-8",
     )
     frame = {}

@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,6 +19,7 @@ SMALL_PANEL_IN = 0.95  # where there are more than
 LARGE_PANELS = 12
 SMALL_PANELS_IN_PAGE = 6
 SMALL_TITLE_CHARACTERS = 18
+MARGIN = 0.05  # of the axis, on both sides
 BESIDE = 0.08  # of an epoch, between points of the only one
 RESPONSES = {"train_accuracy": "training", "validation_accuracy": "validation"}
 WHAT = (
@@ -37,7 +39,8 @@ def draw(records: Records) -> tuple[Figure, str]:
     if not responses:
         text = "no successful run" if epochs.empty else "no accuracy was recorded"
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, what, of_time=False)
-    told = [one for one in series if len(one.of(epochs))]
+    told = [one for one in series if len(successful(one.of(runs)))]
+    rows = epochs.groupby("cell").indices
     shown, unseen = panels.most(panels.combinations(runs, varying(runs, but=series_factors(runs))))
     small = len(shown) > LARGE_PANELS
     across, panel_in = (SMALL_PANELS_IN_PAGE, SMALL_PANEL_IN) if small else (panels.PANELS_IN_PAGE, PANEL_IN)
@@ -50,16 +53,22 @@ def draw(records: Records) -> tuple[Figure, str]:
     )
     drawn = style.figure(width, height)
     axes = drawn.subplots(bands * len(responses), columns, squeeze=False, sharex=True, sharey=True)
+    last = epochs["epoch"].max()
     for ax in axes.flat:
         ax.set_axis_off()
+        ax.autoscale(False)  # for dozens of panels that share their axes, it takes most of the time
+    axes.flat[0].set_ylim(0, 103)
+    axes.flat[0].set_xlim((0.5, 1.5) if last == 1 else (1 - MARGIN * (last - 1), last + MARGIN * (last - 1)))
     for panel, levels in enumerate(shown):
         band, column = divmod(panel, columns)
-        here = panels.at(epochs, levels)
+        here = successful(panels.at(runs, levels))
         for row, response in enumerate(responses):
             ax = axes[band * len(responses) + row, column]
             ax.set_axis_on()
             for position, one in enumerate(series):
-                _curve(ax, one, here, response, (position, len(series)))
+                own = [rows[cell] for cell in one.of(here)["cell"].unique() if cell in rows]
+                if own:
+                    _curve(ax, one, epochs.iloc[np.concatenate(own)], response, (position, len(series)))
             if here.empty:
                 panels.say(ax, "no successful run")
             if row == 0:
@@ -69,9 +78,6 @@ def draw(records: Records) -> tuple[Figure, str]:
             if panel + columns >= len(shown) and row == len(responses) - 1:
                 ax.tick_params(labelbottom=True)
             ax.grid(True)
-            ax.set_ylim(0, 103)
-            if epochs["epoch"].max() == 1:
-                ax.set_xlim(0.5, 1.5)
             ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=2))
     drawn.supxlabel("epoch", fontsize=style.FONT_SIZE)
     panels.legend(drawn, told)
@@ -80,26 +86,20 @@ def draw(records: Records) -> tuple[Figure, str]:
 
 def _curve(ax: Axes, one: Series, epochs: pd.DataFrame, response: str, place: tuple[int, int]) -> None:
     """One series; `place`: its number, and how many there are. A single epoch is a point with a bar, beside the others'."""
-    means = [
-        (epoch, intervals.mean(values, minimum=0, maximum=1))
-        for epoch, values in one.of(epochs).groupby("epoch")[response]
-        if values.notna().any()
-    ]
-    if not means:
+    means = intervals.means(epochs[response], epochs["epoch"], minimum=0, maximum=1)
+    if means.empty:
         return
     position, series = place
     alone = len(means) == 1
-    x = [epoch + (position - (series - 1) / 2) * BESIDE * alone for epoch, _ in means]
+    x = means.index.to_numpy(float) + (position - (series - 1) / 2) * BESIDE * alone
     look = one.look
-    low, high = (
-        [100 * bound for bound in bounds] for bounds in ([e.low for _, e in means], [e.high for _, e in means])
-    )
+    low, high = 100 * means["low"].to_numpy(), 100 * means["high"].to_numpy()
     if alone:
         ax.vlines(x, low, high, color=look.colour, linewidth=0.9)
     ax.fill_between(x, low, high, color=look.colour, alpha=style.BAND_ALPHA, linewidth=0)
     ax.plot(
         x,
-        [100 * estimate.value for _, estimate in means],
+        100 * means["value"].to_numpy(),
         **panels.marker(look)
         | {"linestyle": look.line, "linewidth": 0.8, "markevery": slice(0 if alone else position, None, series)},
     )

@@ -93,11 +93,14 @@ def epoch_lines(folder: Path, record: dict[str, Any], epochs_wanted: int) -> lis
     table = folder / f"attempt-{record['attempt']}" / "epochs.csv"
     try:
         lines = read_lines(table) if table.exists() else []
+        if any("n" in line for line in lines):  # nan, inf
+            lines = [_NOT_FINITE.sub("", line) for line in lines]
     except ValueError as error:
         raise InputError(f"{table}: is broken ({error}); {_advice(folder)}") from None
     if record["status"] == "ok" and len(lines) != epochs_wanted:
         raise InputError(f"{table}: has {len(lines)} of {epochs_wanted} epochs; {_advice(folder)}")
-    return [f"{record['run_id']},{folder.name},{_NOT_FINITE.sub('', line)}\n" for line in lines]
+    start = f"{record['run_id']},{folder.name},"
+    return [f"{start}{line}\n" for line in lines]
 
 
 def _advice(folder: Path) -> str:
