@@ -7,13 +7,15 @@ import pytest
 import yaml
 
 from common.errors import InputError
+from common.schemas import schema
+from datasets.formats import CIFAR, CIFAR_BATCHES, IDX, TINY
 from plan import identity
 from plan.study import DATASETS, datasets, load_dataset, read_datasets
 
 OWN = {
     "title": "t",
     "format": "idx",
-    "files": [{"name": "a.gz", "bytes": 1, "unpacked_bytes": 1}],
+    "files": [{"name": name, "bytes": 1, "unpacked_bytes": 1} for pair in IDX.values() for name in pair],
     "train_samples": 1,
     "validation_samples": 1,
     "shape": [1, 1, 1],
@@ -73,8 +75,19 @@ def test_a_users_own_data_sets_stand_beside_the_table(tmp_path: Path) -> None:
         ("ours", {"format": "patterns", "made_up": True}, "expected neither files nor made_up"),
         ("ours", {"classes": 10}, "classes: with format idx expected a list of names"),
         ("ours", {"format": "tiny-imagenet"}, "classes: with format tiny-imagenet expected their number"),
-        ("ours", {"classes": ["a"]}, "classes: is empty; expected at least 2"),
-        ("ours", {"files": OWN["files"] * 2}, "files: two are called a.gz; name each once"),
+        ("ours", {"classes": ["a"]}, "classes: has 1 entry; expected at least 2"),
+        ("ours", {"classes": []}, "classes: is empty; expected at least 2"),
+        ("ours", {"shape": [16, 16]}, "shape: has 2 entries; expected 3: height, width, channels"),
+        ("ours", {"shape": [16, 16, 3, 1]}, "shape: has 4 entries; expected 3: height, width, channels"),
+        ("ours", {"files": OWN["files"] * 2}, "files: two are called train-images-idx3-ubyte.gz; name each once"),
+        (
+            "ours",
+            {"files": [{**OWN["files"][0], "name": "mnist-train.gz"}, *OWN["files"][1:]]},
+            "files: with format idx expected the names train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, "
+            "t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz, not mnist-train.gz,",
+        ),
+        ("ours", {"files": OWN["files"][:2]}, "files: with format idx expected the names train-images"),
+        ("ours", {"format": "cifar-10-binary"}, "files: with format cifar-10-binary expected one archive, not 4"),
         (
             "ours",
             {"files": [{"name": "../a", "bytes": 1, "unpacked_bytes": 1}]},
@@ -90,6 +103,20 @@ def test_a_wrong_entry_is_refused(tmp_path: Path, name: str, changes: dict[str, 
         read_datasets(DATASETS, own(tmp_path, name, **changes))
     (line,) = str(refused.value).splitlines()
     assert said in line
+
+
+@pytest.mark.parametrize(("text", "said"), [("nonsense", "holds 'nonsense'"), ("", "is empty"), ("[a]", "holds")])
+def test_a_file_that_has_no_entries_is_told_from_an_empty_one(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "datasets.yaml").write_text(text)
+    with pytest.raises(InputError, match=f"datasets.yaml: {said}.*; expected names of data sets, each with its entry"):
+        read_datasets(DATASETS, tmp_path / "datasets.yaml")
+
+
+def test_what_the_format_is_described_to_want_is_what_is_read() -> None:
+    described = schema("dataset")["properties"]["format"]["description"]
+    names = [*(name for pair in IDX.values() for name in pair), CIFAR, TINY]
+    names += [path.partition("/")[2] for path in CIFAR_BATCHES[:1]]
+    assert all(name in described for name in names)
 
 
 def test_a_name_says_what_is_drawn() -> None:

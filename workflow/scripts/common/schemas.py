@@ -98,8 +98,8 @@ def _complaint(error: jsonschema.ValidationError, above: str = "") -> str:
         case "uniqueItems":
             twice = next(x for i, x in enumerate(instance) if x in instance[:i])
             return f"{where}level {_short(twice)} stands twice; name each once"
-        case "minItems" | "minProperties":
-            return f"{where}is empty; expected at least {rule}"
+        case "minItems" | "maxItems" | "minProperties":
+            return f"{where}{_entries(len(instance))}; expected {_number_of(parent, error.validator, rule)}"
         case "minimum" | "exclusiveMinimum":
             more = "more than" if error.validator == "exclusiveMinimum" else "at least"
             return f"{where}{value} is too small; expected {more} {rule}"
@@ -108,6 +108,17 @@ def _complaint(error: jsonschema.ValidationError, above: str = "") -> str:
         case "pattern":
             return f"{where}{value} does not look right; expected {parent.get('description', rule)}"
     return f"{where}{' '.join(error.message.split())}"
+
+
+def _entries(count: int) -> str:
+    return "is empty" if count == 0 else f"has {count} entr{'y' if count == 1 else 'ies'}"
+
+
+def _number_of(parent: Mapping[str, Any], validator: str, rule: int) -> str:
+    """How many entries there have to be, and what they are where their number says that they have a meaning each."""
+    if validator != "minProperties" and parent.get("minItems") == parent.get("maxItems"):
+        return f"{rule}: {parent.get('description', 'values')}"
+    return f"at {'most' if validator == 'maxItems' else 'least'} {rule}"
 
 
 def _described(parent: Mapping[str, Any], name: str) -> str:

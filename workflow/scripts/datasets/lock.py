@@ -1,4 +1,7 @@
-"""The SHA-256 of every archive as it was at its first use, in table.lock.yaml: to be committed, and held to from then on."""
+"""The SHA-256 of every archive as it was at its first use: to be committed, and held to from then on.
+
+The lock of a table of data sets lies beside it: table.lock.yaml for those that ship, config/datasets.lock.yaml for a user's own.
+"""
 
 import hashlib
 from pathlib import Path
@@ -9,18 +12,28 @@ import yaml
 from common.files import load_yaml, shown, write_text
 from common.schemas import check
 from environments.steps import building, say
-from plan.study import DATASETS
 
-LOCK = DATASETS.with_name("table.lock.yaml")
 HEAD = "# Written at the first use of each archive: its SHA-256. Commit it; remove a line to take another archive.\n"
 
 
-def locked_sha256(dataset: str, name: str, lock: Path = LOCK) -> str | None:
+def lock_of(table: Path) -> Path:
+    """The lock of a table of data sets."""
+    return table.with_suffix(".lock.yaml")
+
+
+def locked_sha256(dataset: str, name: str, lock: Path) -> str | None:
     """The SHA-256 that the lock holds of an archive; None at its first use. InputError for a broken lock."""
     return _read(lock).get(dataset, {}).get(name)
 
 
-def record_sha256(dataset: str, name: str, sha256: str, lock: Path = LOCK) -> None:
+def locked_line(dataset: str, name: str, lock: Path) -> int:
+    """The number of the line in the lock that holds the SHA-256 of an archive."""
+    tree: Any = yaml.compose(lock.read_text(encoding="utf-8"))
+    archives = next(value for key, value in tree.value if key.value == dataset)
+    return 1 + next(key.start_mark.line for key, _ in archives.value if key.value == name)
+
+
+def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
     """Add an archive that the lock lacks. Where the checkout cannot be written to, it is said and nothing else."""
     if locked_sha256(dataset, name, lock) == sha256:
         return

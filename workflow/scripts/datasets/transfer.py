@@ -1,6 +1,6 @@
 """One file from one address to a partial file, which a later try goes on with: http, https and file addresses.
 
-Two kinds of faults: `Elsewhere` (this address will not have it) and `Again` (it may, if asked once more).
+Two kinds of faults: `Elsewhere` (this address will not have it; `Another`: it has another file) and `Again` (it may, if asked once more).
 """
 
 import datetime
@@ -20,15 +20,23 @@ import requests
 import urllib3
 
 from common.files import write_text
+from common.text import size as size_text
 from environments.steps import say
 
 CHUNK = 1 << 17
-MEGABYTE = 1e6
 WORTH_ANOTHER_TRY = (408, 425, 429)  # and everything from 500 on
 
 
 class Elsewhere(Exception):
     """This address does not have the file; the message says why."""
+
+
+class Another(Elsewhere):
+    """This address has another file than the one declared. `key`: what of the declaration it breaks."""
+
+    def __init__(self, why: str, key: str) -> None:
+        super().__init__(why)
+        self.key = key
 
 
 class Again(Exception):
@@ -78,7 +86,7 @@ def _once(url: str, partial: Path, size: int, patience: Patience, what: str) -> 
     have = _resumable(partial, size)
     if have == size:
         return
-    say(f"{what}: fetching {size / MEGABYTE:.1f} MB from {url}" + f", from byte {have} on" * (have > 0))
+    say(f"{what}: fetching {size_text(size)} from {url}" + f", from byte {have} on" * (have > 0))
     begun = now = 0
     try:
         with _opened(url, partial, have, size, patience) as (begun, chunks):
@@ -87,11 +95,11 @@ def _once(url: str, partial: Path, size: int, patience: Patience, what: str) -> 
                 for chunk in chunks:
                     now += len(chunk)
                     if now > size:
-                        raise Elsewhere(f"sends more than the {size} bytes declared")
+                        raise Another(f"sends more than the {size} bytes declared", "bytes")
                     file.write(chunk)
                     if time.monotonic() - told >= patience.progress_s:
                         told = time.monotonic()
-                        say(f"{what}: {now / MEGABYTE:.1f} of {size / MEGABYTE:.1f} MB, {_rate(now - begun, started)}")
+                        say(f"{what}: {size_text(now)} of {size_text(size)}, {_rate(now - begun, started)}")
                 os.fsync(file.fileno())
     except Elsewhere:
         forget(partial)
@@ -102,7 +110,7 @@ def _once(url: str, partial: Path, size: int, patience: Patience, what: str) -> 
         raise Again(f"the connection broke after {now} of {size} bytes ({type(error).__name__})") from None
     if now < size:
         raise Again(f"ended after {now} of {size} bytes")
-    say(f"{what}: fetched {(now - begun) / MEGABYTE:.1f} MB, {_rate(now - begun, started)}")
+    say(f"{what}: fetched {size_text(now - begun)}, {_rate(now - begun, started)}")
 
 
 @contextmanager
@@ -115,7 +123,7 @@ def _opened(url: str, partial: Path, have: int, size: int, patience: Patience) -
     with _answer(url, partial, have, patience) as response:
         begun = have if response.status_code == requests.codes.partial_content else 0
         if _whole_size(response, begun) not in (None, size):
-            raise Elsewhere(f"has {_whole_size(response, begun)} bytes there, the entry says {size}")
+            raise Another(f"has {_whole_size(response, begun)} bytes there, the entry says {size}", "bytes")
         if begun == 0:
             forget(partial)
             _keep_validator(response, partial)
@@ -132,7 +140,7 @@ def _local(url: str, size: int) -> Iterator[BinaryIO]:
     except OSError as error:
         raise Elsewhere(f"{error.strerror}") from None
     if found != size:
-        raise Elsewhere(f"has {found} bytes there, the entry says {size}")
+        raise Another(f"has {found} bytes there, the entry says {size}", "bytes")
     with open(path, "rb") as file:
         yield file
 
@@ -215,4 +223,4 @@ def _brief(error: Exception) -> str:
 
 
 def _rate(fetched: int, started: float) -> str:
-    return f"{fetched / MEGABYTE / max(time.monotonic() - started, 1e-3):.1f} MB/s"
+    return f"{size_text(fetched / max(time.monotonic() - started, 1e-3))}/s"
