@@ -207,7 +207,7 @@ def written() -> Mapping[Path, str]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the recipes of all environments again."""
-    argparse.ArgumentParser(prog="environments.recipe", description=main.__doc__).parse_args(argv)
+    argparse.ArgumentParser(prog="make recipes", description=main.__doc__).parse_args(argv)
     for file, text in written().items():
         write_text(file, text)
         print(shown(file))

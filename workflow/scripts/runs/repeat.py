@@ -39,7 +39,7 @@ def chosen(campaign: Campaign, wanted: str) -> dict[str, Path]:
 
 def main(argv: list[str] | None = None) -> None:
     """Put the finished attempts of runs aside, so that they are repeated."""
-    parser = argparse.ArgumentParser(prog="runs.repeat", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="make repeat", description=main.__doc__)
     parser.add_argument(
         "--runs", required=True, help=f"a status ({', '.join(STATUSES)}) or a pattern such as '*ddp*.b32.*'"
     )
