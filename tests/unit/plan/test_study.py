@@ -71,14 +71,28 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
         ),
         ({"factors": factors(dataset="mnist")}, "factors.dataset: 'mnist' is unknown; expected one of cifar-10"),
         ({"factors": factors(nodes=3)}, "factors.nodes: 3 is more than the 2 nodes of config/sites/local.yaml"),
-        ({"factors": factors(nodes=2)}, "add to exclude: - {framework: pytorch-single, batch_size: 16}"),
-        ({"factors": factors(epochs=1)}, "warmup_epochs=1 leaves none of 1 epochs to time"),
+        ({"factors": factors(nodes=2)}, "change the factors, or add to exclude: - {framework: pytorch-single}"),
+        ({"factors": factors(nodes=[1, 2])}, "or add to exclude: - {framework: pytorch-single, nodes: 2}"),
+        ({"factors": factors(epochs=1)}, "leaves none of 1 epochs to time; say warmup_epochs: 0, or more epochs"),
+        ({"factors": factors(epochs=[1, 3])}, "or more epochs, or add to exclude: - {epochs: 1}"),
         ({"factors": factors(sync_every=97)}, "sync_every=97 is more than the 96 batches of an epoch"),
         ({"factors": factors(learning_rate=float("nan"))}, "factors.learning_rate.0: nan is not of type number"),
         ({"replicates": 2.0}, "replicates: 2.0 is not of type integer"),
         ({"factors": factors(framework="pytorch-ddp\n")}, "does not look right"),
         ({"factors": factors(training_loop="fit")}, "pytorch-single cannot do it (capabilities in"),
-        ({"factors": factors(batch_size=[100, 1000])}, "100 samples a step drop 2.3% of the 1536 training samples"),
+        (
+            {"factors": factors(batch_size=[96, 100])},
+            "1 x 100 samples a step drop 2.3% of the 1536 training samples of digits (at most 2%); the next batch_size that "
+            "fits is 96 or 101, or add to exclude: - {framework: pytorch-single, batch_size: 100}",
+        ),
+        (
+            {"factors": factors(batch_size=2000)},
+            "1 x 2000 samples a step are more than the 1536 training samples of digits; the next batch_size that fits is 1536",
+        ),
+        (
+            {"factors": factors(model=["lenet-5", "small-cnn"])},
+            "pixels: nothing is left; take another model or data set, or add to exclude: - {model: lenet-5}",
+        ),
         (
             {"factors": factors(batch_scope="global", framework="pytorch-ddp", nodes=2, batch_size=33)},
             "does not divide by 2 replicas",
@@ -96,6 +110,21 @@ def test_a_mistake_is_refused_in_one_line(tmp_path: Path, changes: dict[str, obj
     line = refusal(written(tmp_path, **changes))
     assert said in line
     assert "s.yaml" in line
+
+
+@pytest.mark.parametrize(
+    "changes", [{"epochs": 1}, {"batch_size": [2000, 3000]}, {"model": "lenet-5"}, {"batch_size": [100, 1000]}]
+)
+def test_what_concerns_every_cell_is_not_to_be_excluded(tmp_path: Path, changes: dict[str, object]) -> None:
+    assert "exclude" not in refusal(written(tmp_path, factors=factors(**changes)))
+
+
+def test_the_batch_size_that_is_told_fits_as_it_is_counted(tmp_path: Path) -> None:
+    many = {"framework": "pytorch-ddp", "nodes": 2, "batch_scope": "global"}
+    line = refusal(written(tmp_path, factors=factors(**many, batch_size=101)))
+    assert line.endswith("the next batch_size that fits is 96 or 102")
+    for size in (96, 102):
+        design(load_study("s", written(tmp_path, factors=factors(**many, batch_size=size))), load_site("local"))
 
 
 def test_an_exclusion_that_matches_no_cell_is_refused(tmp_path: Path) -> None:

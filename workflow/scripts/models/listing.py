@@ -37,7 +37,8 @@ def row(name: str, images: Images) -> tuple[str, ...]:
 
 def listing(names: Sequence[str], inputs: Sequence[Images] = INPUTS) -> str:
     """The table of the models, for a terminal: below it what its columns mean, and why a model has dashes."""
-    rows, reasons = [HEADER], []
+    rows: list[tuple[str, ...]] = [HEADER]
+    reasons: list[str] = []
     for name in names:
         for images in inputs:
             try:
