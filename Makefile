@@ -39,8 +39,8 @@ images: $(STAMP)  ## build the images that the study needs, at a site with deplo
 datasets: $(STAMP)  ## fetch and prepare the data sets that the study needs (where there is internet, before jobs need them)
 	@$(BIN)/snakemake datasets $(OPTIONS)
 
-plan: $(STAMP)  ## say what the campaign will cost, before anything runs
-	@$(BIN)/snakemake plan --quiet all $(OPTIONS)
+plan: $(STAMP)  ## say what the campaign will cost, before anything runs: make plan STUDY=NAME SITE=SITE
+	@$(RINGSIDE) plan.cost $(OPTIONS)
 
 models: $(STAMP)  ## all models in numbers: parameters, multiplications, bytes; ARGS names some
 	@$(RINGSIDE) models.listing $(ARGS)

@@ -102,5 +102,4 @@ onstart:
         job.wildcards.environment for job in workflow.dag.needrun_jobs() if job.rule.name == "environment"
     }:
         or_say_so(lambda: CAMPAIGN.check_builds(sorted(to_build)))
-    CAMPAIGN.bind()
     print(CAMPAIGN.outlook(), flush=True)

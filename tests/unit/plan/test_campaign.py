@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
-from plan import campaign
+from plan import campaign, cost
+from plan.binding import bind
 from plan.campaign import load_campaign
 from plan.site import load_site
 
@@ -20,7 +21,8 @@ def somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bound(**changes: object) -> Path:
-    load_campaign(CONFIG).bind()
+    Path("results/quickstart/campaign.json").unlink(missing_ok=True)
+    bind(Path("results/quickstart"), "quickstart", load_site("local"))
     file = Path("results/quickstart/campaign.json")
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
     return file
@@ -33,7 +35,7 @@ def test_the_first_run_binds_the_results_to_its_site() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"site": "cluster", "machine": None}, {"machine": "another-machine"}, {"cores": 4096}, {"python_abi": "cp399"}],
+    [{"site": "cluster"}, {"machine": "another-machine"}, {"cores": 4096}, {"python_abi": "cp399"}],
 )
 def test_nothing_is_added_to_results_of_another_place(changes: dict[str, object]) -> None:
     bound(**changes)
@@ -41,6 +43,32 @@ def test_nothing_is_added_to_results_of_another_place(changes: dict[str, object]
         load_campaign(CONFIG)
     for key, value in changes.items():
         assert f"{key} {value}, here it is" in str(refused.value)
+
+
+def test_of_another_site_no_machine_is_told() -> None:
+    bound(site="virtual", machine=None, cores=1)
+    with pytest.raises(InputError, match=r"these results belong to site virtual, here it is local; for figures"):
+        load_campaign(CONFIG)
+    bound(machine=None)
+    with pytest.raises(InputError, match=r"these results belong to machine one of a cluster, here it is "):
+        load_campaign(CONFIG)
+
+
+def test_what_was_bound_meanwhile_is_not_bound_again() -> None:
+    before = bound(cores=4096).read_text()
+    with pytest.raises(InputError, match="these results belong to cores 4096"):
+        bind(Path("results/quickstart"), "quickstart", load_site("local"))
+    assert Path("results/quickstart/campaign.json").read_text() == before
+
+
+def test_a_cost_can_be_asked_for_at_any_site_and_binds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    for study, site in (("tf-strategies-virtual", "virtual"), ("tf-strategies-virtual", "virtual-unshaped")):
+        cost.main(["--config", f"study={study}", f"site={site}"])
+        assert f"{study} at {site}: 270 runs" in capsys.readouterr().out
+    assert not Path("results").exists()
+    bound(site="virtual", machine=None)
+    cost.main(["--config", "study=quickstart", "site=local"])
+    assert "quickstart at local: " in capsys.readouterr().out
 
 
 def test_results_of_another_place_keep_their_keys_where_they_are_only_looked_at() -> None:

@@ -13,7 +13,7 @@ def duration(seconds: float) -> str:
     """A time in seconds, minutes or hours, as a person would say it."""
     if seconds < 90:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"
 
 
 def number_of(count: int, what: str) -> str:

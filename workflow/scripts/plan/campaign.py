@@ -8,26 +8,28 @@ import json
 import os
 import shlex
 import socket
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from cluster import virtual
 from common.errors import InputError
-from common.files import CHECKOUT, load_yaml, shown, write_json
+from common.files import CHECKOUT, load_yaml, shown
+from common.text import number_of
 from environments import container
 from environments.build import check_machine as check_machine_for
 from environments.description import environment_stamp, lineage, read
+from plan.binding import check_place, read_binding
 from plan.design import Run, design
 from plan.identity import data_folder, lacks, realization, run_key, variant
 from plan.site import Site, load_site
 from plan.study import Study, load_config, load_framework, load_study
 
 MODES = ("campaign", "available")
-BINDING = "campaign.json"
+STATUSES = ("ok", "failed", "timeout", "invalid", "broken")  # of a record
 
 
 @dataclass(frozen=True)
@@ -117,20 +119,24 @@ class Campaign:
         """The records that exist now."""
         return [path for path in self.records.values() if os.path.exists(path)]
 
+    @cached_property
+    def statuses(self) -> dict[str, str]:
+        """run_id -> the status in its record, of the runs that have one now."""
+        return {run_id: record_status(Path(path)) for run_id, path in self.records.items() if os.path.exists(path)}
+
+    def counted(self) -> str:
+        """How many records of each status there are now, in words: 260 ok, 6 invalid; nothing where there is none."""
+        counts = Counter(self.statuses.values())
+        return ", ".join(f"{counts[status]:,} {status}" for status in STATUSES if counts[status])
+
     def outlook(self) -> str:
         """What there is and what is left, in one line."""
         if self.published:
             return f"{self.study.name}: figures and tables from {self.published}"
-        done = len(self.available())
-        said = f"{self.study.name} at {self.site.name}: {len(self.runs)} runs, {done} with a record"
-        return f"{said}, {len(self.records) - done} to run" if self.mode == "campaign" else said
-
-    def bind(self) -> None:
-        """Tie the results to this site (and, where the site is this machine, to it), once and for all."""
-        file = self.results / BINDING
-        if self.mode == "campaign" and not file.exists():
-            now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-            write_json(file, {**place(self.site), "study": self.study.name, "bound_at": now})
+        left = len(self.records) - len(self.statuses)
+        told = [self.counted()] + [f"{left:,} to run"] * (self.mode == "campaign" and left > 0)
+        said = ", ".join(each for each in told if each) or "no record"
+        return f"{self.study.name} at {self.site.name}: {number_of(len(self.runs), 'run')}: {said}"
 
     def check_launch(self, executor: str) -> None:
         """InputError when runs would be started, by Snakemake's `executor`, in a way that the site does not know."""
@@ -173,6 +179,14 @@ class Campaign:
         return environment_stamp(self.site.cache, environment, variant(self.site), realization(self.site))
 
 
+def record_status(record: Path) -> str:
+    """The status in a record.json; broken where it cannot be read."""
+    try:
+        return str(json.loads(record.read_text())["status"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return "broken"
+
+
 def configured(arguments: Sequence[str], *files: str) -> dict[str, Any]:
     """The configuration of a program outside Snakemake: config.yaml, overlaid by other `files` of config/ and KEY=VALUE `arguments`."""
     for argument in arguments:
@@ -182,6 +196,11 @@ def configured(arguments: Sequence[str], *files: str) -> dict[str, Any]:
     for name in ("config.yaml", *files):
         config |= load_yaml(CHECKOUT / "config" / name) or {}
     return config | dict(argument.split("=", 1) for argument in arguments)
+
+
+def planned(study: Study, site: Site) -> Campaign:
+    """A campaign as it would be at a site, wherever that is and whatever is there already."""
+    return Campaign(study, site, "campaign", design(study, site), None)
 
 
 def load_campaign(values: Mapping[str, Any]) -> Campaign:
@@ -200,39 +219,9 @@ def load_campaign(values: Mapping[str, Any]) -> Campaign:
     check_machine(site)
     if bound:
         check_place(bound, site, Path("results") / study.name)
-    campaign = Campaign(study, site, records, design(study, site), None)
+    campaign = planned(study, site)
     _ = campaign.environments  # a broken description is found now, not in the middle of the rules
     return campaign
-
-
-def place(site: Site) -> dict[str, Any]:
-    """What results are bound to: the site, the machine where the site is one, and what was found there."""
-    machine = socket.gethostname() if site.launcher == "local" else None
-    return {"site": site.name, "machine": machine, "cores": site.cores, "python_abi": site.python_abi}
-
-
-def read_binding(results: Path) -> dict[str, Any] | None:
-    """The place that results/<study> is bound to; None where nothing has run."""
-    file = results / BINDING
-    if not file.exists():
-        return None
-    try:
-        bound = json.loads(file.read_text())
-        return {key: bound[key] for key in ("site", "machine", "cores", "python_abi")}
-    except (OSError, ValueError, TypeError, KeyError):
-        expected = "site, machine, cores and python_abi"
-        raise InputError(f"{file}: is broken; expected {expected}; remove it if the results were made here") from None
-
-
-def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
-    """InputError when `results` are bound to another place than this one, and runs would be added to them."""
-    here = place(site)
-    differ = [f"{key} {bound[key]}, here it is {here[key]}" for key in here if bound[key] != here[key]]
-    if differ:
-        raise InputError(
-            f"{results / BINDING}: these results belong to {'; '.join(differ)}; for figures of them add "
-            f"--config records=available, to run here move {results} away"
-        )
 
 
 def check_machine(site: Site) -> None:

@@ -22,6 +22,7 @@ from common.files import utc, write_json
 from datasets.verified import changed
 from environments.container import unchanged
 from environments.description import environment_stamp
+from plan.binding import bind
 from plan.design import Run, design
 from plan.identity import (
     data_files,
@@ -284,6 +285,7 @@ def main(argv: list[str] | None = None) -> None:
         )
     with ending_well(run.run_id, options.results):
         supervise(study, site, run, options.key, options.results, current_session())
+        bind(options.results, study.name, site)
 
 
 if __name__ == "__main__":
