@@ -266,14 +266,9 @@ def _of_runs(cost: Cost) -> list[tuple[str, ...]]:
         groups.setdefault(key, []).append(run)
     rows = []
     for (*names, origin), members in sorted(groups.items()):
-        estimates = [cost.estimates[run.run_id] for run in members]
-        rows.append(
-            (
-                *names,
-                *_times(estimates),
-                _origin(origin, {run.cell: e for run, e in zip(members, estimates, strict=True)}),
-            )
-        )
+        of_cells = {run.cell: cost.estimates[run.run_id] for run in members}
+        times = _times([cost.estimates[run.run_id] for run in members])
+        rows.append((*names, *times, _origin(origin, of_cells)))
     return rows
 
 
@@ -310,7 +305,7 @@ def _state(cost: Cost) -> str:
     statuses = cost.campaign.statuses
     left = [run for run in cost.made if statuses.get(run.run_id) != "ok"]
     if not left:
-        return "every run has an ok record"
+        return "every run has an ok record" if cost.made else "no run can be made here"
     there = cost.campaign.counted()
     return f"records so far: {there or 'none'}; without an ok record: {number_of(len(left), 'run')}, {duration(cost.seconds(left))}"
 
