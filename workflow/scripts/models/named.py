@@ -22,8 +22,8 @@ class Model:
 
 
 def is_small(shape: Shape) -> bool:
-    """Whether images of `shape` get the small stem."""
-    return shape[0] <= SMALL
+    """Whether images of `shape` get the small stem: by their longer side."""
+    return max(shape[:2]) <= SMALL
 
 
 @functools.cache
