@@ -12,6 +12,7 @@ from common.files import write_json
 from plan.site import Site
 
 BINDING = "campaign.json"
+KINDS = {"site": str, "machine": str | None, "cores": int, "python_abi": str}
 
 
 def place(site: Site) -> dict[str, Any]:
@@ -36,10 +37,11 @@ def read_binding(results: Path) -> dict[str, Any] | None:
         return None
     try:
         bound = json.loads(file.read_text())
-        return {key: bound[key] for key in ("site", "machine", "cores", "python_abi")}
+        if all(isinstance(bound[key], kind) for key, kind in KINDS.items()):
+            return {key: bound[key] for key in KINDS}
     except (OSError, ValueError, TypeError, KeyError):
-        expected = "site, machine, cores and python_abi"
-        raise InputError(f"{file}: is broken; expected {expected}; remove it if the results were made here") from None
+        pass
+    raise InputError(f"{file}: is broken; expected {', '.join(KINDS)}; remove it if the results were made here")
 
 
 def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:

@@ -91,9 +91,10 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
         missed = [name for entry in entries for name, possible in entry if levels[name] not in possible]
         why = f"{framework.name} cannot do it (capabilities in {shown(framework.file)})"
         raise Refused(why, ("framework", *missed), "change the factors")
-    if levels["warmup_epochs"] >= levels["epochs"]:
-        why = f"warmup_epochs={levels['warmup_epochs']} leaves none of {levels['epochs']} epochs to time"
-        raise Refused(why, ("epochs", "warmup_epochs"), f"say warmup_epochs: {levels['epochs'] - 1}, or more epochs")
+    for name, use in (("warmup_epochs", "to time"), ("lr_warmup_epochs", "with the whole learning rate")):
+        if levels[name] >= levels["epochs"]:
+            why = f"{name}={levels[name]} leaves none of {levels['epochs']} epochs {use}"
+            raise Refused(why, ("epochs", name), f"say {name}: {levels['epochs'] - 1}, or more epochs")
     devices = levels["devices_per_node"] or site.ranks_per_node
     if devices > site.ranks_per_node:
         why = f"devices_per_node={devices} is more than the {site.ranks_per_node} ranks_per_node of {shown(site.file)}"
@@ -106,7 +107,7 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
     replicas_per_rank = devices if framework.mirrored else 1
     replicas = ranks * replicas_per_rank
     try:
-        model_graph(levels["model"], levels["dataset"])
+        model = model_graph(levels["model"], levels["dataset"])
     except ValueError as error:
         raise Refused(str(error), ("model", "dataset"), "take another model or data set") from None
     samples, size = load_dataset(levels["dataset"])["train_samples"], levels["batch_size"]
@@ -115,6 +116,9 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
         why = f"batch_size={size} (batch_scope=global) does not divide by {replicas} replicas"
         raise Refused(why, SHARING, _next_sizes(size, samples, together, replicas))
     local_batch = size * together // replicas
+    if local_batch == 1 and any(op.kind == "batch_norm" and op.shape[:2] == (1, 1) for op in model.operators):
+        why = f"one sample a replica is one value a channel where {levels['model']} has one pixel left: no batch to normalize over"
+        raise Refused(why, (*SHARING, "model"), "take a larger batch_size, or larger images")
     steps = samples // (size * together)
     if _dropped(size * together, samples) > LARGEST_DROPPED_SHARE:
         why = (
@@ -180,14 +184,20 @@ def _cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
             "take fewer, or another site"
         )
     used = [False] * len(study.exclude)
+    trained: dict[tuple[Any, ...], str] = {}
     for levels in _combinations(study):
         hits = [i for i, entry in enumerate(study.exclude) if _matches(levels, entry)]
         for i in hits:
             used[i] = True
         if hits:
             continue
+        name = cell_name(levels)
         try:
-            yield cell_name(levels), levels, geometry(levels, load_framework(levels["framework"]), site)
+            if (other := trained.setdefault(effective(levels), name)) != name:
+                raise Refused(
+                    f"trains as {other} does: adam has no momentum", ("optimizer", "momentum"), "hold momentum"
+                )
+            yield name, levels, geometry(levels, load_framework(levels["framework"]), site)
         except Refused as refused:
             raise InputError(_refusal(study, site, levels, refused)) from None
     if not all(used):
@@ -199,6 +209,13 @@ def _combinations(study: Study) -> Iterator[Levels]:
     """The levels of all combinations, whether or not they are excluded."""
     for combination in itertools.product(*study.factors.values()):
         yield dict(zip(study.factors, combination, strict=True))
+
+
+def effective(levels: Levels) -> tuple[Any, ...]:
+    """The levels as far as they have an effect: of two cells that have the same, one trains what the other does."""
+    return tuple(
+        None if name == "momentum" and levels["optimizer"] == "adam" else level for name, level in levels.items()
+    )
 
 
 def _matches(levels: Levels, entry: Mapping[str, list[Any]]) -> bool:
