@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError
+from common.errors import InputError, system_faults
 from common.files import shown, write_json
 from datasets.archives import Archive
-from datasets.lock import digests, lock_of, locked_line, locked_sha256, record_sha256
+from datasets.lock import digests, lock_of, locked_line, objection, read_lock, record_sha256
 from datasets.transfer import Another, Elsewhere, Patience, forget, transfer
 from environments.steps import building, say
 from plan.site import Site
@@ -53,9 +53,17 @@ def archives(dataset: str, entry: Mapping[str, Any], kept: Store) -> dict[str, A
     return {declared["name"]: archive(dataset, declared, kept) for declared in entry["files"]}
 
 
+def hold_to(dataset: str, found: Mapping[str, Archive], kept: Store) -> None:
+    """Keep the SHA-256 of archives at their first use; to be called when they were read as a whole, and were good."""
+    for name, archive in found.items():
+        if archive.sha256:
+            record_sha256(dataset, name, archive.sha256, kept.lock(dataset))
+
+
 def archive(dataset: str, declared: Mapping[str, Any], kept: Store) -> Archive:
-    """One archive (`declared`: its entry in the table), from the site's folder or fetched; its SHA-256 goes to the lock."""
+    """One archive (`declared`: its entry in the table), from the site's folder or fetched."""
     name = declared["name"]
+    read_lock(kept.lock(dataset))  # a broken one is found now, not after the download
     path, origin = (
         _in_folder(dataset, name, kept.folder, kept.site) if kept.folder else _fetched(dataset, declared, kept)
     )
@@ -64,7 +72,6 @@ def archive(dataset: str, declared: Mapping[str, Any], kept: Store) -> Archive:
     except Another as fault:
         advice = remedy(fault.key, dataset, name, kept)
         raise InputError(f"{path}: {fault}; put the published file there; if this is it, {advice}") from None
-    record_sha256(dataset, name, sha256, kept.lock(dataset))
     return Archive(path, declared["unpacked_bytes"], origin, sha256)
 
 
@@ -75,15 +82,14 @@ def verified(path: Path, dataset: str, declared: Mapping[str, Any], kept: Store)
     md5, found = digests(path)
     if md5 != declared.get("md5", md5):
         raise Another(f"its MD5 is {md5}, the entry says {declared['md5']}", "md5")
-    lock = kept.lock(dataset)
-    if found != (locked := locked_sha256(dataset, declared["name"], lock) or found):
-        raise Another(f"its SHA-256 is {found}, {shown(lock)} says {locked}", "sha256")
+    if said := objection(dataset, declared, found, kept.lock(dataset)):
+        raise Another(*said)
     return found
 
 
 def remedy(key: str, dataset: str, name: str, kept: Store) -> str:
     """What a person does where the file is right and what is said of it is wrong. `key`: see Another."""
-    if key == "sha256":
+    if key == "lock":
         lock = kept.lock(dataset)
         line = locked_line(dataset, name, lock)
         return f"remove line {line} of {shown(lock)}, which holds the SHA-256 of its first use"
@@ -111,13 +117,10 @@ def _fetched(dataset: str, declared: Mapping[str, Any], kept: Store) -> tuple[Pa
     """The file in the cache, fetched unless it is there whole, and the address that it came from."""
     target = kept.downloads / dataset / declared["name"]
     origin = target.with_name(f"{target.name}.origin.json")
-    try:
-        with building(target.with_name(f".{target.name}.lock"), f"{dataset}: {target.name}"):
-            if not _usable(dataset, target, declared, kept):
-                write_json(origin, {"from": _fetch(dataset, target, declared, kept)})
-            return target, _read_origin(origin)
-    except OSError as error:
-        raise InputError(f"{error.filename or target}: {error.strerror}; correct it, then start again") from None
+    with system_faults(target), building(target.with_name(f".{target.name}.lock"), f"{dataset}: {target.name}"):
+        if not _usable(dataset, target, declared, kept):
+            write_json(origin, {"from": _fetch(dataset, target, declared, kept)})
+        return target, _read_origin(origin)
 
 
 def _usable(dataset: str, target: Path, declared: Mapping[str, Any], kept: Store) -> bool:

@@ -4,6 +4,7 @@ The lock of a table of data sets lies beside it: table.lock.yaml for those that 
 """
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,23 @@ def lock_of(table: Path) -> Path:
     return table.with_suffix(".lock.yaml")
 
 
-def locked_sha256(dataset: str, name: str, lock: Path) -> str | None:
-    """The SHA-256 that the lock holds of an archive; None at its first use. InputError for a broken lock."""
-    return _read(lock).get(dataset, {}).get(name)
+def read_lock(lock: Path) -> dict[str, Any]:
+    """Data set -> archive -> SHA-256; nothing where there is no lock yet. InputError for a broken one."""
+    known: dict[str, Any] = (load_yaml(lock) if lock.is_file() else None) or {}
+    check(known, "dataset_lock", lock)
+    return known
+
+
+def objection(dataset: str, declared: Mapping[str, Any], sha256: str, lock: Path) -> tuple[str, str] | None:
+    """Why an archive with this SHA-256 is not the `declared` one, and who says so (sha256: its entry; lock); None where nobody does."""
+    held_to = {
+        "sha256": (declared.get("sha256"), "the entry"),
+        "lock": (read_lock(lock).get(dataset, {}).get(declared["name"]), shown(lock)),
+    }
+    for key, (wanted, who) in held_to.items():
+        if wanted not in (None, sha256):
+            return f"its SHA-256 is {sha256}, {who} says {wanted}", key
+    return None
 
 
 def locked_line(dataset: str, name: str, lock: Path) -> int:
@@ -35,11 +50,11 @@ def locked_line(dataset: str, name: str, lock: Path) -> int:
 
 def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
     """Add an archive that the lock lacks. Where the checkout cannot be written to, it is said and nothing else."""
-    if locked_sha256(dataset, name, lock) == sha256:
+    if read_lock(lock).get(dataset, {}).get(name) == sha256:
         return
     try:
         with building(lock.with_name(f".{lock.name}.flock"), shown(lock)):
-            known = _read(lock)
+            known = read_lock(lock)
             known.setdefault(dataset, {})[name] = sha256
             write_text(lock, HEAD + yaml.safe_dump(known, sort_keys=True))
     except OSError as error:
@@ -56,9 +71,3 @@ def digests(file: Path) -> tuple[str, str]:
             md5.update(block)
             sha256.update(block)
     return md5.hexdigest(), sha256.hexdigest()
-
-
-def _read(lock: Path) -> dict[str, Any]:
-    known: dict[str, Any] = (load_yaml(lock) if lock.is_file() else None) or {}
-    check(known, "dataset_lock", lock)
-    return known

@@ -49,7 +49,7 @@ class Again(Exception):
 
 @dataclass(frozen=True)
 class Patience:
-    """How long is waited, in seconds, and how often is tried."""
+    """How long is waited, in seconds, how often is tried, and how slow a server may be: bytes a second over `read_s`."""
 
     connect_s: float = 10
     read_s: float = 60
@@ -57,6 +57,7 @@ class Patience:
     pause_s: float = 1
     longest_pause_s: float = 60
     progress_s: float = 10
+    least_bytes_s: float = 1000
 
 
 def transfer(url: str, partial: Path, size: int, patience: Patience, what: str) -> None:
@@ -91,14 +92,20 @@ def _once(url: str, partial: Path, size: int, patience: Patience, what: str) -> 
     try:
         with _opened(url, partial, have, size, patience) as (begun, chunks):
             now, told = begun, started
+            looked, had = started, begun
             with open(partial, "ab" if begun else "wb", buffering=0) as file:
                 for chunk in chunks:
                     now += len(chunk)
                     if now > size:
                         raise Another(f"sends more than the {size} bytes declared", "bytes")
                     file.write(chunk)
-                    if time.monotonic() - told >= patience.progress_s:
-                        told = time.monotonic()
+                    at = time.monotonic()
+                    if at - looked >= patience.read_s:
+                        if now < size and now - had < patience.least_bytes_s * (at - looked):
+                            raise Again(f"only {_rate(now - had, looked)} came, after {now} of {size} bytes")
+                        looked, had = at, now
+                    if at - told >= patience.progress_s:
+                        told = at
                         say(f"{what}: {size_text(now)} of {size_text(size)}, {_rate(now - begun, started)}")
                 os.fsync(file.fileno())
     except Elsewhere:
@@ -127,18 +134,18 @@ def _opened(url: str, partial: Path, have: int, size: int, patience: Patience) -
         if begun == 0:
             forget(partial)
             _keep_validator(response, partial)
-        # Raw: a server that calls a .gz file an encoding would otherwise have it unpacked.
-        yield begun, response.raw.stream(CHUNK, decode_content=False)
+        # Raw: a server that calls a .gz file an encoding would otherwise have it unpacked. What is there, however little.
+        yield begun, iter(lambda: response.raw.read1(CHUNK, decode_content=False), b"")
 
 
 @contextmanager
 def _local(url: str, size: int) -> Iterator[BinaryIO]:
     """The file that a file:// address names."""
-    path = Path(urllib.request.url2pathname(urllib.parse.urlsplit(url).path))
     try:
+        path = Path(urllib.request.url2pathname(urllib.parse.urlsplit(url).path))
         found = path.stat().st_size
-    except OSError as error:
-        raise Elsewhere(f"{error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise Elsewhere(getattr(error, "strerror", None) or f"names no file: {error}") from None
     if found != size:
         raise Another(f"has {found} bytes there, the entry says {size}", "bytes")
     with open(path, "rb") as file:
@@ -211,7 +218,9 @@ def _retry_after(response: requests.Response) -> float:
     if said.isdecimal():
         return float(said)
     with suppress(ValueError):
-        return max(0.0, (email.utils.parsedate_to_datetime(said) - datetime.datetime.now(datetime.UTC)).total_seconds())
+        until = email.utils.parsedate_to_datetime(said)
+        until = until.replace(tzinfo=until.tzinfo or datetime.UTC)  # some servers leave out that it is GMT
+        return max(0.0, (until - datetime.datetime.now(datetime.UTC)).total_seconds())
     return 0
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from cluster import virtual
 from common.errors import InputError
-from common.files import CHECKOUT, load_yaml, shown
+from common.files import CHECKOUT, shown
 from common.text import number_of
 from environments import container
 from environments.build import check_machine as check_machine_for
@@ -26,9 +26,14 @@ from plan.binding import check_place, read_binding
 from plan.design import Run, design
 from plan.identity import data_folder, lacks, realization, run_key, variant
 from plan.site import Site, load_site
-from plan.study import Study, load_config, load_framework, load_study
+from plan.study import Study, load_config, load_framework, load_study, read_config
 
 MODES = ("campaign", "available")
+ACCELERATORS = (
+    "nvidia[0-9]*",
+    "kfd",
+    "dxg",
+)  # what drivers leave in /dev: NVIDIA's, AMD's, those of Windows below Linux
 STATUSES = ("ok", "failed", "timeout", "invalid", "broken")  # of a record
 
 
@@ -63,7 +68,12 @@ class Campaign:
         return {run.run_id: self._record(run) for run in self.runs if lacks(self.site, run.levels) is None}
 
     def records_of_block(self, block: int | None) -> list[str]:
-        """The records of one block, in planned order; of all blocks without one."""
+        """The records of one block, in planned order; of all blocks without one. InputError when there is no such block."""
+        if block not in (None, *self.blocks):
+            there = ", ".join(map(str, self.blocks))
+            raise InputError(
+                f"config/config.yaml: block: {block} is none of the study's blocks; expected one of {there}"
+            )
         return [path for run_id, path in self.records.items() if block in (None, self.by_id[run_id].block)]
 
     @cached_property
@@ -104,15 +114,16 @@ class Campaign:
 
     @cached_property
     def datasets(self) -> dict[str, str]:
-        """The data sets that the runs need: name -> the prepared data set's manifest.json."""
-        return {name: str(data_folder(self.site, name) / "manifest.json") for name in self.study.factors["dataset"]}
+        """The data sets that the runs need: name -> the file that says that it is prepared."""
+        wanted = dict.fromkeys(self.by_id[run_id].levels["dataset"] for run_id in self.records)
+        return {name: str(data_folder(self.site, name) / "prepared") for name in wanted}
 
     def environment_of(self, run_id: str) -> str:
         """The stamp of the environment that a run needs."""
         return self.environments[load_framework(self.by_id[run_id].levels["framework"]).environment]
 
     def dataset_of(self, run_id: str) -> str:
-        """The manifest of the data set that a run needs."""
+        """The file that says that the data set is prepared which a run needs."""
         return self.datasets[self.by_id[run_id].levels["dataset"]]
 
     def available(self) -> list[str]:
@@ -194,7 +205,7 @@ def configured(arguments: Sequence[str], *files: str) -> dict[str, Any]:
             raise InputError(f"--config {argument}: expected KEY=VALUE, such as study=NAME")
     config: dict[str, Any] = {}
     for name in ("config.yaml", *files):
-        config |= load_yaml(CHECKOUT / "config" / name) or {}
+        config |= read_config(CHECKOUT / "config" / name)
     return config | dict(argument.split("=", 1) for argument in arguments)
 
 
@@ -207,24 +218,34 @@ def load_campaign(values: Mapping[str, Any]) -> Campaign:
     """The campaign that the workflow's configuration names. InputError in one line when something in it is wrong."""
     config = load_config(values)
     study, records = load_study(config["study"]), config["records"]
+    results = Path("results") / study.name
+    check_folder(results)
     if records not in MODES:
         return Campaign(study, load_site(config["site"]), "published", [], published_tables(records, study))
-    bound = read_binding(Path("results") / study.name)
+    bound = read_binding(results)
     if records == "available":
         site = load_site(bound["site"] if bound else config["site"])
         if bound:
             site = replace(site, cores=bound["cores"], python_abi=bound["python_abi"])
         return Campaign(study, site, records, design(study, site), None)
     site = load_site(config["site"])
+    check_folder(site.cache)
     check_machine(site)
     if bound:
-        check_place(bound, site, Path("results") / study.name)
+        check_place(bound, site, results)
     campaign = planned(study, site)
     _ = campaign.environments  # a broken description is found now, not in the middle of the rules
     return campaign
 
 
-def check_machine(site: Site) -> None:
+def check_folder(folder: Path) -> None:
+    """InputError when there is something else where `folder` is or is to be."""
+    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    if not os.path.isdir(there):
+        raise InputError(f"{there}: is a file; expected a folder; move it away")
+
+
+def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
     """InputError when this machine is not what the site says, where the site is this machine."""
     if site.launcher != "local":
         return
@@ -235,6 +256,9 @@ def check_machine(site: Site) -> None:
     if site.interface not in interfaces:
         there = ", ".join(interfaces)
         raise InputError(f"{shown(site.file)}: interface: '{site.interface}' is not on this machine; it has {there}")
+    if site.device == "cuda" and not any(any(devices.glob(pattern)) for pattern in ACCELERATORS):
+        expected = ", ".join(f"{devices}/{name.removesuffix('[0-9]*')}" for name in ACCELERATORS)
+        raise InputError(f"{shown(site.file)}: device: this machine has no accelerator ({expected}); take device: cpu")
 
 
 def check_virtual(site: Site) -> None:
