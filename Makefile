@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made-of-requirements
 RINGSIDE := PYTHONPATH=workflow/scripts $(BIN)/python -m
+SNAKEMAKE := $(RINGSIDE) plan.unlock --if-stale && $(BIN)/snakemake
 BENCH := PYTHONPATH=workflow/scripts:tests:tests/workflow:tests/cluster $(BIN)/python tests/bench/overhead.py
 
 export SNAKEMAKE_PROFILE := $(CURDIR)/profiles/local
@@ -30,17 +31,16 @@ help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
 
 figures: $(STAMP)  ## install what is missing, run what is missing, make figures and tables of the configured study
-	@$(RINGSIDE) plan.unlock --if-stale
-	@$(BIN)/snakemake figures $(OPTIONS)
+	@$(SNAKEMAKE) figures $(OPTIONS)
 
 images: $(STAMP)  ## build the images that the study needs, at a site with deployment apptainer
-	@$(BIN)/snakemake images $(OPTIONS)
+	@$(SNAKEMAKE) images $(OPTIONS)
 
 datasets: $(STAMP)  ## fetch and prepare the data sets that the study needs (where there is internet, before jobs need them)
-	@$(BIN)/snakemake datasets $(OPTIONS)
+	@$(SNAKEMAKE) datasets $(OPTIONS)
 
-plan: $(STAMP)  ## say what the campaign will cost, before anything runs
-	@$(BIN)/snakemake plan --quiet all $(OPTIONS)
+plan: $(STAMP)  ## say what the campaign will cost, before anything runs: make plan STUDY=NAME SITE=SITE
+	@$(RINGSIDE) plan.cost $(OPTIONS)
 
 models: $(STAMP)  ## all models in numbers: parameters, multiplications, bytes; ARGS names some
 	@$(RINGSIDE) models.listing $(ARGS)

@@ -10,10 +10,10 @@ os.environ["PYTHONPATH"] = f"{workflow.basedir}/{SCRIPTS}"
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 from common.errors import InputError
-from common.files import load_yaml
 from plan import ownership
 from plan.campaign import load_campaign
 from plan.scheduling import build_resources
+from plan.study import read_config
 from runs.progress import SESSION_VARIABLE, Session, current_session, new_session, quiet
 
 
@@ -26,7 +26,7 @@ def or_say_so(action):
         sys.exit(2)
 
 
-or_say_so(lambda: load_yaml(Path(workflow.basedir, "config", "config.yaml")))
+or_say_so(lambda: read_config(Path(workflow.basedir, "config", "config.yaml")))
 
 
 configfile: "config/config.yaml"
@@ -102,5 +102,4 @@ onstart:
         job.wildcards.environment for job in workflow.dag.needrun_jobs() if job.rule.name == "environment"
     }:
         or_say_so(lambda: CAMPAIGN.check_builds(sorted(to_build)))
-    CAMPAIGN.bind()
     print(CAMPAIGN.outlook(), flush=True)

@@ -1,6 +1,6 @@
 # Datasets: the table's entry -> its archives, verified -> the one prepared format, in the site's cache.
 #   in:  workflow/scripts/datasets/table.yaml, config/datasets.yaml (a user's own, where there is one)
-#   out: <cache>/datasets/<name>/<digest>/manifest.json, beside it train/ and validation/; <cache>/downloads/<name>/
+#   out: <cache>/datasets/<name>/<digest>/prepared, beside it manifest.json, train/ and validation/; <cache>/downloads/<name>/
 
 
 rule datasets:
@@ -12,7 +12,7 @@ rule datasets:
 rule dataset:
     """Fetch one data set unless it is there, and prepare it: uint8 images, labels, manifest."""
     output:
-        manifest=f"{CACHE}/datasets/{{dataset}}/{{digest}}/manifest.json",
+        prepared=f"{CACHE}/datasets/{{dataset}}/{{digest}}/prepared",
     log:
         f"{RESULTS}/logs/datasets/{{dataset}}.{{digest}}.log",
     wildcard_constraints:
@@ -28,6 +28,6 @@ rule dataset:
         python -m datasets.prepare \
             --dataset {wildcards.dataset:q} \
             --site {params.site:q} \
-            --out {output.manifest:q} \
+            --out {output.prepared:q} \
             2>&1 | tee {log:q}
         """

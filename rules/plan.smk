@@ -1,12 +1,10 @@
-# Plan: study + site -> the design, and what it will cost.
+# Plan: study + site -> what it will cost, and the design.
 #   in:  config/studies/<study>.yaml, config/sites/<site>.yaml
 #   out: results/<study>/design.csv, one row per run (config/schemas/design.schema.yaml)
 
 
 rule plan:
-    """Write the design, and say what it will cost: runs, hours, disk. Nothing else runs."""
-    input:
-        design=f"{RESULTS}/design.csv",
+    """Say what the campaign will cost: runs, hours, disk. Nothing runs, and nothing is written."""
     resources:
         machine=1,
     params:
@@ -14,9 +12,7 @@ rule plan:
         site=SITE,
     shell:
         """
-        python -m plan.cost \
-            --study {params.study:q} \
-            --site {params.site:q}
+        python -m plan.cost --config study={params.study:q} site={params.site:q}
         """
 
 

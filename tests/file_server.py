@@ -105,6 +105,20 @@ def stall(after: int) -> Behaviour:
     return behave
 
 
+def trickle(after: int) -> Behaviour:
+    """So many bytes at once, then one at a time."""
+
+    def behave(handler: Handler, content: bytes) -> None:
+        left = handler.begin(content)
+        handler.wfile.write(left[:after])
+        for byte in left[after:]:
+            if handler.server.go_on.wait(0.05):
+                break
+            handler.wfile.write(bytes([byte]))
+
+    return behave
+
+
 def status(code: int, **headers: str) -> Behaviour:
     return lambda handler, _: handler.head(code, 0, **headers)
 

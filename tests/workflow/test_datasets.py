@@ -71,7 +71,7 @@ def test_a_study_gets_its_data_from_the_sites_mirror(fresh, published, tmp_path,
     }
     assert set(manifests) == {*OURS, "digits", "synthetic-8x8x1-10-640"}
     assert manifests["our-fashion"]["source"]["files"][0]["from"].startswith("http://127.0.0.1:")
-    locked = yaml.safe_load(checkouts[0].path("workflow/scripts/datasets/table.lock.yaml").read_text())
+    locked = yaml.safe_load(checkouts[0].path("config/datasets.lock.yaml").read_text())
     assert {name: set(files) for name, files in locked.items()} == {
         name: set(files) for name, (_, files) in published.items()
     }

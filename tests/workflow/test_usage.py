@@ -69,6 +69,14 @@ def test_runs_follow_the_planned_order_and_nothing_stands_beside_them(finished_c
     assert all(row["placement"] == "emulated" and row["session"] == rows[0]["session"] for row in rows)
 
 
+def test_planning_binds_results_to_no_site(fresh: Callable[..., Checkout]) -> None:
+    checkout = fresh(SMALL_STUDY)
+    for site in ("local", "local-devices"):
+        done = checkout.snakemake("plan", "design", "--config", f"site={site}")
+        assert done.status == 0 and f"small at {site}: 3 runs" in done.output, done.output
+    assert (checkout.results / "design.csv").exists() and not (checkout.results / "campaign.json").exists()
+
+
 def test_what_is_there_can_be_drawn_anywhere(campaign: Checkout) -> None:
     shutil.rmtree(next(iter((campaign.results / "runs").glob("tensorflow-single.*"))))
     binding = campaign.results / "campaign.json"

@@ -28,7 +28,7 @@ def store_at(tmp_path: Path) -> Callable[..., Store]:
             "folder": None,
             "mirror": None,
             "site": "config/sites/here.yaml",
-            "lock": tmp_path / "table.lock.yaml",
+            "table": tmp_path / "table.yaml",
             "patience": Patience(connect_s=2, read_s=0.5, tries=3, pause_s=0.01, longest_pause_s=0.2),
         }
         return Store(**{**defaults, **changes})

@@ -15,7 +15,7 @@ import yaml
 
 from common.errors import InputError
 from common.files import CHECKOUT
-from datasets.fetch import archive, archives
+from datasets.fetch import archive, archives, hold_to
 from datasets.lock import digests
 from datasets.transfer import Patience
 from file_server import (
@@ -26,6 +26,7 @@ from file_server import (
     refusing_ranges,
     stall,
     status,
+    trickle,
     without_ranges,
 )
 
@@ -49,6 +50,13 @@ def fetched(file, store):
     return got
 
 
+def used(file, store):
+    """Fetched, and found good when it was read."""
+    got = fetched(file, store)
+    hold_to("ours", {got.path.name: got}, store)
+    return got
+
+
 def refusal(file, store) -> str:
     with pytest.raises(InputError) as refused:
         archive("ours", file, store)
@@ -60,7 +68,7 @@ def test_a_file_is_fetched_once(server, file, store_at, capsys):
     got = fetched(file, store_at())
     assert got.origin == server.url("/public/a.gz") and got.sha256 == digests(got.path)[1]
     said = capsys.readouterr().err
-    assert "ours: a.gz: fetching 1.0 MB from http://127.0.0.1" in said and "fetched 1.0 MB, " in said and "MB/s" in said
+    assert "ours: a.gz: fetching 1.0 MB from http://127.0.0.1" in said and "fetched 1.0 MB, " in said and "B/s" in said
     assert fetched(file, store_at()).origin == server.url("/public/a.gz")
     assert len(server.asked) == 1
 
@@ -76,8 +84,7 @@ def test_a_broken_download_goes_on_where_it_was(server, file, store_at, fault):
     fetched(file, store_at())
     first, second = server.ranges("/public/a.gz")
     assert first is None
-    start = int(second.removeprefix("bytes=").removesuffix("-"))
-    assert 100_000 < start <= 300_000, "what came is not asked for again"
+    assert second == "bytes=300000-", "what came is not asked for again"
 
 
 def test_a_file_that_changed_meanwhile_is_fetched_from_the_start(server, file, store_at):
@@ -110,11 +117,9 @@ def test_what_may_pass_is_tried_again(server, file, store_at, fault, capsys):
     assert "trying again in" in capsys.readouterr().err
 
 
-def test_a_server_says_when_to_come_back_within_bounds(server, file, store_at, capsys):
-    server.plan["/public/a.gz"] += [
-        status(503, Retry_After="3600"),
-        status(503, Retry_After="Fri, 31 Dec 9999 23:59:59 GMT"),
-    ]
+@pytest.mark.parametrize("said", ["3600", *(f"Fri, 31 Dec 9999 23:59:59{zone}" for zone in (" GMT", " -0000", ""))])
+def test_a_server_says_when_to_come_back_within_bounds(server, file, store_at, capsys, said):
+    server.plan["/public/a.gz"] += [status(503, Retry_After=said)] * 2
     fetched(file, store_at())
     assert capsys.readouterr().err.count("503 Service Unavailable; trying again in 0.2 s") == 2
 
@@ -170,12 +175,22 @@ def test_a_slow_server_is_given_up(server, file, store_at):
     assert 1 < time.monotonic() - started < 6
 
 
+def test_a_server_that_trickles_is_given_up_and_what_came_is_kept(server, file, store_at, capsys):
+    server.plan["/public/a.gz"] += [trickle(100)] * 3
+    started = time.monotonic()
+    assert fetched(file, store_at()).origin == server.url("/mirror/a.gz")
+    assert 1 < time.monotonic() - started < 10
+    starts = [int(asked.removeprefix("bytes=").removesuffix("-")) for asked in server.ranges("/public/a.gz")[1:]]
+    assert len(starts) == 2 and 100 < starts[0] < starts[1]
+    assert f"B/s came, after {starts[0]} of 1000000 bytes; trying again" in capsys.readouterr().err
+
+
 def test_a_killed_download_is_resumed(server, file, store_at, tmp_path):
     server.plan["/public/a.gz"].append(stall(500_000))
     store = store_at(patience=Patience())
     program = (
         "import json, sys; from pathlib import Path; from datasets.fetch import Store, archive\n"
-        f"archive('ours', {file!r}, Store(Path({str(store.downloads)!r}), None, None, 'here', Path({str(store.lock)!r})))"
+        f"archive('ours', {file!r}, Store(Path({str(store.downloads)!r}), None, None, 'here', Path({str(store.table)!r})))"
     )
     env = {**os.environ, "PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
     process = subprocess.Popen([sys.executable, "-c", program], env=env, stderr=subprocess.DEVNULL)
@@ -240,38 +255,71 @@ def test_a_file_address_is_copied(declare, store_at, tmp_path):
     fetched(file, store_at())
     gone = declare("b.gz", CONTENT, url=(tmp_path / "gone").as_uri())
     assert "No such file or directory; run `snakemake datasets`" in refusal(gone, store_at())
+    for url in ("file://[/x", "file:///var/%00x"):
+        assert f"{url}: names no file" in refusal(declare("b.gz", CONTENT, url=url), store_at())
 
 
 def test_the_first_use_is_locked_and_later_ones_are_held_to_it(server, declare, store_at):
     file = declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT), md5=None)
-    got = fetched(file, store_at())
-    assert yaml.safe_load(store_at().lock.read_text()) == {"ours": {"a.gz": got.sha256}}
+    got = used(file, store_at())
+    assert yaml.safe_load(store_at().lock("ours").read_text()) == {"ours": {"a.gz": got.sha256}}
     got.path.unlink()
     server.files["/a.gz"] = OTHER
-    assert f"table.lock.yaml says {got.sha256}" in refusal(file, store_at())
+    said, lock = refusal(file, store_at()), store_at().lock("ours")
+    assert f"{lock} says {got.sha256}" in said
+    line = lock.read_text().splitlines().index(f"  a.gz: {got.sha256}") + 1
+    assert f"if that is the right file, remove line {line} of {lock}" in said and "internet" not in said
     assert not got.path.exists(), "what is not the locked file is not kept"
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "said"),
+    [
+        ("md5", "0" * 32, ", the entry says 000"),
+        ("sha256", "0" * 64, ", the entry says 000"),
+        ("bytes", 999_999, "has 1000000 bytes there, the entry says 999999"),
+        ("bytes", 1_000_001, "has 1000000 bytes there, the entry says 1000001"),
+    ],
+)
+def test_a_mistake_in_the_entry_is_told_by_file_and_key(server, declare, store_at, tmp_path, key, wrong, said):
+    file = declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT), **{key: wrong})
+    line = refusal(file, store_at())
+    assert said in line and "internet" not in line
+    assert f"if that is the right file, correct {key} of a.gz in {tmp_path}/table.yaml (ours)" in line
+    (tmp_path / "a.gz").write_bytes(CONTENT)
+    assert f"if this is it, correct {key} of a.gz in" in refusal(file, store_at(folder=tmp_path))
+
+
+def test_a_users_own_archives_have_a_lock_of_their_own(store_at):
+    assert store_at(table=None).lock("ours") == CHECKOUT / "config" / "datasets.lock.yaml"
+    assert store_at(table=None).lock("cifar-10").name == "table.lock.yaml"
+
+
+def test_a_small_file_is_told_in_kilobytes(server, declare, store_at, capsys):
+    archive("ours", declare("a.gz", CONTENT[:5148], url=server.serve("/a.gz", CONTENT[:5148])), store_at())
+    assert "a.gz: fetching 5.1 kB from" in capsys.readouterr().err
 
 
 def test_the_lock_keeps_what_it_has(server, declare, store_at):
     store = store_at()
-    store.lock.write_text(yaml.safe_dump({"theirs": {"x": "0" * 64}, "ours": {"b.gz": "1" * 64}}))
-    got = fetched(declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT)), store)
-    assert yaml.safe_load(store.lock.read_text()) == {
+    store.lock("ours").write_text(yaml.safe_dump({"theirs": {"x": "0" * 64}, "ours": {"b.gz": "1" * 64}}))
+    got = used(declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT)), store)
+    assert yaml.safe_load(store.lock("ours").read_text()) == {
         "theirs": {"x": "0" * 64},
         "ours": {"b.gz": "1" * 64, "a.gz": got.sha256},
     }
 
 
 @pytest.mark.parametrize("text", ["ours: {a.gz: short}", "ours: 3", "[1]"])
-def test_a_broken_lock_is_refused(file, store_at, text):
-    store_at().lock.write_text(text)
-    assert "table.lock.yaml" in refusal(file, store_at())
+def test_a_broken_lock_is_refused_before_anything_is_fetched(server, file, store_at, text):
+    store_at().lock("ours").write_text(text)
+    assert "table.lock.yaml" in refusal(file, store_at()) and not server.asked
 
 
 def test_a_checkout_that_cannot_be_written_to_is_said_and_works(server, file, store_at, tmp_path, capsys):
     (tmp_path / "no-folder").write_text("a file where the lock's folder would be")
-    store = store_at(lock=tmp_path / "no-folder" / "table.lock.yaml")
-    fetched(file, store)
+    store = store_at(table=tmp_path / "no-folder" / "table.yaml")
+    used(file, store)
     assert "its SHA-256" in capsys.readouterr().err
 
 

@@ -39,9 +39,12 @@ def refusal(entry, archives) -> str:
     return line
 
 
-@pytest.mark.parametrize("name", [CIFAR, FASHION])
-def test_what_was_written_is_read_back_exactly(tmp_path, name):
-    entry = load_dataset(name)
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [(CIFAR, {}), (FASHION, {}), (FASHION, {"shape": [6, 4, 3]}), (CIFAR, {"classes": ["one", "two  words", "3\t4"]})],
+)
+def test_what_was_written_is_read_back_exactly(tmp_path, name, changes):
+    entry = {**load_dataset(name), **changes}
     classes, found = read(entry, write_archives(entry, tmp_path))
     made = parts(entry, len(entry["classes"]))
     assert classes == entry["classes"]
@@ -118,6 +121,7 @@ def test_fashion_by_hand(tmp_path):
         ("train-images-idx3-ubyte.gz", "00000803 00000002 00000001 00000002 010203", "and 3 bytes"),
         ("train-labels-idx1-ubyte.gz", "00000801 00000002 090001", "and 3 bytes"),
         ("train-labels-idx1-ubyte.gz", "0000", "begins with 0000"),
+        ("train-images-idx3-ubyte.gz", "00000803 000000", "begins with 00000803"),
     ]:
         assert said in refusal(entry, idx_archives(tmp_path, {**files, name: content}))
     archives = idx_archives(tmp_path, files)

@@ -2,12 +2,19 @@
 
 import json
 import os
+import resource
+import signal
+import subprocess
+import sys
 import time
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from common.errors import InputError
 from common.files import digest_file
@@ -17,6 +24,7 @@ from datasets.prepared import statistics, write_part
 from datasets.verified import changed
 from plan.identity import data_files
 from plan.study import datasets, load_dataset
+from runs import supervise
 from runs.supervise import check_data
 
 SMALL = ("digits", "synthetic", "cifar-10-small", "fashion-mnist-small", "tiny-imagenet-200-small")
@@ -37,7 +45,7 @@ KEPT = {
 def test_a_data_set_is_prepared_as_the_table_says(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / name / "0123456789ab"
-    main(["--dataset", name, "--site", "local", "--out", str(folder / "manifest.json")])
+    main(["--dataset", name, "--site", "local", "--out", str(folder / "prepared")])
     entry, manifest = datasets()[name], json.loads((folder / "manifest.json").read_text())
     assert all(file.is_file() for file in data_files(folder, name))
     for part in ("train", "validation"):
@@ -94,6 +102,60 @@ def test_a_half_prepared_data_set_is_prepared_again(tmp_path: Path) -> None:
     assert not (tmp_path / ".a.partial").exists()
 
 
+def test_what_is_whole_stays_where_runs_may_be_reading_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path / "cache"))
+    prepared = tmp_path / "digits" / "prepared"
+
+    def inodes_after_asking() -> list[int]:
+        main(["--dataset", "digits", "--site", "local", "--out", str(prepared)])
+        assert prepared.is_file()
+        return [file.stat().st_ino for file in data_files(prepared.parent, "digits")]
+
+    before = inodes_after_asking()
+    prepared.unlink()  # as Snakemake of another campaign does before it asks
+    check_data(prepared.parent, "digits")
+    assert inodes_after_asking() == before
+    (prepared.parent / "train" / "images.npy").write_bytes(b"cut off")
+    inodes_after_asking()
+    check_data(prepared.parent, "digits")
+
+
+@pytest.fixture
+def nearly_full_disk() -> Iterator[None]:
+    """No file takes more than 10 kB."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("name", ["digits", "cifar-10-small"])
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, nearly_full_disk: None, name: str) -> None:
+    with pytest.raises(InputError, match=rf"{tmp_path}/a: File too large; correct it, then start again"):
+        prepare(name, tmp_path / "a")
+    assert [path.name for path in tmp_path.iterdir()] == [".a.lock"]
+
+
+def test_labels_say_why_they_cannot_be_written(tmp_path: Path, nearly_full_disk: None) -> None:
+    with pytest.raises(OSError, match="File too large"):
+        write_part(tmp_path / "train", [(np.zeros((5000, 1, 1, 1), np.uint8), np.zeros(5000))], 5000, [1, 1, 1], 2, "x")
+
+
+def test_a_preparation_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "temporary").mkdir()
+    out = tmp_path / "tiny" / "0123456789ab" / "prepared"
+    told = ["--dataset", "tiny-imagenet-200-small", "--site", "local", "--out", str(out)]
+    places = {"RINGSIDE_CACHE": str(tmp_path / "cache"), "TMPDIR": str(tmp_path / "temporary")}
+    process = subprocess.Popen([sys.executable, "-m", "datasets.prepare", *told], env={**os.environ, **places})
+    while not list(tmp_path.glob("tiny/.*.partial/archives-*")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.terminate()
+    assert process.wait(30) == 128 + signal.SIGTERM
+    assert [path.name for path in out.parent.parent.iterdir()] == [".0123456789ab.lock"]
+    assert not list((tmp_path / "temporary").iterdir())
+
+
 def test_what_is_refused_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(datasets(), "digits", {**load_dataset("digits"), "train_samples": 1537})
     load_dataset.cache_clear()
@@ -123,7 +185,7 @@ def test_mean_and_deviation_are_exact_in_any_order_of_blocks() -> None:
     counts = np.zeros((2, 256), np.int64)
     counts[0, 255] = 10**11
     counts[1, [254, 255]] = 10**11
-    assert statistics(counts) == {"mean": [255.0, 254.5], "std": [0.0, 0.5]}
+    assert statistics(counts) == {"mean": [255.0, 254.5], "std": [1.0, 0.5]}, "a constant channel can be divided by"
 
 
 def test_large_data_sets_are_written_block_by_block(tmp_path: Path) -> None:
@@ -146,24 +208,49 @@ def test_a_fresh_data_set_is_a_manifest(tmp_path: Path) -> None:
     check_data(tmp_path / "a", "synthetic-4x6x3-5-200")
 
 
-def test_a_manifest_says_where_archives_came_from(tmp_path: Path, store_at, declare, server) -> None:
+@pytest.fixture
+def published(tmp_path: Path, declare, server) -> dict[str, Any]:
+    """The entry of a data set whose archives a server has; they are the files in `made`, too."""
     small = load_dataset("fashion-mnist-small")
     (tmp_path / "made").mkdir()
-    archives = write_archives(small, tmp_path / "made")
-    files = [
-        declare(name, archive.path.read_bytes(), url=server.serve(f"/{name}", archive.path.read_bytes()))
-        for name, archive in archives.items()
-    ]
-    entry = {**{key: value for key, value in small.items() if key != "made_up"}, "files": files}
-    manifest = write_all("ours", entry, tmp_path / "prepared", store_at())
+    contents = {name: made.path.read_bytes() for name, made in write_archives(small, tmp_path / "made").items()}
+    files = [declare(name, content, url=server.serve(f"/{name}", content)) for name, content in contents.items()]
+    return {**{key: value for key, value in small.items() if key != "made_up"}, "files": files}
+
+
+def test_a_manifest_says_where_archives_came_from(tmp_path: Path, store_at, published) -> None:
+    manifest, files = write_all("ours", published, tmp_path / "prepared", store_at()), published["files"]
     assert [told["from"] for told in manifest["source"]["files"]] == [file["url"] for file in files]
-    assert [told["sha256"] for told in manifest["source"]["files"]] == [
-        digest_file(archives[f["name"]].path) for f in files
-    ]
+    sha256 = {file["name"]: digest_file(tmp_path / "made" / file["name"]) for file in files}
+    assert {told["name"]: told["sha256"] for told in manifest["source"]["files"]} == sha256
+    assert yaml.safe_load(store_at().lock("ours").read_text()) == {"ours": sha256}
     prepare("fashion-mnist-small", tmp_path / "small")
     assert (tmp_path / "small" / "train" / "images.npy").read_bytes() == (
         tmp_path / "prepared" / "train" / "images.npy"
     ).read_bytes(), "fetched or made up, the same code reads it"
+
+
+def test_what_cannot_be_read_is_not_held_to(tmp_path: Path, store_at, declare, server, published) -> None:
+    first, rubbish = published["files"][0], b"Sorry, we are moving."
+    spoilt = declare(first["name"], rubbish, url=server.serve("/rubbish", rubbish))
+    with pytest.raises(InputError, match="cannot be unpacked: Not a gzipped file"):
+        write_all("ours", {**published, "files": [spoilt, *published["files"][1:]]}, tmp_path / "spoilt", store_at())
+    assert not store_at().lock("ours").exists()
+    write_all("ours", published, tmp_path / "good", store_at())
+
+
+def test_no_run_trains_on_what_was_made_of_another_archive(tmp_path: Path, monkeypatch, store_at, published) -> None:
+    monkeypatch.setitem(datasets(), "ours", published)
+    monkeypatch.setattr(supervise, "table_of", lambda _: store_at().table)
+    prepare("ours", tmp_path / "ours", store_at())
+    check_data(tmp_path / "ours", "ours")
+    name, lock = published["files"][0]["name"], store_at().lock("ours")
+    lock.write_text(lock.read_text().replace(f"{name}: ", f"{name}: {'f' * 64} # "))
+    with pytest.raises(InputError) as refused:
+        check_data(tmp_path / "ours", "ours")
+    assert f"{tmp_path}/ours: was prepared from another {name}: its SHA-256 is" in str(refused.value)
+    assert f"{lock} says {'f' * 64}; remove {tmp_path}/ours and start again" in str(refused.value)
+    load_dataset.cache_clear()
 
 
 @pytest.fixture

@@ -7,13 +7,17 @@ import pytest
 import yaml
 
 from common.errors import InputError
+from common.schemas import schema
+from datasets.formats import CIFAR, CIFAR_BATCHES, IDX, TINY
 from plan import identity
 from plan.study import DATASETS, datasets, load_dataset, read_datasets
 
 OWN = {
     "title": "t",
     "format": "idx",
-    "files": [{"name": "a.gz", "bytes": 1, "unpacked_bytes": 1}],
+    "files": [
+        {"name": name, "bytes": 1, "unpacked_bytes": 1, "md5": "a" * 32} for pair in IDX.values() for name in pair
+    ],
     "train_samples": 1,
     "validation_samples": 1,
     "shape": [1, 1, 1],
@@ -21,6 +25,9 @@ OWN = {
     "licence": "l",
     "citation": "c",
 }
+MADE_UP = {"files": None, "made_up": True}
+BUNDLED = {"files": None, "format": "scikit-learn", "train_samples": 1597, "validation_samples": 200}
+BUNDLED |= {"shape": [8, 8, 1], "classes": [str(digit) for digit in range(10)]}
 
 
 def own(folder: Path, name: str = "ours", **changes: object) -> Path:
@@ -53,6 +60,14 @@ def test_small_ones_are_like_those_that_they_stand_for() -> None:
         assert isinstance(large["classes"], int) or large["classes"] == small["classes"]
 
 
+@pytest.mark.parametrize(
+    "changes", [{"classes": [str(i) for i in range(256)]}, {"format": "tiny-imagenet", "classes": 300}, BUNDLED]
+)
+def test_what_just_fits_is_taken(tmp_path: Path, changes: dict[str, object]) -> None:
+    just = {**changes} if changes is BUNDLED else {**MADE_UP, "shape": [8, 8, 3], **changes}
+    assert "ours" in read_datasets(DATASETS, own(tmp_path, **just))
+
+
 def test_a_users_own_data_sets_stand_beside_the_table(tmp_path: Path) -> None:
     entries = read_datasets(DATASETS, own(tmp_path))
     assert entries["ours"] == OWN and "digits" in entries
@@ -73,8 +88,19 @@ def test_a_users_own_data_sets_stand_beside_the_table(tmp_path: Path) -> None:
         ("ours", {"format": "patterns", "made_up": True}, "expected neither files nor made_up"),
         ("ours", {"classes": 10}, "classes: with format idx expected a list of names"),
         ("ours", {"format": "tiny-imagenet"}, "classes: with format tiny-imagenet expected their number"),
-        ("ours", {"classes": ["a"]}, "classes: is empty; expected at least 2"),
-        ("ours", {"files": OWN["files"] * 2}, "files: two are called a.gz; name each once"),
+        ("ours", {"classes": ["a"]}, "classes: has 1 entry; expected at least 2"),
+        ("ours", {"classes": []}, "classes: is empty; expected at least 2"),
+        ("ours", {"shape": [16, 16]}, "shape: has 2 entries; expected 3: height, width, channels"),
+        ("ours", {"shape": [16, 16, 3, 1]}, "shape: has 4 entries; expected 3: height, width, channels"),
+        ("ours", {"files": OWN["files"] * 2}, "files: two are called train-images-idx3-ubyte.gz; name each once"),
+        (
+            "ours",
+            {"files": [{**OWN["files"][0], "name": "mnist-train.gz"}, *OWN["files"][1:]]},
+            "files: with format idx expected the names train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, "
+            "t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz, not mnist-train.gz,",
+        ),
+        ("ours", {"files": OWN["files"][:2]}, "files: with format idx expected the names train-images"),
+        ("ours", {"format": "cifar-10-binary"}, "files: with format cifar-10-binary expected one archive, not 4"),
         (
             "ours",
             {"files": [{"name": "../a", "bytes": 1, "unpacked_bytes": 1}]},
@@ -83,6 +109,39 @@ def test_a_users_own_data_sets_stand_beside_the_table(tmp_path: Path) -> None:
         ("ours", {"files": [{"name": "a", "bytes": 1}]}, "files.0: key 'unpacked_bytes' is missing"),
         ("ours", {"files": [{**OWN["files"][0], "url": "ftp://x/y"}]}, "files.0.url: 'ftp://x/y' does not look right"),
         ("ours", {"files": [{**OWN["files"][0], "md5": "ABC"}]}, "files.0.md5: 'ABC' does not look right"),
+        ("ours", {"files": [{**OWN["files"][0], "sha256": "abc"}]}, "files.0.sha256: 'abc' does not look right"),
+        (
+            "ours",
+            {"files": [OWN["files"][0], {key: OWN["files"][1][key] for key in ("name", "bytes", "unpacked_bytes")}]},
+            "files.1: train-labels-idx1-ubyte.gz has neither md5 nor sha256; say sha256: and what "
+            "`sha256sum train-labels-idx1-ubyte.gz` prints",
+        ),
+        (
+            "ours",
+            {"files": [{**OWN["files"][0], "url": "file://x/y"}]},
+            "'file://x/y' does not look right; expected an",
+        ),
+        ("ours", {"files": [{**OWN["files"][0], "name": "x" * 300}]}, "is too long; expected at most 200 characters"),
+        ("x" * 300, {}, "is too long; expected at most 100 characters"),
+        ("ours", {"classes": [str(i) for i in range(257)]}, "classes: with format idx expected at most 256, since a"),
+        (
+            "ours",
+            {**MADE_UP, "format": "cifar-10-binary", "classes": [str(i) for i in range(257)]},
+            "classes: with format cifar-10-binary expected at most 256, since a label is one byte, not 257",
+        ),
+        ("ours", {"classes": ["a", " "]}, "classes.1: ' ' does not look right; expected a name"),
+        (
+            "ours",
+            {**MADE_UP, "format": "tiny-imagenet", "classes": 2},
+            "shape: with format tiny-imagenet expected 3 channels, not 1",
+        ),
+        ("ours", {**BUNDLED, "shape": [8, 8, 3]}, "shape: with format scikit-learn expected [8, 8, 1], not [8, 8, 3]"),
+        ("ours", {**BUNDLED, "classes": ["a", "b"]}, "classes: with format scikit-learn expected 10, not 2"),
+        (
+            "ours",
+            {**BUNDLED, "train_samples": 1500},
+            "train_samples and validation_samples: with format scikit-learn expected 1797, not 1700",
+        ),
     ],
 )
 def test_a_wrong_entry_is_refused(tmp_path: Path, name: str, changes: dict[str, object], said: str) -> None:
@@ -90,6 +149,20 @@ def test_a_wrong_entry_is_refused(tmp_path: Path, name: str, changes: dict[str, 
         read_datasets(DATASETS, own(tmp_path, name, **changes))
     (line,) = str(refused.value).splitlines()
     assert said in line
+
+
+@pytest.mark.parametrize(("text", "said"), [("nonsense", "holds 'nonsense'"), ("", "is empty"), ("[a]", "holds")])
+def test_a_file_that_has_no_entries_is_told_from_an_empty_one(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "datasets.yaml").write_text(text)
+    with pytest.raises(InputError, match=f"datasets.yaml: {said}.*; expected names of data sets, each with its entry"):
+        read_datasets(DATASETS, tmp_path / "datasets.yaml")
+
+
+def test_what_the_format_is_described_to_want_is_what_is_read() -> None:
+    described = schema("dataset")["properties"]["format"]["description"]
+    names = [*(name for pair in IDX.values() for name in pair), CIFAR, TINY]
+    names += [path.partition("/")[2] for path in CIFAR_BATCHES[:1]]
+    assert all(name in described for name in names)
 
 
 def test_a_name_says_what_is_drawn() -> None:
@@ -116,14 +189,15 @@ def test_an_unknown_name_is_refused(name: str, said: str) -> None:
     assert said in str(refused.value)
 
 
-def test_where_a_file_is_fetched_from_changes_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_file_is_fetched_from_and_what_is_told_of_it_change_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     def digest(entry: dict[str, object]) -> str:
         monkeypatch.setattr(identity, "load_dataset", lambda _: entry)
         identity.data_digest.cache_clear()
         return identity.data_digest("ours")
 
     elsewhere = json.loads(json.dumps(OWN))
-    elsewhere["files"][0] |= {"url": "http://a/b", "mirrors": ["http://c/d"]}
+    elsewhere["files"][0] |= {"url": "http://a/b", "mirrors": ["http://c/d"], "unpacked_bytes": 2}
+    elsewhere |= {"title": "T", "licence": "L", "citation": "C"}
     other = json.loads(json.dumps(OWN))
     other["files"][0]["md5"] = "0" * 32
     before = digest(OWN)

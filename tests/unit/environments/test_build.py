@@ -79,7 +79,7 @@ def test_a_half_filled_environment_is_made_again_from_the_kept_wheel(filled):
     record = made(filled)
     folder = stamp(filled).parent
     stamp(filled).unlink()
-    (folder / "venv" / "whole.json").unlink()
+    (folder / "whole.json").unlink()
     (leaf,) = folder.rglob("leaf.py")
     leaf.with_name("left_over.py").write_text("")
     leaf.write_text("answer = 'half'\n")

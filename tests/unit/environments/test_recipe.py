@@ -110,6 +110,12 @@ def test_a_recipe_a_lock_and_a_selftest_change_the_digest(tiny):
     assert len({base for base, _ in seen}) == len({over for _, over in seen}) == len(seen)
 
 
+def test_an_absent_lock_is_named(tiny):
+    (tiny.containers / "base" / "requirements.cpu.txt").unlink()
+    with pytest.raises(InputError, match=r"base/requirements.cpu.txt: no such file; the environment 'base' needs it"):
+        recipe(read("base", containers=tiny.containers))
+
+
 def test_deployment_and_base_change_the_digest_and_its_mirror_does_not(tiny):
     bases = ["debootstrap", "/a/base.sif", "/b/base.sif"]
     at = [Realization("venv"), IMAGES, *(replace(IMAGES, base=base) for base in bases)]

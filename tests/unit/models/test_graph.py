@@ -49,17 +49,20 @@ def test_every_model_takes_the_images_of_the_studies(name: str, shape: tuple[int
 
 
 def test_small_images_get_the_small_stem() -> None:
-    def stem(side: int) -> list[tuple[str, int, int]]:
-        operators = graph("resnet-18", (side, side, 3), 10).operators[1:5]
+    def stem(height: int, width: int | None = None) -> list[tuple[str, int, int]]:
+        operators = graph("resnet-18", (height, width or height, 3), 10).operators[1:5]
         return [(o.kind, o["kernel"], o["stride"]) for o in operators if o.kind in ("conv", "max_pool")][:2]
 
     assert stem(32)[0] == ("conv", 3, 1) and stem(32)[1][0] == "conv", "no pooling below 64 pixels"
     assert stem(64) == [("conv", 3, 1), ("max_pool", 3, 2)]
-    assert stem(224) == [("conv", 7, 2), ("max_pool", 3, 2)]
+    assert stem(224) == stem(8, 65) == stem(65, 8) == [("conv", 7, 2), ("max_pool", 3, 2)], "the longer side decides"
+    assert stem(8, 64) == stem(64, 8) == stem(64)
 
 
 def test_images_that_are_too_small_are_refused() -> None:
-    with pytest.raises(ValueError, match="model lenet-5 is not for images of 8 x 8 pixels: conv of 5 x 5 on 2 x 2"):
+    with pytest.raises(
+        ValueError, match="model lenet-5 cannot be built for images of 8 x 8 pixels: conv of 5 x 5 on 2 x 2"
+    ):
         graph("lenet-5", (8, 8, 1), 10)
 
 

@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
-from plan import campaign
-from plan.campaign import load_campaign
+from plan import campaign, cost
+from plan.binding import bind
+from plan.campaign import load_campaign, planned
+from plan.design import design
+from plan.identity import lacks
 from plan.site import load_site
+from plan.study import load_study
 
 CONFIG = {"study": "quickstart", "site": "local", "records": "campaign"}
 
@@ -20,7 +24,8 @@ def somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bound(**changes: object) -> Path:
-    load_campaign(CONFIG).bind()
+    Path("results/quickstart/campaign.json").unlink(missing_ok=True)
+    bind(Path("results/quickstart"), "quickstart", load_site("local"))
     file = Path("results/quickstart/campaign.json")
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
     return file
@@ -33,7 +38,7 @@ def test_the_first_run_binds_the_results_to_its_site() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"site": "cluster", "machine": None}, {"machine": "another-machine"}, {"cores": 4096}, {"python_abi": "cp399"}],
+    [{"site": "cluster"}, {"machine": "another-machine"}, {"cores": 4096}, {"python_abi": "cp399"}],
 )
 def test_nothing_is_added_to_results_of_another_place(changes: dict[str, object]) -> None:
     bound(**changes)
@@ -41,6 +46,32 @@ def test_nothing_is_added_to_results_of_another_place(changes: dict[str, object]
         load_campaign(CONFIG)
     for key, value in changes.items():
         assert f"{key} {value}, here it is" in str(refused.value)
+
+
+def test_of_another_site_no_machine_is_told() -> None:
+    bound(site="virtual", machine=None, cores=1)
+    with pytest.raises(InputError, match=r"these results belong to site virtual, here it is local; for figures"):
+        load_campaign(CONFIG)
+    bound(machine=None)
+    with pytest.raises(InputError, match=r"these results belong to machine one of a cluster, here it is "):
+        load_campaign(CONFIG)
+
+
+def test_what_was_bound_meanwhile_is_not_bound_again() -> None:
+    before = bound(cores=4096).read_text()
+    with pytest.raises(InputError, match="these results belong to cores 4096"):
+        bind(Path("results/quickstart"), "quickstart", load_site("local"))
+    assert Path("results/quickstart/campaign.json").read_text() == before
+
+
+def test_a_cost_can_be_asked_for_at_any_site_and_binds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    for study, site in (("tf-strategies-virtual", "virtual"), ("tf-strategies-virtual", "virtual-unshaped")):
+        cost.main(["--config", f"study={study}", f"site={site}"])
+        assert f"{study} at {site}: 270 runs" in capsys.readouterr().out
+    assert not Path("results").exists()
+    bound(site="virtual", machine=None)
+    cost.main(["--config", "study=quickstart", "site=local"])
+    assert "quickstart at local: " in capsys.readouterr().out
 
 
 def test_results_of_another_place_keep_their_keys_where_they_are_only_looked_at() -> None:
@@ -73,8 +104,60 @@ def test_a_site_that_is_not_this_machine_is_refused(
         load_campaign(CONFIG)
 
 
-def test_a_broken_binding_is_refused_in_one_line() -> None:
-    bound().write_text("{")
+@pytest.mark.parametrize("driver", ["nvidia0", "kfd", "dxg"])
+def test_a_site_with_accelerators_is_a_machine_that_has_one(tmp_path: Path, driver: str) -> None:
+    accelerated = replace(load_site("local"), device="cuda")
+    (tmp_path / "nvidia-caps").touch()
+    with pytest.raises(InputError, match=r"local.yaml: device: this machine has no accelerator .*; take device: cpu"):
+        campaign.check_machine(accelerated, tmp_path)
+    (tmp_path / driver).touch()
+    campaign.check_machine(accelerated, tmp_path)
+
+
+def test_only_data_sets_of_runs_that_can_be_made_are_wanted() -> None:
+    shipped, site = load_study("quickstart"), replace(load_site("local"), frameworks=("pytorch-ddp",))
+    factors = {**shipped.factors, "framework": ["pytorch-ddp", "horovod-pytorch"], "dataset": ["digits", "cifar-10"]}
+    entry = {"framework": ["pytorch-ddp"], "dataset": ["cifar-10"]}
+    assert list(planned(replace(shipped, factors=factors, exclude=(entry,)), site).datasets) == ["digits"]
+
+
+def test_tf32_is_missing_where_processors_train() -> None:
+    site, shipped = load_site("local"), load_study("quickstart")
+    levels = {**design(shipped, site)[0].levels, "precision": "tf32"}
+    assert lacks(site, levels) == "site local cannot compute in tf32: only device cuda can"
+    assert lacks(replace(site, device="cuda"), levels) is None
+
+
+def test_a_block_that_is_not_there_is_refused() -> None:
+    asked = load_campaign(CONFIG)
+    assert asked.records_of_block(1) and set(asked.records_of_block(None)) == set(asked.records.values())
+    with pytest.raises(InputError, match="block: 99 is none of the study's blocks; expected one of 1, 2, 3"):
+        asked.records_of_block(99)
+
+
+def test_a_file_where_a_folder_is_to_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path / "cache" / "of" / "mine"))
+    (tmp_path / "cache").touch()
+    with pytest.raises(InputError, match=f"{tmp_path}/cache: is a file; expected a folder; move it away"):
+        load_campaign(CONFIG)
+    Path("results").touch()
+    with pytest.raises(InputError, match="results: is a file; expected a folder"):
+        load_campaign(CONFIG)
+
+
+def test_a_configuration_without_keys_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "config.yaml").write_text("[study, site]\n")
+    monkeypatch.setattr(campaign, "CHECKOUT", tmp_path)
+    with pytest.raises(
+        InputError, match=r"config.yaml: holds \"\['study', 'site'\]\"; expected keys, such as study: NAME"
+    ):
+        campaign.configured([])
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"site": "local", "machine": null, "cores": "a", "python_abi": "cp311"}'])
+def test_a_broken_binding_is_refused_in_one_line(text: str) -> None:
+    bound().write_text(text)
     with pytest.raises(InputError, match=r"campaign.json: is broken"):
         load_campaign(CONFIG)
 
@@ -104,7 +187,7 @@ def test_runs_have_priorities_in_planned_order_and_know_what_they_need() -> None
     assert needed.index("pytorch") < needed.index("horovod-pytorch"), "parents first"
     for run in campaign.runs:
         assert Path(campaign.environment_of(run.run_id)).is_absolute()
-        assert campaign.dataset_of(run.run_id).endswith("/manifest.json")
+        assert campaign.dataset_of(run.run_id).endswith("/prepared")
 
 
 @pytest.mark.parametrize("folder", ["/a b", "/a$(b)", "/a'b", "/a;b"])

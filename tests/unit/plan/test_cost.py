@@ -1,5 +1,7 @@
 """What a campaign will cost: from runs that were measured, else from a rate that is stated or assumed."""
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,38 +9,62 @@ import pandas as pd
 import pytest
 
 from common.tables import write_table
-from plan.campaign import Campaign
-from plan.cost import ASSUMED_GFLOPS, START_S, Cost, measured_at, report
-from plan.design import design
+from plan.campaign import Campaign, planned
+from plan.cost import ASSUMED_GFLOPS, DEPTHWISE, START_S, Cost, measured_at, report, swept_at, weighed_macs
 from plan.site import load_site
 from plan.study import load_study, model_graph
 from synthetic import designed_campaign
 
-NOTHING = pd.DataFrame(columns=list(measured_at("nowhere", Path("nowhere")).columns))
+NOTHING = measured_at("nowhere", Path("nowhere"))
 
 
 def campaign(study: str, site: str, **changes: object) -> Campaign:
-    there = replace(load_site(site), **changes)
-    wanted = load_study(study)
-    return Campaign(wanted, there, "campaign", design(wanted, there), None)
+    return planned(load_study(study), replace(load_site(site), **changes))
+
+
+def rows(cost: Cost) -> list[list[str]]:
+    """The table of the report: without its title, its header and the lines that are not rows."""
+    return [re.split(r"  +", line.strip()) for line in report(cost).splitlines()[2:] if line.count("  ") > 4]
 
 
 def test_without_any_run_a_rate_is_assumed_and_said() -> None:
-    planned = campaign("tf-strategies", "virtual")
-    cost = Cost(planned, NOTHING)
-    run = next(run for run in planned.runs if run.levels["model"] == "resnet-50" and run.levels["nodes"] == 2)
+    wanted = campaign("tf-strategies", "virtual")
+    cost = Cost(wanted, NOTHING, {})
+    run = next(run for run in wanted.runs if run.levels["model"] == "resnet-50" and run.levels["nodes"] == 2)
     operations = 2 * model_graph("resnet-50", "tiny-imagenet-200").macs * (3 * 50_000 + 5_000) * 3
     expected = START_S + operations / (0.6 * ASSUMED_GFLOPS["cpu"] * 1e9)
     assert cost.estimates[run.run_id].run_s == pytest.approx(expected)
-    assert "12 GFLOP/s a replica (cpu), assumed; no network" in report(cost)
-    assert len(planned.runs) == 270 and "270 runs, 54 cells in 5 blocks" in report(cost)
+    assert "72 GFLOP/s a replica (cpu), assumed; exchange not counted" in report(cost)
+    assert len(wanted.runs) == 270 and "270 runs, 54 cells in 5 blocks" in report(cost)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "images_s"),
+    [
+        ("resnet-18", "32x32x3-10", 32 / 0.69),
+        ("efficientnet-b0", "32x32x3-10", 32 / 0.294),
+        ("cnn-cifar10", "32x32x3-10", 800),
+        ("resnet-18", "224x224x3-1000", 14),
+    ],
+)
+def test_assumed_rates_are_those_of_the_measurements(model: str, shape: str, images_s: float) -> None:
+    """Images a second on one core, of docs/measurements.md."""
+    assumed = ASSUMED_GFLOPS["cpu"] * 1e9 / (2 * 3 * weighed_macs(model, f"synthetic-{shape}"))
+    assert assumed == pytest.approx(images_s, rel=0.4)
+
+
+def test_a_depthwise_convolution_counts_for_what_it_takes() -> None:
+    graph = model_graph("efficientnet-b0", "cifar-10")
+    depthwise = sum(operator.macs for operator in graph.operators if operator.kind == "depthwise_conv")
+    assert weighed_macs("efficientnet-b0", "cifar-10") == graph.macs + (DEPTHWISE - 1) * depthwise
+    assert weighed_macs("resnet-18", "cifar-10") == model_graph("resnet-18", "cifar-10").macs
 
 
 def test_a_rate_that_the_site_states_is_taken() -> None:
-    fast, slow = (Cost(campaign("tf-strategies", "virtual", gflops=rate), NOTHING) for rate in (200.0, 100.0))
-    starts = len(fast.made) * START_S / 3600
-    assert slow.hours(slow.made) - starts == pytest.approx(2 * (fast.hours(fast.made) - starts))
-    assert "200 GFLOP/s a replica, stated" in report(fast)
+    fast, slow = (Cost(campaign("tf-strategies", "virtual", gflops=rate), NOTHING, {}) for rate in (200.0, 100.0))
+    starts = len(fast.made) * START_S
+    assert slow.seconds(slow.made) - starts == pytest.approx(2 * (fast.seconds(fast.made) - starts))
+    assert "200 GFLOP/s a replica (cpu), stated" in report(fast) and "assumed" not in report(fast)
 
 
 def test_measured_runs_of_the_same_cell_go_before_everything(tmp_path: Path) -> None:
@@ -47,44 +73,140 @@ def test_measured_runs_of_the_same_cell_go_before_everything(tmp_path: Path) -> 
     write_table(runs, "runs", tmp_path / "earlier" / "runs.csv")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "runs.csv").write_text("nonsense\n1\n")
-    planned = campaign("tf-strategies-virtual", "virtual")
-    cost = Cost(planned, measured_at("virtual", tmp_path))
-    run = planned.runs[0]
+    wanted = campaign("tf-strategies-virtual", "virtual")
+    cost = Cost(wanted, measured_at("virtual", tmp_path), {})
+    run = wanted.runs[0]
     own = runs[(runs.cell == run.cell) & (runs.status == "ok")]
     assert cost.estimates[run.run_id].run_s == pytest.approx(
         START_S + 3 * (own.epoch_time_s + own.validation_time_s).mean()
     )
-    assert cost.estimates[run.run_id].origin == f"{len(own)} runs of the same cell"
+    assert cost.estimates[run.run_id].measured == len(own) == 5
+    assert [row[-1] for row in rows(cost)[:2]] == ["135 runs of the same cells"] * 2
     assert measured_at("elsewhere", tmp_path).empty
+    started = Cost(wanted, cost.measured.assign(startup_s=7.0), {})
+    assert started.seconds(wanted.runs) == pytest.approx(cost.seconds(wanted.runs) + 270 * (7.0 - START_S))
+
+
+def test_a_data_set_of_another_size_is_another_cell() -> None:
+    wanted = campaign("tf-strategies-virtual", "virtual")
+    runs, _ = designed_campaign()
+    known = runs[runs.status == "ok"].reindex(columns=NOTHING.columns)
+    same, larger = (
+        Cost(wanted, known.assign(samples_per_epoch=factor * known.samples_per_epoch.astype(int)), {}).estimates
+        for factor in (1, 10)
+    )
+    assert {estimate.origin for estimate in same.values()} == {"the same cell"}
+    assert {estimate.origin for estimate in larger.values()} == {"other cells, by samples"}
+    epochs = {name: sum(e.run_s - START_S for e in each.values()) for name, each in (("1", same), ("10", larger))}
+    assert epochs["10"] == pytest.approx(epochs["1"] / 10, rel=0.3), "ten times the samples took as long"
 
 
 def test_processors_and_accelerators_are_told_apart(tmp_path: Path) -> None:
-    planned = campaign("resnet34-devices", "slurm-example", gflops=15_000.0)
-    cost = Cost(planned, NOTHING)
+    wanted = campaign("resnet34-devices", "slurm-example", gflops=15_000.0)
+    cost = Cost(wanted, NOTHING, {})
     cpu, cuda = (
         next(cost.estimates[run.run_id] for run in cost.made if run.levels["device"] == kind)
         for kind in ("cpu", "cuda")
     )
-    assert cpu.run_s > 10 * cuda.run_s and "320 GFLOP/s a replica (cpu), assumed" in cpu.origin
+    assert cpu.run_s > 3 * cuda.run_s and "1920 GFLOP/s a replica (cpu), assumed" in cpu.origin
     run = next(run for run in cost.made if run.levels["device"] == "cpu")
     row = {**run.levels, "epoch_time_s": 1200.0, "validation_time_s": 100.0, "replicas": 2, "samples_per_epoch": 50_000}
-    known = Cost(planned, pd.DataFrame([row]))
-    assert known.estimates[run.run_id].run_s == pytest.approx(START_S + 10 * 1300)
+    known = Cost(wanted, pd.DataFrame([{**row, "startup_s": 20.0}]), {})
+    assert known.estimates[run.run_id].run_s == pytest.approx(20 + 10 * 1300)
     assert all(
-        known.estimates[each.run_id] == cost.estimates[each.run_id]
+        known.estimates[each.run_id].run_s == pytest.approx(cost.estimates[each.run_id].run_s + 20 - START_S)
         for each in known.made
         if each.levels["device"] == "cuda"
     )
-    other = Cost(planned, pd.DataFrame([{**row, "compiler": "torch-compile"}]))
-    assert other.estimates[run.run_id].origin == "runs of other cells, by samples"
+    other = Cost(wanted, pd.DataFrame([{**row, "startup_s": None, "compiler": "torch-compile"}]), {})
+    assert other.estimates[run.run_id].origin == "other cells, by samples"
+    assert other.estimates[run.run_id].run_s == pytest.approx(START_S + 10 * 1300)
+
+
+def test_sweeps_are_counted_from_their_budget_or_as_they_were(tmp_path: Path) -> None:
+    wanted = campaign("tf-strategies-virtual", "virtual")
+    planned_ones = Cost(wanted, NOTHING, {})
+    assert [(sweep.name, e.run_s) for sweep, e in planned_ones.sweeps] == [
+        (f"tensorflow-multiworker.n{nodes}", pytest.approx(START_S + 9 * 1.2)) for nodes in (2, 3)
+    ]
+    for number, (site, status, wall_s) in enumerate(
+        [("virtual", "ok", 20.0), ("virtual", "ok", 30.0), ("virtual", "failed", 1.0), ("elsewhere", "ok", 99.0)]
+    ):
+        file = tmp_path / "study" / "network" / "tensorflow-multiworker.n3" / f"{number}" / "sweep.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({"site": site, "status": status, "wall_s": wall_s}))
+    (tmp_path / "study" / "network" / "tensorflow-multiworker.n3" / "4").mkdir()
+    (tmp_path / "study" / "network" / "tensorflow-multiworker.n3" / "4" / "sweep.json").write_text("{")
+    known = Cost(wanted, NOTHING, swept_at("virtual", tmp_path))
+    assert [e.run_s for _, e in known.sweeps] == [pytest.approx(START_S + 9 * 1.2), 25.0]
+    assert known.total_s == pytest.approx(known.seconds(known.made) + START_S + 9 * 1.2 + 25.0)
+    nodes = sum(known.seconds([run]) * run.geometry.nodes for run in known.made) + 2 * (START_S + 10.8) + 3 * 25
+    assert known.node_hours == pytest.approx(nodes / 3600)
+    assert [row[-1] for row in rows(known)[-2:]] == ["2 sweeps of the same", "the time that a sweep gives itself"]
+
+
+def test_runs_that_the_site_will_end_are_told() -> None:
+    assert "270 of 270 runs are estimated to exceed time_limit_s: 100 of config/sites/virtual.yaml" in report(
+        Cost(campaign("tf-strategies", "virtual"), NOTHING, {})
+    )
+    assert "time_limit_s" not in report(Cost(campaign("quickstart", "local"), NOTHING, {}))
+
+
+def test_rows_are_sorted_and_a_wide_mean_has_its_span() -> None:
+    study = load_study("frameworks")
+    turned = replace(
+        study, factors=study.factors | {name: study.factors[name][::-1] for name in ("framework", "dataset")}
+    )
+    cost = Cost(planned(turned, load_site("slurm-example")), NOTHING, {})
+    names = [row[:3] for row in rows(cost) if "sweeps" not in row[1]]
+    assert names == sorted(names) and len(names) == 12
+    (single,) = [row for row in rows(cost) if row[:3] == ["pytorch-single", "cnn-cifar10", "cifar-10"]]
+    (ddp,) = [row for row in rows(cost) if row[:3] == ["pytorch-ddp", "cnn-cifar10", "cifar-10"]]
+    assert re.fullmatch(r"\d+ s", single[4]) and re.fullmatch(r"[\d.]+ s \([\d.]+ s to \d+ s\)", ddp[4])
+
+
+def test_one_is_not_said_in_the_plural() -> None:
+    study = load_study("quickstart")
+    one = {"framework": ["pytorch-ddp"], "nodes": [1], "batch_size": [32], "sync_every": [1]}
+    said = report(
+        Cost(
+            planned(replace(study, factors=study.factors | one, exclude=(), replicates=1), load_site("local")),
+            NOTHING,
+            {},
+        )
+    )
+    assert "quickstart at local: 1 run, 1 cell in 1 block\n" in said
+    assert "; 129.4 kB of data, 100.0 kB of logs and records" in said and "GPU" not in said
+    assert "records so far: none; without an ok record: 1 run, 5." in said
+
+
+def test_what_remains_is_told_by_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def leave(wanted: Campaign, statuses: list[str]) -> None:
+        for path, status in zip(wanted.records.values(), statuses, strict=False):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text(json.dumps({"status": status}) if status != "broken" else "{")
+
+    leave(campaign("rehearsal", "virtual"), ["ok"] * 18 + ["invalid"] * 2 + ["failed", "broken"])
+    wanted = campaign("rehearsal", "virtual")
+    assert "records so far: 18 ok, 1 failed, 2 invalid, 1 broken; without an ok record: 6 runs, " in report(
+        Cost(wanted, NOTHING, {})
+    )
+    assert wanted.outlook() == "rehearsal at virtual: 24 runs: 18 ok, 1 failed, 2 invalid, 1 broken, 2 to run"
+    leave(wanted, ["ok"] * 24)
+    wanted = campaign("rehearsal", "virtual")
+    assert report(Cost(wanted, NOTHING, {})).endswith("every run has an ok record")
+    assert wanted.outlook() == "rehearsal at virtual: 24 runs: 24 ok"
 
 
 def test_nodes_and_accelerators_are_counted(tmp_path: Path) -> None:
-    cost = Cost(campaign("frameworks", "slurm-example"), NOTHING)
-    made = cost.made
-    assert cost.node_hours == pytest.approx(sum(cost.hours([run]) * run.geometry.nodes for run in made))
+    cost = Cost(campaign("frameworks", "slurm-example"), NOTHING, {})
+    runs = sum(cost.seconds([run]) * run.geometry.nodes for run in cost.made)
+    sweeps = sum(estimate.run_s * sweep.nodes for sweep, estimate in cost.sweeps)
+    assert cost.node_hours == pytest.approx((runs + sweeps) / 3600)
     assert cost.gpu_hours == pytest.approx(2 * cost.node_hours), "two accelerators a node, held by every run"
-    assert Cost(campaign("frameworks", "plafrim"), NOTHING).gpu_hours == 0
+    assert Cost(campaign("frameworks", "plafrim"), NOTHING, {}).gpu_hours == 0
     assert set(cost.reasons) == {
         f"site slurm-example cannot run {name}: its adapter is not written yet" for name in ("lbann", "tarantella")
     }

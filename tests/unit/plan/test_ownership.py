@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
+from common.files import CHECKOUT
 from plan import ownership, unlock
 
 HOLD = "import sys, time; from pathlib import Path; from plan.ownership import hold; print(hold(Path(sys.argv[1])), flush=True); time.sleep(60)"
@@ -69,3 +70,10 @@ def test_a_second_snakemake_is_refused_and_does_not_wait(state: Path, holder: su
     holder.kill()
     holder.wait()
     ownership.claim(state)
+
+
+@pytest.mark.parametrize("target", ["figures", "images", "datasets"])
+def test_a_stale_lock_stops_no_target_of_make(target: str) -> None:
+    asked = ["make", "--dry-run", "--assume-old", ".venv/.made-of-requirements", target]
+    (line,) = subprocess.run(asked, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert f"plan.unlock --if-stale && .venv/bin/snakemake {target}" in line

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from common.errors import InputError
+from plan import study
 from plan.design import design
 from plan.site import load_site
 from plan.study import load_config, load_study
@@ -71,14 +72,51 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
         ),
         ({"factors": factors(dataset="mnist")}, "factors.dataset: 'mnist' is unknown; expected one of cifar-10"),
         ({"factors": factors(nodes=3)}, "factors.nodes: 3 is more than the 2 nodes of config/sites/local.yaml"),
-        ({"factors": factors(nodes=2)}, "add to exclude: - {framework: pytorch-single, batch_size: 16}"),
-        ({"factors": factors(epochs=1)}, "warmup_epochs=1 leaves none of 1 epochs to time"),
+        ({"factors": factors(nodes=2)}, "change the factors, or add to exclude: - {framework: pytorch-single}"),
+        ({"factors": factors(nodes=[1, 2])}, "or add to exclude: - {framework: pytorch-single, nodes: 2}"),
+        ({"factors": factors(epochs=1)}, "leaves none of 1 epochs to time; say warmup_epochs: 0, or more epochs"),
+        ({"factors": factors(epochs=[1, 3])}, "or more epochs, or add to exclude: - {epochs: 1}"),
         ({"factors": factors(sync_every=97)}, "sync_every=97 is more than the 96 batches of an epoch"),
         ({"factors": factors(learning_rate=float("nan"))}, "factors.learning_rate.0: nan is not of type number"),
+        ({"factors": factors(learning_rate=1e-300)}, "learning_rate.0: 1e-300 is too small; expected at least 1e-12"),
+        (
+            {"factors": factors(learning_rate="1e-3")},
+            "'1e-3' is not of type number; in YAML that number is written 1.0e-3",
+        ),
+        ({"factors": factors(learning_rate="2.5e3")}, "in YAML that number is written 2.5e+3"),
+        ({"factors": factors(learning_rate="fast")}, "learning_rate.0: 'fast' is not of type number"),
+        ({"factors": factors(momentum=1)}, "factors.momentum.0: 1 is too large; expected less than 1"),
+        ({"factors": factors(weight_decay=2)}, "factors.weight_decay.0: 2 is too large; expected at most 1"),
+        ({"factors": factors(dataset="x" * 300)}, "is too long; expected at most 100 characters"),
+        (
+            {"factors": factors(lr_warmup_epochs=5)},
+            "lr_warmup_epochs=5 leaves none of 5 epochs with the whole learning rate; say lr_warmup_epochs: 4, or more epochs",
+        ),
+        (
+            {"factors": factors(optimizer=["sgd", "adam"], momentum=[0.5, 0.9])},
+            "trains as pytorch-single.small-cnn.digits.b16.n1.s1.optimizer=adam.momentum=0.5 does: adam has no momentum; "
+            "hold momentum, or add to exclude: - {optimizer: adam, momentum: 0.9}",
+        ),
+        (
+            {"factors": factors(model="resnet-18", batch_size=[1, 2])},
+            "one sample a replica is one value a channel where resnet-18 has one pixel left",
+        ),
         ({"replicates": 2.0}, "replicates: 2.0 is not of type integer"),
         ({"factors": factors(framework="pytorch-ddp\n")}, "does not look right"),
         ({"factors": factors(training_loop="fit")}, "pytorch-single cannot do it (capabilities in"),
-        ({"factors": factors(batch_size=[100, 1000])}, "100 samples a step drop 2.3% of the 1536 training samples"),
+        (
+            {"factors": factors(batch_size=[96, 100])},
+            "1 x 100 samples a step drop 2.3% of the 1536 training samples of digits (at most 2%); the next batch_size that "
+            "fits is 96 or 101, or add to exclude: - {framework: pytorch-single, batch_size: 100}",
+        ),
+        (
+            {"factors": factors(batch_size=2000)},
+            "1 x 2000 samples a step are more than the 1536 training samples of digits; the next batch_size that fits is 1536",
+        ),
+        (
+            {"factors": factors(model=["lenet-5", "small-cnn"])},
+            "pixels: nothing is left; take another model or data set, or add to exclude: - {model: lenet-5}",
+        ),
         (
             {"factors": factors(batch_scope="global", framework="pytorch-ddp", nodes=2, batch_size=33)},
             "does not divide by 2 replicas",
@@ -98,6 +136,34 @@ def test_a_mistake_is_refused_in_one_line(tmp_path: Path, changes: dict[str, obj
     assert "s.yaml" in line
 
 
+@pytest.mark.parametrize(
+    "changes", [{"epochs": 1}, {"batch_size": [2000, 3000]}, {"model": "lenet-5"}, {"batch_size": [100, 1000]}]
+)
+def test_what_concerns_every_cell_is_not_to_be_excluded(tmp_path: Path, changes: dict[str, object]) -> None:
+    assert "exclude" not in refusal(written(tmp_path, factors=factors(**changes)))
+
+
+def test_the_batch_size_that_is_told_fits_as_it_is_counted(tmp_path: Path) -> None:
+    many = {"framework": "pytorch-ddp", "nodes": 2, "batch_scope": "global"}
+    line = refusal(written(tmp_path, factors=factors(**many, batch_size=101)))
+    assert line.endswith("the next batch_size that fits is 96 or 102")
+    for size in (96, 102):
+        design(load_study("s", written(tmp_path, factors=factors(**many, batch_size=size))), load_site("local"))
+
+
+def test_adam_has_no_momentum_but_may_stand_beside_what_has(tmp_path: Path) -> None:
+    both = factors(framework="pytorch-single", batch_size=16, optimizer=["sgd", "adam"], momentum=[0.5, 0.9])
+    folder = written(tmp_path, factors=both, exclude=[{"optimizer": "adam", "momentum": 0.9}])
+    assert len(design(load_study("s", folder), load_site("local"))) == 3 * 2
+    held = {**both, "momentum": 0.5}
+    assert len(design(load_study("s", written(tmp_path, factors=held)), load_site("local"))) == 2 * 2
+
+
+def test_batch_normalization_takes_two_values(tmp_path: Path) -> None:
+    for model, size in (("resnet-18", 2), ("small-cnn", 1)):
+        design(load_study("s", written(tmp_path, factors=factors(model=model, batch_size=size))), load_site("local"))
+
+
 def test_an_exclusion_that_matches_no_cell_is_refused(tmp_path: Path) -> None:
     folder = written(tmp_path, factors=factors(nodes=[1, 2]), exclude=[{"framework": "pytorch-single", "nodes": 2}])
     assert len(design(load_study("s", folder), load_site("local"))) == 6 * 2
@@ -113,6 +179,24 @@ def test_an_exclusion_that_matches_no_cell_is_refused(tmp_path: Path) -> None:
 def test_a_broken_file_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "s.yaml").write_text(text)
     assert "s.yaml" in refusal(tmp_path)
+
+
+def test_a_study_that_is_a_loop_of_links_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").symlink_to("s.yaml")
+    assert "s.yaml; study must be one of" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["base", "environment"])
+def test_a_framework_that_names_what_is_not_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    shipped = study.framework_names()
+    said = yaml.safe_load((study.FRAMEWORKS / shipped[0] / "framework.yaml").read_text())
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "framework.yaml").write_text(yaml.safe_dump({**said, key: "nothing"}))
+    monkeypatch.setattr(study, "FRAMEWORKS", tmp_path)
+    with pytest.raises(InputError, match=rf"ours/framework.yaml: {key}: 'nothing' is unknown; expected one of "):
+        study.load_framework("ours")
 
 
 def test_a_study_that_is_not_there_names_those_that_are() -> None:

@@ -120,6 +120,22 @@ def test_every_run_has_a_row_whether_or_not_it_ran(campaign: Campaign, tmp_path:
     assert list(read_table(tmp_path / "runs.csv", "runs").run_id) == [run.run_id for run in campaign.runs]
 
 
+def test_a_campaign_that_was_disturbed_throughout_is_told_what_decides(campaign: Campaign) -> None:
+    reason = "disturbed: 20% of the processor time went to others (more than 5%)"
+    for run in campaign.runs:
+        record(campaign, run, [1.0, 0.2, 0.2, 0.2], status="invalid", reason=reason)
+    said = summary(aggregate(campaign)[0], "STUDY=x", site="config/sites/local.yaml").splitlines()
+    assert said[-2].startswith("all were disturbed and none is ok: end what else uses the machine, or raise ")
+    assert "max_foreign_cpu_share in config/sites/local.yaml" in said[-2]
+    assert said[-1] == "to repeat them: make repeat RUNS=invalid STUDY=x"
+
+
+def test_one_disturbed_run_says_nothing_of_the_machine(campaign: Campaign) -> None:
+    record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], status="invalid", reason="disturbed: 20%")
+    record(campaign, campaign.runs[1], [1.0, 0.2, 0.2, 0.2])
+    assert "max_foreign_cpu_share" not in summary(aggregate(campaign)[0])
+
+
 def test_attempts_that_left_no_record_are_told(campaign: Campaign, tmp_path: Path) -> None:
     before = [{"attempt": 1, "reason": "lost: Node failure on node2"}]
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], unfinished_attempts=before)

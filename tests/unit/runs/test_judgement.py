@@ -1,21 +1,33 @@
 """Status and reason of an attempt, from what the ranks left behind."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from common.errors import InputError
+from common.files import write_json
+from environments.description import environment_stamp
+from one_run import one_run
+from plan.identity import realization, variant
 from plan.site import Site, load_site
 from runs.epochs import mean_of_timed, read_epochs
 from runs.launch import Outcome
 from runs.launchers.local import cores_of
-from runs.supervise import judge, measurement, with_last_line
+from runs.supervise import judge, measurement, read_environment, with_last_line
 from runs.worker.meter import COLUMNS
 
 SPEC: dict[str, Any] = {"device": "cpu", "levels": {"epochs": 2}, "nodes": 2, "ranks": 2, "interface": "eth0"}
 HOSTS = ["node1", "node2"]
-MEASURED: dict[str, Any] = {"hosts": HOSTS, "machines": 1, "transport": "gloo over tcp eth0", "foreign_cpu_share": 0.01}
+MEASURED: dict[str, Any] = {
+    "hosts": HOSTS,
+    "machines": 1,
+    "transport": "gloo over tcp eth0",
+    "foreign_cpu_share": 0.01,
+    "weights_finite": True,
+}
 OK = Outcome("ok", None, 4.0)
 SITE = replace(load_site("local"), max_foreign_cpu_share=0.05)
 CLUSTER = replace(load_site("virtual"), max_foreign_cpu_share=0.05)
@@ -44,6 +56,11 @@ def test_a_whole_undisturbed_run_is_ok(tmp_path: Path) -> None:
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_is_invalid(tmp_path: Path, loss: float) -> None:
     assert judged(epochs(tmp_path, 2.0, loss)) == ("invalid", "the loss is not finite in epoch 1")
+
+
+def test_weights_that_are_not_finite_are_invalid_whatever_the_loss(tmp_path: Path) -> None:
+    said = "weights are not finite after the last epoch"
+    assert judged(epochs(tmp_path, 2.0, 1.0), weights_finite=False) == ("invalid", said)
 
 
 def test_a_disturbed_run_is_invalid(tmp_path: Path) -> None:
@@ -89,6 +106,20 @@ def test_the_reason_quotes_the_line_of_the_log_that_names_an_error(tmp_path: Pat
     log.write_text("RuntimeError: no luck\nsrun: error: node2: task 1: Exited with exit code 1\n")
     assert with_last_line("rank 1 on node2", log) == "rank 1 on node2: RuntimeError: no luck", "srun does not say why"
     assert with_last_line("killed", tmp_path / "nothing") == "killed"
+
+
+def test_an_environment_is_there_while_another_campaign_has_its_stamp_made_again(tmp_path: Path) -> None:
+    site = replace(SITE, cache=tmp_path)
+    run, _ = one_run(
+        site, framework="pytorch-single", model="small-cnn", dataset="digits", batch_size=32, nodes=1, sync_every=1
+    )
+    stamp = environment_stamp(site.cache, "pytorch", variant(site), realization(site))
+    whole = {"python": {"executable": sys.executable}}
+    write_json(stamp.with_name("whole.json"), whole)
+    assert read_environment(site, run) == whole
+    stamp.with_name("whole.json").unlink()
+    with pytest.raises(InputError, match="is broken, or what it names is gone"):
+        read_environment(site, run)
 
 
 def test_no_result_is_no_measurement(tmp_path: Path) -> None:

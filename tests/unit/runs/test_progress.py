@@ -56,6 +56,15 @@ def test_what_came_before_the_first_run_says_nothing_of_how_long_runs_take(
     assert "2 left, about 20 s" in session.line("a", "ok", "x")
 
 
+@pytest.mark.parametrize(("status", "kept"), [(2, False), (137, True)])
+def test_what_a_program_has_said_in_its_one_line_is_not_buried(status: int, kept: bool) -> None:
+    message = (
+        'RuleException:\nCalledProcessError in file "/checkout/rules/datasets.smk", line 33:\n'
+        f"Command 'set -euo pipefail; python -m datasets.prepare' returned non-zero exit status {status}."
+    )
+    assert quiet(None, logging.makeLogRecord({"msg": message, "event": LogEvent.ERROR})) is kept
+
+
 def test_why_a_job_on_the_cluster_failed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "17.log"
     log.write_text("ringside: a run: lost: No space left on device\nError in rule run:\n    jobid: 0\n")

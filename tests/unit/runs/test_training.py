@@ -113,6 +113,7 @@ def test_images_are_augmented_alike(trainings: Trainings, framework: str) -> Non
 @pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name.startswith("horovod")])
 def test_horovod_counts_updates_and_not_batches(trainings: Trainings, framework: str) -> None:
     told = {"optimizer": "adam", "learning_rate": 1e-3, "batch_size": 16, "sync_every": 5, "lr_warmup_epochs": 1}
+    told |= {"dataset": "synthetic-8x8x1-10-768", "epochs": 2}
     reference = trainings.weights("pytorch-single", **told)
     assert_same(trainings.weights(framework, **told), reference, 5e-4)
 
@@ -168,3 +169,12 @@ def test_each_epoch_leaves_a_line_and_each_run_a_result(trainings: Trainings) ->
     result = json.loads((folder / "result.json").read_text())
     assert result["transport"] == "gloo" and len(result["ranks"]) == 2
     assert all(rank["memory_peak_bytes"] > 5e7 and 0 < rank["import_s"] < 120 for rank in result["ranks"])
+    assert all(rank["weights_finite"] for rank in result["ranks"])
+
+
+@pytest.mark.parametrize("framework", ["pytorch-single", "tensorflow-single"])
+def test_a_training_that_diverged_is_told_by_its_weights(trainings: Trainings, framework: str) -> None:
+    folder = trainings.of(framework, batch_size=64, learning_rate=1000.0, epochs=2)
+    assert not all(np.isfinite(weight).all() for weight in weights(folder / "after.npz").values())
+    (rank,) = json.loads((folder / "result.json").read_text())["ranks"]
+    assert rank["weights_finite"] is False

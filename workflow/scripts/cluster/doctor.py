@@ -293,7 +293,7 @@ def _version() -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Say what will not work at the configured site."""
-    parser = argparse.ArgumentParser(prog="cluster.doctor", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="make doctor", description=main.__doc__)
     parser.add_argument(
         "--config",
         nargs="*",

@@ -174,7 +174,7 @@ def wait(campaign: Campaign) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Submit an allocation for every block of the study that has runs to do."""
-    parser = argparse.ArgumentParser(prog="cluster.submit", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="make submit", description=main.__doc__)
     parser.add_argument(
         "--config",
         nargs="*",

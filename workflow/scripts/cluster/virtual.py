@@ -337,15 +337,15 @@ def _boot() -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Start or end the virtual cluster of this machine."""
-    parser = argparse.ArgumentParser(prog="cluster.virtual", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="make", description=main.__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    start = commands.add_parser("up", help="start it")
+    start = commands.add_parser("up", prog="make cluster-up", help="start it")
     start.add_argument("--nodes", default="3")
     start.add_argument("--bandwidth", default="1gbit", help="rate of a node's link, or none")
     start.add_argument("--cpu", default="0.6", help="cores of a node, or none")
     start.add_argument("--memory", default="6G", help="memory of a node, or none")
     start.add_argument("--accounting", action="store_true", help="with slurmdbd and MariaDB, so that sacct answers")
-    stop = commands.add_parser("down", help="end it and leave nothing behind")
+    stop = commands.add_parser("down", prog="make cluster-down", help="end it and leave nothing behind")
     stop.add_argument("--force", action="store_true", help="even while jobs wait or run")
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))

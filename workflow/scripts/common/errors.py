@@ -1,11 +1,23 @@
 """One way to refuse bad input: a single clear line and exit status 2."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class InputError(Exception):
     """Something that a person wrote is wrong. The message is one line: file, key, what was expected, what to do."""
+
+
+@contextmanager
+def system_faults(where: Path) -> Iterator[None]:
+    """What the system refuses (a full disk, a folder of others) as an InputError; `where` it did, if it does not say."""
+    try:
+        yield
+    except OSError as error:
+        told = f"{error.filename or where}: {error.strerror or error}"
+        raise InputError(f"{told}; correct it, then start again") from None
 
 
 def exit_status(main: Callable[[], None]) -> int:

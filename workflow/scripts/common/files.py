@@ -85,7 +85,7 @@ def shown(path: Path) -> str:
     """`path` as a person would type it from the checkout."""
     path = Path(path)
     try:
-        return str(path.resolve().relative_to(CHECKOUT))
+        return str(Path(os.path.realpath(path)).relative_to(CHECKOUT))  # which takes loops of links, too
     except ValueError:
         return str(path)
 

@@ -3,6 +3,7 @@
 import difflib
 import functools
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -109,22 +110,45 @@ def _complaint(error: jsonschema.ValidationError, above: str = "") -> str:
         case "type":
             expected = rule
             expected = " or ".join(expected) if isinstance(expected, list) else expected
-            return f"{where}{value} is not of type {expected}"
+            return f"{where}{value} is not of type {expected}{_as_yaml(instance, rule)}"
         case "anyOf":
             return f"{where}{value} is not right; expected {parent.get('description', 'something else')}"
         case "uniqueItems":
             twice = next(x for i, x in enumerate(instance) if x in instance[:i])
             return f"{where}level {_short(twice)} stands twice; name each once"
-        case "minItems" | "minProperties":
-            return f"{where}is empty; expected at least {rule}"
+        case "minItems" | "maxItems" | "minProperties":
+            return f"{where}{_entries(len(instance))}; expected {_number_of(parent, error.validator, rule)}"
         case "minimum" | "exclusiveMinimum":
             more = "more than" if error.validator == "exclusiveMinimum" else "at least"
             return f"{where}{value} is too small; expected {more} {rule}"
         case "maximum" | "exclusiveMaximum":
-            return f"{where}{value} is too large; expected at most {rule}"
+            most = "less than" if error.validator == "exclusiveMaximum" else "at most"
+            return f"{where}{value} is too large; expected {most} {rule}"
+        case "maxLength":
+            return f"{where}{value} is too long; expected at most {rule} characters"
         case "pattern":
             return f"{where}{value} does not look right; expected {parent.get('description', rule)}"
     return f"{where}{' '.join(error.message.split())}"
+
+
+def _as_yaml(instance: Any, rule: Any) -> str:
+    """How YAML 1.1 wants a number that it took for text: 1e-3 is one only as 1.0e-3."""
+    found = re.fullmatch(r"([-+]?\d+)(\.\d*)?[eE]([-+]?\d+)", instance) if isinstance(instance, str) else None
+    if not found or "number" not in rule:
+        return ""
+    whole, part, exponent = found.groups(default=".0")
+    return f"; in YAML that number is written {whole}{part}e{int(exponent):+d}"
+
+
+def _entries(count: int) -> str:
+    return "is empty" if count == 0 else f"has {count} entr{'y' if count == 1 else 'ies'}"
+
+
+def _number_of(parent: Mapping[str, Any], validator: str, rule: int) -> str:
+    """How many entries there have to be, and what they are where their number says that they have a meaning each."""
+    if validator != "minProperties" and parent.get("minItems") == parent.get("maxItems"):
+        return f"{rule}: {parent.get('description', 'values')}"
+    return f"at {'most' if validator == 'maxItems' else 'least'} {rule}"
 
 
 def _described(parent: Mapping[str, Any], name: str) -> str:

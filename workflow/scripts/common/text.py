@@ -3,6 +3,24 @@
 from collections.abc import Sequence
 
 
+def size(count: float) -> str:
+    """A number of bytes in the largest unit of which there is one: kB, MB or GB."""
+    unit, name = next((each for each in ((1e9, "GB"), (1e6, "MB")) if count >= each[0]), (1e3, "kB"))
+    return f"{count / unit:.1f} {name}"
+
+
+def duration(seconds: float) -> str:
+    """A time in seconds, minutes or hours, as a person would say it."""
+    if seconds < 90:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"
+
+
+def number_of(count: int, what: str) -> str:
+    """`count` and `what`, in the plural unless there is one: 2 runs."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[bool], least: int = 0) -> list[list[str]]:
     """The rows with every cell as wide as the widest of its column (`least` at least), to the `left` or else to the right."""
     widths = [max([least, *map(len, column)]) for column in zip(*rows, strict=True)]

@@ -5,30 +5,42 @@ Where a file is taken from: the site's folder, and then from nowhere else; or th
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError
+from common.errors import InputError, system_faults
 from common.files import shown, write_json
 from datasets.archives import Archive
-from datasets.lock import LOCK, digests, locked_sha256, record_sha256
-from datasets.transfer import Elsewhere, Patience, forget, transfer
+from datasets.lock import digests, lock_of, locked_line, objection, read_lock, record_sha256
+from datasets.transfer import Another, Elsewhere, Patience, forget, transfer
 from environments.steps import building, say
 from plan.site import Site
+from plan.study import table_of
 
 
 @dataclass(frozen=True)
 class Store:
-    """Where archives are kept (`downloads`) and looked for. `site` is the file in which a person can change that."""
+    """Where archives are kept (`downloads`) and looked for. `site` is the file in which a person can change that.
+
+    `table`: the file with the data sets' entries, beside which their lock lies; None: the one that has the data set's.
+    """
 
     downloads: Path
     folder: Path | None
     mirror: str | None
     site: str
-    lock: Path = LOCK
+    table: Path | None = None
     patience: Patience = field(default_factory=Patience)
+
+    def entries(self, dataset: str) -> Path:
+        """The file that has the data set's entry."""
+        return self.table or table_of(dataset)
+
+    def lock(self, dataset: str) -> Path:
+        """The lock that holds the data set's archives."""
+        return lock_of(self.entries(dataset))
 
 
 def store(site: Site) -> Store:
@@ -41,29 +53,47 @@ def archives(dataset: str, entry: Mapping[str, Any], kept: Store) -> dict[str, A
     return {declared["name"]: archive(dataset, declared, kept) for declared in entry["files"]}
 
 
+def hold_to(dataset: str, found: Mapping[str, Archive], kept: Store) -> None:
+    """Keep the SHA-256 of archives at their first use; to be called when they were read as a whole, and were good."""
+    for name, archive in found.items():
+        if archive.sha256:
+            record_sha256(dataset, name, archive.sha256, kept.lock(dataset))
+
+
 def archive(dataset: str, declared: Mapping[str, Any], kept: Store) -> Archive:
-    """One archive (`declared`: its entry in the table), from the site's folder or fetched; its SHA-256 goes to the lock."""
+    """One archive (`declared`: its entry in the table), from the site's folder or fetched."""
     name = declared["name"]
+    read_lock(kept.lock(dataset))  # a broken one is found now, not after the download
     path, origin = (
         _in_folder(dataset, name, kept.folder, kept.site) if kept.folder else _fetched(dataset, declared, kept)
     )
-    why, sha256 = objection(path, declared, locked_sha256(dataset, name, kept.lock))
-    if why:
-        raise InputError(f"{path}: {why}; put the published file there")
-    record_sha256(dataset, name, sha256, kept.lock)
+    try:
+        sha256 = verified(path, dataset, declared, kept)
+    except Another as fault:
+        advice = remedy(fault.key, dataset, name, kept)
+        raise InputError(f"{path}: {fault}; put the published file there; if this is it, {advice}") from None
     return Archive(path, declared["unpacked_bytes"], origin, sha256)
 
 
-def objection(path: Path, declared: Mapping[str, Any], sha256: str | None) -> tuple[str | None, str]:
-    """Why the file is not the one declared (None where it is), and its SHA-256. `sha256`: what the lock says, if it does."""
+def verified(path: Path, dataset: str, declared: Mapping[str, Any], kept: Store) -> str:
+    """The file's SHA-256. Another when it is not the one declared, or not the one that the lock holds."""
     if path.stat().st_size != declared["bytes"]:
-        return f"has {path.stat().st_size} bytes, the entry says {declared['bytes']}", ""
+        raise Another(f"has {path.stat().st_size} bytes, the entry says {declared['bytes']}", "bytes")
     md5, found = digests(path)
     if md5 != declared.get("md5", md5):
-        return f"its MD5 is {md5}, the entry says {declared['md5']}", found
-    if found != (sha256 or found):
-        return f"its SHA-256 is {found}, table.lock.yaml says {sha256}", found
-    return None, found
+        raise Another(f"its MD5 is {md5}, the entry says {declared['md5']}", "md5")
+    if said := objection(dataset, declared, found, kept.lock(dataset)):
+        raise Another(*said)
+    return found
+
+
+def remedy(key: str, dataset: str, name: str, kept: Store) -> str:
+    """What a person does where the file is right and what is said of it is wrong. `key`: see Another."""
+    if key == "lock":
+        lock = kept.lock(dataset)
+        line = locked_line(dataset, name, lock)
+        return f"remove line {line} of {shown(lock)}, which holds the SHA-256 of its first use"
+    return f"correct {key} of {name} in {shown(kept.entries(dataset))} ({dataset})"
 
 
 def addresses(dataset: str, declared: Mapping[str, Any], mirror: str | None) -> list[str]:
@@ -87,54 +117,56 @@ def _fetched(dataset: str, declared: Mapping[str, Any], kept: Store) -> tuple[Pa
     """The file in the cache, fetched unless it is there whole, and the address that it came from."""
     target = kept.downloads / dataset / declared["name"]
     origin = target.with_name(f"{target.name}.origin.json")
-    try:
-        with building(target.with_name(f".{target.name}.lock"), f"{dataset}: {target.name}"):
-            if not _usable(dataset, target, declared, kept):
-                write_json(origin, {"from": _fetch(dataset, target, declared, kept)})
-            return target, _read_origin(origin)
-    except OSError as error:
-        raise InputError(f"{error.filename or target}: {error.strerror}; correct it, then start again") from None
+    with system_faults(target), building(target.with_name(f".{target.name}.lock"), f"{dataset}: {target.name}"):
+        if not _usable(dataset, target, declared, kept):
+            write_json(origin, {"from": _fetch(dataset, target, declared, kept)})
+        return target, _read_origin(origin)
 
 
 def _usable(dataset: str, target: Path, declared: Mapping[str, Any], kept: Store) -> bool:
     if not target.is_file():
         return False
-    why, _ = objection(target, declared, locked_sha256(dataset, target.name, kept.lock))
-    if why:
-        say(f"{target}: {why}; fetching it again")
+    try:
+        verified(target, dataset, declared, kept)
+    except Another as fault:
+        say(f"{target}: {fault}; fetching it again")
         target.unlink()
-    return not why
+        return False
+    return True
 
 
 def _fetch(dataset: str, target: Path, declared: Mapping[str, Any], kept: Store) -> str:
     """Fetch the file from the first address that has it as declared, and return that."""
     urls = addresses(dataset, declared, kept.mirror)
-    said = []
+    faults: dict[str, Elsewhere] = {}
     for url in urls:
         partial = _partial(target, url)
         try:
             transfer(url, partial, declared["bytes"], kept.patience, f"{dataset}: {target.name}")
+            verified(partial, dataset, declared, kept)
         except Elsewhere as fault:
-            said.append(f"{url}: {fault}")
+            if isinstance(fault, Another):
+                forget(partial)
+            faults[url] = fault
             continue
-        why, _ = objection(partial, declared, locked_sha256(dataset, target.name, kept.lock))
-        if why is None:
-            partial.rename(target)
-            for other in urls:
-                forget(_partial(target, other))
-            return url
-        forget(partial)
-        said.append(f"{url}: {why}")
-    raise InputError(could_not(dataset, target.name, said, kept.site))
+        partial.rename(target)
+        for other in urls:
+            forget(_partial(target, other))
+        return url
+    raise InputError(could_not(dataset, target.name, faults, kept))
 
 
-def could_not(dataset: str, name: str, said: Sequence[str], site: str) -> str:
-    """What every address answered, and what a person can do."""
-    answers = "; ".join(said) or "no address of it is known"
-    return (
-        f"{dataset}: {name} cannot be had: {answers}; run `snakemake datasets` where there is internet, or name in {site} a "
-        "folder that has it (datasets: {folder: /PATH}) or a mirror (datasets: {mirror: URL})"
-    )
+def could_not(dataset: str, name: str, faults: Mapping[str, Elsewhere], kept: Store) -> str:
+    """What every address answered, and what a person can do about it."""
+    answers = [f"{url}: {fault}" for url, fault in faults.items()] or ["no address of it is known"]
+    keys = dict.fromkeys(fault.key for fault in faults.values() if isinstance(fault, Another))
+    advice = [f"if that is the right file, {remedy(key, dataset, name, kept)}" for key in keys]
+    if not all(isinstance(fault, Another) for fault in faults.values()) or not faults:
+        advice.append(
+            f"run `snakemake datasets` where there is internet, or name in {kept.site} a folder that has it "
+            "(datasets: {folder: /PATH}) or a mirror (datasets: {mirror: URL})"
+        )
+    return f"{dataset}: {name} cannot be had: {'; '.join([*answers, *advice])}"
 
 
 def _partial(target: Path, url: str) -> Path:

@@ -60,7 +60,7 @@ def cifar(entry: Entry, archives: Archives) -> Content:
     archive = _only(archives, entry)
     members = read_tar(archive)
     named = bytes(_member(archive, members, f"{CIFAR}/batches.meta.txt")).decode(errors="replace").split()
-    if named != [name.replace(" ", "_") for name in entry["classes"]]:
+    if named != [one_word(name) for name in entry["classes"]]:
         refuse(archive, f"has the classes {', '.join(named)[:200]}; the entry says {', '.join(entry['classes'])}")
 
     def blocks(names: tuple[str, ...]) -> Iterator[Block]:
@@ -74,6 +74,11 @@ def cifar(entry: Entry, archives: Archives) -> Content:
             yield from in_blocks(images, records[:, 0].astype(np.int64))
 
     return Content(entry["classes"], blocks(CIFAR_BATCHES), blocks((f"{CIFAR}/test_batch.bin",)))
+
+
+def one_word(name: str) -> str:
+    """A class's name as batches.meta.txt of CIFAR-10 has it, which is read word by word."""
+    return "_".join(name.split())
 
 
 def idx(entry: Entry, archives: Archives) -> Content:
@@ -93,7 +98,7 @@ def _idx_array(archive: Archive, expected: tuple[int, ...]) -> np.ndarray:
     """The bytes of an IDX file as uint8 of the expected shape (http://yann.lecun.com/exdb/mnist, "the IDX file format")."""
     content = read_gzip(archive)
     start = 4 + 4 * len(expected)
-    if content[:4] != bytes([0, 0, 8, len(expected)]):
+    if content[:4] != bytes([0, 0, 8, len(expected)]) or len(content) < start:
         refuse(archive, f"begins with {content[:4].hex()}, no IDX file of bytes in {len(expected)} dimensions")
     found = tuple(int(number) for number in np.frombuffer(content[4:start], dtype=">u4"))
     if found != expected or len(content) - start != np.prod(expected):

@@ -1,6 +1,10 @@
-"""The SHA-256 of every archive as it was at its first use, in table.lock.yaml: to be committed, and held to from then on."""
+"""The SHA-256 of every archive as it was at its first use: to be committed, and held to from then on.
+
+The lock of a table of data sets lies beside it: table.lock.yaml for those that ship, config/datasets.lock.yaml for a user's own.
+"""
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,24 +13,48 @@ import yaml
 from common.files import load_yaml, shown, write_text
 from common.schemas import check
 from environments.steps import building, say
-from plan.study import DATASETS
 
-LOCK = DATASETS.with_name("table.lock.yaml")
 HEAD = "# Written at the first use of each archive: its SHA-256. Commit it; remove a line to take another archive.\n"
 
 
-def locked_sha256(dataset: str, name: str, lock: Path = LOCK) -> str | None:
-    """The SHA-256 that the lock holds of an archive; None at its first use. InputError for a broken lock."""
-    return _read(lock).get(dataset, {}).get(name)
+def lock_of(table: Path) -> Path:
+    """The lock of a table of data sets."""
+    return table.with_suffix(".lock.yaml")
 
 
-def record_sha256(dataset: str, name: str, sha256: str, lock: Path = LOCK) -> None:
+def read_lock(lock: Path) -> dict[str, Any]:
+    """Data set -> archive -> SHA-256; nothing where there is no lock yet. InputError for a broken one."""
+    known: dict[str, Any] = (load_yaml(lock) if lock.is_file() else None) or {}
+    check(known, "dataset_lock", lock)
+    return known
+
+
+def objection(dataset: str, declared: Mapping[str, Any], sha256: str, lock: Path) -> tuple[str, str] | None:
+    """Why an archive with this SHA-256 is not the `declared` one, and who says so (sha256: its entry; lock); None where nobody does."""
+    held_to = {
+        "sha256": (declared.get("sha256"), "the entry"),
+        "lock": (read_lock(lock).get(dataset, {}).get(declared["name"]), shown(lock)),
+    }
+    for key, (wanted, who) in held_to.items():
+        if wanted not in (None, sha256):
+            return f"its SHA-256 is {sha256}, {who} says {wanted}", key
+    return None
+
+
+def locked_line(dataset: str, name: str, lock: Path) -> int:
+    """The number of the line in the lock that holds the SHA-256 of an archive."""
+    tree: Any = yaml.compose(lock.read_text(encoding="utf-8"))
+    archives = next(value for key, value in tree.value if key.value == dataset)
+    return 1 + next(key.start_mark.line for key, _ in archives.value if key.value == name)
+
+
+def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
     """Add an archive that the lock lacks. Where the checkout cannot be written to, it is said and nothing else."""
-    if locked_sha256(dataset, name, lock) == sha256:
+    if read_lock(lock).get(dataset, {}).get(name) == sha256:
         return
     try:
         with building(lock.with_name(f".{lock.name}.flock"), shown(lock)):
-            known = _read(lock)
+            known = read_lock(lock)
             known.setdefault(dataset, {})[name] = sha256
             write_text(lock, HEAD + yaml.safe_dump(known, sort_keys=True))
     except OSError as error:
@@ -43,9 +71,3 @@ def digests(file: Path) -> tuple[str, str]:
             md5.update(block)
             sha256.update(block)
     return md5.hexdigest(), sha256.hexdigest()
-
-
-def _read(lock: Path) -> dict[str, Any]:
-    known: dict[str, Any] = (load_yaml(lock) if lock.is_file() else None) or {}
-    check(known, "dataset_lock", lock)
-    return known

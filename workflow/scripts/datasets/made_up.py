@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from datasets.archives import Archive
-from datasets.formats import CIFAR, CIFAR_BATCHES, IDX, TINY
+from datasets.formats import CIFAR, CIFAR_BATCHES, IDX, TINY, one_word
 
 SEED = 0
 TILE = 8  # pixels: patterns of such squares survive JPEG
@@ -52,7 +52,7 @@ def write_cifar(folder: Path, made: Parts, classes: list[str]) -> None:
     batches = zip(CIFAR_BATCHES, np.array_split(images, 5), np.array_split(labels, 5), strict=True)
     members = {name: cifar_records(*samples) for name, *samples in batches}
     members[f"{CIFAR}/test_batch.bin"] = cifar_records(*made["validation"])
-    members[f"{CIFAR}/batches.meta.txt"] = "".join(f"{name}\n" for name in [*classes, ""]).encode()
+    members[f"{CIFAR}/batches.meta.txt"] = "".join(f"{one_word(name)}\n" for name in [*classes, ""]).encode()
     members[f"{CIFAR}/readme.html"] = (
         b"<meta HTTP-EQUIV='REFRESH' content='0; url=http://www.cs.toronto.edu/~kriz/cifar.html'>\n"
     )
@@ -80,10 +80,10 @@ def tar(members: Mapping[str, bytes]) -> bytes:
 
 
 def write_idx(folder: Path, made: Parts, _: list[str]) -> None:
-    """Four idx*.gz files."""
+    """Four idx*.gz files; the channels of a pixel stand side by side in its row."""
     for part, names in IDX.items():
         for name, array in zip(names, made[part], strict=True):
-            array = array[..., 0] if array.ndim == 4 else array
+            array = array.reshape(*array.shape[:2], -1) if array.ndim == 4 else array
             head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes()
             (folder / name).write_bytes(gzip.compress(head + array.astype(np.uint8).tobytes(), mtime=0))
 

@@ -2,27 +2,28 @@
 
 A prepared data set is a folder with `train/` and `validation/`, each with `images.npy` (uint8, NHWC), `labels.npy`
 (int64) and `manifest.json`, and a `manifest.json` of its own, with mean and standard deviation per channel of the
-training images. One that is drawn while training (fresh) has that manifest only.
+training images (a constant channel's deviation is 1). One that is drawn while training (fresh) has that manifest only.
 """
 
 import argparse
 import contextlib
 import math
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from common.errors import exit_status
+from common.errors import exit_status, system_faults
 from common.files import write_json
 from datasets.archives import Archive
-from datasets.fetch import Store, archives, store
+from datasets.fetch import Store, archives, hold_to, store
 from datasets.formats import READERS
 from datasets.made_up import write_archives
 from datasets.prepared import write_part
-from datasets.verified import remember
+from datasets.verified import changed, remember
 from environments.steps import building, say
 from plan.identity import data_files
 from plan.site import load_site
@@ -34,12 +35,12 @@ PARTS = ("train", "validation")
 
 
 def prepare(dataset: str, folder: Path, kept: Store | None = None) -> None:
-    """Write the prepared data set to `folder`, whole or not at all; two at once wait for each other.
+    """Write the prepared data set to `folder`, whole or not at all, unless it is there; two at once wait for each other.
 
     `kept` says where archives are; what is bundled, drawn or made up needs none.
     """
-    with building(folder.with_name(f".{folder.name}.lock"), dataset):
-        if not (folder / "manifest.json").exists():
+    with system_faults(folder), building(folder.with_name(f".{folder.name}.lock"), dataset):
+        if changed(folder, data_files(folder, dataset)) is not None:
             for left in folder.parent.glob(f".{folder.name}.*partial"):
                 shutil.rmtree(left, ignore_errors=True)
             partial = folder.with_name(f".{folder.name}.partial")
@@ -64,7 +65,7 @@ def write_all(dataset: str, entry: Mapping[str, Any], folder: Path, kept: Store 
         channels = entry["shape"][2]
         spread = {"mean": [UNIFORM_MEAN] * channels, "std": [UNIFORM_STD] * channels}
         return {**told, "fresh": True, "source": {"format": FRESH}, "classes": entry["classes"], **spread}
-    with at_hand(dataset, entry, kept) as found:
+    with at_hand(dataset, entry, kept, folder) as found:
         say(f"{dataset}: preparing {entry['train_samples']} + {entry['validation_samples']} images")
         content = READERS[entry["format"]](entry, found)
         parts = {
@@ -83,15 +84,17 @@ def write_all(dataset: str, entry: Mapping[str, Any], folder: Path, kept: Store 
 
 
 @contextlib.contextmanager
-def at_hand(dataset: str, entry: Mapping[str, Any], kept: Store | None) -> Iterator[dict[str, Archive]]:
-    """The data set's archives: fetched, or made up for as long as they are read, or none."""
+def at_hand(dataset: str, entry: Mapping[str, Any], kept: Store | None, folder: Path) -> Iterator[dict[str, Archive]]:
+    """The data set's archives: fetched, or made up in `folder` for as long as they are read, or none."""
     if "made_up" in entry:
-        with tempfile.TemporaryDirectory(prefix="ringside-") as scratch:
+        with tempfile.TemporaryDirectory(prefix="archives-", dir=folder) as scratch:
             yield write_archives(entry, Path(scratch))
     elif "files" in entry:
         if kept is None:
             raise ValueError(f"{dataset} has archives; say where they are kept")
-        yield archives(dataset, entry, kept)
+        found = archives(dataset, entry, kept)
+        yield found
+        hold_to(dataset, found, kept)
     else:
         yield {}
 
@@ -110,16 +113,21 @@ def source(entry: Mapping[str, Any], found: Mapping[str, Archive]) -> dict[str, 
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Fetch what a data set needs and prepare it."""
+    """Fetch what a data set needs and prepare it, unless that is done already.
+
+    What Snakemake asks for is a file of its own, since it removes that before it asks: runs of another campaign may be reading.
+    """
     parser = argparse.ArgumentParser(prog="datasets.prepare", description=main.__doc__)
     parser.add_argument("--dataset", required=True, help="a data set that a study may name")
     parser.add_argument("--site", required=True, help="name of a file in config/sites/")
     parser.add_argument(
-        "--out", required=True, type=Path, help="manifest.json of the prepared data set; its folder is made whole"
+        "--out", required=True, type=Path, help="an empty file that is left in the data set's folder once that is whole"
     )
     options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
     load_dataset(options.dataset, "--dataset")
     prepare(options.dataset, options.out.parent, store(load_site(options.site)))
+    options.out.touch()
 
 
 if __name__ == "__main__":

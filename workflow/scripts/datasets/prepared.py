@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -26,8 +26,7 @@ def write_part(
     counts = np.zeros((shape[2], 256), dtype=np.int64)
     done = 0
     with open(folder / "images.npy", "wb") as file:
-        header = {"descr": "|u1", "fortran_order": False, "shape": (samples, *shape)}
-        np.lib.format.write_array_header_1_0(file, header)
+        _write_header(file, "|u1", samples, *shape)
         for images, numbers in blocks:
             if images.dtype != np.uint8 or list(images.shape[1:]) != list(shape) or done + len(images) > samples:
                 found = f"{done} and {len(images)} images of {list(images.shape[1:])}"
@@ -40,7 +39,9 @@ def write_part(
         raise InputError(f"{what}: there are {done} images; the entry says {samples}")
     if labels.min() < 0 or labels.max() >= classes:
         raise InputError(f"{what}: there are labels from {labels.min()} to {labels.max()}; the entry says {classes}")
-    np.save(folder / "labels.npy", labels, allow_pickle=False)
+    with open(folder / "labels.npy", "wb") as file:  # unlike np.save it says why it cannot
+        _write_header(file, "<i8", samples)
+        file.write(labels.data)
     files = [folder / name for name in ("images.npy", "labels.npy")]
     manifest = {
         "samples": samples,
@@ -54,12 +55,20 @@ def write_part(
     return manifest
 
 
+def _write_header(file: BinaryIO, kind: str, *shape: int) -> None:
+    """What a .npy file of format 1.0 begins with."""
+    np.lib.format.write_array_header_1_0(file, {"descr": kind, "fortran_order": False, "shape": shape})
+
+
 def statistics(counts: np.ndarray) -> dict[str, list[float]]:
-    """Mean and standard deviation of each channel, exact to the last digit, from how often it has each value, int64 [C, 256]."""
+    """Mean and standard deviation of each channel, exact to the last digit, from how often it has each value, int64 [C, 256].
+
+    A channel that has one value only gets the deviation 1, so that it can be divided by: such a channel is trained on as 0.
+    """
     numbers = [int(channel.sum()) for channel in counts]
     sums = [int(channel.astype(object) @ VALUES) for channel in counts]
     squares = [int(channel.astype(object) @ VALUES**2) for channel in counts]
     return {
         "mean": [total / n for n, total in zip(numbers, sums, strict=True)],
-        "std": [math.sqrt((n * s - t * t) / (n * n)) for n, t, s in zip(numbers, sums, squares, strict=True)],
+        "std": [math.sqrt((n * s - t * t) / (n * n)) or 1.0 for n, t, s in zip(numbers, sums, squares, strict=True)],
     }

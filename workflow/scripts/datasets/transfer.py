@@ -1,6 +1,6 @@
 """One file from one address to a partial file, which a later try goes on with: http, https and file addresses.
 
-Two kinds of faults: `Elsewhere` (this address will not have it) and `Again` (it may, if asked once more).
+Two kinds of faults: `Elsewhere` (this address will not have it; `Another`: it has another file) and `Again` (it may, if asked once more).
 """
 
 import datetime
@@ -20,15 +20,23 @@ import requests
 import urllib3
 
 from common.files import write_text
+from common.text import size as size_text
 from environments.steps import say
 
 CHUNK = 1 << 17
-MEGABYTE = 1e6
 WORTH_ANOTHER_TRY = (408, 425, 429)  # and everything from 500 on
 
 
 class Elsewhere(Exception):
     """This address does not have the file; the message says why."""
+
+
+class Another(Elsewhere):
+    """This address has another file than the one declared. `key`: what of the declaration it breaks."""
+
+    def __init__(self, why: str, key: str) -> None:
+        super().__init__(why)
+        self.key = key
 
 
 class Again(Exception):
@@ -41,7 +49,7 @@ class Again(Exception):
 
 @dataclass(frozen=True)
 class Patience:
-    """How long is waited, in seconds, and how often is tried."""
+    """How long is waited, in seconds, how often is tried, and how slow a server may be: bytes a second over `read_s`."""
 
     connect_s: float = 10
     read_s: float = 60
@@ -49,6 +57,7 @@ class Patience:
     pause_s: float = 1
     longest_pause_s: float = 60
     progress_s: float = 10
+    least_bytes_s: float = 1000
 
 
 def transfer(url: str, partial: Path, size: int, patience: Patience, what: str) -> None:
@@ -78,20 +87,26 @@ def _once(url: str, partial: Path, size: int, patience: Patience, what: str) -> 
     have = _resumable(partial, size)
     if have == size:
         return
-    say(f"{what}: fetching {size / MEGABYTE:.1f} MB from {url}" + f", from byte {have} on" * (have > 0))
+    say(f"{what}: fetching {size_text(size)} from {url}" + f", from byte {have} on" * (have > 0))
     begun = now = 0
     try:
         with _opened(url, partial, have, size, patience) as (begun, chunks):
             now, told = begun, started
+            looked, had = started, begun
             with open(partial, "ab" if begun else "wb", buffering=0) as file:
                 for chunk in chunks:
                     now += len(chunk)
                     if now > size:
-                        raise Elsewhere(f"sends more than the {size} bytes declared")
+                        raise Another(f"sends more than the {size} bytes declared", "bytes")
                     file.write(chunk)
-                    if time.monotonic() - told >= patience.progress_s:
-                        told = time.monotonic()
-                        say(f"{what}: {now / MEGABYTE:.1f} of {size / MEGABYTE:.1f} MB, {_rate(now - begun, started)}")
+                    at = time.monotonic()
+                    if at - looked >= patience.read_s:
+                        if now < size and now - had < patience.least_bytes_s * (at - looked):
+                            raise Again(f"only {_rate(now - had, looked)} came, after {now} of {size} bytes")
+                        looked, had = at, now
+                    if at - told >= patience.progress_s:
+                        told = at
+                        say(f"{what}: {size_text(now)} of {size_text(size)}, {_rate(now - begun, started)}")
                 os.fsync(file.fileno())
     except Elsewhere:
         forget(partial)
@@ -102,7 +117,7 @@ def _once(url: str, partial: Path, size: int, patience: Patience, what: str) -> 
         raise Again(f"the connection broke after {now} of {size} bytes ({type(error).__name__})") from None
     if now < size:
         raise Again(f"ended after {now} of {size} bytes")
-    say(f"{what}: fetched {(now - begun) / MEGABYTE:.1f} MB, {_rate(now - begun, started)}")
+    say(f"{what}: fetched {size_text(now - begun)}, {_rate(now - begun, started)}")
 
 
 @contextmanager
@@ -115,24 +130,24 @@ def _opened(url: str, partial: Path, have: int, size: int, patience: Patience) -
     with _answer(url, partial, have, patience) as response:
         begun = have if response.status_code == requests.codes.partial_content else 0
         if _whole_size(response, begun) not in (None, size):
-            raise Elsewhere(f"has {_whole_size(response, begun)} bytes there, the entry says {size}")
+            raise Another(f"has {_whole_size(response, begun)} bytes there, the entry says {size}", "bytes")
         if begun == 0:
             forget(partial)
             _keep_validator(response, partial)
-        # Raw: a server that calls a .gz file an encoding would otherwise have it unpacked.
-        yield begun, response.raw.stream(CHUNK, decode_content=False)
+        # Raw: a server that calls a .gz file an encoding would otherwise have it unpacked. What is there, however little.
+        yield begun, iter(lambda: response.raw.read1(CHUNK, decode_content=False), b"")
 
 
 @contextmanager
 def _local(url: str, size: int) -> Iterator[BinaryIO]:
     """The file that a file:// address names."""
-    path = Path(urllib.request.url2pathname(urllib.parse.urlsplit(url).path))
     try:
+        path = Path(urllib.request.url2pathname(urllib.parse.urlsplit(url).path))
         found = path.stat().st_size
-    except OSError as error:
-        raise Elsewhere(f"{error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise Elsewhere(getattr(error, "strerror", None) or f"names no file: {error}") from None
     if found != size:
-        raise Elsewhere(f"has {found} bytes there, the entry says {size}")
+        raise Another(f"has {found} bytes there, the entry says {size}", "bytes")
     with open(path, "rb") as file:
         yield file
 
@@ -203,7 +218,9 @@ def _retry_after(response: requests.Response) -> float:
     if said.isdecimal():
         return float(said)
     with suppress(ValueError):
-        return max(0.0, (email.utils.parsedate_to_datetime(said) - datetime.datetime.now(datetime.UTC)).total_seconds())
+        until = email.utils.parsedate_to_datetime(said)
+        until = until.replace(tzinfo=until.tzinfo or datetime.UTC)  # some servers leave out that it is GMT
+        return max(0.0, (until - datetime.datetime.now(datetime.UTC)).total_seconds())
     return 0
 
 
@@ -215,4 +232,4 @@ def _brief(error: Exception) -> str:
 
 
 def _rate(fetched: int, started: float) -> str:
-    return f"{fetched / MEGABYTE / max(time.monotonic() - started, 1e-3):.1f} MB/s"
+    return f"{size_text(fetched / max(time.monotonic() - started, 1e-3))}/s"

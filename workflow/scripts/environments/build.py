@@ -18,7 +18,7 @@ from common.errors import InputError, exit_status
 from common.files import write_json
 from common.shell import shell_command
 from environments import image, venv
-from environments.description import VENV, Environment, Realization, read, stamp_of
+from environments.description import VENV, WHOLE, Environment, Realization, read, stamp_of
 from environments.steps import Stopwatch, building, say
 
 LOG = "build.log"
@@ -49,14 +49,15 @@ def build(
             if record is None:
                 _clear(folder)
                 record = _realize(environment, folder, parent, cache, indexes or {}, realization)
-                write_json(folder / way.WHOLE, record)
+                write_json(folder / WHOLE, record)
             write_json(stamp, record)
     return json.loads(stamp.read_text(encoding="utf-8"))
 
 
 def _clear(folder: Path) -> None:
-    """Make the folder, empty but for the log of earlier builds."""
+    """Make the folder, empty but for the log of earlier builds; what calls it whole goes first."""
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / WHOLE).unlink(missing_ok=True)
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

@@ -20,6 +20,7 @@ CONTAINERS = CHECKOUT / "containers"
 VARIANTS = ("cpu", "cuda")
 DEPLOYMENTS = ("venv", "apptainer")
 LAYOUT = 1  # raise it when environments must be made again although no file of theirs has changed
+WHOLE = "whole.json"  # beside a stamp, which it is a copy of: there once all else is
 BASE = "docker://debian:bookworm-slim"  # what images are built on, unless the site has another
 IMAGE_ABI = "cp311-linux_x86_64"  # of the Python in that base
 
@@ -144,14 +145,14 @@ class Environment:
             "deployment": "venv",
             "abi": realization.abi or python_abi(),
             "description": {key: value for key, value in self.content.items() if key != "image"},
-            "files": self._digests([self.lock, self.selftest, *([self.build_lock] if self.sources else [])]),
+            "files": self.digests([self.lock, self.selftest, *([self.build_lock] if self.sources else [])]),
             "parent": self.parent.digest(realization) if self.parent else None,
         }
 
     def _decides_image(self, realization: Realization) -> dict[str, Any]:
         from environments.recipe import copied_files, recipe  # which in turn needs this module's words
 
-        selftest = self._digests([self.selftest])
+        selftest = self.digests([self.selftest])
         if brought := self.brought(realization):
             return {"deployment": "apptainer", "brought": brought, "variables": self.variables, "files": selftest}
         if self.origin == "site":
@@ -167,11 +168,12 @@ class Environment:
         return {
             "deployment": "apptainer",
             "recipe": recipe(self, without_mirror(realization.base)),
-            "files": self._digests(copied_files(self)),
+            "files": self.digests(copied_files(self)),
             "parent": self.parent.digest(realization) if self.parent else None,
         }
 
-    def _digests(self, files: Iterable[Path]) -> dict[str, str]:
+    def digests(self, files: Iterable[Path]) -> dict[str, str]:
+        """The SHA-256 of its files, by name. InputError when one is not there."""
         files = list(files)
         for file in files:
             if not file.is_file():

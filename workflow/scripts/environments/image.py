@@ -20,14 +20,13 @@ from common.errors import InputError
 from common.files import CHECKOUT, digest_file, write_text, written
 from environments import container, selftest
 from environments.container import PROGRAM, Bind, inside
-from environments.description import Environment, Realization, is_address
+from environments.description import WHOLE, Environment, Realization, is_address
 from environments.packages import LIST, fetch, listed
 from environments.recipe import PACKAGES, recipe
 from environments.steps import Stopwatch, call, isolated
 
 IMAGE = "image.sif"
 COMPRESSION = "-comp zstd -Xcompression-level 3"  # half of gzip's time to build, and quicker to open; as small
-WHOLE = Path("whole.json")  # what the record will say; there once all else is
 # Run by an image's Python: what it is.
 _PYTHON = (
     "import json, platform, sys, sysconfig; "

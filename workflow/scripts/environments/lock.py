@@ -101,7 +101,7 @@ def lock_controller(upgrade: bool) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Make the locks that the command line names."""
-    parser = argparse.ArgumentParser(prog="python -m environments.lock", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make lock", description=__doc__)
     parser.add_argument(
         "--environment", action="append", help="only this one (again for more); default: all, and the controller's"
     )

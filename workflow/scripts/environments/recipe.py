@@ -17,7 +17,7 @@ from spython.main.parse.recipe import Recipe
 from spython.main.parse.writers import SingularityWriter
 
 from common.errors import exit_status
-from common.files import digest_file, shown, write_text
+from common.files import shown, write_text
 from environments import compiling, two_ranks
 from environments.description import BASE, IMAGE_ABI, VARIANTS, Environment, Source, names, read
 from environments.wheels import recorded_sha256
@@ -139,7 +139,7 @@ def _labels(environment: Environment, digest: str | None) -> dict[str, str]:
     told |= {wheel.name: wheel.version for wheel in environment.wheels}
     told |= {source.name: source.version for source in environment.sources}
     if environment.origin == "locks":
-        told["lock"] = digest_file(environment.lock)
+        told["lock"] = environment.digests([environment.lock])[environment.lock.name]
     return told | ({"digest": digest} if digest else {})
 
 
@@ -207,7 +207,7 @@ def written() -> Mapping[Path, str]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the recipes of all environments again."""
-    argparse.ArgumentParser(prog="environments.recipe", description=main.__doc__).parse_args(argv)
+    argparse.ArgumentParser(prog="make recipes", description=main.__doc__).parse_args(argv)
     for file, text in written().items():
         write_text(file, text)
         print(shown(file))

@@ -9,7 +9,7 @@ from typing import Any
 
 from common.files import shown
 from environments import selftest
-from environments.description import Environment, python_abi
+from environments.description import WHOLE, Environment, python_abi
 from environments.packages import LIST, listed
 from environments.steps import (
     Stopwatch,
@@ -21,8 +21,6 @@ from environments.steps import (
     site_packages,
 )
 from environments.wheels import built_wheel, check_needs, install_built, install_recorded, recorded_sha256
-
-WHOLE = Path("venv") / "whole.json"  # what the record will say; there once all else is
 
 
 def check_machine(environment: Environment) -> None:

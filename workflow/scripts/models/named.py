@@ -22,8 +22,18 @@ class Model:
 
 
 def is_small(shape: Shape) -> bool:
-    """Whether images of `shape` get the small stem."""
-    return shape[0] <= SMALL
+    """Whether images of `shape` get the small stem: by their longer side."""
+    return max(shape[:2]) <= SMALL
+
+
+@functools.cache
+def has_small_stem(name: str) -> bool:
+    """Whether the model begins otherwise on small images than on large ones."""
+    try:
+        small, large = (graph(name, (side, side, 3), 10).operators[1] for side in (SMALL, 2 * SMALL))
+    except ValueError:
+        return False
+    return small.settings != large.settings
 
 
 @functools.cache
@@ -38,12 +48,12 @@ def models() -> Mapping[str, Model]:
 
 @functools.cache
 def graph(name: str, shape: Shape, classes: int) -> Graph:
-    """A model for images of `shape`. ValueError when they are too small for it."""
+    """A model for images of `shape`. ValueError when they are too small for it, or its operators do not fit each other."""
     model = models()[name]
     builder = Builder(name, shape, model.initializer)
     try:
         model.build(builder, classes)
     except ValueError as error:
         height, width, _ = shape
-        raise ValueError(f"model {name} is not for images of {height} x {width} pixels: {error}") from None
+        raise ValueError(f"model {name} cannot be built for images of {height} x {width} pixels: {error}") from None
     return builder.graph()

@@ -10,11 +10,12 @@ import pandas as pd
 from common.errors import exit_status
 from common.schemas import schema
 from common.tables import write_table
+from common.text import number_of
 from network.measure import read
 from network.plan import Sweep, key, output, wanted
 from plan.campaign import Campaign, load_campaign
 from plan.identity import lacks, links
-from records.aggregate import arguments_for
+from records.aggregate import arguments_for, to_repeat
 
 
 def bus_bandwidth(message_bytes: float, seconds: float, ranks: int) -> float:
@@ -88,9 +89,8 @@ def summary(table: pd.DataFrame, arguments: str = "") -> str:
     sweeps = table.drop_duplicates(["framework", "nodes", "ranks", "device", "bandwidth"])
     bad = sweeps[sweeps["status"] != "ok"]
     lines = [f"  {row.framework} on {row.nodes} nodes: {row.status}: {row.reason}" for row in bad.itertuples()]
-    if (bad["status"] != "missing").any():
-        lines.append(f"to repeat the sweeps: make repeat RUNS='sweep.*' {arguments}".rstrip())
-    return "\n".join([f"{len(sweeps)} sweeps, {len(sweeps) - len(bad)} ok", *lines])
+    lines += to_repeat(bad["status"], arguments)
+    return "\n".join([f"{number_of(len(sweeps), 'sweep')}, {len(sweeps) - len(bad)} ok", *lines])
 
 
 def main(argv: list[str] | None = None) -> None:

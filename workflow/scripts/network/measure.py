@@ -17,6 +17,7 @@ from common.errors import InputError, exit_status
 from common.files import utc, write_json
 from common.schemas import check
 from network.plan import Sweep, code_digest, environment_digest, key, planned, spec
+from plan.binding import bind
 from plan.design import design
 from plan.site import Site, load_site
 from plan.study import Study, load_framework, load_study
@@ -155,6 +156,7 @@ def main(argv: list[str] | None = None) -> None:
         )
     with ending_well(f"sweep {sweep.name}", options.out):
         measure(study, site, sweep, options.out)
+        bind(options.out.parents[3], study.name, site)
 
 
 if __name__ == "__main__":

@@ -8,26 +8,33 @@ import json
 import os
 import shlex
 import socket
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from cluster import virtual
 from common.errors import InputError
-from common.files import CHECKOUT, load_yaml, shown, write_json
+from common.files import CHECKOUT, shown
+from common.text import number_of
 from environments import container
 from environments.build import check_machine as check_machine_for
 from environments.description import environment_stamp, lineage, read
+from plan.binding import check_place, read_binding
 from plan.design import Run, design
 from plan.identity import data_folder, lacks, realization, run_key, variant
 from plan.site import Site, load_site
-from plan.study import Study, load_config, load_framework, load_study
+from plan.study import Study, load_config, load_framework, load_study, read_config
 
 MODES = ("campaign", "available")
-BINDING = "campaign.json"
+ACCELERATORS = (
+    "nvidia[0-9]*",
+    "kfd",
+    "dxg",
+)  # what drivers leave in /dev: NVIDIA's, AMD's, those of Windows below Linux
+STATUSES = ("ok", "failed", "timeout", "invalid", "broken")  # of a record
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,12 @@ class Campaign:
         return {run.run_id: self._record(run) for run in self.runs if lacks(self.site, run.levels) is None}
 
     def records_of_block(self, block: int | None) -> list[str]:
-        """The records of one block, in planned order; of all blocks without one."""
+        """The records of one block, in planned order; of all blocks without one. InputError when there is no such block."""
+        if block not in (None, *self.blocks):
+            there = ", ".join(map(str, self.blocks))
+            raise InputError(
+                f"config/config.yaml: block: {block} is none of the study's blocks; expected one of {there}"
+            )
         return [path for run_id, path in self.records.items() if block in (None, self.by_id[run_id].block)]
 
     @cached_property
@@ -102,35 +114,40 @@ class Campaign:
 
     @cached_property
     def datasets(self) -> dict[str, str]:
-        """The data sets that the runs need: name -> the prepared data set's manifest.json."""
-        return {name: str(data_folder(self.site, name) / "manifest.json") for name in self.study.factors["dataset"]}
+        """The data sets that the runs need: name -> the file that says that it is prepared."""
+        wanted = dict.fromkeys(self.by_id[run_id].levels["dataset"] for run_id in self.records)
+        return {name: str(data_folder(self.site, name) / "prepared") for name in wanted}
 
     def environment_of(self, run_id: str) -> str:
         """The stamp of the environment that a run needs."""
         return self.environments[load_framework(self.by_id[run_id].levels["framework"]).environment]
 
     def dataset_of(self, run_id: str) -> str:
-        """The manifest of the data set that a run needs."""
+        """The file that says that the data set is prepared which a run needs."""
         return self.datasets[self.by_id[run_id].levels["dataset"]]
 
     def available(self) -> list[str]:
         """The records that exist now."""
         return [path for path in self.records.values() if os.path.exists(path)]
 
+    @cached_property
+    def statuses(self) -> dict[str, str]:
+        """run_id -> the status in its record, of the runs that have one now."""
+        return {run_id: record_status(Path(path)) for run_id, path in self.records.items() if os.path.exists(path)}
+
+    def counted(self) -> str:
+        """How many records of each status there are now, in words: 260 ok, 6 invalid; nothing where there is none."""
+        counts = Counter(self.statuses.values())
+        return ", ".join(f"{counts[status]:,} {status}" for status in STATUSES if counts[status])
+
     def outlook(self) -> str:
         """What there is and what is left, in one line."""
         if self.published:
             return f"{self.study.name}: figures and tables from {self.published}"
-        done = len(self.available())
-        said = f"{self.study.name} at {self.site.name}: {len(self.runs)} runs, {done} with a record"
-        return f"{said}, {len(self.records) - done} to run" if self.mode == "campaign" else said
-
-    def bind(self) -> None:
-        """Tie the results to this site (and, where the site is this machine, to it), once and for all."""
-        file = self.results / BINDING
-        if self.mode == "campaign" and not file.exists():
-            now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-            write_json(file, {**place(self.site), "study": self.study.name, "bound_at": now})
+        left = len(self.records) - len(self.statuses)
+        told = [self.counted()] + [f"{left:,} to run"] * (self.mode == "campaign" and left > 0)
+        said = ", ".join(each for each in told if each) or "no record"
+        return f"{self.study.name} at {self.site.name}: {number_of(len(self.runs), 'run')}: {said}"
 
     def check_launch(self, executor: str) -> None:
         """InputError when runs would be started, by Snakemake's `executor`, in a way that the site does not know."""
@@ -173,6 +190,14 @@ class Campaign:
         return environment_stamp(self.site.cache, environment, variant(self.site), realization(self.site))
 
 
+def record_status(record: Path) -> str:
+    """The status in a record.json; broken where it cannot be read."""
+    try:
+        return str(json.loads(record.read_text())["status"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return "broken"
+
+
 def configured(arguments: Sequence[str], *files: str) -> dict[str, Any]:
     """The configuration of a program outside Snakemake: config.yaml, overlaid by other `files` of config/ and KEY=VALUE `arguments`."""
     for argument in arguments:
@@ -180,62 +205,47 @@ def configured(arguments: Sequence[str], *files: str) -> dict[str, Any]:
             raise InputError(f"--config {argument}: expected KEY=VALUE, such as study=NAME")
     config: dict[str, Any] = {}
     for name in ("config.yaml", *files):
-        config |= load_yaml(CHECKOUT / "config" / name) or {}
+        config |= read_config(CHECKOUT / "config" / name)
     return config | dict(argument.split("=", 1) for argument in arguments)
+
+
+def planned(study: Study, site: Site) -> Campaign:
+    """A campaign as it would be at a site, wherever that is and whatever is there already."""
+    return Campaign(study, site, "campaign", design(study, site), None)
 
 
 def load_campaign(values: Mapping[str, Any]) -> Campaign:
     """The campaign that the workflow's configuration names. InputError in one line when something in it is wrong."""
     config = load_config(values)
     study, records = load_study(config["study"]), config["records"]
+    results = Path("results") / study.name
+    check_folder(results)
     if records not in MODES:
         return Campaign(study, load_site(config["site"]), "published", [], published_tables(records, study))
-    bound = read_binding(Path("results") / study.name)
+    bound = read_binding(results)
     if records == "available":
         site = load_site(bound["site"] if bound else config["site"])
         if bound:
             site = replace(site, cores=bound["cores"], python_abi=bound["python_abi"])
         return Campaign(study, site, records, design(study, site), None)
     site = load_site(config["site"])
+    check_folder(site.cache)
     check_machine(site)
     if bound:
-        check_place(bound, site, Path("results") / study.name)
-    campaign = Campaign(study, site, records, design(study, site), None)
+        check_place(bound, site, results)
+    campaign = planned(study, site)
     _ = campaign.environments  # a broken description is found now, not in the middle of the rules
     return campaign
 
 
-def place(site: Site) -> dict[str, Any]:
-    """What results are bound to: the site, the machine where the site is one, and what was found there."""
-    machine = socket.gethostname() if site.launcher == "local" else None
-    return {"site": site.name, "machine": machine, "cores": site.cores, "python_abi": site.python_abi}
+def check_folder(folder: Path) -> None:
+    """InputError when there is something else where `folder` is or is to be."""
+    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    if not os.path.isdir(there):
+        raise InputError(f"{there}: is a file; expected a folder; move it away")
 
 
-def read_binding(results: Path) -> dict[str, Any] | None:
-    """The place that results/<study> is bound to; None where nothing has run."""
-    file = results / BINDING
-    if not file.exists():
-        return None
-    try:
-        bound = json.loads(file.read_text())
-        return {key: bound[key] for key in ("site", "machine", "cores", "python_abi")}
-    except (OSError, ValueError, TypeError, KeyError):
-        expected = "site, machine, cores and python_abi"
-        raise InputError(f"{file}: is broken; expected {expected}; remove it if the results were made here") from None
-
-
-def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
-    """InputError when `results` are bound to another place than this one, and runs would be added to them."""
-    here = place(site)
-    differ = [f"{key} {bound[key]}, here it is {here[key]}" for key in here if bound[key] != here[key]]
-    if differ:
-        raise InputError(
-            f"{results / BINDING}: these results belong to {'; '.join(differ)}; for figures of them add "
-            f"--config records=available, to run here move {results} away"
-        )
-
-
-def check_machine(site: Site) -> None:
+def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
     """InputError when this machine is not what the site says, where the site is this machine."""
     if site.launcher != "local":
         return
@@ -246,6 +256,9 @@ def check_machine(site: Site) -> None:
     if site.interface not in interfaces:
         there = ", ".join(interfaces)
         raise InputError(f"{shown(site.file)}: interface: '{site.interface}' is not on this machine; it has {there}")
+    if site.device == "cuda" and not any(any(devices.glob(pattern)) for pattern in ACCELERATORS):
+        expected = ", ".join(f"{devices}/{name.removesuffix('[0-9]*')}" for name in ACCELERATORS)
+        raise InputError(f"{shown(site.file)}: device: this machine has no accelerator ({expected}); take device: cpu")
 
 
 def check_virtual(site: Site) -> None:

@@ -1,53 +1,87 @@
 """What a campaign will cost, estimated before anything runs: hours, node hours, accelerator hours, disk.
 
-A run's time is that of a start and its epochs. An epoch's comes, in this order, from runs of the same cell at this site, in
-whatever study; from runs of the same framework, model and data set, by samples per replica; from the model's operations and
-the rate that the site states or that is assumed. The last knows neither network nor loop, and is a lower bound at best.
+A run's time is that of a start and its epochs. Both come, in this order, from runs of the same cell at this site, in whatever
+study, with as many samples; from runs of the same framework, model and data set, by samples per replica; else the epochs
+from the model's operations and a rate that the site states or that is assumed, without any exchange: an order of magnitude.
+
+The assumed rates are those of one core of docs/measurements.md: plain convolutional networks train there with 75 to 185
+GFLOP/s, LeNet-5, which is all overhead, with 15 to 30. Depthwise convolutions, with the normalizations and activations
+around them, are bound by memory: EfficientNet-B0 took as long as if each of their operations were sixty others. Two models of
+such kinds are apart as they were measured, within a third. Of accelerators nothing was measured.
 """
 
 import argparse
+import functools
+import json
 import math
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from common.errors import InputError, exit_status
+from common.files import shown
 from common.tables import read_table
-from common.text import aligned
-from plan.campaign import Campaign, load_campaign
+from common.text import aligned, duration, number_of, size
+from network.plan import Sweep, sizes
+from network.plan import planned as planned_sweeps
+from network.sweep import BUDGET_S
+from plan.campaign import Campaign, configured, planned
 from plan.design import Run
 from plan.fraction import Fraction
 from plan.identity import cores_per_rank, device, lacks
-from plan.study import FRESH, factor_table, load_dataset, model_graph
+from plan.site import load_site
+from plan.study import FRESH, factor_table, load_config, load_dataset, load_study, model_graph
 
-START_S = 10.0  # of a run, from its launch to its first epoch (docs/measurements.md)
-ASSUMED_GFLOPS = {"cpu": 20.0, "cuda": 10_000.0}  # of a core and of an accelerator in training, float32
+START_S = 5.0  # of a run, from its launch to its first epoch: 2.7 to 6.6 s in docs/measurements.md
+ASSUMED_GFLOPS = {"cpu": 120.0, "cuda": 10_000.0}  # of a core and of an accelerator in training, float32
+DEPTHWISE = 60  # operations of others that take as long as one of a depthwise convolution
 PASSES = 3  # forward, and twice as much backward
 LABEL_BYTES = 8  # int64
 KEPT_BYTES = 100_000  # of a run: log, record, epochs
 SAME = ("framework", "model", "dataset", "device")
 NOT_OF_TIME = ("epochs", "warmup_epochs", "learning_rate", "momentum", "lr_scaling", "lr_warmup_epochs")
+OF_CELL = [*(name for name in factor_table() if name not in NOT_OF_TIME), "samples_per_epoch"]
+TIMES = ["startup_s", "epoch_time_s", "validation_time_s", "replicas"]
+ASSUMED = "assumed"
+SAME_CELL = "the same cell"
+SCALED = "other cells, by samples"
+HEADER: tuple[str, ...] = ("framework", "model", "data set", "runs", "a run, mean", "together", "estimated from")
+WORDS = (*HEADER[:3], *HEADER[-1:])
+MUCH = 1.5  # times as long as the shortest: then the span is said beside the mean
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Seconds of one run, and where they come from."""
+class Estimate(NamedTuple):
+    """Seconds of one run or sweep, where they come from, and the number of measured ones behind them."""
 
     run_s: float
     origin: str
+    measured: int = 0
+
+
+class Timing(NamedTuple):
+    """Means of measured runs in seconds: of a start, of an epoch with its validation, of a sample in one replica."""
+
+    start_s: float
+    epoch_s: float
+    sample_s: float
+    runs: int
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Estimates for all runs of a campaign that its site can make, and why it cannot make the others."""
+    """Estimates for all runs and sweeps of a campaign that its site can make, and why it cannot make the others.
+
+    `measured` are runs of this site (see `measured_at`), `sweep_times` the seconds of its sweeps by their name.
+    """
 
     campaign: Campaign
     measured: pd.DataFrame
+    sweep_times: Mapping[str, list[float]]
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
@@ -55,14 +89,25 @@ class Cost:
         return {run.run_id: self._estimate(run) for run in self.campaign.runs if self._lacks(run) is None}
 
     @cached_property
+    def sweeps(self) -> list[tuple[Sweep, Estimate]]:
+        """The sweeps of the network, each with its estimate."""
+        site = self.campaign.site
+        budget = Estimate(START_S + len(sizes(site.sweep_max_bytes)) * BUDGET_S, "the time that a sweep gives itself")
+        known = {
+            name: Estimate(sum(times) / len(times), number_of(len(times), "sweep") + " of the same", len(times))
+            for name, times in self.sweep_times.items()
+        }
+        return [(sweep, known.get(sweep.name, budget)) for sweep in planned_sweeps(self.campaign.runs, site)]
+
+    @cached_property
     def reasons(self) -> dict[str, int]:
         """Why runs cannot be made here -> how many."""
         found = [reason for run in self.campaign.runs if (reason := self._lacks(run))]
         return {reason: found.count(reason) for reason in dict.fromkeys(found)}
 
-    def hours(self, runs: Iterable[Run]) -> float:
+    def seconds(self, runs: Iterable[Run]) -> float:
         """Of `runs`, one after the other."""
-        return sum(self.estimates[run.run_id].run_s for run in runs) / 3600
+        return sum(self.estimates[run.run_id].run_s for run in runs)
 
     @property
     def made(self) -> list[Run]:
@@ -70,19 +115,28 @@ class Cost:
         return [self.campaign.by_id[run_id] for run_id in self.estimates]
 
     @property
+    def too_long(self) -> list[Run]:
+        """The runs that the site's time limit will end."""
+        return [run for run in self.made if self.estimates[run.run_id].run_s > self.campaign.site.time_limit_s]
+
+    @property
+    def total_s(self) -> float:
+        """Of all runs and sweeps, one after the other."""
+        return self.seconds(self.made) + sum(estimate.run_s for _, estimate in self.sweeps)
+
+    @property
     def node_hours(self) -> float:
         """Hours of nodes; those of one machine count as one."""
-        together = self.campaign.site.placement == "emulated"
-        return sum(self.hours([run]) * (1 if together else run.geometry.nodes) for run in self.made)
+        if self.campaign.site.placement == "emulated":
+            return self.total_s / 3600
+        runs = sum(self.estimates[run.run_id].run_s * run.geometry.nodes for run in self.made)
+        return (runs + sum(estimate.run_s * sweep.nodes for sweep, estimate in self.sweeps)) / 3600
 
     @property
     def gpu_hours(self) -> float:
         """Hours of accelerators that runs hold, whether or not they train on them: a node is a run's own."""
         site = self.campaign.site
-        if site.device != "cuda":
-            return 0.0
-        held = max(site.devices_per_node, site.ranks_per_node)
-        return sum(self.hours([run]) * run.geometry.nodes * held for run in self.made)
+        return self.node_hours * max(site.devices_per_node, site.ranks_per_node) if site.device == "cuda" else 0.0
 
     @property
     def data_bytes(self) -> int:
@@ -94,40 +148,58 @@ class Cost:
     def _lacks(self, run: Run) -> str | None:
         return lacks(self.campaign.site, run.levels)
 
+    @cached_property
+    def _of_cell(self) -> dict[tuple[Any, ...], Timing]:
+        return timings(self.measured, OF_CELL)
+
+    @cached_property
+    def _of_model(self) -> dict[tuple[Any, ...], Timing]:
+        return timings(self.measured, SAME)
+
+    @cached_property
+    def _of_framework(self) -> dict[tuple[Any, ...], Timing]:
+        return timings(self.measured, ["framework"])
+
     def _estimate(self, run: Run) -> Estimate:
-        known = self.measured
-        for name in SAME:
-            known = known[known[name] == run.levels[name]]
-        of_cell = known
-        for name in factor_table():
-            if name not in NOT_OF_TIME:
-                of_cell = of_cell[of_cell[name] == run.levels[name]]
-        epochs = run.levels["epochs"]
-        if len(of_cell):
-            return Estimate(START_S + epochs * _epoch_s(of_cell), f"{len(of_cell)} runs of the same cell")
-        share = run.geometry.samples_per_epoch / run.geometry.replicas
-        if len(known):
-            of_sample = float((known.replicas / known.samples_per_epoch).mean())
-            return Estimate(START_S + epochs * share * of_sample * _epoch_s(known), "runs of other cells, by samples")
+        told = {**run.levels, "samples_per_epoch": run.geometry.samples_per_epoch}
+        epochs, share = run.levels["epochs"], run.geometry.samples_per_epoch / run.geometry.replicas
+        if known := self._of_cell.get(tuple(told[name] for name in OF_CELL)):
+            return Estimate(known.start_s + epochs * known.epoch_s, SAME_CELL, known.runs)
+        if known := self._of_model.get(tuple(told[name] for name in SAME)):
+            return Estimate(known.start_s + epochs * share * known.sample_s, SCALED, known.runs)
         rate, origin = self._rate(device(self.campaign.site, run.levels))
-        entry = load_dataset(run.levels["dataset"])
-        passes = PASSES * share + entry["validation_samples"] / run.geometry.replicas
-        operations = 2 * passes * model_graph(run.levels["model"], run.levels["dataset"]).macs
-        return Estimate(START_S + epochs * operations / rate / 1e9, origin)
+        validation = load_dataset(run.levels["dataset"])["validation_samples"] / run.geometry.replicas
+        operations = 2 * (PASSES * share + validation) * weighed_macs(run.levels["model"], run.levels["dataset"])
+        known = self._of_framework.get((run.levels["framework"],))
+        return Estimate((known.start_s if known else START_S) + epochs * operations / rate / 1e9, origin)
 
     def _rate(self, kind: str) -> tuple[float, str]:
         """Operations of one replica in 1e9 a second, and who says so."""
-        site = self.campaign.site
+        site, said = self.campaign.site, ASSUMED
+        rate = ASSUMED_GFLOPS[kind] * (cores_per_rank(site) * (site.cpu_share or 1) if kind == "cpu" else 1)
         if site.gflops and kind == site.device:
-            return site.gflops, f"{site.gflops:g} GFLOP/s a replica, stated; no network"
-        cores = cores_per_rank(site) * (site.cpu_share or 1)
-        rate = (cores if kind == "cpu" else 1) * ASSUMED_GFLOPS[kind]
-        return rate, f"{rate:g} GFLOP/s a replica ({kind}), assumed; no network"
+            rate, said = site.gflops, "stated"
+        return rate, f"{rate:g} GFLOP/s a replica ({kind}), {said}; exchange not counted"
 
 
-def _epoch_s(runs: pd.DataFrame) -> float:
-    """Mean time of an epoch with its validation."""
-    return float((runs.epoch_time_s + runs.validation_time_s.fillna(0)).mean())
+@functools.cache
+def weighed_macs(model: str, dataset: str) -> int:
+    """Multiplications of one sample's forward pass; those of depthwise convolutions count as what takes as long."""
+    operators = model_graph(model, dataset).operators
+    return sum(operator.macs * (DEPTHWISE if operator.kind == "depthwise_conv" else 1) for operator in operators)
+
+
+def timings(measured: pd.DataFrame, names: Iterable[str]) -> dict[tuple[Any, ...], Timing]:
+    """The means of measured runs, by their values of `names`."""
+    epoch_s = measured.epoch_time_s.astype(float) + measured.validation_time_s.astype(float).fillna(0)
+    sample_s = epoch_s * measured.replicas.astype(float) / measured.samples_per_epoch.astype(float)
+    start_s = measured.startup_s.astype(float)
+    groups = measured.assign(start_s=start_s, epoch_s=epoch_s, sample_s=sample_s).groupby([*names])
+    means = groups[["start_s", "epoch_s", "sample_s"]].mean().fillna({"start_s": START_S})
+    return {
+        key if isinstance(key, tuple) else (key,): Timing(float(row[0]), float(row[1]), float(row[2]), int(count))
+        for key, row, count in zip(means.index, means.to_numpy(), groups.size(), strict=True)
+    }
 
 
 def _prepared_bytes(entry: Mapping[str, Any]) -> int:
@@ -144,35 +216,49 @@ def measured_at(site: str, results: Path = Path("results")) -> pd.DataFrame:
         except InputError:
             continue
         tables.append(table[(table.status == "ok") & (table.site == site)])
-    columns = [*factor_table(), "epoch_time_s", "validation_time_s", "replicas", "samples_per_epoch"]
+    columns = [*factor_table(), "samples_per_epoch", *TIMES]
     return pd.concat(tables)[columns] if tables else pd.DataFrame(columns=columns)
+
+
+def swept_at(site: str, results: Path = Path("results")) -> dict[str, list[float]]:
+    """The seconds of the sweeps that went well at a site, of all studies: by the sweep's name."""
+    found: dict[str, list[float]] = {}
+    for file in sorted(results.glob("*/network/*/*/sweep.json")):
+        try:
+            sweep = json.loads(file.read_text())
+            if (sweep["site"], sweep["status"]) == (site, "ok"):
+                found.setdefault(file.parents[1].name, []).append(float(sweep["wall_s"]))
+        except (OSError, ValueError, TypeError, KeyError):
+            continue
+    return found
 
 
 def report(cost: Cost) -> str:
     """The estimate as text, in lines for a terminal."""
-    campaign, runs = cost.campaign, cost.made
-    cells = len({run.cell for run in campaign.runs})
-    lines = [
-        f"{campaign.study.name} at {campaign.site.name}: {len(campaign.runs)} runs, {cells} cells in {len(campaign.blocks)} blocks"
-    ]
+    campaign, site = cost.campaign, cost.campaign.site
+    cells = number_of(len({run.cell for run in campaign.runs}), "cell")
+    head = f"{campaign.study.name} at {site.name}: {number_of(len(campaign.runs), 'run')}, {cells} in {number_of(len(campaign.blocks), 'block')}"
+    rows = [HEADER, *_of_runs(cost), *_of_sweeps(cost)]
+    lines = ["  ".join(row).rstrip() for row in aligned(rows, left=[name in WORDS for name in HEADER])]
     if campaign.study.fraction:
-        lines.append(f"  {fraction_line(campaign.study.fraction)}")
-    groups: dict[tuple[str, ...], list[Run]] = {}
-    for run in runs:
-        origin = cost.estimates[run.run_id].origin
-        groups.setdefault((*(run.levels[name] for name in SAME[:3]), origin), []).append(run)
-    rows = [("runs", "a run", "together", "of", "estimated from")]
-    for (*names, origin), members in groups.items():
-        hours = cost.hours(members)
-        rows.append((str(len(members)), _time(hours / len(members)), _time(hours), " ".join(names), origin))
-    lines += [f"  {'  '.join(cells).rstrip()}" for cells in aligned(rows, left=[True] * len(rows[0]))]
-    lines += [f"  {count} runs are not made: {reason}" for reason, count in cost.reasons.items()]
-    disk = (cost.data_bytes + KEPT_BYTES * len(campaign.runs)) / 1e9
+        lines.insert(0, fraction_line(campaign.study.fraction))
+    lines += [f"{number_of(count, 'run')} cannot be made: {reason}" for reason, count in cost.reasons.items()]
+    if any(ASSUMED in estimate.origin for estimate in cost.estimates.values()):
+        lines.append(
+            "what is estimated from an assumed rate is right in its order of magnitude, and about right between models"
+        )
+    if cost.too_long:
+        lines.append(
+            f"{len(cost.too_long)} of {number_of(len(cost.made), 'run')} are estimated to exceed "
+            f"time_limit_s: {site.time_limit_s:g} of {shown(site.file)}"
+        )
+    kept = size(KEPT_BYTES * len(campaign.runs))
+    held = f", {_hours(cost.gpu_hours)} GPU hours" if cost.gpu_hours else ""
     lines.append(
-        f"  all: {_time(cost.hours(runs))} one after the other, {cost.node_hours:.1f} node hours, {cost.gpu_hours:.1f} GPU hours; "
-        f"{disk:.1f} GB for data and records; {len(campaign.available())} runs have a record already"
+        f"together {duration(cost.total_s)} one after the other, {_hours(cost.node_hours)} node hours{held}; "
+        f"{size(cost.data_bytes)} of data, {kept} of logs and records"
     )
-    return "\n".join(lines)
+    return "\n".join([head, *(f"  {line}" for line in [*lines, _state(cost)])])
 
 
 def fraction_line(fraction: Fraction) -> str:
@@ -183,20 +269,72 @@ def fraction_line(fraction: Fraction) -> str:
     return f"{fraction.name()}: {cannot}"
 
 
-def _time(hours: float) -> str:
-    if hours < 1 / 60:
-        return f"{3600 * hours:.0f} s"
-    return f"{60 * hours:.0f} min" if hours < 2 else f"{hours:.1f} h"
+def _of_runs(cost: Cost) -> list[tuple[str, ...]]:
+    """A row for each framework, model, data set and origin of the estimate."""
+    groups: dict[tuple[str, ...], list[Run]] = {}
+    for run in cost.made:
+        key = (*(str(run.levels[name]) for name in SAME[:3]), cost.estimates[run.run_id].origin)
+        groups.setdefault(key, []).append(run)
+    rows = []
+    for (*names, origin), members in sorted(groups.items()):
+        of_cells = {run.cell: cost.estimates[run.run_id] for run in members}
+        times = _times([cost.estimates[run.run_id] for run in members])
+        rows.append((*names, *times, _origin(origin, of_cells)))
+    return rows
+
+
+def _of_sweeps(cost: Cost) -> list[tuple[str, ...]]:
+    """A row for each framework's sweeps of the network."""
+    groups: dict[tuple[str, str], list[Estimate]] = {}
+    for sweep, estimate in cost.sweeps:
+        groups.setdefault((sweep.framework, estimate.origin), []).append(estimate)
+    return [
+        (framework, "(sweeps of the network)", "", *_times(estimates), origin)
+        for (framework, origin), estimates in sorted(groups.items())
+    ]
+
+
+def _times(estimates: list[Estimate]) -> tuple[str, str, str]:
+    """How many, the mean (with its span where that is wide), and the sum."""
+    each = [estimate.run_s for estimate in estimates]
+    mean, wide = duration(sum(each) / len(each)), max(each) > MUCH * min(each)
+    span = f" ({duration(min(each))} to {duration(max(each))})" if wide else ""
+    return f"{len(each):,}", mean + span, duration(sum(each))
+
+
+def _origin(origin: str, of_cells: Mapping[str, Estimate]) -> str:
+    """Where the estimates of some cells come from, in words."""
+    if origin == SAME_CELL:
+        return f"{number_of(sum(estimate.measured for estimate in of_cells.values()), 'run')} of the same cells"
+    if origin == SCALED:
+        return f"{number_of(max(estimate.measured for estimate in of_cells.values()), 'run')} of {origin}"
+    return origin
+
+
+def _state(cost: Cost) -> str:
+    """What is there already, and what it takes to have a good record of every run."""
+    statuses = cost.campaign.statuses
+    left = [run for run in cost.made if statuses.get(run.run_id) != "ok"]
+    if not left:
+        return "every run has an ok record" if cost.made else "no run can be made here"
+    there = cost.campaign.counted()
+    return f"records so far: {there or 'none'}; without an ok record: {number_of(len(left), 'run')}, {duration(cost.seconds(left))}"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.1f}" if hours >= 1 else f"{hours:.2g}"
 
 
 def main(argv: list[str] | None = None) -> None:
     """Say what a campaign will cost."""
-    parser = argparse.ArgumentParser(prog="plan.cost", description=main.__doc__)
-    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
-    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
+    parser = argparse.ArgumentParser(prog="make plan", description=main.__doc__)
+    parser.add_argument(
+        "--config", nargs="*", action="extend", default=[], metavar="KEY=VALUE", help="study=NAME, site=NAME"
+    )
     options = parser.parse_args(argv)
-    campaign = load_campaign({"study": options.study, "site": options.site, "records": "campaign"})
-    print(report(Cost(campaign, measured_at(campaign.site.name))))
+    config = load_config(configured(options.config))
+    campaign = planned(load_study(config["study"]), load_site(config["site"]))
+    print(report(Cost(campaign, measured_at(campaign.site.name), swept_at(campaign.site.name))))
 
 
 if __name__ == "__main__":

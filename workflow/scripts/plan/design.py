@@ -5,13 +5,15 @@ that adding a level or a replicate moves no other run (Jain 1991, ch. 16; Hoefle
 """
 
 import argparse
+import contextlib
 import csv
 import functools
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from common.errors import InputError, exit_status
 from common.files import digest_text, shown, write_text
@@ -19,7 +21,16 @@ from plan.site import Site, load_site
 from plan.study import Framework, Levels, Study, factor_table, load_dataset, load_framework, load_study, model_graph
 
 LARGEST_DROPPED_SHARE = 0.02
+SHARING = ("framework", "dataset", "nodes", "devices_per_node", "batch_size", "batch_scope")  # what decides about steps
 BOOKKEEPING = ("run_id", "cell", "replicate", "block", "order_key", "seed")
+
+
+class Refused(Exception):
+    """A cell that cannot be: `why`, the factors that decide about it (`of`), and what helps (`instead`)."""
+
+    def __init__(self, why: str, of: Sequence[str], instead: str) -> None:
+        super().__init__(why)
+        self.of, self.instead = of, instead
 
 
 @dataclass(frozen=True)
@@ -73,38 +84,52 @@ def cell_name(levels: Levels) -> str:
 
 
 def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
-    """Ranks, replicas and batches of a cell. ValueError where it cannot be trained."""
-    if levels["warmup_epochs"] >= levels["epochs"]:
-        raise ValueError(f"warmup_epochs={levels['warmup_epochs']} leaves none of {levels['epochs']} epochs to time")
+    """Ranks, replicas and batches of a cell. Refused where it cannot be trained."""
+    if not framework.can(levels):
+        entries = [entry.items() for entry in framework.capabilities]
+        missed = [name for entry in entries for name, possible in entry if levels[name] not in possible]
+        why = f"{framework.name} cannot do it (capabilities in {shown(framework.file)})"
+        raise Refused(why, ("framework", *missed), "change the factors")
+    for name, use in (("warmup_epochs", "to time"), ("lr_warmup_epochs", "with the whole learning rate")):
+        if levels[name] >= levels["epochs"]:
+            why = f"{name}={levels[name]} leaves none of {levels['epochs']} epochs {use}"
+            raise Refused(why, ("epochs", name), f"say {name}: {levels['epochs'] - 1}, or more epochs")
     devices = levels["devices_per_node"] or site.ranks_per_node
     if devices > site.ranks_per_node:
-        raise ValueError(
-            f"devices_per_node={devices} is more than the {site.ranks_per_node} ranks_per_node of {shown(site.file)}"
-        )
+        why = f"devices_per_node={devices} is more than the {site.ranks_per_node} ranks_per_node of {shown(site.file)}"
+        raise Refused(why, ("devices_per_node",), "take fewer, or another site")
     if levels["devices_per_node"] > 1 and not (framework.distributed or framework.mirrored):
-        raise ValueError(f"devices_per_node={devices}: {framework.name} trains on one device")
+        why = f"devices_per_node={devices}: {framework.name} trains on one device"
+        raise Refused(why, ("framework", "devices_per_node"), "say devices_per_node: 1")
     ranks_per_node = devices if framework.distributed else 1
     ranks = levels["nodes"] * ranks_per_node if framework.distributed else 1
     replicas_per_rank = devices if framework.mirrored else 1
     replicas = ranks * replicas_per_rank
-    local_batch, rest = (
-        (levels["batch_size"], 0) if levels["batch_scope"] == "local" else divmod(levels["batch_size"], replicas)
-    )
-    if rest or not local_batch:
-        raise ValueError(
-            f"batch_size={levels['batch_size']} (batch_scope=global) does not divide by {replicas} replicas"
+    try:
+        model = model_graph(levels["model"], levels["dataset"])
+    except ValueError as error:
+        raise Refused(str(error), ("model", "dataset"), "take another model or data set") from None
+    samples, size = load_dataset(levels["dataset"])["train_samples"], levels["batch_size"]
+    together = replicas if levels["batch_scope"] == "local" else 1  # how often a batch of that size is in a step
+    if size * together % replicas:
+        why = f"batch_size={size} (batch_scope=global) does not divide by {replicas} replicas"
+        raise Refused(why, SHARING, _next_sizes(size, samples, together, replicas))
+    local_batch = size * together // replicas
+    if local_batch == 1 and any(op.kind == "batch_norm" and op.shape[:2] == (1, 1) for op in model.operators):
+        why = f"one sample a replica is one value a channel where {levels['model']} has one pixel left: no batch to normalize over"
+        raise Refused(why, (*SHARING, "model"), "take a larger batch_size, or larger images")
+    steps = samples // (size * together)
+    if _dropped(size * together, samples) > LARGEST_DROPPED_SHARE:
+        why = (
+            f"{replicas} x {local_batch} samples a step drop {_dropped(size * together, samples):.1%} of the {samples} training "
+            f"samples of {levels['dataset']} (at most {LARGEST_DROPPED_SHARE:.0%})"
         )
-    model_graph(levels["model"], levels["dataset"])
-    samples = load_dataset(levels["dataset"])["train_samples"]
-    steps = samples // (local_batch * replicas)
-    dropped = 1 - steps * local_batch * replicas / samples
-    if dropped > LARGEST_DROPPED_SHARE:
-        raise ValueError(
-            f"{replicas} x {local_batch} samples a step drop {dropped:.1%} of the {samples} training samples of "
-            f"{levels['dataset']} (at most {LARGEST_DROPPED_SHARE:.0%})"
-        )
+        if not steps:
+            why = f"{replicas} x {local_batch} samples a step are more than the {samples} training samples of {levels['dataset']}"
+        raise Refused(why, SHARING, _next_sizes(size, samples, together, replicas))
     if levels["sync_every"] > steps:
-        raise ValueError(f"sync_every={levels['sync_every']} is more than the {steps} batches of an epoch")
+        why = f"sync_every={levels['sync_every']} is more than the {steps} batches of an epoch"
+        raise Refused(why, (*SHARING, "sync_every"), f"take {steps} at most")
     effective_batch = local_batch * replicas * levels["sync_every"]
     nodes = levels["nodes"] if framework.distributed else 1
     return Geometry(
@@ -118,6 +143,24 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
         steps=steps,
         samples_per_epoch=samples,
     )
+
+
+def _dropped(step: int, samples: int) -> float:
+    """The share of the samples that steps of `step` leave over."""
+    return samples % step / samples
+
+
+def _next_sizes(size: int, samples: int, together: int, replicas: int) -> str:
+    """The batch sizes nearest to `size` that fit, in words: below and above, as far as there are such."""
+
+    def fits(other: int) -> bool:
+        return other * together % replicas == 0 and _dropped(other * together, samples) <= LARGEST_DROPPED_SHARE
+
+    largest = samples // together
+    below = next(filter(fits, range(min(size - 1, largest), 0, -1)), None)
+    above = next(filter(fits, range(size + 1, largest + 1)), None)
+    found = " or ".join(str(other) for other in (below, above) if other)
+    return f"the next batch_size that fits is {found}" if found else "take fewer replicas, or more samples"
 
 
 def to_csv(runs: list[Run]) -> str:
@@ -140,31 +183,58 @@ def _cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
             "take fewer, or another site"
         )
     used = [False] * len(study.exclude)
+    trained: dict[tuple[Any, ...], str] = {}
     for levels in study.combinations():
-        hits = [i for i, entry in enumerate(study.exclude) if all(levels[name] in entry[name] for name in entry)]
+        hits = [i for i, entry in enumerate(study.exclude) if _matches(levels, entry)]
         for i in hits:
             used[i] = True
         if hits:
             continue
-        framework = load_framework(levels["framework"])
-        if not framework.can(levels):
-            raise InputError(
-                _refusal(study, levels, f"{framework.name} cannot do it (capabilities in {shown(framework.file)})")
-            )
+        name = cell_name(levels)
         try:
-            yield cell_name(levels), levels, geometry(levels, framework, site)
-        except ValueError as error:
-            raise InputError(_refusal(study, levels, str(error))) from None
+            if (other := trained.setdefault(effective(levels), name)) != name:
+                raise Refused(
+                    f"trains as {other} does: adam has no momentum", ("optimizer", "momentum"), "hold momentum"
+                )
+            yield name, levels, geometry(levels, load_framework(levels["framework"]), site)
+        except Refused as refused:
+            raise InputError(_refusal(study, site, levels, refused)) from None
     if not all(used):
         i = used.index(False)
         raise InputError(f"{shown(study.file)}: exclude.{i}: matches no cell; correct it or take it out")
 
 
-def _refusal(study: Study, levels: Levels, why: str) -> str:
-    varied = [name for name, possible in study.factors.items() if len(possible) > 1] or ["framework"]
-    line = ", ".join(f"{name}: {levels[name]}" for name in varied)
-    advice = f", or add to exclude: - {{{line}}}" if study.fraction is None else " (a fraction needs all of its cells)"
-    return f"{shown(study.file)}: factors: cell {cell_name(levels)}: {why}; change the factors{advice}"
+def effective(levels: Levels) -> tuple[Any, ...]:
+    """The levels as far as they have an effect: of two cells that have the same, one trains what the other does."""
+    return tuple(
+        None if name == "momentum" and levels["optimizer"] == "adam" else level for name, level in levels.items()
+    )
+
+
+def _matches(levels: Levels, entry: Mapping[str, list[Any]]) -> bool:
+    return all(levels[name] in entry[name] for name in entry)
+
+
+def _refusal(study: Study, site: Site, levels: Levels, refused: Refused) -> str:
+    """What a person reads: why a cell cannot be, what helps, and what to exclude where other cells would be left."""
+    varied = [name for name, possible in study.factors.items() if name in refused.of and len(possible) > 1]
+    advice = refused.instead
+    if study.fraction:
+        advice += " (a fraction needs all of its cells)"
+    elif varied and _others_remain(study, site, {name: [levels[name]] for name in varied}):
+        line = ", ".join(f"{name}: {levels[name]}" for name in varied)
+        advice += f", or add to exclude: - {{{line}}}"
+    return f"{shown(study.file)}: factors: cell {cell_name(levels)}: {refused}; {advice}"
+
+
+def _others_remain(study: Study, site: Site, entry: Mapping[str, list[Any]]) -> bool:
+    """Whether there is a cell that can be when the study excludes `entry`, too."""
+    for levels in study.combinations():
+        if not any(_matches(levels, excluded) for excluded in (entry, *study.exclude)):
+            with contextlib.suppress(Refused):
+                geometry(levels, load_framework(levels["framework"]), site)
+                return True
+    return False
 
 
 @functools.cache

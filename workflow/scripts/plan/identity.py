@@ -20,7 +20,8 @@ from plan.study import DATASETS, FRAMEWORKS, FRESH, LIBRARIES, RUNS, Study, load
 MODEL_CODE = tuple(RUNS.parent / "models" / name for name in ("graph.py", "initial.py", "layout.py"))
 # What only brings archives here, under checksums, or looks at prepared files, changes nothing of what is prepared.
 FETCHING_CODE = ("fetch.py", "lock.py", "transfer.py", "verified.py")
-FETCHING_KEYS = ("url", "mirrors")
+FETCHING_KEYS = ("url", "mirrors", "unpacked_bytes")
+TOLD_KEYS = ("title", "licence", "citation")  # for people
 
 
 def cores_per_rank(site: Site) -> int:
@@ -68,6 +69,8 @@ def lacks(site: Site, levels: Mapping[str, Any]) -> str | None:
         return f"site {site.name} has no device cuda"
     if levels["bandwidth"] and site.placement != "virtual":
         return f"site {site.name} cannot set the rate of its links: only the virtual cluster can"
+    if levels["precision"] == "tf32" and what != "cuda":
+        return f"site {site.name} cannot compute in tf32: only device cuda can"
     if levels["compiler"] != "none" and site.deployment == "apptainer":
         return f"site {site.name} trains in images, which have no compiler for {levels['compiler']}"
     return None
@@ -117,9 +120,9 @@ def code_digest(framework: str, model: str, dataset: str) -> str:
 
 @functools.cache
 def data_digest(dataset: str) -> str:
-    """SHA-256 of the data set's table entry and of the code that prepares it; where archives are fetched from is no part."""
+    """SHA-256 of the data set's table entry and of the code that prepares it; what it is called and where it is fetched from is no part."""
     code = digest_sources(file for file in DATASETS.parent.glob("*.py") if file.name not in FETCHING_CODE)
-    entry = dict(load_dataset(dataset))
+    entry = {key: said for key, said in load_dataset(dataset).items() if key not in TOLD_KEYS}
     if "files" in entry:
         entry["files"] = [
             {key: said for key, said in file.items() if key not in FETCHING_KEYS} for file in entry["files"]

@@ -11,6 +11,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value, schema
+from environments.description import names as environment_names
 from models.graph import Graph
 from models.named import graph, models
 from plan.fraction import Fraction, generated, of_resolution
@@ -22,6 +23,8 @@ DATASETS = CHECKOUT / "workflow" / "scripts" / "datasets" / "table.yaml"
 OWN_DATASETS = CHECKOUT / "config" / "datasets.yaml"
 ARCHIVED = ("cifar-10-binary", "idx", "tiny-imagenet")
 NAMES_CLASSES = "tiny-imagenet"  # the format whose archives name the classes
+LABELS_ARE_BYTES = ("cifar-10-binary", "idx")
+BUNDLED = {"shape": [8, 8, 1], "classes": 10, "samples": 1797}  # scikit-learn's digits
 FRESH = "fresh"  # the format of data sets that have no images: the worker draws every batch
 FRESH_NAME = "synthetic-<height>x<width>x<channels>-<classes>[-<samples>]"
 FRESH_SAMPLES = 10240
@@ -94,6 +97,14 @@ def existing(folder: Path, name: str, kind: str) -> Path:
     return file
 
 
+def read_config(file: Path) -> dict[str, Any]:
+    """What a file of the workflow's configuration says, unchecked but for its form."""
+    said = load_yaml(file) or {}
+    if not isinstance(said, dict):
+        raise InputError(f"{shown(file)}: holds {str(said)[:60]!r}; expected keys, such as study: NAME")
+    return said
+
+
 def load_config(values: Mapping[str, Any], file: Path = CHECKOUT / "config" / "config.yaml") -> dict[str, str]:
     """Check the workflow's configuration (the file's keys, overlaid by the command line's)."""
     # Snakemake's command line reads a name of digits alone as a number.
@@ -164,10 +175,9 @@ def load_framework(name: str) -> Framework:
     file = FRAMEWORKS / name / "framework.yaml"
     raw = load_yaml(file)
     check(raw, "framework", file)
-    if raw["base"] not in framework_names():
-        raise InputError(
-            f"{shown(file)}: base: '{raw['base']}' is unknown; expected one of {', '.join(framework_names())}"
-        )
+    for key, known in (("base", framework_names()), ("environment", environment_names())):
+        if raw[key] not in known:
+            raise InputError(f"{shown(file)}: {key}: '{raw[key]}' is unknown; expected one of {', '.join(known)}")
     for i, library in enumerate(raw["libraries"]):
         if not (LIBRARIES / f"{library}.py").is_file():
             there = ", ".join(sorted(path.stem for path in LIBRARIES.glob("[a-z]*.py")))
@@ -206,7 +216,8 @@ def read_datasets(shipped: Path, own: Path) -> dict[str, dict[str, Any]]:
     entries: dict[str, dict[str, Any]] = {}
     for file, table in tables.items():
         if not isinstance(table, dict):
-            raise InputError(f"{shown(file)}: is empty; expected a data set's name and entry")
+            found = "is empty" if table is None else f"holds {str(table)[:60]!r}"
+            raise InputError(f"{shown(file)}: {found}; expected names of data sets, each with its entry")
         for name, entry in table.items():
             if name in entries:
                 raise InputError(f"{shown(file)}: {name}: is a data set of {shown(shipped)}; give it another name")
@@ -216,22 +227,72 @@ def read_datasets(shipped: Path, own: Path) -> dict[str, dict[str, Any]]:
             place = file.with_name(f"{file.name} ({name})")
             check(entry, "dataset", place)
             _check_dataset(entry, place)
+            if file is own:
+                _check_file_names(entry, place)
             entries[name] = entry
     return entries
 
 
 def _check_dataset(entry: Mapping[str, Any], file: Path) -> None:
-    """What no single key of a data set's entry shows."""
-    archived = entry["format"] in ARCHIVED
+    """InputError for the first mistake that no single key of a data set's entry shows."""
+    for key, why in _mistakes(entry):
+        raise InputError(f"{shown(file)}: {key}: {why}")
+
+
+def _mistakes(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Key and complaint; each may assume that those before it were none."""
+    archived, expected = entry["format"] in ARCHIVED, f"with format {entry['format']} expected"
     if ("files" in entry) + ("made_up" in entry) != archived:
-        expected = "either files or made_up: true" if archived else "neither files nor made_up"
-        raise InputError(f"{shown(file)}: files: with format {entry['format']} expected {expected}")
+        yield "files", f"{expected} {'either files or made_up: true' if archived else 'neither files nor made_up'}"
     if isinstance(entry["classes"], list) == (entry["format"] == NAMES_CLASSES):
-        expected = "their number" if entry["format"] == NAMES_CLASSES else "a list of names"
-        raise InputError(f"{shown(file)}: classes: with format {entry['format']} expected {expected}")
+        yield "classes", f"{expected} {'their number' if entry['format'] == NAMES_CLASSES else 'a list of names'}"
     names = [declared["name"] for declared in entry.get("files", [])]
     if len(set(names)) < len(names):
-        raise InputError(f"{shown(file)}: files: two are called {max(names, key=names.count)}; name each once")
+        yield "files", f"two are called {max(names, key=names.count)}; name each once"
+    for i, declared in enumerate(entry.get("files", [])):
+        if not {"md5", "sha256"} & set(declared):
+            name = declared["name"]
+            yield f"files.{i}", f"{name} has neither md5 nor sha256; say sha256: and what `sha256sum {name}` prints"
+    classes, samples = class_count(entry), entry["train_samples"] + entry["validation_samples"]
+    if entry["format"] in LABELS_ARE_BYTES and classes > 256:
+        yield "classes", f"{expected} at most 256, since a label is one byte, not {classes}"
+    if entry["format"] == "tiny-imagenet" and entry["shape"][2] != 3:
+        yield "shape", f"{expected} 3 channels, not {entry['shape'][2]}"
+    if entry["format"] == "scikit-learn":
+        for key, found in {"shape": entry["shape"], "classes": classes, "samples": samples}.items():
+            if found != BUNDLED[key]:
+                named = "train_samples and validation_samples" if key == "samples" else key
+                yield named, f"{expected} {BUNDLED[key]}, not {found}"
+
+
+def _check_file_names(entry: Mapping[str, Any], file: Path) -> None:
+    """The names by which a format's archives are told apart. Of the shipped table they are right (tests say so)."""
+    if entry["format"] not in ARCHIVED or "made_up" in entry:
+        return
+    from datasets.formats import IDX  # not above: it brings NumPy, for which every start of Snakemake would wait
+
+    names = [declared["name"] for declared in entry["files"]]
+    if entry["format"] == "idx":
+        wanted = [name for pair in IDX.values() for name in pair]
+        if set(names) != set(wanted):
+            raise InputError(
+                f"{shown(file)}: files: with format idx expected the names {', '.join(wanted)}, not {', '.join(names)}; "
+                "the url of each may end differently"
+            )
+    elif len(names) != 1:
+        raise InputError(f"{shown(file)}: files: with format {entry['format']} expected one archive, not {len(names)}")
+
+
+def class_count(entry: Mapping[str, Any]) -> int:
+    """How many classes a data set has."""
+    classes = entry["classes"]
+    return classes if isinstance(classes, int) else len(classes)
+
+
+@functools.cache
+def table_of(dataset: str) -> Path:
+    """The file that has a data set's entry: a user's own where it is not shipped."""
+    return DATASETS if dataset in load_yaml(DATASETS) else OWN_DATASETS
 
 
 @functools.cache
@@ -271,8 +332,7 @@ def model_names() -> tuple[str, ...]:
 def model_graph(model: str, dataset: str) -> Graph:
     """A model for the images and classes of a data set. ValueError when they are too small for it."""
     entry = load_dataset(dataset)
-    classes = entry["classes"]
-    return graph(model, tuple(entry["shape"]), classes if isinstance(classes, int) else len(classes))
+    return graph(model, tuple(entry["shape"]), class_count(entry))
 
 
 def _as_list(value: Any) -> list[Any]:

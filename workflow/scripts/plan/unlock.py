@@ -12,7 +12,7 @@ STATE = Path(".snakemake")
 
 def main(argv: list[str] | None = None) -> None:
     """Remove the lock of a Snakemake that is dead. Run in the checkout."""
-    parser = argparse.ArgumentParser(prog="plan.unlock", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="make unlock", description=main.__doc__)
     parser.add_argument("--if-stale", action="store_true", help="say nothing where there is no stale lock")
     options = parser.parse_args(argv)
     left = locks(STATE)

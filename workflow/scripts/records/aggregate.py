@@ -8,15 +8,17 @@ import json
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from common.errors import InputError, exit_status
-from common.files import CHECKOUT, load_yaml, written_whole
+from common.files import CHECKOUT, load_yaml, shown, written_whole
 from common.schemas import check, schema
 from common.tables import read_table, write_table
+from common.text import number_of
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
 from plan.identity import digests, lacks, links, run_key
@@ -160,22 +162,32 @@ def aggregate(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
     return runs.assign(throughput_samples_s=runs["samples_per_epoch"] / runs["epoch_time_s"])
 
 
-def summary(runs: pd.DataFrame, arguments: str = "", way: str = "") -> str:
+def to_repeat(statuses: Iterable[str], arguments: str) -> list[str]:
+    """The line with the commands that repeat runs and sweeps of these statuses; none where nothing has gone wrong."""
+    again = [status for status in ("failed", "timeout", "invalid") if status in set(statuses)]
+    other = "".join(f", or RUNS={status}" for status in again[1:])
+    return [f"to repeat them: make repeat RUNS={again[0]}{other} {arguments}".rstrip()] if again else []
+
+
+def summary(runs: pd.DataFrame, arguments: str = "", way: str = "", site: str = "the site's file") -> str:
     """What a person should know: how many rows are ok, which are not and why, and the command that repeats them.
 
     `arguments` is what a command needs to find this study again, such as STUDY=NAME; `way` the command
-    that runs what is missing, where it is not make figures.
+    that runs what is missing, where it is not make figures; `site` the file of the site.
     """
     counts = Counter(runs.status)
-    text = f"{len(runs)} runs: " + ", ".join(f"{counts[status]} {status}" for status in counts)
+    text = f"{number_of(len(runs), 'run')}: " + ", ".join(f"{counts[status]} {status}" for status in counts)
     not_ok = runs[runs.status != "ok"]
     lines = [f"  {row.run_id}: {row.status}: {row.reason}" for row in not_ok.head(20).itertuples()]
     if len(not_ok) > len(lines):
         lines.append(f"  and {len(not_ok) - len(lines)} more, in runs.csv")
-    again = [status for status in ("failed", "timeout", "invalid") if counts[status]]
-    if again:
-        other = "".join(f", or RUNS={status}" for status in again[1:])
-        lines.append(f"to repeat them: make repeat RUNS={again[0]}{other} {arguments}".rstrip())
+    disturbed = not_ok.reason.str.startswith("disturbed: ").fillna(False).sum()
+    if disturbed and not counts["ok"]:
+        lines.append(
+            f"{'all' if disturbed == len(runs) else disturbed} were disturbed and none is ok: end what else uses the machine, or "
+            f"raise max_foreign_cpu_share in {site}, which every caption then tells"
+        )
+    lines += to_repeat(counts, arguments)
     if (not_ok.status == "missing").any() and not not_ok.reason.str.startswith("site ").all():
         lines.append(f"to run what is missing: {way or f'make figures {arguments}'}".rstrip())
     return "\n".join([text, *lines])
@@ -209,7 +221,7 @@ def main(argv: list[str] | None = None) -> None:
     runs = aggregate(campaign, options.epochs)
     write_table(runs, "runs", options.runs)
     way = ways_to_run(campaign.site.launcher, options.study, options.site)
-    print(summary(runs, arguments_for(options.study, options.site), way))
+    print(summary(runs, arguments_for(options.study, options.site), way, shown(campaign.site.file)))
 
 
 if __name__ == "__main__":

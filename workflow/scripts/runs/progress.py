@@ -93,7 +93,8 @@ def quiet(session: Session | None, record: logging.LogRecord) -> bool:
     told = vars(record)
     if session and name == "job_error" and (number := told["aux"].get("external_jobid")):
         print(f"ringside: {told['rule_name']}: job {number} of the cluster failed: {last_word(told)}", flush=True)
-    return name not in ("job_finished", "progress") and not str(record.msg).startswith(_NOISE)
+    said = str(record.msg)
+    return name not in ("job_finished", "progress") and not said.startswith(_NOISE) and not _TOLD.match(said)
 
 
 def last_word(told: Mapping[str, Any]) -> str:
@@ -108,6 +109,8 @@ def last_word(told: Mapping[str, Any]) -> str:
     return (ours or errors or [str(told["rule_msg"] or "it left no log")])[-1][:300]
 
 
+# A program that ends with status 2 has said why in one line (common.errors): Snakemake would repeat its whole command.
+_TOLD = re.compile(r"RuleException:\nCalledProcessError in file .* returned non-zero exit status 2\.\s*\Z", re.DOTALL)
 _NOISE = (
     "Select jobs to execute",
     "Execute ",

@@ -2,26 +2,20 @@
 
 import argparse
 import fnmatch
-import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from common.errors import InputError, exit_status
+from common.text import number_of
 from network.plan import Sweeps
-from plan.campaign import Campaign, configured, load_campaign, read_binding
+from plan.binding import read_binding
+from plan.campaign import STATUSES, Campaign, configured, load_campaign, record_status
 from records.aggregate import ways_to_run
 from runs.attempts import put_aside
 
-STATUSES = ("ok", "failed", "timeout", "invalid", "broken")
-
-
-def status(record: Path) -> str:
-    """The status in a record.json; broken where it cannot be read."""
-    try:
-        return str(json.loads(record.read_text())["status"])
-    except (ValueError, TypeError, KeyError):
-        return "broken"
+SWEEP = "sweep."
 
 
 def chosen(campaign: Campaign, wanted: str) -> dict[str, Path]:
@@ -29,17 +23,24 @@ def chosen(campaign: Campaign, wanted: str) -> dict[str, Path]:
 
     The sweeps of the network are runs, too: `sweep.<framework>.n<nodes>`.
     """
-    sweeps = {f"sweep.{name}": path for name, path in Sweeps(campaign).outputs.items()}
+    sweeps = {f"{SWEEP}{name}": path for name, path in Sweeps(campaign).outputs.items()}
     known = {**sweeps, **campaign.records}
     there = {run_id: Path(path) for run_id, path in known.items() if Path(path).exists()}
     if wanted in STATUSES:
-        return {run_id: path for run_id, path in there.items() if status(path) == wanted}
+        return {run_id: path for run_id, path in there.items() if record_status(path) == wanted}
     return {run_id: path for run_id, path in there.items() if fnmatch.fnmatchcase(run_id, wanted)}
+
+
+def counted(names: Iterable[str]) -> str:
+    """How many runs and how many sweeps the names are of, in words."""
+    sweeps = [name.startswith(SWEEP) for name in names]
+    numbers = {"run": sweeps.count(False), "sweep": sweeps.count(True)}
+    return " and ".join(number_of(count, what) for what, count in numbers.items() if count)
 
 
 def main(argv: list[str] | None = None) -> None:
     """Put the finished attempts of runs aside, so that they are repeated."""
-    parser = argparse.ArgumentParser(prog="runs.repeat", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="make repeat", description=main.__doc__)
     parser.add_argument(
         "--runs", required=True, help=f"a status ({', '.join(STATUSES)}) or a pattern such as '*ddp*.b32.*'"
     )
@@ -65,7 +66,7 @@ def main(argv: list[str] | None = None) -> None:
         )
     for path in runs.values():
         put_aside(path)
-    print(f"{len(runs)} runs will be repeated; their old attempts are kept", flush=True)
+    print(f"{counted(runs)} will be repeated; their old attempts are kept", flush=True)
     named = [f"study={config['study']}", f"site={config['site']}"]
     if campaign.site.launcher != "local":
         print(f"now: {ways_to_run(campaign.site.launcher, campaign.study.name, campaign.site.name)}")

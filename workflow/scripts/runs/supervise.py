@@ -19,9 +19,11 @@ from typing import Any
 
 from common.errors import InputError, exit_status
 from common.files import utc, write_json
+from datasets.lock import lock_of, objection
 from datasets.verified import changed
 from environments.container import unchanged
-from environments.description import environment_stamp
+from environments.description import WHOLE, environment_stamp
+from plan.binding import bind
 from plan.design import Run, design
 from plan.identity import (
     data_files,
@@ -34,7 +36,7 @@ from plan.identity import (
     variant,
 )
 from plan.site import Site, load_site
-from plan.study import Framework, Study, load_framework, load_study
+from plan.study import Framework, Study, load_dataset, load_framework, load_study, table_of
 from runs import attempts, launch, transport
 from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import current_session
@@ -58,8 +60,10 @@ def read_environment(site: Site, run: Run) -> dict[str, Any]:
     """The content of environment.json. InputError when it, or what it names (an interpreter, an image), is broken or gone."""
     name = load_framework(run.levels["framework"]).environment
     stamp = environment_stamp(site.cache, name, variant(site), realization(site))
+    # Snakemake removes a stamp before it asks for it: that of another campaign may just be doing that.
+    said = stamp if stamp.exists() else stamp.with_name(WHOLE)
     try:
-        environment: dict[str, Any] = json.loads(stamp.read_text())
+        environment: dict[str, Any] = json.loads(said.read_text())
         image = environment.get("image")
         usable = unchanged(image) if image else Path(environment["python"]["executable"]).exists()
     except (OSError, ValueError, TypeError, KeyError):
@@ -72,9 +76,16 @@ def read_environment(site: Site, run: Run) -> dict[str, Any]:
 
 
 def check_data(folder: Path, dataset: str) -> None:
-    """InputError when a file of a prepared data set is gone, or another than was prepared: no run can help that."""
+    """InputError when a file of a prepared data set is gone, or another than was prepared, or an archive that it was made of
+    is another than those that are declared and locked: no run can help that."""
     if (file := changed(folder, data_files(folder, dataset))) is not None:
         raise InputError(f"{file}: is gone, or is not what was prepared; remove {folder} and start again")
+    if declared := {archive["name"]: archive for archive in load_dataset(dataset).get("files", [])}:
+        for used in json.loads((folder / "manifest.json").read_text())["source"]["files"]:
+            if said := objection(dataset, declared[used["name"]], used["sha256"], lock_of(table_of(dataset))):
+                raise InputError(
+                    f"{folder}: was prepared from another {used['name']}: {said[0]}; remove {folder} and start again"
+                )
 
 
 def attempt_run(
@@ -164,6 +175,7 @@ def measurement(
         "first_step_s": max(first_steps, default=None),
         "memory_peak_bytes": max(rank["memory_peak_bytes"] for rank in ranks),
         "device_memory_peak_bytes": max(device_memory, default=None),
+        "weights_finite": all(rank["weights_finite"] for rank in ranks),
         **{name: mean_of_timed(epochs, name) for name in ("throttled_s", "sent_bytes", "energy_j")},
         "foreign_cpu_share": result["foreign_cpu_share"],
         "steal_share": result["steal_share"],
@@ -189,6 +201,8 @@ def judge(
     for row in epochs:
         if not all(math.isfinite(row[loss]) for loss in ("train_loss", "validation_loss")):
             return "invalid", f"the loss is not finite in epoch {row['epoch']:.0f}"
+    if not measured["weights_finite"]:
+        return "invalid", "weights are not finite after the last epoch"
     if said := spoiled(measured["hosts"], measured["machines"], hosts, measured["foreign_cpu_share"], site):
         return "invalid", said
     if said := transport.objection(measured["transport"], run_spec, site, epochs, gradient_bytes):
@@ -284,6 +298,7 @@ def main(argv: list[str] | None = None) -> None:
         )
     with ending_well(run.run_id, options.results):
         supervise(study, site, run, options.key, options.results, current_session())
+        bind(options.results, study.name, site)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ def resnet(model: Builder, classes: int, *, blocks: tuple[int, ...], bottleneck:
     Stem: 7x7 with stride 2, then 3x3 max pooling with stride 2; on small images 3x3 without stride, and pooling only
     from 64 pixels on.
     """
-    small, side = is_small(model.shape(model.input)), model.shape(model.input)[0]
+    small, side = is_small(model.shape(model.input)), max(model.shape(model.input)[:2])
     x = model.conv(model.input, 64, *((3, 1, 1) if small else (7, 2, 3)), bias=False, name="stem_conv")
     x = model.activation(model.batch_norm(x, name="stem_norm"), "relu", name="stem_relu")
     if side >= 64:

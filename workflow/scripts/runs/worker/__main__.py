@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from runs.worker.context import from_environment
 from runs.worker.meter import Meter
 from runs.worker.node import driver, machine
@@ -35,6 +37,8 @@ def run(folder: Path) -> Trainer:
         "first_step_s": meter.first_step_s,
         "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "device_memory_peak_bytes": trainer.device_memory_peak_bytes(),
+        # Last, since it costs time and memory. Losses alone do not tell: in some libraries the relu of NaN is 0.
+        "weights_finite": all(np.isfinite(weight).all() for weight in trainer.weights().values()),
     }
     result = {
         "ready_at": meter.ready_at,

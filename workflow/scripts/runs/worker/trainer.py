@@ -48,7 +48,7 @@ class Trainer(abc.ABC):
 
     @abc.abstractmethod
     def weights(self) -> dict[str, np.ndarray]:
-        """The weights as they are now, in the canonical layout (models/graph.py)."""
+        """The weights as this rank has them now, in the canonical layout (models/graph.py); to read them exchanges nothing."""
 
     @abc.abstractmethod
     def statistics(self) -> dict[str, np.ndarray]:

@@ -1,0 +1,72 @@
+"""What `make models` prints, for shipped models and for one that a person has just written."""
+
+import pytest
+
+from common.errors import InputError
+from models import listing, named
+from models.graph import Builder
+from models.named import Model, models
+
+
+def cells(text: str, model: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line.startswith(f"{model} ")]
+
+
+def test_why_a_model_has_dashes_is_said_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    listing.main(["lenet-5"])
+    text = capsys.readouterr().out
+    assert cells(text, "lenet-5")[0] == ["lenet-5", "8x8x1", "10", *"–––––"]
+    (said,) = [line for line in text.splitlines() if line.startswith("  model")]
+    assert (
+        said
+        == "  model lenet-5 cannot be built for images of 8 x 8 pixels: conv of 5 x 5 on 2 x 2 pixels: nothing is left"
+    )
+
+
+def test_a_mistake_in_a_models_function_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(model: Builder, classes: int) -> None:
+        model.add(model.conv(model.input, 8, 3), model.input)
+
+    monkeypatch.setattr(named, "models", lambda: {**models(), "ours": Model(wrong, "mine", "", "he")})
+    monkeypatch.setattr(listing, "models", named.models)
+    said = listing.listing(["ours"], [((32, 32, 3), 10)])
+    assert "images of 32 x 32 pixels: cannot add conv1 (30, 30, 8) and input (32, 32, 3)" in said
+
+
+def test_only_models_with_two_stems_have_one_named() -> None:
+    two = {name for name in models() if named.has_small_stem(name)}
+    assert two == {"resnet-18", "resnet-34", "resnet-50", "efficientnet-b0", "alexnet"}
+    stems = [line[3] for line in cells(listing.listing(["resnet-18"]), "resnet-18")]
+    assert stems == ["small"] * 4 + ["original"]
+    assert cells(listing.listing(["vgg-16"]), "vgg-16")[-1][3] == "138,357,544"
+
+
+def test_columns_are_explained() -> None:
+    text = listing.listing(["vgg-16"])
+    for word in ("stem:", "MMACs:", "gradients:", "activations:", "small up to 64 pixels"):
+        assert word in text
+    assert "–" not in text.split("vgg-16:")[0], "no dash, no word of it"
+
+
+def test_other_images_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    listing.main(["resnet-50", "--image", "96x48x3", "--classes", "7"])
+    (row,) = cells(capsys.readouterr().out, "resnet-50")
+    made = named.graph("resnet-50", (96, 48, 3), 7)
+    assert row[1:6] == ["96x48x3", "7", "original", f"{made.parameters:,}", f"{made.macs / 1e6:.1f}"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["resnet"], "'resnet' is no model; expected one of alexnet"), (["--classes", "1"], "expected at least 2")],
+)
+def test_a_wrong_question_is_refused_in_one_line(arguments: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        listing.main(arguments)
+
+
+def test_help_names_what_people_call(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--help"], ["--image", "big"]):
+        with pytest.raises(SystemExit):
+            listing.main(arguments)
+        shown = capsys.readouterr()
+        assert "usage: make models ARGS=" in shown.out + shown.err

@@ -1,0 +1,27 @@
+"""make repeat says what it repeats; after the sweeps' summary no other command than after the runs'."""
+
+import pandas as pd
+import pytest
+
+from network.gather import summary
+from records.aggregate import to_repeat
+from runs.repeat import counted
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["a.r1", "a.r2", "sweep.a.n2", "sweep.b.n2", "sweep.b.n3"], "2 runs and 3 sweeps"),
+        (["a.r1"], "1 run"),
+        (["sweep.a.n2"], "1 sweep"),
+    ],
+)
+def test_runs_and_sweeps_are_counted_apart(names: list[str], said: str) -> None:
+    assert counted(names) == said
+
+
+def test_one_command_repeats_both() -> None:
+    sweep = {"framework": "a", "nodes": 2, "ranks": 2, "device": "cpu", "status": "invalid", "reason": "disturbed: 20%"}
+    said = summary(pd.DataFrame([sweep, {**sweep, "nodes": 3, "status": "ok"}]), "STUDY=x").splitlines()
+    assert said[0] == "2 sweeps, 1 ok" and said[-1:] == to_repeat(["invalid"], "STUDY=x")
+    assert to_repeat(["missing", "ok"], "") == []

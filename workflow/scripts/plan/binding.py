@@ -1,0 +1,61 @@
+"""What the results of a study belong to: the first record ties results/<study> to a site, and to the machine where the site is one."""
+
+import json
+import socket
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import write_json
+from plan.site import Site
+
+BINDING = "campaign.json"
+KINDS = {"site": str, "machine": str | None, "cores": int, "python_abi": str}
+
+
+def place(site: Site) -> dict[str, Any]:
+    """What results are bound to: the site, the machine where the site is one, and what was found there."""
+    machine = socket.gethostname() if site.launcher == "local" else None
+    return {"site": site.name, "machine": machine, "cores": site.cores, "python_abi": site.python_abi}
+
+
+def bind(results: Path, study: str, site: Site) -> None:
+    """Tie `results` to this place, once and for all. InputError when they belong to another already."""
+    if bound := read_binding(results):
+        check_place(bound, site, results)
+    else:
+        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        write_json(results / BINDING, {**place(site), "study": study, "bound_at": now})
+
+
+def read_binding(results: Path) -> dict[str, Any] | None:
+    """The place that results/<study> is bound to; None where nothing has run."""
+    file = results / BINDING
+    if not file.exists():
+        return None
+    try:
+        bound = json.loads(file.read_text())
+        if all(isinstance(bound[key], kind) for key, kind in KINDS.items()):
+            return {key: bound[key] for key in KINDS}
+    except (OSError, ValueError, TypeError, KeyError):
+        pass
+    raise InputError(f"{file}: is broken; expected {', '.join(KINDS)}; remove it if the results were made here")
+
+
+def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
+    """InputError when `results` are bound to another place than this one, and runs would be added to them."""
+    here = place(site)
+    differ = [key for key in here if bound[key] != here[key]]
+    told = ["site"] if "site" in differ else differ  # another site has other machines, that says nothing more
+    said = [f"{key} {_said(bound[key])}, here it is {_said(here[key])}" for key in told]
+    if said:
+        raise InputError(
+            f"{results / BINDING}: these results belong to {'; '.join(said)}; for figures of them add --config "
+            f"records=available, for what it would cost here say make plan, to run here move {results} away"
+        )
+
+
+def _said(value: Any) -> str:
+    return "one of a cluster" if value is None else str(value)
