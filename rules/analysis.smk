@@ -19,7 +19,7 @@ rule tables:
         RUNS_CSV,
         tables=expand(
             f"{RESULTS}/tables/{{table}}.{{suffix}}",
-            table=[*TABLES, "decomposition", "regression"],
+            table=[*TABLES, "decomposition", "regression", *PREDICTION_TABLES],
             suffix=["csv", "md", "tex"],
         ),
 

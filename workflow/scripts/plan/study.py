@@ -41,6 +41,7 @@ class Study:
     factors: dict[str, list[Any]]
     exclude: tuple[dict[str, list[Any]], ...]
     step_times: bool
+    extra_p: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
             _exclusion(entry, factors, f"exclude.{i}", file) for i, entry in enumerate(raw.get("exclude", []))
         ),
         step_times=raw.get("step_times", False),
+        extra_p=raw.get("extra_p", False),
     )
 
 

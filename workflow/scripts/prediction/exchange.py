@@ -67,7 +67,9 @@ class Tensors:
 
 def tensors(graph: Graph) -> Tensors:
     """The gradients of a model. An operator's share of the backward pass is its share of the multiplications."""
-    sizes, ready, done = [], [], 0.0
+    sizes: list[float] = []
+    ready: list[float] = []
+    done = 0.0
     for operator in reversed(graph.operators):
         done += operator.macs / max(graph.macs, 1)
         own = [shape for name, shape in operator.weights.items() if is_trained(name)]
@@ -83,7 +85,9 @@ def whole(gradient_bytes: float) -> Tensors:
 
 def buckets(made: Tensors, limits_bytes: tuple[float, float]) -> Tensors:
     """The tensors joined to buckets: one is closed by the tensor with which it reaches its limit."""
-    sizes, ready, open_bytes = [], [], 0.0
+    sizes: list[float] = []
+    ready: list[float] = []
+    open_bytes = 0.0
     for position, (size, share) in enumerate(zip(made.bytes, made.ready, strict=True), start=1):
         open_bytes += size
         if open_bytes >= limits_bytes[min(len(sizes), 1)] or position == len(made.bytes):

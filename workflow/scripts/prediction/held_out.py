@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import arguments, combination_text, varying
+from analysis.measured import arguments, combination_text, treatment_text, treatments, varying
 from common.errors import exit_status
 from common.tables import read_table
 from prediction import law, physics
@@ -170,10 +170,16 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
 
 def _named(cells: pd.DataFrame) -> dict[str, str]:
     """A cell's name -> the levels that tell it from others, in words, the link's rate among them."""
-    names = [name for name in varying(cells) if name != "bandwidth"]
+    treated = treatments(cells)
+    names = varying(cells, but=["bandwidth", *treated])
     rates = cells["rate"].nunique(dropna=False) > 1
     return {
-        str(row["cell"]): combination_text({name: row[name] for name in names}).replace(".0 node", " node")
+        str(row["cell"]): ", ".join(
+            [
+                combination_text({name: row[name] for name in names}),
+                *([treatment_text({name: row[name] for name in treated})] if treated else []),
+            ]
+        )
         + (f", links of {rate_text(row['rate'])}" if rates else "")
         for row in cells.to_dict("records")
     }
@@ -187,7 +193,7 @@ def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
     """What the physical model is, and what it was fitted to when nothing is left out."""
     made = physics.fit(cells, sweeps)
     fitted = [
-        f"{name}: σ = {made.scatter[name]:.2f}"
+        f"{name}: scatter {made.scatter[name]:.2f}"
         + (f", hidden share {made.hidden[name]:.2f}" if made.hidden[name] else ", nothing hidden")
         + f", a {network.algorithm} of {1e3 * network.step_s:.2g} ms a step"
         for name, network in made.laws.items()
@@ -195,7 +201,7 @@ def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
     return (
         "Physical model: computation from the runs on one node; the messages of an exchange by a law of the swept network "
         "that knows neither the nodes nor the rates that are left out; less what the backward pass hides; waiting for the "
-        "slowest of p ranks where the time of a batch scatters by σ times itself. σ and the hidden share are fitted to the "
+        "slowest of p ranks where the time of a batch scatters by a share of itself. Scatter and hidden share are fitted to the "
         f"cells on several nodes that are not left out. With nothing left out: {'; '.join(fitted) or 'no sweep'}. By hand: "
         "computation, and 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted. The regressions are those of "
         "the table of regression, on the same cells."

@@ -90,7 +90,7 @@ def points(network: pd.DataFrame) -> pd.DataFrame:
     """
     keys = ["framework", *PLACE, "bytes"]
     rounds = measured(network).groupby([*keys, "round"], dropna=False)["seconds"].median()
-    return rounds.groupby(level=keys, dropna=False).mean().reset_index().astype({name: float for name in keys[1:]})
+    return rounds.groupby(level=keys, dropna=False).mean().reset_index().astype(dict.fromkeys(keys[1:], float))
 
 
 def fit(sweeps: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
@@ -121,20 +121,23 @@ def _fitted(sweeps: pd.DataFrame, algorithm: str, at_once: bool, link: np.ndarra
 
     `link`, `processors`: the rows in which bytes take the time of either, [rows].
     """
-    columns = terms(*(sweeps[name].to_numpy() for name in ("bytes", *PLACE)), algorithm)
+    size, nodes, ranks, rate = (sweeps[name].to_numpy() for name in ("bytes", *PLACE))
+    columns = terms(size, nodes, ranks, rate, algorithm)
     columns[:, 0] *= sweeps["ranks"].nunique() > 1  # a latency at one number of ranks grows as the algorithm says
     seconds = sweeps["seconds"].to_numpy()
     used = columns * np.column_stack([np.ones((len(columns), 2)), link, processors])
     coefficients = nnls(used / seconds[:, None], np.ones(len(seconds)))[0]
+    start_s, step_s, link_time, cost_s = map(float, coefficients)
     law_s = columns[:, :2] @ coefficients[:2] + both(columns * coefficients, at_once)
-    sizes, column = np.unique(np.log(sweeps["bytes"].to_numpy()), return_inverse=True)
+    sizes, column = np.unique(np.log(size), return_inverse=True)
     places, row = np.unique(sweeps[PLACE].fillna(0.0).to_numpy(), axis=0, return_inverse=True)
     off = np.full((len(places), len(sizes)), np.nan)
     off[row, column] = np.log(seconds / law_s)
     mean = np.nanmean(off, axis=0)
     factors = np.exp(np.vstack([np.where(np.isnan(off), mean, off), mean]))
     misfit = float(np.nanstd(off - mean))
-    return Law(algorithm, at_once, *coefficients, sizes, factors, tuple(map(tuple, places)), misfit)
+    found = tuple((float(row[0]), float(row[1]), float(row[2])) for row in places)
+    return Law(algorithm, at_once, start_s, step_s, link_time, cost_s, sizes, factors, found, misfit)
 
 
 def rate_text(bytes_s: float) -> str:

@@ -8,6 +8,7 @@ device, the network. Both may be mixed: --from with --step-time puts another mod
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import levels_in_order, title, treatments
+from analysis.measured import title
 from common.errors import InputError, exit_status
 from common.files import write_text
 from common.tables import read_table
@@ -24,106 +25,15 @@ from figures import style
 from models.graph import BYTES
 from plan.study import load_dataset, model_graph, model_names
 from prediction import exchange, law, physics
+from prediction.extrapolate import FACTORS, LEVELS, answers, bounded, cases, curves, hypothetical, redrawn, with_bands
 from prediction.law import Law, rate_text
 from prediction.physics import Physics
 
 RATES = (1.0, 10.0, 25.0, 100.0)  # Gbit/s
 MOST_NODES = 1024
 DRAWS = 100
-LEVELS = (0.8, 0.5)
 TITLE = "How many nodes are worth it, by the rate of the links"
-FACTORS = ["framework", "model", "dataset", "batch_size"]
 GIGABIT = 1e9 / 8
-
-
-def counts(most: int) -> np.ndarray:
-    """Numbers of nodes from 1 to `most`, every one up to 16 and then ever fewer."""
-    return np.unique(np.r_[1:17, np.geomspace(16, max(most, 16), 49).round(), most]).astype(int).clip(max=most)
-
-
-def hypothetical(cases: pd.DataFrame, rates: Sequence[float], most: int) -> pd.DataFrame:
-    """`prepared`-like cells of every case (a one-replica cell, with `samples`) on all numbers of nodes, at all rates (bytes/s).
-
-    A node has one replica. There are no more nodes than batches in the data set.
-    """
-    cells = cases.drop(columns=["nodes", "rate"]).merge(pd.DataFrame({"nodes": counts(most)}), how="cross")
-    cells = cells.merge(pd.DataFrame({"rate": list(rates)}), how="cross")
-    nodes = cells["nodes"].astype(float)
-    local = cells["batch_size"] / nodes.where(cells["batch_scope"] == "global", 1.0)
-    steps = cells["samples"] / (nodes * local)
-    counted = {"ranks": nodes, "replicas": nodes, "nodes": nodes, "local_batch": local, "steps": steps}
-    made = cells.assign(**counted, exchanges=steps / cells["sync_every"])
-    return made[(steps >= 1) & (local >= 1)].reset_index(drop=True)
-
-
-def cases(cells: pd.DataFrame) -> pd.DataFrame:
-    """The study's combinations of FACTORS that have cells on several nodes, at the base level of every treatment."""
-    several = cells[cells["replicas"] > 1]
-    for name in treatments(cells):
-        several = several[several[name] == levels_in_order(cells, name)[0]]
-    return several.drop_duplicates(FACTORS).sort_values(FACTORS).reset_index(drop=True)
-
-
-def curves(made: Physics, cells: pd.DataFrame) -> pd.DataFrame:
-    """`hypothetical` cells with epoch_time_s, speedup and efficiency; the base is the same model on one node."""
-    seconds = pd.Series(made.predict(cells), index=cells.index)
-    base = seconds.where(cells["nodes"] == 1).groupby([cells[name] for name in [*FACTORS, "rate"]]).transform("max")
-    return cells.assign(epoch_time_s=seconds, speedup=base / seconds, efficiency=base / seconds / cells["nodes"])
-
-
-def last_above(nodes: np.ndarray, efficiency: np.ndarray, level: float) -> float:
-    """The largest number of nodes up to which efficiency stays at `level` or above; infinite where it always does."""
-    below = np.flatnonzero(efficiency < level)
-    if not len(below):
-        return np.inf
-    right = int(below[0])
-    if right == 0:
-        return 0.0
-    share = (efficiency[right - 1] - level) / (efficiency[right - 1] - efficiency[right])
-    between = np.log(nodes[right - 1]) + share * (np.log(nodes[right]) - np.log(nodes[right - 1]))
-    return float(min(np.floor(np.exp(between) + 1e-9), nodes[right] - 1))
-
-
-def answers(drawn: pd.DataFrame) -> pd.DataFrame:
-    """A row per case and rate: the last number of nodes above every level of efficiency, the greatest speed-up and its nodes."""
-    rows = []
-    for names, curve in drawn.groupby([*FACTORS, "rate"], sort=False):
-        nodes, efficiency = curve["nodes"].to_numpy(), curve["efficiency"].to_numpy()
-        best = int(np.argmax(curve["speedup"].to_numpy()))
-        found = {f"nodes_at_{100 * level:.0f}": last_above(nodes, efficiency, level) for level in LEVELS}
-        greatest = {"greatest_speedup": curve["speedup"].iloc[best], "at_nodes": nodes[best], "most_nodes": nodes[-1]}
-        rows.append({**dict(zip([*FACTORS, "rate"], names, strict=True)), **found, **greatest})
-    return pd.DataFrame(rows)
-
-
-def redrawn(cells: pd.DataFrame, sweeps: pd.DataFrame, made: Physics, rng: np.random.Generator) -> Physics:
-    """The model fitted to cells and sweeps drawn anew around what was measured: log-normal, with the noise that they have.
-
-    Of cells the pooled coefficient of variation of a mean; of sweeps the misfit of the law.
-    """
-    more = cells[cells["n"] > 1]
-    cv = (
-        float(np.sqrt(np.average((more["sd"] / more["epoch_time_s"]) ** 2, weights=more["n"] - 1)))
-        if len(more)
-        else 0.0
-    )
-    times = cells["epoch_time_s"] * np.exp(cv / np.sqrt(cells["n"].to_numpy(float)) * rng.standard_normal(len(cells)))
-    misfit = sweeps["framework"].map(lambda name: made.laws[name].misfit if name in made.laws else 0.0).to_numpy(float)
-    seconds = sweeps["seconds"] * np.exp(misfit * rng.standard_normal(len(sweeps)))
-    return physics.fit(cells.assign(epoch_time_s=times), sweeps.assign(seconds=seconds))
-
-
-def with_bands(drawn: pd.DataFrame, rows: pd.DataFrame, draws: Sequence[Physics]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Both with columns <name>_low and <name>_high: the 2.5 and 97.5 % quantiles over the models `draws`."""
-    again = [curves(made, drawn) for made in draws]
-    found = [answers(one) for one in again]
-    for frame, name, many in [
-        *((drawn, name, again) for name in ("speedup", "efficiency")),
-        *((rows, name, found) for name in rows.columns if name.startswith(("nodes_at", "greatest"))),
-    ]:
-        values = np.array([one[name].to_numpy(float) for one in many])
-        frame[f"{name}_low"], frame[f"{name}_high"] = np.quantile(values, [0.025, 0.975], axis=0, method="nearest")
-    return drawn, rows
 
 
 def table(rows: pd.DataFrame, notes: Sequence[str]) -> tables.Table:
@@ -157,10 +67,21 @@ def _shown(rows: pd.DataFrame, name: str) -> list[str]:
     return texts
 
 
-def by_study(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Runs, `prepared` cells and `law.points` of the study whose records are in `folder`."""
+@dataclass(frozen=True)
+class Study:
+    """Runs, `prepared` cells and `law.points` of a study, and the model fitted to them."""
+
+    runs: pd.DataFrame
+    cells: pd.DataFrame
+    sweeps: pd.DataFrame
+    fitted: Physics
+
+
+def by_study(folder: Path) -> Study:
+    """The study whose records are in `folder`."""
     runs = read_table(folder / "runs.csv", "runs")
-    return runs, physics.prepared(runs), law.points(read_table(folder / "network.csv", "network"))
+    cells, sweeps = physics.prepared(runs), law.points(read_table(folder / "network.csv", "network"))
+    return Study(runs, cells, sweeps, bounded(physics.fit(cells, sweeps)))
 
 
 def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physics, pd.DataFrame]:
@@ -285,20 +206,19 @@ def main(argv: list[str] | None = None) -> None:
     """Answer, as a table and a figure."""
     args = _parser().parse_args(argv)
     _checked(args)
-    runs, cells, sweeps = by_study(args.study) if args.study else (None, None, None)
-    measured = physics.fit(cells, sweeps) if args.study else None
-    if args.step_time is None:
-        made, asked = measured, cases(cells)
+    study = by_study(args.study) if args.study else None
+    if study and args.step_time is None:
+        made, asked = study.fitted, cases(study.cells)
     else:
-        made, asked = by_numbers(args, measured)
-    grid = hypothetical(asked, [GIGABIT * rate for rate in args.rate], args.nodes)
-    drawn = curves(made, grid)
+        made, asked = by_numbers(args, study.fitted if study else None)
+    drawn = curves(made, hypothetical(asked, [GIGABIT * rate for rate in args.rate], args.nodes))
     drawn = drawn[drawn["speedup"].notna()].reset_index(drop=True)
     rows = answers(drawn)
-    if len(rows) and args.step_time is None:
+    if study and args.step_time is None and len(rows):
         rng = np.random.default_rng(DRAWS)
-        drawn, rows = with_bands(drawn, rows, [redrawn(cells, sweeps, made, rng) for _ in range(DRAWS)])
-    notes = _notes(args, runs, sweeps, made)
+        again = [redrawn(study.cells, study.sweeps, made, rng) for _ in range(DRAWS)]
+        drawn, rows = with_bands(drawn, rows, again)
+    notes = [*_notes(), *(_of_study(study, args) if study else _of_numbers(args))]
     answered = table(rows, notes)
     if args.out:
         tables.write(answered, args.out)
@@ -310,53 +230,56 @@ def main(argv: list[str] | None = None) -> None:
         write_text(stem.with_name(f"{stem.name}.caption.md"), caption + "\n")
 
 
-def _notes(
-    args: argparse.Namespace, runs: pd.DataFrame | None, sweeps: pd.DataFrame | None, made: Physics
-) -> list[str]:
-    """What the answer stands on, and what is assumed."""
-    said = [
-        "Extrapolated by the physical model of the table of predictions; efficiency is speed-up over nodes, the base the same "
-        "model on one node at the same local batch, with one replica a node, and no more nodes than batches in an epoch. In a column of nodes: the largest number up to "
-        "which efficiency stays at that level.",
+def _notes() -> list[str]:
+    return [
+        "Extrapolated by the physical model of the table of predictions. Efficiency is speed-up over nodes, the base the same "
+        "model on one node at the same local batch; a node has one replica, and there are no more nodes than batches in an "
+        "epoch. In a column of nodes: the largest number up to which efficiency stays at that level."
     ]
-    if runs is None:
-        said.append(
-            f"Nothing here was measured: a step of {args.step_time:g} s with {args.batch_size} samples, {args.samples} samples "
-            f"an epoch, an exchange every {args.sync_every} batches; messages of {args.framework} on a {args.algorithm}, "
-            f"{args.latency:g} s to the next node at every rate, {100 * args.share:g} % of the link's rate; hidden share "
-            f"{args.hidden:g}, σ = {args.scatter:g}."
-        )
-        return said
-    rates = [rate_text(rate) for rate in sorted(sweeps["link_bytes_s"].dropna().unique())]
-    swept = sorted(sweeps["nodes"].unique())
-    said.append(
-        f"The network was swept on {', '.join(f'{count:g}' for count in swept)} nodes with links of "
-        f"{', '.join(rates) or 'a rate that is not known'}. Assumed beyond: latency per step of the {_algorithms(made)} and the "
-        "processors' cost of a byte stay what they were, time on the link falls with its rate"
+
+
+def _of_numbers(args: argparse.Namespace) -> list[str]:
+    return [
+        f"Nothing here was measured: a step of {args.step_time:g} s with {args.batch_size} samples, {args.samples} samples "
+        f"an epoch, an exchange every {args.sync_every} batches; messages of {args.framework} on a {args.algorithm}, "
+        f"{args.latency:g} s to the next node at every rate, {100 * args.share:g} % of the link's rate; hidden share "
+        f"{args.hidden:g}, scatter {args.scatter:g}."
+    ]
+
+
+def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
+    """What the answer stands on, and what is assumed."""
+    rates = [rate_text(rate) for rate in sorted(study.sweeps["link_bytes_s"].unique())]
+    nodes = ", ".join(f"{count:g}" for count in sorted(study.sweeps["nodes"].unique()))
+    ways = " or ".join(sorted({network.algorithm for network in study.fitted.laws.values()})) or "ring"
+    link = "falls with its rate" if study.sweeps["link_bytes_s"].notna().any() else "is that of its whole rate at least"
+    said = [
+        f"The network was swept on {nodes or 'no'} nodes with links of {', '.join(rates) or 'no rate'}. Assumed beyond: the "
+        f"latency of a step of the {ways} stays what it was at every rate, and time on the link {link}"
         + (
-            "; with one rate measured all of a byte's time is taken for the link's, which flatters faster links."
-            if len(rates) == 1
-            else "."
+            "."
+            if any(network.cost_s for network in study.fitted.laws.values())
+            else "; what a byte costs the processors was hidden behind the link or cannot be told from it, and is left out, which "
+            "flatters faster links."
         )
-    )
+    ]
     if args.step_time is None:
         said.append(
             f"In brackets 95 % intervals of a parametric bootstrap ({DRAWS} refits of model and law to cells and sweeps drawn "
             "anew with their noise): they say nothing of what the model leaves out."
         )
     else:
-        said.append(f"A step of {args.step_time:g} s with {args.batch_size} samples is given, not measured here.")
-    if "virtual" in set(runs["placement"].dropna()):
-        cores = ", ".join(f"{share:g}" for share in sorted(runs["cpu_share"].dropna().unique()))
         said.append(
-            f"Computation and the cost of messages are those of {cores or 'a part of a'} core of a virtual cluster: on whole "
-            "machines both are faster, and the same link would matter more."
+            f"A step of {args.step_time:g} s with {args.batch_size} samples is given, not measured here; so are "
+            f"{args.samples} samples an epoch and an exchange every {args.sync_every} batches."
         )
-    return [*said, conditions.circumstances(runs)]
-
-
-def _algorithms(made: Physics) -> str:
-    return " or ".join(sorted({network.algorithm for network in made.laws.values()})) or "ring"
+    if "virtual" in set(study.runs["placement"].dropna()):
+        cores = ", ".join(f"{share:g}" for share in sorted(study.runs["cpu_share"].dropna().unique()))
+        said.append(
+            f"What was measured is that of {cores or 'a part of a'} core of a virtual cluster: on whole machines computation "
+            "is faster, and the same link matters more."
+        )
+    return [*said, conditions.circumstances(study.runs)]
 
 
 if __name__ == "__main__":

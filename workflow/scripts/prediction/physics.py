@@ -36,13 +36,14 @@ NOT_COMPUTATION = (
     "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth", "epochs",
     "warmup_epochs", "lr_scaling", "lr_warmup_epochs", "learning_rate",
 )  # fmt: skip
-COUNTS = ["nodes", "ranks", "replicas", "local_batch", "sync_every", "steps", "exchanges", "rate", "samples"]
+COUNTS = ["nodes", "ranks", "replicas", "sync_every"]
+MEASURES = ["local_batch", "steps", "exchanges", "rate", "samples"]
 TERMS = ("hidden", "scatter")
 LIMITS = np.array([[0.0, 0.0], [1.0, 5.0]])
 
 
 def prepared(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row per measured cell: its factors, COUNTS as floats (rate in bytes/s, NaN: not known), epoch_time_s, n, sd.
+    """A row per measured cell: its factors, COUNTS, MEASURES (rate in bytes/s, NaN: not known), epoch_time_s, n, sd.
 
     Batches and exchanges are scaled as epoch time is: to the data set's samples.
     """
@@ -52,10 +53,11 @@ def prepared(runs: pd.DataFrame) -> pd.DataFrame:
     ok = ok.assign(steps=ok["steps"].astype(float) * scale, exchanges=ok["exchanges"].astype(float) * scale)
     by_cell = ok.groupby("cell", sort=False)
     named = [name for name in [*factors(), "base"] if name not in COUNTS]
-    cells = by_cell[[*named, *COUNTS]].first()
+    cells = by_cell[[*named, *COUNTS, *MEASURES]].first()
     times = by_cell["epoch_time_s"]
     cells = cells.assign(epoch_time_s=times.mean(), n=times.size(), sd=times.std())
-    return cells.astype(dict.fromkeys(COUNTS, float)).reset_index()
+    kinds = dict.fromkeys(COUNTS, int) | dict.fromkeys(MEASURES, float)
+    return cells.astype(kinds).reset_index()
 
 
 @functools.cache
@@ -143,7 +145,7 @@ def _on_several(cells: pd.DataFrame, own: np.ndarray, network: Law, made: Tensor
     rule = exchange.RULES.get(framework, exchange.UNKNOWN)
     steps, exchanges, ranks = (cells[name].to_numpy() for name in ("steps", "exchanges", "ranks"))
     batch_s = own[:, 0] / steps
-    seconds = network.at(*(cells[name].to_numpy() for name in law.PLACE[:2]), cells["rate"].to_numpy())
+    seconds = network.at(cells["nodes"].to_numpy(), ranks, cells["rate"].to_numpy())
     extra = cells["training_loop"].map(lambda loop: rule.extra.get(loop, 0)).to_numpy(float)
     beside = steps * extra * seconds(np.full(len(cells), exchange.NUMBER_BYTES))
     each, place = np.unique(ranks, return_inverse=True)
