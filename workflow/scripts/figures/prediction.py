@@ -23,8 +23,8 @@ MARGIN = 1.35  # of the axes beyond the shortest and the longest measured time
 BEYOND = 3.0  # how far beyond them predictions are drawn where they are
 WHAT = (
     "Predicted over measured mean epoch time of cells on several nodes that were left out of the fit, a panel for each method, "
-    "a marker for each cell and each time it was left out; both axes are logarithmic. Line: prediction and measurement agree; "
-    "band: 1.96 times the pooled coefficient of variation of a cell's mean ({:.1f} %). MAPE: over all markers of a panel."
+    "a marker for each cell and each time it was left out; both axes are logarithmic. Line: prediction and measurement agree. "
+    "MAPE: over all markers of a panel."
 )
 
 
@@ -34,19 +34,20 @@ def draw(runs: pd.DataFrame, cells: pd.DataFrame) -> tuple[Figure, str]:
     methods = [name for name, own in left.groupby("method", sort=False) if own["predicted_s"].notna().any()]
     if not methods:
         text = "nothing was left out and predicted"
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, WHAT.format(0.0))
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, WHAT)
+    left = left[left["predicted_s"].notna()]
     kinds = [kind for kind in KINDS if kind in set(left["kind"])]
     series = [Series(kind, {"kind": kind}, look) for kind, look in zip(kinds, style.TREATMENT_LOOKS, strict=False)]
     rows, columns, width = panels.layout(len(methods), 3)
     above = panels.legend_height(len(series), width)
-    drawn = style.figure(width, rows * (PANEL_IN + panels.TITLE_ROW_IN) + 0.2 + above)
+    drawn = style.figure(width, rows * (PANEL_IN + 2 * panels.TITLE_ROW_IN) + 0.2 + above)
     axes = panels.grid(drawn, (rows, columns), len(methods))
     spread = noise(left.drop_duplicates("cell"))
     low, high = left["epoch_time_s"].min() / MARGIN, left["epoch_time_s"].max() * MARGIN
     bottom, top = low / BEYOND, high * BEYOND
     outside = 0
     for ax, method in zip(axes, methods, strict=True):
-        own = left[(left["method"] == method) & left["predicted_s"].notna()]
+        own = left[left["method"] == method]
         ends = np.array([low, high])
         if np.isfinite(spread):
             ax.fill_between(ends, ends * (1 - 1.96 * spread), ends * (1 + 1.96 * spread), color=style.GRID, linewidth=0)
@@ -57,14 +58,19 @@ def draw(runs: pd.DataFrame, cells: pd.DataFrame) -> tuple[Figure, str]:
             look = panels.marker(one.look) | {"markersize": 2.2, "alpha": 0.75}
             ax.plot(points["epoch_time_s"], shown, zorder=3, clip_on=False, **look)
             outside += int((shown != points["predicted_s"]).sum())
-        ax.set_title(f"{method}: MAPE {100 * own['error'].abs().mean():.1f} %")
+        ax.set_title(f"{method}\nMAPE {100 * own['error'].abs().mean():.1f} %")
         _scales(ax, (low, high), (bottom, top))
     for ax in axes[::columns]:
         ax.set_ylabel("predicted (s)")
     drawn.supxlabel("measured epoch time (s)", fontsize=style.FONT_SIZE)
     panels.legend(drawn, series, lines=False)
+    band = (
+        f"Band: 1.96 times the pooled coefficient of variation of a cell's mean ({100 * spread:.1f} %)."
+        if np.isfinite(spread)
+        else ""
+    )
     cut = f"{outside} predictions that lie beyond the axes, or below 0, are drawn at their edges." if outside else ""
-    return drawn, panels.caption(runs, WHAT.format(100 * spread), f"Left out: {', '.join(kinds)}.", cut)
+    return drawn, panels.caption(runs, WHAT, band, f"Left out: {', '.join(kinds)}.", cut)
 
 
 def _scales(ax: Axes, x: tuple[float, float], y: tuple[float, float]) -> None:

@@ -121,10 +121,11 @@ def exposed(rule: Rule, made: Tensors, seconds: Seconds, backward_s: np.ndarray,
 def _fused(rule: Rule, made: Tensors, seconds: Seconds, window: np.ndarray) -> np.ndarray:
     """When the last fused message has arrived, [cells], 0 being the end of the backward pass."""
 
+    limit = min(rule.limits_bytes[1], made.total_bytes)
+
     def send(free: np.ndarray, first: np.ndarray, size: np.ndarray) -> np.ndarray:
-        full = np.floor(size / rule.limits_bytes[1])
-        rest = size - full * rule.limits_bytes[1]
-        took = seconds(rest) + full * seconds(np.full(len(size), min(rule.limits_bytes[1], made.total_bytes)))
+        full = np.ceil(size / limit) - 1
+        took = seconds(size - full * limit) + full * seconds(np.full(len(size), limit))
         return np.maximum(free, first) + rule.cycle_s / 2 + took
 
     free, first, waiting = -window, -window, np.zeros(len(window))

@@ -76,7 +76,9 @@ def answers(drawn: pd.DataFrame) -> pd.DataFrame:
         found = {f"nodes_at_{100 * level:.0f}": last_above(nodes, efficiency, level) for level in LEVELS}
         greatest = {"greatest_speedup": curve["speedup"].iloc[best], "at_nodes": nodes[best], "most_nodes": nodes[-1]}
         rows.append({**dict(zip([*FACTORS, "rate"], names, strict=True)), **found, **greatest})
-    return pd.DataFrame(rows)
+    levels = [f"nodes_at_{100 * level:.0f}" for level in LEVELS]
+    names = [*FACTORS, "rate", *levels, "greatest_speedup", "at_nodes", "most_nodes"]
+    return pd.DataFrame(rows, columns=names)
 
 
 def redrawn(cells: pd.DataFrame, sweeps: pd.DataFrame, made: Physics, rng: np.random.Generator) -> Physics:

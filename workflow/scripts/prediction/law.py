@@ -23,6 +23,7 @@ GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {"ring": lambda p: p - 1
 BEYOND = 4  # the largest message that the law is fitted to over the largest that is used: times are no straight line
 PLACE = ["nodes", "ranks", "link_bytes_s"]
 LEAST_GAIN = 0.05  # by which what is not the default must fit better
+EXACT = 1e-6  # a misfit that is none
 LEAST_LINK = 0.95  # nothing is faster than the link, but for bursts
 
 
@@ -105,13 +106,15 @@ def fit(sweeps: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
     rate = used["link_bytes_s"].fillna(np.inf).to_numpy()
     limited = [rate <= slowest for slowest in np.unique(rate)[::-1]]
     # which rows the link takes time in, which the processors: the link in all; both; the link up to some rate
-    ways = [(True, link, ~link | np.isinf(rate)) for link in [*limited, rate < 0]]
+    ways = [(True, link, ~link | np.isinf(rate)) for link in [*limited, *[rate < 0] * (len(limited) > 1)]]
     ways[1:1] = [(False, rate > 0, rate > 0)] * (len(limited) > 1)
     best: Law | None = None
     for algorithm in GROWTH if used["ranks"].nunique() > 2 else list(GROWTH)[:1]:
         for at_once, link, processors in ways:
             law = _fitted(used, algorithm, at_once, link, processors)
-            if best is None or (law.misfit < (1 - LEAST_GAIN) * best.misfit and (at_once or law.link > LEAST_LINK)):
+            if best is None or (
+                law.misfit + EXACT < (1 - LEAST_GAIN) * best.misfit and (at_once or law.link > LEAST_LINK)
+            ):
                 best = law
     return best
 

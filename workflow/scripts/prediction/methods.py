@@ -71,8 +71,10 @@ def by_hand(fold: Fold) -> Prediction:
     """Nothing fitted to a run on several nodes or to a sweep: computation, and 2 (n - 1) / n x gradient bytes at the link's rate."""
     ideal = Law("ring", True, 0.0, 0.0, 1.0, 0.0)
     made = replace(fold.plain, laws=dict.fromkeys(fold.test["framework"], ideal))
-    seconds = np.where(fold.test["rate"].isna(), np.nan, made.predict(fold.test))
-    return Prediction(seconds, _unless_all(seconds, "the site names no rate of its links"))
+    unknown = fold.test["rate"].isna().to_numpy()
+    seconds = np.where(unknown, np.nan, made.predict(fold.test))
+    problem = "the site names no rate of its links" if unknown.any() else "no run on one node"
+    return Prediction(seconds, _unless_all(seconds, problem))
 
 
 def regression(columns: Callable[[pd.DataFrame], Mapping[str, np.ndarray]]) -> Method:

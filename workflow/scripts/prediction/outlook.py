@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -31,6 +31,7 @@ from prediction.physics import Physics
 
 RATES = (1.0, 10.0, 25.0, 100.0)  # Gbit/s
 MOST_NODES = 1024
+DEFAULT_FRAMEWORK = "pytorch-ddp"
 DRAWS = 100
 TITLE = "How many nodes are worth it, by the rate of the links"
 GIGABIT = 1e9 / 8
@@ -86,11 +87,10 @@ def by_study(folder: Path) -> Study:
 
 def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physics, pd.DataFrame]:
     """The model and its one case as the command line gives them; on the network of a study where one is given."""
-    framework = args.framework
+    swept = list(network.laws) if network else []
+    framework = args.framework or (swept[0] if len(swept) == 1 else DEFAULT_FRAMEWORK)
     if network and framework not in network.laws:
-        raise InputError(
-            f"--framework: '{framework}' was not swept; expected one of {', '.join(network.laws) or 'none'}"
-        )
+        raise InputError(f"--framework: '{framework}' was not swept; expected one of {', '.join(swept) or 'none'}")
     gradients, names = _gradients(args)
     own = Law(args.algorithm, True, 0.0, 2 * args.latency, 1 / args.share, 0.0)
     made = Physics(
@@ -120,8 +120,14 @@ def _gradients(args: argparse.Namespace) -> tuple[exchange.Tensors, tuple[str, s
     return exchange.whole(size), (f"{size / 1e6:g} MB of gradients", "any")
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, as for all that a person gets wrong."""
+        raise InputError(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="prediction.outlook", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     positive, share = _number(0, np.inf), _number(0, 1)
@@ -157,7 +163,7 @@ def _parser() -> argparse.ArgumentParser:
         "--algorithm", choices=law.GROWTH, default="ring", help="how latency grows with nodes (default ring)"
     )
     network.add_argument(
-        "--framework", choices=exchange.RULES, default="pytorch-ddp", help="whose messages (default pytorch-ddp)"
+        "--framework", choices=exchange.RULES, help=f"whose messages (default {DEFAULT_FRAMEWORK}, or the study's one)"
     )
     network.add_argument(
         "--hidden",
@@ -200,6 +206,8 @@ def _checked(args: argparse.Namespace) -> None:
     for name in ("batch_size", "samples", "sync_every", "nodes"):
         if getattr(args, name) < 1:
             raise InputError(f"--{name.replace('_', '-')}: {getattr(args, name)} is too small; expected at least 1")
+    if args.samples < args.batch_size:
+        raise InputError(f"--samples: {args.samples} is too small; expected at least the batch size, {args.batch_size}")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -241,7 +249,7 @@ def _notes() -> list[str]:
 def _of_numbers(args: argparse.Namespace) -> list[str]:
     return [
         f"Nothing here was measured: a step of {args.step_time:g} s with {args.batch_size} samples, {args.samples} samples "
-        f"an epoch, an exchange every {args.sync_every} batches; messages of {args.framework} on a {args.algorithm}, "
+        f"an epoch, an exchange every {_batches(args.sync_every)}; messages of {args.framework or DEFAULT_FRAMEWORK} on a {args.algorithm}, "
         f"{args.latency:g} s to the next node at every rate, {100 * args.share:g} % of the link's rate; hidden share "
         f"{args.hidden:g}, scatter {args.scatter:g}."
     ]
@@ -271,7 +279,7 @@ def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
     else:
         said.append(
             f"A step of {args.step_time:g} s with {args.batch_size} samples is given, not measured here; so are "
-            f"{args.samples} samples an epoch and an exchange every {args.sync_every} batches."
+            f"{args.samples} samples an epoch and an exchange every {_batches(args.sync_every)}."
         )
     if "virtual" in set(study.runs["placement"].dropna()):
         cores = ", ".join(f"{share:g}" for share in sorted(study.runs["cpu_share"].dropna().unique()))
@@ -280,6 +288,10 @@ def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
             "is faster, and the same link matters more."
         )
     return [*said, conditions.circumstances(study.runs)]
+
+
+def _batches(count: int) -> str:
+    return "batch" if count == 1 else f"{count} batches"
 
 
 if __name__ == "__main__":

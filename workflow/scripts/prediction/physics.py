@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from scipy.integrate import quad
 from scipy.optimize import least_squares, nnls
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from analysis.measured import factors, successful
 from common.errors import InputError
@@ -56,6 +56,8 @@ def prepared(runs: pd.DataFrame) -> pd.DataFrame:
     cells = by_cell[[*named, *COUNTS, *MEASURES]].first()
     times = by_cell["epoch_time_s"]
     cells = cells.assign(epoch_time_s=times.mean(), n=times.size(), sd=times.std())
+    if "bandwidth" in cells:  # a level may leave it to the site
+        cells["bandwidth"] = (8 * cells["rate"] / 1e6).fillna(cells["bandwidth"])
     kinds = dict.fromkeys(COUNTS, int) | dict.fromkeys(MEASURES, float)
     return cells.astype(kinds).reset_index()
 
@@ -65,7 +67,9 @@ def expected_largest(count: int) -> float:
     """Expected value of the largest of so many standard normal numbers (Harter, Biometrika 48, 1961, table 1)."""
     if count < 2:
         return 0.0
-    return float(quad(lambda x: count * x * norm.pdf(x) * norm.cdf(x) ** (count - 1), -8, 12)[0])
+    return float(
+        quad(lambda x: count * x * math.exp(-x * x / 2) * ndtr(x) ** (count - 1), -8, 12)[0] / math.sqrt(2 * math.pi)
+    )
 
 
 @functools.cache
@@ -168,10 +172,9 @@ def plain(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Physics:
     gradients = {name: made for name in names if (made := model_tensors(*name))}
     laws = {}
     for framework, own in cells[cells["replicas"] > 1].groupby("framework"):
-        used = [
-            gradients[name].total_bytes for name in zip(own["model"], own["dataset"], strict=True) if name in gradients
-        ]
-        found = law.fit(sweeps[sweeps["framework"] == framework], max(used, default=math.inf))
+        used = set(zip(own["model"], own["dataset"], strict=True)) & set(gradients)
+        largest = max((gradients[name].total_bytes for name in used), default=math.inf)
+        found = law.fit(sweeps[sweeps["framework"] == framework], largest)
         if found:
             laws[str(framework)] = found
     return Physics(keys, computation, gradients, laws)

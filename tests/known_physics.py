@@ -6,7 +6,9 @@ does not have.
 
 import itertools
 import math
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -89,6 +91,7 @@ def runs(truth=None, folder=None, *, nodes=NODES, batches=BATCHES, rates=RATES, 
             "nodes": n,
             "sync_every": k,
         }
+        levels |= {"bandwidth": round(8 * rate / 1e6)} if "bandwidth" in levels else {}
         seconds = truth.seconds_of(model, "digits", n, batch, rate, k) * (1 + noise * rng.standard_normal())
         cell = f"{framework}.{model}.digits.b{batch}.n{n}.s{k}.link={rate / 125e3:g}"
         rows.append(
@@ -104,7 +107,12 @@ def runs(truth=None, folder=None, *, nodes=NODES, batches=BATCHES, rates=RATES, 
         )  # fmt: skip
         # epoch times are scaled to the data set's samples
         rows[-1]["epoch_time_s"] *= SAMPLES / rows[-1]["samples_trained"]
-    return _checked(pd.DataFrame(rows), "runs", folder)
+    return written(pd.DataFrame(rows), "runs", folder)
+
+
+def joined(*frames):
+    """Several studies' runs as one."""
+    return written(pd.concat([frame.astype(object) for frame in frames], ignore_index=True), "runs", None)
 
 
 def network(truth=None, folder=None, *, nodes=NODES, rates=RATES, noise=0.02, seed=2, framework="pytorch-ddp"):
@@ -120,11 +128,12 @@ def network(truth=None, folder=None, *, nodes=NODES, rates=RATES, noise=0.02, se
         if n > 1
         for rate, size, number in itertools.product(rates, sizes(64 * MIB), range(1, 6))
     ]  # fmt: skip
-    return _checked(pd.DataFrame(rows, columns=list(schema("network")["properties"])), "network", folder)
+    return written(pd.DataFrame(rows, columns=list(schema("network")["properties"])), "network", folder)
 
 
-def _checked(frame, name, folder):
-    if folder is None:
-        return frame.convert_dtypes(convert_string=False) if name == "runs" else frame
-    write_table(frame, name, folder / f"{name}.csv")
-    return read_table(folder / f"{name}.csv", name)
+def written(frame, name, folder):
+    """The table as read_table gives it, by way of a file in `folder`."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(folder or scratch) / f"{name}.csv"
+        write_table(frame, name, file)
+        return read_table(file, name)
