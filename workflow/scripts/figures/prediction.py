@@ -37,7 +37,8 @@ def draw(runs: pd.DataFrame, cells: pd.DataFrame) -> tuple[Figure, str]:
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, WHAT)
     left = left[left["predicted_s"].notna()]
     kinds = [kind for kind in KINDS if kind in set(left["kind"])]
-    series = [Series(kind, {"kind": kind}, look) for kind, look in zip(kinds, style.TREATMENT_LOOKS, strict=False)]
+    looks = dict(zip(KINDS, style.TREATMENT_LOOKS, strict=False))
+    series = [Series(kind, {"kind": kind}, looks[kind]) for kind in kinds]
     rows, columns, width = panels.layout(len(methods), 3)
     above = panels.legend_height(len(series), width)
     drawn = style.figure(width, rows * (PANEL_IN + 2 * panels.TITLE_ROW_IN) + 0.2 + above)
