@@ -71,7 +71,7 @@ lint: $(STAMP)  ## check style, types and rules
 	@$(BIN)/ruff format --check .
 	@$(BIN)/snakefmt --check Snakefile rules
 	@$(BIN)/mypy workflow/scripts
-	@for adapter in workflow/scripts/runs/frameworks/*/adapter.py; do $(BIN)/mypy --no-error-summary $$adapter || exit 1; done
+	@for module in workflow/scripts/runs/frameworks/*/*.py; do $(BIN)/mypy --no-error-summary $$module || exit 1; done
 	@$(BIN)/python tests/checks/snakemake_lint.py
 
 format: $(STAMP)  ## rewrite code and rules in the project's style

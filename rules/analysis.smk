@@ -1,11 +1,13 @@
 # Analysis: the tables of a study, made from its runs alone.
 #   in:  RUNS_CSV; NETWORK_CSV where the study's network was swept
-#   out: RESULTS/tables/<table>.csv, .md and .tex, and both models of the regression as CSV
+#   out: RESULTS/tables/<table>.csv, .md and .tex, and the regression's predictions of all cells as CSV
 
-TABLES = ["cells", "speedup", "effects", "missing"]
+TABLES = ["cells", "speedup", "effects", "scaling", "missing"]
 TABLE_CODE = [f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "conditions", "intervals", "tables"]] + [
     f"{SCRIPTS}/common/tables.py"
 ]
+REGRESSION_CODE = [f"{SCRIPTS}/analysis/{module}.py" for module in ["regression", "terms", "leave_out"]]
+ALSO_CODE = {"scaling": [*REGRESSION_CODE, f"{SCRIPTS}/analysis/effects.py", f"{SCRIPTS}/analysis/speedup.py"]}
 
 
 localrules:
@@ -29,7 +31,7 @@ rule table:
     input:
         runs=RUNS_CSV,
         script=f"{SCRIPTS}/analysis/{{table}}.py",
-        code=TABLE_CODE,
+        code=lambda wildcards: TABLE_CODE + ALSO_CODE.get(wildcards.table, []),
     output:
         csv=f"{RESULTS}/tables/{{table}}.csv",
         markdown=f"{RESULTS}/tables/{{table}}.md",
@@ -79,17 +81,15 @@ rule decomposition:
 
 
 rule regression:
-    """Fit the linear and the quadratic model of epoch time."""
+    """Fit the linear and the quadratic model of epoch time and of throughput."""
     input:
         runs=RUNS_CSV,
-        script=f"{SCRIPTS}/analysis/regression.py",
-        code=TABLE_CODE,
+        code=[*TABLE_CODE, *REGRESSION_CODE],
     output:
         csv=f"{RESULTS}/tables/regression.csv",
         markdown=f"{RESULTS}/tables/regression.md",
         latex=f"{RESULTS}/tables/regression.tex",
-        linear=f"{RESULTS}/tables/regression_linear.csv",
-        quadratic=f"{RESULTS}/tables/regression_quadratic.csv",
+        cells=f"{RESULTS}/tables/regression_cells.csv",
     log:
         f"{RESULTS}/logs/tables/regression.log",
     resources:

@@ -2,11 +2,12 @@
 #   in:  RUNS_CSV, EPOCHS_CSV
 #   out: RESULTS/figures/<figure>.pdf, .svg, .png and .caption.md
 
-FIGURES = ["epoch_time", "by_batch_size", "by_nodes", "accuracy"]
+FIGURES = ["epoch_time", "by_batch_size", "by_nodes", "accuracy", "regression"]
 FIGURE_CODE = (
     [f"{SCRIPTS}/figures/{module}.py" for module in ["style", "panels", "series"]]
     + [f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "conditions", "intervals", "tables", "speedup"]]
     + [f"{SCRIPTS}/common/tables.py"]
+    + REGRESSION_CODE
 )
 
 

@@ -61,15 +61,12 @@ if REQUIRED_SWEEPS:
         params:
             study=STUDY,
             site=SITE,
-            framework=lambda wildcards: SWEEPS.by_name[wildcards.sweep].framework,
-            nodes=lambda wildcards: SWEEPS.by_name[wildcards.sweep].nodes,
         shell:
             """
             python -m network.measure \
                 --study {params.study:q} \
                 --site {params.site:q} \
-                --framework {params.framework:q} \
-                --nodes {params.nodes} \
+                --sweep {wildcards.sweep:q} \
                 --key {wildcards.key:q} \
                 --out {output.sweep:q}
             """

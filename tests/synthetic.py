@@ -351,6 +351,7 @@ def sweeps(framework: str, nodes: Collection[int] = (2, 3), noise: float = NOISE
             "nodes": count,
             "ranks": count,
             "device": "site",
+            "bandwidth": 0,
             "key": "0" * 12,
             "status": "ok",
             "reason": None,

@@ -67,9 +67,8 @@ def test_a_second_invocation_has_nothing_to_do(a_job_a_run: Campaign) -> None:
 
 
 def test_an_allocation_for_every_block_keeps_the_order(shared_folder: Path) -> None:
-    campaign = Campaign(
-        shared_folder, study(framework="[pytorch-ddp, horovod-tensorflow]", nodes="[2]", epochs=3, replicates=2)
-    )
+    rates = {"": 125e6, ".bandwidth=200": 25e6}  # Mbit/s in a name, bytes/s in a table; set before each run
+    campaign = Campaign(shared_folder, study(nodes="2", epochs=3, replicates=2) + "  bandwidth: [0, 200]\n")
     done = campaign.checkout.program("cluster.submit", "--wait")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = check(campaign, sessions=2)
@@ -77,11 +76,17 @@ def test_an_allocation_for_every_block_keeps_the_order(shared_folder: Path) -> N
         assert [row["run_id"] for row in rows] == [row["run_id"] for row in csv.DictReader(design)], "the planned order"
     assert [row["block"] for row in rows] == ["1", "1", "2", "2"]
     assert len({row["job"] for row in rows}) == 2, "one allocation a block"
+    for cell, rate in rates.items():
+        mine = [row for row in rows if row["cell"].partition(".s1")[2] == cell]
+        assert [float(row["bandwidth_bytes_s"]) for row in mine] == [rate, rate]
 
     again = campaign.checkout.program("cluster.submit", "--wait")
     assert again.returncode == 0 and "all 4 runs have a record" in again.stdout and not jobs()
     figures = campaign.checkout.snakemake("figures", "--config", "site=virtual")
     assert figures.status == 0 and "run" not in figures.jobs, figures.output
+    with open(campaign.results / "tables" / "network.csv", newline="") as table:
+        found = {int(row["bandwidth"]): float(row["achieved_bytes_s"]) for row in csv.DictReader(table)}
+    assert 0.5 * 25e6 < found[200] < 1.05 * 25e6 < found[0], "as fast as the links were made, and no faster"
 
 
 def test_a_block_cut_short_goes_on_where_it_stopped(shared_folder: Path) -> None:

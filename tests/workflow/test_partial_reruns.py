@@ -12,7 +12,7 @@ import pytest
 from checkout import Checkout
 from plan.site import load_site
 
-FIGURES = ("epoch_time", "by_batch_size", "by_nodes", "accuracy")
+FIGURES = ("epoch_time", "by_batch_size", "by_nodes", "accuracy", "regression")
 
 
 def design_rows(checkout: Checkout) -> dict[str, dict[str, str]]:

@@ -199,6 +199,7 @@ def made_sweep(seconds, nodes=2):
                 "nodes": nodes,
                 "ranks": nodes,
                 "device": "site",
+                "bandwidth": 0,
                 "status": "ok",
                 "bytes": size,
                 "round": number,

@@ -5,7 +5,7 @@ import re
 import pandas as pd
 import pytest
 
-from analysis import cells, decomposition, effects, missing, regression, speedup, tables
+from analysis import cells, decomposition, effects, missing, regression, scaling, speedup, tables
 from analysis.intervals import Estimate
 from common.errors import exit_status
 from synthetic import campaign, designed_campaign, write_frames
@@ -16,6 +16,7 @@ PROGRAMS = {
     "effects": effects,
     "missing": missing,
     "regression": regression,
+    "scaling": scaling,
     "speedup": speedup,
 }
 SPECIAL = r"50 % of a_b & {c} ~ #1 \ $x^2$ <1 × ²"

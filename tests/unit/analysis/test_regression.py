@@ -1,141 +1,403 @@
-"""The regression tables against numpy, formulas and brute force."""
+"""The regression tables against certified and published results, and against brute force on a made-up campaign."""
 
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
-from scipy import stats
+from statsmodels.datasets import longley
+from statsmodels.regression.linear_model import OLS
+from statsmodels.stats.outliers_influence import variance_inflation_factor
 
-from analysis import regression
+from analysis import leave_out, regression, terms
 from analysis.measured import successful
-from synthetic import SECONDS, SECONDS_PER_NODE, SECONDS_PER_SAMPLE, SECONDS_PER_SYNC
+from synthetic import SECONDS, SECONDS_PER_NODE, SECONDS_PER_SAMPLE, SECONDS_PER_SYNC, designed_campaign
+
+TIME, RATE = regression.RESPONSES
+MODELS = list(terms.MODELS)
 
 
-def fitted(runs, model="linear"):
+def fitted(runs, model="linear", response=TIME):
+    return regression.fit_all(runs)[response, model]
+
+
+def matrix(runs, model):
+    """The terms of the estimable ones, per run, from their definition."""
+    columns = terms.MODELS[model](runs)
+    return np.column_stack([columns[name] for name in terms.estimable(columns)[0]])
+
+
+def fit(y, cell=None, **columns):
+    """A fit of plain arrays, each run a cell of its own where none is given."""
+    y = np.asarray(y, dtype=float)
+    named = {"intercept": np.ones(len(y))} | {name: np.asarray(x, dtype=float) for name, x in columns.items()}
+    cell = np.arange(len(y)) if cell is None else cell
+    return regression.fit(y, named, np.asarray(cell).astype(str), np.zeros(len(y)))
+
+
+def estimates(fit, column="estimate"):
+    return fit.terms.set_index("term")[column]
+
+
+@pytest.fixture(scope="module")
+def of_longley():
+    data = longley.load_pandas()
+    return fit(data.endog, **{name: data.exog[name] for name in data.exog})
+
+
+def test_longley_has_the_certified_values(of_longley):
+    # NIST Statistical Reference Datasets, linear regression, Longley: certified to 15 digits.
+    certified = {
+        "intercept": (-3482258.63459582, 890420.383607373),
+        "GNPDEFL": (15.0618722713733, 84.9149257747669),
+        "GNP": (-0.358191792925910e-01, 0.334910077722432e-01),
+        "UNEMP": (-2.02022980381683, 0.488399681651699),
+        "ARMED": (-1.03322686717359, 0.214274163161675),
+        "POP": (-0.511041056535807e-01, 0.226073200069370),
+        "YEAR": (1829.15146461355, 455.478499142212),
+    }
+    for name, (estimate, error) in certified.items():
+        assert estimates(of_longley)[name] == pytest.approx(estimate, rel=1e-7)
+        assert estimates(of_longley, "standard_error_equal_variances")[name] == pytest.approx(error, rel=1e-7)
+    assert of_longley.statistics["residual s.d."] == pytest.approx(304.854073561965, rel=1e-9)
+    assert of_longley.statistics["R²"] == pytest.approx(0.995479004577296, rel=1e-10)
+
+
+def test_longley_has_the_robust_errors_of_r(of_longley):
+    # HC3 as the test suite of statsmodels keeps them (regression/tests/results/results_regression.py, Longley).
+    published = {
+        "GNPDEFL": 91.11939,
+        "GNP": 0.05562,
+        "UNEMP": 0.82213,
+        "ARMED": 0.29879,
+        "POP": 0.32491,
+        "YEAR": 922.80784,
+        "intercept": 1799477,
+    }
+    for name, error in published.items():
+        assert estimates(of_longley, "standard_error")[name] == pytest.approx(error, rel=1e-4)
+
+
+def test_longley_has_the_variance_inflation_factors_of_r(of_longley):
+    # car::vif(lm(Employed ~ ., data = longley)) in R.
+    published = [135.53244, 1788.51348, 33.61889, 3.58893, 399.15102, 758.98060]
+    assert of_longley.terms["vif"][1:].to_numpy() == pytest.approx(published, rel=1e-6)
+    assert of_longley.statistics["largest VIF"] == pytest.approx(1788.51348)
+
+
+DISK_IOS, MEMORY, CPU_MS = [14, 16, 27, 42, 39, 50, 83], [70, 75, 144, 190, 210, 235, 400], [2, 5, 7, 9, 10, 13, 20]
+
+
+def test_a_line_of_jain():
+    # Jain (1991), examples 14.1 to 14.4: CPU time by disk I/Os.
+    line = fit(CPU_MS, io=DISK_IOS)
+    assert estimates(line)["intercept"] == pytest.approx(-0.0083, abs=5e-5)
+    assert estimates(line)["io"] == pytest.approx(0.2438, abs=5e-5)
+    errors = estimates(line, "standard_error_equal_variances")
+    assert (errors["intercept"], errors["io"]) == pytest.approx((0.8311, 0.0187), abs=5e-5)
+    assert line.statistics["R²"] == pytest.approx(0.9715, abs=5e-5)
+    assert line.statistics["residual s.d."] == pytest.approx(1.0834, abs=5e-5)
+
+
+def test_two_predictors_of_jain_that_are_correlated():
+    # Jain (1991), examples 15.1 and 15.2; the predictors' correlation is 0.9947.
+    plane = fit(CPU_MS, io=DISK_IOS, memory=MEMORY)
+    assert estimates(plane).to_numpy() == pytest.approx([-0.1614, 0.1182, 0.0265], abs=5e-5)
+    assert plane.statistics["R²"] == pytest.approx(0.97, abs=5e-3)
+    assert plane.statistics["largest VIF"] == pytest.approx(1 / (1 - 0.9947**2), rel=0.02)
+
+
+def test_the_lack_of_fit_of_a_published_example():
+    # Kutner, Nachtsheim, Neter & Li, Applied Linear Statistical Models (5th ed., 2005), section 3.7, the bank's branches.
+    deposit = [125, 100, 200, 75, 150, 175, 75, 175, 125, 200, 100]
+    accounts = [160, 112, 124, 28, 152, 156, 42, 124, 150, 104, 136]
+    bank = fit(accounts, cell=deposit, deposit=deposit)
+    assert estimates(bank).to_numpy() == pytest.approx([50.72251, 0.48670], abs=1e-5)
+    found = bank.statistics
+    assert (found["lack of fit: F"], found["lack of fit: p"]) == (
+        pytest.approx(14.80, abs=5e-3),
+        pytest.approx(0.006, abs=5e-4),
+    )
+    assert (found["lack of fit: d.f."], found["pure error: d.f."]) == (4, 5)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_variance_inflation_is_that_of_statsmodels(runs, model):
+    x = matrix(successful(runs), model)
+    expected = [variance_inflation_factor(x, place) for place in range(1, x.shape[1])]
+    assert fitted(runs, model).terms["vif"][1:].to_numpy() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("response", regression.RESPONSES)
+@pytest.mark.parametrize("model", MODELS)
+def test_estimates_and_robust_errors_are_those_of_statsmodels(runs, model, response):
     ok = successful(runs)
-    return ok, regression.fit(ok, regression.MODELS[model](ok))
-
-
-def matrix(ok, model):
-    columns = regression.MODELS[model](ok)
-    return np.column_stack([columns[name] for name in regression.estimable(columns)[0]])
+    result = OLS(ok[response.column].to_numpy(), matrix(ok, model)).fit()
+    robust = result.get_robustcov_results("HC3", use_t=True)
+    made = fitted(runs, model, response)
+    assert np.allclose(made.terms["estimate"], result.params)
+    assert np.allclose(made.terms["standard_error"], robust.bse)
+    assert np.allclose(made.terms["p"], robust.pvalues)
+    assert np.allclose(made.terms[["low", "high"]], robust.conf_int())
+    assert made.statistics["adjusted R²"] == pytest.approx(result.rsquared_adj)
+    n, k = len(ok), len(result.params) + 1  # the variance is a parameter, too, as in R's AIC
+    assert made.statistics["AICc"] == pytest.approx(result.aic + 2 + 2 * k * (k + 1) / (n - k - 1))
 
 
 def test_the_known_effects_come_back_exactly_without_noise(read):
-    _, fit = fitted(read(noise=0.0))
-    effect = fit.terms.set_index("term")["estimate_s"]
+    made = fitted(read(noise=0.0))
+    effect = estimates(made)
     assert effect["nodes"] == pytest.approx(SECONDS_PER_NODE)
     assert effect["batch size"] == pytest.approx(SECONDS_PER_SAMPLE)
     assert effect["batches per exchange"] == pytest.approx(SECONDS_PER_SYNC)
     for name, seconds in SECONDS.items():
         if name != "pytorch-single":
-            assert effect[f"framework [{name}]"] == pytest.approx(seconds - SECONDS["pytorch-single"])
-    assert fit.statistics["leave-one-cell-out RMSE (s)"] < 1e-9
+            assert effect[name] == pytest.approx(seconds - SECONDS["pytorch-single"])
+    assert made.statistics["without cell: RMSE"] < 1e-9
+    assert math.isnan(made.statistics["lack of fit: F"]), "replicates that do not differ show no error"
 
 
-@pytest.mark.parametrize("model", ["linear", "quadratic"])
-def test_coefficients_errors_and_statistics_are_those_of_the_formulas(runs, model):
-    ok, fit = fitted(runs, model)
-    x, y = matrix(ok, model), ok["epoch_time_s"].to_numpy()
-    n, p = x.shape
-    beta, (rss,), _, _ = np.linalg.lstsq(x, y, rcond=None)
-    variance = rss / (n - p)
-    errors = np.sqrt(variance * np.diag(np.linalg.inv(x.T @ x)))
-    r2 = 1 - rss / ((y - y.mean()) ** 2).sum()
-    assert np.allclose(fit.terms["estimate_s"], beta)
-    assert np.allclose(fit.terms["standard_error_s"], errors)
-    assert np.allclose(fit.terms["p"], 2 * stats.t.sf(np.abs(beta / errors), n - p))
-    assert fit.statistics["R²"] == pytest.approx(r2)
-    assert fit.statistics["adjusted R²"] == pytest.approx(1 - (1 - r2) * (n - 1) / (n - p))
-    assert fit.statistics["AIC"] == pytest.approx(n * (math.log(2 * math.pi * rss / n) + 1) + 2 * p)
-    assert fit.statistics["residual s.d. (s)"] == pytest.approx(math.sqrt(variance))
-    assert fit.statistics["n (runs)"] == n == 110
+def test_slopes_are_the_same_in_units_of_the_response(runs):
+    time, rate = (fitted(runs, response=response) for response in (TIME, RATE))
+    assert estimates(time)["nodes"] < 0 < estimates(rate)["nodes"]
+    assert estimates(rate)["intercept"] == pytest.approx(1536 / estimates(time)["intercept"], rel=0.2)
 
 
-@pytest.mark.parametrize("model", ["linear", "quadratic"])
-def test_leave_one_cell_out_agrees_with_brute_force(runs, model):
-    ok, fit = fitted(runs, model)
-    x, y, cell = matrix(ok, model), ok["epoch_time_s"].to_numpy(), ok["cell"].to_numpy()
-    errors, relative, alone = [], [], []
+def brute_force(runs, model, group):
+    """Mean of each cell as refitted without its group; NaN where the terms of the cell are not spanned."""
+    x, y, cell = matrix(runs, model), runs["epoch_time_s"].to_numpy(), runs["cell"].to_numpy()
+    predicted = {}
     for name in dict.fromkeys(cell):
-        out = cell == name
-        if np.linalg.matrix_rank(x[~out]) < x.shape[1]:
-            alone.append(name)
-            continue
-        beta = np.linalg.lstsq(x[~out], y[~out], rcond=None)[0]
-        errors.append(y[out].mean() - (x[out] @ beta).mean())
-        relative.append(abs(errors[-1]) / y[out].mean())
-    assert fit.statistics["leave-one-cell-out RMSE (s)"] == pytest.approx(np.sqrt(np.mean(np.square(errors))))
-    assert fit.statistics["leave-one-cell-out mean relative error (%)"] == pytest.approx(100 * np.mean(relative))
-    assert fit.unpredicted == alone
-    assert bool(alone) == (model == "quadratic")
+        mine = cell == name
+        rest = runs[group].to_numpy() != runs[group].to_numpy()[mine][0]
+        row = x[mine][:1]
+        known = rest.any() and np.linalg.matrix_rank(np.vstack([x[rest], row])) == np.linalg.matrix_rank(x[rest])
+        predicted[name] = float((row @ np.linalg.lstsq(x[rest], y[rest], rcond=None)[0])[0]) if known else math.nan
+    return predicted
 
 
-def test_terms_that_the_design_cannot_estimate_are_left_out_by_name(runs):
-    ok, fit = fitted(runs, "quadratic")
-    assert fit.aliased == [
+@pytest.mark.parametrize(("column", "group"), [("without_cell", "cell"), ("without_level", "nodes")])
+@pytest.mark.parametrize("model", MODELS)
+def test_predictions_of_what_was_left_out_agree_with_refitting(runs, model, column, group):
+    ok = successful(runs)
+    made = fitted(runs, model)
+    expected = brute_force(ok, model, group)
+    assert made.cells[column].to_numpy() == pytest.approx([expected[cell] for cell in made.cells["cell"]], nan_ok=True)
+    assert made.cells[column].isna().any() == (model == "quadratic" or column == "without_level")
+
+
+@pytest.mark.parametrize("what", ["cell", "level"])
+def test_errors_of_what_was_left_out_have_their_definitions(what):
+    made = fitted(designed_campaign()[0])
+    predicted, measured = made.cells[f"without_{what}"], made.cells["measured"]
+    relative = predicted / measured - 1
+    worst = relative.abs().idxmax()
+    found = {name.partition(": ")[2]: value for name, value in made.statistics.items() if f"without {what}" in name}
+    assert found == {
+        "cells predicted": 54,
+        "RMSE": pytest.approx(np.sqrt(((predicted - measured) ** 2).mean())),
+        "MAPE (%)": pytest.approx(100 * relative.abs().mean()),
+        "worst (%)": pytest.approx(100 * relative[worst]),
+    }
+    notes = " ".join(regression.table(designed_campaign()[0], {(TIME, "linear"): made}).notes)
+    assert f"{made.cells['cell'][worst]} (epoch time, linear)" in notes
+
+
+def test_three_node_counts_do_not_let_a_parabola_predict_the_third():
+    runs = designed_campaign()[0]
+    made = fitted(runs, "quadratic")
+    assert made.statistics["without level: cells predicted"] == 0
+    assert made.statistics["without cell: cells predicted"] == 54
+    notes = " ".join(regression.table(runs, regression.fit_all(runs)).notes)
+    said = "Leaving one node count out, the quadratic model cannot predict 54 of 54 cells from the others"
+    assert f"{said}, so that they do not count: all with node count 1, 2, 3." in notes
+
+
+def test_predict_says_what_a_model_fitted_to_some_cells_says_of_others():
+    runs = designed_campaign(noise=0.0)[0]
+    few, most = runs[runs["nodes"] < 3], runs[runs["nodes"] == 3]
+    at = [
+        np.column_stack(
+            [
+                np.ones(len(part)),
+                part[["batch_size", "nodes", "sync_every"]],
+                part["model"] == "small-cnn",
+                part["training_loop"] == "fit",
+            ]
+        ).astype(float)
+        for part in (few, most)
+    ]
+    expected = at[1] @ np.linalg.lstsq(at[0], few["epoch_time_s"].to_numpy(float), rcond=None)[0]
+    assert regression.predict(few, most, "linear") == pytest.approx(expected)
+    assert np.isnan(regression.predict(few, most, "quadratic")).all(), "two node counts do not make a parabola"
+
+
+def test_terms_that_the_design_cannot_estimate_are_refused_by_name(runs):
+    made = fitted(runs, "quadratic")
+    assert made.refused == [
         "nodes²",
         "batches per exchange²",
-        "framework [tensorflow-multiworker] × nodes",
-        "framework [tensorflow-single] × nodes",
-        "framework [tensorflow-multiworker] × batches per exchange",
-        "framework [tensorflow-single] × batches per exchange",
+        "tensorflow-single × nodes",
+        "tensorflow-multiworker × nodes",
+        "tensorflow-single × batches per exchange",
+        "tensorflow-multiworker × batches per exchange",
         "batch size × batches per exchange",
     ]
-    x = matrix(ok, "quadratic")
-    columns = regression.quadratic_columns(ok)
-    for name in fit.aliased:
+    ok = successful(runs)
+    x, columns = matrix(ok, "quadratic"), terms.quadratic(ok)
+    for name in made.refused:
         assert np.linalg.matrix_rank(np.column_stack([x, columns[name]])) == x.shape[1]
-    note = " ".join(regression.table(runs, {"quadratic": fit}).notes)
-    assert all(name in note for name in fit.aliased)
+    notes = " ".join(regression.table(runs, {(TIME, "quadratic"): made}).notes)
+    assert all(name in notes for name in made.refused)
 
 
 def test_a_curve_in_batch_size_is_found_by_the_quadratic_model_only(read):
     runs = read(noise=0.001, failures={})
     runs["epoch_time_s"] += 2e-4 * (runs["batch_size"].astype(float) - 36.5) ** 2
-    _, linear = fitted(runs)
-    _, quadratic = fitted(runs, "quadratic")
+    linear, quadratic = (fitted(runs, model) for model in MODELS)
     square = quadratic.terms.set_index("term").loc["batch size²"]
-    assert square["estimate_s"] == pytest.approx(2e-4, rel=0.02)
+    assert square["estimate"] == pytest.approx(2e-4, rel=0.02)
     assert square["p"] < 0.001
-    assert quadratic.statistics["AIC"] < linear.statistics["AIC"]
+    assert quadratic.statistics["AICc"] < linear.statistics["AICc"]
+    assert linear.statistics["lack of fit: p"] < 0.001 < quadratic.statistics["lack of fit: p"]
+    notes = " ".join(regression.table(runs, {(TIME, "linear"): linear, (TIME, "quadratic"): quadratic}).notes)
+    assert "More is missed than replicates explain (p < 0.05): epoch time, linear. Read such" in notes
 
 
-def test_the_base_level_is_stated_and_is_the_first_by_name_without_pytorch_single(runs):
-    assert "base level: framework [pytorch-single]" in " ".join(
-        regression.table(runs, {"linear": fitted(runs)[1]}).notes
+def test_lack_of_fit_is_claimed_as_seldom_as_it_says(read):
+    claimed = [fitted(read(seed=seed, failures={})).statistics["lack of fit: p"] < 0.05 for seed in range(40)]
+    assert np.mean(claimed) < 0.2
+
+
+def test_a_run_that_the_fit_goes_through_has_no_error_and_the_others_keep_theirs():
+    # One run alone at a level: leverage 1. HC3 would divide zero by zero, and lose all errors with it.
+    rng = np.random.default_rng(1)
+    x, alone = np.arange(10.0), np.eye(10)[9]
+    y = 1 + 2 * x + rng.standard_normal(10)
+    made = fit(y, x=x, alone=alone)
+    assert made.unsure == ["alone"]
+    expected = OLS(y[:9], np.column_stack([np.ones(9), x[:9]])).fit().HC3_se
+    assert estimates(made, "standard_error")[["intercept", "x"]].to_numpy() == pytest.approx(expected)
+    assert np.isnan(estimates(made, "p")["alone"])
+
+
+def test_terms_that_a_single_run_tells_apart_have_no_error():
+    rng = np.random.default_rng(1)
+    x = np.arange(10.0)
+    like_x = np.append(x[:9], 0.0)
+    y = 1 + 2 * x + rng.standard_normal(10)
+    made = fit(y, x=x, like_x=like_x)
+    assert made.unsure == ["x", "like_x"]
+    expected = OLS(y[:9], np.column_stack([np.ones(9), x[:9]])).fit().HC3_se[0]
+    assert estimates(made, "standard_error")["intercept"] == pytest.approx(expected)
+
+
+def test_the_base_level_is_stated_and_is_that_of_the_other_tables(runs):
+    def notes(runs):
+        return " ".join(regression.table(runs, regression.fit_all(runs)).notes)
+
+    assert "base level: framework pytorch-single." in notes(runs)
+    assert "base level: framework tensorflow-single." in notes(runs[runs["framework"] != "pytorch-single"])
+    assert "base level: model small-cnn, training loop custom." in notes(designed_campaign()[0])
+
+
+def test_a_level_that_leaves_it_to_the_site_is_no_number(runs):
+    devices = runs.assign(devices_per_node=np.where(runs["batch_size"] == 16, 0, runs["batch_size"] // 16))
+    assert not terms.takes_numbers(devices, "devices_per_node")
+    assert {"devices per node 2", "devices per node 4"} <= set(terms.linear(devices))
+    assert terms.takes_numbers(runs, "nodes")
+
+
+@pytest.mark.parametrize(
+    ("estimate", "error", "p", "text"),
+    [
+        (-0.1123, 0.0123, 0.0004, "−0.112 (0.012)***"),
+        (0.1123, 0.0996, 0.3, "0.11 (0.10)"),
+        (-0.004, 0.0096, 0.049, "−0.0040 (0.0096)*"),
+        (4497.6, 110.6, 0.009, "4498 (111)**"),
+        (-0.0001, 0.12, 0.9, "0.00 (0.12)"),
+        (3.2e-9, 1.24e-9, 0.01, "3.2e−09 (1.2e−09)*"),
+        (3.2, math.nan, math.nan, "3.20"),
+        (3.2, 0.0, 0.0, "3.20"),
+        (math.nan, math.nan, math.nan, "–"),
+    ],
+)
+def test_an_estimate_has_the_decimals_that_its_error_allows(estimate, error, p, text):
+    assert regression.entry(estimate, error, p) == text
+
+
+def degenerate(case, read):
+    runs = read(replicates=1 if case == "one replicate" else 2 if case == "two replicates" else 3)
+    match case:
+        case "one cell":
+            runs = runs[runs["cell"] == runs["cell"].iloc[0]]
+        case "one run":
+            runs = runs.iloc[:1]
+        case "no successful run":
+            runs = runs.assign(status="failed", epoch_time_s=None)
+        case "one framework":
+            runs = runs[runs["framework"] == "horovod-pytorch"]
+        case "all times equal":
+            runs = runs.assign(epoch_time_s=2.0, throughput_samples_s=768.0)
+        case "one node count":
+            runs = runs[runs["nodes"] == 1]
+        case "a cell with one run":
+            runs = runs.drop(runs.index[1:3])
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("one cell", "No factor varies."),
+        ("one run", "The linear model was not fitted: too few runs: 1 for 1 coefficients."),
+        ("no successful run", "The linear model was not fitted: no successful run."),
+        ("one framework", "Lack of fit: F test"),
+        ("all times equal", "Lack of fit cannot be tested"),
+        ("one node count", "Only one node count was measured, so that none can be left out."),
+        ("one replicate", "Lack of fit cannot be tested: it needs replicates"),
+        ("two replicates", "Leave one cell out"),
+        ("a cell with one run", "Leave one cell out"),
+    ],
+)
+def test_a_poor_study_gives_a_table_that_says_so(case, said, read):
+    runs = degenerate(case, read)
+    fits = regression.fit_all(runs)
+    table = regression.table(runs, fits)
+    assert said in " ".join(table.notes)
+    shown = table.shown.to_string()
+    assert "nan" not in shown and "inf" not in shown
+    assert len(regression.by_cell(fits)) == sum(len(each.cells) for each in fits.values())
+
+
+def test_a_factor_with_one_level_left_makes_no_node_count_rows(runs):
+    table = regression.table(runs[runs["nodes"] == 1], regression.fit_all(runs[runs["nodes"] == 1]))
+    assert not table.shown[""].str.contains("count out").any()
+    assert (
+        regression.table(runs, regression.fit_all(runs)).shown[""].str.contains("leave one node count out").sum() == 4
     )
-    rest = runs[runs["framework"] != "pytorch-single"]
-    assert "base level: framework [horovod-pytorch]" in " ".join(
-        regression.table(rest, {"linear": fitted(rest)[1]}).notes
-    )
 
 
-def test_too_few_runs_give_a_table_that_says_so(runs, tmp_path):
-    few = runs[(runs["framework"] == "pytorch-ddp") & (runs["nodes"] == 1) & (runs["replicate"] == 1)]
-    _, linear = fitted(few)
-    _, quadratic = fitted(few, "quadratic")
-    notes = " ".join(regression.table(few, {"linear": linear, "quadratic": quadratic}).notes)
-    assert linear.problem == ""
-    assert "The quadratic model was not fitted: too few runs: 4 for 4 coefficients." in notes
-
-
-def test_no_successful_run_gives_a_table_that_says_so(read):
-    runs = read()
-    runs["status"] = "failed"
-    _, fit = fitted(runs)
-    assert "The linear model was not fitted: no successful run." in regression.table(runs, {"linear": fit}).notes
-
-
-def test_both_models_stand_side_by_side_and_in_a_file_each(csv, tmp_path):
+def test_all_models_stand_side_by_side_and_all_digits_in_files(csv, tmp_path):
     regression.main(["--runs", str(csv[0]), "--out", str(tmp_path / "regression")])
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "regression.csv",
         "regression.md",
         "regression.tex",
-        "regression_linear.csv",
-        "regression_quadratic.csv",
+        "regression_cells.csv",
     ]
-    assert "nodes²,,,,,,,true" in (tmp_path / "regression_quadratic.csv").read_text().splitlines()
-    header = (tmp_path / "regression.csv").read_text().splitlines()[0].split(",")
-    assert {"linear", "linear_p", "quadratic", "quadratic_p"} <= set(header)
+    data = pd.read_csv(tmp_path / "regression.csv")
+    assert set(data["response"]) == {"epoch time", "throughput"}
+    assert set(data["kind"]) == {"term", "refused", "statistic"}
+    assert data[data["kind"] == "refused"]["name"].tolist().count("nodes²") == 2
+    cells = pd.read_csv(tmp_path / "regression_cells.csv")
+    assert len(cells) == 4 * 37, "a row for each measured cell and model"
+    assert {"fitted", "without_cell", "without_level"} <= set(cells)
+
+
+def test_what_is_not_spanned_is_not_predicted():
+    x = np.array([[1.0, 0.0], [1.0, 0.0]])
+    new = np.array([[2.0, 0.0], [1.0, 1.0]])
+    assert leave_out.predict(x, np.array([3.0, 5.0]), np.array([1.0, 3.0]), new) == pytest.approx(
+        [9.0, math.nan], nan_ok=True
+    )

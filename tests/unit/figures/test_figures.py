@@ -12,10 +12,16 @@ import pytest
 from analysis.measured import Records
 from common.errors import exit_status
 from common.files import CHECKOUT
-from figures import accuracy, by_batch_size, by_nodes, epoch_time, panels, style
+from figures import accuracy, by_batch_size, by_nodes, epoch_time, panels, regression, style
 from synthetic import campaign, designed_campaign, write_campaign, write_frames
 
-FIGURES = {"epoch_time": epoch_time, "by_batch_size": by_batch_size, "by_nodes": by_nodes, "accuracy": accuracy}
+FIGURES = {
+    "epoch_time": epoch_time,
+    "by_batch_size": by_batch_size,
+    "by_nodes": by_nodes,
+    "accuracy": accuracy,
+    "regression": regression,
+}
 SUFFIXES = ["pdf", "svg", "png", "caption.md"]
 
 
@@ -334,3 +340,26 @@ def test_no_row_of_panels_is_half_empty_where_threes_fill_it():
     assert [panels.layout(count)[:2] for count in (1, 2, 4, 5, 6, 8, 9, 12)] == [
         (1, 1), (1, 2), (1, 4), (2, 4), (2, 3), (2, 4), (3, 3), (3, 4),
     ]  # fmt: skip
+
+
+def test_the_panels_of_residuals_show_every_run_every_cell_and_the_test_of_lack_of_fit(treated):
+    drawn, _ = regression.draw(treated)
+    runs, cells = len(treated.runs), treated.runs["cell"].nunique()
+    assert [ax.get_title().splitlines()[0] for ax in drawn.axes] == [
+        "epoch time, linear",
+        "epoch time, quadratic",
+        "throughput, linear",
+        "throughput, quadratic",
+    ]
+    for ax in drawn.axes:
+        points = sum(len(line.get_xdata()) for line in ax.lines if line.get_linestyle() == "None")
+        assert points == runs + cells
+        assert ax.get_title().splitlines()[1] == "lack of fit: p <0.001"
+
+
+def test_residuals_of_many_runs_are_an_image_in_vector_files(csv, tmp_path):
+    few, _ = regression.draw(Records(*csv))
+    assert not any(line.get_rasterized() for line in few.axes[0].lines)
+    records = Records(*write_campaign(tmp_path, replicates=60))
+    many, _ = regression.draw(records)
+    assert any(line.get_rasterized() for line in many.axes[0].lines)

@@ -30,6 +30,8 @@ def sweep_rows(
                         "framework": framework,
                         "nodes": nodes,
                         "ranks": nodes,
+                        "device": "site",
+                        "bandwidth": 0,
                         "key": "0123456789ab",
                         "status": "ok",
                         "reason": None,

@@ -12,7 +12,7 @@ from common.tables import read_table
 from network import gather
 from network import measure as measuring
 from network import sweep as ranks
-from network.measure import measure, read
+from network.measure import find, measure, read
 from network.plan import key, planned
 from plan.campaign import load_campaign
 from plan.design import design
@@ -168,14 +168,28 @@ def test_a_size_that_would_take_too_long_is_left_out(fake, study, tmp_path):
 
 
 def test_the_command_refuses_an_old_key_and_what_the_study_lacks(study, capsys):
-    for words, said in (
-        (["pytorch-ddp", "2"], "files have changed since it was planned"),
-        (["pytorch-ddp", "7"], "has no pytorch-ddp on 7 nodes"),
+    for name, said in (
+        ("pytorch-ddp.n2", "files have changed since it was planned"),
+        ("pytorch-ddp.n7", "has no sweep pytorch-ddp.n7"),
     ):
-        flags = dict(zip(("--framework", "--nodes"), words, strict=True))
-        given = {"--study": "quickstart", "--site": "local", "--key": "000000000000", "--out": "sweep.json", **flags}
+        given = {
+            "--study": "quickstart",
+            "--site": "local",
+            "--key": "000000000000",
+            "--out": "sweep.json",
+            "--sweep": name,
+        }
         with pytest.raises(InputError, match=said):
             measuring.main([part for pair in given.items() for part in pair])
+
+
+def test_sweeps_of_other_links_are_told_apart(study):
+    study = replace(
+        study, factors=study.factors | {"framework": ["pytorch-ddp"], "nodes": [2], "bandwidth": [200, 0]}, exclude=()
+    )
+    names = [sweep.name for sweep in planned(design(study, load_site("virtual")), load_site("virtual"))]
+    assert names == ["pytorch-ddp.n2", "pytorch-ddp.n2.bandwidth=200"]
+    assert [find(study, load_site("virtual"), name).name for name in names] == names
 
 
 def test_a_broken_sweep_is_one_line(tmp_path, fake, study):

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from common.schemas import check_rows
+from common.schemas import schema
+from common.tables import read_table
 from plan.design import design, to_csv
-from plan.identity import cores_per_rank, run_key, spec
+from plan.identity import cores_per_rank, lacks, links, run_key, spec
 from plan.site import Site, load_site
 from plan.study import Study, load_study
 
@@ -41,24 +42,11 @@ def test_quickstart_is_what_the_readme_says(quickstart: Study, local: Site) -> N
 
 
 def test_rows_keep_their_schema(quickstart: Study, local: Site, tmp_path: Path) -> None:
-    numbers = {
-        "replicate",
-        "block",
-        "seed",
-        "batch_size",
-        "nodes",
-        "sync_every",
-        "epochs",
-        "warmup_epochs",
-        "lr_warmup_epochs",
-        "devices_per_node",
-    }
-    floats = {"order_key", "learning_rate", "momentum", "weight_decay"}
-    typed = [
-        {key: int(value) if key in numbers else float(value) if key in floats else value for key, value in row.items()}
-        for row in rows(quickstart, local).values()
-    ]
-    check_rows(typed, "design", tmp_path / "design.csv")
+    file = tmp_path / "design.csv"
+    file.write_text(to_csv(design(quickstart, local)))
+    table = read_table(file, "design")
+    assert list(table) == list(schema("design")["properties"]) == file.read_text().splitlines()[0].split(",")
+    assert len(table) == len(design(quickstart, local))
 
 
 def test_run_ids_are_made_of_levels(quickstart: Study, local: Site) -> None:
@@ -124,3 +112,13 @@ def test_cores_per_rank_is_the_same_in_all_cells(quickstart: Study, local: Site)
     site = replace(local, cores=8, nodes=2, ranks_per_node=2)
     assert cores_per_rank(site) == 2
     assert {spec(quickstart, site, run)["cores_per_rank"] for run in design(quickstart, site)} == {2}
+
+
+def test_links_get_another_rate_only_where_they_can_be_set(quickstart: Study, local: Site) -> None:
+    study = replace(quickstart, factors=quickstart.factors | {"nodes": [2], "bandwidth": [0, 250]}, exclude=())
+    virtual = load_site("virtual")
+    for run in design(replace(study, factors=study.factors | {"framework": ["pytorch-ddp"]}), virtual):
+        rate = {0: virtual.bandwidth_bytes_s, 250: 31.25e6}[run.levels["bandwidth"]]
+        assert links(virtual, run.levels) == {"bandwidth_bytes_s": rate}
+        assert spec(study, virtual, run)["bandwidth_bytes_s"] == rate and lacks(virtual, run.levels) is None
+        assert (lacks(local, run.levels) is None) == (run.levels["bandwidth"] == 0)

@@ -7,7 +7,7 @@ import pandas as pd
 from analysis.measured import bases, combination_text, factors, missing_cells, successful, title, unsuccessful
 
 NAMED = 10
-THE_SITES = {"devices_per_node": 0, "device": "site"}  # levels that leave it to the site
+THE_SITES = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # levels that leave it to the site
 NOTABLE_STEAL_SHARE = 0.05
 _PLACEMENTS = {
     "distinct-nodes": "each node is a machine of its own",
@@ -90,6 +90,20 @@ def _nodes(runs: pd.DataFrame) -> str:
     return "".join(f", {part}" for part in said)
 
 
+def work(runs: pd.DataFrame) -> str:
+    """What is the same work, and what is not, when replicas are added: by batch scope."""
+    said = {
+        "local": "with a local batch the effective batch grows with the replicas, so that an epoch has fewer exchanges and "
+        "optimizer steps, and equal epochs are not equal training",
+        "global": "with a global batch the effective batch and the optimizer steps of an epoch stay the same, and each "
+        "replica's share of a batch shrinks",
+    }
+    scopes = [said[scope] for scope in sorted(set(runs["batch_scope"].dropna()), reverse=True)]
+    if not scopes:
+        return ""
+    return f"An epoch has the same samples on any number of replicas (strong scaling in samples); {'; '.join(scopes)}."
+
+
 def shortfall(runs: pd.DataFrame) -> str:
     """The cells without a successful run by name (ten at most, then a count), and the runs that others lack."""
     bad = unsuccessful(runs)
@@ -123,10 +137,10 @@ def base_names(runs: pd.DataFrame) -> str:
     return " and ".join(bases(runs))
 
 
-def named(names: Sequence[str]) -> str:
-    """Names separated by commas: ten, then how many more."""
+def named(names: Sequence[str], separator: str = ", ") -> str:
+    """Names with separators: ten, then how many more."""
     more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    return separator.join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _count(n: int, word: str) -> str:

@@ -118,7 +118,7 @@ def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.Dat
 
 
 def _sweep(network: pd.DataFrame, cell: pd.Series) -> pd.DataFrame:
-    like = [network[name] == cell[name] for name in ("framework", "nodes", "device")]
+    like = [network[name] == cell[name] for name in ("framework", "nodes", "device", "bandwidth")]
     return network[np.logical_and.reduce([*like, network["ranks"] == cell["replicas"]])]
 
 

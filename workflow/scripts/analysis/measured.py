@@ -13,7 +13,7 @@ from common.schemas import schema
 from common.tables import read_table
 
 # What a study measures at: frameworks have looks of their own, the others are axes and panels. Every other factor treats.
-NOT_TREATMENTS = ("framework", "model", "dataset", "nodes", "devices_per_node", "device", "batch_size")
+NOT_TREATMENTS = ("framework", "model", "dataset", "nodes", "devices_per_node", "device", "batch_size", "bandwidth")
 MOST_SERIES = 8
 _ALONE = ("training_loop", "precision", "optimizer")  # their levels need no title
 
@@ -89,6 +89,8 @@ def _factor_level(factor: str, level: Any) -> str:
         return f"{level} node" if level == 1 else f"{level} nodes"
     if factor in ("framework", "model", "dataset"):
         return level_text(level)
+    if factor == "bandwidth":
+        return f"{level} Mbit/s" if level else "the site's links"
     return f"{title(factor)} {level_text(level)}"
 
 

@@ -1,261 +1,464 @@
-"""Regression of epoch time on all factors that vary: a linear and a quadratic model, side by side.
+"""Regression of epoch time and of throughput on all factors that vary: a linear and a quadratic model, side by side.
 
-linear: the main effects. quadratic: these, squares of the numeric factors and all two-way interactions.
-Categorical factors have treatment coding against a base level. Ordinary least squares over runs (statsmodels).
+Ordinary least squares over runs (statsmodels) on the terms of `analysis.terms`, with standard errors that hold where
+variances differ (HC3), a test of lack of fit, and errors at cells and at node counts that were left out.
 """
 
 import itertools
 import math
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from statsmodels.regression.linear_model import OLS
+from scipy import stats
+from statsmodels.regression.linear_model import OLS, RegressionResults
+from statsmodels.tools.eval_measures import aicc
 
-from analysis import conditions, tables
-from analysis.measured import arguments, is_numeric, level_text, successful, title, varying
+from analysis import conditions, leave_out, tables
+from analysis.measured import arguments, level_text, scale_factor, successful, title, varying
+from analysis.terms import MODELS, Columns, base_level, estimable, takes_numbers
 from common.errors import exit_status
 from common.tables import read_table
 
-RESPONSE = "epoch_time_s"
-PREFERRED_BASE = "pytorch-single"
-TOLERANCE = 1e-9
+STARS = {0.001: "***", 0.01: "**", 0.05: "*"}
+SHOWN = [
+    "n (runs)",
+    "cells",
+    "R²",
+    "adjusted R²",
+    "AICc",
+    "residual s.d.",
+    "largest VIF",
+    "lack of fit: F",
+    "lack of fit: p",
+    *(
+        f"without {what}: {part}"
+        for what in ("cell", "level")
+        for part in ("cells predicted", "RMSE", "MAPE (%)", "worst (%)")
+    ),
+]
+SIGNIFICANT = 0.05
+LARGE_VIF = 10
+NO_VARIATION = 1e-20  # a share of the sum of squares that is rounding
+TERM = [
+    "term",
+    "estimate",
+    "standard_error",
+    "t",
+    "p",
+    "low",
+    "high",
+    "standard_error_equal_variances",
+    "vif",
+]
+
+
+@dataclass(frozen=True)
+class Response:
+    """What is regressed: its column of runs.csv, its name and unit."""
+
+    column: str
+    name: str
+    unit: str
+
+    @property
+    def heading(self) -> str:
+        """Name and unit, for an axis or a column."""
+        return f"{self.name} ({self.unit})"
+
+
+RESPONSES = (
+    Response("epoch_time_s", "epoch time", "s"),
+    Response("throughput_samples_s", "throughput", "samples/s"),
+)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted model: a row per term, the statistics by name; `problem` says why there is none."""
+    """A fitted model; `problem` says why there is none.
 
-    terms: pd.DataFrame
-    statistics: dict[str, float]
-    aliased: list[str]
-    unpredicted: list[str]
+    terms: a row per term (TERM); statistics by name; refused: terms that the design cannot estimate; unsure: terms without
+    a standard error. runs: cell, measured, fitted, residual of each run. cells: cell, n, measured, fitted (means over
+    runs), and what the fit to the other cells (`without_cell`), and to the other levels (`without_level`) predicts.
+    """
+
+    terms: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=TERM))
+    statistics: dict[str, float] = field(default_factory=dict)
+    refused: Sequence[str] = ()
+    unsure: Sequence[str] = ()
+    runs: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=["cell", "measured", "fitted", "residual"]))
+    cells: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=["cell", "n", "measured", "fitted"]))
     problem: str = ""
 
 
-def base_level(levels: Sequence[str]) -> str:
-    """The level that the others are compared with: the undistributed pytorch-single, or the first by name."""
-    return PREFERRED_BASE if PREFERRED_BASE in levels else min(levels)
+Fits = dict[tuple[Response, str], Fit]
 
 
-def main_effects(runs: pd.DataFrame, centred: bool) -> dict[str, dict[str, np.ndarray]]:
-    """The columns of each factor that varies, by term name; numeric ones as they are or less their mean."""
-    effects: dict[str, dict[str, np.ndarray]] = {}
-    for factor in varying(runs):
-        if is_numeric(factor):
-            x = runs[factor].to_numpy(float)
-            effects[factor] = {title(factor): x - x.mean() if centred else x}
-        else:
-            levels = runs[factor].map(level_text)
-            others = sorted(set(levels) - {base_level(list(levels))})
-            effects[factor] = {f"{title(factor)} [{level}]": (levels == level).to_numpy(float) for level in others}
-    return effects
+def fit_all(runs: pd.DataFrame) -> Fits:
+    """Both models of both responses, over the successful runs."""
+    ok = successful(runs)
+    fits = {}
+    for response, (model, columns_of) in itertools.product(RESPONSES, MODELS.items()):
+        here = ok[ok[response.column].notna()]
+        level = here[scale_factor(here)].to_numpy()
+        values = here[response.column].to_numpy(float)
+        fits[response, model] = fit(values, columns_of(here), here["cell"].to_numpy(), level)
+    return fits
 
 
-def linear_columns(runs: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Intercept and main effects."""
-    columns = {"intercept": np.ones(len(runs))}
-    for terms in main_effects(runs, centred=False).values():
-        columns |= terms
-    return columns
+def fit(y: np.ndarray, columns: Columns, cell: np.ndarray, level: np.ndarray) -> Fit:
+    """Least squares of y [runs] on the estimable ones of `columns`, equal in all runs of a cell.
 
-
-def quadratic_columns(runs: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Intercept, main effects, squares, two-way interactions; numeric factors centred at their mean over the runs."""
-    effects = main_effects(runs, centred=True)
-    columns = {"intercept": np.ones(len(runs))}
-    for terms in effects.values():
-        columns |= terms
-    for factor, terms in effects.items():
-        if is_numeric(factor):
-            columns |= {f"{name}²": x**2 for name, x in terms.items()}
-    for one, other in itertools.combinations(effects.values(), 2):
-        columns |= {f"{a} × {b}": x * y for (a, x), (b, y) in itertools.product(one.items(), other.items())}
-    return columns
-
-
-MODELS: dict[str, Callable[[pd.DataFrame], dict[str, np.ndarray]]] = {
-    "linear": linear_columns,
-    "quadratic": quadratic_columns,
-}
-
-
-def estimable(columns: dict[str, np.ndarray]) -> tuple[list[str], list[str]]:
-    """The terms that add something to those before them, and the aliased ones that do not (Gram-Schmidt, in order)."""
-    kept: list[str] = []
-    aliased: list[str] = []
-    basis = np.empty((len(next(iter(columns.values()))), 0))
-    for name, x in columns.items():
-        rest = x - basis @ (basis.T @ x)
-        rest -= basis @ (basis.T @ rest)
-        size = float(np.linalg.norm(rest))
-        if size > TOLERANCE * float(np.linalg.norm(x)):
-            kept.append(name)
-            basis = np.column_stack([basis, rest / size])
-        else:
-            aliased.append(name)
-    return kept, aliased
-
-
-def fit(runs: pd.DataFrame, columns: dict[str, np.ndarray]) -> Fit:
-    """Least squares of epoch time on the estimable ones of `columns` (name -> one value per run)."""
-    n = len(runs)
-    if n == 0:
-        return _no_fit("no successful run")
-    kept, aliased = estimable(columns)
-    if n <= len(kept):
-        return _no_fit(f"too few runs: {n} for {len(kept)} coefficients")
-    x = np.column_stack([columns[name] for name in kept])
-    y = runs[RESPONSE].to_numpy(float)
-    with np.errstate(all="ignore"):
-        result = OLS(y, x).fit()
-        low, high = result.conf_int().T
-        terms = pd.DataFrame(
-            {
-                "term": kept,
-                "estimate_s": result.params,
-                "standard_error_s": result.bse,
-                "t": result.tvalues,
-                "p": result.pvalues,
-                "low_s": low,
-                "high_s": high,
-            }
-        )
-        statistics = {
-            "R²": float(result.rsquared) if len(kept) > 1 else math.nan,
-            "adjusted R²": float(result.rsquared_adj) if len(kept) > 1 else math.nan,
-            "AIC": float(result.aic),
-            "n (runs)": n,
-            "residual degrees of freedom": int(result.df_resid),
-            "residual s.d. (s)": float(math.sqrt(result.mse_resid)),
-        }
-    errors, unpredicted = leave_one_cell_out(x, y, runs["cell"].to_numpy())
-    statistics |= {
-        "leave-one-cell-out RMSE (s)": float(np.sqrt((errors["error_s"] ** 2).mean())),
-        "leave-one-cell-out mean relative error (%)": float(100 * (errors["error_s"].abs() / errors["mean_s"]).mean()),
-        "cells predicted": len(errors),
-    }
-    return Fit(terms, statistics, aliased, unpredicted)
-
-
-def _no_fit(problem: str) -> Fit:
-    names = ["term", "estimate_s", "standard_error_s", "t", "p", "low_s", "high_s"]
-    return Fit(pd.DataFrame(columns=names), {}, [], [], problem)
-
-
-def leave_one_cell_out(x: np.ndarray, y: np.ndarray, cell: np.ndarray) -> tuple[pd.DataFrame, list[str]]:
-    """Error of each cell's mean when it is predicted from the other cells; the cells that these cannot predict.
-
-    `x` is the same in all runs of a cell. With L the cell's leverage (sum over its runs) the error is the mean residual
-    / (1 - L): Cook & Weisberg, Residuals and Influence in Regression (1982), section 3.4, for a group of equal rows.
+    `level` [runs] has what is left out as a whole: the number of nodes.
     """
-    q, _ = np.linalg.qr(x)
-    frame = pd.DataFrame({"cell": cell, "y": y, "residual": y - q @ (q.T @ y), "leverage": np.einsum("ij,ij->i", q, q)})
-    groups = frame.groupby("cell", sort=False)
-    leverage = groups["leverage"].sum()
-    alone = leverage > 1 - 1e-9
-    means = groups[["y", "residual"]].mean()[~alone]
-    errors = pd.DataFrame({"mean_s": means["y"], "error_s": means["residual"] / (1 - leverage[~alone])})
-    return errors, list(leverage.index[alone])
-
-
-def side_by_side(fits: dict[str, Fit]) -> pd.DataFrame:
-    """One row per term and then per statistic; for each model estimate, standard error, t and p."""
-    terms = list(dict.fromkeys(name for each in fits.values() for name in each.terms["term"]))
-    statistics = list(dict.fromkeys(name for each in fits.values() for name in each.statistics))
-    data = pd.DataFrame({"kind": ["term"] * len(terms) + ["statistic"] * len(statistics), "name": terms + statistics})
-    for model, each in fits.items():
-        rows = each.terms.set_index("term").reindex(terms)
-        nothing = [math.nan] * len(statistics)
-        data[model] = rows["estimate_s"].tolist() + [each.statistics.get(name, math.nan) for name in statistics]
-        for part in ("standard_error_s", "t", "p"):
-            data[f"{model}_{part}"] = rows[part].tolist() + nothing
-    return data
-
-
-def table(runs: pd.DataFrame, fits: dict[str, Fit]) -> tables.Table:
-    """Both models in one table for a paper, with what could not be estimated in the notes."""
-    data = side_by_side(fits)
-    shown = {"": data["name"].tolist()}
-    is_term = data["kind"] == "term"
-    for model in fits:
-        shown[f"{model}: estimate (s)"] = [
-            tables.number(value) if term else _statistic(name, value)
-            for value, term, name in zip(data[model], is_term, data["name"], strict=True)
-        ]
-        for part, heading, text in (
-            ("standard_error_s", "s.e. (s)", tables.number),
-            ("t", "t", tables.number),
-            ("p", "p", tables.p_value),
-        ):
-            shown[f"{model}: {heading}"] = [
-                text(value) if term else "" for value, term in zip(data[f"{model}_{part}"], is_term, strict=True)
-            ]
-    return tables.Table(
-        title="Linear and quadratic regression of epoch time in seconds",
-        data=data,
-        shown=pd.DataFrame(shown),
-        notes=[note for note in _notes(runs, fits) if note],
-        words=[""],
-        parts=[int(is_term.sum())],
+    n = len(y)
+    if n == 0:
+        return Fit(problem="no successful run")
+    kept, refused = estimable(columns)
+    if n <= len(kept):
+        return Fit(refused=refused, problem=f"too few runs: {n} for {len(kept)} coefficients")
+    x = np.column_stack([columns[name] for name in kept])
+    size = np.linalg.norm(x, axis=0)
+    x /= size
+    fitted = OLS(y, x).fit()
+    runs = pd.DataFrame({"cell": cell, "measured": y, "fitted": fitted.fittedvalues, "residual": fitted.resid})
+    of_cell = runs.groupby("cell", sort=False)
+    first = of_cell.head(1).index
+    cells = of_cell[["measured", "fitted"]].mean().reset_index()
+    cells.insert(1, "n", of_cell.size().to_numpy())
+    weighted = x[first], cells["measured"].to_numpy(), cells["n"].to_numpy(float)
+    cells["without_cell"] = leave_out.each_cell(*weighted)
+    cells["level"] = level[first]
+    cells["without_level"] = leave_out.each_level(*weighted, cells["level"].tolist())
+    terms = _terms(kept, fitted, size, vif(x[first], weighted[2]))
+    return Fit(
+        terms,
+        _statistics(fitted, runs, cells) | {"largest VIF": terms["vif"].max()},
+        refused,
+        terms.loc[terms["standard_error"].isna(), "term"].tolist(),
+        runs,
+        cells,
     )
 
 
-def _statistic(name: str, value: float) -> str:
-    if name.startswith(("n (", "cells", "residual degrees")) and not math.isnan(value):
+def _terms(names: Sequence[str], fitted: RegressionResults, size: np.ndarray, inflation: np.ndarray) -> pd.DataFrame:
+    errors = robust_errors(fitted)
+    half = stats.t.ppf(0.975, fitted.df_resid) * errors
+    with np.errstate(all="ignore"):
+        t = np.where(np.isnan(errors), math.nan, fitted.params / errors)
+    by_unit = [fitted.params, errors, fitted.params - half, fitted.params + half, fitted.bse]
+    estimate, error, low, high, classical = (values / size for values in by_unit)
+    p = 2 * stats.t.sf(np.abs(t), fitted.df_resid)
+    return pd.DataFrame(dict(zip(TERM, [names, estimate, error, t, p, low, high, classical, inflation], strict=True)))
+
+
+def robust_errors(fitted: RegressionResults) -> np.ndarray:
+    """Standard errors HC3 (MacKinnon & White, J. Econometrics 29, 1985) of the coefficients.
+
+    NaN for a coefficient that rests on a run through which the fit goes whatever its value (leverage 1): its residual
+    tells nothing of its error. The others neither need nor see that run.
+    """
+    x, y, inverse = fitted.model.exog, fitted.model.endog, fitted.model.pinv_wexog
+    seen = fitted.get_influence().hat_matrix_diag <= leave_out.ALONE
+    if seen.all():
+        return np.asarray(fitted.HC3_se)
+    kept = [int(name) for name in estimable({str(place): column for place, column in enumerate(x[seen].T)})[0]]
+    errors = np.full(x.shape[1], math.nan)
+    if kept:
+        errors[kept] = OLS(y[seen], x[seen][:, kept]).fit().HC3_se
+    rests = np.abs(inverse[:, ~seen]).max(axis=1) > 1e-9 * np.abs(inverse).max(axis=1)
+    errors[rests] = math.nan
+    return errors
+
+
+def vif(x: np.ndarray, n: np.ndarray) -> np.ndarray:
+    """Variance inflation of each column of x [cells, terms] over the runs, n [cells]; NaN for the first, the intercept.
+
+    The diagonal of the inverse of the columns' correlation matrix (Belsley, Kuh & Welsch, Regression Diagnostics, 1980,
+    section 3.1), all at once; statsmodels' variance_inflation_factor makes a regression for each.
+    """
+    centred = np.sqrt(n)[:, None] * (x[:, 1:] - np.average(x[:, 1:], axis=0, weights=n))
+    inverse = np.linalg.pinv(centred / np.linalg.norm(centred, axis=0))
+    return np.concatenate([[math.nan], (inverse**2).sum(axis=1)])
+
+
+def _statistics(fitted: RegressionResults, runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, float]:
+    n, coefficients = fitted.model.exog.shape
+    y = runs["measured"].to_numpy()
+    total = float(((y - y.mean()) ** 2).sum())
+    varies = total > NO_VARIATION * float((y**2).sum())
+    found = {"n (runs)": n, "cells": len(cells), "coefficients": coefficients, "residual d.f.": int(fitted.df_resid)}
+    found |= {
+        "R²": float(fitted.rsquared) if varies and coefficients > 1 else math.nan,
+        "adjusted R²": float(fitted.rsquared_adj) if varies and coefficients > 1 else math.nan,
+        "AICc": float(aicc(fitted.llf, n, coefficients + 1)) if fitted.ssr > NO_VARIATION * total else math.nan,
+        "residual s.d.": math.sqrt(fitted.mse_resid),
+    }
+    found |= lack_of_fit(runs, coefficients)
+    for what in ("cell", "level"):
+        errors = _errors(cells, what)
+        found |= {
+            f"without {what}: cells predicted": errors.predicted,
+            f"without {what}: RMSE": errors.rmse,
+            f"without {what}: MAPE (%)": 100 * errors.mape,
+            f"without {what}: worst (%)": 100 * errors.worst,
+        }
+    return {name: value if math.isfinite(value) else math.nan for name, value in found.items()}
+
+
+def _errors(cells: pd.DataFrame, what: str) -> leave_out.Errors:
+    """Of the cells' predictions without their `what`, cell or level."""
+    return leave_out.errors(
+        cells["measured"].to_numpy(float), cells[f"without_{what}"].to_numpy(float), cells["cell"].tolist()
+    )
+
+
+def lack_of_fit(runs: pd.DataFrame, coefficients: int) -> dict[str, float]:
+    """F test of what the model misses of the cells' means against what replicates differ by.
+
+    `runs`: cell, measured, residual. NaN without replicates, without cells to spare, and where all replicates are equal.
+    Draper & Smith, Applied Regression Analysis, 3rd ed. (1998), section 2.1.
+    """
+    within = runs["measured"] - runs.groupby("cell")["measured"].transform("mean")
+    pure, all_of_it = (float((values**2).sum()) for values in (within, runs["residual"]))
+    cells = runs["cell"].nunique()
+    missed_df, pure_df = cells - coefficients, len(runs) - cells
+    f = math.nan
+    if missed_df > 0 and pure_df > 0 and pure > NO_VARIATION * float((runs["measured"] ** 2).sum()):
+        f = (max(all_of_it - pure, 0) / missed_df) / (pure / pure_df)
+    return {
+        "lack of fit: F": f,
+        "lack of fit: d.f.": missed_df,
+        "pure error: d.f.": pure_df,
+        "lack of fit: p": float(stats.f.sf(f, missed_df, pure_df)) if math.isfinite(f) else math.nan,
+    }
+
+
+def predict(runs: pd.DataFrame, new: pd.DataFrame, model: str, response: str = "epoch_time_s") -> np.ndarray:
+    """The mean `response` of each row of `new` (its factors) by the model fitted to `runs`; NaN where it cannot say.
+
+    runs: with `cell`, factors and response. model: a name of MODELS.
+    """
+    cells = runs.drop_duplicates("cell")
+    of_cell = runs.groupby("cell", sort=False)[response]
+    columns = MODELS[model](pd.concat([cells, new], ignore_index=True))
+    x = np.column_stack(list(columns.values()))
+    return leave_out.predict(
+        x[: len(cells)], of_cell.mean().to_numpy(float), of_cell.size().to_numpy(float), x[len(cells) :]
+    )
+
+
+def tidy(fits: Fits) -> pd.DataFrame:
+    """One row per response, model and term or statistic, with all digits."""
+    parts = []
+    for (response, model), each in fits.items():
+        of = {"response": response.name, "unit": response.unit, "model": model}
+        named = each.terms.rename(columns={"term": "name"})
+        refused = pd.DataFrame({"name": list(each.refused)})
+        found = pd.DataFrame({"name": list(each.statistics), "estimate": list(each.statistics.values())})
+        for kind, part in (("term", named), ("refused", refused), ("statistic", found)):
+            parts.append(part.assign(**of, kind=kind))
+    columns = ["response", "unit", "model", "kind", "name", *TERM[1:]]
+    return pd.concat([part for part in parts if len(part)] or parts[:1]).reindex(columns=columns)
+
+
+def by_cell(fits: Fits) -> pd.DataFrame:
+    """One row per response, model and cell: what was measured, fitted, and predicted by the fit without it."""
+    parts = [
+        each.cells.assign(response=response.name, unit=response.unit, model=model)
+        for (response, model), each in fits.items()
+    ]
+    data = pd.concat([part for part in parts if len(part)] or parts[:1])
+    return data[
+        ["response", "unit", "model", *(name for name in parts[0] if name not in ("response", "unit", "model"))]
+    ]
+
+
+def table(runs: pd.DataFrame, fits: Fits) -> tables.Table:
+    """All four models in one table for a paper, with what could not be estimated in the notes."""
+    names = list(dict.fromkeys(name for each in fits.values() for name in each.terms["term"]))
+    levels = _levels(runs)
+    said = {name: _in_words(name, levels) for name in SHOWN if levels or not name.startswith("without level")}
+    shown = {"": [*names, *said.values()]}
+    for (response, model), each in fits.items():
+        rows = each.terms.set_index("term").reindex(names)
+        shown[f"{response.heading}: {model}"] = [
+            *(entry(*row) for row in rows[["estimate", "standard_error", "p"]].itertuples(index=False)),
+            *(_statistic(name, each.statistics) for name in said),
+        ]
+    return tables.Table(
+        title="Linear and quadratic regression of epoch time and of throughput",
+        data=tidy(fits),
+        shown=pd.DataFrame(shown),
+        notes=[note for note in _notes(runs, fits) if note],
+        words=[""],
+        parts=[len(names)],
+    )
+
+
+def _levels(runs: pd.DataFrame) -> str:
+    """What is left out as a whole, in one word; empty where it does not vary."""
+    factor = scale_factor(successful(runs))
+    if factor not in varying(successful(runs)):
+        return ""
+    return "node count" if factor == "nodes" else "device count"
+
+
+def _in_words(statistic: str, levels: str) -> str:
+    for what, words in (("cell", "cell"), ("level", levels)):
+        statistic = statistic.replace(f"without {what}", f"leave one {words} out")
+    return statistic
+
+
+def entry(estimate: float, error: float, p: float) -> str:
+    """`estimate (standard error)stars`, with the decimals of two significant digits of the error."""
+    if math.isnan(estimate):
+        return tables.DASH
+    if not error > 0:
+        return tables.number(estimate)
+    decimals = max(0, 1 - math.floor(math.log10(float(f"{error:.1e}"))))
+    if decimals > 6:
+        both = f"{tables.number(estimate, 2)} ({tables.number(error, 2)})"
+    else:
+        both = f"{round(estimate, decimals) + 0.0:.{decimals}f} ({error:.{decimals}f})".replace("-", "−")
+    return both + next((stars for limit, stars in STARS.items() if p < limit), "")
+
+
+def _statistic(name: str, statistics: dict[str, float]) -> str:
+    value = statistics.get(name, math.nan)
+    if math.isnan(value):
+        return tables.DASH
+    if name.endswith(("(runs)", "cells", "predicted")):
         return f"{value:.0f}"
-    return f"{value:.3f}" if name.endswith("R²") and not math.isnan(value) else tables.number(value)
+    if name == "lack of fit: F":
+        return f"{tables.number(value)} ({statistics['lack of fit: d.f.']:.0f}, {statistics['pure error: d.f.']:.0f})"
+    if name == "lack of fit: p":
+        return tables.p_value(value)
+    if name.endswith("(%)"):
+        return f"{value:+.1f}".replace("-", "−") if "worst" in name else f"{value:.1f}"
+    return f"{value:.3f}" if name.endswith("R²") else tables.number(value)
 
 
-def _notes(runs: pd.DataFrame, fits: dict[str, Fit]) -> list[str]:
+def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
     ok = successful(runs)
     factors = varying(ok)
-    notes = ["Ordinary least squares over the successful runs; each run gives one value, its mean epoch time."]
-    if factors:
-        notes.append(f"Factors: {', '.join(title(name) for name in factors)}.")
-    base = [f"{title(name)} [{base_level(list(ok[name].map(level_text)))}]" for name in factors if not is_numeric(name)]
-    if base:
-        notes.append(f"Categorical factors have treatment coding; base level: {', '.join(base)}.")
-    means = [f"{title(name)} {tables.number(ok[name].mean())}" for name in factors if is_numeric(name)]
-    if means:
-        notes.append(
-            "The linear model takes numeric factors as they are, the quadratic one less their mean over the runs: "
-            f"{', '.join(means)}."
-        )
-    for model, each in fits.items():
+    numeric = [name for name in factors if takes_numbers(ok, name)]
+    base = [f"{title(name)} {level_text(base_level(ok, name))}" for name in factors if name not in numeric]
+    means = [f"{title(name)} {tables.number(ok[name].mean())}" for name in numeric]
+    fitted = {key: each for key, each in fits.items() if not each.problem}
+    notes = [
+        "Ordinary least squares over the successful runs; each gives one value, its mean epoch time or the samples of an "
+        "epoch over it. Entries are estimates (standard errors), * p < 0.05, ** p < 0.01, *** p < 0.001 (two-sided t tests, "
+        "not corrected for the number of terms). Standard errors are HC3 (MacKinnon & White 1985): they hold where longer "
+        "times vary more. Blocks are not in the models."
+        if fitted
+        else "",
+        f"Factors: {', '.join(title(name) for name in factors)}." if factors else "No factor varies.",
+        f"Categorical factors are compared with their base level: {', '.join(base)}." if base else "",
+        f"Numeric factors are taken less their mean over the runs: {', '.join(means)}; so the intercept is a run with these "
+        "and the base levels, and with interactions a main effect is the slope there."
+        if means
+        else "",
+    ]
+    for (_, model), each in fits.items():
         if each.problem:
             notes.append(f"The {model} model was not fitted: {each.problem}.")
-        if each.aliased:
+        if each.refused:
             notes.append(
-                f"Left out of the {model} model, since this design cannot tell them from terms before them "
-                f"({len(each.aliased)}): {', '.join(each.aliased)}."
+                f"Refused in the {model} model, since this design cannot tell them from terms before them "
+                f"({len(each.refused)}): {', '.join(each.refused)}."
             )
-        if each.unpredicted:
+        if each.unsure:
             notes.append(
-                f"The {model} model cannot predict these cells from the others ({len(each.unpredicted)}), "
-                f"so that they do not count in its leave-one-cell-out errors: {conditions.named(each.unpredicted)}."
+                f"Without a standard error in the {model} model, since they rest on a single run: {', '.join(each.unsure)}."
             )
-    if any(each.statistics for each in fits.values()):
-        notes.append(
-            "Leave-one-cell-out: all replicates of a cell are left out; their mean is predicted from the other cells. "
-            "AIC is that of a Gaussian likelihood (-2 log L + 2 coefficients); p values are two-sided."
+    if not fitted:
+        return [*dict.fromkeys(notes), conditions.circumstances(runs), conditions.shortfall(runs)]
+    notes += [
+        "AICc is that of a Gaussian likelihood whose variance counts as a parameter; it compares models of the same response. "
+        "VIF: by how much correlation with other terms inflates a term's variance. Lack of fit: F test (degrees of freedom) "
+        "of what a model misses of the cells' means against what replicates differ by.",
+        _misfit(fitted),
+        _inflated(fitted),
+        *_left_out(fitted, _levels(runs)),
+        conditions.circumstances(runs),
+        conditions.shortfall(runs),
+        conditions.constants(runs),
+    ]
+    return list(dict.fromkeys(notes))
+
+
+def _misfit(fits: Fits) -> str:
+    missed = [_name(key) for key, each in fits.items() if each.statistics["lack of fit: p"] < SIGNIFICANT]
+    if missed:
+        return (
+            f"More is missed than replicates explain (p < {SIGNIFICANT}): {'; '.join(missed)}. "
+            "Read such coefficients as averages over this design, not as a law."
         )
-    return [*notes, conditions.circumstances(runs), conditions.shortfall(runs), conditions.constants(runs)]
+    tested = any(not math.isnan(each.statistics["lack of fit: p"]) for each in fits.values())
+    return "" if tested else "Lack of fit cannot be tested: it needs replicates, and more cells than coefficients."
+
+
+def _inflated(fits: Fits) -> str:
+    large = {
+        f"{name} ({model})": value
+        for (_, model), each in fits.items()
+        for name, value in each.terms[["term", "vif"]].itertuples(index=False)
+        if value > LARGE_VIF
+    }
+    return f"VIF above {LARGE_VIF}: {', '.join(large)}. Such estimates trade against each other." if large else ""
+
+
+def _left_out(fits: Fits, levels: str) -> list[str]:
+    """What leaving out means, which cells are worst, and which cannot be predicted."""
+    said = [
+        "Leave one cell out: the mean of a cell is predicted from the other cells"
+        + (f"; leave one {levels} out: from the cells with another {levels}" if levels else "")
+        + ". RMSE is in the response's unit, MAPE the mean of |predicted − measured| / measured, the worst has its sign."
+        + ("" if levels else " Only one node count was measured, so that none can be left out.")
+    ]
+    for what, words in (("cell", "cell"), ("level", levels)):
+        if not words:
+            continue
+        worst = {_name(key): _errors(each.cells, what) for key, each in fits.items()}
+        named = [f"{errors.worst_cell} ({name})" for name, errors in worst.items() if errors.predicted]
+        said.append(f"Worst, leaving one {words} out: {'; '.join(named)}." if named else "")
+        if any(errors.worst < -1 for errors in worst.values()):
+            said.append("An error below −100 % is a prediction below zero, which a model with straight lines can make.")
+        for (_, model), each in fits.items():
+            unknown = each.cells[each.cells[f"without_{what}"].isna()]
+            if len(unknown):
+                said.append(
+                    f"Leaving one {words} out, the {model} model cannot predict {len(unknown)} of {len(each.cells)} cells "
+                    f"from the others, so that they do not count: {_unpredicted(each.cells, unknown, what, words)}."
+                )
+    return said
+
+
+def _unpredicted(cells: pd.DataFrame, unknown: pd.DataFrame, what: str, words: str) -> str:
+    """Whole levels by their level, other cells by their name."""
+    if what == "cell":
+        return conditions.named(unknown["cell"].tolist())
+    counts = unknown.groupby("level").size()
+    whole = [level for level, count in counts.items() if count == (cells["level"] == level).sum()]
+    said = [f"all with {words} {', '.join(map(level_text, whole))}"] if whole else []
+    rest = unknown.loc[~unknown["level"].isin(whole), "cell"].tolist()
+    return " and ".join([*said, *([conditions.named(rest)] if rest else [])])
+
+
+def _name(key: tuple[Response, str]) -> str:
+    return f"{key[0].name}, {key[1]}"
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Fit both models; write the table of both and a CSV file of each."""
+    """Fit both models to both responses; write their table, and a CSV file of all cells with their predictions."""
     args = arguments(__doc__).parse_args(argv)
     runs = read_table(args.runs, "runs")
-    ok = successful(runs)
-    fits = {model: fit(ok, columns(ok)) for model, columns in MODELS.items()}
-    for model, each in fits.items():
-        left_out = pd.DataFrame({"term": each.aliased, "aliased": "true"})
-        all_terms = pd.concat([each.terms.assign(aliased="false"), left_out], ignore_index=True)
-        tables.write_csv(all_terms, Path(f"{args.out}_{model}.csv"))
+    fits = fit_all(runs)
+    tables.write_csv(by_cell(fits), Path(f"{args.out}_cells.csv"))
     tables.write(table(runs, fits), args.out)
 
 

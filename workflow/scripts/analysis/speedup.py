@@ -73,6 +73,7 @@ def compare(runs: pd.DataFrame) -> pd.DataFrame:
                 **_columns("base_epoch_time_s", reference),
                 **_columns("speedup", speedup),
                 **_columns("efficiency", _divided(speedup, replicas)),
+                **_columns("karp_flatt", karp_flatt(speedup, replicas)),
             }
         )
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["cell", *factors(), "base_cell"])
@@ -86,6 +87,18 @@ def _divided(estimate: Estimate, by: int) -> Estimate:
     return Estimate(estimate.value / by, estimate.low / by, estimate.high / by)
 
 
+def karp_flatt(speedup: Estimate, replicas: float) -> Estimate:
+    """The serial fraction e = (1 / S - 1 / p) / (1 - 1 / p) that a speed-up S on p replicas shows; NaN for p = 1.
+
+    Karp & Flatt, Measuring Parallel Processor Performance, CACM 33(5), 1990. It falls with S, so that its interval is that
+    of S, turned round. Below 0 the speed-up is more than p, above 1 it is a slow-down.
+    """
+    if replicas <= 1:
+        return Estimate(float("nan"))
+    shown = [(1 / s - 1 / replicas) / (1 - 1 / replicas) for s in (speedup.value, speedup.high, speedup.low)]
+    return Estimate(shown[0], shown[1], shown[2], speedup.n)
+
+
 def table(runs: pd.DataFrame) -> tables.Table:
     """The table of speed-ups of a study."""
     data = compare(runs)
@@ -94,6 +107,10 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "Speed-up is the base's mean epoch time over the cell's; efficiency is speed-up over replicas. "
         "Their intervals are 95 % intervals of a ratio of two means on the log scale "
         "with Welch-Satterthwaite degrees of freedom.",
+        "Serial fraction: the experimentally determined one, (1/S − 1/p) / (1 − 1/p) with speed-up S on p replicas (Karp & Flatt "
+        "1990), its interval that of S; it holds all that does not shrink with the replicas, communication and the "
+        "framework's own cost, too. Above 1 replicas slow the epoch down, below 0 the speed-up is more than p.",
+        conditions.work(runs),
         "Base: the undistributed framework named in the row, at the same levels of all other factors that it varies; "
         "where there is none, the framework's own cell with one replica. "
         "A row that is its own base has speed-up 1 by definition, without an interval.",
@@ -105,7 +122,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         return tables.Table("Speed-up and efficiency", data, pd.DataFrame(columns=["framework"]), notes, ["framework"])
     without = data.loc[data["base_cell"].isna(), "cell"].tolist()
     if without:
-        notes.insert(3, f"Without a successful base: {conditions.named(without)}.")
+        notes.insert(-3, f"Without a successful base: {conditions.named(without)}.")
     shown = {title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]}
     if (data["replicas"] != data["nodes"]).any():
         shown["replicas"] = data["replicas"].map(str)
@@ -114,6 +131,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     shown["base (s)"] = _shown(data, "base_epoch_time_s")
     shown["speed-up"] = _shown(data, "speedup")
     shown["efficiency"] = _shown(data, "efficiency")
+    shown["serial fraction"] = _shown(data, "karp_flatt")
     return tables.Table(
         title="Speed-up and efficiency of epoch time with their base in seconds",
         data=data.drop(columns=[name for name in factors() if data[name].isna().all()]),

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -225,11 +225,29 @@ def _link(number: int, name: str, bandwidth_bytes_s: float | None) -> None:
     _run("ip", "-n", namespace, "address", "add", f"{address(number)}/24", "dev", "eth0")
     _run("ip", "-n", namespace, "link", "set", "eth0", "up")
     _run("ip", "-n", namespace, "link", "set", "lo", "up")
-    if bandwidth_bytes_s:
-        burst = max(65536, int(bandwidth_bytes_s * 0.002))
-        bucket = ["root", "tbf", "rate", f"{int(bandwidth_bytes_s * 8)}bit", "burst", str(burst), "latency", "50ms"]
-        _run("tc", "-n", namespace, "qdisc", "replace", "dev", "eth0", *bucket)
-        _run("tc", "qdisc", "replace", "dev", outside, *bucket)
+    _shape(number, name, bandwidth_bytes_s)
+
+
+def shape(names: Iterable[str], bandwidth_bytes_s: float | None) -> None:
+    """Give the links of these nodes this rate in both directions; None: no limit. From anywhere on the machine, as root."""
+    settings = running()
+    if settings is None:
+        raise InputError("the virtual cluster is not up, so that no link can be shaped")
+    host = ["nsenter", f"--net=/proc/{pid_of('slurmctld')}/ns/net"]  # a node sees its own end of its link only
+    for name in names:
+        _shape(settings.names.index(name) + 1, name, bandwidth_bytes_s, host)
+
+
+def _shape(number: int, name: str, bandwidth_bytes_s: float | None, enter: Sequence[str] = ()) -> None:
+    """A token bucket (tc-tbf(8)) at each end of a node's link; none where there is no limit."""
+    for at, end in (("-n", f"{NAMESPACE}{name}"), "eth0"), ((), f"{NAMESPACE}{number}"):
+        qdisc = [*enter, "tc", *at, "qdisc"]
+        if bandwidth_bytes_s:
+            burst = max(65536, int(bandwidth_bytes_s * 0.002))
+            bucket = ["tbf", "rate", f"{int(bandwidth_bytes_s * 8)}bit", "burst", str(burst), "latency", "50ms"]
+            _run(*qdisc, "replace", "dev", end, "root", *bucket)
+        else:
+            _quiet(*qdisc, "delete", "dev", end, "root")  # there may be none
 
 
 def _daemon(program: str, command: list[str]) -> None:

@@ -3,7 +3,7 @@
 import difflib
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,14 @@ SCHEMAS = CHECKOUT / "config" / "schemas"
 
 @functools.cache
 def schema(name: str) -> dict[str, Any]:
-    """The schema `config/schemas/<name>.schema.yaml`."""
-    return load_yaml(SCHEMAS / f"{name}.schema.yaml")
+    """The schema `config/schemas/<name>.schema.yaml`; a property that refers to another schema stands for all of that one's."""
+    loaded = load_yaml(SCHEMAS / f"{name}.schema.yaml")
+    properties: dict[str, Any] = {}
+    for key, rules in loaded.get("properties", {}).items():
+        other = rules.get("$ref", "") if isinstance(rules, dict) else ""
+        whole = other.endswith(".schema.yaml")
+        properties |= schema(other.removesuffix(".schema.yaml"))["properties"] if whole else {key: rules}
+    return {**loaded, "properties": properties} if properties else loaded
 
 
 def _is_integer(_: Any, value: Any) -> bool:
@@ -55,16 +61,6 @@ def check_value(value: Any, rules: Mapping[str, Any], key: str, file: Path) -> N
     error = jsonschema.exceptions.best_match(_Validator(rules).iter_errors(value))
     if error is not None:
         raise InputError(f"{shown(file)}: {_complaint(error, key)}")
-
-
-def check_rows(rows: Iterable[Mapping[str, Any]], name: str, file: Path) -> None:
-    """Like `check` for the rows of a CSV table; None and NaN stand for an empty field."""
-    validator = _validator(name)
-    for number, row in enumerate(rows, start=2):
-        plain = {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()}
-        error = jsonschema.exceptions.best_match(validator.iter_errors(plain))
-        if error is not None:
-            raise InputError(f"{shown(file)}, line {number}: {_complaint(error)}")
 
 
 def _complaint(error: jsonschema.ValidationError, above: str = "") -> str:

@@ -37,8 +37,9 @@ def draw(network: pd.DataFrame) -> tuple[Figure, str]:
     if ok.empty:
         text = "no sweep of the network" if network.empty else "no successful sweep"
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), f"{WHAT} {shortfall(network)}"
+    varying_links = ["bandwidth"] if network["bandwidth"].nunique() > 1 else []
     frameworks = sorted(set(ok["framework"]))  # a name in the legend without anything drawn would puzzle
-    shown, unseen = panels.most(panels.combinations(network, ["nodes"]))
+    shown, unseen = panels.most(panels.combinations(network, ["nodes", *varying_links]))
     has_bound = bool(ok["link_bytes_s"].notna().any())
     line = Line2D([], [], color=style.MUTED, linewidth=0.8, linestyle=BOUND, label="link's rate")
     extra = [line] if has_bound else []

@@ -21,12 +21,12 @@ import pandas as pd
 
 from analysis import intervals, tables
 from analysis.intervals import Estimate
-from analysis.measured import one_line
+from analysis.measured import combination_text, one_line
 from common.errors import exit_status
 from common.tables import read_table
 from network.gather import bus_bandwidth
 
-KEYS = ["framework", "nodes"]
+KEYS = ["framework", "nodes", "ranks", "bandwidth"]
 PLACEMENTS = {
     "distinct-nodes": "Each node is a machine of its own.",
     "virtual": "Nodes are those of a virtual cluster on one machine.",
@@ -127,8 +127,7 @@ def shortfall(network: pd.DataFrame) -> str:
     if sweeps.empty:
         return NO_SWEEP
     bad = [
-        f"{row.framework} on {row.nodes} nodes ({row.status}: {one_line(row.reason)})"
-        for row in sweeps[sweeps["status"] != "ok"].itertuples()
+        f"{_name(row)} ({row.status}: {one_line(row.reason)})" for row in sweeps[sweeps["status"] != "ok"].itertuples()
     ]
     return f"Missing sweeps: {'; '.join(bad)}." if bad else "No sweep is missing."
 
@@ -166,20 +165,21 @@ def bytes_text(size: float) -> str:
 def compare(network: pd.DataFrame) -> pd.DataFrame:
     """One row per sweep: latency, bandwidth, share of what the link allows, what the largest message achieved."""
     rows = []
-    for (framework, nodes), sweep in network.groupby(KEYS, sort=True):
+    for (framework, nodes, ranks, bandwidth), sweep in network.groupby(KEYS, sort=True):
         first = sweep.iloc[0]
         ok = measured(sweep)
         made = fit(ok) if len(ok) else None
         by_size = achieved(ok) if len(ok) else {}
         largest = max(by_size, default=None)
-        limit = bound(first["link_bytes_s"], nodes, first["ranks"])
+        limit = bound(first["link_bytes_s"], nodes, ranks)
         nothing = Estimate(math.nan)
         reached = by_size[largest] if largest else nothing
         rows.append(
             {
                 "framework": framework,
                 "nodes": nodes,
-                "ranks": first["ranks"],
+                "ranks": ranks,
+                "bandwidth": bandwidth,
                 "status": first["status"],
                 "reason": first["reason"],
                 "transport": first["transport"],
@@ -204,13 +204,15 @@ def _columns(name: str, estimate: Estimate) -> dict[str, float]:
 
 def table(network: pd.DataFrame) -> tables.Table:
     """The table of the network as the frameworks see it."""
-    title, words = "Latency and bus bandwidth of all-reduce", ["framework", "transport", "status"]
+    title, words = "Latency and bus bandwidth of all-reduce", ["framework", "link", "transport", "status"]
     data = compare(network)
     if data.empty:
         return tables.Table(title, data, pd.DataFrame(columns=["framework"]), [NO_SWEEP], words)
     shown: dict[str, Any] = {"framework": data["framework"], "nodes": data["nodes"].map(str)}
     if (data["ranks"] != data["nodes"]).any():
         shown["ranks"] = data["ranks"].map(str)
+    if data["bandwidth"].nunique() > 1:
+        shown["link"] = [combination_text({"bandwidth": level}) for level in data["bandwidth"]]
     if (data["status"] != "ok").any():
         shown["status"] = data["status"]
     shown["transport"] = data["transport"].where(data["transport"].notna(), tables.DASH)
@@ -237,10 +239,16 @@ def table(network: pd.DataFrame) -> tables.Table:
     return tables.Table(title, data, pd.DataFrame(shown), [note for note in notes if note], words)
 
 
+def _name(sweep: Any) -> str:
+    """A row of a sweep in words."""
+    links = f", {combination_text({'bandwidth': sweep.bandwidth})}" if sweep.bandwidth else ""
+    return f"{sweep.framework} on {sweep.nodes} nodes{links}"
+
+
 def _too_fast(data: pd.DataFrame) -> str:
     """A sentence about the sweeps whose fit promises more than the link allows."""
     rows = data[data["bandwidth_bytes_s"] > data["bound_bytes_s"]]
-    names = ", ".join(f"{row.framework} on {row.nodes} nodes" for row in rows.itertuples())
+    names = ", ".join(_name(row) for row in rows.itertuples())
     why = (
         "their times are no straight line, as where links let bursts through: read their bandwidth with their deviation"
     )

@@ -13,7 +13,7 @@ from common.tables import write_table
 from network.measure import read
 from network.plan import Sweep, key, output, wanted
 from plan.campaign import Campaign, load_campaign
-from plan.identity import lacks
+from plan.identity import lacks, links
 from records.aggregate import arguments_for
 
 
@@ -34,9 +34,9 @@ def known(campaign: Campaign, sweep: Sweep) -> dict[str, Any]:
         "framework": sweep.framework,
         "nodes": sweep.nodes,
         "ranks": sweep.geometry.ranks,
-        "device": sweep.run.levels["device"],
+        **{name: sweep.run.levels[name] for name in ("device", "bandwidth")},
         "placement": campaign.site.placement,
-        "link_bytes_s": campaign.site.bandwidth_bytes_s,
+        "link_bytes_s": links(campaign.site, sweep.run.levels)["bandwidth_bytes_s"],
     }
 
 
@@ -85,7 +85,7 @@ def gather(campaign: Campaign) -> pd.DataFrame:
 
 def summary(table: pd.DataFrame, arguments: str = "") -> str:
     """How many sweeps are ok, which are not and why. `arguments`: see records.aggregate.summary."""
-    sweeps = table.drop_duplicates(["framework", "nodes", "ranks", "device"])
+    sweeps = table.drop_duplicates(["framework", "nodes", "ranks", "device", "bandwidth"])
     bad = sweeps[sweeps["status"] != "ok"]
     lines = [f"  {row.framework} on {row.nodes} nodes: {row.status}: {row.reason}" for row in bad.itertuples()]
     if (bad["status"] != "missing").any():

@@ -81,7 +81,7 @@ def attempt_sweep(
         "code_digest": code_digest(sweep.framework),
         "placement": site.placement,
         "interface": site.interface,
-        "bandwidth_bytes_s": site.bandwidth_bytes_s,
+        "bandwidth_bytes_s": sweep_spec["bandwidth_bytes_s"],
         "transport": described,
         "hosts": list(dict.fromkeys(rank["host"] for rank in result["ranks"])) if result else [],
         "devices": [rank["device"] for rank in result["ranks"]] if result else [],
@@ -130,12 +130,12 @@ def _most_sent(result: Mapping[str, Any]) -> int | None:
     return None if None in sent else max(sent)
 
 
-def find(study: Study, site: Site, framework: str, nodes: int) -> Sweep:
-    """The sweep of this framework on so many nodes. InputError where the study has none."""
+def find(study: Study, site: Site, name: str) -> Sweep:
+    """The sweep of this name. InputError where the study has none."""
     for sweep in planned(design(study, site), site):
-        if (sweep.framework, sweep.nodes) == (framework, nodes):
+        if sweep.name == name:
             return sweep
-    raise InputError(f"{study.file.name}: has no {framework} on {nodes} nodes any more; start Snakemake again")
+    raise InputError(f"{study.file.name}: has no sweep {name} any more; start Snakemake again")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -143,13 +143,12 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="network.measure", description=main.__doc__)
     parser.add_argument("--study", required=True, help="name of a file in config/studies/")
     parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    parser.add_argument("--framework", required=True, help="a distributed framework of the study")
-    parser.add_argument("--nodes", required=True, type=int, help="a number of nodes of the study, two or more")
+    parser.add_argument("--sweep", required=True, help="a sweep of the study, such as pytorch-ddp.n2")
     parser.add_argument("--key", required=True, help="the key that the caller expects the sweep to have")
     parser.add_argument("--out", required=True, type=Path, help="sweep.json, in the folder of the key")
     options = parser.parse_args(argv)
     study, site = load_study(options.study), load_site(options.site)
-    sweep = find(study, site, options.framework, options.nodes)
+    sweep = find(study, site, options.sweep)
     if key(site, sweep) != options.key:
         raise InputError(
             f"sweep {sweep.name}: files have changed since it was planned (key {options.key}); start Snakemake again"

@@ -14,7 +14,7 @@ from typing import Any
 from common.files import CHECKOUT, digest_sources, digest_text
 from plan.campaign import Campaign
 from plan.design import Geometry, Run
-from plan.identity import device, digests, lacks, site_part
+from plan.identity import device, digests, lacks, links, site_part
 from plan.scheduling import deferred_resources
 from plan.site import Site
 from plan.study import FRAMEWORKS, LIBRARIES, RUNS, factor_table, load_framework
@@ -23,7 +23,11 @@ SMALLEST_BYTES = 1024
 GROWTH = 4
 PROGRAM = CHECKOUT / "workflow" / "scripts" / "network" / "sweep.py"
 TABLE = "network.csv"
-OF_SITE = ("devices_per_node", "device")  # factors that, beside nodes, decide between whom there is an exchange
+OF_SITE = (
+    "devices_per_node",
+    "device",
+    "bandwidth",
+)  # factors that, beside nodes, decide between whom there is an exchange
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ def spec(site: Site, sweep: Sweep) -> dict[str, Any]:
         "sizes": sizes(site.sweep_max_bytes),
         "step_times": False,
         **site_part(site),
+        **links(site, sweep.run.levels),
         "device": device(site, sweep.run.levels),
     }
 

@@ -16,7 +16,8 @@ from plan.design import Run
 from plan.site import Site
 from plan.study import DATASETS, FRAMEWORKS, FRESH, LIBRARIES, RUNS, Study, load_dataset, load_framework, model_graph
 
-MODEL_CODE = tuple(RUNS.parent / "models" / name for name in ("graph.py", "initial.py"))  # what ranks use of it
+# What ranks use of the models' code.
+MODEL_CODE = tuple(RUNS.parent / "models" / name for name in ("graph.py", "initial.py", "layout.py"))
 # What only brings archives here, under checksums, or looks at prepared files, changes nothing of what is prepared.
 FETCHING_CODE = ("fetch.py", "lock.py", "transfer.py", "verified.py")
 FETCHING_KEYS = ("url", "mirrors")
@@ -38,6 +39,7 @@ def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
         **vars(run.geometry),
         "step_times": study.step_times,
         **site_part(site),
+        **links(site, run.levels),
         "device": device(site, run.levels),
         "cores_per_rank": cores_per_rank(site) * run.geometry.replicas_per_rank,
     }
@@ -46,6 +48,11 @@ def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
 def device(site: Site, levels: Mapping[str, Any]) -> str:
     """What trains in a cell with these levels."""
     return site.device if levels["device"] == "site" else str(levels["device"])
+
+
+def links(site: Site, levels: Mapping[str, Any]) -> dict[str, float | None]:
+    """What a cell with these levels is told of the nodes' links: `bandwidth_bytes_s`, their rate in each direction."""
+    return {"bandwidth_bytes_s": levels["bandwidth"] * 1e6 / 8 or site.bandwidth_bytes_s}
 
 
 def lacks(site: Site, levels: Mapping[str, Any]) -> str | None:
@@ -59,6 +66,8 @@ def lacks(site: Site, levels: Mapping[str, Any]) -> str | None:
         return f"site {site.name} cannot train on processors and accelerators together: no framework here does yet"
     if what == "cuda" != site.device:
         return f"site {site.name} has no device cuda"
+    if levels["bandwidth"] and site.placement != "virtual":
+        return f"site {site.name} cannot set the rate of its links: only the virtual cluster can"
     if levels["compiler"] != "none" and site.deployment == "apptainer":
         return f"site {site.name} trains in images, which have no compiler for {levels['compiler']}"
     return None

@@ -19,7 +19,7 @@ from common.schemas import check, schema
 from common.tables import write_table
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
-from plan.identity import digests, lacks, run_key
+from plan.identity import digests, lacks, links, run_key
 from plan.study import load_framework
 from runs.attempts import unfinished
 from runs.epochs import read_epochs
@@ -62,7 +62,7 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
             for name in ("ranks", "replicas", "local_batch", "effective_batch", "samples_per_epoch")
         },
         "cpu_share": campaign.site.cpu_share,
-        "bandwidth_bytes_s": campaign.site.bandwidth_bytes_s,
+        **links(campaign.site, run.levels),
         "base": load_framework(run.levels["framework"]).base,
     }
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from cluster import slurm
+from cluster import slurm, virtual
 from common.errors import InputError
 from common.files import shown, utc
 from common.shell import shell_command
@@ -74,6 +74,8 @@ class Slurm:
     def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher."""
         spec = self._spec
+        if self._site.placement == "virtual":
+            virtual.shape(self.hosts, spec["bandwidth_bytes_s"])
         srun = [
             "srun",
             f"--job-name={self._name}",

@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 
 from models.graph import Graph, Operator, is_decayed
+from models.layout import canonical, channels_first
 from runs.worker.batches import read_ahead
 from runs.worker.context import Context
 from runs.worker.meter import Meter, Seen
@@ -95,42 +96,18 @@ def tensors(module: nn.Module, graph: Graph) -> dict[str, torch.Tensor]:
     return found
 
 
-def to_torch(weight: np.ndarray, operator: Operator, graph: Graph) -> torch.Tensor:
-    """A canonical weight in PyTorch's layout: kernels [out, in, height, width] and [out, in], flattened channels first."""
-    if weight.ndim == 4:
-        weight = weight.transpose((2, 3, 0, 1) if operator.kind == "depthwise_conv" else (3, 2, 0, 1))
-    elif weight.ndim == 2:
-        if shape := graph.flattened(operator):
-            weight = weight.reshape(*shape, -1).transpose(2, 0, 1, 3).reshape(weight.shape)
-        weight = weight.T
-    return torch.from_numpy(np.array(weight, order="C"))
-
-
-def to_canonical(tensor: torch.Tensor, operator: Operator, graph: Graph) -> np.ndarray:
-    """PyTorch's weight in the canonical layout; the inverse of `to_torch`."""
-    weight = tensor.detach().cpu().numpy()
-    if weight.ndim == 4:
-        weight = weight.transpose((2, 3, 0, 1) if operator.kind == "depthwise_conv" else (2, 3, 1, 0))
-    elif weight.ndim == 2:
-        weight = weight.T
-        if shape := graph.flattened(operator):
-            height, width, channels = shape
-            weight = weight.reshape(channels, height, width, -1).transpose(1, 2, 0, 3).reshape(weight.shape)
-    return np.array(weight, order="C")
-
-
 @torch.no_grad()
 def load(module: nn.Module, graph: Graph, weights: dict[str, np.ndarray]) -> None:
     """Give a module that was built from `graph` these canonical weights, all or some."""
     own = tensors(module, graph)
     for name, weight in weights.items():
-        own[name].copy_(to_torch(weight, graph.by_name[name.rpartition(".")[0]], graph))
+        own[name].copy_(torch.from_numpy(channels_first(weight, graph.by_name[name.rpartition(".")[0]], graph)))
 
 
 def saved(module: nn.Module, graph: Graph) -> dict[str, np.ndarray]:
     """The canonical weights of a module that was built from `graph`; the inverse of `load`."""
     return {
-        name: to_canonical(tensor, graph.by_name[name.rpartition(".")[0]], graph)
+        name: canonical(tensor.detach().cpu().numpy(), graph.by_name[name.rpartition(".")[0]], graph)
         for name, tensor in tensors(module, graph).items()
     }
 

@@ -1,0 +1,229 @@
+"""Amdahl's law and Karp & Flatt's metric against exact cases, published tables, simulation and made-up campaigns."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from statsmodels.regression.linear_model import OLS
+
+from analysis import scaling, speedup
+from analysis.intervals import Estimate, ratio
+from synthetic import designed_campaign
+
+# Quinn, Parallel Programming in C with MPI and OpenMP (2003), section 7.5: speed-up on 2 to 8 processors, and e.
+QUINN = {
+    "serial part": (
+        [1.82, 2.50, 3.08, 3.57, 4.00, 4.38, 4.71],
+        [0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1],
+    ),
+    "overhead": (
+        [1.87, 2.61, 3.23, 3.73, 4.14, 4.46, 4.71],
+        [0.070, 0.075, 0.080, 0.085, 0.090, 0.095, 0.100],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", QUINN)
+def test_karp_and_flatts_metric_of_published_tables(case):
+    speedups, fractions = QUINN[case]
+    made = [speedup.karp_flatt(Estimate(s), p).value for p, s in enumerate(speedups, start=2)]
+    assert made == pytest.approx(fractions, abs=1.2e-3), "speed-ups are printed with two decimals"
+
+
+def test_the_interval_of_the_metric_is_that_of_the_speedup_turned_round():
+    made = speedup.karp_flatt(Estimate(2.0, 1.6, 2.5, 5), 4)
+    assert (made.value, made.n) == (pytest.approx(1 / 3), 5)
+    assert made.low == pytest.approx(speedup.karp_flatt(Estimate(2.5), 4).value)
+    assert made.high == pytest.approx(speedup.karp_flatt(Estimate(1.6), 4).value)
+    assert math.isnan(speedup.karp_flatt(Estimate(1.0), 1).value)
+    assert speedup.karp_flatt(Estimate(4.0), 4).value == 0
+    assert speedup.karp_flatt(Estimate(1.0), 4).value == 1
+    assert speedup.karp_flatt(Estimate(5.0), 4).value < 0
+
+
+def seconds(replicas, fraction=0.05, one_s=100.0):
+    """Amdahl's law."""
+    return one_s * (fraction + (1 - fraction) / np.asarray(replicas, dtype=float))
+
+
+P = np.repeat([1, 2, 4, 8], 5)
+
+
+@pytest.mark.parametrize("fraction", [-0.05, 0.0, 0.05, 0.5, 1.0, 3.0])
+def test_times_that_follow_the_law_give_its_fraction_back(fraction):
+    law = scaling.amdahl(P.astype(float), seconds(P, fraction))
+    assert law.fraction.value == pytest.approx(fraction, abs=1e-6)
+    assert law.one_replica_s.value == pytest.approx(100)
+
+
+def test_a_twentieth_that_is_serial_allows_a_twentyfold_speedup():
+    # Amdahl (1967); Hennessy & Patterson, section 1.9: the limit is 1 / f.
+    limit = scaling.amdahl(P.astype(float), seconds(P, 0.05)).limit
+    assert limit.value == pytest.approx(20)
+    assert scaling.amdahl(P.astype(float), seconds(P, -0.01)).limit.value == math.inf
+    assert scaling.amdahl(P.astype(float), seconds(P, 2.0)).limit.value == 1
+
+
+def noisy(seed, fraction=0.1, noise=0.05):
+    rng = np.random.default_rng(seed)
+    return seconds(P, fraction) * np.exp(noise * rng.standard_normal(len(P)))
+
+
+def test_the_fit_has_the_least_squares_and_the_error_of_the_linearized_model():
+    times = noisy(1)
+    law = scaling.amdahl(P.astype(float), times)
+
+    def squares(values):
+        return ((np.log(times) - np.log(seconds(P, values[1], math.exp(values[0])))) ** 2).sum()
+
+    best = minimize(squares, [4.6, 0.2], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-14, "maxiter": 5000})
+    assert law.fraction.value == pytest.approx(best.x[1], abs=1e-5)
+    # Gauss-Newton: a linear regression on the derivatives at the solution has the same errors.
+    f = law.fraction.value
+    slopes = np.column_stack([np.ones(len(P)), (1 - 1 / P) / (f + (1 - f) / P)])
+    residuals = np.log(times) - np.log(seconds(P, f, law.one_replica_s.value))
+    linear = OLS(residuals, slopes).fit()
+    assert linear.params == pytest.approx([0, 0], abs=1e-6)
+    assert (law.fraction.low, law.fraction.high) == pytest.approx(f + linear.conf_int()[1], abs=1e-6)
+
+
+def test_the_interval_of_the_fraction_covers_the_truth_as_often_as_it_says():
+    made = [scaling.amdahl(P.astype(float), noisy(seed)).fraction for seed in range(400)]
+    assert 0.92 < np.mean([each.low < 0.1 < each.high for each in made]) < 0.98
+
+
+def test_lack_of_fit_is_found_where_overhead_grows_and_seldom_where_the_law_holds():
+    held = [scaling.amdahl(P.astype(float), noisy(seed)).lack_of_fit_p for seed in range(200)]
+    assert np.mean(np.array(held) < 0.05) < 0.1
+    grown = scaling.amdahl(P.astype(float), noisy(1) + 3.0 * (P - 1))
+    assert grown.lack_of_fit_p < 0.001
+
+
+@pytest.fixture
+def quickstart_like():
+    """Runs of one framework on 1, 2, 4 nodes, with times as `law` says."""
+
+    def of(times_of, replicates=5, nodes=(1, 2, 4), noise=0.02):
+        runs, _ = designed_campaign()
+        rng = np.random.default_rng(1)
+        first = runs[(runs["model"] == "small-cnn") & (runs["batch_size"] == 32) & (runs["training_loop"] == "custom")]
+        first = first[(first["sync_every"] == 1) & (first["replicate"] <= replicates)]
+        found = first[first["nodes"] <= len(nodes)].copy()
+        found["nodes"] = found["replicas"] = found["nodes"].map(dict(enumerate(nodes, start=1)))
+        found["epoch_time_s"] = times_of(found["nodes"].to_numpy(float)) * (1 + noise * rng.standard_normal(len(found)))
+        found["cell"] = "n" + found["nodes"].astype(str)
+        return found
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("times_of", "reads"),
+    [
+        (lambda p: seconds(p, 0.2), "law fits"),
+        (lambda p: seconds(p, 0.02) + 5.0 * (p - 1), "overhead grows"),
+        (lambda p: seconds(p, 0.02) + 30.0 * (p > 1), "overhead at once"),
+        (lambda p: seconds(p, 3.0), "slower; law fits"),
+        (lambda p: seconds(p, -0.1), "faster than p; law fits"),
+        (lambda p: seconds(p, 0.0), "no limit seen; law fits"),
+        (lambda p: seconds(p, 1.0), "no gain seen; law fits"),
+    ],
+)
+def test_what_a_fit_says_is_read_in_words(quickstart_like, times_of, reads):
+    (row,) = scaling.compare(quickstart_like(times_of))[0].itertuples()
+    assert row.reads_as == reads
+
+
+def test_a_row_has_the_largest_speedup_where_it_was_and_its_base_in_seconds(quickstart_like):
+    runs = quickstart_like(lambda p: seconds(p, 0.1) + 12.0 * (p - 1))
+    (row,) = scaling.compare(runs)[0].itertuples()
+    one, two = (runs.loc[runs["nodes"] == n, "epoch_time_s"] for n in (1, 2))
+    assert (row.base_replicas, row.speedup_replicas, row.n) == (1, 2, 15)
+    assert row.base_epoch_time_s == pytest.approx(one.mean())
+    assert row.speedup == pytest.approx(ratio(one, two).value)
+    assert row.speedup_low < row.speedup < row.speedup_high
+    assert row.efficiency == pytest.approx(row.speedup / 2)
+    assert row.karp_flatt_first == pytest.approx(speedup.karp_flatt(Estimate(row.speedup), 2).value)
+    assert row.karp_flatt_last > row.karp_flatt_first
+
+
+def test_without_one_replica_the_base_is_the_fewest_and_the_fraction_is_still_that_of_one(quickstart_like):
+    runs = quickstart_like(lambda p: seconds(p, 0.1), nodes=(2, 4, 8), noise=0.0)
+    table = scaling.table(runs)
+    (row,) = table.data.itertuples()
+    assert row.serial_fraction == pytest.approx(0.1)
+    assert row.base_replicas == 2
+    assert row.speedup == pytest.approx(seconds(2, 0.1) / seconds(8, 0.1))
+    assert row.efficiency == pytest.approx(row.speedup / 4)
+    assert row.karp_flatt_first == pytest.approx(0.1)
+    assert "relative to the fitted T(1)" in " ".join(table.notes)
+
+
+def test_two_replica_counts_fit_exactly_and_the_table_says_that_nothing_is_tested(quickstart_like):
+    runs = quickstart_like(lambda p: seconds(p, 0.3), nodes=(1, 2))
+    table = scaling.table(runs)
+    (row,) = table.data.itertuples()
+    logs = np.log(runs.groupby("nodes")["epoch_time_s"].agg(list).tolist()).mean(axis=1)
+    assert row.serial_fraction == pytest.approx(2 * math.exp(logs[1] - logs[0]) - 1), "it goes through both means"
+    assert math.isnan(row.lack_of_fit_p)
+    assert row.reads_as == "two counts"
+    assert "two replica counts fit any such law" in " ".join(table.notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"nodes": (1,)}, "Measured at one replica count only, so that nothing scales: the study."),
+        ({"replicates": 1}, "without replicates"),
+        ({"noise": 0.0}, "law is not tested"),
+        ({"replicates": 2}, "nothing speaks against the law"),
+        ({"nodes": (1, 2), "replicates": 1}, "two replica counts fit any such law"),
+    ],
+)
+def test_a_poor_study_gives_a_table_that_says_so(quickstart_like, options, said):
+    table = scaling.table(quickstart_like(lambda p: seconds(p, 0.3), **options))
+    assert said in " ".join(table.notes)
+    assert "nan" not in table.shown.to_string()
+
+
+def test_every_series_stands_once_in_the_order_of_the_other_tables_and_bases_are_named(runs):
+    table = scaling.table(runs)
+    assert "so that nothing scales: pytorch-single, batch size 16, batches per exchange 1; pytorch-single" in " ".join(
+        table.notes
+    )
+    assert len(table.data) == 4 * 4 - 1, "four batches of four frameworks, one of which has a missing cell"
+    assert table.data["reads_as"].str.contains("two counts").all()
+    treated = scaling.table(designed_campaign()[0])
+    assert len(treated.data) == 18
+    assert set(treated.data["replicas"]) == {"1, 2, 3"}
+
+
+def test_missing_runs_leave_the_others(quickstart_like):
+    runs = quickstart_like(lambda p: seconds(p, 0.3))
+    runs.loc[runs["nodes"] == 2, ["status", "epoch_time_s"]] = ["failed", None]
+    (row,) = scaling.compare(runs)[0].itertuples()
+    assert row.replicas == "1, 4"
+    table = scaling.table(runs.assign(status="failed"))
+    assert table.data.empty
+    assert table.notes[0] == "No run of the study succeeded."
+
+
+@pytest.mark.parametrize(
+    ("scope", "said"), [("local", "the effective batch grows"), ("global", "optimizer steps of an epoch stay")]
+)
+def test_what_scales_is_said_for_each_batch_scope(quickstart_like, scope, said):
+    runs = quickstart_like(lambda p: seconds(p, 0.3)).assign(batch_scope=scope)
+    for table in (scaling.table(runs), speedup.table(runs)):
+        (sentence,) = [note for note in table.notes if note.startswith("An epoch has the same samples")]
+        assert said in sentence
+
+
+def test_the_speedup_table_has_the_fraction_of_every_cell_on_more_than_one_replica(runs):
+    data = speedup.compare(runs)
+    several = data[(data["replicas"] > 1) & data["speedup"].notna()]
+    expected = (1 / several["speedup"] - 1 / several["replicas"]) / (1 - 1 / several["replicas"])
+    assert several["karp_flatt"].to_numpy() == pytest.approx(expected.to_numpy())
+    assert (several["karp_flatt_low"] < several["karp_flatt"]).all()
+    assert data.loc[data["replicas"] == 1, "karp_flatt"].isna().all()
+    assert "serial fraction" in speedup.table(runs).shown

@@ -1,0 +1,267 @@
+"""LBANN's layers of our models: the same function and the same gradients as PyTorch's module of the same graph."""
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.graph import Builder, Graph, is_trained
+from models.initial import initial_weights
+from models.named import graph, models
+from prototexts import Fields, parsed
+from runs.frameworks.lbann.layers import file_of, layers, model, save
+from runs.frameworks.lbann.prototext import Word, text
+from runs.launch import SCRIPTS
+
+HERE = Path(__file__)
+CASES = {
+    "lenet-5": ((28, 28, 1), "cpu"),
+    "cnn-cifar10": ((32, 32, 3), "cpu"),
+    "resnet-18": ((64, 64, 3), "cpu"),
+    "efficientnet-b0": ((32, 32, 3), "cuda"),
+}
+# The fields that LBANN's .proto files have and that we use, of each kind of layer and of other messages: all texts that this
+# project makes were parsed with those files, v0.104 and October 2024. What is new here must be looked up there.
+CONVOLUTION = "num_dims out_channels kernel_size stride padding groups has_bias conv_tensor_op_mode"
+KINDS = {
+    "input": "data_field",
+    "convolution": CONVOLUTION,
+    "batch_normalization": "decay epsilon statistics_group_size no_bessel_correction",
+    "pooling": "pool_mode num_dims pool_dims_i pool_strides_i pool_pads_i",
+    "fully_connected": "num_neurons has_bias",
+    "dropout": "keep_prob",
+    "operator_layer": "ops",
+    "reshape": "dims",
+    "tessellate": "dims",
+    "relu": "",
+    "sum": "",
+    "hadamard": "",
+    "channelwise_mean": "",
+    "softmax": "",
+    "cross_entropy": "",
+    "categorical_accuracy": "",
+}
+FIELDS = KINDS | {
+    "model": "disable_cuda objective_function metric layer weights",
+    "objective_function": "layer_term l2_weight_regularization",
+    "layer_term": "scale_factor layer",
+    "l2_weight_regularization": "scale_factor weights",
+    "metric": "layer_metric",
+    "layer_metric": "layer name unit",
+    "layer": " ".join(["name parents children weights", *KINDS]),
+    "groups": "value",
+    "has_bias": "value",
+    "ops": "device_allocation parameters",
+    "parameters": "type_url",
+    "weights": "name optimizer initializer",
+    "optimizer": "no_optimizer",
+    "no_optimizer": "",
+    "initializer": "numpy_initializer",
+    "numpy_initializer": "file",
+}
+# Of an experiment that LBANN has run.
+EXCERPT = """
+layer { convolution { num_dims: 2 out_channels: 6 kernel_size: 5 stride: 1 groups { value: 1 } has_bias { value: true } } }
+layer { relu { } }
+layer { pooling { pool_mode: "max" num_dims: 2 pool_dims_i: 2 pool_strides_i: 2 } }
+layer { fully_connected { num_neurons: 10 has_bias: true } }
+layer { softmax { } }
+layer { input { data_field: "labels" } }
+layer { cross_entropy { } }
+layer { categorical_accuracy { } }
+"""
+
+
+def perturbed(made: Graph) -> dict[str, np.ndarray]:
+    """Weights in which nothing is 0 or 1 everywhere, so that none can stand for another."""
+    random = np.random.default_rng(5)
+    weights = initial_weights(made, 3)
+    for name, weight in weights.items():
+        if not name.endswith(".kernel"):
+            weights[name] = (weight + random.uniform(0.1, 0.3, weight.shape)).astype(np.float32)
+    return weights
+
+
+def without_dropout(made: Graph) -> Graph:
+    operators = (replace(o, settings={"rate": 0.0}) if o.kind == "dropout" else o for o in made.operators)
+    return replace(made, operators=tuple(operators))
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory, real: Any) -> dict[str, np.ndarray]:
+    """What lbann_forward.py says."""
+    folder = tmp_path_factory.mktemp("lbann")
+    cases = {}
+    for name, (shape, device) in CASES.items():
+        made = without_dropout(graph(name, shape, 10))
+        own = folder / name
+        own.mkdir()
+        weights = perturbed(made)
+        save(weights, made, own)
+        np.savez(folder / f"{name}.npz", **weights)
+        (folder / f"{name}.prototext").write_text(text({"model": model(made, own, device=device)}))
+        files = {"weights": f"{folder / name}.npz", "prototext": f"{folder / name}.prototext"}
+        cases[name] = {"graph": made.to_json(), **files}
+    (folder / "cases.json").write_text(json.dumps(cases))
+    environment = real("pytorch")
+    program = [environment["python"]["executable"], str(HERE.with_name("lbann_forward.py"))]
+    paths = os.pathsep.join(map(str, (SCRIPTS, HERE.parents[2])))
+    done = subprocess.run(
+        [*program, str(folder / "cases.json"), str(folder / "out.npz")],
+        env={**os.environ, **environment["variables"], "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(np.load(folder / "out.npz"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_layers_compute_what_pytorch_computes(compared: dict[str, np.ndarray], name: str) -> None:
+    ours, theirs = compared[f"{name}.logits"], compared[f"{name}.expected_logits"]
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9 * float(np.abs(theirs).max()))
+    loss, expected = compared[f"{name}.losses"]
+    assert loss == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_weight_gets_the_gradient_that_pytorch_gives_it(compared: dict[str, np.ndarray], name: str) -> None:
+    assert compared[f"{name}.gradients"].max() < 1e-6
+    untrained = {weight for weight in graph(name, CASES[name][0], 10).weights() if not is_trained(weight)}
+    assert set(compared[f"{name}.without_gradient"]) == untrained
+
+
+def assert_known(fields: Fields, message: str) -> None:
+    assert set(fields) <= set(FIELDS[message].split()), message
+    for field, values in fields.items():
+        for value in values:
+            if isinstance(value, dict):
+                assert_known(value, field)
+
+
+@pytest.mark.parametrize("name", sorted(models()))
+@pytest.mark.parametrize("shape", [(28, 28, 1), (32, 32, 3), (64, 64, 3), (224, 224, 3)])
+def test_every_model_is_written_in_fields_that_lbann_has(name: str, shape: tuple[int, int, int]) -> None:
+    made = graph(name, shape, 10)
+    (written,) = parsed(text({"model": model(made, Path("/w"), device="cuda", weight_decay=1e-4)}))["model"]
+    assert_known(written, "model")
+    assert [entry["name"][0] for entry in written["weights"]] == list(made.weights())
+    (decayed,) = written["objective_function"][0]["l2_weight_regularization"]
+    assert all(weight.endswith(".kernel") for weight in decayed["weights"])
+
+    by_name = {layer["name"][0]: layer for layer in written["layer"]}
+    assert len(by_name) == len(written["layer"]), "names are not given twice"
+    used = [weight for layer in by_name.values() for weight in layer.get("weights", [])]
+    assert sorted(used) == sorted(made.weights()), "every weight belongs to one layer"
+    for layer_name, layer in by_name.items():
+        assert len(set(layer) & set(KINDS)) == 1
+        children = [child for child, other in by_name.items() if layer_name in other.get("parents", [])]
+        assert layer.get("children", []) == children
+
+
+def test_a_plain_cnn_is_written_like_one_that_lbann_has_run() -> None:
+    builder = Builder("plain", (28, 28, 1), "he")
+    x = builder.max_pool(builder.activation(builder.conv(builder.input, 6, 5), "relu"), 2, 2)
+    builder.dense(builder.flatten(x), 10)
+    (written,) = parsed(text({"model": model(builder.graph(), Path("/w"))}))["model"]
+    ran = parsed(EXCERPT)["layer"]
+    assert [kind_of(layer) for layer in written["layer"]] == ["input"] + [kind_of(layer) for layer in ran]
+    for ours, theirs in zip(written["layer"][1:], ran, strict=True):
+        kind = kind_of(theirs)
+        assert theirs[kind][0].items() <= ours[kind][0].items()
+    assert written["objective_function"][0]["layer_term"] == [{"scale_factor": [1.0], "layer": ["loss"]}]
+    assert written["metric"] == [{"layer_metric": [{"layer": ["accuracy"], "name": ["accuracy"], "unit": ["%"]}]}]
+
+
+def kind_of(layer: Fields) -> str:
+    (kind,) = set(layer) & set(KINDS)
+    return kind
+
+
+def settings_of(name: str, kind: str, device: str = "cpu") -> list[dict[str, Any]]:
+    return [layer[kind] for layer in layers(graph(name, (32, 32, 3), 10), device) if kind in layer]
+
+
+def test_what_only_training_shows_is_set_as_in_other_libraries() -> None:
+    assert [of["keep_prob"] for of in settings_of("cnn-cifar10", "dropout")] == [0.75, 0.75, 0.5]
+    assert {(of["decay"], of["epsilon"]) for of in settings_of("resnet-18", "batch_normalization")} == {(0.9, 1e-5)}
+    norms = settings_of("efficientnet-b0", "batch_normalization", "cuda")
+    assert {(of["decay"], of["epsilon"]) for of in norms} == {(0.99, 1e-3)}
+
+
+@pytest.mark.parametrize(("device", "named"), [("cpu", "CPU"), ("cuda", "GPU")])
+def test_operators_are_on_the_device_of_their_layers(device: str, named: str) -> None:
+    assert {of["ops"]["device_allocation"] for of in settings_of("lenet-5", "operator_layer", device)} == {named}
+    assert model(graph("lenet-5", (32, 32, 3), 10), Path("/w"), device=device)["disable_cuda"] is (device == "cpu")
+
+
+def test_weights_are_saved_in_the_layout_that_lbann_reads(tmp_path: Path) -> None:
+    made = graph("lenet-5", (28, 28, 1), 10)
+    save(initial_weights(made, 1), made, tmp_path)
+    loaded = {name: np.load(file_of(name, tmp_path)) for name in made.weights()}
+    assert loaded["conv2.kernel"].shape == (16, 6, 5, 5) and loaded["conv2.bias"].shape == (16,)
+    assert loaded["dense1.kernel"].shape == (120, 400)
+    assert all(weight.dtype == np.float32 and weight.flags.c_contiguous for weight in loaded.values())
+
+
+def test_on_processors_depthwise_convolutions_are_refused() -> None:
+    made = graph("efficientnet-b0", (32, 32, 3), 10)
+    said = "LBANN cannot compute stage1_block1_depthwise_conv of efficientnet-b0: on processors its convolutions have one group, not 32"
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        layers(made, "cpu")
+    assert layers(made, "cuda")
+
+
+def test_what_would_overwrite_what_others_take_is_refused() -> None:
+    builder = Builder("shared", (8, 8, 1), "he")
+    x = builder.conv(builder.input, 4, 3)
+    y = builder.add(builder.activation(x, "relu"), x)
+    builder.dense(builder.flatten(y), 10)
+    with pytest.raises(ValueError, match=r"^LBANN cannot compute activation1 of shared: .* the output of conv1,"):
+        layers(builder.graph())
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (
+            {"kind": "layer_norm"},
+            "LBANN cannot compute batch_norm1 of other: no layer of LBANN is known for layer_norm",
+        ),
+        ({"kind": "activation", "settings": {"function": "gelu"}}, "known for the activation gelu"),
+        ({"settings": {"momentum": 0.0, "epsilon": 1e-5}}, "a momentum or epsilon of 0 means its own default"),
+    ],
+)
+def test_what_lbann_is_not_known_to_have_is_refused(changed: dict[str, Any], said: str) -> None:
+    builder = Builder("other", (8, 8, 1), "he")
+    builder.dense(builder.flatten(builder.batch_norm(builder.input)), 10)
+    made = builder.graph()
+    operators = [replace(o, **changed) if o.kind == "batch_norm" else o for o in made.operators]
+    with pytest.raises(ValueError, match=said):
+        layers(replace(made, operators=tuple(operators)))
+
+
+def test_text_is_quoted_and_enumerations_are_not() -> None:
+    message = {
+        "path": 'a "b" \\ ü',
+        "mode": Word("CPU"),
+        "on": True,
+        "rate": 1e-05,
+        "dims": [3, 4],
+        "none": [],
+        "sum": {},
+    }
+    written = text(message)
+    assert written == ('path: "a \\"b\\" \\\\ ü"\nmode: CPU\non: true\nrate: 1e-05\ndims: 3\ndims: 4\nsum {\n}\n')
+    assert parsed(written) == {
+        **{name: [value] for name, value in message.items() if name not in ("dims", "none")},
+        "dims": [3, 4],
+    }
+    with pytest.raises(TypeError, match="None cannot stand in a prototext"):
+        text({"name": None})

@@ -1,0 +1,238 @@
+"""Table of scaling laws: the serial fraction of each series by Amdahl's law, and how far the law holds.
+
+A series is what differs in nodes and their devices alone. Amdahl (AFIPS SJCC 1967): with p replicas an epoch takes
+T(p) = T(1) (f + (1 - f) / p), so that speed-up stays below 1 / f. Fitted over runs to the logarithm of epoch time, since
+noise is a share of the time.
+"""
+
+import math
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+from scipy.optimize import OptimizeWarning, curve_fit
+
+from analysis import conditions, intervals, tables
+from analysis.effects import columns, interval_texts
+from analysis.intervals import Estimate
+from analysis.measured import arguments, cells, combination_text, level_text, scale_factor, successful, title, varying
+from analysis.regression import lack_of_fit
+from analysis.speedup import karp_flatt
+from common.errors import exit_status
+from common.tables import read_table
+
+SIGNIFICANT = 0.05
+TITLE = "Scaling laws: serial fraction by Amdahl's law, and the largest speed-up"
+READINGS = {
+    "overhead grows": "the law does not fit, and Karp & Flatt's fraction rises with the replicas: communication or another "
+    "overhead grows with them, and 1/f promises too much",
+    "overhead at once": "the law does not fit, and Karp & Flatt's fraction falls: most of the overhead is there as soon as "
+    "replicas exchange anything at all",
+    "slower": "the fraction is above 1: replicas make the epoch longer",
+    "faster than p": "the fraction is below 0: more than p times as fast on p replicas, so that something besides the work "
+    "shrinks, such as exchanges, or what has to fit a cache",
+    "no gain seen": "the interval has 1 in it: that replicas help at all is not shown",
+    "no limit seen": "the interval has 0 in it: no serial part is shown",
+    "law fits": "nothing speaks against the law",
+    "two counts": "two replica counts fit any such law, so that it is not tested",
+    "untested": "without replicates, or with all times equal, the law is not tested",
+}
+
+
+@dataclass(frozen=True)
+class Law:
+    """Amdahl's law fitted to a series: seconds on one replica, serial fraction; p of its lack of fit, NaN if not tested."""
+
+    one_replica_s: Estimate
+    fraction: Estimate
+    lack_of_fit_p: float
+
+    @property
+    def limit(self) -> Estimate:
+        """The largest speed-up that the law allows on any number of replicas: 1 / f, from 1 to infinity."""
+        f = self.fraction
+        return Estimate(_limit(f.value), _limit(f.high), _limit(f.low), f.n)
+
+
+def _limit(fraction: float) -> float:
+    return math.inf if fraction <= 0 else max(1, 1 / fraction)
+
+
+def amdahl(replicas: np.ndarray, seconds: np.ndarray) -> Law | None:
+    """The law over runs, arrays [n] with at least two replica counts; None where no such law comes near.
+
+    Nonlinear least squares (scipy's curve_fit) of log seconds in log T(1) and f. Intervals are 95 % t intervals with
+    n - 2 degrees of freedom by linear approximation (delta method), as in Bates & Watts, Nonlinear Regression Analysis and Its
+    Applications (1988), chapter 2; none where runs are as many as parameters. Lack of fit: F test against the replicates.
+    """
+    n, log_s = len(seconds), np.log(seconds)
+    inverse = 1 / replicas
+
+    def law(_: np.ndarray, log_one: float, fraction: float) -> np.ndarray:
+        return log_one + np.log(np.maximum(fraction + (1 - fraction) * inverse, 1e-12))
+
+    slope, intercept = np.polyfit(inverse, seconds / seconds.mean(), 1)
+    one = max(intercept + slope, 0.01)
+    start = [math.log(one * seconds.mean()), intercept / one]
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", OptimizeWarning)  # no variance from two runs
+        try:
+            values, covariance = curve_fit(law, inverse, log_s, start)
+        except RuntimeError:
+            return None
+    half = np.full(2, math.nan)
+    if n > 2 and np.isfinite(covariance).all():
+        half = stats.t.ppf(0.975, n - 2) * np.sqrt(np.diag(covariance))
+    log_one, fraction = map(float, values)
+    residual = log_s - law(inverse, log_one, fraction)
+    by_count = pd.DataFrame({"cell": replicas, "measured": log_s, "residual": residual})
+    return Law(
+        Estimate(math.exp(log_one), math.exp(log_one - half[0]), math.exp(log_one + half[0]), n),
+        Estimate(fraction, fraction - half[1], fraction + half[1], n),
+        lack_of_fit(by_count, 2)["lack of fit: p"],
+    )
+
+
+def reading(law: Law, trend: float, counts: int) -> list[str]:
+    """What the fit says, as keys of READINGS. `trend`: the last of Karp & Flatt's fractions less the first."""
+    low, high = law.fraction.low, law.fraction.high
+    said = [
+        *(["slower"] if low > 1 else []),
+        *(["faster than p"] if high < 0 else []),
+        *(["no gain seen"] if low <= 1 <= high else []),
+        *(["no limit seen"] if low <= 0 <= high else []),
+    ]
+    if counts < 3:
+        return [*said, "two counts"]
+    if math.isnan(law.lack_of_fit_p):
+        return [*said, "untested"]
+    if law.lack_of_fit_p >= SIGNIFICANT:
+        return [*said, "law fits"]
+    return [*said, "overhead grows" if trend > 0 else "overhead at once"]
+
+
+def series(runs: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    """The levels of each series with replicas and epoch times of its successful runs, in table order."""
+    names = varying(runs, but=[scale_factor(runs)])
+    measured = successful(runs)[[*names, "replicas", "epoch_time_s"]]
+    if not names and len(measured):
+        yield {}, measured
+    samples = dict(iter(measured.groupby(names, sort=False))) if names else {}
+    for levels in cells(runs)[names].drop_duplicates().itertuples(index=False, name=None):
+        if levels in samples:
+            yield dict(zip(names, levels, strict=True)), samples[levels]
+
+
+def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """One row per series with at least two replica counts; for each of the others a sentence."""
+    rows: list[dict[str, Any]] = []
+    alone, unfitted = [], []
+    for levels, sample in series(runs):
+        name = combination_text(levels) or "the study"
+        if sample["replicas"].nunique() < 2:
+            alone.append(name)
+        elif law := amdahl(sample["replicas"].to_numpy(float), sample["epoch_time_s"].to_numpy(float)):
+            rows.append(levels | _row(law, {int(p): times for p, times in sample.groupby("replicas")["epoch_time_s"]}))
+        else:
+            unfitted.append(name)
+    said = {
+        "Measured at one replica count only, so that nothing scales": alone,
+        "No such law comes near": unfitted,
+    }
+    sentences = [f"{why}: {conditions.named(names, '; ')}." for why, names in said.items() if names]
+    return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["replicas"]), sentences
+
+
+def _row(law: Law, times: dict[int, pd.Series]) -> dict[str, Any]:
+    """The columns of a series after its levels. `times`: replicas -> epoch times, by increasing replicas."""
+    fewest, *more = times
+    fastest = min(more, key=lambda p: times[p].mean())
+    speedup = intervals.ratio(times[fewest], times[fastest])
+    each = fewest / fastest
+    one_s = times[1].mean() if fewest == 1 else law.one_replica_s.value
+    fractions = [karp_flatt(Estimate(one_s / times[p].mean()), p).value for p in times if p > 1]
+    return {
+        "replicas": ", ".join(map(str, times)),
+        "n": law.fraction.n,
+        "base_replicas": fewest,
+        **columns("base_epoch_time_s", intervals.mean(times[fewest], minimum=0)),
+        **columns("one_replica_fitted_s", law.one_replica_s),
+        **columns("serial_fraction", law.fraction),
+        **columns("limit", law.limit),
+        **columns("speedup", speedup),
+        "speedup_replicas": fastest,
+        **columns("efficiency", Estimate(each * speedup.value, each * speedup.low, each * speedup.high)),
+        "karp_flatt_first": fractions[0],
+        "karp_flatt_last": fractions[-1],
+        "lack_of_fit_p": law.lack_of_fit_p,
+        "reads_as": "; ".join(reading(law, fractions[-1] - fractions[0], len(times))),
+    }
+
+
+def table(runs: pd.DataFrame) -> tables.Table:
+    """The table of scaling laws of a study."""
+    data, others = compare(runs)
+    if data.empty:
+        notes = [*(others or [conditions.replicates(runs)]), conditions.shortfall(runs), conditions.constants(runs)]
+        return tables.Table(TITLE, data, pd.DataFrame(columns=["replicas"]), [note for note in notes if note])
+    names = [name for name in varying(runs) if name in data]
+    shown: dict[str, Any] = {title(name): data[name].map(level_text) for name in names}
+    shown["replicas"] = data["replicas"]
+    shown["n"] = data["n"].map(str)
+    shown["base (s)"] = interval_texts(data, "base_epoch_time_s")
+    shown["serial fraction f"] = interval_texts(data, "serial_fraction")
+    shown["limit 1/f"] = [text.replace("inf", "∞") for text in interval_texts(data, "limit")]
+    shown["largest speed-up"] = interval_texts(data, "speedup")
+    shown["on replicas"] = data["speedup_replicas"].map(str)
+    shown["efficiency"] = interval_texts(data, "efficiency")
+    shown["Karp–Flatt"] = [
+        " → ".join(tables.number(value, 2) for value in dict.fromkeys(both))
+        for both in data[["karp_flatt_first", "karp_flatt_last"]].itertuples(index=False, name=None)
+    ]
+    shown["lack of fit p"] = data["lack_of_fit_p"].map(tables.p_value)
+    shown["reads as"] = data["reads_as"]
+    read = dict.fromkeys(word for words in data["reads_as"] for word in words.split("; "))
+    notes = [
+        "Amdahl's law T(p) = T(1) (f + (1 − f)/p), fitted to the logarithm of the epoch times of a series' n runs by least "
+        "squares; 95 % t intervals by linear approximation, which suppose that the law holds. Limit: the largest speed-up "
+        "that the law allows on any number of replicas. f holds all that does not shrink with the replicas.",
+        "Base: the mean epoch time of the series itself on its fewest replicas"
+        + ("" if (data["base_replicas"] == 1).all() else " (the first in `replicas`)")
+        + ", not an undistributed framework (see the table of speed-up). Largest speed-up: of the fastest of the other "
+        "replica counts, its interval for it alone; efficiency is that speed-up over the ratio of the replicas.",
+        "Karp–Flatt: their experimentally determined serial fraction (1990) on the fewest and on the most replicas above one"
+        + (
+            ""
+            if (data["base_replicas"] == 1).all()
+            else ", relative to the fitted T(1) where one replica was not measured"
+        )
+        + ". Under the law it would stay the same. Lack of fit: F test of the law against what replicates differ by.",
+        f"Reads as: {'; '.join(f'“{word}”: {READINGS[word]}' for word in read)}.",
+        *others,
+        conditions.work(runs),
+        conditions.circumstances(runs),
+        conditions.shortfall(runs),
+        conditions.constants(runs),
+    ]
+    return tables.Table(
+        TITLE,
+        data,
+        pd.DataFrame(shown),
+        [note for note in notes if note],
+        words=[*(title(name) for name in ("framework", "model", "dataset", "training_loop")), "replicas", "reads as"],
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write the table of scaling laws."""
+    args = arguments(__doc__).parse_args(argv)
+    tables.write(table(read_table(args.runs, "runs")), args.out)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,32 @@
+"""Weights where images are stored channels first; the canonical layout (models.graph) is made for channels last."""
+
+import numpy as np
+
+from models.graph import Graph, Operator
+
+
+def channels_first(weight: np.ndarray, operator: Operator, graph: Graph) -> np.ndarray:
+    """A canonical weight of `operator` as it is with channels first, as a copy in row-major order.
+
+    Convolutions' kernels become [out, in, height, width], depthwise ones [channels, 1, height, width], dense ones
+    [out, in], where what was flattened counts channels first. Vectors stay as they are.
+    """
+    if weight.ndim == 4:
+        weight = weight.transpose((2, 3, 0, 1) if operator.kind == "depthwise_conv" else (3, 2, 0, 1))
+    elif weight.ndim == 2:
+        if shape := graph.flattened(operator):
+            weight = weight.reshape(*shape, -1).transpose(2, 0, 1, 3).reshape(weight.shape)
+        weight = weight.T
+    return np.array(weight, order="C")
+
+
+def canonical(weight: np.ndarray, operator: Operator, graph: Graph) -> np.ndarray:
+    """The inverse of `channels_first`."""
+    if weight.ndim == 4:
+        weight = weight.transpose((2, 3, 0, 1) if operator.kind == "depthwise_conv" else (2, 3, 1, 0))
+    elif weight.ndim == 2:
+        weight = weight.T
+        if shape := graph.flattened(operator):
+            height, width, channels = shape
+            weight = weight.reshape(channels, height, width, -1).transpose(1, 2, 0, 3).reshape(weight.shape)
+    return np.array(weight, order="C")

@@ -1,0 +1,191 @@
+"""A model as LBANN's layers and weights, from the same graph of operators as in every other library.
+
+Images are channels first: what a reader gives as `samples` must have the dimensions (channels, height, width) of a
+sample, and `labels` is one-hot. Read in LBANN's sources, v0.104 and the state of October 2024: src/proto/*.proto for
+names, src/layers and src/weights for what they do.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.graph import Graph, Operator, is_decayed, is_trained
+from models.layout import channels_first
+from runs.frameworks.lbann.prototext import Message, Word
+
+Layer = dict[str, Any]
+
+OPERATORS = {"sigmoid": "SigmoidOperator", "tanh": "TanhOperator"}
+IN_PLACE = ("relu", "dropout")  # layers that may write their output over their input
+ACCURACY = "accuracy"  # the metric, as LBANN prints it, in percent
+
+
+def model(graph: Graph, weights: Path, *, device: str = "cpu", weight_decay: float = 0.0) -> Message:
+    """The fields of `model` that follow from a graph: layers, weights, objective and accuracy.
+
+    `weights` is the folder that `save` has filled; LBANN loads from it (an absolute path, the same on all nodes).
+    `device` is cpu or cuda. Weight decay is LBANN's L2 regularization of the kernels: the same gradients as in the other
+    libraries, but the objective that is printed has weight_decay / 2 times the sum of their squares in it, too.
+
+    ValueError, in one line, for what LBANN cannot do as the graph says.
+    """
+    decayed = [name for name in graph.weights() if is_decayed(name)]
+    regularization = [{"scale_factor": weight_decay, "weights": decayed}] if weight_decay else []
+    return {
+        "disable_cuda": device == "cpu",
+        "objective_function": {
+            "layer_term": {"scale_factor": 1.0, "layer": "loss"},
+            "l2_weight_regularization": regularization,
+        },
+        "metric": {"layer_metric": {"layer": "accuracy", "name": ACCURACY, "unit": "%"}},
+        "layer": layers(graph, device),
+        "weights": [
+            {
+                "name": name,
+                "optimizer": [] if is_trained(name) else [{"no_optimizer": {}}],  # none: the experiment's own
+                "initializer": {"numpy_initializer": {"file": str(file_of(name, weights))}},
+            }
+            for name in graph.weights()
+        ],
+    }
+
+
+def file_of(weight: str, folder: Path) -> Path:
+    """Where `save` writes a weight."""
+    return folder / f"{weight}.npy"
+
+
+def save(weights: Mapping[str, np.ndarray], graph: Graph, folder: Path) -> None:
+    """Write canonical weights to `folder`, a file for each, in LBANN's layout: models.layout.channels_first.
+
+    LBANN reads float32 in row-major order: kernels [out, in, height, width] of convolutions, [out, in] of dense
+    operators, vectors [channels] of everything else. `canonical` is the way back.
+    """
+    for name, weight in weights.items():
+        operator = graph.by_name[name.rpartition(".")[0]]
+        np.save(file_of(name, folder), channels_first(weight, operator, graph))
+
+
+def layers(graph: Graph, device: str = "cpu") -> list[Layer]:
+    """The layers of a graph, and those of its objective: probabilities, labels, loss, accuracy. ValueError as in `model`."""
+    made: list[Layer] = []
+    outputs: dict[str, str] = {}  # the layer that gives an operator's output
+    for operator in graph.operators:
+        inputs = [outputs[name] for name in operator.inputs]
+        if operator.kind == "flatten":  # a dense layer flattens by itself, channels first
+            outputs[operator.name] = inputs[0]
+            continue
+        try:
+            made += _layers(operator, inputs, graph, device)
+        except ValueError as error:
+            raise ValueError(f"LBANN cannot compute {operator.name} of {graph.model}: {error}") from None
+        outputs[operator.name] = made[-1]["name"]
+    made += [
+        _layer("probabilities", [outputs[graph.operators[-1].name]], "softmax"),
+        _layer("labels", [], "input", data_field="labels"),
+        _layer("loss", ["probabilities", "labels"], "cross_entropy"),
+        _layer("accuracy", ["probabilities", "labels"], "categorical_accuracy"),
+    ]
+    _check_shared(made, graph)
+    return [
+        {**layer, "children": [other["name"] for other in made if layer["name"] in other["parents"]]} for layer in made
+    ]
+
+
+def _layers(operator: Operator, inputs: list[str], graph: Graph, device: str) -> list[Layer]:
+    """The layers of one operator; the last one, which has its name, gives its output."""
+    name, channels = operator.name, operator.shape[-1]
+    weights = [f"{name}.{weight}" for weight in operator.weights]
+    match operator.kind:
+        case "input":
+            return [_layer(name, [], "input", data_field="samples")]
+        case "conv" | "depthwise_conv":
+            groups = channels if operator.kind == "depthwise_conv" else 1
+            if groups > 1 and device == "cpu":
+                raise ValueError(f"on processors its convolutions have one group, not {groups}")
+            return [
+                _layer(
+                    name,
+                    inputs,
+                    "convolution",
+                    weights,
+                    num_dims=2,
+                    out_channels=channels,
+                    kernel_size=operator["kernel"],
+                    stride=operator["stride"],
+                    padding=operator["padding"],
+                    groups={"value": groups},
+                    has_bias={"value": operator["bias"]},
+                    conv_tensor_op_mode=Word("NO_TENSOR_OPS"),  # which would round to half precision
+                )
+            ]
+        case "batch_norm":
+            decay, epsilon = operator["momentum"], operator["epsilon"]
+            if not (decay and epsilon):
+                raise ValueError("a momentum or epsilon of 0 means its own default there")
+            # Statistics are each rank's own; Bessel's correction would be in what normalizes, too.
+            settings = {"statistics_group_size": 1, "no_bessel_correction": True}
+            return [_layer(name, inputs, "batch_normalization", weights, decay=decay, epsilon=epsilon, **settings)]
+        case "activation":
+            return _activation(name, inputs, operator["function"], device)
+        case "max_pool" | "average_pool":
+            return [
+                _layer(
+                    name,
+                    inputs,
+                    "pooling",
+                    pool_mode=operator.kind.removesuffix("_pool"),
+                    num_dims=2,
+                    pool_dims_i=operator["kernel"],
+                    pool_strides_i=operator["stride"],
+                    pool_pads_i=operator["padding"],
+                )
+            ]
+        case "global_average_pool":
+            return [_layer(name, inputs, "channelwise_mean")]
+        case "add":
+            return [_layer(name, inputs, "sum")]
+        case "multiply_channels":
+            height, width, _ = operator.shape
+            column, tiled = f"{name}.column", f"{name}.tiled"
+            return [
+                _layer(column, inputs[1:], "reshape", dims=[channels, 1, 1]),
+                _layer(tiled, [column], "tessellate", dims=[channels, height, width]),
+                _layer(name, [inputs[0], tiled], "hadamard"),
+            ]
+        case "dense":
+            return [_layer(name, inputs, "fully_connected", weights, num_neurons=channels, has_bias=True)]
+        case "dropout":
+            return [_layer(name, inputs, "dropout", keep_prob=1.0 - operator["rate"])]
+    raise ValueError(f"no layer of LBANN is known for {operator.kind}")
+
+
+def _activation(name: str, inputs: list[str], function: str, device: str) -> list[Layer]:
+    if function == "relu":
+        return [_layer(name, inputs, "relu")]
+    if function == "silu":
+        gate = f"{name}.sigmoid"
+        return [*_activation(gate, inputs, "sigmoid", device), _layer(name, [*inputs, gate], "hadamard")]
+    if function not in OPERATORS:
+        raise ValueError(f"no layer of LBANN is known for the activation {function}")
+    parameters = {"type_url": f"type.googleapis.com/lbann_data.{OPERATORS[function]}"}
+    place = Word("CPU" if device == "cpu" else "GPU")  # an operator's must be its layer's
+    return [_layer(name, inputs, "operator_layer", ops={"device_allocation": place, "parameters": parameters})]
+
+
+def _layer(name: str, parents: Iterable[str], kind: str, weights: Iterable[str] = (), **settings: Any) -> Layer:
+    return {"name": name, "parents": list(parents), "children": [], "weights": list(weights), kind: settings}
+
+
+def _check_shared(made: list[Layer], graph: Graph) -> None:
+    """ValueError where a layer may overwrite what others take, too: LBANN sees only whether its parent needs its output."""
+    users = Counter(parent for layer in made for parent in layer["parents"])
+    for layer in made:
+        if any(kind in layer for kind in IN_PLACE) and users[layer["parents"][0]] > 1:
+            shared = layer["parents"][0]
+            raise ValueError(
+                f"LBANN cannot compute {layer['name']} of {graph.model}: it would overwrite the output of {shared}, which others take, too"
+            )

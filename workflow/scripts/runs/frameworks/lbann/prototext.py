@@ -1,0 +1,44 @@
+"""Protocol buffers' text format, as far as LBANN's experiments need it: LBANN reads one such file (`--prototext`)."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Message = Mapping[str, Any]
+
+
+class Word(str):
+    """A value of an enumeration, which stands without quotes."""
+
+
+def text(message: Message) -> str:
+    """A message, each field on a line of its own, ending with one.
+
+    A mapping is a message, a list or tuple a repeated field: a line or block for each element, none where it is empty.
+    TypeError for a value that is neither text, number nor truth.
+    """
+    return "".join(f"{line}\n" for line in _lines(message))
+
+
+def _lines(message: Message) -> Iterator[str]:
+    for field, value in message.items():
+        repeated = isinstance(value, Sequence) and not isinstance(value, str)
+        for element in value if repeated else (value,):
+            if isinstance(element, Mapping):
+                yield f"{field} {{"
+                yield from (f"  {line}" for line in _lines(element))
+                yield "}"
+            else:
+                yield f"{field}: {_scalar(element)}"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Word):
+        return str(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, int | float):
+        return repr(value)
+    raise TypeError(f"{value!r} cannot stand in a prototext: expected text, a number, true or false")
