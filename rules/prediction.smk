@@ -6,7 +6,7 @@
 PREDICTED = SWEEPS.worth_drawing and len(CAMPAIGN.study.factors["nodes"]) > 1
 PREDICTION_CODE = (
     [f"{SCRIPTS}/prediction/{module}.py" for module in ["exchange", "law", "physics", "methods", "held_out"]]
-    + [f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "conditions", "intervals", "tables", "regression"]]
+    + [f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "conditions", "intervals", "tables", "terms"]]
     + [f"{SCRIPTS}/network/fit.py", f"{SCRIPTS}/common/tables.py"]
 )
 PREDICTION_LOOKS = [f"{SCRIPTS}/figures/{module}.py" for module in ["style", "panels"]]

@@ -11,7 +11,7 @@ import pytest
 from statsmodels.regression.linear_model import WLS
 
 import known_physics as known
-from analysis.regression import linear_columns
+from analysis.terms import linear
 from common.tables import read_table
 from known_physics import Truth
 from prediction import law, methods
@@ -96,17 +96,17 @@ def test_by_hand_is_what_a_person_would_write(study):
 
 def test_the_regressions_are_those_of_statsmodels(study):
     fold = by_title(*study)["batch size 64"]
-    x = {name: np.asarray(column) for name, column in linear_columns(fold.train).items()}
-    both = linear_columns(pd.concat([fold.train, fold.test]))
+    x = {name: np.asarray(column) for name, column in linear(fold.train).items()}
+    both = linear(pd.concat([fold.train, fold.test]))
     result = WLS(fold.train["epoch_time_s"], np.column_stack(list(x.values())), weights=fold.train["n"]).fit()
     expected = result.predict(np.column_stack(list(both.values()))[len(fold.train) :])
-    assert regression(linear_columns)(fold).seconds == pytest.approx(expected)
+    assert regression(linear)(fold).seconds == pytest.approx(expected)
 
 
 def test_a_regression_does_not_guess_a_factor_that_it_has_not_seen_vary(study):
     cells, sweeps = study
     few = by_title(cells[cells["nodes"].isin([2, 3])], sweeps)["3 nodes"]
-    found = regression(linear_columns)(few)
+    found = regression(linear)(few)
     assert np.isnan(found.seconds).all()
     assert found.problem == "one level of nodes is left"
 

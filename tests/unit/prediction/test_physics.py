@@ -12,6 +12,7 @@ from prediction import law, physics
 from prediction.physics import expected_largest, fit, prepared, press
 
 NOISE = 0.02
+DDP = ("pytorch-ddp", "site")
 
 
 def made(truth, **options):
@@ -46,8 +47,8 @@ def test_the_parameters_are_found(hidden, sigma):
     truth = Truth(hidden=hidden, sigma=sigma, update_s=0.0)
     cells, sweeps = made(truth)
     model = fit(cells, sweeps)
-    assert model.hidden["pytorch-ddp"] == pytest.approx(hidden, abs=0.06)
-    assert model.scatter["pytorch-ddp"] == pytest.approx(sigma, abs=0.04)
+    assert model.hidden[DDP] == pytest.approx(hidden, abs=0.06)
+    assert model.scatter[DDP] == pytest.approx(sigma, abs=0.04)
     (computation,) = model.computation.values()
     assert computation[:2] == pytest.approx([truth.batch_s, truth.sample_s], rel=0.05)
 

@@ -13,7 +13,7 @@ from figures.panels import Series
 from prediction.law import rate_text
 
 PANEL_IN = 1.7
-PANEL_FACTORS = ["framework", "model", "dataset", "batch_size"]
+PANEL_FACTORS = ["framework", "device", "model", "dataset", "batch_size"]
 MOST_PANELS = 6
 AT = "nodes_at_"
 LEVEL_LINE = (0, (1, 1.5))

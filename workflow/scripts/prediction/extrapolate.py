@@ -10,7 +10,7 @@ from analysis.measured import levels_in_order, treatments
 from prediction import physics
 from prediction.physics import Physics
 
-FACTORS = ["framework", "model", "dataset", "batch_size"]
+FACTORS = ["framework", "device", "model", "dataset", "batch_size"]
 LEVELS = (0.8, 0.5)  # of efficiency
 
 
@@ -93,7 +93,7 @@ def redrawn(cells: pd.DataFrame, sweeps: pd.DataFrame, made: Physics, rng: np.ra
         else 0.0
     )
     times = cells["epoch_time_s"] * np.exp(cv / np.sqrt(cells["n"].to_numpy(float)) * rng.standard_normal(len(cells)))
-    misfit = sweeps["framework"].map(lambda name: made.laws[name].misfit if name in made.laws else 0.0).to_numpy(float)
+    misfit = np.array([made.laws[name].misfit if name in made.laws else 0.0 for name in physics.carriers(sweeps)])
     seconds = sweeps["seconds"] * np.exp(misfit * rng.standard_normal(len(sweeps)))
     return bounded(physics.fit(cells.assign(epoch_time_s=times), sweeps.assign(seconds=seconds)))
 

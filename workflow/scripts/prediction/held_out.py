@@ -193,7 +193,7 @@ def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
     """What the physical model is, and what it was fitted to when nothing is left out."""
     made = physics.fit(cells, sweeps)
     fitted = [
-        f"{name}: scatter {made.scatter[name]:.2f}"
+        f"{name[0]}{'' if name[1] == 'site' else f' ({name[1]})'}: scatter {made.scatter[name]:.2f}"
         + (f", hidden share {made.hidden[name]:.2f}" if made.hidden[name] else ", nothing hidden")
         + f", a {network.algorithm} of {1e3 * network.step_s:.2g} ms a step"
         for name, network in made.laws.items()

@@ -85,17 +85,17 @@ def terms(size: np.ndarray, nodes: np.ndarray, ranks: np.ndarray, rate: np.ndarr
 
 
 def points(network: pd.DataFrame) -> pd.DataFrame:
-    """network.csv -> a row per framework, place and size: `seconds`, the mean over rounds of the rounds' medians.
+    """network.csv -> a row per framework, device, place and size: `seconds`, the mean over rounds of the rounds' medians.
 
     A rate that is not known is NaN.
     """
-    keys = ["framework", *PLACE, "bytes"]
+    keys = ["framework", "device", *PLACE, "bytes"]
     rounds = measured(network).groupby([*keys, "round"], dropna=False)["seconds"].median()
-    return rounds.groupby(level=keys, dropna=False).mean().reset_index().astype(dict.fromkeys(keys[1:], float))
+    return rounds.groupby(level=keys, dropna=False).mean().reset_index().astype(dict.fromkeys(keys[2:], float))
 
 
 def fit(sweeps: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
-    """The law of one framework's `points`, None without two sizes. `largest_bytes`: of the messages that will be asked for.
+    """The law of one carrier's `points`, None without two sizes. `largest_bytes`: of the messages that will be asked for.
 
     Of the ways in which bytes take time, a later one must fit better by LEAST_GAIN; a sum must not need more than the link's
     rate. Three numbers of ranks tell a tree from a ring.

@@ -6,7 +6,7 @@ A number is NaN where a method cannot predict; `problem` then says why. What a m
 import functools
 import json
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.measured import factors, one_line
-from analysis.regression import estimable, linear_columns, quadratic_columns
+from analysis.terms import MODELS, Columns, estimable
 from common.errors import InputError
 from prediction import exchange, physics
 from prediction.law import Law
@@ -70,15 +70,15 @@ def with_terms(*terms: str) -> Method:
 def by_hand(fold: Fold) -> Prediction:
     """Nothing fitted to a run on several nodes or to a sweep: computation, and 2 (n - 1) / n x gradient bytes at the link's rate."""
     ideal = Law("ring", True, 0.0, 0.0, 1.0, 0.0)
-    made = replace(fold.plain, laws=dict.fromkeys(fold.test["framework"], ideal))
+    made = replace(fold.plain, laws=dict.fromkeys(physics.carriers(fold.test), ideal))
     unknown = fold.test["rate"].isna().to_numpy()
     seconds = np.where(unknown, np.nan, made.predict(fold.test))
     problem = "the site names no rate of its links" if unknown.any() else "no run on one node"
     return Prediction(seconds, _unless_all(seconds, problem))
 
 
-def regression(columns: Callable[[pd.DataFrame], Mapping[str, np.ndarray]]) -> Method:
-    """Least squares of epoch time on the columns that analysis.regression makes, those that the training part can estimate."""
+def regression(columns: Callable[[pd.DataFrame], Columns]) -> Method:
+    """Least squares of epoch time on the terms of analysis.terms, those that the training part can estimate."""
 
     def predict(fold: Fold) -> Prediction:
         both = pd.concat([fold.train, fold.test], ignore_index=True)
@@ -197,6 +197,5 @@ def methods(frameworks: Iterable[str], python: Path | None = None, why_not: str 
     if any(exchange.streams(name) for name in frameworks):
         made["without hiding"] = with_terms("scatter")
     made["by hand"] = by_hand
-    made["linear regression"] = regression(linear_columns)
-    made["quadratic regression"] = regression(quadratic_columns)
+    made |= {f"{name} regression": regression(columns) for name, columns in MODELS.items()}
     return made if why_not is None else made | {"Extra-P": extra_p(python, why_not)}

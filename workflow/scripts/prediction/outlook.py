@@ -39,14 +39,15 @@ GIGABIT = 1e9 / 8
 
 def table(rows: pd.DataFrame, notes: Sequence[str]) -> tables.Table:
     """The table of `answers`."""
-    shown: dict[str, Any] = {title(name): rows[name].map(str) for name in FACTORS}
+    named = [name for name in FACTORS if name != "device" or rows[name].nunique() > 1]
+    shown: dict[str, Any] = {title(name): rows[name].map(str) for name in named}
     shown["links"] = rows["rate"].map(rate_text)
     for level in LEVELS:
         shown[f"nodes at {100 * level:.0f} % efficiency"] = _shown(rows, f"nodes_at_{100 * level:.0f}")
     shown["greatest speed-up"] = _shown(rows, "greatest_speedup")
     shown["on nodes"] = rows["at_nodes"].map(lambda nodes: f"{nodes:.0f}")
     firsts = rows.index[(rows[FACTORS] != rows[FACTORS].shift()).any(axis=1)].tolist()
-    words = [title(name) for name in FACTORS[:3]]
+    words = [title(name) for name in named if name != "batch_size"]
     return tables.Table(TITLE, rows, pd.DataFrame(shown), [note for note in notes if note], words, firsts[1:])
 
 
@@ -87,21 +88,22 @@ def by_study(folder: Path) -> Study:
 
 def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physics, pd.DataFrame]:
     """The model and its one case as the command line gives them; on the network of a study where one is given."""
-    swept = list(network.laws) if network else []
+    swept = sorted({name for name, _ in network.laws}) if network else []
     framework = args.framework or (swept[0] if len(swept) == 1 else DEFAULT_FRAMEWORK)
     if network and framework not in network.laws:
         raise InputError(f"--framework: '{framework}' was not swept; expected one of {', '.join(swept) or 'none'}")
     gradients, names = _gradients(args)
+    carrier = next((one for one in (network.laws if network else {}) if one[0] == framework), (framework, "site"))
     own = Law(args.algorithm, True, 0.0, 2 * args.latency, 1 / args.share, 0.0)
     made = Physics(
         (),
         {(framework,): np.array([0.0, args.step_time / args.batch_size, 0.0])},
         {names: gradients},
-        {framework: network.laws[framework] if network else own},
-        {framework: network.hidden[framework] if network else args.hidden},
-        {framework: network.scatter[framework] if network else args.scatter},
+        {carrier: network.laws[carrier] if network else own},
+        {carrier: network.hidden[carrier] if network else args.hidden},
+        {carrier: network.scatter[carrier] if network else args.scatter},
     )
-    levels = dict(zip(("model", "dataset"), names, strict=True)) | {"framework": framework, "base": framework}
+    levels = dict(zip(("model", "dataset"), names, strict=True)) | {"framework": framework, "device": carrier[1], "base": framework}
     counted = {"batch_size": args.batch_size, "sync_every": args.sync_every, "samples": args.samples}
     fixed = {"batch_scope": "local", "training_loop": "custom", "nodes": 1.0, "rate": np.nan}
     return made, pd.DataFrame([levels | counted | fixed])

@@ -7,7 +7,7 @@ from runs on one replica. `exposed` is what the messages of an exchange take bey
 by a law of the network's sweeps (prediction.law). The last but one term is waiting for the slowest of p ranks: where the
 time of a batch scatters by sigma c, that of the S / X batches before an exchange does by the square root of their number
 as much, and the largest of p normal numbers lies E(p) standard deviations above their mean. `extra`: see exchange.Rule.
-Two numbers are fitted to runs on several nodes, for each framework: the share of the backward pass that hides messages,
+Two numbers are fitted to runs on several nodes, for each framework and device: the share of the backward pass that hides messages,
 and sigma. Each has to earn its place: it is left out unless it makes the errors of cells that are left out smaller.
 """
 
@@ -82,37 +82,48 @@ def model_tensors(model: str, dataset: str) -> Tensors | None:
     return exchange.tensors(graph)
 
 
+Carrier = tuple[str, str]  # a framework and what trains: who sends, and from where
+
+
+def carriers(cells: pd.DataFrame) -> list[Carrier]:
+    """The carriers of all cells, [cells]."""
+    return list(zip(cells["framework"], cells["device"], strict=True))
+
+
 @dataclass(frozen=True)
 class Physics:
     """A fitted model. `computation`: (framework, levels of `keys`...) -> alpha, beta, u; `gradients`: (model, data set) ->
-    tensors; the rest by framework."""
+    tensors; the rest by carrier."""
 
     keys: tuple[str, ...]
     computation: dict[tuple[object, ...], np.ndarray]
     gradients: dict[tuple[str, str], Tensors]
-    laws: dict[str, Law]
-    hidden: dict[str, float] = field(default_factory=dict)
-    scatter: dict[str, float] = field(default_factory=dict)
+    laws: dict[Carrier, Law]
+    hidden: dict[Carrier, float] = field(default_factory=dict)
+    scatter: dict[Carrier, float] = field(default_factory=dict)
 
     def predict(self, cells: pd.DataFrame) -> np.ndarray:
         """Epoch times of `prepared` cells in seconds, NaN where something that it needs was not measured."""
         predicted = np.full(len(cells), np.nan)
         for place, part in self.parts(cells):
-            hidden, scatter = self.hidden.get(part.framework, 0.0), self.scatter.get(part.framework, 0.0)
+            hidden, scatter = self.hidden.get(part.carrier, 0.0), self.scatter.get(part.carrier, 0.0)
             predicted[place] = part.seconds(hidden, scatter)
         return predicted
 
     def parts(self, cells: pd.DataFrame) -> Iterator[tuple[np.ndarray, "Part"]]:
-        """The cells that can be predicted, in parts of one framework, model and data set: their places, and what they need."""
+        """The cells that can be predicted, in parts of one carrier, model and data set: their places, and what they need.
+
+        Replicas that share one node are not among them: no sweep knows what their exchange takes.
+        """
         own = self._computed(cells)
-        replicas = cells["replicas"].to_numpy()
-        for names, places in cells.groupby(["framework", "model", "dataset"]).indices.items():
-            single = replicas[places] == 1
-            if single.any():
-                yield places[single], Part(names[0], own[places[single]].sum(axis=1))
-            if names[0] in self.laws and names[1:] in self.gradients and not single.all():
-                here = places[~single]
-                yield here, _on_several(cells.iloc[here], own[here], self.laws[names[0]], self.gradients[names[1:]])
+        single, several = (cells["replicas"] == 1).to_numpy(), (cells["nodes"] > 1).to_numpy()
+        for names, places in cells.groupby(["framework", "device", "model", "dataset"]).indices.items():
+            carrier, model = names[:2], names[2:]
+            alone, here = places[single[places]], places[several[places]]
+            if len(alone):
+                yield alone, Part(carrier, own[alone].sum(axis=1))
+            if len(here) and carrier in self.laws and model in self.gradients:
+                yield here, _on_several(carrier, cells.iloc[here], own[here], self.laws[carrier], self.gradients[model])
 
     def _computed(self, cells: pd.DataFrame) -> np.ndarray:
         """Seconds of an epoch in batches and in updates, [cells, 2]: the framework's own, or that of its base."""
@@ -131,10 +142,10 @@ class Physics:
 
 @dataclass(frozen=True)
 class Part:
-    """Cells of one framework, model and data set, [cells]: seconds of computation; of waiting where sigma is 1; of messages
+    """Cells of one carrier, model and data set, [cells]: seconds of computation; of waiting where sigma is 1; of messages
     beyond the backward pass as a function of its hidden share."""
 
-    framework: str
+    carrier: Carrier
     computed: np.ndarray
     waiting: np.ndarray | float = 0.0
     beyond: Callable[[float], np.ndarray | float] = lambda hidden: 0.0
@@ -144,9 +155,8 @@ class Part:
         return self.computed + self.beyond(hidden) + scatter * self.waiting
 
 
-def _on_several(cells: pd.DataFrame, own: np.ndarray, network: Law, made: Tensors) -> Part:
-    framework = str(cells["framework"].iat[0])
-    rule = exchange.RULES.get(framework, exchange.UNKNOWN)
+def _on_several(carrier: Carrier, cells: pd.DataFrame, own: np.ndarray, network: Law, made: Tensors) -> Part:
+    rule = exchange.RULES.get(carrier[0], exchange.UNKNOWN)
     steps, exchanges, ranks = (cells[name].to_numpy() for name in ("steps", "exchanges", "ranks"))
     batch_s = own[:, 0] / steps
     seconds = network.at(cells["nodes"].to_numpy(), ranks, cells["rate"].to_numpy())
@@ -158,7 +168,7 @@ def _on_several(cells: pd.DataFrame, own: np.ndarray, network: Law, made: Tensor
     def beyond(hidden: float) -> np.ndarray:
         return exchanges * exchange.exposed(rule, made, seconds, exchange.BACKWARD_SHARE * batch_s, hidden) + beside
 
-    return Part(framework, own.sum(axis=1), np.sqrt(steps * exchanges) * batch_s * slowest, beyond)
+    return Part(carrier, own.sum(axis=1), np.sqrt(steps * exchanges) * batch_s * slowest, beyond)
 
 
 def plain(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Physics:
@@ -171,12 +181,12 @@ def plain(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Physics:
     names = cells[["model", "dataset"]].drop_duplicates().itertuples(index=False, name=None)
     gradients = {name: made for name in names if (made := model_tensors(*name))}
     laws = {}
-    for framework, own in cells[cells["replicas"] > 1].groupby("framework"):
+    for carrier, own in cells[cells["nodes"] > 1].groupby(["framework", "device"]):
         used = set(zip(own["model"], own["dataset"], strict=True)) & set(gradients)
         largest = max((gradients[name].total_bytes for name in used), default=math.inf)
-        found = law.fit(sweeps[sweeps["framework"] == framework], largest)
+        found = law.fit(sweeps[(sweeps["framework"] == carrier[0]) & (sweeps["device"] == carrier[1])], largest)
         if found:
-            laws[str(framework)] = found
+            laws[carrier] = found
     return Physics(keys, computation, gradients, laws)
 
 
@@ -186,14 +196,15 @@ def fit(cells: pd.DataFrame, sweeps: pd.DataFrame, terms: Sequence[str] = TERMS)
 
 
 def fitted(made: Physics, cells: pd.DataFrame, terms: Sequence[str] = TERMS) -> Physics:
-    """`made` with the hidden share and sigma of each framework that its cells on several nodes ask for."""
+    """`made` with the hidden share and sigma of each carrier that its cells on several nodes ask for."""
+    several = cells[(cells["nodes"] > 1) & ~np.isnan(made.predict(cells))]
+    by_carrier = several.groupby(["framework", "device"]).groups
     found = {}
-    for framework in made.laws:
-        own = cells[(cells["framework"] == framework) & (cells["replicas"] > 1)]
+    for carrier in made.laws:
+        own = several.loc[by_carrier.get(carrier, [])]
         parts = [(part, own["epoch_time_s"].to_numpy()[place]) for place, part in made.parts(own)]
-        known = [(part, seconds) for part, seconds in parts if not np.isnan(part.computed).any()]
-        usable = [name for name in terms if name != "hidden" or exchange.streams(framework)]
-        found[framework] = _earned(known, usable) if known else (0.0, 0.0)
+        usable = [name for name in terms if name != "hidden" or exchange.streams(carrier[0])]
+        found[carrier] = _earned(parts, usable) if parts else (0.0, 0.0)
     return replace(
         made,
         hidden={name: hidden for name, (hidden, _) in found.items()},
@@ -215,7 +226,7 @@ def _computation(cells: pd.DataFrame) -> np.ndarray:
 def _earned(parts: Sequence[tuple[Part, np.ndarray]], terms: Sequence[str]) -> tuple[float, float]:
     """Hidden share and sigma with the least `press` of relative errors, each 0 where it is left out.
 
-    `parts`, with their measured seconds, are those of one framework.
+    `parts`, with their measured seconds, are those of one carrier.
     """
 
     def errors(hidden: float, scatter: float) -> np.ndarray:
@@ -225,7 +236,6 @@ def _earned(parts: Sequence[tuple[Part, np.ndarray]], terms: Sequence[str]) -> t
     best, least = (0.0, 0.0), press(without, np.empty((len(without), 0)))
     for chosen in itertools.chain.from_iterable(itertools.combinations(terms, count) for count in (1, 2)):
         use = np.isin(TERMS, chosen)
-
         place = np.eye(2)[use]  # x @ place has a 0 for what is left out
         bounds = LIMITS[:, use]
         found = least_squares(lambda x, place=place: errors(*(x @ place)), bounds.mean(axis=0) / 2, bounds=bounds)
