@@ -16,7 +16,8 @@ LEVELS = (0.8, 0.5)  # of efficiency
 
 def counts(most: int) -> np.ndarray:
     """Numbers of nodes from 1 to `most`, every one up to 16 and then ever fewer."""
-    return np.unique(np.r_[1:17, np.geomspace(16, max(most, 16), 49).round(), most]).astype(int).clip(max=most)
+    every = np.r_[1:17, np.geomspace(16, max(most, 16), 49).round(), most]
+    return np.unique(every[every <= most]).astype(int)
 
 
 def hypothetical(cases: pd.DataFrame, rates: Sequence[float], most: int) -> pd.DataFrame:

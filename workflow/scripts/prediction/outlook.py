@@ -90,7 +90,7 @@ def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physi
     """The model and its one case as the command line gives them; on the network of a study where one is given."""
     swept = sorted({name for name, _ in network.laws}) if network else []
     framework = args.framework or (swept[0] if len(swept) == 1 else DEFAULT_FRAMEWORK)
-    if network and framework not in network.laws:
+    if network and framework not in swept:
         raise InputError(f"--framework: '{framework}' was not swept; expected one of {', '.join(swept) or 'none'}")
     gradients, names = _gradients(args)
     carrier = next((one for one in (network.laws if network else {}) if one[0] == framework), (framework, "site"))
@@ -103,7 +103,7 @@ def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physi
         {carrier: network.hidden[carrier] if network else args.hidden},
         {carrier: network.scatter[carrier] if network else args.scatter},
     )
-    levels = dict(zip(("model", "dataset"), names, strict=True)) | {"framework": framework, "device": carrier[1], "base": framework}
+    levels = {"framework": framework, "device": carrier[1], "base": framework, "model": names[0], "dataset": names[1]}
     counted = {"batch_size": args.batch_size, "sync_every": args.sync_every, "samples": args.samples}
     fixed = {"batch_scope": "local", "training_loop": "custom", "nodes": 1.0, "rate": np.nan}
     return made, pd.DataFrame([levels | counted | fixed])
