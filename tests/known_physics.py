@@ -128,7 +128,7 @@ def network(truth=None, folder=None, *, nodes=NODES, rates=RATES, noise=0.02, se
         if n > 1
         for rate, size, number in itertools.product(rates, sizes(64 * MIB), range(1, 6))
     ]  # fmt: skip
-    return written(pd.DataFrame(rows, columns=list(schema("network")["properties"])), "network", folder)
+    return written(pd.DataFrame(rows, columns=None if rows else schema("network")["required"]), "network", folder)
 
 
 def written(frame, name, folder):

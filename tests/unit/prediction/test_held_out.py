@@ -96,10 +96,9 @@ def test_by_hand_is_what_a_person_would_write(study):
 
 def test_the_regressions_are_those_of_statsmodels(study):
     fold = by_title(*study)["batch size 64"]
-    x = {name: np.asarray(column) for name, column in linear(fold.train).items()}
-    both = linear(pd.concat([fold.train, fold.test]))
-    result = WLS(fold.train["epoch_time_s"], np.column_stack(list(x.values())), weights=fold.train["n"]).fit()
-    expected = result.predict(np.column_stack(list(both.values()))[len(fold.train) :])
+    x = np.column_stack(list(linear(pd.concat([fold.train, fold.test])).values()))
+    first = len(fold.train)
+    expected = WLS(fold.train["epoch_time_s"], x[:first], weights=fold.train["n"]).fit().predict(x[first:])
     assert regression(linear)(fold).seconds == pytest.approx(expected)
 
 
@@ -193,7 +192,9 @@ def test_the_table_says_what_stands_behind_it(study):
     _, rows = evaluate(cells, sweeps, methods.methods({"pytorch-ddp"}, why_not=None))
     made = table(runs, cells, sweeps, rows)
     said = " ".join(made.notes)
-    assert re.search(r"pytorch-ddp: scatter 0\.(2[5-9]|3[0-3]), (nothing hidden|hidden share 0\.0\d), a ring of 0\.5 ms", said)
+    assert re.search(
+        r"pytorch-ddp: scatter 0\.(2[5-9]|3[0-3]), (nothing hidden|hidden share 0\.0\d), a ring of 0\.5 ms", said
+    )
     assert "Placement: virtual" in said
     assert "each with 0.3 core" in said
     worst = made.shown.set_index(["left out", "method"]).loc[("6 nodes", PHYSICS), "worst cell"]
