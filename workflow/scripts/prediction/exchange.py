@@ -1,6 +1,6 @@
 """What one exchange of gradients sends, and how long it keeps a step waiting: each library's messages on a timeline.
 
-A framework sends one message after the other. Which tensors share a message is the library's rule:
+A framework sends one message after the other, or so many at once that its `channels` are busy. Which tensors share a message is the library's rule:
 
     ends     all gradients in one message, after the backward pass (TensorFlow: cross_device_utils.group_by_size with
              bytes_per_pack 0)
@@ -12,12 +12,13 @@ A framework sends one message after the other. Which tensors share a message is 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from models.graph import BYTES, Graph, is_trained
+from prediction.law import Here
 
 MIB = 2**20
 NUMBER_BYTES = 8.0  # of what ranks tell each other beside gradients
@@ -27,11 +28,12 @@ BACKWARD_SHARE = 2 / 3  # of a step's computation: two products of matrices for 
 @dataclass(frozen=True)
 class Rule:
     """How a library makes messages of tensors. `limits_bytes`: of the first and of all other messages; `extra`: messages
-    of a few bytes that an exchange has beside the gradients, by training loop."""
+    of a few bytes that an exchange has beside the gradients, by training loop; `channels`: messages under way at once."""
 
     kind: str
     limits_bytes: tuple[float, float] = (math.inf, math.inf)
     cycle_s: float = 0.0
+    channels: int = 1
     extra: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -39,7 +41,7 @@ class Rule:
 _AT_THE_END = Rule("ends", extra={"fit": 4})
 _FUSED = Rule("fusion", (128 * MIB, 128 * MIB), cycle_s=1e-3)
 RULES = {
-    "pytorch-ddp": Rule("buckets", (MIB, 25 * MIB)),
+    "pytorch-ddp": Rule("buckets", (MIB, 25 * MIB), channels=2),  # Gloo's two threads (ProcessGroupGloo::Options)
     "horovod-pytorch": _FUSED,
     "horovod-tensorflow": _FUSED,
     "tensorflow-multiworker": _AT_THE_END,
@@ -97,35 +99,35 @@ def buckets(made: Tensors, limits_bytes: tuple[float, float]) -> Tensors:
     return Tensors(np.array(sizes), np.array(ready))
 
 
-Seconds = Callable[[np.ndarray], np.ndarray]
-
-
-def exposed(rule: Rule, made: Tensors, seconds: Seconds, backward_s: np.ndarray, hidden: float) -> np.ndarray:
+def exposed(rule: Rule, made: Tensors, here: Here, backward_s: np.ndarray, hidden: float) -> np.ndarray:
     """Seconds by which an exchange outlasts the backward pass, [cells].
 
-    `seconds` gives the time of messages of these bytes, [cells] -> [cells]; `backward_s` [cells] is the backward pass;
-    `hidden` in [0, 1] is the share of it beside which messages travel: at 0 all of them wait for its end, time 0.
+    `here` is the network's law at the cells; `backward_s` [cells] the backward pass; `hidden` in [0, 1] the share of it
+    beside which messages travel: at 0 all of them wait for its end, time 0.
     """
     if rule.kind == "ends":
-        return seconds(np.full(len(backward_s), made.total_bytes))
+        return here.seconds(np.full(len(backward_s), made.total_bytes))
     window = hidden * backward_s
-    free = -window
-    if rule.kind == "buckets":
-        joined = buckets(made, rule.limits_bytes)
-        for size, share in zip(joined.bytes, joined.ready, strict=True):
-            free = np.maximum(free, -window * (1 - share)) + seconds(np.full(len(window), size))
-        return np.maximum(free, 0.0)
-    return np.maximum(_fused(rule, made, seconds, window), 0.0)
+    if rule.kind == "fusion":
+        return np.maximum(_fused(rule, made, here, window), 0.0)
+    free, ends = -window, [-window] * rule.channels
+    joined = buckets(made, rule.limits_bytes)
+    for size, share in zip(joined.bytes, joined.ready, strict=True):
+        sizes = np.full(len(window), size)
+        start = np.maximum(ends[-rule.channels], -window * (1 - share))
+        free = np.maximum(free, start) + here.occupied(sizes)
+        ends.append(np.maximum(start + here.seconds(sizes), free))
+    return np.maximum(np.max(ends, axis=0), 0.0)
 
 
-def _fused(rule: Rule, made: Tensors, seconds: Seconds, window: np.ndarray) -> np.ndarray:
+def _fused(rule: Rule, made: Tensors, here: Here, window: np.ndarray) -> np.ndarray:
     """When the last fused message has arrived, [cells], 0 being the end of the backward pass."""
 
     limit = min(rule.limits_bytes[1], made.total_bytes)
 
     def send(free: np.ndarray, first: np.ndarray, size: np.ndarray) -> np.ndarray:
         full = np.ceil(size / limit) - 1
-        took = seconds(size - full * limit) + full * seconds(np.full(len(size), limit))
+        took = here.seconds(size - full * limit) + full * here.seconds(np.full(len(size), limit))
         return np.maximum(free, first) + rule.cycle_s / 2 + took
 
     free, first, waiting = -window, -window, np.zeros(len(window))

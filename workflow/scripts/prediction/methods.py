@@ -17,7 +17,7 @@ import pandas as pd
 from analysis.measured import factors, one_line
 from analysis.terms import MODELS, Columns, estimable
 from common.errors import InputError
-from prediction import exchange, physics
+from prediction import exchange, law, physics
 from prediction.law import Law
 
 PROGRAM = Path(__file__).with_name("extra_p.py")
@@ -69,7 +69,7 @@ def with_terms(*terms: str) -> Method:
 
 def by_hand(fold: Fold) -> Prediction:
     """Nothing fitted to a run on several nodes or to a sweep: computation, and 2 (n - 1) / n x gradient bytes at the link's rate."""
-    ideal = Law("ring", True, 0.0, 0.0, 1.0, 0.0)
+    ideal = Law("ring", law.PIPELINED, 0.0, 0.0, 1.0, 0.0)
     made = replace(fold.plain, laws=dict.fromkeys(physics.carriers(fold.test), ideal))
     unknown = fold.test["rate"].isna().to_numpy()
     seconds = np.where(unknown, np.nan, made.predict(fold.test))

@@ -94,7 +94,7 @@ def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physi
         raise InputError(f"--framework: '{framework}' was not swept; expected one of {', '.join(swept) or 'none'}")
     gradients, names = _gradients(args)
     carrier = next((one for one in (network.laws if network else {}) if one[0] == framework), (framework, "site"))
-    own = Law(args.algorithm, True, 0.0, 2 * args.latency, 1 / args.share, 0.0)
+    own = Law(args.algorithm, law.PIPELINED, 0.0, 2 * args.latency, 1 / args.share, 0.0)
     made = Physics(
         (),
         {(framework,): np.array([0.0, args.step_time / args.batch_size, 0.0])},

@@ -159,14 +159,14 @@ def _on_several(carrier: Carrier, cells: pd.DataFrame, own: np.ndarray, network:
     rule = exchange.RULES.get(carrier[0], exchange.UNKNOWN)
     steps, exchanges, ranks = (cells[name].to_numpy() for name in ("steps", "exchanges", "ranks"))
     batch_s = own[:, 0] / steps
-    seconds = network.at(cells["nodes"].to_numpy(), ranks, cells["rate"].to_numpy())
+    here = network.at(cells["nodes"].to_numpy(), ranks, cells["rate"].to_numpy())
     extra = cells["training_loop"].map(lambda loop: rule.extra.get(loop, 0)).to_numpy(float)
-    beside = steps * extra * seconds(np.full(len(cells), exchange.NUMBER_BYTES))
+    beside = steps * extra * here.seconds(np.full(len(cells), exchange.NUMBER_BYTES))
     each, place = np.unique(ranks, return_inverse=True)
     slowest = np.array([expected_largest(int(count)) for count in each])[place]
 
     def beyond(hidden: float) -> np.ndarray:
-        return exchanges * exchange.exposed(rule, made, seconds, exchange.BACKWARD_SHARE * batch_s, hidden) + beside
+        return exchanges * exchange.exposed(rule, made, here, exchange.BACKWARD_SHARE * batch_s, hidden) + beside
 
     return Part(carrier, own.sum(axis=1), np.sqrt(steps * exchanges) * batch_s * slowest, beyond)
 
