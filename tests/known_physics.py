@@ -39,30 +39,37 @@ class Truth:
     byte_s: float = 1.0e-9
     hidden: float = 0.0
     sigma: float = 0.0
-    at_once: bool = True
+    way: str = "pipelined"
+
+    def bytes_s(self, size, nodes, rate):
+        """The time on the link, or of the processors, of one all-reduce on a ring."""
+        both = sum if self.way == "sum" else max
+        return 2 * (nodes - 1) / nodes * size * both([1 / (self.share * rate), self.byte_s])
 
     def all_reduce(self, size, nodes, rate):
         """One all-reduce on a ring."""
-        volume = 2 * (nodes - 1) / nodes * size
-        both = max if self.at_once else lambda *parts: sum(parts)
-        return self.step_s * (nodes - 1) + volume * both(1 / (self.share * rate), self.byte_s) if nodes > 1 else 0.0
+        latency = self.step_s * (nodes - 1)
+        return (max if self.way == "largest" else sum)([latency, self.bytes_s(size, nodes, rate)])
 
     def exchange(self, model, dataset, nodes, rate, backward_s):
-        """Seconds by which DDP's buckets outlast the backward pass."""
+        """Seconds by which DDP's buckets outlast the backward pass: two may be under way, but share the link."""
         graph = model_graph(model, dataset)
-        total, done, bucket, sent = graph.macs, 0, 0, -math.inf
-        first = True
+        done, bucket, ready_buckets = 0, 0, []
         for operator in reversed(graph.operators):
             done += operator.macs
             for shape in reversed([s for w, s in operator.weights.items() if w not in ("mean", "variance")]):
                 bucket += 4 * math.prod(shape)
-                if bucket >= (MIB if first else 25 * MIB):
-                    ready = -self.hidden * backward_s * (1 - done / total)
-                    sent = max(sent, ready) + self.all_reduce(bucket, nodes, rate)
-                    bucket, first = 0, False
+                if bucket >= (25 * MIB if ready_buckets else MIB):
+                    ready_buckets.append((bucket, -self.hidden * backward_s * (1 - done / graph.macs)))
+                    bucket = 0
         if bucket:
-            sent = max(sent, 0.0) + self.all_reduce(bucket, nodes, rate)
-        return max(sent, 0.0)
+            ready_buckets.append((bucket, 0.0))
+        link_free, ends = -math.inf, []
+        for size, ready in ready_buckets:
+            start = max(ready, ends[-2]) if len(ends) > 1 else ready
+            link_free = max(link_free, start) + self.bytes_s(size, nodes, rate)
+            ends.append(max(start + self.all_reduce(size, nodes, rate), link_free))
+        return max(0.0, *ends)
 
     def seconds_of(self, model, dataset, nodes, batch, rate, every=1):
         """An epoch."""

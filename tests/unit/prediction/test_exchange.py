@@ -12,12 +12,22 @@ TWO = Tensors(np.array([10.0, 20.0]), np.array([0.5, 1.0]))
 BACKWARD = np.array([4.0])
 
 
-def one_byte_a_second(size):
-    return size
+class Line:
+    """A network that takes a second for a byte, and `latency` beside the bytes of other messages."""
+
+    def __init__(self, latency=0.0):
+        self.latency, self.sent = latency, []
+
+    def seconds(self, size):
+        self.sent.append(size.tolist())
+        return self.latency + size
+
+    def occupied(self, size):
+        return size
 
 
-def late(kind, hidden, made=TWO, backward=BACKWARD, **rule):
-    return float(exposed(Rule(kind, **rule), made, one_byte_a_second, backward, hidden)[0])
+def late(kind, hidden, made=TWO, backward=BACKWARD, latency=0.0, **rule):
+    return float(exposed(Rule(kind, **rule), made, Line(latency), backward, hidden)[0])
 
 
 def test_buckets_are_those_of_torch():
@@ -80,15 +90,18 @@ def test_fusion_takes_what_became_ready_while_the_last_message_travelled():
 
 
 def test_a_fused_message_has_a_limit():
-    counted = []
+    line, made = Line(), Tensors(np.array([30.0, 30.0, 10.0]), np.ones(3))
+    assert exposed(Rule("fusion", (32, 32)), made, line, np.array([1.0]), 0.0) == pytest.approx(70)
+    assert line.sent == [[70 - 64], [32.0]]
 
-    def seconds(size):
-        counted.append(size.tolist())
-        return size
 
-    made = Tensors(np.array([30.0, 30.0, 10.0]), np.ones(3))
-    assert exposed(Rule("fusion", (32, 32)), made, seconds, np.array([1.0]), 0.0) == pytest.approx(70)
-    assert counted == [[70 - 64], [32.0]]
+def test_two_messages_under_way_share_the_link_and_wait_for_their_latencies_together():
+    one, two = ({"limits_bytes": (1, 1), "latency": 5.0, "channels": channels} for channels in (1, 2))
+    assert late("buckets", 0.0, **one) == 5 + 10 + 5 + 20
+    assert late("buckets", 0.0, **two) == 10 + 20  # the second's latency has passed before the link is free
+    three = Tensors(np.array([10.0, 1.0, 1.0]), np.ones(3))
+    # The second ends at 11, with the link; the third starts with the first's end at 15, and takes 6.
+    assert late("buckets", 0.0, three, **two) == 15 + 6
 
 
 def test_a_model_of_known_size_is_one_tensor():

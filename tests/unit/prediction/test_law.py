@@ -8,13 +8,13 @@ import pytest
 
 import known_physics as known
 from known_physics import Truth
-from prediction.law import Law, fit, points, rate_text
+from prediction.law import LARGEST, PIPELINED, SUM, Law, fit, points, rate_text
 
 ALPHA, BETA = 2e-5, 1e-9  # a message's latency and time per byte, as in the papers
 
 
 def seconds(law, size, nodes, rate=np.nan, ranks=None):
-    return float(law.at(np.array([nodes]), np.array([ranks or nodes]), np.array([rate]))(np.array([size]))[0])
+    return float(law.at(np.array([nodes]), np.array([ranks or nodes]), np.array([rate])).seconds(np.array([size]))[0])
 
 
 def sweeps(time, nodes=(2, 3, 4, 8), rates=(125e6,), sizes=(1024, 4096, 65536, 2**20, 2**22, 2**24)):
@@ -26,7 +26,7 @@ def sweeps(time, nodes=(2, 3, 4, 8), rates=(125e6,), sizes=(1024, 4096, 65536, 2
 @pytest.mark.parametrize(("p", "size"), [(2, 1), (4, 2**20), (8, 10**8)])
 def test_a_ring_costs_what_thakur_et_al_say(p, size):
     """2 (p - 1) alpha + 2 (p - 1) / p n beta: their section 4.5, without the cost of adding up."""
-    law = Law("ring", True, 0.0, 2 * ALPHA, 1.0, 0.0)
+    law = Law("ring", PIPELINED, 0.0, 2 * ALPHA, 1.0, 0.0)
     assert seconds(law, size, p, 1 / BETA) == pytest.approx(2 * (p - 1) * ALPHA + 2 * (p - 1) / p * size * BETA)
 
 
@@ -50,16 +50,25 @@ def test_the_algorithm_is_found(algorithm, growth):
     assert fit(sweeps(truth, nodes=(2, 3))).algorithm == "ring"  # two numbers of ranks cannot tell
 
 
-def test_larger_or_sum_is_found_and_other_rates_follow():
-    for at_once in (True, False):
-        truth = Truth(byte_s=20e-9, at_once=at_once)
-        law = fit(points(known.network(truth, noise=0.01)))
-        assert law.at_once is at_once
-        assert 1 / law.link == pytest.approx(truth.share, rel=0.02)
-        assert law.cost_s == pytest.approx(truth.byte_s, rel=0.02)
-        assert law.step_s == pytest.approx(truth.step_s, rel=0.05)
-        for rate in (6e6, 60e6, 12.5e9):
-            assert seconds(law, 4e6, 5, rate) == pytest.approx(truth.all_reduce(4e6, 5, rate), rel=0.03)
+@pytest.mark.parametrize("way", [PIPELINED, SUM, LARGEST])
+def test_what_happens_at_once_is_found_and_other_rates_follow(way):
+    truth = Truth(byte_s=20e-9, step_s=0.002, way=way)
+    law = fit(points(known.network(truth, noise=0.01)))
+    assert law.way == way
+    assert 1 / law.link == pytest.approx(truth.share, rel=0.02)
+    assert law.cost_s == pytest.approx(truth.byte_s, rel=0.02)
+    assert law.step_s == pytest.approx(truth.step_s, rel=0.05)
+    for rate in (6e6, 60e6, 12.5e9):
+        for size in (100.0, 1e5, 4e6):
+            assert seconds(law, size, 5, rate) == pytest.approx(truth.all_reduce(size, 5, rate), rel=0.03)
+
+
+def test_bytes_keep_others_from_the_link_and_latency_does_not():
+    size, at = np.array([4e6]), [np.array([3]), np.array([3]), np.array([125e6])]
+    for way, expected in ((PIPELINED, 1e-3), (LARGEST, 0.0)):
+        here = Law("ring", way, 0.0, 0.5e-3, 1.0, 0.0).at(*at)
+        assert here.occupied(size) == pytest.approx(2 * 2 / 3 * 4e6 / 125e6)
+        assert here.seconds(size) - here.occupied(size) == pytest.approx(expected)
 
 
 def test_one_rate_is_all_the_links_and_no_rate_all_the_processors():
@@ -83,7 +92,9 @@ def test_what_a_library_does_by_size_is_kept():
     odd = lambda size, n, rate: (3 if size == 2**20 else 1) * (1e-3 * (n - 1) + size / 1e8)  # noqa: E731
     law = fit(sweeps(odd))
     assert seconds(law, 2**20, 3, 125e6) == pytest.approx(odd(2**20, 3, 0), rel=1e-6)
-    assert seconds(law, 2**20, 5, 125e6) / seconds(law, 2**16, 5, 125e6) > 10
+    even = fit(sweeps(lambda size, n, rate: 1e-3 * (n - 1) + size / 1e8))
+    at_1_mib, at_4_mib = (seconds(law, size, 5, 125e6) / seconds(even, size, 5, 125e6) for size in (2**20, 2**22))
+    assert at_1_mib / at_4_mib == pytest.approx(3, rel=0.3)  # on nodes that were not swept, too
 
 
 def test_the_median_of_a_round_is_not_moved_by_one_hiccup():
@@ -99,7 +110,7 @@ def test_no_law_without_two_sizes():
 
 
 def test_one_rank_exchanges_nothing():
-    law = dataclasses.replace(Law("tree", False, 1.0, 1.0, 1.0, 1.0))
+    law = dataclasses.replace(Law("tree", SUM, 1.0, 1.0, 1.0, 1.0))
     assert seconds(law, 1e6, 1, 1e9) == 0
 
 
