@@ -25,6 +25,11 @@ from prediction.methods import Fold, Method, Prediction, extra_p_python, methods
 
 TITLE = "Errors of predicted epoch times, of cells on several nodes that were left out of the fit"
 FEWEST_BATCHES, FEWEST_RATES = 3, 2
+WAYS = {
+    law.PIPELINED: "then the slower of link and processors",
+    law.SUM: "then link and processors one after the other",
+    law.LARGEST: "or the link or the processors, where these take longer",
+}
 IN_SAMPLE = "nothing (fit)"
 KINDS = ("nodes", "batch size", "link rate", "corner")
 
@@ -195,7 +200,7 @@ def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
     fitted = [
         f"{name[0]}{'' if name[1] == 'site' else f' ({name[1]})'}: scatter {made.scatter[name]:.2f}"
         + (f", hidden share {made.hidden[name]:.2f}" if made.hidden[name] else ", nothing hidden")
-        + f", a {network.algorithm} of {1e3 * network.step_s:.2g} ms a step"
+        + f", a {network.algorithm} of {1e3 * network.step_s:.2g} ms a step, {WAYS[network.way]}"
         for name, network in made.laws.items()
     ]
     return (

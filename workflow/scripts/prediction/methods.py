@@ -22,6 +22,7 @@ from prediction.law import Law
 
 PROGRAM = Path(__file__).with_name("extra_p.py")
 FEWEST_LEVELS = 5
+FEW = f"Extra-P asks for {FEWEST_LEVELS} values of each parameter; where fewer are left it models all the same, with a warning."
 LIMIT_S = 300
 PHYSICS = "physical model"
 
@@ -109,7 +110,7 @@ def extra_p(python: Path | None, why_not: str = "") -> Method:
     def predict(fold: Fold) -> Prediction:
         if python is None:
             return _none(fold, why_not)
-        jobs, rows, few = [], [], set()
+        jobs, rows, few = [], [], False
         treated = [name for name in factors() if name not in ("nodes", "batch_size", "bandwidth")]
         axes = ["nodes", "batch_size"] + ["rate"] * (fold.train["rate"].nunique(dropna=False) > 1)
         keys = [name for name in treated if fold.train[name].nunique(dropna=False) > 1] or ["framework"]
@@ -119,7 +120,7 @@ def extra_p(python: Path | None, why_not: str = "") -> Method:
             used = [axis for axis in axes if own[axis].nunique() > 1]
             if not used or any(wanted[axis].nunique() > 1 for axis in axes if axis not in used):
                 continue
-            few |= {axis for axis in used if own[axis].nunique() < FEWEST_LEVELS}
+            few = few or any(own[axis].nunique() < FEWEST_LEVELS for axis in used)
             points = [[[float(x) for x in place], times] for place, times in _points(own, used)]
             jobs.append(
                 {"parameters": used, "points": points, "wanted": wanted[used].astype(float).to_numpy().tolist()}
@@ -130,11 +131,7 @@ def extra_p(python: Path | None, why_not: str = "") -> Method:
             return _none(fold, "no parameter has two values")
         for place, answer in zip(rows, _answers(python, jobs), strict=True):
             seconds[place] = np.array(answer["predicted"], float)
-        remarks = (
-            (f"Extra-P asks for {FEWEST_LEVELS} values of each parameter; here {_words(few)} had fewer.",)
-            if few
-            else ()
-        )
+        remarks = (FEW,) if few else ()
         return Prediction(seconds, _unless_all(seconds, "a parameter has one value"), remarks)
 
     return predict
@@ -172,12 +169,6 @@ def extra_p_python(cache: Path) -> tuple[Path | None, str]:
     except (InputError, subprocess.CalledProcessError, OSError, RuntimeError) as error:
         return None, f"its environment cannot be built ({one_line(error)[:160]})"
     return Path(record["python"]["executable"]), ""
-
-
-def _words(axes: set[str]) -> str:
-    return " and ".join(
-        sorted({"nodes": "nodes", "batch_size": "batch size", "rate": "the link's rate"}[axis] for axis in axes)
-    )
 
 
 def _none(fold: Fold, problem: str) -> Prediction:
