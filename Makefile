@@ -24,7 +24,7 @@ MEMORY := 6G
 export RUNS
 
 .DEFAULT_GOAL := help
-.PHONY: help figures images datasets plan models predict test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes doctor submit repeat unlock bench-overhead bench-input bench-models
+.PHONY: help figures images datasets plan models predict test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes doctor submit repeat unlock bench-overhead bench-input bench-models bench-analysis
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
@@ -114,6 +114,9 @@ bench-input: $(STAMP)  ## whether reading limits training: images a second of ea
 
 bench-models: $(STAMP)  ## PyTorch's models as they are built here against the same written by hand
 	@$(BENCH) models $(ARGS)
+
+bench-analysis: $(STAMP)  ## how long 20,000 runs of 100 epochs take from records to figures, and how much memory
+	@$(BENCH) analysis --runs 20000 --epochs 100 $(ARGS)
 
 $(STAMP): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit("make: Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; say make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'

@@ -1,16 +1,17 @@
 # Analysis: the tables of a study, made from its runs alone.
 #   in:  RUNS_CSV; NETWORK_CSV where the study's network was swept
-#   out: RESULTS/tables/<table>.csv, .md and .tex, and the regression's predictions of all cells as CSV
+#   out: RESULTS/tables/<table>.csv, .md and .tex, the regression's predictions of all cells, the residuals of the runs
 
-TABLES = ["cells", "speedup", "effects", "scaling", "missing"]
-TABLE_CODE = [f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "conditions", "intervals", "tables"]] + [
-    f"{SCRIPTS}/common/tables.py"
-]
+TABLES = ["cells", "speedup", "effects", "anova", "scaling", "missing"]
+TABLE_CODE = [
+    f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "conditions", "intervals", "pooling", "tables"]
+] + [f"{SCRIPTS}/common/tables.py"]
 REGRESSION_CODE = [f"{SCRIPTS}/analysis/{module}.py" for module in ["regression", "terms", "leave_out"]]
 ALSO_CODE = {"scaling": [*REGRESSION_CODE, f"{SCRIPTS}/analysis/effects.py", f"{SCRIPTS}/analysis/speedup.py"]}
 
 
 localrules:
+    checks,
     decomposition,
 
 
@@ -21,7 +22,7 @@ rule tables:
         RUNS_CSV,
         tables=expand(
             f"{RESULTS}/tables/{{table}}.{{suffix}}",
-            table=[*TABLES, "decomposition", "regression", *PREDICTION_TABLES],
+            table=[*TABLES, "checks", "decomposition", "regression", *PREDICTION_TABLES],
             suffix=["csv", "md", "tex"],
         ),
 
@@ -47,6 +48,32 @@ rule table:
     shell:
         """
         python -m analysis.{wildcards.table} \
+            --runs {input.runs:q} \
+            --out {params.stem:q} \
+            2>&1 | tee {log:q}
+        """
+
+
+rule checks:
+    """Check what intervals and tests assume; list the residuals of the runs."""
+    input:
+        runs=RUNS_CSV,
+        script=f"{SCRIPTS}/analysis/checks.py",
+        code=TABLE_CODE,
+    output:
+        csv=f"{RESULTS}/tables/checks.csv",
+        markdown=f"{RESULTS}/tables/checks.md",
+        latex=f"{RESULTS}/tables/checks.tex",
+        residuals=f"{RESULTS}/tables/residuals.csv",
+    log:
+        f"{RESULTS}/logs/tables/checks.log",
+    resources:
+        machine=1,
+    params:
+        stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
+    shell:
+        """
+        python -m analysis.checks \
             --runs {input.runs:q} \
             --out {params.stem:q} \
             2>&1 | tee {log:q}

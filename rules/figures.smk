@@ -2,10 +2,13 @@
 #   in:  RUNS_CSV, EPOCHS_CSV
 #   out: RESULTS/figures/<figure>.pdf, .svg, .png and .caption.md
 
-FIGURES = ["epoch_time", "by_batch_size", "by_nodes", "accuracy", "regression"]
+FIGURES = ["epoch_time", "by_batch_size", "by_nodes", "accuracy", "residuals", "regression"]
 FIGURE_CODE = (
     [f"{SCRIPTS}/figures/{module}.py" for module in ["style", "panels", "series"]]
-    + [f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "conditions", "intervals", "tables", "speedup"]]
+    + [
+        f"{SCRIPTS}/analysis/{module}.py"
+        for module in ["measured", "conditions", "intervals", "pooling", "tables", "speedup", "checks"]
+    ]
     + [f"{SCRIPTS}/common/tables.py"]
     + REGRESSION_CODE
 )

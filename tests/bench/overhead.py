@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+import analysis_cost
 import dry_runs
 import epoch_times
 import images
@@ -59,8 +60,21 @@ def models_part(options: argparse.Namespace) -> str:
     )
 
 
+def analysis_part(options: argparse.Namespace) -> str:
+    """Make tables and figures of the records of a large campaign."""
+    runs, epochs = options.runs[-1], options.epochs
+    made, parts = analysis_cost.measure(runs, epochs)
+    return analysis_cost.report(made, epochs, parts, f"make bench-analysis ARGS='--runs {runs} --epochs {epochs}'")
+
+
 PARTS = {"study": study_part, "epochs": epochs_part, "dry-run": dry_run_part}
-ON_REQUEST = {"ways": ways_part, "images": images_part, "input": input_part, "models": models_part}
+ON_REQUEST = {
+    "ways": ways_part,
+    "images": images_part,
+    "input": input_part,
+    "models": models_part,
+    "analysis": analysis_part,
+}
 
 
 def _call(command: str) -> str:
@@ -79,7 +93,11 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--write", action="store_true", help="put it into docs/measurements.md as well")
     parser.add_argument(
-        "--runs", type=int, nargs="+", default=list(dry_runs.AIMS_S), help="dry-run: sizes of the designs"
+        "--runs",
+        type=int,
+        nargs="+",
+        default=list(dry_runs.AIMS_S),
+        help="dry-run: sizes of the designs; analysis: the last one",
     )
     parser.add_argument("--repetitions", type=int, default=3, help="dry-run: plan each design so many times")
     parser.add_argument("--pairs", type=int, default=5, help="epochs, images, models: pairs of each")

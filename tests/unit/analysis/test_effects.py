@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from statsmodels.formula.api import ols
 from statsmodels.stats.multitest import multipletests
 
 from analysis import decomposition, effects
@@ -121,17 +122,53 @@ def test_intervals_cover_the_truth_as_often_as_they_say(read, truth):
     assert 0.92 < np.mean(hits) < 0.98
 
 
-def test_p_is_that_of_welchs_test_on_logarithms_and_holms_of_one_factor(measured):
+def test_p_is_that_of_the_pooled_spread_and_holms_of_one_factor(measured):
     data = effects.compare(measured)
-    times = {cell: np.log(sample.to_numpy(float)) for cell, sample in measured.groupby("cell")["epoch_time_s"]}
+    fit = ols("np.log(epoch_time_s) ~ C(cell)", measured).fit()
+    for row in data.sample(12, random_state=1).itertuples():
+        levels = [f"C(cell)[T.{cell}]" for cell in (row.to_cell, row.from_cell)]
+        weights = pd.Series(0.0, fit.params.index).add(pd.Series([1.0, -1.0], levels), fill_value=0)[fit.params.index]
+        assert row.p == pytest.approx(float(fit.t_test(weights).pvalue), rel=1e-6, abs=1e-12)
+    for _, part in data.groupby("factor"):
+        assert part["p_holm"].to_numpy() == pytest.approx(multipletests(part["p"], method="holm")[1])
+    assert (data["p_holm"] >= data["p"]).all()
+    notes = " ".join(effects.table(measured).notes)
+    assert "nodes 36" in notes and "the t test with the pooled s" in notes
+
+
+def test_p_is_that_of_welchs_test_where_cells_spread_unequally(measured):
+    noisy = measured.assign(
+        epoch_time_s=measured["epoch_time_s"] * np.exp((measured["nodes"] == 3) * 0.3 * (measured["replicate"] - 3))
+    )
+    times = {cell: np.log(sample.to_numpy(float)) for cell, sample in noisy.groupby("cell")["epoch_time_s"]}
+    data = effects.compare(noisy)
     expected = [
         stats.ttest_ind(times[row.to_cell], times[row.from_cell], equal_var=False).pvalue for row in data.itertuples()
     ]
     assert data["p"].to_numpy() == pytest.approx(expected)
-    for _, part in data.groupby("factor"):
-        assert part["p_holm"].to_numpy() == pytest.approx(multipletests(part["p"], method="holm")[1])
-    assert (data["p_holm"] >= data["p"]).all()
-    assert "nodes 36" in " ".join(effects.table(measured).notes)
+    assert "Welch's t test" in " ".join(effects.table(noisy).notes)
+
+
+def test_of_frameworks_every_pair_is_compared(runs):
+    data = at(effects.compare(runs), factor="framework", batch_size=32, nodes=1, sync_every=1)
+    assert len(data) == 6 * 5 / 2
+    assert not data[["from", "to"]].duplicated().any()
+    assert (data["from"] != data["to"]).all()
+    assert data["from"].value_counts().to_dict()["pytorch-single"] == 5
+    assert "Of frameworks every pair is compared" in " ".join(effects.table(runs).notes)
+
+
+def test_cells_that_share_no_session_are_flagged(measured):
+    later = measured["nodes"] == 3
+    sessions = np.where(later, "2026-11-21T12:00:00Z", "2026-11-20T12:00:00Z")
+    table = effects.table(measured.assign(session=sessions))
+    data = table.data
+    flagged = (data["factor"] == "nodes") & (data["to"] == 3)
+    assert ((data["shared_sessions"] == 0) == flagged).all()
+    assert table.shown["same session"].tolist() == ["no" if flag else "yes" for flag in flagged]
+    assert f"{flagged.sum()} of {len(data)} rows compare cells that share no session" in " ".join(table.notes)
+    assert "same session" not in effects.table(measured.assign(session=sessions[0])).shown
+    assert "same session" not in effects.table(measured.assign(session=None)).shown
 
 
 def test_a_missing_cell_is_named_and_does_not_count(read):

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
@@ -52,15 +53,13 @@ def test_a_harmonic_mean_without_a_bound_has_no_interval():
     assert math.isnan(intervals.harmonic_mean([1.0, 100.0]).high)
 
 
-def test_the_ratio_of_means_agrees_with_welch_on_the_log_scale():
-    x, y = [10.0, 11.0, 12.0], [5.0, 5.1, 5.6, 5.3]
-    v1, v2 = (np.var(g, ddof=1) / (len(g) * np.mean(g) ** 2) for g in (x, y))
-    df = (v1 + v2) ** 2 / (v1**2 / 2 + v2**2 / 3)
-    half = stats.t.ppf(0.975, df) * math.sqrt(v1 + v2)
+def test_the_ratio_of_means_has_the_width_of_welchs_interval_of_logarithms():
+    x, y = np.array([10.0, 11.0, 12.0]), np.array([5.0, 5.1, 5.6, 5.3])
+    low, high = stats.ttest_ind(np.log(x), np.log(y), equal_var=False).confidence_interval()
     estimate = intervals.ratio(x, y)
-    assert estimate.value == pytest.approx(np.mean(x) / np.mean(y))
-    assert math.log(estimate.high / estimate.value) == pytest.approx(half)
-    assert math.log(estimate.value / estimate.low) == pytest.approx(half)
+    assert estimate.value == pytest.approx(x.mean() / y.mean())
+    assert math.log(estimate.high / estimate.value) == pytest.approx((high - low) / 2)
+    assert math.log(estimate.value / estimate.low) == pytest.approx((high - low) / 2)
 
 
 def test_the_ratio_of_small_groups_without_noise_is_exact_and_of_one_value_has_no_interval():
@@ -91,10 +90,30 @@ def test_the_difference_is_that_of_scipys_welch_test():
     assert estimate.n == 5
 
 
-def test_p_is_that_of_scipys_welch_test_on_logarithms():
+def test_many_pairs_at_once_are_each_that_of_scipy():
     rng = np.random.default_rng(4)
-    x, y = rng.lognormal(1, 0.2, 5), rng.lognormal(1.2, 0.05, 4)
-    assert intervals.p_value(x, y) == pytest.approx(stats.ttest_ind(np.log(x), np.log(y), equal_var=False).pvalue)
+    groups = {name: rng.lognormal(1, 0.2, n) for name, n in (("a", 5), ("b", 4), ("c", 5), ("d", 1))}
+    to, base = ["a", "b", "c", "d", "a", "b"], ["b", "c", "a", "a", "absent", "a"]
+    for made, scale in ((intervals.ratios, np.log), (intervals.differences, np.asarray)):
+        rows = made(groups, to, base)
+        for row, one, other in zip(rows.itertuples(), to, base, strict=True):
+            if "d" in (one, other) or "absent" in (one, other):
+                assert math.isnan(row.p) and math.isnan(row.low)
+                continue
+            expected = stats.ttest_ind(scale(groups[one]), scale(groups[other]), equal_var=False).pvalue
+            assert row.p == pytest.approx(expected)
+        assert rows["n"].tolist() == [4, 4, 5, 1, 0, 4]
+        assert math.isnan(rows["value"][4]) and not math.isnan(rows["value"][3])
+
+
+def test_means_of_many_groups_are_the_mean_of_each():
+    rng = np.random.default_rng(6)
+    groups = pd.Series(list("aaabbbbbc"))
+    values = pd.Series(rng.normal(1, 0.3, 9)).where(groups.index != 1)
+    rows = intervals.means(values, groups, minimum=0, maximum=1.2)
+    for name, row in rows.iterrows():
+        one = intervals.mean(values[groups == name], minimum=0, maximum=1.2)
+        assert row.tolist() == pytest.approx([one.value, one.low, one.high, one.n, one.cv], nan_ok=True)
 
 
 def test_a_difference_of_groups_too_small_or_without_spread():
@@ -104,9 +123,8 @@ def test_a_difference_of_groups_too_small_or_without_spread():
     assert math.isnan(alone.low)
     same = intervals.difference([3.0, 3.0], [1.0, 1.0])
     assert (same.low, same.high) == (2.0, 2.0)
-    assert math.isnan(intervals.p_value([3.0], [1.0, 2.0]))
-    assert intervals.p_value([3.0, 3.0], [1.0, 1.0]) == 0
-    assert intervals.p_value([3.0, 3.0], [3.0, 3.0]) == 1
+    equal = {"x": np.array([3.0, 3.0]), "y": np.array([1.0, 1.0])}
+    assert intervals.ratios(equal, ["x", "x"], ["y", "x"])["p"].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("p", [[0.01, 0.04, 0.03, 0.005], [0.5, 0.5, 0.9, 1e-9, 0.5], [0.02], [0.3, 0.001, 0.001]])

@@ -6,8 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import decomposition, effects
+from analysis import anova, checks, decomposition, effects
 from analysis.measured import successful
+from analysis.pooling import pooled
 from common.files import CHECKOUT
 from common.tables import read_table
 from plan.design import design
@@ -72,3 +73,23 @@ def test_the_ranges_in_the_text_are_those_of_the_records() -> None:
     runs = read_table(KEPT / "tf-strategies-virtual" / "runs.csv", "runs")
     assert f"{(runs['steal_share'] > 0.05).sum()} of the {len(runs)} runs" in text
     assert f"{len(runs)} runs in 76 minutes" in readme
+
+
+def test_shares_and_noise_in_the_text_are_those_of_the_tables() -> None:
+    text = " ".join((KEPT / "README.md").read_text().split())
+    slow, fast = (read_table(KEPT / f"tf-strategies-{name}" / "runs.csv", "runs") for name in ("virtual", "unshaped"))
+    shares = [100 * anova.of_runs(runs).rows.set_index("term")["share"] for runs in (slow, fast)]
+    factors = ["model", "batches per exchange", "nodes", "nodes × batches per exchange"]
+    assert [f"{shares[0][name]:.0f}" for name in [*factors, "batch size"]] == ["48", "10", "5", "4", "20"]
+    assert [f"{shares[1][name]:.0f}" for name in factors] == ["61", "17", "10", "8"]
+    assert f"Replicates differ by {shares[0]['error']:.1f} and {shares[1]['error']:.1f} %" in text
+    rows = [checks.table(runs).data.set_index("assumption") for runs in (slow, fast)]
+    correlations = [row.loc["no run depends on the one before it", "statistic"] for row in rows]
+    assert f"correlation {correlations[0]:.2f} and {correlations[1]:.2f}" in text
+    blocks, least = (
+        [f"{row.loc[name, 'size_percent']:.0f}" for row in rows]
+        for name in ("blocks alike", "least difference of two means, n = 5")
+    )
+    assert f"up to {blocks[0]} and {blocks[1]} % apart" in text
+    assert f"beyond about {least[0]} and {least[1]} %" in text
+    assert pooled(fast).holds and not pooled(slow).holds

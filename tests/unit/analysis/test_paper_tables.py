@@ -5,13 +5,15 @@ import re
 import pandas as pd
 import pytest
 
-from analysis import cells, decomposition, effects, missing, regression, scaling, speedup, tables
+from analysis import anova, cells, checks, decomposition, effects, missing, regression, scaling, speedup, tables
 from analysis.intervals import Estimate
 from common.errors import exit_status
 from synthetic import campaign, designed_campaign, write_frames
 
 PROGRAMS = {
+    "anova": anova,
     "cells": cells,
+    "checks": checks,
     "decomposition": decomposition,
     "effects": effects,
     "missing": missing,
@@ -138,7 +140,9 @@ def test_each_program_writes_csv_markdown_and_balanced_latex(name, csv, tmp_path
     PROGRAMS[name].main(["--runs", str(csv[0]), "--out", str(tmp_path / name)])
     assert len(pd.read_csv(tmp_path / f"{name}.csv")) > 0
     assert (tmp_path / f"{name}.md").read_text().startswith("**")
-    balanced((tmp_path / f"{name}.tex").read_text())
+    text = (tmp_path / f"{name}.tex").read_text()
+    balanced(text)
+    assert text.isascii(), "LaTeX knows few other characters"
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

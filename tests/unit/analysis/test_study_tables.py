@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from analysis import cells, missing, speedup
+from analysis.pooling import pooled
 from synthetic import FAILURES, SECONDS, epoch_time
 
 DDP_64_2 = "pytorch-ddp.small-cnn.digits.b64.n2.s1"
@@ -17,12 +18,30 @@ def test_a_row_per_cell_with_the_numbers_of_scipy(runs):
     assert len(data) == runs["cell"].nunique() == 38
     x = runs.loc[runs["cell"] == DDP_64_2, "epoch_time_s"]
     row = data.set_index("cell").loc[DDP_64_2]
-    low, high = stats.t.interval(0.95, 2, loc=x.mean(), scale=stats.sem(x))
-    assert (row["epoch_time_s_mean"], row["epoch_time_s_low"], row["epoch_time_s_high"]) == pytest.approx(
-        (x.mean(), low, high)
-    )
+    pooling = pooled(runs)
+    assert pooling.holds
+    low, high = stats.t.interval(0.95, pooling.df, loc=np.log(x.mean()), scale=pooling.sd / math.sqrt(3))
+    assert row["epoch_time_s_mean"] == pytest.approx(x.mean())
+    assert np.log([row["epoch_time_s_low"], row["epoch_time_s_high"]]) == pytest.approx([low, high])
     assert row["epoch_time_s_cv"] == pytest.approx(x.std() / x.mean())
+    assert row["epoch_time_s_median"] == np.median(x)
     assert row["throughput_samples_s_mean"] == pytest.approx(stats.hmean(1536 / x))
+    assert row["throughput_samples_s_low"] == pytest.approx(1536 / row["epoch_time_s_high"])
+    accuracy = runs.loc[runs["cell"] == DDP_64_2, "validation_accuracy"]
+    low, high = stats.t.interval(0.95, 2, loc=accuracy.mean(), scale=stats.sem(accuracy))
+    assert (row["validation_accuracy_low"], row["validation_accuracy_high"]) == pytest.approx((low, min(high, 1)))
+
+
+def test_medians_are_resampled_from_ten_runs_on(read):
+    nine, ten = (read(replicates=n, failures={}) for n in (9, 10))
+    assert "epoch_time_s_median_low" not in cells.table(nine).data
+    assert "Medians have no interval" in " ".join(cells.table(nine).notes)
+    row = cells.summarize(ten).set_index("cell").loc[DDP_64_2]
+    x = ten.loc[ten["cell"] == DDP_64_2, "epoch_time_s"].to_numpy()
+    drawn = stats.bootstrap((x,), np.median, n_resamples=9999, rng=1).confidence_interval
+    assert row["epoch_time_s_median_low"] == pytest.approx(drawn.low, rel=0.005)
+    assert row["epoch_time_s_median_high"] == pytest.approx(drawn.high, rel=0.005)
+    assert "bootstrap intervals (BCa, 1999 resamples, seeded)" in " ".join(cells.table(ten).notes)
 
 
 def test_without_noise_the_means_are_the_true_times(read):
@@ -60,6 +79,9 @@ def test_speedup_is_relative_to_the_undistributed_base_at_the_same_levels(runs):
     assert row["speedup"] == pytest.approx(base.mean() / own.mean())
     assert row["efficiency"] == pytest.approx(row["speedup"] / 2)
     assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
+    by_cell = cells.summarize(runs).set_index("cell").loc[DDP_64_2]
+    for bound in ("low", "high"):
+        assert row[f"epoch_time_s_{bound}"] == by_cell[f"epoch_time_s_{bound}"], "tables agree"
 
 
 def test_a_base_that_does_not_vary_a_factor_serves_all_its_levels(runs):

@@ -158,6 +158,34 @@ def test_fields_are_judged_as_jsonschema_judges_them(text):
             assert judged == jsonschema.Draft202012Validator(rules).is_valid(value), column
 
 
+def test_a_plain_table_is_read_at_once_as_it_is_field_by_field(tmp_path):
+    for name, path in zip(("runs", "epochs"), write_campaign(tmp_path), strict=True):
+        pd.testing.assert_frame_equal(tables._read_at_once(path, name), tables._read_by_field(path, name))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (",1,true,", ",1,yes,"),
+        (",1,true,", ",1.5,true,"),
+        (",1,true,", ", 1,true,"),
+        (",1,true,", ",1,true,true,"),
+        (",1,true,", ",1,"),
+        (",1,true,", ",0,true,"),
+        (",1,true,", ',"1",true,'),
+        ("\n", "\n\n"),
+        (",1,true,", ",nan,true,"),
+        (",1,true,", ",1,,"),
+    ],
+)
+def test_nothing_unusual_is_read_at_once(tmp_path, old, new):
+    """What the reader of whole columns would take otherwise, or cannot say, is left to the one that looks at every field."""
+    _, path = write_campaign(tmp_path)
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(ValueError, match=r"."):
+        tables._read_at_once(path, "epochs")
+
+
 def test_18000_runs_are_written_and_read_in_seconds(tmp_path, runs):
     many = pd.concat([runs] * (18_000 // len(runs) + 1), ignore_index=True)[:18_000]
     start = time.perf_counter()

@@ -12,7 +12,7 @@ import pytest
 from analysis.measured import Records
 from common.errors import exit_status
 from common.files import CHECKOUT
-from figures import accuracy, by_batch_size, by_nodes, epoch_time, panels, regression, style
+from figures import accuracy, by_batch_size, by_nodes, epoch_time, panels, regression, residuals, style
 from synthetic import campaign, designed_campaign, write_campaign, write_frames
 
 FIGURES = {
@@ -20,6 +20,7 @@ FIGURES = {
     "by_batch_size": by_batch_size,
     "by_nodes": by_nodes,
     "accuracy": accuracy,
+    "residuals": residuals,
     "regression": regression,
 }
 SUFFIXES = ["pdf", "svg", "png", "caption.md"]
@@ -102,6 +103,8 @@ def test_a_figure_is_drawn_whatever_the_campaign_holds(name, case, tmp_path):
     if case == "no successful run":
         assert texts == ["no successful run"]
         assert "No run of the study succeeded." in caption
+    if case == "one replicate" and name == "residuals":
+        assert texts == ["no two runs of a cell differ"]
     if case == "no accuracy" and name == "accuracy":
         assert texts == ["no accuracy was recorded"]
 
@@ -112,7 +115,7 @@ def test_a_caption_says_what_every_caption_must(name, made):
     assert caption.count("\n") == 1
     for said in (
         "n = 2 to 3 per cell",
-        "95 % t intervals of the mean over replicates",
+        "95 % t intervals of the mean over replicates" if name == "accuracy" else "one s for all cells",
         "Placement: emulated",
         "Batch scope: local",
         "Timing scope: the slowest of all ranks",
@@ -162,7 +165,7 @@ def test_fonts_are_embedded_and_text_stays_text(name, made):
     assert b"/Type3" not in pdf
     assert b"CreationDate" not in pdf
     svg = (made / f"{name}.svg").read_text()
-    assert "pytorch-ddp" in svg
+    assert ("normal quantile" if name == "residuals" else "pytorch-ddp") in svg
     assert "<dc:date>" not in svg
 
 

@@ -58,7 +58,7 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
         ({"replicates": None}, "key 'replicates' is missing"),
         ({"replicates": "three"}, "replicates: 'three' is not of type integer"),
         ({"replicates": 0}, "replicates: 0 is too small; expected at least 1"),
-        ({"design": "fractional"}, "design: 'fractional' is not one of full"),
+        ({"design": "partial"}, "design: 'partial' is not one of full, fractional"),
         ({"factors": factors(batch_size=[])}, "factors.batch_size: is empty"),
         ({"factors": factors(batch_size=[16, 16])}, "factors.batch_size: level 16 stands twice"),
         ({"factors": factors(batch_size=["16"])}, "factors.batch_size.0: '16' is not of type integer"),

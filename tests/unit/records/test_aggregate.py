@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from common.errors import InputError
@@ -78,9 +79,15 @@ def record(campaign: Campaign, run: Run, times: list[float], **changes: Any) -> 
     return folder
 
 
+def aggregated(campaign: Campaign) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of runs.csv, and epochs.csv as it is read again."""
+    runs = aggregate(campaign, Path("epochs.csv"))
+    return runs, read_table(Path("epochs.csv"), "epochs")
+
+
 def test_a_run_is_the_mean_of_its_epochs_that_are_not_warm_up(campaign: Campaign) -> None:
     record(campaign, campaign.runs[0], [9.0, 0.2, 0.3, 0.7])
-    runs, epochs = aggregate(campaign)
+    runs, epochs = aggregated(campaign)
     row = runs.iloc[0]
     assert row.epoch_time_s == pytest.approx(0.4) and row.epoch_time_median_s == pytest.approx(0.3)
     assert row.throughput_samples_s == pytest.approx(1536 / 0.4)
@@ -101,7 +108,7 @@ def test_every_run_has_a_row_whether_or_not_it_ran(campaign: Campaign, tmp_path:
     old = folder_of(campaign, campaign.runs[2]).with_name("0123456789ab")
     old.mkdir(parents=True)
     (old / "record.json").write_text((failed / "record.json").read_text())
-    runs, epochs = aggregate(campaign)
+    runs, _ = aggregated(campaign)
     assert list(runs.status) == ["ok", "failed", "missing", "missing"]
     assert list(runs.reason)[2:] == [
         "old: measured with other software, code, data or settings only",
@@ -110,7 +117,6 @@ def test_every_run_has_a_row_whether_or_not_it_ran(campaign: Campaign, tmp_path:
     said = summary(runs)
     assert "4 runs: 1 ok, 1 failed, 2 missing" in said and "make repeat RUNS=failed" in said
     write_table(runs, "runs", tmp_path / "runs.csv")
-    write_table(epochs, "epochs", tmp_path / "epochs.csv")
     assert list(read_table(tmp_path / "runs.csv", "runs").run_id) == [run.run_id for run in campaign.runs]
 
 
@@ -119,7 +125,7 @@ def test_attempts_that_left_no_record_are_told(campaign: Campaign, tmp_path: Pat
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], unfinished_attempts=before)
     _, attempt = attempts.start(folder_of(campaign, campaign.runs[1]))
     attempts.give_up(attempt, "stopped by SIGTERM (job 17 on node1)")
-    runs, _ = aggregate(campaign)
+    runs, _ = aggregated(campaign)
     assert runs.iloc[0].unfinished_attempts == "1: lost: Node failure on node2"
     assert (runs.iloc[1].status, runs.iloc[1].reason) == (
         "missing",
@@ -132,7 +138,7 @@ def test_a_framework_that_the_site_lacks_gives_missing_rows(campaign: Campaign) 
     poorer = replace(campaign, site=replace(campaign.site, frameworks=("pytorch-single",)))
     assert set(poorer.records) == {run.run_id for run in poorer.runs if run.levels["framework"] == "pytorch-single"}
     assert list(poorer.environments) == ["pytorch"]
-    runs, _ = aggregate(poorer)
+    runs, _ = aggregated(poorer)
     reasons = set(runs[runs.framework == "pytorch-ddp"].reason)
     assert reasons == {"site local does not have pytorch-ddp"}
 
@@ -143,16 +149,15 @@ def test_a_loss_that_is_not_finite_is_an_empty_field(campaign: Campaign, tmp_pat
     )
     table = folder / "attempt-1" / "epochs.csv"
     table.write_text(table.read_text().replace(",0.5,0.5,1.0", ",inf,0.5,nan"))
-    runs, epochs = aggregate(campaign)
-    write_table(epochs, "epochs", tmp_path / "epochs.csv")
-    assert runs.iloc[0].status == "invalid" and read_table(tmp_path / "epochs.csv", "epochs").train_loss.isna().iloc[1]
+    runs, epochs = aggregated(campaign)
+    assert runs.iloc[0].status == "invalid" and epochs.train_loss.isna().iloc[1]
 
 
 @pytest.mark.parametrize("broken", ["", "{", '{"run_id": "x"}', "[]"])
 def test_a_broken_record_is_refused_in_one_line(campaign: Campaign, broken: str) -> None:
     (record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2]) / "record.json").write_text(broken)
     with pytest.raises(InputError) as refused:
-        aggregate(campaign)
+        aggregated(campaign)
     assert "record.json" in str(refused.value) and "\n" not in str(refused.value)
 
 
@@ -160,13 +165,13 @@ def test_a_cut_off_epochs_table_is_refused_in_one_line(campaign: Campaign) -> No
     table = record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2]) / "attempt-1" / "epochs.csv"
     table.write_text(table.read_text()[:-30])
     with pytest.raises(InputError, match=r"epochs.csv: is broken .it is cut off.*; repeat it: make repeat RUNS="):
-        aggregate(campaign)
+        aggregated(campaign)
 
 
 def test_a_measurement_that_lost_epochs_is_not_averaged_over_the_rest(campaign: Campaign) -> None:
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2])
     with pytest.raises(InputError, match=r"epochs.csv: has 3 of 4 epochs; repeat it"):
-        aggregate(campaign)
+        aggregated(campaign)
 
 
 def test_the_advice_names_a_study_that_is_not_the_configured_one() -> None:

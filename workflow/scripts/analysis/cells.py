@@ -3,68 +3,98 @@
 Costs have arithmetic means and rates harmonic ones (Hoefler & Belli, SC'15, rule 3).
 """
 
+import math
 import sys
-from collections.abc import Callable
+import warnings
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
+from scipy import stats
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
 from analysis.measured import arguments, cells, level_text, successful, title, varying
+from analysis.pooling import Pooling, pooled
 from common.errors import exit_status
 from common.tables import read_table
+
+TIME, RATE = "epoch_time_s", "throughput_samples_s"
+ENOUGH = 10  # runs of a cell from which on they are resampled
+RESAMPLES = 1999
+SEED = 20261121
+BATCH = 10_000_000  # numbers drawn at a time
 
 
 @dataclass(frozen=True)
 class Response:
-    """A measured column, its heading, how replicates are summarized, and the factor from its unit to that shown."""
+    """A measured column, its heading, the least and the most that it can be, and the factor from its unit to that shown."""
 
     column: str
     heading: str
-    summary: Callable[[pd.Series], Estimate]
+    maximum: float = math.inf
     scale: float = 1.0
     digits: int = 3
 
 
-def _cost(values: pd.Series) -> Estimate:
-    return intervals.mean(values, minimum=0)
-
-
-def _share(values: pd.Series) -> Estimate:
-    return intervals.mean(values, minimum=0, maximum=1)
-
-
 RESPONSES = [
-    Response("epoch_time_s", "epoch time (s)", _cost),
-    Response("throughput_samples_s", "throughput (samples/s)", intervals.harmonic_mean),
-    Response("train_accuracy", "training accuracy (%)", _share, 100),
-    Response("validation_accuracy", "validation accuracy (%)", _share, 100),
-    Response("memory_peak_bytes", "memory per rank (MiB)", _cost, 2**-20),
-    Response("device_memory_peak_bytes", "device memory (MiB)", _cost, 2**-20),
+    Response(TIME, "epoch time (s)"),
+    Response(RATE, "throughput (samples/s)"),
+    Response("train_accuracy", "training accuracy (%)", 1, 100),
+    Response("validation_accuracy", "validation accuracy (%)", 1, 100),
+    Response("memory_peak_bytes", "memory per rank (MiB)", scale=2**-20),
+    Response("device_memory_peak_bytes", "device memory (MiB)", scale=2**-20),
 ]
 
 
 def summarize(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per cell: its factors, n, unsuccessful, and for each response mean, low, high (its unit) and CV."""
-    rows = cells(runs)
-    measured = dict(list(successful(runs).groupby("cell")))
-    total = runs.groupby("cell").size()
-    nothing = runs.iloc[:0]
-    samples = [measured.get(cell, nothing) for cell in rows["cell"]]
-    rows["n"] = [len(sample) for sample in samples]
-    rows["unsuccessful"] = [int(total[cell]) - n for cell, n in zip(rows["cell"], rows["n"], strict=True)]
+    """One row per cell: its factors, n, unsuccessful, for each response mean, low, high (its unit) and CV; the median of times."""
+    ok, pooling = successful(runs), pooled(runs)
+    rows = cells(runs).set_index("cell", drop=False)
+    rows["n"] = ok.groupby("cell").size().reindex(rows.index, fill_value=0)
+    rows["unsuccessful"] = runs.groupby("cell").size().reindex(rows.index) - rows["n"]
     for response in RESPONSES:
         if runs[response.column].isna().all():
             continue
-        estimates = [
-            response.summary(sample[response.column].to_numpy(float, na_value=float("nan"))) for sample in samples
-        ]
-        rows[f"{response.column}_mean"] = [estimate.value for estimate in estimates]
-        rows[f"{response.column}_low"] = [estimate.low for estimate in estimates]
-        rows[f"{response.column}_high"] = [estimate.high for estimate in estimates]
-        rows[f"{response.column}_cv"] = [estimate.cv for estimate in estimates]
-    return rows
+        values = ok[response.column].astype(float)
+        if response.column == TIME:
+            found = pooling.cells.rename(columns={"mean": "value"})
+        elif response.column == RATE:
+            found = _rates(values, ok["cell"], pooling)
+        else:
+            found = intervals.means(values, ok["cell"], minimum=0, maximum=response.maximum)
+        for part, name in (("value", "mean"), ("low", "low"), ("high", "high"), ("cv", "cv")):
+            rows[f"{response.column}_{name}"] = found[part].reindex(rows.index)
+    return rows.join(medians(pooling.samples)).reset_index(drop=True)
+
+
+def _rates(rates: pd.Series, cell: pd.Series, pooling: Pooling) -> pd.DataFrame:
+    """Harmonic means of rates by cell; since rate x time is constant in a cell, the interval is that of times, inverted."""
+    times = pooling.cells
+    inverse = intervals.means(1 / rates, cell).reindex(times.index)
+    value = 1 / inverse["value"]
+    low, high = (value * times["mean"] / times[bound] for bound in ("high", "low"))
+    return pd.DataFrame({"value": value, "low": low, "high": high, "cv": inverse["cv"]})
+
+
+def medians(samples: dict[str, np.ndarray]) -> pd.DataFrame:
+    """By cell: median of its epoch times in s; from ENOUGH runs on with a 95 % bootstrap interval (BCa: Efron, JASA 82, 1987)."""
+    columns = [f"{TIME}_median", f"{TIME}_median_low", f"{TIME}_median_high"]
+    data = pd.DataFrame(math.nan, index=pd.Index(list(samples), name="cell"), columns=columns)
+    sizes = pd.Series({cell: len(times) for cell, times in samples.items()}, dtype=int)
+    for n, names in sizes.groupby(sizes).groups.items():
+        times = np.stack([samples[cell] for cell in names])
+        data.loc[names, columns[0]] = np.median(times, axis=1)
+        if n < ENOUGH:
+            continue
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")  # of times that are all equal, which have no interval
+            drawn = stats.bootstrap(
+                (times,), np.median, axis=1, n_resamples=RESAMPLES, batch=max(1, BATCH // times.size), rng=SEED
+            )
+        data.loc[names, columns[1]] = drawn.confidence_interval.low
+        data.loc[names, columns[2]] = drawn.confidence_interval.high
+    return data
 
 
 def table(runs: pd.DataFrame) -> tables.Table:
@@ -81,11 +111,15 @@ def table(runs: pd.DataFrame) -> tables.Table:
             shown[response.heading] = [
                 tables.interval(Estimate(*row), response.digits) for row in bounds.itertuples(index=False)
             ]
-        if response.column == "epoch_time_s" and "epoch_time_s_cv" in data:
-            shown["CV (%)"] = [tables.percent(cv) for cv in data["epoch_time_s_cv"]]
+        if response.column == TIME and f"{TIME}_cv" in data:
+            middle = data[[f"{TIME}_median{part}" for part in ("", "_low", "_high")]]
+            shown["median (s)"] = [tables.interval(Estimate(*row)) for row in middle.itertuples(index=False)]
+            shown["CV (%)"] = [tables.percent(cv) for cv in data[f"{TIME}_cv"]]
     notes = [
         f"{conditions.replicates(runs)} In brackets the interval.",
-        "Throughput is a harmonic mean; CV (standard deviation over mean) is that of epoch time.",
+        "Throughput is a harmonic mean, its interval that of epoch time, inverted; the other responses have t intervals, "
+        "each cell by itself, cut at what is possible. CV (standard deviation over mean) is that of epoch time.",
+        _median_note(data),
         conditions.circumstances(runs),
         conditions.shortfall(runs),
         conditions.constants(runs),
@@ -97,6 +131,16 @@ def table(runs: pd.DataFrame) -> tables.Table:
         notes=[note for note in notes if note],
         words=[title("framework"), title("model"), title("dataset")],
     )
+
+
+def _median_note(data: pd.DataFrame) -> str:
+    if (data["n"] >= ENOUGH).any():
+        fewer = " Cells with fewer have none." if (data["n"] < ENOUGH).any() else ""
+        return (
+            f"Intervals of medians are bootstrap intervals (BCa, {RESAMPLES} resamples, seeded), "
+            f"for cells with {ENOUGH} runs or more.{fewer}"
+        )
+    return f"Medians have no interval: resampling fewer than {ENOUGH} runs says nothing."
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -1,14 +1,17 @@
 """What every caption and every note of a table must say about the runs behind it, in sentences."""
 
+import math
 from collections.abc import Sequence
 
 import pandas as pd
 
 from analysis.measured import bases, combination_text, factors, missing_cells, successful, title, unsuccessful
+from analysis.pooling import Pooling, pooled
 
 NAMED = 10
 THE_SITES = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # levels that leave it to the site
 NOTABLE_STEAL_SHARE = 0.05
+TWO_RUNS = " Two runs tell little: the interval of their mean is 12.7 standard errors to each side (five: 2.8)."
 _PLACEMENTS = {
     "distinct-nodes": "each node is a machine of its own",
     "virtual": "nodes are those of a virtual cluster on one machine",
@@ -20,8 +23,8 @@ _BATCH_SCOPES = {
 }
 
 
-def replicates(runs: pd.DataFrame) -> str:
-    """How many runs stand behind a cell, and what an interval is."""
+def replicates(runs: pd.DataFrame, of_time: bool = True) -> str:
+    """How many runs stand behind a cell, and what an interval is: of epoch time, or of another response."""
     counts = successful(runs).groupby("cell").size()
     if counts.empty:
         return "No run of the study succeeded."
@@ -31,13 +34,55 @@ def replicates(runs: pd.DataFrame) -> str:
     if most == 1:
         return f"{said}, too few for an interval."
     alone = " (a cell with one run has none)" if fewest == 1 else ""
-    return f"{said}; intervals are 95 % t intervals of the mean over replicates{alone}.{few(runs)}"
+    if not of_time:
+        return f"{said}; intervals are 95 % t intervals of the mean over replicates{alone}.{few(runs)}"
+    return f"{said}; {spread(pooled(runs))}"
+
+
+def spread(pooling: Pooling) -> str:
+    """What the intervals of epoch times are, and why: with one spread for all cells, or with each cell's own."""
+    said = "intervals of epoch time are 95 % intervals of the arithmetic mean on the log scale, mean × exp(∓ t s / √n),"
+    counts = pooling.cells["n"]
+    alone, two = (counts == 1).any(), (counts == 2).any()
+    if pooling.holds:
+        others = "; a cell with one run has its interval from the spread of the others" if alone else ""
+        return (
+            f"{said} with one s for all cells, the standard deviation of the logarithms within cells "
+            f"({pooling.sd:.3g}, {pooling.df} degrees of freedom), since nothing speaks against it "
+            f"(Bartlett's test, {p_text(pooling.p)}){others}."
+        )
+    if math.isnan(pooling.p):
+        why = "which could not be compared (Bartlett's test needs two cells with two runs that differ)"
+    else:
+        why = f"since cells do not share one (Bartlett's test, {p_text(pooling.p)})"
+    none = "; a cell with one run has none" if alone else ""
+    return (
+        f"{said} with each cell's own standard deviation of the logarithms as s, {why}{none}.{TWO_RUNS if two else ''}"
+    )
+
+
+def ratios(runs: pd.DataFrame) -> str:
+    """What the intervals of ratios of mean epoch times are."""
+    how = "the pooled s" if pooled(runs).holds else "the cells' own standard deviations (Welch's degrees of freedom)"
+    return f"Intervals of ratios of mean epoch times are 95 % intervals on the log scale with {how}."
+
+
+def differences(runs: pd.DataFrame) -> str:
+    """What the intervals of differences of mean epoch times are; those of throttling are always Welch's."""
+    how = "use it, too: a mean's standard error is mean × s / √n" if pooled(runs).holds else "are Welch's"
+    throttled = "; those of throttling are Welch's" if pooled(runs).holds and runs["throttled_s"].notna().any() else ""
+    return f"Those of differences in seconds {how}{throttled}."
+
+
+def p_text(p: float) -> str:
+    """A p value in a sentence."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def few(runs: pd.DataFrame) -> str:
     """A warning, with a space before it, where a cell has two successful runs: what such an interval is worth."""
     if (successful(runs).groupby("cell").size() == 2).any():
-        return " Two runs tell little: the interval of their mean is 12.7 standard errors to each side (five: 2.8)."
+        return TWO_RUNS
     return ""
 
 
@@ -77,7 +122,7 @@ def circumstances(runs: pd.DataFrame) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %"
+    return f"{100 * share:.3g} %"
 
 
 def _nodes(runs: pd.DataFrame) -> str:

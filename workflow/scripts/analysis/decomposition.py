@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, intervals, tables
-from analysis.effects import THROTTLED, columns, contrast, interval_texts, not_compared, samples
+from analysis.effects import THROTTLED, apart, columns, contrasts, interval_texts, not_compared
 from analysis.intervals import Estimate
 from analysis.measured import (
     arguments,
@@ -28,6 +28,7 @@ from analysis.measured import (
     treatments,
     varying,
 )
+from analysis.pooling import pooled
 from common.errors import InputError, exit_status
 from common.tables import read_table
 from plan.study import model_graph
@@ -76,7 +77,7 @@ def paths(runs: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.Series, pd.Se
     ends = [base | {ACCUMULATION: level} for level in order[ACCUMULATION][1:]]
     context = varying(runs, but=treated)
     rows = cells(runs)
-    by_levels = {tuple(row[[*context, *treated]]): row for _, row in rows.iterrows()}
+    by_levels = {tuple(row[name] for name in (*context, *treated)): pd.Series(row) for row in rows.to_dict("records")}
     for factor, start in starts or [(ACCUMULATION, base)]:
         for end in ends:
             for place in dict.fromkeys(tuple(row) for row in rows[context].itertuples(index=False)):
@@ -86,35 +87,45 @@ def paths(runs: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.Series, pd.Se
 
 
 def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Three rows per contrast (the two parts, the total): levels, part, from, to, the columns of `analysis.effects.contrast`.
+    """Three rows per contrast (the two parts, the total): levels, part, from, to, the columns of `effects.contrasts`.
 
     One row, that of accumulation, where it is the only treatment.
     `network` is network.csv. The row of accumulation then has all_reduce_s, the time of one all-reduce of the gradients'
     size; network_s, what the exchanges that are saved would have taken at that rate, less than 0; and beyond_network_s, the
     difference less network_s, with an interval of both.
     """
-    treated, measured = treatments(runs), samples(runs)
+    treated = treatments(runs)
     context = varying(runs, but=treated)
-    nothing = runs.iloc[:0]
-    rows = []
+    rows, ends = [], []
     for factor, start, middle, end in paths(runs):
         parts = [(factor, start, middle), (ACCUMULATION, middle, end), (TOTAL, start, end)]
         for part, before, after in parts if factor != ACCUMULATION else parts[1:2]:
-            to, base = (measured.get(cell["cell"], nothing) for cell in (after, before))
             changed = treated if part == TOTAL else [part]
-            row = {
-                **{name: end[name] for name in context},
-                "part": part,
-                "from": treatment_text({name: before[name] for name in changed}),
-                "to": treatment_text({name: after[name] for name in changed}),
-                "from_cell": before["cell"],
-                "to_cell": after["cell"],
-                **contrast(to, base),
-            }
-            if part == ACCUMULATION and network is not None:
-                row |= _network_part(row, _sweep(network, end), gradient_bytes(end["model"], end["dataset"]))
-            rows.append(row)
-    return pd.DataFrame(rows)
+            ends.append(end)
+            rows.append(
+                {
+                    **{name: end[name] for name in context},
+                    "part": part,
+                    "from": treatment_text({name: before[name] for name in changed}),
+                    "to": treatment_text({name: after[name] for name in changed}),
+                    "from_cell": before["cell"],
+                    "to_cell": after["cell"],
+                }
+            )
+    data = pd.DataFrame(rows)
+    if data.empty:
+        return data
+    measured = contrasts(runs, pooled(runs), data["to_cell"].tolist(), data["from_cell"].tolist())
+    data = pd.concat([data, measured.drop(columns=["p"])], axis=1)
+    if network is None:
+        return data
+    predicted = [
+        _network_part(row, _sweep(network, end), gradient_bytes(end["model"], end["dataset"]))
+        if row["part"] == ACCUMULATION
+        else {}
+        for row, end in zip(data.to_dict("records"), ends, strict=True)
+    ]
+    return pd.concat([data, pd.DataFrame(predicted)], axis=1)
 
 
 def _sweep(network: pd.DataFrame, cell: pd.Series) -> pd.DataFrame:
@@ -173,8 +184,9 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
     )
     notes = [
         f"{total if whole else ''}Below 0, and below 1, the level after the arrow is faster.",
-        "Replicates are independent runs. Intervals of differences are Welch's, those of ratios on the log scale; none is "
-        f"corrected for the number of rows (the table of effects has corrected p values of the parts).{conditions.few(runs)}",
+        f"{conditions.replicates(runs)} {conditions.ratios(runs)} {conditions.differences(runs)} None is "
+        "corrected for the number of rows (the table of effects has corrected p values of the parts).",
+        apart(data),
         *_network_notes(data, network, runs),
     ]
     if "network_s" in data and data["network_s"].notna().any():

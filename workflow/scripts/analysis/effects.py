@@ -1,23 +1,27 @@
 """Table of effects: what one factor does to epoch time from its base level to another, all else equal.
 
 A row is a pair of cells that differ in one factor. The base level is the first one: of numbers the smallest, of words the
-first in factors.schema.yaml. Groups are compared as independent ones (Welch); that their runs share blocks is not used.
+first in factors.schema.yaml. Of frameworks every pair is compared. Groups are compared as independent ones; that their runs
+share blocks is not used.
 """
 
-import itertools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from scipy.sparse import csr_array
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
 from analysis.measured import arguments, cells, level_text, levels_in_order, successful, title, treatments, varying
+from analysis.pooling import Pooling, pooled
 from common.errors import exit_status
 from common.tables import read_table
 
 TITLE = "Effect of each factor on epoch time, all else equal, with 95 % intervals"
+EVERY_PAIR = ("framework",)
 THROTTLED = (
     "Throttled: processor seconds of an epoch that a quota held back, on the most throttled node. It is processor time and "
     "not wall time: it includes what was held back while the node would have waited for others anyway, and adds up over "
@@ -25,19 +29,32 @@ THROTTLED = (
 )
 
 
-def pairs(runs: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.Series]]:
-    """Factor, cell at its base level, and cell at another level (rows of `cells`), for each planned pair; in table order."""
+def pairs(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row per pair of planned cells that differ in one factor: factor, from_cell, to_cell; in table order.
+
+    From the base level of the factor to each other one; of frameworks every pair, the one listed earlier first.
+    """
     rows = cells(runs)
-    order = {name: levels_in_order(runs, name) for name in _in_order(runs)}
-    for factor, levels in order.items():
-        others = [name for name in order if name != factor]
-        by_levels = {tuple(row[[*others, factor]]): row for _, row in rows.iterrows()}
-        for place in itertools.product(*(order[name] for name in others)):
-            base = by_levels.get((*place, levels[0]))
-            for level in levels[1:]:
-                to = by_levels.get((*place, level))
-                if base is not None and to is not None:
-                    yield factor, base, to
+    names = _in_order(runs)
+    ranks = pd.DataFrame(
+        {
+            name: rows[name].map({level: rank for rank, level in enumerate(levels_in_order(runs, name))})
+            for name in names
+        }
+    ).assign(cell=rows["cell"])
+    ranks = ranks.dropna()
+    found = [pd.DataFrame(columns=["factor", "from_cell", "to_cell"])]
+    for factor in names:
+        others = [name for name in names if name != factor]
+        place = ranks.groupby(others).ngroup() if others else pd.Series(0, index=ranks.index)
+        one = pd.DataFrame({"place": place, "level": ranks[factor], "cell": ranks["cell"]})
+        both = one.merge(one, on="place", suffixes=("_from", "_to"))
+        both = both[both["level_from"] < both["level_to"]]
+        if factor not in EVERY_PAIR:
+            both = both[both["level_from"] == 0]
+        both = both.sort_values(["place", "level_from", "level_to"]).assign(factor=factor)
+        found.append(both.rename(columns={"cell_from": "from_cell", "cell_to": "to_cell"})[list(found[0])])
+    return pd.concat(found, ignore_index=True)
 
 
 def _in_order(runs: pd.DataFrame) -> list[str]:
@@ -47,31 +64,48 @@ def _in_order(runs: pd.DataFrame) -> list[str]:
     return [name for name in first if name in varied] + [name for name in varied if name not in first]
 
 
-def samples(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The successful runs of every cell that has any."""
-    return {str(cell): sample for cell, sample in successful(runs).groupby("cell")}
+def contrasts(runs: pd.DataFrame, pooling: Pooling, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
+    """A row per pair of cells: how the runs of `to` differ from those of `base`, in seconds and bytes.
 
-
-def contrast(to: pd.DataFrame, base: pd.DataFrame) -> dict[str, Any]:
-    """How the runs `to` of one cell differ from those `base` of another: columns of the table, in seconds and bytes.
-
-    ratio = mean epoch time of `to` over that of `base`; difference_s = `to` less `base`; each with its bounds.
+    ratio = mean epoch time of `to` over that of `base`, p that it is 1; difference_s = `to` less `base`; each with bounds.
+    shared_sessions: in how many sessions both cells have runs; missing where a cell's sessions are not known.
     """
-    times, base_times = (sample["epoch_time_s"].to_numpy(float) for sample in (to, base))
-    throttled = [sample["throttled_s"].to_numpy(float) for sample in (to, base)]
-    return {
-        "from_n": len(base),
-        "from_s": intervals.mean(base_times).value,
-        "to_n": len(to),
-        "to_s": intervals.mean(times).value,
-        **columns("ratio", intervals.ratio(times, base_times)),
-        **columns("difference_s", intervals.difference(times, base_times)),
-        **columns("throttled_difference_s", intervals.difference(*throttled)),
-        "from_exchanges": base["exchanges"].astype(float).mean(),
-        "to_exchanges": to["exchanges"].astype(float).mean(),
-        "from_sent_bytes": base["sent_bytes"].mean(),
-        "to_sent_bytes": to["sent_bytes"].mean(),
-    }
+    ok = successful(runs)
+    ends = {"from": list(base), "to": list(to)}
+    data = pd.DataFrame(index=range(len(ends["to"])))
+    means = ok.groupby("cell")[["exchanges", "sent_bytes"]].mean().astype(float)
+    for end, names in ends.items():
+        data[f"{end}_n"] = pooling.cells["n"].reindex(names, fill_value=0).to_numpy()
+        data[f"{end}_s"] = pooling.cells["mean"].reindex(names).to_numpy()
+    ratios = pooling.ratios(ends["to"], ends["from"])
+    _put(data, "ratio", ratios)
+    _put(data, "difference_s", pooling.differences(ends["to"], ends["from"]))
+    throttled = ok[ok["throttled_s"].notna()]
+    values = throttled["throttled_s"].to_numpy(float)
+    by_cell = {str(cell): values[rows] for cell, rows in throttled.groupby("cell").indices.items()}
+    _put(data, "throttled_difference_s", intervals.differences(by_cell, ends["to"], ends["from"]))
+    for name in ("exchanges", "sent_bytes"):
+        for end, names in ends.items():
+            data[f"{end}_{name}"] = means[name].reindex(names).to_numpy()
+    return data.assign(p=ratios["p"], shared_sessions=_shared_sessions(ok, ends["to"], ends["from"]))
+
+
+def _put(data: pd.DataFrame, name: str, estimates: pd.DataFrame) -> None:
+    data[[name, f"{name}_low", f"{name}_high"]] = estimates[["value", "low", "high"]].to_numpy()
+
+
+def _shared_sessions(ok: pd.DataFrame, to: Sequence[str], base: Sequence[str]) -> np.ndarray:
+    """In how many sessions both cells of each pair have runs; NaN where one has no run with a session."""
+    known = ok.loc[ok["session"].notna(), ["cell", "session"]].drop_duplicates()
+    cell, names = pd.factorize(known["cell"])
+    session, sessions = pd.factorize(known["session"])
+    held = csr_array((np.ones(len(known)), (cell, session)), shape=(len(names), max(1, len(sessions))))
+    rows = [names.get_indexer(pd.Index(list(ends), dtype=names.dtype)) for ends in (to, base)]
+    there = (rows[0] >= 0) & (rows[1] >= 0)
+    shared = np.full(len(rows[0]), np.nan)
+    if there.any():
+        shared[there] = (held[rows[0][there]] * held[rows[1][there]]).sum(axis=1)
+    return shared
 
 
 def columns(name: str, estimate: Estimate) -> dict[str, float]:
@@ -80,27 +114,27 @@ def columns(name: str, estimate: Estimate) -> dict[str, float]:
 
 
 def compare(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per pair: factor, from, to, the other levels, `contrast`, p of Welch's test on log times, Holm's p."""
-    varied, measured = varying(runs), samples(runs)
-    nothing = runs.iloc[:0]
-    rows = []
-    for factor, base, to in pairs(runs):
-        groups = [measured.get(row["cell"], nothing) for row in (to, base)]
-        rows.append(
-            {
-                "factor": factor,
-                "from": base[factor],
-                "to": to[factor],
-                **{name: to[name] if name != factor else None for name in varied},
-                "from_cell": base["cell"],
-                "to_cell": to["cell"],
-                **contrast(*groups),
-                "p": intervals.p_value(*(group["epoch_time_s"].to_numpy(float) for group in groups)),
-            }
-        )
-    data = pd.DataFrame(rows, columns=list(rows[0]) if rows else ["factor", "from", "to", "p"])
-    for name in ("from", "to", *(varied if rows else [])):  # with a gap, whole numbers would become decimal ones
-        data[name] = pd.Series([row[name] for row in rows], dtype=object)
+    """One row per pair: factor, from, to, the other levels, the columns of `contrasts`, p_holm within each factor."""
+    varied, found = varying(runs), pairs(runs)
+    if found.empty:
+        return pd.DataFrame(columns=["factor", "from", "to", "p"])
+    by_cell = cells(runs).set_index("cell")[varied].astype(object)
+    ends = {end: by_cell.loc[found[f"{end}_cell"]].reset_index(drop=True) for end in ("from", "to")}
+    levels = {
+        end: [row[factor] for row, factor in zip(table.to_dict("records"), found["factor"], strict=True)]
+        for end, table in ends.items()
+    }
+    own = pd.DataFrame({name: ends["to"][name].where(found["factor"] != name, None) for name in varied}, dtype=object)
+    data = pd.concat(
+        [
+            found[["factor"]],
+            pd.DataFrame(levels, dtype=object),  # with a gap, whole numbers would become decimal ones
+            own,
+            found[["from_cell", "to_cell"]],
+            contrasts(runs, pooled(runs), found["to_cell"].tolist(), found["from_cell"].tolist()),
+        ],
+        axis=1,
+    )
     data["p_holm"] = data.groupby("factor", sort=False)["p"].transform(lambda p: intervals.holm(p.tolist()))
     return data
 
@@ -113,8 +147,8 @@ def table(runs: pd.DataFrame) -> tables.Table:
         return tables.Table(TITLE, data, pd.DataFrame(columns=["effect of"]), [note for note in notes if note])
     shown: dict[str, Any] = {
         title(name): [
-            f"{level_text(row['from'])} → {level_text(row['to'])}" if row["factor"] == name else level_text(row[name])
-            for _, row in data.iterrows()
+            f"{level_text(start)} → {level_text(end)}" if factor == name else level_text(level)
+            for factor, start, end, level in data[["factor", "from", "to", name]].itertuples(index=False, name=None)
         ]
         for name in varying(runs)
     }
@@ -127,14 +161,20 @@ def table(runs: pd.DataFrame) -> tables.Table:
     notes = [
         "A row compares two cells that differ in the one factor with an arrow. Ratio: the mean epoch time after the arrow "
         "over that before it; difference: after less before. Below 1, and below 0, the level after the arrow is faster.",
-        "Replicates are independent runs, n before and after the arrow. Intervals of ratios are on the log scale, those of "
-        f"differences Welch's; each is for its own row alone.{conditions.few(runs)}",
-        _family(data),
+        f"{conditions.replicates(runs)} n: before and after the arrow. {conditions.ratios(runs)} "
+        f"{conditions.differences(runs)} Each is for its own row alone.",
+        _family(data, runs),
+        "Of frameworks every pair is compared; of other factors each level with the first."
+        if "framework" in set(data["factor"])
+        else "",
+        apart(data),
         not_compared(data, runs),
         conditions.circumstances(runs),
         conditions.shortfall(runs),
         conditions.constants(runs),
     ]
+    if (data["shared_sessions"] == 0).any():
+        shown["same session"] = data["shared_sessions"].map(_shared_text)
     if data["throttled_difference_s"].notna().any():
         shown["throttled: difference (s)"] = interval_texts(data, "throttled_difference_s")
         notes.insert(-4, THROTTLED)
@@ -150,7 +190,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         data.dropna(axis="columns", how="all"),
         pd.DataFrame(shown),
         [note for note in notes if note],
-        words=[title(name) for name in ("framework", "model", "dataset", "training_loop")],
+        words=[title(name) for name in ("framework", "model", "dataset", "training_loop")] + ["same session"],
         parts=firsts[1:],
     )
 
@@ -169,13 +209,29 @@ def not_compared(data: pd.DataFrame, runs: pd.DataFrame) -> str:
     return f"Not compared, because a cell has no successful run: {conditions.named(lacking)}." if lacking else ""
 
 
-def _family(data: pd.DataFrame) -> str:
+def apart(data: pd.DataFrame) -> str:
+    """How many rows of `data` compare cells that share no session, in a sentence; empty for none."""
+    rows = int((data["shared_sessions"] == 0).sum())
+    if not rows:
+        return ""
+    return (
+        f"{rows} of {len(data)} rows compare cells that share no session: what differed between sessions is in their "
+        "difference, and in neither interval nor p."
+    )
+
+
+def _shared_text(sessions: float) -> str:
+    return tables.DASH if pd.isna(sessions) else "yes" if sessions else "no"
+
+
+def _family(data: pd.DataFrame, runs: pd.DataFrame) -> str:
     counts: Mapping[str, int] = data[data["p"].notna()].groupby("factor", sort=False).size().to_dict()
     if not counts:
         return "No p values, since they need two replicates a cell."
     families = ", ".join(f"{title(factor)} {count}" for factor, count in counts.items())
+    test = "the t test with the pooled s" if pooled(runs).holds else "Welch's t test"
     return (
-        "p: Welch's t test of the logarithms of epoch times, two-sided, corrected by Holm's method for all comparisons of "
+        f"p: {test} of the logarithms of epoch times, two-sided, corrected by Holm's method for all comparisons of "
         f"the same factor ({families})."
     )
 

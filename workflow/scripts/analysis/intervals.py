@@ -1,13 +1,19 @@
-"""Means over replicates and their confidence intervals. Replicates are independent runs; each gives one number."""
+"""Means over replicates and their confidence intervals. Replicates are independent runs; each gives one number.
+
+Quantiles, tests and corrections are scipy's and statsmodels'. Intervals of epoch times are made in `analysis.pooling`.
+"""
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+import pandas as pd
+from scipy import stats
 
 CONFIDENCE = 0.95
+COLUMNS = ["value", "low", "high", "n"]
 
 
 @dataclass(frozen=True)
@@ -21,9 +27,15 @@ class Estimate:
     cv: float = math.nan
 
 
-def t_quantile(df: float, confidence: float = CONFIDENCE) -> float:
-    """Two-sided quantile of Student's t: P(|T| <= t) = confidence."""
-    return float(stdtrit(df, (1 + confidence) / 2))
+def means(values: pd.Series, group: pd.Series, minimum: float = -math.inf, maximum: float = math.inf) -> pd.DataFrame:
+    """For each group that has a value, by its name: value, low, high, n, cv; as `mean`."""
+    summary = values.astype(float).groupby(group).agg(["mean", "std", "count"])
+    m, s, n = (summary[name].to_numpy(float) for name in ("mean", "std", "count"))
+    low, high = t_interval(m, s / np.sqrt(n), n - 1)
+    data = {"value": m, "low": np.maximum(low, minimum), "high": np.minimum(high, maximum), "n": n.astype(int)}
+    with np.errstate(all="ignore"):
+        data["cv"] = s / np.abs(m)
+    return pd.DataFrame(data, index=summary.index)[n > 0]
 
 
 def mean(
@@ -41,8 +53,16 @@ def mean(
     if n == 1:
         return Estimate(m, n=1)
     s = float(x.std(ddof=1))
-    half = t_quantile(n - 1, confidence) * s / math.sqrt(n)
-    return Estimate(m, max(m - half, minimum), min(m + half, maximum), n, s / abs(m) if m else math.nan)
+    low, high = t_interval(m, s / math.sqrt(n), n - 1, confidence)
+    return Estimate(m, max(float(low), minimum), min(float(high), maximum), n, s / abs(m) if m else math.nan)
+
+
+def t_interval(
+    middle: np.ndarray | float, error: np.ndarray | float, df: np.ndarray | float, confidence: float = CONFIDENCE
+) -> tuple[np.ndarray, np.ndarray]:
+    """Student's t interval around `middle` with its standard error; no width where that is 0, NaN without freedom."""
+    half = stats.t.ppf((1 + confidence) / 2, df) * error
+    return middle - half, middle + half
 
 
 def harmonic_mean(rates: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
@@ -63,76 +83,75 @@ def harmonic_mean(rates: Sequence[float], confidence: float = CONFIDENCE) -> Est
     )
 
 
-def ratio(numerator: Sequence[float], denominator: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """Ratio of the arithmetic means of two independent groups of positive values, its interval on the log scale.
+def difference(one: Sequence[float], other: Sequence[float]) -> Estimate:
+    """Arithmetic mean of `one` less that of `other`, two independent groups: one row of `differences`."""
+    return _single(differences({"one": _present(one), "other": _present(other)}, ["one"], ["other"]))
 
-    log(mean) has variance s^2 / (n m^2) (delta method); the degrees of freedom of the difference of two logs are those
-    of Welch (1947) and Satterthwaite (1946): (v1 + v2)^2 / (v1^2 / (n1 - 1) + v2^2 / (n2 - 1)).
-    No interval where a group has one value. `n` is the size of the smaller group.
+
+def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
+    """Ratio of the arithmetic means of two independent groups of positive values: one row of `ratios`."""
+    return _single(ratios({"one": _present(numerator), "other": _present(denominator)}, ["one"], ["other"]))
+
+
+def differences(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
+    """A row per pair of groups: mean of `to` less that of `base` with the interval of Welch (1947), n, p.
+
+    No interval where a group has one value, nothing where it is absent. n is the size of the smaller group.
     """
-    x, y = _present(numerator), _present(denominator)
-    n = min(len(x), len(y))
-    if n == 0:
-        return Estimate(math.nan)
-    value = float(x.mean() / y.mean())
-    if n == 1:
-        return Estimate(value, n=1)
-    v1, v2 = (float(g.var(ddof=1)) / (len(g) * float(g.mean()) ** 2) for g in (x, y))
-    if v1 + v2 == 0:
-        return Estimate(value, value, value, n)
-    df = (v1 + v2) ** 2 / (v1**2 / (len(x) - 1) + v2**2 / (len(y) - 1))
-    factor = math.exp(t_quantile(df, confidence) * math.sqrt(v1 + v2))
-    return Estimate(value, value / factor, value * factor, n)
+    data, half = _welch(groups, to, base)
+    value = _of_groups(groups, to, np.mean) - _of_groups(groups, base, np.mean)
+    return data.assign(value=value, low=value - half, high=value + half)[[*COLUMNS, "p"]]
 
 
-def difference(one: Sequence[float], other: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """Arithmetic mean of `one` less that of `other`, two independent groups, with the interval of Welch (1947).
+def ratios(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
+    """A row per pair of groups of positive values: ratio of arithmetic means, its interval on the log scale, n, p.
 
-    No interval where a group has one value. `n` is the size of the smaller group.
+    Interval and p are Welch's (1947) for the mean logarithms, the interval laid around the ratio: log(mean) has the
+    variance of the mean logarithm, s^2 / n, where spreads are small beside means (delta method).
     """
-    x, y = _present(one), _present(other)
-    n = min(len(x), len(y))
-    if n == 0:
-        return Estimate(math.nan)
-    value = float(x.mean() - y.mean())
-    if n == 1:
-        return Estimate(value, n=1)
-    variance, df = _welch(x, y)
-    half = t_quantile(df, confidence) * math.sqrt(variance) if variance else 0.0
-    return Estimate(value, value - half, value + half, n)
-
-
-def p_value(one: Sequence[float], other: Sequence[float]) -> float:
-    """Two-sided p of Welch's t test (1947) that two independent groups of positive values have the same mean logarithm.
-
-    NaN where a group has fewer than two values.
-    """
-    x, y = (np.log(_present(group)) for group in (one, other))
-    if min(len(x), len(y)) < 2:
-        return math.nan
-    gap = abs(float(x.mean() - y.mean()))
-    variance, df = _welch(x, y)
-    if variance == 0:
-        return 0.0 if gap else 1.0
-    return float(2 * stdtr(df, -gap / math.sqrt(variance)))
+    data, half = _welch({name: np.log(values) for name, values in groups.items()}, to, base)
+    value = _of_groups(groups, to, np.mean) / _of_groups(groups, base, np.mean)
+    return data.assign(value=value, low=value * np.exp(-half), high=value * np.exp(half))[[*COLUMNS, "p"]]
 
 
 def holm(p: Sequence[float]) -> list[float]:
     """p values corrected for their number by Holm's step-down method (Scand. J. Statist. 6, 1979); NaN stays and counts not."""
-    values = np.asarray(p, dtype=float)
-    known = np.flatnonzero(~np.isnan(values))
-    ascending = known[np.argsort(values[known], kind="stable")]
-    corrected = values.copy()
-    corrected[ascending] = np.minimum(np.maximum.accumulate(values[ascending] * np.arange(len(known), 0, -1)), 1)
-    return [float(value) for value in corrected]
+    from statsmodels.stats.multitest import multipletests  # slow to import, and few programs need it
+
+    values = np.array(p, dtype=float)
+    known = ~np.isnan(values)
+    if known.any():
+        values[known] = multipletests(values[known], method="holm")[1]
+    return [float(value) for value in values]
 
 
-def _welch(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Variance of the difference of two means, and its degrees of freedom (Welch 1947, Satterthwaite 1946)."""
-    v1, v2 = (float(group.var(ddof=1)) / len(group) for group in (x, y))
-    if v1 + v2 == 0:
-        return 0.0, math.inf
-    return v1 + v2, (v1 + v2) ** 2 / (v1**2 / (len(x) - 1) + v2**2 / (len(y) - 1))
+def _welch(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[str]) -> tuple[pd.DataFrame, np.ndarray]:
+    """n and p of each pair, and half the width of its interval: scipy's test, in blocks of pairs of equal sizes."""
+    nothing = np.array([])
+    pairs = [(groups.get(a, nothing), groups.get(b, nothing)) for a, b in zip(to, base, strict=True)]
+    sizes = np.array([(len(x), len(y)) for x, y in pairs], dtype=int).reshape(-1, 2)
+    half, p = np.full(len(pairs), math.nan), np.full(len(pairs), math.nan)
+    for size in np.unique(sizes[(sizes > 1).all(axis=1)], axis=0):
+        rows = np.flatnonzero((sizes == size).all(axis=1))
+        x, y = (np.stack([pairs[row][side] for row in rows]) for side in (0, 1))
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore", RuntimeWarning)  # groups of equal values
+            test = stats.ttest_ind(x, y, axis=1, equal_var=False)
+            low, high = test.confidence_interval(CONFIDENCE)
+        equal = (np.ptp(x, axis=1) == 0) & (np.ptp(y, axis=1) == 0)
+        half[rows] = np.where(equal, 0.0, (high - low) / 2)
+        p[rows] = np.where(equal, (x[:, 0] == y[:, 0]).astype(float), test.pvalue)
+    return pd.DataFrame({"n": sizes.min(axis=1), "p": p}), half
+
+
+def _of_groups(groups: Mapping[str, np.ndarray], names: Sequence[str], summary: object) -> np.ndarray:
+    found = {name: summary(groups[name]) for name in set(names) if len(groups.get(name, ()))}  # type: ignore[operator]
+    return np.array([found.get(name, math.nan) for name in names], dtype=float)
+
+
+def _single(row: pd.DataFrame) -> Estimate:
+    value, low, high, n = row[COLUMNS].iloc[0]
+    return Estimate(float(value), float(low), float(high), int(n))
 
 
 def _present(values: Sequence[float]) -> np.ndarray:

@@ -17,10 +17,11 @@ import pandas as pd
 from scipy import stats
 from scipy.optimize import OptimizeWarning, curve_fit
 
-from analysis import conditions, intervals, tables
+from analysis import conditions, tables
 from analysis.effects import columns, interval_texts
 from analysis.intervals import Estimate
 from analysis.measured import arguments, cells, combination_text, level_text, scale_factor, successful, title, varying
+from analysis.pooling import Pooling, pooled
 from analysis.regression import lack_of_fit
 from analysis.speedup import karp_flatt
 from common.errors import exit_status
@@ -117,9 +118,9 @@ def reading(law: Law, trend: float, counts: int) -> list[str]:
 
 
 def series(runs: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
-    """The levels of each series with replicas and epoch times of its successful runs, in table order."""
+    """The levels of each series with cell, replicas and epoch times of its successful runs, in table order."""
     names = varying(runs, but=[scale_factor(runs)])
-    measured = successful(runs)[[*names, "replicas", "epoch_time_s"]]
+    measured = successful(runs)[[*names, "cell", "replicas", "epoch_time_s"]]
     if not names and len(measured):
         yield {}, measured
     samples = dict(iter(measured.groupby(names, sort=False))) if names else {}
@@ -132,12 +133,14 @@ def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """One row per series with at least two replica counts; for each of the others a sentence."""
     rows: list[dict[str, Any]] = []
     alone, unfitted = [], []
+    pooling = pooled(runs)
     for levels, sample in series(runs):
         name = combination_text(levels) or "the study"
         if sample["replicas"].nunique() < 2:
             alone.append(name)
         elif law := amdahl(sample["replicas"].to_numpy(float), sample["epoch_time_s"].to_numpy(float)):
-            rows.append(levels | _row(law, {int(p): times for p, times in sample.groupby("replicas")["epoch_time_s"]}))
+            by_count = sample.sort_values("replicas").drop_duplicates("replicas").set_index("replicas")["cell"]
+            rows.append(levels | _row(law, {int(count): cell for count, cell in by_count.items()}, pooling))
         else:
             unfitted.append(name)
     said = {
@@ -148,19 +151,20 @@ def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["replicas"]), sentences
 
 
-def _row(law: Law, times: dict[int, pd.Series]) -> dict[str, Any]:
-    """The columns of a series after its levels. `times`: replicas -> epoch times, by increasing replicas."""
+def _row(law: Law, by_count: dict[int, str], pooling: Pooling) -> dict[str, Any]:
+    """The columns of a series after its levels. `by_count`: replicas -> cell, by increasing replicas."""
+    times = {count: pooling.of(cell) for count, cell in by_count.items()}
     fewest, *more = times
-    fastest = min(more, key=lambda p: times[p].mean())
-    speedup = intervals.ratio(times[fewest], times[fastest])
+    fastest = min(more, key=lambda p: times[p].value)
+    speedup = pooling.ratio(by_count[fewest], by_count[fastest])
     each = fewest / fastest
-    one_s = times[1].mean() if fewest == 1 else law.one_replica_s.value
-    fractions = [karp_flatt(Estimate(one_s / times[p].mean()), p).value for p in times if p > 1]
+    one_s = times[1].value if fewest == 1 else law.one_replica_s.value
+    fractions = [karp_flatt(Estimate(one_s / times[p].value), p).value for p in times if p > 1]
     return {
         "replicas": ", ".join(map(str, times)),
         "n": law.fraction.n,
         "base_replicas": fewest,
-        **columns("base_epoch_time_s", intervals.mean(times[fewest], minimum=0)),
+        **columns("base_epoch_time_s", times[fewest]),
         **columns("one_replica_fitted_s", law.one_replica_s),
         **columns("serial_fraction", law.fraction),
         **columns("limit", law.limit),
@@ -204,7 +208,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "Base: the mean epoch time of the series itself on its fewest replicas"
         + ("" if (data["base_replicas"] == 1).all() else " (the first in `replicas`)")
         + ", not an undistributed framework (see the table of speed-up). Largest speed-up: of the fastest of the other "
-        "replica counts, its interval for it alone; efficiency is that speed-up over the ratio of the replicas.",
+        f"replica counts, its interval for it alone; efficiency is that speed-up over the ratio of the replicas. {conditions.ratios(runs)}",
         "Karp–Flatt: their experimentally determined serial fraction (1990) on the fewest and on the most replicas above one"
         + (
             ""

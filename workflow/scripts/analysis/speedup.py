@@ -10,9 +10,10 @@ import sys
 
 import pandas as pd
 
-from analysis import conditions, intervals, tables
-from analysis.intervals import Estimate
+from analysis import conditions, tables
+from analysis.intervals import COLUMNS, Estimate
 from analysis.measured import arguments, cells, factors, level_text, successful, title, varying
+from analysis.pooling import pooled
 from common.errors import exit_status
 from common.tables import read_table
 
@@ -46,19 +47,21 @@ def base_cells(runs: pd.DataFrame) -> dict[str, str]:
 def compare(runs: pd.DataFrame) -> pd.DataFrame:
     """One row per measured cell: epoch time, base and its epoch time, speed-up and efficiency, with intervals."""
     found = base_cells(runs)
-    times = {cell: sample.to_numpy(float) for cell, sample in successful(runs).groupby("cell")["epoch_time_s"]}
+    pooling = pooled(runs)
     by_cell = cells(runs).set_index("cell", drop=False)
+    ratios = pooling.ratios(list(found.values()), list(found))
+    speedups = dict(zip(found, (Estimate(*row) for row in ratios[COLUMNS].itertuples(index=False)), strict=True))
     rows = []
-    for cell in by_cell.loc[[cell in times for cell in by_cell.index]].itertuples(index=False):
+    for cell in by_cell.loc[by_cell.index.isin(list(pooling.samples))].itertuples(index=False):
         base = found.get(cell.cell)
-        own = intervals.mean(times[cell.cell], minimum=0)
-        reference = intervals.mean(times[base], minimum=0) if base else Estimate(float("nan"))
+        own = pooling.of(cell.cell)
+        reference = pooling.of(base) if base else Estimate(float("nan"))
         if base is None:
             speedup = Estimate(float("nan"))
         elif base == cell.cell:
             speedup = Estimate(1.0)
         else:
-            speedup = intervals.ratio(times[base], times[cell.cell])
+            speedup = speedups[cell.cell]
         replicas = int(cell.replicas)
         rows.append(
             {
@@ -105,8 +108,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     notes = [
         conditions.replicates(runs),
         "Speed-up is the base's mean epoch time over the cell's; efficiency is speed-up over replicas. "
-        "Their intervals are 95 % intervals of a ratio of two means on the log scale "
-        "with Welch-Satterthwaite degrees of freedom.",
+        f"{conditions.ratios(runs)}",
         "Serial fraction: the experimentally determined one, (1/S − 1/p) / (1 − 1/p) with speed-up S on p replicas (Karp & Flatt "
         "1990), its interval that of S; it holds all that does not shrink with the replicas, communication and the "
         "framework's own cost, too. Above 1 replicas slow the epoch down, below 0 the speed-up is more than p.",

@@ -243,7 +243,9 @@ def _shape(number: int, name: str, bandwidth_bytes_s: float | None, enter: Seque
     for at, end in (("-n", f"{NAMESPACE}{name}"), "eth0"), ((), f"{NAMESPACE}{number}"):
         qdisc = [*enter, "tc", *at, "qdisc"]
         if bandwidth_bytes_s:
-            burst = max(65536, int(bandwidth_bytes_s * 0.002))
+            burst = max(
+                80_000, int(bandwidth_bytes_s * 0.002)
+            )  # a segment of 64 KiB fits with its headers: none is cut up
             bucket = ["tbf", "rate", f"{int(bandwidth_bytes_s * 8)}bit", "burst", str(burst), "latency", "50ms"]
             _run(*qdisc, "replace", "dev", end, "root", *bucket)
         else:

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.measured import Records, combination_text, scale_factor, series_factors, successful, varying
+from analysis.pooling import Pooling, pooled
 from common.errors import exit_status
 from figures import panels, style
 from figures.panels import Series
@@ -35,10 +36,11 @@ def draw(records: Records) -> tuple[Figure, str]:
     scaled_by = panels.scaled_by(around)
     axes = panels.grid(drawn, (height, columns), len(shown), share_x=not scaled_by)
     remarks: list[str] = []
+    pooling = pooled(runs)
     for ax, levels in zip(axes, shown, strict=True):
-        _panel(ax, panels.at(runs, levels), rows)
+        _panel(ax, panels.at(runs, levels), rows, pooling)
         ax.set_title(panels.panel_title(levels))
-        remarks += panels.time_axis(ax, panels.at(ok, {name: levels[name] for name in scaled_by}), axis="x")
+        remarks += panels.time_axis(ax, panels.at(ok, {name: levels[name] for name in scaled_by}), pooling, axis="x")
         ax.set_xlabel("epoch time (s)")
     axes[0].set_yticks(range(len(rows)), [text for _, _, text in rows])
     axes[0].set_ylim(len(rows) - 0.4, -0.6)
@@ -60,12 +62,12 @@ def _rows(runs: pd.DataFrame) -> list[tuple[Series, dict[str, object], str]]:
     ]
 
 
-def _panel(ax: Axes, runs: pd.DataFrame, rows: list[tuple[Series, dict[str, object], str]]) -> None:
+def _panel(ax: Axes, runs: pd.DataFrame, rows: list[tuple[Series, dict[str, object], str]], pooling: Pooling) -> None:
     for y, (one, levels, _) in enumerate(rows):
         planned = panels.at(one.of(runs), levels)
-        times = successful(planned)["epoch_time_s"].tolist()
-        if times:
-            panels.interval(ax, one.look, y, times, BESIDE, upright=False)
+        ok = successful(planned)
+        if len(ok):
+            panels.interval(ax, one.look, y, ok, pooling, BESIDE, upright=False)
         elif len(planned):
             said = ax.text(0.03, y, "no successful run", transform=ax.get_yaxis_transform())
             said.set(va="center", color=style.MUTED, fontsize=5.5)

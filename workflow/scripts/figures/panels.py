@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis import conditions, intervals
-from analysis.intervals import Estimate
+from analysis import conditions
 from analysis.measured import (
     Records,
     arguments,
@@ -22,6 +21,7 @@ from analysis.measured import (
     title,
     treatment_text,
 )
+from analysis.pooling import Pooling
 from common.files import write_text
 from figures import style
 from figures.style import Look
@@ -145,7 +145,7 @@ def titles_height(shown: Sequence[Mapping[str, Any]], characters: int = TITLE_CH
     )
 
 
-def time_axis(ax: Axes, ok: pd.DataFrame, axis: str = "y") -> list[str]:
+def time_axis(ax: Axes, ok: pd.DataFrame, pooling: Pooling, axis: str = "y") -> list[str]:
     """An axis of epoch time from zero, or logarithmic where the runs `ok` differ by more than a factor of 20.
 
     It reaches the end of every interval up to CUT_AT times the longest run. Returns what the caption must say about it.
@@ -153,8 +153,7 @@ def time_axis(ax: Axes, ok: pd.DataFrame, axis: str = "y") -> list[str]:
     if ok.empty:
         return []
     shortest, longest = ok["epoch_time_s"].min(), ok["epoch_time_s"].max()
-    highs = [intervals.mean(times).high for _, times in ok.groupby("cell")["epoch_time_s"]]
-    widest = max((high for high in highs if high > longest), default=longest)
+    widest = max(longest, pooling.cells.loc[list(set(ok["cell"])), "high"].max())  # NaN, of no interval, is not more
     top = min(widest, CUT_AT * longest)
     said = ["Intervals are cut where they leave the axis."] if widest > top else []
     set_limits = ax.set_ylim if axis == "y" else ax.set_xlim
@@ -176,10 +175,13 @@ def dodge(names: Sequence[str], gap: float) -> dict[str, float]:
 
 
 def interval(
-    ax: Axes, look: Look, x: float, values: Sequence[float], beside: float, *, upright: bool = True
-) -> Estimate:
-    """One mean with its interval as a bar, and its replicates as dots `beside` it; `upright`: values on the y axis."""
-    estimate = intervals.mean(values, minimum=0)
+    ax: Axes, look: Look, x: float, ok: pd.DataFrame, pooling: Pooling, beside: float, *, upright: bool = True
+) -> float:
+    """The mean of the runs `ok` of one cell with its interval as a bar, its replicates as dots `beside` it. The mean.
+
+    `upright`: values on the y axis.
+    """
+    estimate, values = pooling.of(ok["cell"].iloc[0]), ok["epoch_time_s"].tolist()
     bars = ([x, x], [estimate.low, estimate.high])
     dots = ([x + beside] * len(values), values)
     point = ([x], [estimate.value])
@@ -187,7 +189,7 @@ def interval(
     ax.plot(*point[:: 1 if upright else -1], zorder=4, **marker(look))
     if len(values) > 1:
         ax.plot(*dots[:: 1 if upright else -1], zorder=5, **_replicate(look))
-    return estimate
+    return estimate.value
 
 
 def marker(of: Look | str) -> dict[str, Any]:
@@ -251,11 +253,11 @@ def nothing(drawn: Figure, text: str = "no successful run") -> Figure:
     return drawn
 
 
-def caption(runs: pd.DataFrame, what: str, *more: str) -> str:
+def caption(runs: pd.DataFrame, what: str, *more: str, of_time: bool = True) -> str:
     """One paragraph: what is drawn, then what every caption must say. Sentences given twice stand once."""
     said = [
         what,
-        conditions.replicates(runs),
+        conditions.replicates(runs, of_time),
         *dict.fromkeys(more),
         conditions.circumstances(runs),
         conditions.shortfall(runs),

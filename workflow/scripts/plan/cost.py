@@ -21,6 +21,7 @@ from common.tables import read_table
 from common.text import aligned
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
+from plan.fraction import Fraction
 from plan.identity import cores_per_rank, device, lacks
 from plan.study import FRESH, factor_table, load_dataset, model_graph
 
@@ -154,6 +155,8 @@ def report(cost: Cost) -> str:
     lines = [
         f"{campaign.study.name} at {campaign.site.name}: {len(campaign.runs)} runs, {cells} cells in {len(campaign.blocks)} blocks"
     ]
+    if campaign.study.fraction:
+        lines.append(f"  {fraction_line(campaign.study.fraction)}")
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         origin = cost.estimates[run.run_id].origin
@@ -170,6 +173,14 @@ def report(cost: Cost) -> str:
         f"{disk:.1f} GB for data and records; {len(campaign.available())} runs have a record already"
     )
     return "\n".join(lines)
+
+
+def fraction_line(fraction: Fraction) -> str:
+    """Which fraction is run, and which main effects and two-way interactions its cells cannot tell apart."""
+    titles = {name: factor_table()[name].get("title", name) for name in fraction.factors}
+    aliases = [" = ".join(" x ".join(titles[name] for name in names) for names in same) for same in fraction.aliases()]
+    cannot = "; ".join(aliases) if aliases else "all main effects and two-way interactions can be told apart"
+    return f"{fraction.name()}: {cannot}"
 
 
 def _time(hours: float) -> str:

@@ -8,7 +8,6 @@ import argparse
 import csv
 import functools
 import io
-import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -141,9 +140,7 @@ def _cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
             "take fewer, or another site"
         )
     used = [False] * len(study.exclude)
-    names = list(study.factors)
-    for combination in itertools.product(*study.factors.values()):
-        levels = dict(zip(names, combination, strict=True))
+    for levels in study.combinations():
         hits = [i for i, entry in enumerate(study.exclude) if all(levels[name] in entry[name] for name in entry)]
         for i in hits:
             used[i] = True
@@ -166,7 +163,8 @@ def _cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
 def _refusal(study: Study, levels: Levels, why: str) -> str:
     varied = [name for name, possible in study.factors.items() if len(possible) > 1] or ["framework"]
     line = ", ".join(f"{name}: {levels[name]}" for name in varied)
-    return f"{shown(study.file)}: factors: cell {cell_name(levels)}: {why}; change the factors, or add to exclude: - {{{line}}}"
+    advice = f", or add to exclude: - {{{line}}}" if study.fraction is None else " (a fraction needs all of its cells)"
+    return f"{shown(study.file)}: factors: cell {cell_name(levels)}: {why}; change the factors{advice}"
 
 
 @functools.cache

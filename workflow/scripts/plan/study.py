@@ -1,8 +1,9 @@
 """What a person writes, read and checked: the configuration, the study, and the frameworks' own descriptions."""
 
 import functools
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value, schema
 from models.graph import Graph
 from models.named import graph, models
+from plan.fraction import Fraction, generated, of_resolution
 
 RUNS = CHECKOUT / "workflow" / "scripts" / "runs"
 FRAMEWORKS = RUNS / "frameworks"
@@ -23,6 +25,7 @@ NAMES_CLASSES = "tiny-imagenet"  # the format whose archives name the classes
 FRESH = "fresh"  # the format of data sets that have no images: the worker draws every batch
 FRESH_NAME = "synthetic-<height>x<width>x<channels>-<classes>[-<samples>]"
 FRESH_SAMPLES = 10240
+DEFAULT_RESOLUTION = 4
 _FRESH = re.compile(r"synthetic-([1-9]\d{0,3})x([1-9]\d{0,3})x([1-9]\d{0,2})-([1-9]\d{0,4})(?:-([1-9]\d{0,8}))?")
 
 Levels = dict[str, Any]
@@ -42,6 +45,16 @@ class Study:
     exclude: tuple[dict[str, list[Any]], ...]
     step_times: bool
     extra_p: bool = False
+    fraction: Fraction | None = None  # with design: fractional
+
+    def combinations(self) -> Iterator[Levels]:
+        """The levels of every cell that the design asks for, before any is excluded."""
+        if self.fraction is None:
+            for levels in itertools.product(*self.factors.values()):
+                yield dict(zip(self.factors, levels, strict=True))
+            return
+        for signs in self.fraction.signs():
+            yield {name: levels[signs.get(name, 0)] for name, levels in self.factors.items()}
 
 
 @dataclass(frozen=True)
@@ -111,7 +124,34 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         ),
         step_times=raw.get("step_times", False),
         extra_p=raw.get("extra_p", False),
+        fraction=_fraction(raw, factors, file),
     )
+
+
+def _fraction(raw: Mapping[str, Any], factors: Mapping[str, list[Any]], file: Path) -> Fraction | None:
+    """The fraction of a study with design: fractional; None with design: full."""
+    if raw["design"] == "full":
+        if only := [key for key in ("resolution", "generators") if key in raw]:
+            raise InputError(f"{shown(file)}: {only[0]}: only with design: fractional; take it out")
+        return None
+    if "exclude" in raw:
+        raise InputError(f"{shown(file)}: exclude: a fraction needs all of its cells; take it out, or say design: full")
+    varied = [name for name, levels in factors.items() if len(levels) > 1]
+    if many := [name for name in varied if len(factors[name]) > 2]:
+        raise InputError(
+            f"{shown(file)}: factors.{many[0]}: {len(factors[many[0]])} levels; with design: fractional every factor that "
+            "varies has two"
+        )
+    if "generators" in raw and "resolution" in raw:
+        raise InputError(f"{shown(file)}: resolution: follows from generators; take one of the two out")
+    key = "generators" if "generators" in raw else "design"
+    try:
+        if key == "generators":
+            return generated(varied, raw["generators"])
+        return of_resolution(varied, raw.get("resolution", DEFAULT_RESOLUTION))
+    except ValueError as error:
+        advice = "" if key == "generators" else "; say design: full, or a lower resolution"
+        raise InputError(f"{shown(file)}: {key}: {error}{advice}") from None
 
 
 @functools.cache

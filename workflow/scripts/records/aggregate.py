@@ -5,7 +5,7 @@ Only the current keys count: a record that was made of other software, code, dat
 
 import argparse
 import json
-import math
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -14,15 +14,15 @@ from typing import Any
 import pandas as pd
 
 from common.errors import InputError, exit_status
-from common.files import CHECKOUT, load_yaml
+from common.files import CHECKOUT, load_yaml, written_whole
 from common.schemas import check, schema
-from common.tables import write_table
+from common.tables import read_table, write_table
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
 from plan.identity import digests, lacks, links, run_key
 from plan.study import load_framework
 from runs.attempts import unfinished
-from runs.epochs import read_epochs
+from runs.epochs import read_lines
 from runs.worker.meter import COLUMNS
 
 MEASURED = (
@@ -35,14 +35,10 @@ RECORDED = (
     "cores_per_rank", "oversubscribed", "max_foreign_cpu_share", "wall_s",
 )  # fmt: skip
 LAST_EPOCH = (
-    "train_loss",
-    "train_accuracy",
-    "validation_loss",
-    "validation_accuracy",
-    "samples_trained",
-    "steps",
-    "exchanges",
-)
+    "train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "samples_trained", "steps", "exchanges",
+)  # fmt: skip
+MEANS = ("epoch_time_s", "imbalance_s", "validation_time_s")
+_NOT_FINITE = re.compile(r"(?<=,)-?(?:nan|inf)(?=,|$)")
 
 
 def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
@@ -78,75 +74,87 @@ def missing(run: Run, folder: Path) -> dict[str, Any]:
     return {"status": "missing", "reason": reason}
 
 
-def read_record(folder: Path, epochs_wanted: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The published record of a run and the epochs of its attempt, as numbers. InputError when a file is broken."""
+def read_record(folder: Path) -> dict[str, Any]:
+    """The published record of a run. InputError when it is broken."""
     file = folder / "record.json"
-    advice = f"repeat it: make repeat RUNS='{folder.parent.name}'"
     try:
-        record = json.loads(file.read_text())
+        record: dict[str, Any] = json.loads(file.read_text())
     except ValueError as error:
-        raise InputError(f"{file}: is broken ({error}); {advice}") from None
+        raise InputError(f"{file}: is broken ({error}); {_advice(folder)}") from None
     check(record, "record", file)
+    return record
+
+
+def epoch_lines(folder: Path, record: dict[str, Any], epochs_wanted: int) -> list[str]:
+    """The lines of the record's epochs as those of the study's epochs.csv; a number that is not finite is an empty field.
+
+    InputError when there are too few, or the attempt's table is broken.
+    """
     table = folder / f"attempt-{record['attempt']}" / "epochs.csv"
     try:
-        epochs = read_epochs(table) if table.exists() else []
+        lines = read_lines(table) if table.exists() else []
     except ValueError as error:
-        raise InputError(f"{table}: is broken ({error}); {advice}") from None
-    if record["status"] == "ok" and len(epochs) != epochs_wanted:
-        raise InputError(f"{table}: has {len(epochs)} of {epochs_wanted} epochs; {advice}")
-    return record, [{name: _finite(value) for name, value in row.items()} for row in epochs]
+        raise InputError(f"{table}: is broken ({error}); {_advice(folder)}") from None
+    if record["status"] == "ok" and len(lines) != epochs_wanted:
+        raise InputError(f"{table}: has {len(lines)} of {epochs_wanted} epochs; {_advice(folder)}")
+    return [f"{record['run_id']},{folder.name},{_NOT_FINITE.sub('', line)}\n" for line in lines]
 
 
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _advice(folder: Path) -> str:
+    return f"repeat it: make repeat RUNS='{folder.parent.name}'"
 
 
-def measured_row(record: dict[str, Any], epochs: list[dict[str, Any]], samples: int) -> dict[str, Any]:
-    """What a record and its epochs add to a row. A run's epoch time is the arithmetic mean of its epochs that are not warm-up."""
+def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
+    """What a record adds to a row."""
     measured = record["measured"] or {}
-    row = {name: record[name] for name in RECORDED} | {name: measured.get(name) for name in MEASURED}
     job = record["job"] or {}
-    row |= {"job": job.get("number"), "submitted_at": job.get("submitted_at"), "job_started_at": job.get("started_at")}
-    row["unfinished_attempts"] = (
-        "; ".join(f"{a['attempt']}: {a['reason']}" for a in record["unfinished_attempts"]) or None
-    )
-    row["hosts"] = " ".join(measured.get("hosts", [])) or None
-    row["devices"] = " ".join(measured.get("devices", [])) or None
-    timed = pd.DataFrame([epoch for epoch in epochs if not epoch["warm_up"]], columns=COLUMNS)
-    if len(timed):
-        mean = timed.epoch_time_s.mean()
-        row |= {
-            "epoch_time_s": mean,
-            "epoch_time_median_s": timed.epoch_time_s.median(),
-            "imbalance_s": timed.imbalance_s.mean(),
-            "validation_time_s": timed.validation_time_s.mean(),
-            "throughput_samples_s": samples / mean,
-        }
-    if epochs:
-        row |= {name: epochs[-1][name] for name in LAST_EPOCH}
-    return row
+    before = "; ".join(f"{a['attempt']}: {a['reason']}" for a in record["unfinished_attempts"])
+    return {
+        **{name: record[name] for name in RECORDED},
+        **{name: measured.get(name) for name in MEASURED},
+        "job": job.get("number"),
+        "submitted_at": job.get("submitted_at"),
+        "job_started_at": job.get("started_at"),
+        "unfinished_attempts": before or None,
+        "hosts": " ".join(measured.get("hosts", [])) or None,
+        "devices": " ".join(measured.get("devices", [])) or None,
+    }
 
 
-def aggregate(campaign: Campaign) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The two tables, rows in planned order."""
-    rows, epoch_rows = [], []
-    for run in campaign.runs:
-        row = planned_row(campaign, run)
-        if reason := lacks(campaign.site, run.levels):
-            rows.append({**row, "status": "missing", "reason": reason})
-            continue
-        row |= {"key": run_key(campaign.study, campaign.site, run), **digests(campaign.site, run)}
-        folder = campaign.results / "runs" / run.run_id / row["key"]
-        if (folder / "record.json").exists():
-            record, epochs = read_record(folder, run.levels["epochs"])
-            row |= measured_row(record, epochs, run.geometry.samples_per_epoch)
-            epoch_rows += [{"run_id": run.run_id, "key": row["key"], **epoch} for epoch in epochs]
-        else:
-            row |= missing(run, folder)
-        rows.append(row)
-    return pd.DataFrame(rows, columns=list(schema("runs")["properties"])), pd.DataFrame(
-        epoch_rows, columns=["run_id", "key", *COLUMNS]
-    )
+def of_epochs(epochs: pd.DataFrame) -> pd.DataFrame:
+    """What the epochs of a run add to its row, by run_id. Its epoch time is the arithmetic mean without the warm-up."""
+    timed = epochs[~epochs["warm_up"].astype(bool)].groupby("run_id", sort=False)
+    made = epochs.groupby("run_id", sort=False)[list(LAST_EPOCH)].nth(-1).set_axis(epochs["run_id"].unique())
+    made[list(MEANS)] = timed[list(MEANS)].mean()
+    made["epoch_time_median_s"] = timed["epoch_time_s"].median()
+    return made
+
+
+def aggregate(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
+    """The rows of runs.csv in planned order. Writes epochs.csv, in the same order, whole or not at all."""
+    rows = []
+    with written_whole(epochs_csv) as partial:
+        with open(partial, "w", encoding="utf-8") as file:
+            file.write(",".join(["run_id", "key", *COLUMNS]) + "\n")
+            for run in campaign.runs:
+                row = planned_row(campaign, run)
+                rows.append(row)
+                if reason := lacks(campaign.site, run.levels):
+                    row |= {"status": "missing", "reason": reason}
+                    continue
+                row |= {"key": run_key(campaign.study, campaign.site, run), **digests(campaign.site, run)}
+                folder = campaign.results / "runs" / run.run_id / row["key"]
+                if (folder / "record.json").exists():
+                    record = read_record(folder)
+                    file.writelines(epoch_lines(folder, record, run.levels["epochs"]))
+                    row |= recorded_row(record)
+                else:
+                    row |= missing(run, folder)
+        epochs = of_epochs(read_table(partial, "epochs"))
+    runs = pd.DataFrame(rows, columns=list(schema("runs")["properties"]))
+    of_run = epochs.reindex(runs["run_id"]).set_axis(runs.index)
+    runs[of_run.columns] = of_run
+    return runs.assign(throughput_samples_s=runs["samples_per_epoch"] / runs["epoch_time_s"])
 
 
 def summary(runs: pd.DataFrame, arguments: str = "", way: str = "") -> str:
@@ -195,8 +203,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--epochs", required=True, type=Path, help="epochs.csv")
     options = parser.parse_args(argv)
     campaign = load_campaign({"study": options.study, "site": options.site, "records": "available"})
-    runs, epochs = aggregate(campaign)
-    write_table(epochs, "epochs", options.epochs)
+    runs = aggregate(campaign, options.epochs)
     write_table(runs, "runs", options.runs)
     way = ways_to_run(campaign.site.launcher, options.study, options.site)
     print(summary(runs, arguments_for(options.study, options.site), way))

@@ -1,6 +1,5 @@
-"""epochs.csv of an attempt: what a rank wrote as each epoch ended (runs/worker/meter.py), read as numbers."""
+"""epochs.csv of an attempt: what a rank wrote as each epoch ended (runs/worker/meter.py)."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,15 +7,19 @@ from typing import Any
 from runs.worker.meter import COLUMNS
 
 
+def read_lines(table: Path) -> list[str]:
+    """The lines of an attempt's epochs.csv after its header, one an epoch. ValueError where it is cut off."""
+    header, *lines = table.read_text().split("\n")
+    whole = not lines or (header.split(",") == list(COLUMNS) and lines.pop() == "")
+    if not whole or any(line.count(",") != len(COLUMNS) - 1 for line in lines):
+        raise ValueError("it is cut off or has other columns")
+    return lines
+
+
 def read_epochs(table: Path) -> list[dict[str, Any]]:
     """The rows of an attempt's epochs.csv as numbers; empty fields are None. ValueError where it is cut off."""
-    rows = []
-    with open(table, newline="") as text:
-        for row in csv.DictReader(text):
-            if set(row) != set(COLUMNS) or None in row.values():
-                raise ValueError("it is cut off or has other columns")
-            rows.append({name: value == "true" if name == "warm_up" else _number(value) for name, value in row.items()})
-    return rows
+    rows = (zip(COLUMNS, line.split(","), strict=True) for line in read_lines(table))
+    return [{name: text == "true" if name == "warm_up" else _number(text) for name, text in row} for row in rows]
 
 
 def _number(text: str) -> float | None:

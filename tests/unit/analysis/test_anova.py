@@ -1,0 +1,214 @@
+"""The analysis of variance against published ones: Jain (1991), R's documented output, NIST StRD; and statsmodels' own."""
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from statsmodels.formula.api import ols
+from statsmodels.stats.anova import anova_lm
+
+from analysis import anova
+from plan.fraction import of_resolution
+from published import JAIN_22R, JAIN_274, JAIN_CODE_SIZE, NPK, SIRSTV, TOOTH_GROWTH, WARPBREAKS
+
+
+def analysed(data, factors, block=None):
+    made = anova.analyse(data["y"].to_numpy(), data[factors], data[block].to_numpy() if block else None)
+    return made, made.rows.set_index("term")
+
+
+def test_jains_example_of_a_22r_design():
+    # Chapter 18, the study of memory and cache: q = 21.5, 9.5, 5; SST 7032; 78.88, 15.40, 4.27, 1.45 %
+    _, rows = analysed(JAIN_22R, ["A", "B"])
+    assert rows["sum_sq"].to_dict() == pytest.approx({"A": 5547, "B": 1083, "A × B": 300, "error": 102, "total": 7032})
+    assert (100 * rows["share"]).to_dict() == pytest.approx(
+        {"A": 78.88, "B": 15.40, "A × B": 4.27, "error": 1.45, "total": 100}, abs=0.005
+    )
+    assert rows["q"].dropna().to_dict() == pytest.approx({"A": 21.5, "B": 9.5, "A × B": 5.0})
+    # s_q = sqrt(102 / 8) / sqrt(12) = 1.03 (as there); t(8; 0.975) = 2.306
+    assert rows.loc["A", "q_high"] - 21.5 == pytest.approx(2.306 * 1.0308, rel=1e-3)
+    assert rows.loc["error", "df"] == 8
+
+
+def test_jains_example_of_one_factor():
+    # Chapter 20, the study of code sizes: SSA 10,992 (10.4 %), SSE 94,365 (89.6 %), SST 105,357; F = 0.7
+    _, rows = analysed(JAIN_CODE_SIZE, ["processor"])
+    assert rows["sum_sq"].round().to_dict() == {"processor": 10992, "error": 94365, "total": 105357}
+    assert rows.loc["processor", "share"] == pytest.approx(0.104, abs=5e-4)
+    assert rows.loc["processor", "F"] == pytest.approx(0.7, abs=0.005)
+
+
+def test_jains_example_of_a_fraction():
+    # Chapter 19, the 2^(7-4) design: q = 12.62, 4.37, 13.62, 5.37, 0.125, 5.87, 0.37; 37.26, 4.47, 43.40, 6.75, 0, 8.06, 0.03 %
+    fraction = of_resolution(list("ABCDEFG"), 3)
+    factors = pd.DataFrame(list(fraction.signs())).sort_values(["C", "B", "A"]).reset_index(drop=True)
+    made = anova.analyse(JAIN_274, factors)
+    rows = made.rows.set_index("term")
+    assert rows["q"].dropna().tolist() == pytest.approx([12.625, 4.375, 13.625, 5.375, 0.125, 5.875, 0.375])
+    assert (100 * rows["share"][:7]).tolist() == pytest.approx([37.26, 4.47, 43.40, 6.75, 0.0, 8.07, 0.03], abs=0.006)
+    assert (made.aliased["A × B"], made.aliased["B × D"], made.aliased["F × G"]) == ("D", "A", "A")
+    assert len(made.aliased) == 21
+    assert rows.loc["error", "df"] == 0
+    assert rows[["F", "p", "q_low", "eta_sq_partial"]].isna().all(axis=None)
+    assert "no degree of freedom" in made.problem
+
+
+@pytest.mark.parametrize(
+    ("data", "factors", "expected"),
+    [
+        # summary(aov(breaks ~ wool * tension, warpbreaks)), as in R's ?warpbreaks
+        (
+            WARPBREAKS,
+            ["wool", "tension"],
+            {"wool": (1, 451, 3.765, 0.058213), "tension": (2, 2034, 8.498, 0.000693), "wool × tension": (2, 1003, 4.189, 0.021044)},
+        ),
+        # summary(aov(len ~ supp * dose)), dose as a factor, as in R's ?ToothGrowth data
+        (
+            TOOTH_GROWTH,
+            ["supp", "dose"],
+            {"supp": (1, 205.4, 15.572, 0.000231), "dose": (2, 2426.4, 92.0, 0.0), "supp × dose": (2, 108.3, 4.107, 0.02186)},
+        ),
+    ],
+)  # fmt: skip
+def test_two_way_analyses_are_those_of_r(data, factors, expected):
+    _, rows = analysed(data, factors)
+    for term, (df, sum_sq, f, p) in expected.items():
+        assert rows.loc[term, "df"] == df
+        assert rows.loc[term, "sum_sq"] == pytest.approx(sum_sq, abs=0.5 if sum_sq > 400 else 0.06)
+        assert rows.loc[term, "F"] == pytest.approx(f, abs=6e-4)
+        assert rows.loc[term, "p"] == pytest.approx(p, abs=6e-7)
+
+
+def test_a_blocked_design_is_that_of_r():
+    # summary(aov(yield ~ block + N*P*K, npk)), as in R's ?npk; N x P x K is confounded with blocks and has no row
+    made, rows = analysed(NPK, ["N", "P", "K"], "block")
+    expected = {
+        "block": (5, 343.3, 4.447, 0.01594),
+        "N": (1, 189.3, 12.259, 0.00437),
+        "P": (1, 8.4, 0.544, 0.47490),
+        "K": (1, 95.2, 6.166, 0.02880),
+        "N × P": (1, 21.3, 1.378, 0.26317),
+        "N × K": (1, 33.1, 2.146, 0.16865),
+        "P × K": (1, 0.5, 0.031, 0.86275),
+    }
+    for term, (df, sum_sq, f, p) in expected.items():
+        assert rows.loc[term, "df"] == df
+        assert rows.loc[term, ["sum_sq", "F", "p"]].tolist() == pytest.approx([sum_sq, f, p], abs=0.05)
+        assert rows.loc[term, "p"] == pytest.approx(p, abs=6e-6)
+    assert (rows.loc["error", "df"], round(rows.loc["error", "sum_sq"], 1)) == (12, 185.3)
+    assert "interactions of more factors" not in rows.index and not made.aliased
+
+
+def test_nists_certified_analysis():
+    # StRD SiRstv, certified: between 5.11462616000000E-02 (4), within 2.16636560000000E-01 (20), F 1.18046237440255E+00
+    _, rows = analysed(pd.DataFrame({"y": SIRSTV.ravel(), "i": np.repeat(range(5), 5)}), ["i"])
+    assert rows.loc["i", "sum_sq"] == pytest.approx(5.11462616e-02, rel=1e-9)
+    assert rows.loc["error", "sum_sq"] == pytest.approx(2.16636560e-01, rel=1e-9)
+    assert rows.loc["i", "F"] == pytest.approx(1.18046237440255, rel=1e-9)
+
+
+@pytest.fixture
+def unbalanced():
+    rng = np.random.default_rng(5)
+    cells = list(itertools.product(range(2), range(3), range(3)))
+    data = pd.DataFrame([cell for cell in cells for _ in range(rng.integers(2, 6))], columns=["a", "b", "c"])
+    data["block"] = rng.integers(1, 4, len(data))
+    data["y"] = data["a"] + 0.5 * data["b"] * data["c"] + rng.standard_normal(len(data))
+    return data
+
+
+def test_type_ii_sums_of_an_unbalanced_design_are_those_of_statsmodels(unbalanced):
+    _, rows = analysed(unbalanced, ["a", "b", "c"], "block")
+    table = anova_lm(ols("y ~ (C(a) + C(b) + C(c)) ** 2 + C(block)", unbalanced).fit(), typ=2)
+    for term, name in {
+        "a": "C(a)", "b": "C(b)", "c": "C(c)", "block": "C(block)", "a × b": "C(a):C(b)", "a × c": "C(a):C(c)", "b × c": "C(b):C(c)",
+    }.items():  # fmt: skip
+        assert rows.loc[term, ["df", "sum_sq"]].tolist() == pytest.approx(table.loc[name, ["df", "sum_sq"]].tolist())
+    full = ols("y ~ C(a) * C(b) * C(c) + C(block)", unbalanced).fit()
+    assert rows.loc["error", ["df", "sum_sq"]].tolist() == pytest.approx([full.df_resid, full.ssr])
+    higher = rows.loc["interactions of more factors"]
+    assert higher[["df", "sum_sq"]].tolist() == pytest.approx([4, table.loc["Residual", "sum_sq"] - full.ssr])
+
+
+def test_effect_sizes_of_a_worked_example():
+    # Of Jain's A: 5547 / (5547 + 102); (5547 - 12.75) / (5547 + 11 x 12.75), with 12 observations (Olejnik & Algina 2003)
+    _, rows = analysed(JAIN_22R, ["A", "B"])
+    assert rows.loc["A", "eta_sq_partial"] == pytest.approx(5547 / 5649)
+    assert rows.loc["A", "omega_sq_partial"] == pytest.approx((5547 - 12.75) / (5547 + 11 * 12.75))
+
+
+def test_missing_cells_leave_a_part_of_an_interaction_or_none(unbalanced):
+    hole = unbalanced[~((unbalanced["a"] == 1) & (unbalanced["b"] == 2))]
+    made, rows = analysed(hole, ["a", "b", "c"])
+    assert made.partly == {"a × b": (1, 2)}
+    assert rows.loc["a × b", "df"] == 1
+    small = ols("y ~ C(a) + C(b) + C(c) + C(a):C(c) + C(b):C(c)", hole).fit()
+    cells = hole.assign(ab=hole["a"].astype(str) + hole["b"].astype(str))
+    large = ols("y ~ C(ab) + C(c) + C(a):C(c) + C(b):C(c)", cells).fit()
+    assert rows.loc["a × b", "sum_sq"] == pytest.approx(small.ssr - large.ssr)
+    assert rows["q"].isna().all()
+    corner = unbalanced[(unbalanced["a"] == 0) | (unbalanced["b"] == 0)]
+    made, rows = analysed(corner, ["a", "b"])
+    assert made.aliased == {"a × b": ""}
+    assert "a × b" not in rows.index
+
+
+def test_a_factor_that_always_goes_with_another_is_refused_by_name(unbalanced):
+    made, rows = analysed(unbalanced.assign(d=unbalanced["a"]), ["a", "b", "d"])
+    assert made.aliased["d"] == "a"
+    assert rows.loc["a", "df"] == 1 and "d" not in rows.index
+
+
+def test_interactions_of_too_many_levels_are_left_out_by_name():
+    rng = np.random.default_rng(1)
+    data = pd.DataFrame(
+        {"a": rng.integers(0, 30, 2000), "b": rng.integers(0, 30, 2000), "y": rng.standard_normal(2000)}
+    )
+    made, rows = analysed(data, ["a", "b"])
+    assert made.too_many == ["a × b"]
+    assert rows.loc["interactions of more factors", "df"] > 700
+
+
+def test_of_a_campaign_with_known_effects_the_strongest_factors_have_the_largest_shares(runs):
+    table = anova.table(runs)
+    rows = table.data.set_index("term")
+    assert list(rows.index[:4]) == ["framework", "batch size", "nodes", "batches per exchange"]
+    main = rows.loc[["framework", "batch size", "nodes", "batches per exchange", "block"], "sum_sq"]
+    assert main.idxmax() == "framework" and rows.loc["framework", "p"] < 0.001
+    assert rows.loc["block", "p"] > 0.001
+    notes = " ".join(table.notes)
+    assert "framework × nodes (3 of 5 degrees of freedom)" in notes
+    assert "the sums do not add up to the total" in notes
+    assert rows.loc["total", "df"] == 109
+
+
+def test_the_log_scale_makes_q_a_ratio(read):
+    runs = read(noise=0.001, failures={})
+    two = runs[(runs["framework"] == "pytorch-ddp") & (runs["sync_every"] == 1) & (runs["batch_size"] != 32)]
+    two = two.assign(epoch_time_s=np.where(two["nodes"] == 2, 2.0, 3.0) * np.exp(0.001 * np.arange(len(two)) % 0.004))
+    row = anova.table(two).data.set_index("term").loc["nodes"]
+    assert math.exp(2 * row["q"]) == pytest.approx(2 / 3, rel=0.01)
+
+
+@pytest.mark.parametrize("case", ["one cell", "one replicate", "no noise", "all equal", "no run"])
+def test_little_gives_a_table_that_says_so(case, read):
+    runs = read(replicates=1 if case == "one replicate" else 3, noise=0.0 if case == "no noise" else 0.02, failures={})
+    match case:
+        case "one cell":
+            runs = runs[runs["cell"] == runs["cell"].iloc[0]]
+        case "all equal":
+            runs = runs.assign(epoch_time_s=2.0)
+        case "no run":
+            runs = runs.assign(status="failed")
+    table = anova.table(runs)
+    said = " ".join(table.notes)
+    assert {
+        "one cell": "No factor varies.",
+        "one replicate": "no degree of freedom is left for the error",
+        "no noise": "runs of a cell do not differ",
+        "all equal": "all values are the same",
+        "no run": "No run of the study succeeded.",
+    }[case] in said
+    assert not np.isinf(table.data.select_dtypes("number").to_numpy(float)).any()

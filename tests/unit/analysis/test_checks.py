@@ -1,0 +1,224 @@
+"""The checks find what was put in, and agree with R's documented output and with statsmodels' own diagnostics."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from statsmodels.formula.api import ols
+from statsmodels.stats.anova import anova_lm
+from statsmodels.stats.diagnostic import normal_ad
+
+from analysis import checks
+from analysis.pooling import pooled
+from published import PLANT_GROWTH
+
+
+def table_of(runs):
+    return checks.table(runs).data.set_index("assumption")
+
+
+def growth_runs(runs):
+    """PlantGrowth's weights as logarithms of epoch times, in three cells of runs."""
+    rows = [(cell, weight) for cell, weights in PLANT_GROWTH.items() for weight in weights]
+    frame = pd.concat([runs[runs["status"] == "ok"][:1]] * len(rows), ignore_index=True)
+    return frame.assign(
+        cell=[cell for cell, _ in rows],
+        run_id=[f"{cell}.r{number}" for number, (cell, _) in enumerate(rows)],
+        epoch_time_s=np.exp([weight for _, weight in rows]),
+        order_key=np.arange(len(rows)) + 1.0,
+    )
+
+
+@pytest.mark.parametrize(("n", "half", "least"), [(5, 1.24, 1.46), (3, 2.48, 2.27), (2, 8.98, 4.30)])
+def test_what_n_runs_can_tell_apart(n, half, least):
+    # t(4) = 2.776 / sqrt(5); t(8) = 2.306 sqrt(2 / 5): any table of Student's t
+    assert checks.half_width(n) == pytest.approx(half, abs=0.006)
+    assert checks.least_difference(n) == pytest.approx(least, abs=0.006)
+    rng = np.random.default_rng(n)
+    x = rng.standard_normal(n)
+    x = (x - x.mean()) / x.std(ddof=1)
+    beyond, within = (stats.ttest_ind(x, x + checks.least_difference(n) * factor).pvalue for factor in (1.001, 0.999))
+    assert beyond < 0.05 < within
+
+
+def test_the_shapiro_wilk_test_is_that_of_r(runs):
+    # shapiro.test(residuals(lm(weight ~ group, PlantGrowth))): W = 0.96607, p-value = 0.4379; equal n, so studentizing
+    # inside keeps W; from outside it stretches the tails a little.
+    data = checks.residuals(growth_runs(runs))
+    assert stats.shapiro(data["residual"]).statistic == pytest.approx(0.96607, abs=5e-6)
+    row = table_of(growth_runs(runs)).loc["normal residuals"]
+    assert row["statistic"] == pytest.approx(0.966, abs=0.004)
+    assert "nothing speaks against it" in row["verdict"]
+
+
+def test_studentized_residuals_and_outliers_are_those_of_statsmodels(runs):
+    data = checks.residuals(runs)
+    ok = runs[runs["status"] == "ok"]
+    fit = ols("np.log(epoch_time_s) ~ C(cell)", ok.assign(epoch_time_s=ok["epoch_time_s"].astype(float))).fit()
+    expected = fit.outlier_test().set_axis(ok["run_id"]).loc[data["run_id"]]
+    assert data["studentized"].to_numpy() == pytest.approx(expected["student_resid"].to_numpy())
+    assert not data["outlier"].any()
+    assert data["p_outlier"].to_numpy() == pytest.approx(expected["bonf(p)"].to_numpy())
+
+
+def test_outliers_are_judged_one_after_the_other(read):
+    runs = read(failures={})
+    for run_id, factor in (
+        ("pytorch-ddp.small-cnn.digits.b64.n2.s1.r2", 1.5),
+        ("pytorch-single.small-cnn.digits.b16.n1.s1.r1", 0.8),
+    ):
+        runs.loc[runs["run_id"] == run_id, "epoch_time_s"] *= factor
+    data = checks.residuals(runs)
+    found = data[data["outlier"]].sort_values("p_outlier")
+    assert found["run_id"].tolist() == [
+        "pytorch-ddp.small-cnn.digits.b64.n2.s1.r2",
+        "pytorch-single.small-cnn.digits.b16.n1.s1.r1",
+    ], "not those that share a cell with one"
+    rest = runs[runs["run_id"] != found["run_id"].iloc[0]]
+    fit = ols("np.log(epoch_time_s) ~ C(cell)", rest.assign(epoch_time_s=rest["epoch_time_s"].astype(float))).fit()
+    second = fit.outlier_test().set_axis(rest["run_id"]).loc[found["run_id"].iloc[1]]
+    assert found["p_outlier"].iloc[1] == pytest.approx(second["bonf(p)"])
+
+
+def test_of_two_runs_both_are_outliers(read):
+    runs = read(failures={}, replicates=2)
+    late = runs["run_id"] == "pytorch-ddp.small-cnn.digits.b64.n2.s1.r2"
+    runs.loc[late, "epoch_time_s"] *= 2
+    found = checks.residuals(runs)[lambda data: data["outlier"]]
+    assert set(found["cell"]) == set(runs.loc[late, "cell"]) and len(found) == 2
+
+
+def test_an_outlier_is_listed_with_its_size_and_what_disturbed_it_and_kept(read):
+    runs = read(failures={})
+    late = runs["run_id"] == "pytorch-ddp.small-cnn.digits.b64.n2.s1.r2"
+    runs.loc[late, "epoch_time_s"] *= 1.5
+    runs.loc[late, ["foreign_cpu_share", "steal_share"]] = [0.031, 0.12]
+    table = checks.table(runs)
+    row = table.data.set_index("run_id").loc["pytorch-ddp.small-cnn.digits.b64.n2.s1.r2"]
+    assert row["size_percent"] == pytest.approx(50, abs=6)
+    assert (row["foreign_cpu_share"], row["steal_share"], row["p"] < 0.001) == (0.031, 0.12, True)
+    assert "slower than its cell's others; kept" in row["verdict"]
+    assert table.data.set_index("assumption").loc["no outliers", "verdict"] == "1 of 114 runs"
+    shown = table.shown.set_index("assumption").loc["pytorch-ddp.small-cnn.digits.b64.n2.s1.r2"]
+    assert (shown["foreign CPU (%)"], shown["stolen (%)"]) == ("3.1", "12.0")
+    assert pooled(runs).cells.loc[runs.loc[late, "cell"].iloc[0], "n"] == 3
+    assert "none of 114 runs" in set(table_of(read(failures={}))["verdict"])
+
+
+def test_more_runs_than_shapiro_and_wilks_test_knows_get_anderson_and_darlings(runs):
+    rng = np.random.default_rng(8)
+    many = pd.concat([runs[runs["status"] == "ok"][:1]] * 6000, ignore_index=True)
+    many["cell"] = [f"c{number // 5}" for number in range(6000)]
+    many["epoch_time_s"] = np.exp(rng.normal(0, 0.05, 6000))
+    row = table_of(many).loc["normal residuals"]
+    assert row["test"] == "Anderson-Darling, n = 6000"
+    data = checks.residuals(many)
+    assert (row["statistic"], row["p"]) == pytest.approx(normal_ad(data["studentized"].to_numpy()))
+
+
+def test_a_drift_is_found_with_its_slope(read):
+    runs = read(failures={}, noise=0.005)
+    order = runs["order_key"].rank()
+    runs["epoch_time_s"] *= np.exp(0.001 * order)
+    row = table_of(runs).loc["no drift over run order"]
+    assert row["size_percent"] == pytest.approx(100 * math.expm1(0.1), abs=1)
+    assert row["p"] < 0.001 and row["verdict"].startswith("drift: slower by")
+    data = runs.assign(order=order, log=np.log(runs["epoch_time_s"].astype(float)))
+    fit = ols("log ~ C(cell) + order", data).fit()
+    assert row["statistic"] == pytest.approx(fit.tvalues["order"])
+    assert "in planned order" in row["test"]
+    still = table_of(read(failures={}, noise=0.005)).loc["no drift over run order"]
+    assert still["p"] > 0.05 and still["verdict"].startswith("no drift is seen")
+
+
+def test_the_order_is_that_of_the_clock_where_runs_have_one(read):
+    runs = read(failures={})
+    started = [f"2026-11-20T12:{minute:02d}:00.000Z" for minute in range(60)] + [
+        f"2026-11-20T13:{m:02d}:00.000Z" for m in range(54)
+    ]
+    data = checks.residuals(runs.assign(started_at=started[::-1]))
+    assert data["run_id"].tolist() == runs["run_id"].tolist()[::-1]
+    assert data["order"].tolist() == list(range(1, 115))
+
+
+@pytest.mark.parametrize("column", ["block", "session"])
+def test_blocks_and_sessions_that_differ_are_found(column, read):
+    runs = read(failures={}, noise=0.005)
+    rng = np.random.default_rng(9)
+    group = runs["block"] if column == "block" else pd.Series(rng.integers(1, 4, len(runs)))
+    runs["session"] = "only" if column == "block" else [f"s{number}" for number in group]
+    runs["epoch_time_s"] *= np.exp(0.01 * (group == 2))
+    row = table_of(runs).loc[f"{column}s alike"]
+    assert row["p"] < 0.001 and row["verdict"].endswith("they differ")
+    data = runs.assign(group=group.astype(str).tolist(), log=np.log(runs["epoch_time_s"].astype(float)))
+    table = anova_lm(ols("log ~ C(cell)", data).fit(), ols("log ~ C(cell) + C(group)", data).fit())
+    assert row["statistic"] == pytest.approx(table["F"].iloc[1])
+    assert row["p"] == pytest.approx(table["Pr(>F)"].iloc[1])
+
+
+def test_sessions_that_are_blocks_are_not_tested_twice(read):
+    runs = read(failures={})
+    row = table_of(runs.assign(session="s" + runs["block"].astype(str))).loc["sessions alike"]
+    assert row["verdict"] == "a session is a block here: see blocks"
+    assert table_of(runs).loc["sessions alike", "verdict"] == "one session: nothing to compare"
+    assert table_of(runs.assign(session=None)).loc["sessions alike", "verdict"] == "no session is recorded"
+
+
+def test_runs_that_follow_their_neighbours_are_found(read):
+    runs = read(failures={}, noise=0.001).sort_values("order_key", ignore_index=True)
+    runs["epoch_time_s"] *= np.exp(0.05 * np.sin(np.arange(len(runs)) / 5))
+    row = table_of(runs).loc["no run depends on the one before it"]
+    assert row["statistic"] > 0.6 and row["p"] < 0.001
+    assert row["verdict"] == "runs close in time are alike"
+    runs["epoch_time_s"] *= np.exp(0.5 * (-1.0) ** np.arange(len(runs)))
+    assert table_of(runs).loc["no run depends on the one before it", "verdict"] == "slow and fast runs alternate"
+
+
+def test_unequal_spreads_are_told_with_their_range(read):
+    runs = read(failures={})
+    runs.loc[runs["nodes"] == 2, "epoch_time_s"] *= np.exp(0.3 * (runs["replicate"] - 2)[runs["nodes"] == 2])
+    row = table_of(runs).loc["equal spread in all cells"]
+    assert row["p"] < 0.001 and row["verdict"].startswith("unequal: s.d. from")
+
+
+def test_the_resolution_is_in_percent_of_the_epoch_time(read):
+    runs = read(failures={})
+    row = table_of(runs).loc["least difference of two means, n = 3"]
+    pooling = pooled(runs)
+    assert pooling.holds
+    assert row["statistic"] == pytest.approx(stats.t.ppf(0.975, 76) * math.sqrt(2 / 3))
+    assert row["size_percent"] == pytest.approx(100 * math.expm1(row["statistic"] * pooling.sd))
+    assert "n = 5: 1.24 and 1.46" in " ".join(checks.table(runs).notes)
+
+
+@pytest.mark.parametrize("case", ["no run", "one replicate", "all equal", "one cell", "two replicates"])
+def test_little_is_said_in_words(case, read):
+    runs = read(replicates={"one replicate": 1, "two replicates": 2}.get(case, 3), failures={})
+    match case:
+        case "no run":
+            runs = runs.assign(status="failed")
+        case "all equal":
+            runs = runs.assign(epoch_time_s=2.0)
+        case "one cell":
+            runs = runs[runs["cell"] == runs["cell"].iloc[0]]
+    data = checks.table(runs).data
+    if case in ("no run", "one replicate", "all equal"):
+        why = "no run succeeded" if case == "no run" else "no two runs of a cell differ"
+        assert data["verdict"].tolist() == [f"nothing can be checked: {why}"]
+    else:
+        assert len(data) >= 9
+        assert not np.isinf(data["statistic"]).any()
+
+
+def test_the_residuals_stand_beside_the_table(csv, runs, tmp_path):
+    checks.main(["--runs", str(csv[0]), "--out", str(tmp_path / "checks")])
+    made = pd.read_csv(tmp_path / "residuals.csv")
+    assert len(made) == 110
+    assert (made["fitted_log"] + made["residual"]).to_numpy() == pytest.approx(
+        np.log(runs.set_index("run_id").loc[made["run_id"], "epoch_time_s"].to_numpy(float))
+    )
+    assert made.groupby("cell")["residual"].sum().abs().max() < 1e-9
+    assert made["normal_quantile"].median() == pytest.approx(0, abs=1e-9)
+    assert made["studentized"].corr(made["normal_quantile"]) > 0.97

@@ -1,0 +1,141 @@
+"""Two-level fractions: as large as published ones, and what their cells cannot tell apart is said."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from common.errors import InputError
+from plan.campaign import Campaign
+from plan.cost import Cost, fraction_line, measured_at, report
+from plan.design import design, to_csv
+from plan.fraction import Fraction, generated, of_resolution
+from plan.site import load_site
+from plan.study import load_study
+
+NAMES = [chr(ord("A") + place) for place in range(15)]
+# NIST/SEMATECH e-Handbook of Statistical Methods, 5.3.3.4.7 (after Box, Hunter & Hunter): factors, resolution asked for -> its
+# smallest design: number of generators, resolution.
+NIST = {
+    (3, 3): (1, 3), (4, 4): (1, 4), (5, 5): (1, 5), (5, 3): (2, 3), (6, 5): (1, 6), (6, 4): (2, 4), (6, 3): (3, 3),
+    (7, 5): (1, 7), (7, 4): (3, 4), (7, 3): (4, 3), (8, 5): (2, 5), (8, 4): (4, 4), (9, 5): (2, 6), (9, 4): (4, 4),
+    (9, 3): (5, 3), (10, 5): (3, 5), (10, 4): (5, 4), (10, 3): (6, 3), (11, 5): (4, 5), (11, 4): (6, 4), (11, 3): (7, 3),
+    (15, 3): (11, 3),
+}  # fmt: skip
+GOOD = {
+    "title": "t",
+    "question": "q",
+    "seed": 1,
+    "design": "fractional",
+    "resolution": 3,
+    "replicates": 2,
+    "factors": {
+        "framework": ["pytorch-ddp", "horovod-pytorch"],
+        "model": "small-cnn",
+        "dataset": "digits",
+        "nodes": [1, 2],
+        "batch_size": [16, 32],
+        "sync_every": [1, 4],
+        "augmentation": ["none", "flip"],
+        "optimizer": ["sgd", "adam"],
+        "learning_rate": [0.01, 0.05],
+    },
+}
+
+
+@pytest.mark.parametrize(("asked", "published"), NIST.items())
+def test_fractions_are_as_small_as_the_published_ones(asked: tuple[int, int], published: tuple[int, int]) -> None:
+    count, resolution = asked
+    fraction = of_resolution(NAMES[:count], resolution)
+    assert (count - fraction.basic, fraction.resolution) == published
+
+
+def test_the_columns_are_balanced_and_orthogonal() -> None:
+    cells = pd.DataFrame(list(of_resolution(NAMES[:9], 4).signs())) * 2 - 1
+    assert (cells.T @ cells == len(cells) * np.eye(9)).all(axis=None)
+    assert (cells.sum() == 0).all()
+
+
+def test_jains_274_design() -> None:
+    # Jain 1991, chapter 19: D = AB, E = AC, F = BC, G = ABC
+    fraction = of_resolution(NAMES[:7], 3)
+    cells = pd.DataFrame(list(fraction.signs())) * 2 - 1
+    assert len(cells) == 8
+    for made, of in {"D": "AB", "E": "AC", "F": "BC", "G": "ABC"}.items():
+        assert (cells[made] == cells[list(of)].prod(axis=1)).all()
+    assert fraction_like(fraction)[0] == "A = B x D = C x E = F x G"
+
+
+def fraction_like(fraction: Fraction) -> list[str]:
+    return [" = ".join(" x ".join(names) for names in effects) for effects in fraction.aliases()]
+
+
+def test_generators_of_a_persons_own() -> None:
+    # Jain 1991, chapter 19: of the two 2^(4-1) designs D = ABC is the better one, of resolution IV; D = AB has III
+    better, worse = (generated(list("ABCD"), {"D": list(of)}) for of in ("ABC", "AB"))
+    assert (better.name(), worse.name()) == ("2^(4-1) of resolution IV", "2^(4-1) of resolution III")
+    assert fraction_like(better) == ["A x B = C x D", "A x C = B x D", "A x D = B x C"]
+    for bad, said in (
+        ({"D": ["A", "E"]}, "'E' does not vary"),
+        ({"D": ["A", "B"], "C": ["A", "B"]}, "always change together"),
+        ({"D": ["A", "C"], "C": ["A", "B"]}, "'C' is itself generated"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            generated(list("ABCD"), bad)
+
+
+def written(folder: Path, **changes: object) -> Path:
+    study = {**GOOD, **changes}
+    (folder / "s.yaml").write_text(yaml.safe_dump({key: value for key, value in study.items() if value is not None}))
+    return folder
+
+
+def test_the_design_has_the_cells_of_the_fraction_in_every_block(tmp_path: Path) -> None:
+    study, site = load_study("s", written(tmp_path)), load_site("local")
+    runs = design(study, site)
+    assert len(runs) == 8 * 2 and len({run.cell for run in runs}) == 8
+    assert to_csv(runs).count("\n") == 17
+    levels = pd.DataFrame([run.levels for run in runs])
+    for name, (first, _) in {name: both for name, both in study.factors.items() if len(both) > 1}.items():
+        assert (levels[name] == first).sum() == 8, name
+
+
+def test_a_run_of_a_fraction_is_the_run_of_the_full_design(tmp_path: Path) -> None:
+    few, site = load_study("s", written(tmp_path)), load_site("local")
+    every = {run.run_id: run for run in design(replace(few, fraction=None), site)}
+    assert len(every) == 2**7 * 2
+    assert all(every[run.run_id] == run for run in design(few, site))
+
+
+def test_the_plan_says_which_fraction_and_what_it_cannot_tell_apart(tmp_path: Path) -> None:
+    study, site = load_study("s", written(tmp_path)), load_site("local")
+    campaign = Campaign(study, site, "available", design(study, site), None)
+    text = report(Cost(campaign, measured_at("nowhere", tmp_path)))
+    assert "8 cells in 2 blocks" in text
+    (line,) = [line for line in text.splitlines() if "resolution" in line]
+    assert line.startswith("  2^(7-4) of resolution III: framework = batch size x batches per exchange = ")
+    assert study.fraction is not None and line.strip() == fraction_line(study.fraction)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"exclude": [{"nodes": 2}]}, "exclude: a fraction needs all of its cells"),
+        ({"factors": {**GOOD["factors"], "batch_size": [16, 32, 64]}}, "factors.batch_size: 3 levels; with design: fractional"),  # type: ignore[dict-item]
+        ({"resolution": 6}, "resolution: 6 is not one of 3, 4, 5"),
+        ({"design": "full"}, "resolution: only with design: fractional"),
+        ({"generators": {"nodes": ["framework", "batch_size"]}}, "resolution: follows from generators"),
+        ({"generators": {"nodes": ["framework", "model"]}, "resolution": None}, "generators: nodes: 'model' does not vary"),
+        ({"factors": {**GOOD["factors"], "optimizer": "sgd", "learning_rate": 0.05, "augmentation": "none", "sync_every": 1}, "resolution": 4},  # type: ignore[dict-item]
+         "design: 3 factors have no fraction of resolution IV; say design: full"),
+        ({"factors": {**GOOD["factors"], "framework": ["pytorch-single", "pytorch-ddp"]}}, "(a fraction needs all of its cells)"),  # type: ignore[dict-item]
+    ],
+)  # fmt: skip
+def test_a_mistake_is_refused_in_one_line(tmp_path: Path, changes: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        design(load_study("s", written(tmp_path, **changes)), load_site("local"))
+    (line,) = str(refused.value).splitlines()
+    assert said in line and "s.yaml" in line and "add to exclude" not in line

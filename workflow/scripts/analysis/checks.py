@@ -1,0 +1,376 @@
+"""Table of checks: what the intervals and tests of a study assume, whether the runs bear it, and what n can tell apart.
+
+All on the residuals of log epoch times, each run less its cell's mean: a cell is a factor level, a run an observation.
+Nothing is left out because of a check: outliers are listed. The residuals themselves go to residuals.csv.
+"""
+
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+from statsmodels.regression.linear_model import OLS
+from statsmodels.stats.diagnostic import acorr_ljungbox, normal_ad
+from statsmodels.stats.multitest import multipletests
+
+from analysis import conditions, intervals, tables
+from analysis.measured import arguments, successful
+from analysis.pooling import Pooling, pooled
+from common.errors import exit_status
+from common.tables import read_table
+
+LEVEL = 0.05
+MOST_SHAPIRO = (
+    5000  # values; beyond, the p of Shapiro and Wilk's test is not known well (Royston, Applied Statistics 44, 1995)
+)
+FEWEST_NORMAL = 8
+ROUNDING = 1e-12  # of a logarithm
+MOST_TURNS = 200  # of looking for one more outlier
+MOST_DUMMIES = 400  # sessions or blocks
+SHOWN_OUTLIERS = 20
+HEADING = "Assumptions behind intervals and tests, and what the study can tell apart"
+LABELS = "residuals of the logarithm of epoch time within cells"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One row: what was looked at, with which test; `size` in %, `run_id` and shares of outliers alone."""
+
+    assumption: str
+    test: str
+    verdict: str
+    statistic: float = math.nan
+    p: float = math.nan
+    size_percent: float = math.nan
+    run_id: str | None = None
+    foreign_cpu_share: float = math.nan
+    steal_share: float = math.nan
+
+
+def residuals(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row per successful run, in the order of the runs: run_id, cell, session, block, order (1, 2, ...), by_clock, fitted_log
+    (the cell's mean of ln seconds), residual, studentized (externally), normal_quantile, p_outlier and outlier (see `_outlying`).
+
+    Runs alone in their cell have residual 0, and nothing after it. `by_clock`: the order is that of started_at; else the planned.
+    """
+    ok = successful(runs)
+    by_clock = bool(len(ok)) and bool(ok["started_at"].notna().all())
+    ok = ok.sort_values("started_at" if by_clock else "order_key", kind="stable").reset_index(drop=True)
+    log = np.log(ok["epoch_time_s"].astype(float))
+    groups = log.groupby(ok["cell"])
+    n = groups.transform("size").to_numpy(float)
+    data = ok[["run_id", "cell", "session", "block", "foreign_cpu_share", "steal_share"]].copy()
+    data["order"], data["by_clock"] = np.arange(1, len(ok) + 1), by_clock
+    data["fitted_log"] = groups.transform("mean").astype(float)
+    differ = groups.transform("max") > groups.transform("min")  # rounding is no residual
+    data["residual"] = np.where(differ, log - data["fitted_log"], 0.0)
+    data["n"] = n.astype(int)
+    data["studentized"], _ = _studentized(data["residual"].to_numpy(), n)
+    data["p_outlier"], data["outlier"] = _outlying(log.to_numpy(float), pd.factorize(ok["cell"])[0])
+    known = data["studentized"].notna().to_numpy()
+    place = (data["studentized"][known].rank() - 0.375) / (known.sum() + 0.25)  # Blom (1958)
+    data.loc[known, "normal_quantile"] = stats.norm.ppf(place)
+    return data
+
+
+def _studentized(residual: np.ndarray, n: np.ndarray) -> tuple[np.ndarray, float]:
+    """Externally studentized residuals of runs in cells of `n`, and their degrees of freedom; NaN where there are none.
+
+    Cook & Weisberg (1982), section 2.2.1, as statsmodels' OLSInfluence has them, without its column for every cell: a cell
+    of n runs gives each of them the leverage 1 / n.
+    """
+    df = float(len(n) - (1 / n).sum().round()) - 1 if len(n) else 0.0
+    with np.errstate(all="ignore"):
+        internal = residual / np.sqrt((residual**2).sum() / (df + 1) * (1 - 1 / n))
+        external = internal * np.sqrt(df / (df + 1 - internal**2))
+    usable = (n > 1) & (df > 0) & np.isfinite(external)
+    return np.where(usable, external, math.nan), df
+
+
+def _outlying(log: np.ndarray, cell: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """p of each run as an outlier, corrected by Bonferroni, and which are: below LEVEL, one after the other.
+
+    The worst is set aside before the rest are judged, since in a small cell one run pulls the mean away from the others. Of
+    a cell's two runs both are equally bad. Each p is that of its turn. `cell`: codes 0, 1, ...
+    """
+    p, outlier = np.full(len(log), math.nan), np.zeros(len(log), dtype=bool)
+    for _ in range(MOST_TURNS):
+        rest = np.flatnonzero(~outlier)
+        n = np.bincount(cell[rest])[cell[rest]] if len(rest) else rest
+        residual = log[rest] - (np.bincount(cell[rest], log[rest])[cell[rest]] / n if len(rest) else 0)
+        residual[np.abs(residual) < ROUNDING] = 0.0
+        t, df = _studentized(residual, n.astype(float))
+        known = rest[~np.isnan(t)]
+        if not len(known):
+            break
+        t = np.abs(t[~np.isnan(t)])
+        p[known] = multipletests(2 * stats.t.sf(t, df), method="bonferroni")[1]
+        worst = known[t >= t.max() * (1 - 1e-9)]
+        if not p[worst[0]] < LEVEL:
+            break
+        outlier[worst] = True
+    return p, outlier
+
+
+def checks(runs: pd.DataFrame, data: pd.DataFrame, pooling: Pooling) -> list[Check]:
+    """All rows of the table; `data`: `residuals` of the runs."""
+    if not pooling.df or not pooling.sd:
+        why = "no run succeeded" if data.empty else "no two runs of a cell differ"
+        return [Check("all", "none", f"nothing can be checked: {why}")]
+    return [
+        _normality(data),
+        _equal_variances(pooling),
+        _drift(data),
+        _grouped(data, "block"),
+        _sessions(data),
+        _serial(data),
+        *_outliers(data),
+        *_resolution(pooling),
+    ]
+
+
+def _normality(data: pd.DataFrame) -> Check:
+    """Of internally comparable residuals: the studentized ones, whose variances do not depend on their cell's n."""
+    x = data["studentized"].dropna().to_numpy(float)
+    name = "normal residuals"
+    if len(x) < FEWEST_NORMAL:
+        return Check(name, "none", f"cannot be judged from {len(x)} residuals")
+    if len(x) > MOST_SHAPIRO:
+        test = f"Anderson-Darling, n = {len(x)}"
+        statistic, p = normal_ad(x)
+    else:
+        test = f"Shapiro-Wilk, n = {len(x)}"
+        statistic, p = stats.shapiro(x)
+    kurtosis, skewness = (tables.number(float(moment(x)), 2) for moment in (stats.kurtosis, stats.skew))
+    verdict = (
+        "nothing speaks against it" if p >= LEVEL else f"not normal: excess kurtosis {kurtosis}, skewness {skewness}"
+    )
+    return Check(name, test, verdict, float(statistic), float(p))
+
+
+def _equal_variances(pooling: Pooling) -> Check:
+    name, test = "equal spread in all cells", "Bartlett"
+    if math.isnan(pooling.p):
+        return Check(name, test, "cannot be judged: it needs two cells with two runs")
+    if pooling.holds:
+        verdict = f"nothing speaks against it: one s.d. for all, {tables.number(100 * pooling.sd)} %"
+    else:
+        spreads = pooling.cells["log_sd"].dropna()
+        verdict = (
+            f"unequal: s.d. from {tables.number(100 * spreads.min(), 2)} to {tables.number(100 * spreads.max(), 2)} %"
+        )
+    return Check(name, test, verdict, pooling.statistic, pooling.p)
+
+
+@dataclass(frozen=True)
+class _Added:
+    """What columns add to the cells' means: F, its degrees of freedom, p, coefficients."""
+
+    f: float
+    df: int
+    df_error: int
+    p: float
+    coefficients: np.ndarray
+
+
+def _added(data: pd.DataFrame, columns: np.ndarray) -> _Added | None:
+    """F test of `columns` [runs, k] beside the cells' means; None where they add nothing, or leave nothing.
+
+    Cells' means are taken out of both sides (Frisch & Waugh 1933), which gives the fit with a column for every cell.
+    """
+    within = columns - pd.DataFrame(columns).groupby(data["cell"].to_numpy()).transform("mean").to_numpy()
+    within[np.abs(within) < 1e-9] = 0.0
+    rank = int(np.linalg.matrix_rank(within)) if within.size else 0
+    df_error = len(data) - data["cell"].nunique() - rank
+    if not rank or df_error < 1:
+        return None
+    model = OLS(data["residual"].to_numpy(float), within, hasconst=False)
+    model.df_model, model.df_resid = rank, df_error
+    fit = model.fit()
+    if not fit.ssr > 0:
+        return None
+    return _Added(float(fit.fvalue), rank, df_error, float(fit.f_pvalue), np.asarray(fit.params))
+
+
+def _drift(data: pd.DataFrame) -> Check:
+    name = "no drift over run order"
+    test = "slope beside cells" if data["by_clock"].all() else "slope beside cells, in planned order"
+    found = _added(data, data[["order"]].to_numpy(float))
+    if found is None:
+        return Check(name, test, "cannot be judged: too few runs")
+    slope = 100 * math.expm1(100 * float(found.coefficients[0]))
+    said = f"{'slower' if slope > 0 else 'faster'} by {tables.number(abs(slope), 2)} % in 100 runs"
+    verdict = f"drift: {said}" if found.p < LEVEL else f"no drift is seen ({said}, within chance)"
+    statistic = math.copysign(math.sqrt(found.f), slope)
+    return Check(name, f"{test}, t({found.df_error})", verdict, statistic, found.p, slope)
+
+
+def _grouped(data: pd.DataFrame, column: str) -> Check:
+    """F test that blocks, or sessions, differ beside the cells; in % the largest difference of two of them."""
+    name = f"{column}s alike"
+    known = data[data[column].notna()]
+    codes, levels = pd.factorize(known[column], sort=True)
+    if len(levels) < 2:
+        return Check(name, "none", f"one {column}: nothing to compare" if len(levels) else f"no {column} is recorded")
+    if len(levels) > MOST_DUMMIES:
+        return Check(name, "none", f"{len(levels)} {column}s: too many to be told apart")
+    found = _added(known, (codes[:, None] == np.arange(1, len(levels))).astype(float))
+    if found is None:
+        return Check(name, "F", f"cannot be judged: {column}s share too few cells")
+    said, size = f"{len(levels)} {column}s", math.nan
+    if found.df == len(levels) - 1:  # else some share no cell with others, and their distance is not known
+        size = 100 * math.expm1(float(np.ptp([0.0, *found.coefficients])))
+        said = f"{said}, up to {tables.number(size, 2)} % apart"
+    verdict = f"{said}: they differ" if found.p < LEVEL else f"no difference is seen ({said}, within chance)"
+    return Check(name, f"F({found.df}, {found.df_error}) beside cells", verdict, found.f, found.p, size)
+
+
+def _sessions(data: pd.DataFrame) -> Check:
+    known = data[data["session"].notna()]
+    same = (
+        known.groupby("session")["block"].nunique().eq(1).all()
+        and known.groupby("block")["session"].nunique().eq(1).all()
+    )
+    found = _grouped(data, "session")
+    if same and len(known) and found.test != "none":
+        return Check(found.assumption, "none", "a session is a block here: see blocks")
+    return found
+
+
+def _serial(data: pd.DataFrame) -> Check:
+    name = "no run depends on the one before it"
+    x = data.loc[data["n"] > 1, "residual"].to_numpy(float)
+    if len(x) < FEWEST_NORMAL:
+        return Check(name, "none", f"cannot be judged from {len(x)} residuals")
+    p = float(acorr_ljungbox(x, lags=[1])["lb_pvalue"].iloc[0])
+    correlation = float((x[1:] * x[:-1]).sum() / (x**2).sum())
+    if p >= LEVEL:
+        verdict = "nothing speaks against it"
+    else:
+        verdict = "runs close in time are alike" if correlation > 0 else "slow and fast runs alternate"
+    return Check(name, "Ljung-Box, lag 1 (r₁)", verdict, correlation, p)
+
+
+def _outliers(data: pd.DataFrame) -> Iterator[Check]:
+    """A row for each outlier, largest first, and one that counts them."""
+    found = data[data["outlier"]].sort_values("p_outlier", kind="stable")
+    name, test = "no outliers", "studentized residual, Bonferroni"
+    known = int(data["studentized"].notna().sum())
+    yield Check(name, test, f"{len(found) or 'none'} of {known} runs")
+    for row in found.itertuples():
+        # against the mean of the cell's other runs
+        size = 100 * math.expm1(row.residual * row.n / (row.n - 1))
+        how = "slower" if size > 0 else "faster"
+        yield Check(
+            "outlier",
+            test,
+            f"{tables.number(abs(size), 2)} % {how} than its cell's others; kept",
+            float(row.studentized),
+            float(row.p_outlier),
+            size,
+            row.run_id,
+            _float(row.foreign_cpu_share),
+            _float(row.steal_share),
+        )
+
+
+def _float(value: object) -> float:
+    return math.nan if pd.isna(value) else float(value)  # type: ignore[arg-type]
+
+
+def half_width(n: int) -> float:
+    """Half the 95 % t interval of the mean of n runs, in standard deviations of a run: t(n - 1) / sqrt(n)."""
+    return float(intervals.t_interval(0.0, 1 / math.sqrt(n), n - 1)[1])
+
+
+def least_difference(n: int) -> float:
+    """The least difference of two means of n runs each that has p < 5 %, in standard deviations: t(2n - 2) sqrt(2 / n)."""
+    return float(intervals.t_interval(0.0, math.sqrt(2 / n), 2 * n - 2)[1])
+
+
+def _resolution(pooling: Pooling) -> Iterator[Check]:
+    """What a mean and a difference of means of the most common n > 1 are known to, in s.d. and in % of an epoch's time."""
+    counts = pooling.cells["n"]
+    n = int(counts[counts > 1].mode().max())
+    half, least = half_width(n), least_difference(n)
+    if pooling.holds:
+        t = float(intervals.t_interval(0.0, 1.0, pooling.df)[1])
+        half, least = t / math.sqrt(n), t * math.sqrt(2 / n)
+    test = f"Student's t, {'pooled' if pooling.holds else 'own'} s.d."
+    for name, width in (("half the interval of a mean", half), ("least difference of two means", least)):
+        size = 100 * math.expm1(width * pooling.sd)
+        verdict = f"{width:.2f} s.d., about {tables.number(size, 2)} % of epoch time"
+        yield Check(f"{name}, n = {n}", test, verdict, width, math.nan, size)
+
+
+def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
+    """The table of checks of a study; `data`: its `residuals`."""
+    data = residuals(runs) if data is None else data
+    pooling = pooled(runs)
+    rows = checks(runs, data, pooling)
+    frame = pd.DataFrame([asdict(row) for row in rows])
+    outliers = [row for row in rows if row.run_id]
+    listed = {row.run_id for row in outliers[:SHOWN_OUTLIERS]}
+    seen = [row for row in rows if not row.run_id or row.run_id in listed]
+    shown: dict[str, list[str]] = {
+        "assumption": [row.run_id or row.assumption for row in seen],
+        "test": [row.test for row in seen],
+        "statistic": [tables.number(row.statistic) for row in seen],
+        "p": [tables.p_value(row.p) for row in seen],
+        "verdict": [row.verdict for row in seen],
+    }
+    if outliers:
+        shown["foreign CPU (%)"] = [tables.percent(row.foreign_cpu_share) for row in seen]
+        shown["stolen (%)"] = [tables.percent(row.steal_share) for row in seen]
+    more = len(outliers) - SHOWN_OUTLIERS
+    notes = [
+        f"{conditions.replicates(runs)}",
+        f"Tests are of {LABELS}; cells with one run have none. A verdict is at 5 %, each test by itself. Means of runs "
+        "that are not normal have good intervals all the same, the better the more runs there are. Drift, blocks, sessions and "
+        "likeness of neighbours are noise to cells, since runs stand in random order: their intervals hold, and would be "
+        "narrower without.",
+        "Outliers: runs whose externally studentized residual has p < 5 % after Bonferroni's correction for the number of "
+        "runs, one after the other, the worst first, with the s.d. of all cells together, so that runs of a cell with a large "
+        "spread are found first; none is left out of anything. Foreign CPU and stolen: processor time that other processes and a hypervisor took."
+        + (f" {more} more stand in the CSV file." if more > 0 else ""),
+        _per_n(pooling),
+        conditions.circumstances(runs),
+        conditions.shortfall(runs),
+        conditions.constants(runs),
+    ]
+    return tables.Table(
+        HEADING,
+        frame,
+        pd.DataFrame(shown),
+        [note for note in notes if note],
+        words=["assumption", "test", "verdict"],
+    )
+
+
+def _per_n(pooling: Pooling) -> str:
+    """What other numbers of replicates would give, in standard deviations of a run."""
+    if not pooling.sd > 0:
+        return ""
+    told = ", ".join(f"n = {n}: {half_width(n):.2f} and {least_difference(n):.2f}" for n in (3, 5, 10, 20))
+    return (
+        "Least difference: of two means with p < 5 %, one comparison alone. With each cell's own s.d., half the interval of a "
+        f"mean and the least difference are, in s.d. of a run, for {told}. The s.d. of this study's runs, all cells together, is "
+        f"{tables.number(100 * pooling.sd)} % of epoch time."
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write the table of checks, and the residuals beside it."""
+    args = arguments(__doc__).parse_args(argv)
+    runs = read_table(args.runs, "runs")
+    data = residuals(runs)
+    tables.write(table(runs, data), args.out)
+    order = ["run_id", "cell", "session", "block", "order", "fitted_log", "residual", "studentized", "normal_quantile"]
+    tables.write_csv(data[[*order, "p_outlier", "outlier"]], args.out.with_name("residuals.csv"))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
