@@ -117,7 +117,8 @@ def points(network: pd.DataFrame) -> pd.DataFrame:
     A rate that is not known is NaN.
     """
     keys = ["framework", "device", *PLACE, "bytes"]
-    rounds = measured(network).groupby([*keys, "round"], dropna=False)["seconds"].median()
+    ok = measured(network)
+    rounds = ok.fillna({"device": "site"}).groupby([*keys, "round"], dropna=False)["seconds"].median()
     return rounds.groupby(level=keys, dropna=False).mean().reset_index().astype(dict.fromkeys(keys[2:], float))
 
 
