@@ -50,9 +50,15 @@ def curves(made: Physics, cells: pd.DataFrame) -> pd.DataFrame:
     return cells.assign(epoch_time_s=seconds, speedup=base / seconds, efficiency=base / seconds / cells["nodes"])
 
 
-def bounded(made: Physics) -> Physics:
-    """`made` with no message faster than the link at its whole rate, where the sweeps say nothing of links."""
-    return replace(made, laws={name: replace(one, link=one.link or 1.0) for name, one in made.laws.items()})
+def anywhere(made: Physics) -> Physics:
+    """`made` for any place: the law is the same whether or not a place was swept, so that curves are smooth.
+
+    Where the sweeps say nothing of links, no message is faster than the link at its whole rate.
+    """
+    laws = {
+        name: replace(one, link=one.link or 1.0, places=(), factors=one.factors[-1:]) for name, one in made.laws.items()
+    }
+    return replace(made, laws=laws)
 
 
 def last_above(nodes: np.ndarray, efficiency: np.ndarray, level: float) -> float:
@@ -96,7 +102,7 @@ def redrawn(cells: pd.DataFrame, sweeps: pd.DataFrame, made: Physics, rng: np.ra
     times = cells["epoch_time_s"] * np.exp(cv / np.sqrt(cells["n"].to_numpy(float)) * rng.standard_normal(len(cells)))
     misfit = np.array([made.laws[name].misfit if name in made.laws else 0.0 for name in physics.carriers(sweeps)])
     seconds = sweeps["seconds"] * np.exp(misfit * rng.standard_normal(len(sweeps)))
-    return bounded(physics.fit(cells.assign(epoch_time_s=times), sweeps.assign(seconds=seconds)))
+    return anywhere(physics.fit(cells.assign(epoch_time_s=times), sweeps.assign(seconds=seconds)))
 
 
 def with_bands(drawn: pd.DataFrame, rows: pd.DataFrame, draws: Sequence[Physics]) -> tuple[pd.DataFrame, pd.DataFrame]:

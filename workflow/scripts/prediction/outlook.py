@@ -25,7 +25,7 @@ from figures import style
 from models.graph import BYTES
 from plan.study import load_dataset, model_graph, model_names
 from prediction import exchange, law, physics
-from prediction.extrapolate import FACTORS, LEVELS, answers, bounded, cases, curves, hypothetical, redrawn, with_bands
+from prediction.extrapolate import FACTORS, LEVELS, answers, anywhere, cases, curves, hypothetical, redrawn, with_bands
 from prediction.law import Law, rate_text
 from prediction.physics import Physics
 
@@ -83,7 +83,7 @@ def by_study(folder: Path) -> Study:
     """The study whose records are in `folder`."""
     runs = read_table(folder / "runs.csv", "runs")
     cells, sweeps = physics.prepared(runs), law.points(read_table(folder / "network.csv", "network"))
-    return Study(runs, cells, sweeps, bounded(physics.fit(cells, sweeps)))
+    return Study(runs, cells, sweeps, anywhere(physics.fit(cells, sweeps)))
 
 
 def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physics, pd.DataFrame]:
