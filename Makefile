@@ -25,7 +25,7 @@ MEMORY := 6G
 export RUNS
 
 .DEFAULT_GOAL := help
-.PHONY: help figures images datasets plan models test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes doctor submit repeat unlock bench-overhead bench-input bench-models bench-analysis
+.PHONY: help figures images datasets plan models predict test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes doctor submit repeat unlock bench-overhead bench-input bench-models bench-analysis
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
@@ -44,6 +44,9 @@ plan: $(STAMP)  ## say what the campaign will cost, before anything runs: make p
 
 models: $(STAMP)  ## all models in numbers: parameters, multiplications, bytes; ARGS names some
 	@$(RINGSIDE) models.listing $(ARGS)
+
+predict: $(STAMP)  ## how many nodes are worth it, without a campaign: ARGS="--step-time 0.1 --model resnet-50"; ARGS=--help says more
+	@$(RINGSIDE) prediction.outlook $(ARGS)
 
 test: $(STAMP)  ## run all tests (they build the environments that they need, once)
 	@$(BIN)/python -m pytest -m "not every_study or ci" $(ARGS)

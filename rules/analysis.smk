@@ -22,7 +22,7 @@ rule tables:
         RUNS_CSV,
         tables=expand(
             f"{RESULTS}/tables/{{table}}.{{suffix}}",
-            table=[*TABLES, "checks", "decomposition", "regression"],
+            table=[*TABLES, "checks", "decomposition", "regression", *PREDICTION_TABLES],
             suffix=["csv", "md", "tex"],
         ),
 

@@ -21,7 +21,9 @@ rule figures:
         RUNS_CSV,
         EPOCHS_CSV,
         figures=expand(
-            f"{RESULTS}/figures/{{figure}}.{{suffix}}", figure=FIGURES, suffix=["pdf", "svg", "png", "caption.md"]
+            f"{RESULTS}/figures/{{figure}}.{{suffix}}",
+            figure=[*FIGURES, *PREDICTION_FIGURES],
+            suffix=["pdf", "svg", "png", "caption.md"],
         ),
         tables=rules.tables.input.tables,
         network=NETWORK_PRODUCTS,

@@ -18,6 +18,7 @@ from common.schemas import check
 
 CONTAINERS = CHECKOUT / "containers"
 VARIANTS = ("cpu", "cuda")
+TOOL_VARIANTS = ("cpu",)
 DEPLOYMENTS = ("venv", "apptainer")
 LAYOUT = 1  # raise it when environments must be made again although no file of theirs has changed
 WHOLE = "whole.json"  # beside a stamp, which it is a copy of: there once all else is
@@ -120,8 +121,8 @@ class Environment:
         return self.folder / "selftest.py"
 
     def deployment(self, realization: Realization) -> str:
-        """venv or apptainer: what no lock describes is an image at every site."""
-        return realization.deployment if self.origin == "locks" else "apptainer"
+        """venv or apptainer: what no lock describes is an image at every site, a tool is none at any."""
+        return {"locks": realization.deployment, "tool": "venv"}.get(self.origin, "apptainer")
 
     def brought(self, realization: Realization) -> str | None:
         """The image that the site brings for this environment, if it does: a path or docker://..."""
@@ -219,7 +220,11 @@ def read(
         )
     image = content.get("image", {})
     origin = "site" if image.get("brought") else "spack" if "spack" in image else "locks"
-    if origin != "locks" and (extra := sorted({"parent", "wheels", "sources", "lock_excludes"} & set(content))):
+    if content.get("tool"):
+        origin = "tool"
+        if variant not in TOOL_VARIANTS or image:
+            raise InputError(f"{shown(file)}: tool: it has one lock, {TOOL_VARIANTS[0]}, and no image")
+    elif origin != "locks" and (extra := sorted({"parent", "wheels", "sources", "lock_excludes"} & set(content))):
         raise InputError(f"{shown(file)}: {extra[0]}: has no meaning for an image that no lock describes; take it out")
     wheels = [_wheel(entry) for entry in content.get("wheels", []) if variant in entry["variants"]]
     sources = [_source(entry, variant) for entry in content.get("sources", [])]
@@ -245,8 +250,13 @@ def names(containers: Path = CONTAINERS) -> list[str]:
 
 
 def locked(containers: Path = CONTAINERS) -> list[str]:
-    """The environments that locks describe, sorted: those that can be virtual environments."""
+    """The environments of frameworks that locks describe, sorted: those that can be virtual environments."""
     return [name for name in names(containers) if read(name, containers=containers).origin == "locks"]
+
+
+def tools(containers: Path = CONTAINERS) -> list[str]:
+    """The environments of tools, sorted."""
+    return [name for name in names(containers) if read(name, containers=containers).origin == "tool"]
 
 
 def lineage(wanted: Iterable[str], containers: Path = CONTAINERS, realization: Realization = VENV) -> list[str]:

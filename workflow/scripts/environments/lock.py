@@ -15,7 +15,7 @@ from pathlib import Path
 
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, shown, write_text
-from environments.description import VARIANTS, Environment, lineage, locked, read
+from environments.description import TOOL_VARIANTS, VARIANTS, Environment, lineage, locked, read, tools
 
 PYTHON = "3.11"  # the oldest that Snakemake 9 runs on
 PINNED = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+)", re.MULTILINE)
@@ -110,8 +110,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     if not options.environment:
         print(shown(lock_controller(options.upgrade)))
-    for name in lineage(options.environment or locked()):
-        for variant in options.variant or VARIANTS:
+    for name in lineage(options.environment or [*locked(), *tools()]):
+        there = TOOL_VARIANTS if name in tools() else VARIANTS
+        for variant in [one for one in there if one in (options.variant or VARIANTS)]:
             for file in lock_environment(read(name, variant), options.upgrade):
                 print(shown(file), flush=True)
 

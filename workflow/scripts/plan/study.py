@@ -47,6 +47,7 @@ class Study:
     factors: dict[str, list[Any]]
     exclude: tuple[dict[str, list[Any]], ...]
     step_times: bool
+    extra_p: bool = False
     fraction: Fraction | None = None  # with design: fractional
 
     def combinations(self) -> Iterator[Levels]:
@@ -133,6 +134,7 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
             _exclusion(entry, factors, f"exclude.{i}", file) for i, entry in enumerate(raw.get("exclude", []))
         ),
         step_times=raw.get("step_times", False),
+        extra_p=raw.get("extra_p", False),
         fraction=_fraction(raw, factors, file),
     )
 

@@ -1,0 +1,116 @@
+# Prediction: epoch times from computation on one node and the network's sweep, held against cells that were not used to fit.
+#   in:  RUNS_CSV, NETWORK_CSV
+#   out: RESULTS/tables/prediction.* and prediction_cells.csv, RESULTS/figures/prediction.*; RESULTS/{tables,figures}/outlook.*
+# Made where the network was swept and the study has two numbers of nodes. Extra-P is asked where the study says so.
+
+PREDICTED = SWEEPS.worth_drawing and len(CAMPAIGN.study.factors["nodes"]) > 1
+PREDICTION_CODE = (
+    [f"{SCRIPTS}/prediction/{module}.py" for module in ["exchange", "law", "physics", "methods", "held_out"]]
+    + [f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "conditions", "intervals", "tables", "terms"]]
+    + [f"{SCRIPTS}/network/fit.py", f"{SCRIPTS}/common/tables.py"]
+)
+PREDICTION_LOOKS = [f"{SCRIPTS}/figures/{module}.py" for module in ["style", "panels"]]
+PREDICTION_TABLES = ["prediction", "outlook"] if PREDICTED else []
+PREDICTION_FIGURES = ["prediction", "outlook"] if PREDICTED else []
+
+
+localrules:
+    prediction,
+    prediction_figure,
+    outlook,
+
+
+rule prediction:
+    """Predict the cells that were left out, by the physical model, by regression and by Extra-P; the errors of each."""
+    input:
+        runs=RUNS_CSV,
+        network=NETWORK_CSV,
+        code=[*PREDICTION_CODE, f"{SCRIPTS}/prediction/extra_p.py"],
+    output:
+        csv=f"{RESULTS}/tables/prediction.csv",
+        markdown=f"{RESULTS}/tables/prediction.md",
+        latex=f"{RESULTS}/tables/prediction.tex",
+        cells=f"{RESULTS}/tables/prediction_cells.csv",
+    log:
+        f"{RESULTS}/logs/tables/prediction.log",
+    resources:
+        machine=1,
+    params:
+        stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
+        extra_p=f"--extra-p {CACHE}" if CAMPAIGN.study.extra_p else "",
+    shell:
+        """
+        python -m prediction.held_out \
+            --runs {input.runs:q} \
+            --network {input.network:q} \
+            --cells {output.cells:q} \
+            --out {params.stem:q} \
+            {params.extra_p} \
+            2>&1 | tee {log:q}
+        """
+
+
+rule prediction_figure:
+    """Draw predicted against measured epoch times of the cells that were left out."""
+    input:
+        runs=RUNS_CSV,
+        cells=f"{RESULTS}/tables/prediction_cells.csv",
+        script=f"{SCRIPTS}/figures/prediction.py",
+        code=[*PREDICTION_CODE, *PREDICTION_LOOKS],
+    output:
+        pdf=f"{RESULTS}/figures/prediction.pdf",
+        svg=f"{RESULTS}/figures/prediction.svg",
+        png=f"{RESULTS}/figures/prediction.png",
+        caption=f"{RESULTS}/figures/prediction.caption.md",
+    log:
+        f"{RESULTS}/logs/figures/prediction.log",
+    resources:
+        machine=1,
+    params:
+        stem=lambda wildcards, output: output.pdf.removesuffix(".pdf"),
+    shell:
+        """
+        python -m figures.prediction \
+            --runs {input.runs:q} \
+            --cells {input.cells:q} \
+            --out {params.stem:q} \
+            2>&1 | tee {log:q}
+        """
+
+
+rule outlook:
+    """How many nodes are worth it at links of 1, 10, 25 and 100 Gbit/s: table and figure."""
+    input:
+        runs=RUNS_CSV,
+        network=NETWORK_CSV,
+        script=f"{SCRIPTS}/prediction/outlook.py",
+        code=[
+            *PREDICTION_CODE,
+            *PREDICTION_LOOKS,
+            f"{SCRIPTS}/prediction/extrapolate.py",
+            f"{SCRIPTS}/figures/outlook.py",
+        ],
+    output:
+        csv=f"{RESULTS}/tables/outlook.csv",
+        markdown=f"{RESULTS}/tables/outlook.md",
+        latex=f"{RESULTS}/tables/outlook.tex",
+        pdf=f"{RESULTS}/figures/outlook.pdf",
+        svg=f"{RESULTS}/figures/outlook.svg",
+        png=f"{RESULTS}/figures/outlook.png",
+        caption=f"{RESULTS}/figures/outlook.caption.md",
+    log:
+        f"{RESULTS}/logs/tables/outlook.log",
+    resources:
+        machine=1,
+    params:
+        records=lambda wildcards, input: str(Path(input.runs).parent),
+        table=lambda wildcards, output: output.csv.removesuffix(".csv"),
+        figure=lambda wildcards, output: output.pdf.removesuffix(".pdf"),
+    shell:
+        """
+        python -m prediction.outlook \
+            --from {params.records:q} \
+            --out {params.table:q} \
+            --figure {params.figure:q} \
+            2>&1 | tee {log:q}
+        """

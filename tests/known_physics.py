@@ -1,0 +1,146 @@
+"""Runs and sweeps made from known physics, by plain loops of their own: what the model must find again.
+
+PyTorch DDP's buckets on a ring. Change a field of `Truth` for another truth, or `seconds_of` for a physics that the model
+does not have.
+"""
+
+import itertools
+import math
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.measured import factors
+from common.schemas import schema
+from common.tables import read_table, write_table
+from network.plan import sizes
+from plan.study import model_graph
+
+MIB = 2**20
+SAMPLES = 46080
+HARTER = {1: 0.0, 2: 0.56419, 3: 0.84628, 4: 1.02938, 6: 1.26721, 8: 1.42360}  # Biometrika 48 (1961), table 1
+NODES = (1, 2, 3, 4, 6)
+BATCHES = (32, 64, 128)
+RATES = (12.5e6, 37.5e6, 125e6)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The physics: seconds, seconds a sample, an update, a step of the ring, a byte; shares; the scatter of a batch's time."""
+
+    batch_s: float = 0.010
+    sample_s: float = 0.0004
+    update_s: float = 0.002
+    step_s: float = 0.0005
+    share: float = 0.9
+    byte_s: float = 1.0e-9
+    hidden: float = 0.0
+    sigma: float = 0.0
+    way: str = "pipelined"
+
+    def bytes_s(self, size, nodes, rate):
+        """The time on the link, or of the processors, of one all-reduce on a ring."""
+        both = sum if self.way == "sum" else max
+        return 2 * (nodes - 1) / nodes * size * both([1 / (self.share * rate), self.byte_s])
+
+    def all_reduce(self, size, nodes, rate):
+        """One all-reduce on a ring."""
+        latency = self.step_s * (nodes - 1)
+        return (max if self.way == "largest" else sum)([latency, self.bytes_s(size, nodes, rate)])
+
+    def exchange(self, model, dataset, nodes, rate, backward_s):
+        """Seconds by which DDP's buckets outlast the backward pass: two may be under way, but share the link."""
+        graph = model_graph(model, dataset)
+        done, bucket, ready_buckets = 0, 0, []
+        for operator in reversed(graph.operators):
+            done += operator.macs
+            for shape in reversed([s for w, s in operator.weights.items() if w not in ("mean", "variance")]):
+                bucket += 4 * math.prod(shape)
+                if bucket >= (25 * MIB if ready_buckets else MIB):
+                    ready_buckets.append((bucket, -self.hidden * backward_s * (1 - done / graph.macs)))
+                    bucket = 0
+        if bucket:
+            ready_buckets.append((bucket, 0.0))
+        link_free, ends = -math.inf, []
+        for size, ready in ready_buckets:
+            start = max(ready, ends[-2]) if len(ends) > 1 else ready
+            link_free = max(link_free, start) + self.bytes_s(size, nodes, rate)
+            ends.append(max(start + self.all_reduce(size, nodes, rate), link_free))
+        return max(0.0, *ends)
+
+    def seconds_of(self, model, dataset, nodes, batch, rate, every=1):
+        """An epoch."""
+        steps = SAMPLES // (nodes * batch)
+        exchanges = -(-steps // every)
+        computed = self.batch_s + self.sample_s * batch
+        beyond = self.exchange(model, dataset, nodes, rate, 2 / 3 * computed) if nodes > 1 else 0.0
+        waiting = math.sqrt(steps / exchanges) * computed * self.sigma * HARTER[nodes]
+        return steps * computed + exchanges * (self.update_s + beyond + waiting)
+
+
+def runs(truth=None, folder=None, *, nodes=NODES, batches=BATCHES, rates=RATES, every=(1,), models=("small-cnn",), noise=0.02, replicates=3, seed=1, framework="pytorch-ddp"):  # fmt: skip
+    """runs.csv as read_table gives it; written to `folder` on the way where there is one."""
+    truth, rng = truth or Truth(), np.random.default_rng(seed)
+    table, rows = schema("factors")["properties"], []
+    for model, n, batch, rate, k, replicate in itertools.product(
+        models, nodes, batches, rates, every, range(1, replicates + 1)
+    ):
+        steps = SAMPLES // (n * batch)
+        levels = {name: entry.get("default") for name, entry in table.items()}
+        levels |= {
+            "framework": framework,
+            "model": model,
+            "dataset": "digits",
+            "batch_size": batch,
+            "nodes": n,
+            "sync_every": k,
+        }
+        levels |= {"bandwidth": round(8 * rate / 1e6)} if "bandwidth" in levels else {}
+        seconds = truth.seconds_of(model, "digits", n, batch, rate, k) * (1 + noise * rng.standard_normal())
+        cell = f"{framework}.{model}.digits.b{batch}.n{n}.s{k}.link={rate / 125e3:g}"
+        rows.append(
+            {
+                **{name: levels[name] for name in factors()},
+                "run_id": f"{cell}.r{replicate}", "study": "known", "cell": cell, "replicate": replicate, "block": replicate,
+                "order_key": float(replicate), "seed": replicate, "replicas": n, "ranks": n, "local_batch": batch,
+                "effective_batch": batch * n * k, "base": "pytorch-single", "key": "0" * 12, "status": "ok", "reason": None,
+                "epoch_time_s": seconds, "placement": "virtual", "bandwidth_bytes_s": rate, "timing_scope": "ranks",
+                "samples_per_epoch": SAMPLES, "samples_trained": steps * n * batch, "steps": steps,
+                "exchanges": -(-steps // k), "cpu_share": 0.3, "steal_share": 0.0, "max_foreign_cpu_share": 0.05,
+            }
+        )  # fmt: skip
+        # epoch times are scaled to the data set's samples
+        rows[-1]["epoch_time_s"] *= SAMPLES / rows[-1]["samples_trained"]
+    return written(pd.DataFrame(rows), "runs", folder)
+
+
+def joined(*frames):
+    """Several studies' runs as one."""
+    return written(pd.concat([frame.astype(object) for frame in frames], ignore_index=True), "runs", None)
+
+
+def network(truth=None, folder=None, *, nodes=NODES, rates=RATES, noise=0.02, seed=2, framework="pytorch-ddp"):
+    """network.csv as read_table gives it."""
+    truth, rng = truth or Truth(), np.random.default_rng(seed)
+    rows = [
+        {
+            "study": "known", "framework": framework, "nodes": n, "ranks": n, "key": "0" * 12, "status": "ok", "reason": None,
+            "placement": "virtual", "link_bytes_s": rate, "bytes": size, "round": number, "repetition": 1,
+            "seconds": truth.all_reduce(size, n, rate) * (1 + noise * rng.standard_normal()), "bus_bandwidth_bytes_s": 1.0,
+        }
+        for n in nodes
+        if n > 1
+        for rate, size, number in itertools.product(rates, sizes(64 * MIB), range(1, 6))
+    ]  # fmt: skip
+    return written(pd.DataFrame(rows, columns=None if rows else schema("network")["required"]), "network", folder)
+
+
+def written(frame, name, folder):
+    """The table as read_table gives it, by way of a file in `folder`."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(folder or scratch) / f"{name}.csv"
+        write_table(frame, name, file)
+        return read_table(file, name)

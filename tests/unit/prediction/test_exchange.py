@@ -1,0 +1,109 @@
+"""Which messages an exchange has, and how long it keeps a step waiting."""
+
+import math
+
+import numpy as np
+import pytest
+
+from plan.study import model_graph
+from prediction.exchange import MIB, RULES, Rule, Tensors, buckets, exposed, streams, tensors, whole
+
+TWO = Tensors(np.array([10.0, 20.0]), np.array([0.5, 1.0]))
+BACKWARD = np.array([4.0])
+
+
+class Line:
+    """A network that takes a second for a byte, and `latency` beside the bytes of other messages."""
+
+    def __init__(self, latency=0.0):
+        self.latency, self.sent = latency, []
+
+    def seconds(self, size):
+        self.sent.append(size.tolist())
+        return self.latency + size
+
+    def occupied(self, size):
+        return size
+
+
+def late(kind, hidden, made=TWO, backward=BACKWARD, latency=0.0, **rule):
+    return float(exposed(Rule(kind, **rule), made, Line(latency), backward, hidden)[0])
+
+
+def test_buckets_are_those_of_torch():
+    """torch.distributed._compute_bucket_assignment_by_size (torch 2.2.2) of three Linear(512, 512), in their own order,
+    with limits of 1 MiB: [[0], [1, 2], [3, 4], [5]]. The rule: Li et al., VLDB 2020, section 3.2.3."""
+    sizes = np.array([1048576.0, 2048.0] * 3)
+    made = buckets(Tensors(sizes, np.arange(6) / 5), (MIB, MIB))
+    assert made.bytes.tolist() == [1048576, 1050624, 1050624, 2048]
+    assert made.ready.tolist() == [0, 2 / 5, 4 / 5, 1]
+
+
+def test_ddp_sends_resnet_50_in_a_small_bucket_and_four_large_ones():
+    made = tensors(model_graph("resnet-50", "synthetic-224x224x3-1000"))
+    joined = buckets(made, RULES["pytorch-ddp"].limits_bytes)
+    assert made.total_bytes == joined.bytes.sum() == 4 * 25_557_032  # torchvision's number of parameters
+    assert len(joined.bytes) == 5
+    assert (joined.bytes[1:-1] >= 25 * MIB).all()
+    assert MIB <= joined.bytes[0] < 25 * MIB
+    assert joined.ready[-1] == pytest.approx(1)
+
+
+def test_gradients_come_in_the_order_of_the_backward_pass():
+    graph = model_graph("small-cnn", "digits")
+    made = tensors(graph)
+    assert len(made.bytes) == len([name for name in graph.weights() if name not in graph.statistics])
+    assert made.bytes[0] == 4 * 10  # the last operator's bias: ten classes
+    assert (np.diff(made.ready) >= 0).all()
+
+
+def test_without_hiding_all_messages_wait_for_the_end_of_the_backward_pass():
+    for kind in ("ends", "buckets", "fusion"):
+        assert late(kind, 0.0) == 30
+    assert late("buckets", 0.0, limits_bytes=(1, 1)) == 30
+
+
+def test_a_bucket_travels_beside_the_rest_of_the_backward_pass():
+    # The first is ready 2 s before the end and needs 10 s; the second then takes 20 s more.
+    assert late("buckets", 1.0, limits_bytes=(1, 1)) == 10 - 2 + 20
+    # At half of the pass it is ready 1 s before its end.
+    assert late("buckets", 0.5, limits_bytes=(1, 1)) == 10 - 1 + 20
+    # Where the first has arrived before the end, the last one is exposed alone.
+    assert late("buckets", 1.0, limits_bytes=(1, 1), backward=np.array([100.0])) == 20
+
+
+def test_what_is_sent_after_the_backward_pass_is_never_hidden():
+    assert late("ends", 1.0, backward=np.array([100.0])) == 30
+    assert not streams("tensorflow-multiworker")
+    assert streams("pytorch-ddp")
+    assert not streams("a framework without a rule")
+
+
+def test_fusion_takes_what_became_ready_while_the_last_message_travelled():
+    made = Tensors(np.array([10.0, 1.0, 2.0, 3.0]), np.array([0.0, 0.5, 0.75, 1.0]))
+    # Sent: 10 alone at -8 until 2; then 1 + 2 + 3 together until 8.
+    assert late("fusion", 1.0, made, np.array([8.0])) == 8
+    # With 40 s: 10 at -40, 1 at -20, 2 at -10, 3 at 0.
+    assert late("fusion", 1.0, made, np.array([40.0])) == 3
+    # A cycle is looked for on average half of its length after a tensor is there.
+    assert late("fusion", 1.0, made, np.array([40.0]), cycle_s=0.5) == 3.25
+
+
+def test_a_fused_message_has_a_limit():
+    line, made = Line(), Tensors(np.array([30.0, 30.0, 10.0]), np.ones(3))
+    assert exposed(Rule("fusion", (32, 32)), made, line, np.array([1.0]), 0.0) == pytest.approx(70)
+    assert line.sent == [[70 - 64], [32.0]]
+
+
+def test_two_messages_under_way_share_the_link_and_wait_for_their_latencies_together():
+    one, two = ({"limits_bytes": (1, 1), "latency": 5.0, "channels": channels} for channels in (1, 2))
+    assert late("buckets", 0.0, **one) == 5 + 10 + 5 + 20
+    assert late("buckets", 0.0, **two) == 10 + 20  # the second's latency has passed before the link is free
+    three = Tensors(np.array([10.0, 1.0, 1.0]), np.ones(3))
+    # The second ends at 11, with the link; the third starts with the first's end at 15, and takes 6.
+    assert late("buckets", 0.0, three, **two) == 15 + 6
+
+
+def test_a_model_of_known_size_is_one_tensor():
+    assert whole(1e6).total_bytes == 1e6
+    assert math.isclose(late("buckets", 1.0, whole(5.0)), 5)

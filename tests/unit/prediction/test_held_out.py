@@ -1,0 +1,217 @@
+"""What is left out is not seen, every method is held against it, and the table says so."""
+
+import json
+import math
+import re
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from statsmodels.regression.linear_model import WLS
+
+import known_physics as known
+from analysis.terms import linear
+from common.tables import read_table
+from known_physics import Truth
+from prediction import law, methods
+from prediction.held_out import IN_SAMPLE, evaluate, folds, main, noise, table
+from prediction.methods import PHYSICS, Fold, by_hand, extra_p, regression
+from prediction.physics import prepared
+
+
+@pytest.fixture(scope="module")
+def study():
+    truth = Truth(sigma=0.3)
+    return prepared(known.runs(truth, replicates=2)), law.points(known.network(truth))
+
+
+def by_title(cells, sweeps):
+    return {fold.title: fold for fold in folds(cells, sweeps)}
+
+
+def test_the_folds_are_those_that_the_design_allows(study):
+    assert list(by_title(*study)) == [
+        IN_SAMPLE,
+        "6 nodes",
+        "4 and 6 nodes",
+        "batch size 32",
+        "batch size 64",
+        "batch size 128",
+        "links of 100 Mbit/s",
+        "links of 300 Mbit/s",
+        "links of 1 Gbit/s",
+        "corner of most communication",
+        "corner of least communication",
+    ]
+    cells, sweeps = study
+    few = cells[(cells["nodes"] <= 2) & (cells["batch_size"] <= 64) & (cells["rate"] == 125e6)]
+    assert list(by_title(few, sweeps)) == [IN_SAMPLE]
+    assert list(by_title(cells.iloc[:0], sweeps)) == [IN_SAMPLE]
+
+
+def test_what_is_left_out_is_seen_by_nobody(study):
+    for title, fold in by_title(*study).items():
+        assert (fold.test["nodes"] > 1).all()
+        if title != IN_SAMPLE:
+            assert not set(fold.test["cell"]) & set(fold.train["cell"])
+    found = by_title(*study)
+    assert found["4 and 6 nodes"].sweeps["nodes"].max() == 3
+    assert found["batch size 64"].train["batch_size"].unique().tolist() == [32, 128]
+    slow = found["links of 100 Mbit/s"]
+    assert 12.5e6 not in set(slow.sweeps["link_bytes_s"])
+    assert set(slow.train.loc[slow.train["rate"] == 12.5e6, "nodes"]) == {1}  # one node uses no link
+    corner = found["corner of least communication"]
+    assert corner.test[["nodes", "batch_size", "rate"]].to_numpy().tolist() == [[6, 128, 125e6]]
+    assert corner.train["nodes"].max() == 4
+    assert 128 not in set(corner.train["batch_size"])
+
+
+def test_errors_are_relative_and_signed(study):
+    def twice(fold):
+        return methods.Prediction(2 * fold.test["epoch_time_s"].to_numpy())
+
+    every, rows = evaluate(*study, {"twice": twice})
+    assert (every["error"] == 1).all()
+    assert (rows[["bias", "mape", "worst"]] == 1).all(axis=None)
+    assert rows["cells"].tolist()[0] == 4 * 9
+    assert rows.loc[1, "cells"] == 9
+
+
+def test_noise_is_the_pooled_coefficient_of_variation_of_a_mean():
+    cells = pd.DataFrame({"epoch_time_s": [10.0, 100.0], "sd": [1.0, 20.0], "n": [5, 5]})
+    assert noise(cells) == pytest.approx(math.sqrt((0.1**2 + 0.2**2) / 2) / math.sqrt(5))
+    assert math.isnan(noise(cells.assign(n=1, sd=np.nan)))
+
+
+def test_by_hand_is_what_a_person_would_write(study):
+    fold = by_title(*study)["6 nodes"]
+    cell = fold.test.iloc[[0]]
+    one = fold.train[(fold.train["nodes"] == 1) & (fold.train["batch_size"] == cell["batch_size"].iloc[0])]
+    gradients = methods.physics.model_tensors("small-cnn", "digits").total_bytes
+    expected = one["epoch_time_s"].mean() / 6 + cell["steps"] * 2 * 5 / 6 * gradients / cell["rate"]
+    found = by_hand(Fold("", "", fold.train, fold.sweeps, cell)).seconds
+    assert found == pytest.approx(expected.to_numpy(), rel=0.03)
+
+
+def test_the_regressions_are_those_of_statsmodels(study):
+    fold = by_title(*study)["batch size 64"]
+    x = np.column_stack(list(linear(pd.concat([fold.train, fold.test])).values()))
+    first = len(fold.train)
+    expected = WLS(fold.train["epoch_time_s"], x[:first], weights=fold.train["n"]).fit().predict(x[first:])
+    assert regression(linear)(fold).seconds == pytest.approx(expected)
+
+
+def test_a_regression_does_not_guess_a_factor_that_it_has_not_seen_vary(study):
+    cells, sweeps = study
+    few = by_title(cells[cells["nodes"].isin([2, 3])], sweeps)["3 nodes"]
+    found = regression(linear)(few)
+    assert np.isnan(found.seconds).all()
+    assert found.problem == "one level of nodes is left"
+
+
+def test_extra_p_gets_the_same_points_and_says_what_it_lacks(study, tmp_path):
+    """An interpreter that stands for Extra-P's: it predicts the sum of a place's coordinates."""
+    asked = tmp_path / "asked.json"
+    stand_in = tmp_path / "python"
+    stand_in.write_text(
+        f"#!{sys.executable}\nimport json, sys\njobs = json.load(sys.stdin)\njson.dump(jobs, open({str(asked)!r}, 'w'))\n"
+        "json.dump([{'predicted': [sum(p) for p in job['wanted']]} for job in jobs], sys.stdout)\n"
+    )
+    stand_in.chmod(0o755)
+    fold = by_title(*study)["6 nodes"]
+    found = extra_p(stand_in)(fold)
+    assert found.seconds == pytest.approx(fold.test[["nodes", "batch_size", "rate"]].sum(axis=1))
+    (remark,) = found.remarks
+    assert "asks for 5 values of each parameter" in remark
+    (job,) = json.loads(asked.read_text())
+    assert job["parameters"] == ["nodes", "batch_size", "rate"]
+    assert len(job["points"]) == 4 * 3 * 3  # one node at every rate, too
+    assert max(place[0] for place, _ in job["points"]) == 4
+
+
+def test_without_extra_p_its_row_says_why(study):
+    fold = by_title(*study)["6 nodes"]
+    found = extra_p(None, "its environment cannot be built (no network)")(fold)
+    assert np.isnan(found.seconds).all()
+    assert "cannot be built" in found.problem
+    assert "Extra-P" not in methods.methods({"pytorch-ddp"}, why_not=None)
+    assert "without hiding" not in methods.methods({"tensorflow-multiworker"})
+
+
+@pytest.mark.parametrize("variant", ["virtual", "unshaped"])
+def test_the_kept_campaigns_are_predicted_within_their_noise(kept, variant):
+    """The aim: 5 % where the largest number of nodes is left out; by hand it was 27 %."""
+    folder = kept / f"tf-strategies-{variant}"
+    cells = prepared(read_table(folder / "runs.csv", "runs"))
+    sweeps = law.points(read_table(folder / "network.csv", "network"))
+    _, rows = evaluate(cells, sweeps, methods.methods({"tensorflow-multiworker"}, why_not=None))
+    at = rows.set_index(["left_out", "method"])
+    noisy = at.loc[("3 nodes", PHYSICS), "noise"]
+    assert at.loc[("3 nodes", PHYSICS), "mape"] < max(0.05, noisy)
+    assert at.loc[("3 nodes", "without waiting"), "mape"] > 1.5 * noisy
+    assert (at.xs("linear regression", level=1)["mape"] > 2 * at.xs(PHYSICS, level=1)["mape"]).all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"nodes": (1, 2)},
+        {"nodes": (2, 3)},
+        {"nodes": (1,)},
+        {"replicates": 1},
+        {"batches": (32,)},
+        {"rates": (125e6,), "noise": 0.0},
+        {"batches": (32,), "rates": (125e6,), "nodes": (1, 2), "replicates": 1},
+    ],
+    ids=str,
+)
+def test_a_small_study_has_a_table_and_a_figure_in_words(tmp_path, options):
+    known.runs(folder=tmp_path, **options)
+    known.network(folder=tmp_path, nodes=options.get("nodes", known.NODES), rates=options.get("rates", known.RATES))
+    main([*paths(tmp_path), "--out", str(tmp_path / "prediction"), "--cells", str(tmp_path / "cells.csv")])
+    said = (tmp_path / "prediction.md").read_text()
+    assert "nan" not in said
+    assert "physical model" in said or "Nothing to predict" in said
+    draw(tmp_path)
+
+
+def test_a_study_without_a_success_says_so(tmp_path):
+    runs = known.runs().assign(status="failed", reason="it broke", epoch_time_s=None)
+    known.written(runs, "runs", tmp_path)
+    known.network(folder=tmp_path)
+    main([*paths(tmp_path), "--out", str(tmp_path / "prediction"), "--cells", str(tmp_path / "cells.csv")])
+    assert "Nothing to predict" in (tmp_path / "prediction.md").read_text()
+    draw(tmp_path)
+
+
+def test_the_table_says_what_stands_behind_it(study):
+    cells, sweeps = study
+    runs = known.runs(Truth(sigma=0.3), replicates=2)
+    _, rows = evaluate(cells, sweeps, methods.methods({"pytorch-ddp"}, why_not=None))
+    made = table(runs, cells, sweeps, rows)
+    said = " ".join(made.notes)
+    assert re.search(
+        r"pytorch-ddp: scatter 0\.(2[5-9]|3[0-3]), (nothing hidden|hidden share 0\.0\d), a ring of 0\.5 ms", said
+    )
+    assert "Placement: virtual" in said
+    assert "each with 0.3 core" in said
+    worst = made.shown.set_index(["left out", "method"]).loc[("6 nodes", PHYSICS), "worst cell"]
+    assert worst.startswith("batch size ")
+    assert "6 nodes, links of " in worst
+
+
+def paths(folder):
+    return ["--runs", str(folder / "runs.csv"), "--network", str(folder / "network.csv")]
+
+
+def draw(folder):
+    from figures import prediction
+
+    prediction.main(
+        ["--runs", str(folder / "runs.csv"), "--cells", str(folder / "cells.csv"), "--out", str(folder / "figure")]
+    )
+    caption = (folder / "figure.caption.md").read_text()
+    assert "Predicted over measured" in caption
+    assert "nan" not in caption
+    assert (folder / "figure.png").stat().st_size > 1000

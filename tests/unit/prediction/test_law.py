@@ -1,0 +1,119 @@
+"""The law of all-reduce finds what sweeps were made from, and says no more than they do."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import known_physics as known
+from known_physics import Truth
+from prediction.law import LARGEST, PIPELINED, SUM, Law, fit, points, rate_text
+
+ALPHA, BETA = 2e-5, 1e-9  # a message's latency and time per byte, as in the papers
+
+
+def seconds(law, size, nodes, rate=np.nan, ranks=None):
+    return float(law.at(np.array([nodes]), np.array([ranks or nodes]), np.array([rate])).seconds(np.array([size]))[0])
+
+
+def sweeps(time, nodes=(2, 3, 4, 8), rates=(125e6,), sizes=(1024, 4096, 65536, 2**20, 2**22, 2**24)):
+    rows = [(n, n, rate, float(size), time(size, n, rate)) for n in nodes for rate in rates for size in sizes]
+    frame = pd.DataFrame(rows, columns=["nodes", "ranks", "link_bytes_s", "bytes", "seconds"]).astype(float)
+    return frame.assign(framework="made-up")
+
+
+@pytest.mark.parametrize(("p", "size"), [(2, 1), (4, 2**20), (8, 10**8)])
+def test_a_ring_costs_what_thakur_et_al_say(p, size):
+    """2 (p - 1) alpha + 2 (p - 1) / p n beta: their section 4.5, without the cost of adding up."""
+    law = Law("ring", PIPELINED, 0.0, 2 * ALPHA, 1.0, 0.0)
+    assert seconds(law, size, p, 1 / BETA) == pytest.approx(2 * (p - 1) * ALPHA + 2 * (p - 1) / p * size * BETA)
+
+
+def test_two_ranks_are_hockneys_line():
+    """t = (n + n_half) / r_inf (Hockney 1994, equation 1)."""
+    r_inf, n_half = 1e8, 2e4
+    law = fit(sweeps(lambda size, n, rate: (size + n_half) / r_inf, nodes=(2,)))
+    assert law.step_s == pytest.approx(n_half / r_inf, rel=1e-6)
+    assert law.link / 125e6 == pytest.approx(1 / r_inf, rel=1e-6)
+    assert law.misfit < 1e-9
+
+
+@pytest.mark.parametrize(("algorithm", "growth"), [("ring", lambda n: n - 1), ("tree", np.log2)])
+def test_the_algorithm_is_found(algorithm, growth):
+    truth = lambda size, n, rate: 1e-3 * growth(n) + 2 * (n - 1) / n * size / (0.9 * rate)  # noqa: E731
+    law = fit(sweeps(truth))
+    assert law.algorithm == algorithm
+    assert law.step_s == pytest.approx(1e-3, rel=0.01)
+    assert 1 / law.link == pytest.approx(0.9, rel=0.01)
+    assert seconds(law, 3e6, 64, 125e6) == pytest.approx(truth(3e6, 64, 125e6), rel=0.01)
+    assert fit(sweeps(truth, nodes=(2, 3))).algorithm == "ring"  # two numbers of ranks cannot tell
+
+
+@pytest.mark.parametrize("way", [PIPELINED, SUM, LARGEST])
+def test_what_happens_at_once_is_found_and_other_rates_follow(way):
+    truth = Truth(byte_s=20e-9, step_s=0.002, way=way)
+    law = fit(points(known.network(truth, noise=0.01)))
+    assert law.way == way
+    assert 1 / law.link == pytest.approx(truth.share, rel=0.02)
+    assert law.cost_s == pytest.approx(truth.byte_s, rel=0.02)
+    assert law.step_s == pytest.approx(truth.step_s, rel=0.05)
+    for rate in (6e6, 60e6, 12.5e9):
+        for size in (100.0, 1e5, 4e6):
+            assert seconds(law, size, 5, rate) == pytest.approx(truth.all_reduce(size, 5, rate), rel=0.03)
+
+
+def test_bytes_keep_others_from_the_link_and_latency_does_not():
+    size, at = np.array([4e6]), [np.array([3]), np.array([3]), np.array([125e6])]
+    for way, expected in ((PIPELINED, 1e-3), (LARGEST, 0.0)):
+        here = Law("ring", way, 0.0, 0.5e-3, 1.0, 0.0).at(*at)
+        assert here.occupied(size) == pytest.approx(2 * 2 / 3 * 4e6 / 125e6)
+        assert here.seconds(size) - here.occupied(size) == pytest.approx(expected)
+
+
+def test_one_rate_is_all_the_links_and_no_rate_all_the_processors():
+    made = known.network(Truth(byte_s=1e-9), rates=(125e6,), noise=0.0)
+    law = fit(points(made))
+    assert law.cost_s == 0
+    assert seconds(law, 4e6, 3, 1.25e9) < seconds(law, 4e6, 3, 125e6) / 5
+    law = fit(points(made.assign(link_bytes_s=np.nan)))
+    assert law.link == 0
+    assert law.cost_s == pytest.approx(1 / (0.9 * 125e6), rel=0.01)
+
+
+def test_a_shaped_and_an_unshaped_network_make_one_law():
+    shaped, free = (known.network(Truth(byte_s=3e-9), rates=(rate,), noise=0.01) for rate in (125e6, 1e15))
+    law = fit(points(pd.concat([shaped, free.assign(link_bytes_s=np.nan)])))
+    assert 1 / law.link == pytest.approx(0.9, rel=0.02)
+    assert law.cost_s == pytest.approx(3e-9, rel=0.02)
+
+
+def test_what_a_library_does_by_size_is_kept():
+    odd = lambda size, n, rate: (3 if size == 2**20 else 1) * (1e-3 * (n - 1) + size / 1e8)  # noqa: E731
+    law = fit(sweeps(odd))
+    assert seconds(law, 2**20, 3, 125e6) == pytest.approx(odd(2**20, 3, 0), rel=1e-6)
+    even = fit(sweeps(lambda size, n, rate: 1e-3 * (n - 1) + size / 1e8))
+    at_1_mib, at_4_mib = (seconds(law, size, 5, 125e6) / seconds(even, size, 5, 125e6) for size in (2**20, 2**22))
+    assert at_1_mib / at_4_mib == pytest.approx(3, rel=0.3)  # on nodes that were not swept, too
+
+
+def test_the_median_of_a_round_is_not_moved_by_one_hiccup():
+    made = known.network(rates=(125e6,), noise=0.0)
+    made = pd.concat([made.assign(repetition=k) for k in (1, 2, 3)])
+    made.loc[made["repetition"] == 3, "seconds"] = 9.0
+    assert points(made)["seconds"].max() < 9
+
+
+def test_no_law_without_two_sizes():
+    assert fit(sweeps(lambda *_: 1.0, sizes=(1024,))) is None
+    assert fit(points(known.network()).iloc[:0]) is None
+
+
+def test_one_rank_exchanges_nothing():
+    law = dataclasses.replace(Law("tree", SUM, 1.0, 1.0, 1.0, 1.0))
+    assert seconds(law, 1e6, 1, 1e9) == 0
+
+
+@pytest.mark.parametrize(("rate", "text"), [(12.5e6, "100 Mbit/s"), (3.125e9, "25 Gbit/s"), (np.nan, "no known rate")])
+def test_rates_are_read_as_people_write_them(rate, text):
+    assert rate_text(rate) == text

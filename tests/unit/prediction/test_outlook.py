@@ -1,0 +1,149 @@
+"""How many nodes are worth it: the command without a campaign and with one."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import known_physics as known
+from common.errors import exit_status
+from known_physics import Truth
+from prediction import outlook
+from prediction.extrapolate import counts, last_above
+
+MODEL = ["--step-time", "0.1", "--batch-size", "32", "--gradient-bytes", "1e8"]
+
+
+def ask(folder, *options):
+    """The table that the command writes."""
+    outlook.main([*options, "--out", str(folder / "outlook")])
+    return pd.read_csv(folder / "outlook.csv")
+
+
+def test_the_last_number_of_nodes_above_a_level():
+    nodes, efficiency = np.array([1, 2, 4, 8]), np.array([1.0, 0.9, 0.7, 0.4])
+    assert last_above(nodes, efficiency, 0.8) == 2  # 2.8 by a straight line over the logarithm of nodes
+    assert last_above(nodes, efficiency, 0.5) == 6  # 6.3
+    assert last_above(nodes, efficiency, 0.9) == 2
+    assert last_above(nodes, efficiency, 0.95) == 1
+    assert last_above(nodes, efficiency, 0.3) == math.inf
+    assert last_above(nodes, efficiency, 1.1) == 0
+
+
+def test_every_small_number_of_nodes_is_asked_for():
+    assert counts(20).tolist()[:16] == list(range(1, 17))
+    assert counts(1024)[-1] == 1024
+    assert counts(3).tolist() == [1, 2, 3]
+
+
+def test_by_numbers_alone_it_is_arithmetic(tmp_path):
+    """A step, and 2 (n - 1) latencies and 2 (n - 1) / n x bytes at 90 % of the link's rate (Thakur et al. 2005)."""
+    rows = ask(tmp_path, *MODEL, "--rate", "10", "--nodes", "8", "--latency", "1e-3", "--share", "0.9")
+    n = np.arange(1, 9)
+    exchange = np.where(n > 1, 2 * (n - 1) * 1e-3 + 2 * (n - 1) / n * 1e8 / (0.9 * 10e9 / 8), 0)
+    speedup = n * 0.1 / (0.1 + exchange)
+    assert rows["greatest_speedup"].tolist() == [pytest.approx(speedup.max())]
+    assert rows["at_nodes"].tolist() == [n[speedup.argmax()]]
+    assert rows["nodes_at_50"].tolist() == [n[speedup / n >= 0.5].max()]
+
+
+def test_what_hides_and_what_accumulates_is_worth_more_nodes(tmp_path):
+    resnet = ["--step-time", "0.2", "--model", "resnet-50", "--rate", "10", "--nodes", "64"]
+    plain, hiding, accumulating, scattered = (
+        ask(tmp_path, *resnet, *options)["greatest_speedup"].iloc[0]
+        for options in ([], ["--hidden", "1"], ["--sync-every", "4"], ["--scatter", "0.2"])
+    )
+    assert hiding > 1.1 * plain
+    assert accumulating > 1.1 * plain
+    assert scattered < plain
+
+
+def test_faster_links_are_never_worse(tmp_path):
+    rows = ask(tmp_path, *MODEL)
+    assert (np.diff(rows["nodes_at_50"]) >= 0).all()
+    assert (np.diff(rows["greatest_speedup"]) > 0).all()
+    assert rows["rate"].tolist() == [1.25e8, 1.25e9, 3.125e9, 1.25e10]
+    caption = (tmp_path / "outlook.caption.md").read_text()
+    assert "Nothing here was measured: a step of 0.1 s with 32 samples" in caption
+    assert "90 % of the link's rate" in caption
+    assert (tmp_path / "outlook.pdf").is_file()
+
+
+def test_without_out_the_table_is_printed(capsys):
+    outlook.main([*MODEL, "--rate", "25"])
+    said = capsys.readouterr().out
+    assert "25 Gbit/s" in said
+    assert "100 MB of gradients" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "--step-time is missing"),
+        (["--step-time", "0.1"], "give one of --model, --parameters and --gradient-bytes"),
+        ([*MODEL, "--model", "alexnet"], "give one of --model"),
+        (["--step-time", "0.1", "--model", "alexnett"], "--model: 'alexnett' is unknown; expected one of alexnet"),
+        (["--step-time", "0.1", "--model", "alexnet", "--dataset", "x"], "--dataset: 'x' is unknown"),
+        ([*MODEL, "--rate", "0"], "--rate: 0 is not above 0"),
+        ([*MODEL, "--share", "1.1"], "--share: 1.1 is not above 0 and at most 1"),
+        ([*MODEL, "--nodes", "0"], "--nodes: 0 is too small"),
+        ([*MODEL, "--samples", "31"], "--samples: 31 is too small; expected at least the batch size, 32"),
+        (["--from", "/nowhere"], "/nowhere/runs.csv: no such file"),
+        (["--from", "x", "--parameters", "1e6"], "--step-time is missing"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, options, said):
+    assert exit_status(lambda: outlook.main(options)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("ringside: ")
+    assert said in line
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    truth = Truth(hidden=0.5, sigma=0.2, update_s=0.0)
+    known.runs(truth, folder)
+    known.network(truth, folder)
+    return folder, truth
+
+
+def test_from_a_study_its_truth_comes_back(study, tmp_path, monkeypatch):
+    monkeypatch.setattr(outlook, "DRAWS", 20)
+    folder, truth = study
+    rows = ask(tmp_path, "--from", str(folder), "--rate", "0.5", "1", "--nodes", "8").set_index(["batch_size", "rate"])
+    assert len(rows) == 3 * 2
+    for batch, rate in rows.index:
+        times = {n: truth.seconds_of("small-cnn", "digits", n, batch, rate) for n in (1, 8)}
+        row = rows.loc[(batch, rate)]
+        assert row["at_nodes"] == 8
+        assert row["greatest_speedup"] == pytest.approx(times[1] / times[8], rel=0.05)
+        assert row["greatest_speedup_low"] < row["greatest_speedup_high"]
+    said = (tmp_path / "outlook.md").read_text()
+    assert "nan" not in said
+    assert "0.3 core of a virtual cluster" in said
+    assert "swept on 2, 3, 4, 6 nodes with links of 100 Mbit/s, 300 Mbit/s, 1 Gbit/s" in said
+
+
+def test_another_model_on_a_studys_network(study, tmp_path):
+    folder, _ = study
+    rows = ask(tmp_path, "--from", str(folder), "--step-time", "1", "--model", "resnet-50", "--rate", "1")
+    assert rows["model"].tolist() == ["resnet-50"]
+    assert "is given, not measured here" in (tmp_path / "outlook.md").read_text()
+    assert exit_status(lambda: ask(tmp_path, "--from", str(folder), *MODEL, "--framework", "horovod-pytorch")) == 2
+
+
+def test_a_study_that_cannot_be_predicted_says_so(tmp_path):
+    known.runs(folder=tmp_path, nodes=(1,))
+    known.network(folder=tmp_path, nodes=(1,))
+    rows = ask(tmp_path, "--from", str(tmp_path))
+    assert rows.empty
+    assert "nothing to predict from" not in (tmp_path / "outlook.caption.md").read_text()  # stands in the figure
+
+
+def test_links_without_a_rate_are_no_faster_than_themselves(kept, tmp_path, monkeypatch):
+    monkeypatch.setattr(outlook, "DRAWS", 3)
+    rows = ask(tmp_path, "--from", str(kept / "tf-strategies-unshaped"), "--rate", "0.1", "1", "10")
+    by_rate = rows[rows["model"] == "small-cnn-600"].set_index("rate")["greatest_speedup"]
+    assert by_rate[1.25e7] < 0.5 * by_rate[1.25e9]

@@ -1,0 +1,129 @@
+"""The model finds the physics that runs were made from, predicts what it has not seen, and fails where the physics is another."""
+
+import math
+
+import numpy as np
+import pytest
+from statsmodels.regression.linear_model import OLS
+
+import known_physics as known
+from known_physics import Truth
+from prediction import law, physics
+from prediction.physics import expected_largest, fit, prepared, press
+
+NOISE = 0.02
+DDP = ("pytorch-ddp", "site")
+
+
+def made(truth, **options):
+    return prepared(known.runs(truth, noise=NOISE, **options)), law.points(known.network(truth))
+
+
+def error(model, cells):
+    return model.predict(cells) / cells["epoch_time_s"] - 1
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(2, 0.56419), (3, 0.84628), (5, 1.16296), (10, 1.53875), (100, 2.50759)]
+)
+def test_the_largest_of_normal_numbers(count, expected):
+    """Harter, Expected values of normal order statistics, Biometrika 48 (1961), table 1."""
+    assert expected_largest(count) == pytest.approx(expected, abs=6e-6)
+    assert expected_largest(1) == 0
+
+
+def test_press_is_that_of_statsmodels():
+    rng = np.random.default_rng(1)
+    x = np.column_stack([np.ones(12), rng.normal(size=12)])
+    y = x @ [1, 2] + rng.normal(size=12)
+    result = OLS(y, x).fit()
+    assert press(result.resid, x) == pytest.approx(result.get_influence().ess_press)
+    assert press(y, np.empty((12, 0))) == pytest.approx(float(y @ y))
+    assert press(np.ones(2), np.ones((2, 2))) == math.inf
+
+
+@pytest.mark.parametrize(("hidden", "sigma"), [(0.0, 0.0), (0.6, 0.0), (0.0, 0.4), (0.5, 0.3), (1.0, 0.1)])
+def test_the_parameters_are_found(hidden, sigma):
+    truth = Truth(hidden=hidden, sigma=sigma, update_s=0.0)
+    cells, sweeps = made(truth)
+    model = fit(cells, sweeps)
+    assert model.hidden[DDP] == pytest.approx(hidden, abs=0.06)
+    assert model.scatter[DDP] == pytest.approx(sigma, abs=0.04)
+    (computation,) = model.computation.values()
+    assert computation[:2] == pytest.approx([truth.batch_s, truth.sample_s], rel=0.05)
+
+
+def test_an_update_is_told_from_a_batch_where_accumulation_varies():
+    truth = Truth(update_s=0.02)
+    cells, sweeps = made(truth, every=(1, 4), models=("small-cnn", "small-cnn-600"))
+    for computation in fit(cells, sweeps).computation.values():
+        assert computation == pytest.approx([truth.batch_s, truth.sample_s, truth.update_s], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "truth", [Truth(), Truth(hidden=0.7), Truth(sigma=0.4), Truth(hidden=0.5, sigma=0.3, byte_s=2e-8)]
+)
+def test_the_largest_numbers_of_nodes_are_predicted_within_the_noise(truth):
+    cells, sweeps = made(truth, every=(1, 4))
+    few = cells["nodes"] <= 3
+    model = fit(cells[few], sweeps[sweeps["nodes"] <= 3])
+    assert error(model, cells[~few]).abs().mean() < 1.5 * NOISE
+    assert error(model, cells[~few]).abs().max() < 0.06
+
+
+def test_another_physics_is_noticed():
+    """Ranks that slow each other down the more there are: no term of the model grows like that."""
+
+    class Crowded(Truth):
+        def seconds_of(self, model, dataset, nodes, *rest):
+            return super().seconds_of(model, dataset, nodes, *rest) * (1 + 0.02 * (nodes - 1) ** 2)
+
+    cells, sweeps = made(Crowded())
+    few = cells["nodes"] <= 3
+    model = fit(cells[few], sweeps[sweeps["nodes"] <= 3])
+    assert error(model, cells[~few]).abs().mean() > 5 * NOISE
+
+
+def test_sweeps_that_are_left_out_are_not_used():
+    cells, sweeps = made(Truth())
+    few = fit(cells[cells["nodes"] <= 3], sweeps[sweeps["nodes"] <= 3])
+    spoiled = sweeps.assign(seconds=sweeps["seconds"].where(sweeps["nodes"] <= 3, 99.0))
+    again = fit(cells[cells["nodes"] <= 3], spoiled[spoiled["nodes"] <= 3])
+    assert np.allclose(few.predict(cells), again.predict(cells))
+
+
+def test_the_undistributed_base_stands_for_one_node():
+    truth = Truth()
+    single = known.runs(truth, nodes=(1,), rates=(125e6,), framework="pytorch-single")
+    several = known.runs(truth, nodes=(2, 3))
+    cells = prepared(known.joined(single, several))
+    model = fit(cells, law.points(known.network(truth)))
+    assert error(model, cells).abs().mean() < 2 * NOISE
+
+
+def test_a_global_batch_is_shared_out():
+    truth = Truth()
+    runs = known.runs(truth)
+    cells = prepared(runs)
+    # 32 samples on each of two nodes are a global batch of 64
+    halved = cells[(cells["nodes"] == 2) & (cells["batch_size"] == 32)].assign(batch_size=64, batch_scope="global")
+    model = fit(cells, law.points(known.network(truth)))
+    assert error(model, halved).abs().max() < 0.05
+
+
+def test_without_runs_on_one_node_or_a_sweep_nothing_is_predicted():
+    cells, sweeps = made(Truth())
+    several = cells[cells["nodes"] > 1]
+    assert np.isnan(fit(several, sweeps).predict(several)).all()
+    assert np.isnan(fit(cells, sweeps.iloc[:0]).predict(several)).all()
+    unknown = cells.assign(model="a model that nobody described")
+    assert np.isnan(fit(unknown, sweeps).predict(unknown[unknown["nodes"] > 1])).all()
+    assert len(physics.fit(cells.iloc[:0], sweeps).predict(cells.iloc[:0])) == 0
+
+
+def test_an_epoch_is_scaled_to_the_samples_of_the_data_set():
+    runs = known.runs(noise=0.0, nodes=(1, 3), batches=(96,), rates=(125e6,), replicates=1)
+    cells = prepared(runs).set_index("nodes")
+    assert cells["samples"].nunique() == 1
+    assert cells.at[1, "steps"] * 96 == pytest.approx(known.SAMPLES)
+    assert cells.at[3, "steps"] * 96 * 3 == pytest.approx(known.SAMPLES)

@@ -1,0 +1,83 @@
+"""Efficiency over nodes at link rates that may not have been measured: a line and a band for each rate."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from figures import panels, style
+from figures.panels import Series
+from prediction.law import rate_text
+
+PANEL_IN = 1.7
+PANEL_FACTORS = ["framework", "device", "model", "dataset", "batch_size"]
+MOST_PANELS = 6
+AT = "nodes_at_"
+LEVEL_LINE = (0, (1, 1.5))
+WHAT = (
+    "Efficiency of training over the number of nodes, as the physical model predicts it; a line for each rate of the links, "
+    "with its 95 % band where it was fitted to a study. Markers: the largest number of nodes, if more than one, up to which efficiency stays at {} (dotted). The axis of nodes is logarithmic."
+)
+
+
+def draw(drawn: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tuple[Figure, str]:
+    """The figure and its caption; `drawn` and `rows` from `prediction.outlook.curves` and `answers`, with bands or without."""
+    levels = sorted(int(name.removeprefix(AT)) for name in rows if name.removeprefix(AT).isdigit())
+    what = WHAT.format(" and ".join(f"{level} %" for level in levels))
+    caption = " ".join([what, *notes])
+    if drawn.empty:
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), "nothing to predict from"), caption
+    varied = [name for name in PANEL_FACTORS if drawn[name].nunique() > 1]
+    every = panels.combinations(drawn, varied)
+    ends = {drawn["batch_size"].min(), drawn["batch_size"].max()}
+    shown = every if len(every) <= MOST_PANELS else [one for one in every if one.get("batch_size") in {None, *ends}]
+    more = len(every) - len(shown[:MOST_PANELS])
+    shown = shown[:MOST_PANELS]
+    rates = sorted(drawn["rate"].unique())
+    series = [
+        Series(rate_text(rate), {"rate": rate}, look) for rate, look in zip(rates, style.TREATMENT_LOOKS, strict=False)
+    ]
+    down, columns, width = panels.layout(len(shown), 3)
+    above = panels.legend_height(len(series), width)
+    picture = style.figure(width, down * (PANEL_IN + panels.titles_height(shown)) + 0.15 + above)
+    axes = panels.grid(picture, (down, columns), len(shown))
+    for ax, place in zip(axes, shown, strict=True):
+        here = panels.at(drawn, place)
+        for one in series:
+            _line(ax, one, one.of(here), one.of(panels.at(rows, place)), levels)
+        for level in levels:
+            ax.axhline(level, color=style.MUTED, linewidth=0.7, linestyle=LEVEL_LINE, zorder=1)
+        ax.set_title(panels.panel_title(place))
+        _scales(ax, int(drawn["nodes"].max()))
+    for ax in axes[::columns]:
+        ax.set_ylabel("efficiency (%)")
+    picture.supxlabel("nodes", fontsize=style.FONT_SIZE)
+    panels.legend(picture, series)
+    left = f" Not drawn: {more} of the {len(every)} cases, which are in the table." if more else ""
+    return picture, caption + left
+
+
+def _line(ax: Axes, one: Series, curve: pd.DataFrame, row: pd.DataFrame, levels: Sequence[int]) -> None:
+    nodes, efficiency = curve["nodes"].to_numpy(float), 100 * curve["efficiency"].to_numpy()
+    ax.plot(nodes, efficiency, color=one.look.colour, linestyle=one.look.line, zorder=3)
+    if "efficiency_low" in curve:
+        low, high = (100 * curve[f"efficiency_{end}"].to_numpy() for end in ("low", "high"))
+        ax.fill_between(nodes, low, high, color=one.look.colour, alpha=style.BAND_ALPHA, linewidth=0, zorder=2)
+    for level in levels:
+        last = float(row[f"{AT}{level}"].iloc[0])
+        if 1 < last <= nodes[-1]:
+            ax.plot([last], [np.interp(np.log(last), np.log(nodes), efficiency)], zorder=4, **panels.marker(one.look))
+
+
+def _scales(ax: Axes, most: int) -> None:
+    ax.set_xscale("log", base=2)
+    ticks = [2**power for power in range(0, most.bit_length(), 2 if most > 64 else 1)]
+    ax.set_xticks(ticks, [str(tick) for tick in ticks])
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xlim(0.9, 1.1 * most)
+    ax.set_ylim(0, 104)
+    ax.set_yticks([0, 25, 50, 75, 100])
+    ax.grid(True)

@@ -1,0 +1,112 @@
+"""Predicted against measured epoch time of cells that were left out of the fit: a panel for each method."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+
+from analysis.measured import arguments
+from common.errors import InputError, exit_status
+from common.files import write_text
+from common.tables import read_table
+from figures import panels, style
+from figures.panels import Series
+from prediction.held_out import KINDS, noise
+
+PANEL_IN = 1.75
+MARGIN = 1.35  # of the axes beyond the shortest and the longest measured time
+BEYOND = 3.0  # how far beyond them predictions are drawn where they are
+WHAT = (
+    "Predicted over measured mean epoch time of cells on several nodes that were left out of the fit, a panel for each method, "
+    "a marker for each cell and each time it was left out; both axes are logarithmic. Line: prediction and measurement agree. "
+    "MAPE: over all markers of a panel."
+)
+
+
+def draw(runs: pd.DataFrame, cells: pd.DataFrame) -> tuple[Figure, str]:
+    """The figure and its caption; `cells` are all predictions (prediction.held_out)."""
+    left = cells[cells["kind"].isin(KINDS)] if len(cells) else cells
+    methods = [name for name, own in left.groupby("method", sort=False) if own["predicted_s"].notna().any()]
+    if not methods:
+        text = "nothing was left out and predicted"
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, WHAT)
+    left = left[left["predicted_s"].notna()]
+    kinds = [kind for kind in KINDS if kind in set(left["kind"])]
+    looks = dict(zip(KINDS, style.TREATMENT_LOOKS, strict=False))
+    series = [Series(kind, {"kind": kind}, looks[kind]) for kind in kinds]
+    rows, columns, width = panels.layout(len(methods), 3)
+    above = panels.legend_height(len(series), width)
+    drawn = style.figure(width, rows * (PANEL_IN + 2 * panels.TITLE_ROW_IN) + 0.2 + above)
+    axes = panels.grid(drawn, (rows, columns), len(methods))
+    spread = noise(left.drop_duplicates("cell"))
+    low, high = left["epoch_time_s"].min() / MARGIN, left["epoch_time_s"].max() * MARGIN
+    bottom, top = low / BEYOND, high * BEYOND
+    outside = 0
+    for ax, method in zip(axes, methods, strict=True):
+        own = left[left["method"] == method]
+        ends = np.array([low, high])
+        if np.isfinite(spread):
+            ax.fill_between(ends, ends * (1 - 1.96 * spread), ends * (1 + 1.96 * spread), color=style.GRID, linewidth=0)
+        ax.plot(ends, ends, color=style.MUTED, linewidth=0.7, zorder=2)
+        for one in series:
+            points = one.of(own)
+            shown = points["predicted_s"].clip(bottom * 1.1, top / 1.1)
+            look = panels.marker(one.look) | {"markersize": 2.2, "alpha": 0.75}
+            ax.plot(points["epoch_time_s"], shown, zorder=3, clip_on=False, **look)
+            outside += int((shown != points["predicted_s"]).sum())
+        ax.set_title(f"{method}\nMAPE {100 * own['error'].abs().mean():.1f} %")
+        _scales(ax, (low, high), (bottom, top))
+    for ax in axes[::columns]:
+        ax.set_ylabel("predicted (s)")
+    drawn.supxlabel("measured epoch time (s)", fontsize=style.FONT_SIZE)
+    panels.legend(drawn, series, lines=False)
+    band = (
+        f"Band: 1.96 times the pooled coefficient of variation of a cell's mean ({100 * spread:.1f} %)."
+        if np.isfinite(spread)
+        else ""
+    )
+    cut = f"{outside} predictions that lie beyond the axes, or below 0, are drawn at their edges." if outside else ""
+    return drawn, panels.caption(runs, WHAT, band, f"Left out: {', '.join(kinds)}.", cut)
+
+
+def _scales(ax: Axes, x: tuple[float, float], y: tuple[float, float]) -> None:
+    for axis, set_scale in ((ax.xaxis, ax.set_xscale), (ax.yaxis, ax.set_yscale)):
+        set_scale("log")
+        axis.set_major_locator(
+            LogLocator(10, subs=(1.0, 2.0, 5.0) if axis is ax.xaxis and x[1] / x[0] < 100 else (1.0,))
+        )
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+    ax.set_xlim(*x)
+    ax.set_ylim(*y)
+    ax.grid(True)
+
+
+def read_cells(path: Path) -> pd.DataFrame:
+    """The predictions that prediction.held_out wrote. InputError where they are not there."""
+    try:
+        return pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Draw the figure."""
+    parser: argparse.ArgumentParser = arguments(__doc__)
+    parser.add_argument(
+        "--cells", type=Path, required=True, metavar="CSV", help="the predictions of prediction.held_out"
+    )
+    args = parser.parse_args(argv)
+    drawn, caption = draw(read_table(args.runs, "runs"), read_cells(args.cells))
+    style.save(drawn, args.out)
+    write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

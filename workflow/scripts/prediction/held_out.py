@@ -1,0 +1,234 @@
+"""Table of prediction errors: every method predicts the cells on several nodes that it has not seen, fold by fold.
+
+Left out are the largest number of nodes, the two largest, each batch size, each rate of the links, and two corners: the
+cells that are farthest out in every factor, predicted from those that are in none. Sweeps of the network at numbers of
+nodes or rates that are left out are not used either. A second CSV has every prediction of every cell.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis import conditions, tables
+from analysis.measured import arguments, combination_text, treatment_text, treatments, varying
+from common.errors import exit_status
+from common.tables import read_table
+from prediction import law, physics
+from prediction.law import rate_text
+from prediction.methods import Fold, Method, Prediction, extra_p_python, methods
+
+TITLE = "Errors of predicted epoch times, of cells on several nodes that were left out of the fit"
+FEWEST_BATCHES, FEWEST_RATES = 3, 2
+WAYS = {
+    law.PIPELINED: "then the slower of link and processors",
+    law.SUM: "then link and processors one after the other",
+    law.LARGEST: "or the link or the processors, where these take longer",
+}
+IN_SAMPLE = "nothing (fit)"
+KINDS = ("nodes", "batch size", "link rate", "corner")
+
+
+def folds(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Iterator[Fold]:
+    """What is left out of a study's `physics.prepared` cells and `law.points`; the first fold leaves out nothing."""
+    several = cells["nodes"] > 1
+    nodes, batches, rates = (
+        sorted(cells.loc[several, name].dropna().unique()) for name in ("nodes", "batch_size", "rate")
+    )
+
+    def fold(kind: str, name: str, **ends: list[float]) -> Fold:
+        held = [cells[factor].isin(levels) & ((factor != "rate") | several) for factor, levels in ends.items()]
+        swept = ~(sweeps["nodes"].isin(ends.get("nodes", [])) | sweeps["link_bytes_s"].isin(ends.get("rate", [])))
+        train = cells[~np.logical_or.reduce(held)] if held else cells
+        test = cells[np.logical_and.reduce([several, *held])]
+        return Fold(name, kind, train.reset_index(drop=True), sweeps[swept], test.reset_index(drop=True))
+
+    yield fold("nothing", IN_SAMPLE)
+    if len(nodes) > 1:
+        yield fold("nodes", f"{nodes[-1]:g} nodes", nodes=nodes[-1:])
+    if len(nodes) > 2:
+        yield fold("nodes", f"{nodes[-2]:g} and {nodes[-1]:g} nodes", nodes=nodes[-2:])
+    for batch in batches if len(batches) >= FEWEST_BATCHES else []:
+        yield fold("batch size", f"batch size {batch}", batch_size=[batch])
+    for rate in rates if len(rates) >= FEWEST_RATES else []:
+        yield fold("link rate", f"links of {rate_text(rate)}", rate=[rate])
+    for text, end in (("most", 0), ("least", -1)):
+        ends = {
+            name: [levels[which]]
+            for name, levels, which, fewest in (
+                ("nodes", nodes, -1, 2),
+                ("batch_size", batches, end, FEWEST_BATCHES),
+                ("rate", rates, end, FEWEST_RATES),
+            )
+            if len(levels) >= fewest
+        }
+        if len(ends) > 1:
+            yield fold("corner", f"corner of {text} communication", **ends)
+
+
+def evaluate(
+    cells: pd.DataFrame, sweeps: pd.DataFrame, by_name: Mapping[str, Method]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Every prediction of every cell left out, and a row per fold and method: see `summary`."""
+    every, rows = [], []
+    for fold in folds(cells, sweeps):
+        for name, method in by_name.items() if len(fold.test) else []:
+            made = method(fold)
+            found = fold.test.assign(left_out=fold.title, kind=fold.kind, method=name, predicted_s=made.seconds)
+            found["error"] = found["predicted_s"] / found["epoch_time_s"] - 1
+            every.append(found)
+            rows.append(summary(found, made))
+    named = [
+        "left_out",
+        "kind",
+        "method",
+        "cell",
+        *varying(cells),
+        "rate",
+        "replicas",
+        "epoch_time_s",
+        "sd",
+        "n",
+        "predicted_s",
+        "error",
+    ]
+    named = list(dict.fromkeys(named))
+    return pd.concat(every)[named] if every else pd.DataFrame(columns=named), pd.DataFrame(rows)
+
+
+def summary(found: pd.DataFrame, made: Prediction) -> dict[str, Any]:
+    """Bias, MAPE and worst cell of one method in one fold, as shares; `noise`: see the function."""
+    errors = found["error"].dropna()
+    worst = errors.abs().idxmax() if len(errors) else None
+    return {
+        "left_out": found["left_out"].iloc[0],
+        "method": found["method"].iloc[0],
+        "cells": len(found),
+        "predicted": len(errors),
+        "bias": errors.mean(),
+        "mape": errors.abs().mean(),
+        "worst": errors[worst] if worst is not None else math.nan,
+        "worst_cell": found["cell"][worst] if worst is not None else None,
+        "noise": noise(found),
+        "problem": made.problem or None,
+        "remarks": " ".join(made.remarks) or None,
+    }
+
+
+def noise(cells: pd.DataFrame) -> float:
+    """Pooled coefficient of variation of the cells' means: what no prediction can fall below; NaN for single replicates."""
+    more = cells[cells["n"] > 1]
+    if more.empty:
+        return math.nan
+    df, n = more["n"].to_numpy(float) - 1, more["n"].to_numpy(float)
+    cv = (more["sd"] / more["epoch_time_s"]).to_numpy(float)
+    return float(np.sqrt(np.average(cv**2 / n, weights=df)))
+
+
+def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: pd.DataFrame) -> tables.Table:
+    """The table of a study; `rows` from `evaluate`."""
+    words = ["left out", "method", "worst cell"]
+    always = [conditions.circumstances(runs), conditions.shortfall(runs), conditions.constants(runs)]
+    if rows.empty:
+        said = "Nothing to predict: it needs cells on one node, and on several ones whose network was swept."
+        empty = pd.DataFrame(columns=["left_out", "method", "mape"])
+        return tables.Table(TITLE, empty, pd.DataFrame(columns=["left out"]), [said, *filter(None, always)], words)
+    firsts = rows.index[rows["left_out"] != rows["left_out"].shift()].tolist()
+    done = rows["predicted"] > 0
+    shown = {
+        "left out": rows["left_out"].where(rows.index.isin(firsts), ""),
+        "method": rows["method"],
+        "cells": [f"{k}" if k == n else f"{k} of {n}" for k, n in rows[["predicted", "cells"]].itertuples(index=False)],
+        "bias (%)": rows["bias"].map(_percent),
+        "MAPE (%)": rows["mape"].map(_percent),
+        "worst (%)": rows["worst"].map(_percent),
+        "noise (%)": rows["noise"].map(_percent).where(rows.index.isin(firsts), ""),
+        "worst cell": rows["worst_cell"].map(_named(cells)).where(done, "not made: " + rows["problem"].fillna("")),
+    }
+    short = rows[(rows["predicted"] < rows["cells"]) & done].drop_duplicates("method")
+    notes = [
+        "Error: predicted over measured mean epoch time, less 1. Bias is its mean, MAPE the mean of its absolute value, worst "
+        "the largest with its sign; only cells on several nodes are predicted. Noise: the pooled coefficient of variation of "
+        "these cells' means over replicates.",
+        _method_note(cells, sweeps),
+        *(
+            f"{name} leaves out cells: {problem}."
+            for name, problem in short[["method", "problem"]].itertuples(index=False)
+        ),
+        *rows["remarks"].dropna().unique(),
+        *always,
+    ]
+    return tables.Table(
+        TITLE,
+        rows.dropna(axis="columns", how="all"),
+        pd.DataFrame(shown),
+        [note for note in notes if note],
+        words,
+        firsts[1:],
+    )
+
+
+def _named(cells: pd.DataFrame) -> dict[str, str]:
+    """A cell's name -> the levels that tell it from others, in words, the link's rate among them."""
+    treated = treatments(cells)
+    names = varying(cells, but=["bandwidth", *treated])
+    rates = cells["rate"].nunique(dropna=False) > 1
+    return {
+        str(row["cell"]): ", ".join(
+            [
+                combination_text({name: row[name] for name in names}),
+                *([treatment_text({name: row[name] for name in treated})] if treated else []),
+            ]
+        )
+        + (f", links of {rate_text(row['rate'])}" if rates else "")
+        for row in cells.to_dict("records")
+    }
+
+
+def _percent(share: float) -> str:
+    return tables.DASH if pd.isna(share) else f"{100 * share:.1f}".replace("-", tables.number(-1)[0])
+
+
+def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
+    """What the physical model is, and what it was fitted to when nothing is left out."""
+    made = physics.fit(cells, sweeps)
+    fitted = [
+        f"{name[0]}{'' if name[1] == 'site' else f' ({name[1]})'}: scatter {made.scatter[name]:.2f}"
+        + (f", hidden share {made.hidden[name]:.2f}" if made.hidden[name] else ", nothing hidden")
+        + f", a {network.algorithm} of {1e3 * network.step_s:.2g} ms a step, {WAYS[network.way]}"
+        for name, network in made.laws.items()
+    ]
+    return (
+        "Physical model: computation from the runs on one node; the messages of an exchange by a law of the swept network "
+        "that knows neither the nodes nor the rates that are left out; less what the backward pass hides; waiting for the "
+        "slowest of p ranks where the time of a batch scatters by a share of itself. Scatter and hidden share are fitted to the "
+        f"cells on several nodes that are not left out. With nothing left out: {'; '.join(fitted) or 'no sweep'}. By hand: "
+        "computation, and 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted. The regressions are those of "
+        "the table of regression, on the same cells."
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write the table of prediction errors, and a CSV of every prediction."""
+    parser: argparse.ArgumentParser = arguments(__doc__)
+    parser.add_argument("--network", type=Path, required=True, metavar="CSV", help="network.csv of the study")
+    parser.add_argument(
+        "--cells", type=Path, required=True, metavar="CSV", help="where to write every prediction of a cell"
+    )
+    parser.add_argument("--extra-p", type=Path, metavar="CACHE", help="compare with Extra-P, too, built in this cache")
+    args = parser.parse_args(argv)
+    runs = read_table(args.runs, "runs")
+    cells, sweeps = physics.prepared(runs), law.points(read_table(args.network, "network"))
+    python, why_not = extra_p_python(args.extra_p) if args.extra_p else (None, None)
+    every, rows = evaluate(cells, sweeps, methods(set(cells["framework"]), python, why_not))
+    tables.write_csv(every, args.cells)
+    tables.write(table(runs, cells, sweeps, rows), args.out)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

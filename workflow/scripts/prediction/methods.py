@@ -1,0 +1,192 @@
+"""The ways of predicting epoch times that are compared: each takes a fold and gives a number for every cell left out.
+
+A number is NaN where a method cannot predict; `problem` then says why. What a method may look at is the fold's training part.
+"""
+
+import functools
+import json
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.measured import factors, one_line
+from analysis.terms import MODELS, Columns, estimable
+from common.errors import InputError
+from prediction import exchange, law, physics
+from prediction.law import Law
+
+PROGRAM = Path(__file__).with_name("extra_p.py")
+FEWEST_LEVELS = 5
+FEW = f"Extra-P asks for {FEWEST_LEVELS} values of each parameter; where fewer are left it models all the same, with a warning."
+LIMIT_S = 300
+PHYSICS = "physical model"
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Cells and sweeps to fit, and cells to predict (`physics.prepared`, `law.points`); `title`: what is
+    left out, `kind`: of which factor."""
+
+    title: str
+    kind: str
+    train: pd.DataFrame
+    sweeps: pd.DataFrame
+    test: pd.DataFrame
+
+    @functools.cached_property
+    def plain(self) -> physics.Physics:
+        """The physical model before anything is fitted to cells on several nodes."""
+        return physics.plain(self.train, self.sweeps)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds of a fold's test cells, [cells]; why some are NaN; and what else must be said of them."""
+
+    seconds: np.ndarray
+    problem: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+Method = Callable[[Fold], Prediction]
+
+
+def with_terms(*terms: str) -> Method:
+    """The physical model with these fitted numbers at most."""
+
+    def predict(fold: Fold) -> Prediction:
+        made = physics.fitted(fold.plain, fold.train, terms)
+        seconds = made.predict(fold.test)
+        problem = "" if made.laws else "no sweep of the network at the nodes and rates that are left"
+        return Prediction(seconds, problem or _unless_all(seconds, "no run on one node"))
+
+    return predict
+
+
+def by_hand(fold: Fold) -> Prediction:
+    """Nothing fitted to a run on several nodes or to a sweep: computation, and 2 (n - 1) / n x gradient bytes at the link's rate."""
+    ideal = Law("ring", law.PIPELINED, 0.0, 0.0, 1.0, 0.0)
+    made = replace(fold.plain, laws=dict.fromkeys(physics.carriers(fold.test), ideal))
+    unknown = fold.test["rate"].isna().to_numpy()
+    seconds = np.where(unknown, np.nan, made.predict(fold.test))
+    problem = "the site names no rate of its links" if unknown.any() else "no run on one node"
+    return Prediction(seconds, _unless_all(seconds, problem))
+
+
+def regression(columns: Callable[[pd.DataFrame], Columns]) -> Method:
+    """Least squares of epoch time on the terms of analysis.terms, those that the training part can estimate."""
+
+    def predict(fold: Fold) -> Prediction:
+        both = pd.concat([fold.train, fold.test], ignore_index=True)
+        first = len(fold.train)
+        new = [
+            name
+            for name in factors()
+            if fold.train[name].nunique(dropna=False) == 1 and both[name].nunique(dropna=False) > 1
+        ]
+        if new:
+            return _none(fold, f"one level of {', '.join(new)} is left")
+        made = columns(both)
+        kept, _ = estimable({name: np.asarray(x)[:first] for name, x in made.items()})
+        if len(kept) > first:
+            return _none(fold, f"{first} cells for {len(kept)} coefficients")
+        x = np.column_stack([np.asarray(made[name], float) for name in kept])
+        weight = np.sqrt(fold.train["n"].to_numpy(float))[:, None]
+        y = fold.train["epoch_time_s"].to_numpy()[:, None]
+        found = np.linalg.lstsq(x[:first] * weight, y * weight, rcond=None)[0]
+        return Prediction((x[first:] @ found)[:, 0])
+
+    return predict
+
+
+def extra_p(python: Path | None, why_not: str = "") -> Method:
+    """Extra-P by the interpreter of its environment, one model for each framework, model, data set and treatment."""
+
+    def predict(fold: Fold) -> Prediction:
+        if python is None:
+            return _none(fold, why_not)
+        jobs, rows, few = [], [], False
+        treated = [name for name in factors() if name not in ("nodes", "batch_size", "bandwidth")]
+        axes = ["nodes", "batch_size"] + ["rate"] * (fold.train["rate"].nunique(dropna=False) > 1)
+        keys = [name for name in treated if fold.train[name].nunique(dropna=False) > 1] or ["framework"]
+        left = fold.test.assign(row=np.arange(len(fold.test)))
+        for levels, wanted in left.groupby(keys, dropna=False):
+            own = fold.train[(fold.train[keys] == list(levels)).all(axis=1)]
+            used = [axis for axis in axes if own[axis].nunique() > 1]
+            if not used or any(wanted[axis].nunique() > 1 for axis in axes if axis not in used):
+                continue
+            few = few or any(own[axis].nunique() < FEWEST_LEVELS for axis in used)
+            points = [[[float(x) for x in place], times] for place, times in _points(own, used)]
+            jobs.append(
+                {"parameters": used, "points": points, "wanted": wanted[used].astype(float).to_numpy().tolist()}
+            )
+            rows.append(wanted["row"].to_numpy())
+        seconds = np.full(len(fold.test), np.nan)
+        if not jobs:
+            return _none(fold, "no parameter has two values")
+        for place, answer in zip(rows, _answers(python, jobs), strict=True):
+            seconds[place] = np.array(answer["predicted"], float)
+        remarks = (FEW,) if few else ()
+        return Prediction(seconds, _unless_all(seconds, "a parameter has one value"), remarks)
+
+    return predict
+
+
+def _points(cells: pd.DataFrame, axes: Sequence[str]) -> list[tuple[Sequence[float], list[float]]]:
+    """Coordinates and the mean of each cell; what one node takes stands at every rate, since none is used there."""
+    if "rate" in axes:
+        single = cells["nodes"] == 1
+        rates = pd.DataFrame({"rate": sorted(cells["rate"].dropna().unique())})
+        everywhere = cells[single].drop(columns="rate").merge(rates, how="cross")
+        cells = pd.concat([cells[~single], everywhere], ignore_index=True)
+    means = cells.groupby(list(axes))["epoch_time_s"].mean()
+    return [(place if isinstance(place, tuple) else (place,), [mean]) for place, mean in means.items()]
+
+
+def _answers(python: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [str(python), str(PROGRAM)], input=json.dumps(jobs), capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
+    answers: list[dict[str, Any]] = json.loads(done.stdout)
+    return answers
+
+
+def extra_p_python(cache: Path) -> tuple[Path | None, str]:
+    """The interpreter of containers/extrap, built in `cache` if it is not there; None and why where it cannot be built.
+
+    An environment of its own: what Extra-P pins does not go with the controller's packages.
+    """
+    from environments.build import build
+    from environments.description import read
+
+    try:
+        record = build(read("extrap"), cache.expanduser().resolve())
+    except (InputError, subprocess.CalledProcessError, OSError, RuntimeError) as error:
+        return None, f"its environment cannot be built ({one_line(error)[:160]})"
+    return Path(record["python"]["executable"]), ""
+
+
+def _none(fold: Fold, problem: str) -> Prediction:
+    return Prediction(np.full(len(fold.test), np.nan), problem)
+
+
+def _unless_all(seconds: np.ndarray, problem: str) -> str:
+    return problem if np.isnan(seconds).any() else ""
+
+
+def methods(frameworks: Iterable[str], python: Path | None = None, why_not: str | None = "") -> dict[str, Method]:
+    """The methods by their names in the table, for a study of these frameworks.
+
+    Extra-P by `python`; without one it says `why_not`, and is left out where that is None.
+    """
+    made: dict[str, Method] = {PHYSICS: with_terms("hidden", "scatter"), "without waiting": with_terms("hidden")}
+    if any(exchange.streams(name) for name in frameworks):
+        made["without hiding"] = with_terms("scatter")
+    made["by hand"] = by_hand
+    made |= {f"{name} regression": regression(columns) for name, columns in MODELS.items()}
+    return made if why_not is None else made | {"Extra-P": extra_p(python, why_not)}

@@ -1,0 +1,300 @@
+"""How many nodes are worth it: speed-up and efficiency over nodes at link rates that were not measured; table and figure.
+
+From a study (--from results/<study>: its computation, its law of the network, what is hidden, the waiting, with intervals
+of a parametric bootstrap), or from numbers alone, which needs no campaign: a model's size, the time of a step on one
+device, the network. Both may be mixed: --from with --step-time puts another model on the study's network.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pandas as pd
+
+from analysis import conditions, tables
+from analysis.measured import title
+from common.errors import InputError, exit_status
+from common.files import write_text
+from common.tables import read_table
+from figures import outlook as figure
+from figures import style
+from models.graph import BYTES
+from plan.study import load_dataset, model_graph, model_names
+from prediction import exchange, law, physics
+from prediction.extrapolate import FACTORS, LEVELS, answers, anywhere, cases, curves, hypothetical, redrawn, with_bands
+from prediction.law import Law, rate_text
+from prediction.physics import Physics
+
+RATES = (1.0, 10.0, 25.0, 100.0)  # Gbit/s
+MOST_NODES = 1024
+DEFAULT_FRAMEWORK = "pytorch-ddp"
+DRAWS = 100
+TITLE = "How many nodes are worth it, by the rate of the links"
+GIGABIT = 1e9 / 8
+
+
+def table(rows: pd.DataFrame, notes: Sequence[str]) -> tables.Table:
+    """The table of `answers`."""
+    named = [name for name in FACTORS if name != "device" or rows[name].nunique() > 1]
+    shown: dict[str, Any] = {title(name): rows[name].map(str) for name in named}
+    shown["links"] = rows["rate"].map(rate_text)
+    for level in LEVELS:
+        shown[f"nodes at {100 * level:.0f} % efficiency"] = _shown(rows, f"nodes_at_{100 * level:.0f}")
+    shown["greatest speed-up"] = _shown(rows, "greatest_speedup")
+    shown["on nodes"] = rows["at_nodes"].map(lambda nodes: f"{nodes:.0f}")
+    firsts = rows.index[(rows[FACTORS] != rows[FACTORS].shift()).any(axis=1)].tolist()
+    words = [title(name) for name in named if name != "batch_size"]
+    return tables.Table(TITLE, rows, pd.DataFrame(shown), [note for note in notes if note], words, firsts[1:])
+
+
+def _shown(rows: pd.DataFrame, name: str) -> list[str]:
+    whole = name.startswith("nodes")
+
+    def text(value: float, most: float) -> str:
+        if whole:
+            return f"≥{most:.0f}" if value >= most else f"{value:.0f}"
+        return tables.number(value)
+
+    texts = []
+    for row in rows.to_dict("records"):
+        said = text(row[name], row["most_nodes"])
+        if f"{name}_low" in row:
+            low, high = (text(row[f"{name}_{end}"], row["most_nodes"]) for end in ("low", "high"))
+            said += f" [{low}, {high}]"
+        texts.append(said)
+    return texts
+
+
+@dataclass(frozen=True)
+class Study:
+    """Runs, `prepared` cells and `law.points` of a study, and the model fitted to them."""
+
+    runs: pd.DataFrame
+    cells: pd.DataFrame
+    sweeps: pd.DataFrame
+    fitted: Physics
+
+
+def by_study(folder: Path) -> Study:
+    """The study whose records are in `folder`."""
+    runs = read_table(folder / "runs.csv", "runs")
+    cells, sweeps = physics.prepared(runs), law.points(read_table(folder / "network.csv", "network"))
+    return Study(runs, cells, sweeps, anywhere(physics.fit(cells, sweeps)))
+
+
+def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physics, pd.DataFrame]:
+    """The model and its one case as the command line gives them; on the network of a study where one is given."""
+    swept = sorted({name for name, _ in network.laws}) if network else []
+    framework = args.framework or (swept[0] if len(swept) == 1 else DEFAULT_FRAMEWORK)
+    if network and framework not in swept:
+        raise InputError(f"--framework: '{framework}' was not swept; expected one of {', '.join(swept) or 'none'}")
+    gradients, names = _gradients(args)
+    carrier = next((one for one in (network.laws if network else {}) if one[0] == framework), (framework, "site"))
+    own = Law(args.algorithm, law.PIPELINED, 0.0, 2 * args.latency, 1 / args.share, 0.0)
+    made = Physics(
+        (),
+        {(framework,): np.array([0.0, args.step_time / args.batch_size, 0.0])},
+        {names: gradients},
+        {carrier: network.laws[carrier] if network else own},
+        {carrier: network.hidden[carrier] if network else args.hidden},
+        {carrier: network.scatter[carrier] if network else args.scatter},
+    )
+    levels = {"framework": framework, "device": carrier[1], "base": framework, "model": names[0], "dataset": names[1]}
+    counted = {"batch_size": args.batch_size, "sync_every": args.sync_every, "samples": args.samples}
+    fixed = {"batch_scope": "local", "training_loop": "custom", "nodes": 1.0, "rate": np.nan}
+    return made, pd.DataFrame([levels | counted | fixed])
+
+
+def _gradients(args: argparse.Namespace) -> tuple[exchange.Tensors, tuple[str, str]]:
+    if args.model:
+        if args.model not in model_names():
+            raise InputError(f"--model: '{args.model}' is unknown; expected one of {', '.join(model_names())}")
+        load_dataset(args.dataset, "--dataset")
+        try:
+            return exchange.tensors(model_graph(args.model, args.dataset)), (args.model, args.dataset)
+        except ValueError as error:
+            raise InputError(f"--model: {args.model} for {args.dataset}: {error}") from None
+    size = args.gradient_bytes or BYTES * args.parameters
+    return exchange.whole(size), (f"{size / 1e6:g} MB of gradients", "any")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, as for all that a person gets wrong."""
+        raise InputError(message)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="prediction.outlook", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    positive, share = _number(0, np.inf), _number(0, 1)
+    parser.add_argument(
+        "--from", dest="study", type=Path, metavar="FOLDER", help="results/<study>, or a folder of docs/campaigns/"
+    )
+    model = parser.add_argument_group("a model that was not measured")
+    model.add_argument("--step-time", type=positive, metavar="S", help="seconds of a training step on one device")
+    model.add_argument("--batch-size", type=int, default=32, metavar="N", help="samples of that step (default 32)")
+    model.add_argument(
+        "--samples", type=int, default=1281167, metavar="N", help="samples of an epoch (default: ImageNet's)"
+    )
+    model.add_argument("--model", help="a model of make models; with --dataset, which gives its images and classes")
+    model.add_argument("--dataset", default="synthetic-224x224x3-1000", help="default: %(default)s")
+    model.add_argument(
+        "--parameters", type=_number(0, np.inf), metavar="N", help="instead of --model: parameters of 4 bytes"
+    )
+    model.add_argument(
+        "--gradient-bytes", type=positive, metavar="N", help="instead of --model: bytes that are exchanged"
+    )
+    model.add_argument("--sync-every", type=int, default=1, metavar="K", help="batches per exchange (default 1)")
+    network = parser.add_argument_group("the network; with --from all but the rates are the study's")
+    network.add_argument(
+        "--rate", type=positive, nargs="+", default=RATES, metavar="G", help="links, Gbit/s (default 1 10 25 100)"
+    )
+    network.add_argument(
+        "--latency", type=positive, default=30e-6, metavar="S", help="of a message to the next node (default 30e-6)"
+    )
+    network.add_argument(
+        "--share", type=share, default=0.9, help="of the link's rate that all-reduce reaches (default 0.9)"
+    )
+    network.add_argument(
+        "--algorithm", choices=law.GROWTH, default="ring", help="how latency grows with nodes (default ring)"
+    )
+    network.add_argument(
+        "--framework", choices=exchange.RULES, help=f"whose messages (default {DEFAULT_FRAMEWORK}, or the study's one)"
+    )
+    network.add_argument(
+        "--hidden",
+        type=_number(-1e-12, 1),
+        default=0.0,
+        help="share of the backward pass that hides messages (default 0)",
+    )
+    network.add_argument(
+        "--scatter", type=_number(-1e-12, np.inf), default=0.0, help="s.d. of a batch's time over itself (default 0)"
+    )
+    parser.add_argument(
+        "--nodes", type=int, default=MOST_NODES, metavar="N", help="the largest number of nodes (default 1024)"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="STEM", help="where to write the table; default: it is printed alone"
+    )
+    parser.add_argument("--figure", type=Path, metavar="STEM", help="where to draw the figure; default: --out")
+    return parser
+
+
+def _number(least: float, most: float) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        value = float(text)
+        if not least < value <= most or np.isinf(value):
+            raise argparse.ArgumentTypeError(
+                f"{text} is not above {max(least, 0):g}" + (f" and at most {most:g}" if most < np.inf else "")
+            )
+        return value
+
+    return number
+
+
+def _checked(args: argparse.Namespace) -> None:
+    """InputError where the numbers do not make a question."""
+    sizes = [name for name in ("model", "parameters", "gradient_bytes") if getattr(args, name)]
+    if args.step_time is None and (sizes or not args.study):
+        raise InputError("--step-time is missing: seconds of a training step on one device; or take a study by --from")
+    if args.step_time is not None and len(sizes) != 1:
+        raise InputError("give one of --model, --parameters and --gradient-bytes: what an exchange carries")
+    for name in ("batch_size", "samples", "sync_every", "nodes"):
+        if getattr(args, name) < 1:
+            raise InputError(f"--{name.replace('_', '-')}: {getattr(args, name)} is too small; expected at least 1")
+    if args.samples < args.batch_size:
+        raise InputError(f"--samples: {args.samples} is too small; expected at least the batch size, {args.batch_size}")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Answer, as a table and a figure."""
+    args = _parser().parse_args(argv)
+    _checked(args)
+    study = by_study(args.study) if args.study else None
+    if study and args.step_time is None:
+        made, asked = study.fitted, cases(study.cells)
+    else:
+        made, asked = by_numbers(args, study.fitted if study else None)
+    drawn = curves(made, hypothetical(asked, [GIGABIT * rate for rate in args.rate], args.nodes))
+    drawn = drawn[drawn["speedup"].notna()].reset_index(drop=True)
+    rows = answers(drawn)
+    if study and args.step_time is None and len(rows):
+        rng = np.random.default_rng(DRAWS)
+        again = [redrawn(study.cells, study.sweeps, made, rng) for _ in range(DRAWS)]
+        drawn, rows = with_bands(drawn, rows, again)
+    notes = [*_notes(), *(_of_study(study, args) if study else _of_numbers(args))]
+    answered = table(rows, notes)
+    if args.out:
+        tables.write(answered, args.out)
+    else:
+        print(tables.markdown(answered))
+    if stem := args.figure or args.out:
+        picture, caption = figure.draw(drawn, rows, notes)
+        style.save(picture, stem)
+        write_text(stem.with_name(f"{stem.name}.caption.md"), caption + "\n")
+
+
+def _notes() -> list[str]:
+    return [
+        "Extrapolated by the physical model of the table of predictions. Efficiency is speed-up over nodes, the base the same "
+        "model on one node at the same local batch; a node has one replica, and there are no more nodes than batches in an "
+        "epoch. In a column of nodes: the largest number up to which efficiency stays at that level."
+    ]
+
+
+def _of_numbers(args: argparse.Namespace) -> list[str]:
+    return [
+        f"Nothing here was measured: a step of {args.step_time:g} s with {args.batch_size} samples, {args.samples} samples "
+        f"an epoch, an exchange every {_batches(args.sync_every)}; messages of {args.framework or DEFAULT_FRAMEWORK} on a {args.algorithm}, "
+        f"{args.latency:g} s to the next node at every rate, {100 * args.share:g} % of the link's rate; hidden share "
+        f"{args.hidden:g}, scatter {args.scatter:g}."
+    ]
+
+
+def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
+    """What the answer stands on, and what is assumed."""
+    rates = [rate_text(rate) for rate in sorted(study.sweeps["link_bytes_s"].unique())]
+    nodes = ", ".join(f"{count:g}" for count in sorted(study.sweeps["nodes"].unique()))
+    ways = " or ".join(sorted({network.algorithm for network in study.fitted.laws.values()})) or "ring"
+    link = "falls with its rate" if study.sweeps["link_bytes_s"].notna().any() else "is that of its whole rate at least"
+    said = [
+        f"The network was swept on {nodes or 'no'} nodes with links of {', '.join(rates) or 'no rate'}. Assumed beyond: the "
+        f"latency of a step of the {ways} stays what it was at every rate, and time on the link {link}"
+        + (
+            "."
+            if any(network.cost_s for network in study.fitted.laws.values())
+            else "; what a byte costs the processors was hidden behind the link or cannot be told from it, and is left out, which "
+            "flatters faster links."
+        )
+    ]
+    if args.step_time is None:
+        said.append(
+            f"In brackets 95 % intervals of a parametric bootstrap ({DRAWS} refits of model and law to cells and sweeps drawn "
+            "anew with their noise): they say nothing of what the model leaves out."
+        )
+    else:
+        said.append(
+            f"A step of {args.step_time:g} s with {args.batch_size} samples is given, not measured here; so are "
+            f"{args.samples} samples an epoch and an exchange every {_batches(args.sync_every)}."
+        )
+    if "virtual" in set(study.runs["placement"].dropna()):
+        cores = ", ".join(f"{share:g}" for share in sorted(study.runs["cpu_share"].dropna().unique()))
+        said.append(
+            f"What was measured is that of {cores or 'a part of a'} core of a virtual cluster: on whole machines computation "
+            "is faster, and the same link matters more."
+        )
+    return [*said, conditions.circumstances(study.runs)]
+
+
+def _batches(count: int) -> str:
+    return "batch" if count == 1 else f"{count} batches"
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
