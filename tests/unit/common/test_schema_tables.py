@@ -17,6 +17,7 @@ UNDERSTOOD = {
     "type",
     "enum",
     "pattern",
+    "maxLength",
     "minimum",
     "maximum",
     "exclusiveMinimum",

@@ -113,7 +113,7 @@ def test_a_run_of_a_fraction_is_the_run_of_the_full_design(tmp_path: Path) -> No
 def test_the_plan_says_which_fraction_and_what_it_cannot_tell_apart(tmp_path: Path) -> None:
     study, site = load_study("s", written(tmp_path)), load_site("local")
     campaign = Campaign(study, site, "available", design(study, site), None)
-    text = report(Cost(campaign, measured_at("nowhere", tmp_path)))
+    text = report(Cost(campaign, measured_at("nowhere", tmp_path), {}))
     assert "8 cells in 2 blocks" in text
     (line,) = [line for line in text.splitlines() if "resolution" in line]
     assert line.startswith("  2^(7-4) of resolution III: framework = batch size x batches per exchange = ")

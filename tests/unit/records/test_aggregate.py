@@ -124,7 +124,7 @@ def test_a_campaign_that_was_disturbed_throughout_is_told_what_decides(campaign:
     reason = "disturbed: 20% of the processor time went to others (more than 5%)"
     for run in campaign.runs:
         record(campaign, run, [1.0, 0.2, 0.2, 0.2], status="invalid", reason=reason)
-    said = summary(aggregate(campaign)[0], "STUDY=x", site="config/sites/local.yaml").splitlines()
+    said = summary(aggregated(campaign)[0], "STUDY=x", site="config/sites/local.yaml").splitlines()
     assert said[-2].startswith("all were disturbed and none is ok: end what else uses the machine, or raise ")
     assert "max_foreign_cpu_share in config/sites/local.yaml" in said[-2]
     assert said[-1] == "to repeat them: make repeat RUNS=invalid STUDY=x"
@@ -133,7 +133,7 @@ def test_a_campaign_that_was_disturbed_throughout_is_told_what_decides(campaign:
 def test_one_disturbed_run_says_nothing_of_the_machine(campaign: Campaign) -> None:
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], status="invalid", reason="disturbed: 20%")
     record(campaign, campaign.runs[1], [1.0, 0.2, 0.2, 0.2])
-    assert "max_foreign_cpu_share" not in summary(aggregate(campaign)[0])
+    assert "max_foreign_cpu_share" not in summary(aggregated(campaign)[0])
 
 
 def test_attempts_that_left_no_record_are_told(campaign: Campaign, tmp_path: Path) -> None:

@@ -186,7 +186,8 @@ def _first_bad(column: np.ndarray, filled: np.ndarray, rules: dict[str, Any], ne
 
 def _allowed(text: str, rules: dict[str, Any], kind: str) -> bool:
     if kind == "string":
-        return ("enum" not in rules or text in rules["enum"]) and re.search(rules.get("pattern", ""), text) is not None
+        fits = ("enum" not in rules or text in rules["enum"]) and len(text) <= rules.get("maxLength", math.inf)
+        return fits and re.search(rules.get("pattern", ""), text) is not None
     if not _FORMS[kind].fullmatch(text):
         return False
     if kind == "boolean":
