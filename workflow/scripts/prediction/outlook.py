@@ -130,7 +130,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="prediction.outlook", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="make predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     positive, share = _number(0, np.inf), _number(0, 1)
     parser.add_argument(
@@ -180,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
         "--nodes", type=int, default=MOST_NODES, metavar="N", help="the largest number of nodes (default 1024)"
     )
     parser.add_argument(
-        "--out", type=Path, metavar="STEM", help="where to write the table; default: it is printed alone"
+        "--out", type=Path, metavar="STEM", help="where to write table and figure; default: the table is printed alone"
     )
     parser.add_argument("--figure", type=Path, metavar="STEM", help="where to draw the figure; default: --out")
     return parser
@@ -232,7 +232,7 @@ def main(argv: list[str] | None = None) -> None:
     answered = table(rows, notes)
     if args.out:
         tables.write(answered, args.out)
-    else:
+    if not args.figure:  # else a rule asks
         print(tables.markdown(answered))
     if stem := args.figure or args.out:
         picture, caption = figure.draw(drawn, rows, notes)
