@@ -1,5 +1,6 @@
 """The one prepared format: what it holds, that it is whole, and that preparing it again gives the same."""
 
+import contextlib
 import json
 import os
 import resource
@@ -120,24 +121,29 @@ def test_what_is_whole_stays_where_runs_may_be_reading_it(tmp_path: Path, monkey
     check_data(prepared.parent, "digits")
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def nearly_full_disk() -> Iterator[None]:
-    """No file takes more than 10 kB."""
+    """No file takes more than 10 kB; pytest's own output is one, so that it must not outlast the call."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("name", ["digits", "cifar-10-small"])
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, nearly_full_disk: None, name: str) -> None:
-    with pytest.raises(InputError, match=rf"{tmp_path}/a: File too large; correct it, then start again"):
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+    with (
+        nearly_full_disk(),
+        pytest.raises(InputError, match=rf"{tmp_path}/a: File too large; correct it, then start again"),
+    ):
         prepare(name, tmp_path / "a")
     assert [path.name for path in tmp_path.iterdir()] == [".a.lock"]
 
 
-def test_labels_say_why_they_cannot_be_written(tmp_path: Path, nearly_full_disk: None) -> None:
-    with pytest.raises(OSError, match="File too large"):
+def test_labels_say_why_they_cannot_be_written(tmp_path: Path) -> None:
+    with nearly_full_disk(), pytest.raises(OSError, match="File too large"):
         write_part(tmp_path / "train", [(np.zeros((5000, 1, 1, 1), np.uint8), np.zeros(5000))], 5000, [1, 1, 1], 2, "x")
 
 

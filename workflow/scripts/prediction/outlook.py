@@ -129,9 +129,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="make predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _Parser(prog="make predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     positive, share = _number(0, np.inf), _number(0, 1)
     parser.add_argument(
         "--from", dest="study", type=Path, metavar="FOLDER", help="results/<study>, or a folder of docs/campaigns/"
