@@ -6,8 +6,8 @@
 PREDICTED = SWEEPS.worth_drawing and len(CAMPAIGN.study.factors["nodes"]) > 1
 PREDICTION_CODE = (
     [f"{SCRIPTS}/prediction/{module}.py" for module in ["exchange", "law", "physics", "methods", "held_out"]]
-    + [f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "conditions", "intervals", "tables", "terms"]]
-    + [f"{SCRIPTS}/network/fit.py", f"{SCRIPTS}/common/tables.py"]
+    + [f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "conditions", "intervals", "pooling", "tables", "terms"]]
+    + [f"{SCRIPTS}/network/fit.py", f"{SCRIPTS}/models/graph.py", f"{SCRIPTS}/common/tables.py"]
 )
 PREDICTION_LOOKS = [f"{SCRIPTS}/figures/{module}.py" for module in ["style", "panels"]]
 PREDICTION_TABLES = ["prediction", "outlook"] if PREDICTED else []
@@ -26,6 +26,7 @@ rule prediction:
         runs=RUNS_CSV,
         network=NETWORK_CSV,
         code=[*PREDICTION_CODE, f"{SCRIPTS}/prediction/extra_p.py"],
+        extra_p="containers/extrap/requirements.cpu.txt" if CAMPAIGN.study.extra_p else [],
     output:
         csv=f"{RESULTS}/tables/prediction.csv",
         markdown=f"{RESULTS}/tables/prediction.md",
@@ -37,7 +38,7 @@ rule prediction:
         machine=1,
     params:
         stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
-        extra_p=f"--extra-p {CACHE}" if CAMPAIGN.study.extra_p else "",
+        extra_p=["--extra-p", CACHE] if CAMPAIGN.study.extra_p else [],
     shell:
         """
         python -m prediction.held_out \
@@ -45,7 +46,7 @@ rule prediction:
             --network {input.network:q} \
             --cells {output.cells:q} \
             --out {params.stem:q} \
-            {params.extra_p} \
+            {params.extra_p:q} \
             2>&1 | tee {log:q}
         """
 

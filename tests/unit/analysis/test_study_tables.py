@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -133,3 +134,16 @@ def test_missing_runs_are_listed_with_the_reason_in_one_line(runs):
 
 def test_a_campaign_without_failures_says_so(read):
     assert missing.table(read(failures={})).notes == ["All 114 runs succeeded."]
+
+
+def test_one_replica_is_the_base_at_every_rate_of_the_links(runs):
+    """It exchanges nothing, so that a study measures it at one rate only."""
+    several = runs[runs["replicas"] > 1]
+    names = {name: several[name] + ".bandwidth=250" for name in ("cell", "run_id")}
+    slower = several.assign(bandwidth=250, epoch_time_s=2 * several["epoch_time_s"].astype(float), **names)
+    both = pd.concat([runs.assign(bandwidth=1000), slower], ignore_index=True)
+    before, found = speedup.base_cells(runs), speedup.base_cells(both)
+    assert {cell: base for cell, base in found.items() if "bandwidth" not in cell} == before
+    assert {cell: found[f"{cell}.bandwidth=250"] for cell in set(several["cell"]) & set(before)} == {
+        cell: before[cell] for cell in set(several["cell"]) & set(before)
+    }

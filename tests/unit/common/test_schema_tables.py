@@ -177,6 +177,11 @@ def test_a_plain_table_is_read_at_once_as_it_is_field_by_field(tmp_path):
         ("\n", "\n\n"),
         (",1,true,", ",nan,true,"),
         (",1,true,", ",1,,"),
+        (",1,true,", ",1.0,true,"),
+        (",1,true,", ",1e0,true,"),
+        (",1,true,", ",1,true,+"),
+        (",1,true,0", ",1,true,"),
+        (",1,true,", ",1\t,true,"),
     ],
 )
 def test_nothing_unusual_is_read_at_once(tmp_path, old, new):
@@ -185,6 +190,14 @@ def test_nothing_unusual_is_read_at_once(tmp_path, old, new):
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(ValueError, match=r"."):
         tables._read_at_once(path, "epochs")
+
+
+def test_errors_of_two_lines_do_not_cancel(tmp_path):
+    _, path = write_campaign(tmp_path)
+    header, first, second, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([header, f"{first},1", second.rpartition(",")[0], *rest]) + "\n")
+    with pytest.raises(InputError, match=r"line 2: \d+ fields; expected"):
+        read_table(path, "epochs")
 
 
 def test_18000_runs_are_written_and_read_in_seconds(tmp_path, runs):

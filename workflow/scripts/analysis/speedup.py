@@ -17,7 +17,7 @@ from analysis.pooling import pooled
 from common.errors import exit_status
 from common.tables import read_table
 
-WITHOUT_EFFECT_ON_ONE_REPLICA = ("sync_every", "batch_scope", "lr_scaling")
+WITHOUT_EFFECT_ON_ONE_REPLICA = ("sync_every", "batch_scope", "lr_scaling", "bandwidth")
 
 
 def base_cells(runs: pd.DataFrame) -> dict[str, str]:
@@ -27,7 +27,7 @@ def base_cells(runs: pd.DataFrame) -> dict[str, str]:
     everywhere = varying(rows, but=["framework", "nodes", "devices_per_node"])
     compared = {
         name: [f for f in everywhere if f not in WITHOUT_EFFECT_ON_ONE_REPLICA or f in varying(group)]
-        for name, group in rows.groupby("framework")
+        for name, group in rows[rows["replicas"] == 1].groupby("framework")
     }
     at_levels = {
         (framework, *levels): cell

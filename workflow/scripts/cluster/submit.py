@@ -18,6 +18,7 @@ from pathlib import Path
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, digest_text, shown
 from network.plan import Sweeps
+from plan import unlock
 from plan.campaign import Campaign, configured, load_campaign
 from plan.scheduling import allocation_options
 from runs.launch import Lost
@@ -53,7 +54,8 @@ def check(campaign: Campaign) -> None:
 def prepare(campaign: Campaign, config: list[str]) -> None:
     """Make what runs need, here or in a job as the site says. Ends the program when Snakemake fails."""
     profile = "slurm" if campaign.site.scheduler.build_on == "job" else "local"
-    targets = ["plan", "environments", "datasets"]
+    targets = ["plan", "design", "environments", "datasets"]
+    unlock.main(["--if-stale"])
     done = subprocess.run(
         ["snakemake", *targets, "--profile", f"profiles/{profile}", "--config", *config], cwd=CHECKOUT, check=False
     )

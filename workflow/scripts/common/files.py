@@ -38,6 +38,15 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
+def read_json(path: Path) -> Any:
+    """The value in a JSON file. OSError; ValueError where it is none, or has NaN or infinity, which JSON has not."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is no number of JSON")
+
+    return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON, whole or not at all; NaN and infinity are refused."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")

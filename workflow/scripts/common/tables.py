@@ -8,6 +8,7 @@ import csv
 import difflib
 import math
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from common.errors import InputError
 from common.files import shown, written_whole
 from common.schemas import schema
 
+UNUSUAL = (b'"', b", ", b" ,", b" \n", b"\t", b"\r", b",+", b",.")  # what two readers of CSV may take differently
 DTYPES = {"string": "str", "integer": "Int64", "number": "float64", "boolean": "boolean"}
 _CONVERT: dict[str, Callable[[str], Any]] = {
     "string": str,
@@ -41,7 +43,7 @@ def read_table(path: Path, schema_name: str) -> pd.DataFrame:
     path = Path(path)
     try:
         return _read_at_once(path, schema_name)
-    except (OSError, ValueError, csv.Error, OverflowError):  # the reader that looks at every field says where and what
+    except (OSError, ValueError, OverflowError, pd.errors.ParserWarning):  # the other reader says where and what
         return _read_by_field(path, schema_name)
 
 
@@ -53,21 +55,15 @@ def _read_at_once(path: Path, schema_name: str) -> pd.DataFrame:
         header = file.readline().decode().rstrip("\n").split(",")
         for block in iter(lambda: file.read(2**24), b""):
             lines, commas = lines + block.count(b"\n"), commas + block.count(b",")
-            unusual += sum(block.count(mark) for mark in (b'"', b", ", b" ,"))
+            unusual += sum(block.count(mark) for mark in UNUSUAL)
     if unusual or commas != lines * (len(header) - 1):  # pandas fills up in silence what a line lacks
         raise ValueError("fields are quoted or have blanks at an end, or a line is too short")
     if len(set(header)) < len(header) or not set(required) <= set(header) <= set(properties):
         raise ValueError("other columns")
-    read_as = {name: "float64" if _kind(schema_name, name) in ("integer", "number") else "str" for name in header}
-    found = pd.read_csv(
-        path,
-        dtype=read_as,
-        index_col=False,
-        keep_default_na=False,
-        na_values=[""],
-        skip_blank_lines=False,
-        encoding="utf-8",
-    )
+    read_as = {name: "float64" if _kind(schema_name, name) == "number" else "str" for name in header}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # of a line that is too long
+        found = _read_csv(path, read_as)
     frame = {}
     for name, rules in properties.items():
         if name not in header:
@@ -82,14 +78,26 @@ def _read_at_once(path: Path, schema_name: str) -> pd.DataFrame:
     return pd.DataFrame(frame)
 
 
+def _read_csv(path: Path, read_as: dict[str, str]) -> pd.DataFrame:
+    return pd.read_csv(
+        path,
+        dtype=read_as,
+        index_col=False,
+        keep_default_na=False,
+        na_values=[""],
+        skip_blank_lines=False,
+        encoding="utf-8",
+    )
+
+
 def _checked_at_once(column: pd.Series, rules: dict[str, Any], kind: str) -> pd.Series:
-    if read_as_text := kind in ("string", "boolean"):
-        distinct = column.dropna().unique()
-        if not all(_allowed(text, rules, kind) for text in distinct):
+    if kind != "number":
+        if not all(_allowed(text, rules, kind) for text in column.dropna().unique()):
             raise ValueError("a field that is not allowed")
-    if kind == "boolean":
-        return column.map({"true": True, "false": False}).astype(DTYPES[kind])
-    if read_as_text:
+        if kind == "boolean":
+            column = column.map({"true": True, "false": False})
+        elif kind == "integer":
+            column = pd.to_numeric(column)
         return column.astype(DTYPES[kind])
     values = column.to_numpy()
     values = values[~np.isnan(values)]
@@ -100,8 +108,7 @@ def _checked_at_once(column: pd.Series, rules: dict[str, Any], kind: str) -> pd.
         | (values <= rules.get("exclusiveMinimum", -math.inf))
         | (values >= rules.get("exclusiveMaximum", math.inf))
     )
-    whole = kind == "number" or (np.abs(values) < 2**53) & (values == np.floor(values))
-    if bad.any() or not np.all(whole):
+    if bad.any():
         raise ValueError("a number that is not allowed")
     return column.astype(DTYPES[kind])
 

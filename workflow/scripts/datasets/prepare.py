@@ -127,7 +127,8 @@ def main(argv: list[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
     load_dataset(options.dataset, "--dataset")
     prepare(options.dataset, options.out.parent, store(load_site(options.site)))
-    options.out.touch()
+    with system_faults(options.out):
+        options.out.touch()
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def record_of_whole(folder: Path) -> dict[str, Any] | None:
     try:
         record: dict[str, Any] = json.loads((folder / WHOLE).read_text(encoding="utf-8"))
         return record if digest_file(folder / IMAGE) == record["image"]["sha256"] else None
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None
 
 

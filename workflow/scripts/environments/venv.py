@@ -33,15 +33,12 @@ def check_machine(environment: Environment) -> None:
 
 def record_of_whole(folder: Path) -> dict[str, Any] | None:
     """What a finished folder says of itself; None when it is not finished, or its interpreter is gone."""
-    whole = folder / WHOLE
-    if not whole.is_file():
-        return None
-    record: dict[str, Any] = json.loads(whole.read_text(encoding="utf-8"))
     try:
+        record: dict[str, Any] = json.loads((folder / WHOLE).read_text(encoding="utf-8"))
         started = subprocess.run(
             [record["python"]["executable"], "-c", ""], check=False, env=isolated(), capture_output=True
         )
-    except OSError:
+    except (OSError, ValueError, TypeError, KeyError):
         return None
     return record if started.returncode == 0 else None
 

@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import intervals, tables
+from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
 from analysis.measured import combination_text, one_line
 from common.errors import exit_status
 from common.tables import read_table
 from network.gather import bus_bandwidth
+from network.plan import KEYS
 
-KEYS = ["framework", "nodes", "ranks", "bandwidth"]
 PLACEMENTS = {
     "distinct-nodes": "Each node is a machine of its own.",
     "virtual": "Nodes are those of a virtual cluster on one machine.",
@@ -165,7 +165,7 @@ def bytes_text(size: float) -> str:
 def compare(network: pd.DataFrame) -> pd.DataFrame:
     """One row per sweep: latency, bandwidth, share of what the link allows, what the largest message achieved."""
     rows = []
-    for (framework, nodes, ranks, bandwidth), sweep in network.groupby(KEYS, sort=True):
+    for (framework, nodes, ranks, device, bandwidth), sweep in network.groupby(KEYS, sort=True):
         first = sweep.iloc[0]
         ok = measured(sweep)
         made = fit(ok) if len(ok) else None
@@ -179,6 +179,7 @@ def compare(network: pd.DataFrame) -> pd.DataFrame:
                 "framework": framework,
                 "nodes": nodes,
                 "ranks": ranks,
+                "device": device,
                 "bandwidth": bandwidth,
                 "status": first["status"],
                 "reason": first["reason"],
@@ -204,7 +205,7 @@ def _columns(name: str, estimate: Estimate) -> dict[str, float]:
 
 def table(network: pd.DataFrame) -> tables.Table:
     """The table of the network as the frameworks see it."""
-    title, words = "Latency and bus bandwidth of all-reduce", ["framework", "link", "transport", "status"]
+    title, words = "Latency and bus bandwidth of all-reduce", ["framework", "link", "device", "transport", "status"]
     data = compare(network)
     if data.empty:
         return tables.Table(title, data, pd.DataFrame(columns=["framework"]), [NO_SWEEP], words)
@@ -213,6 +214,8 @@ def table(network: pd.DataFrame) -> tables.Table:
         shown["ranks"] = data["ranks"].map(str)
     if data["bandwidth"].nunique() > 1:
         shown["link"] = [combination_text({"bandwidth": level}) for level in data["bandwidth"]]
+    if data["device"].nunique() > 1:
+        shown["device"] = data["device"]
     if (data["status"] != "ok").any():
         shown["status"] = data["status"]
     shown["transport"] = data["transport"].where(data["transport"].notna(), tables.DASH)
@@ -241,8 +244,9 @@ def table(network: pd.DataFrame) -> tables.Table:
 
 def _name(sweep: Any) -> str:
     """A row of a sweep in words."""
-    links = f", {combination_text({'bandwidth': sweep.bandwidth})}" if sweep.bandwidth else ""
-    return f"{sweep.framework} on {sweep.nodes} nodes{links}"
+    told = {"device": sweep.device, "bandwidth": sweep.bandwidth}
+    more = [combination_text({name: level}) for name, level in told.items() if level != conditions.THE_SITES[name]]
+    return ", ".join([f"{sweep.framework} on {sweep.nodes} nodes", *more])
 
 
 def _too_fast(data: pd.DataFrame) -> str:

@@ -12,7 +12,7 @@ from common.schemas import schema
 from common.tables import write_table
 from common.text import number_of
 from network.measure import read
-from network.plan import Sweep, key, output, wanted
+from network.plan import KEYS, Sweep, key, output, wanted
 from plan.campaign import Campaign, load_campaign
 from plan.identity import lacks, links
 from records.aggregate import arguments_for, to_repeat
@@ -86,7 +86,7 @@ def gather(campaign: Campaign) -> pd.DataFrame:
 
 def summary(table: pd.DataFrame, arguments: str = "") -> str:
     """How many sweeps are ok, which are not and why. `arguments`: see records.aggregate.summary."""
-    sweeps = table.drop_duplicates(["framework", "nodes", "ranks", "device", "bandwidth"])
+    sweeps = table.drop_duplicates(KEYS)
     bad = sweeps[sweeps["status"] != "ok"]
     lines = [f"  {row.framework} on {row.nodes} nodes: {row.status}: {row.reason}" for row in bad.itertuples()]
     lines += to_repeat(bad["status"], arguments)

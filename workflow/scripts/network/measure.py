@@ -17,7 +17,7 @@ from common.errors import InputError, exit_status
 from common.files import utc, write_json
 from common.schemas import check
 from network.plan import Sweep, code_digest, environment_digest, key, planned, spec
-from plan.binding import bind
+from plan.binding import bind, check_bound
 from plan.design import design
 from plan.site import Site, load_site
 from plan.study import Study, load_framework, load_study
@@ -155,6 +155,7 @@ def main(argv: list[str] | None = None) -> None:
             f"sweep {sweep.name}: files have changed since it was planned (key {options.key}); start Snakemake again"
         )
     with ending_well(f"sweep {sweep.name}", options.out):
+        check_bound(options.out.parents[3], site)
         measure(study, site, sweep, options.out)
         bind(options.out.parents[3], study.name, site)
 

@@ -1,7 +1,7 @@
 """Which sweeps a campaign has, what each is measured under, and the key that it is kept under.
 
-Pure functions of study, site and files in git, called while Snakemake parses. A sweep belongs to a framework and a number
-of nodes; nothing of a run's levels changes it, and neither does the study.
+Pure functions of study, site and files in git, called while Snakemake parses. A sweep belongs to a framework, a number of nodes and
+the levels of OF_SITE; nothing else of a run changes it, and neither does the study.
 """
 
 import functools
@@ -23,11 +23,9 @@ SMALLEST_BYTES = 1024
 GROWTH = 4
 PROGRAM = CHECKOUT / "workflow" / "scripts" / "network" / "sweep.py"
 TABLE = "network.csv"
-OF_SITE = (
-    "devices_per_node",
-    "device",
-    "bandwidth",
-)  # factors that, beside nodes, decide between whom there is an exchange
+# Factors that decide, beside nodes, between whom and through what there is an exchange.
+OF_SITE = ("devices_per_node", "device", "bandwidth")
+KEYS = ["framework", "nodes", "ranks", "device", "bandwidth"]  # columns of network.csv that tell sweeps apart
 
 
 @dataclass(frozen=True)

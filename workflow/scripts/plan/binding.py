@@ -23,11 +23,16 @@ def place(site: Site) -> dict[str, Any]:
 
 def bind(results: Path, study: str, site: Site) -> None:
     """Tie `results` to this place, once and for all. InputError when they belong to another already."""
-    if bound := read_binding(results):
-        check_place(bound, site, results)
-    else:
+    if not check_bound(results, site):
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         write_json(results / BINDING, {**place(site), "study": study, "bound_at": now})
+
+
+def check_bound(results: Path, site: Site) -> bool:
+    """Whether `results` are bound already. InputError when it is to another place."""
+    if bound := read_binding(results):
+        check_place(bound, site, results)
+    return bound is not None
 
 
 def read_binding(results: Path) -> dict[str, Any] | None:

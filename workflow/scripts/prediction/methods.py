@@ -129,7 +129,11 @@ def extra_p(python: Path | None, why_not: str = "") -> Method:
         seconds = np.full(len(fold.test), np.nan)
         if not jobs:
             return _none(fold, "no parameter has two values")
-        for place, answer in zip(rows, _answers(python, jobs), strict=True):
+        try:
+            answers = _answers(python, jobs)
+        except InputError as error:
+            return _none(fold, str(error))
+        for place, answer in zip(rows, answers, strict=True):
             seconds[place] = np.array(answer["predicted"], float)
         remarks = (FEW,) if few else ()
         return Prediction(seconds, _unless_all(seconds, "a parameter has one value"), remarks)
@@ -149,10 +153,19 @@ def _points(cells: pd.DataFrame, axes: Sequence[str]) -> list[tuple[Sequence[flo
 
 
 def _answers(python: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [str(python), str(PROGRAM)], input=json.dumps(jobs), capture_output=True, text=True, timeout=LIMIT_S, check=True
-    )
-    answers: list[dict[str, Any]] = json.loads(done.stdout)
+    """Extra-P's answers. InputError where it breaks down, or takes too long."""
+    try:
+        done = subprocess.run(
+            [str(python), str(PROGRAM)],
+            input=json.dumps(jobs),
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=True,
+        )
+        answers: list[dict[str, Any]] = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise InputError(f"Extra-P broke down: {one_line(error)[:160]}") from None
     return answers
 
 

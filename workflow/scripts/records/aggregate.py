@@ -4,7 +4,6 @@ Only the current keys count: a record that was made of other software, code, dat
 """
 
 import argparse
-import json
 import re
 import sys
 from collections import Counter
@@ -15,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from common.errors import InputError, exit_status
-from common.files import CHECKOUT, load_yaml, shown, written_whole
+from common.files import CHECKOUT, load_yaml, read_json, shown, written_whole
 from common.schemas import check, schema
 from common.tables import read_table, write_table
 from common.text import number_of
@@ -80,7 +79,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     """The published record of a run. InputError when it is broken."""
     file = folder / "record.json"
     try:
-        record: dict[str, Any] = json.loads(file.read_text())
+        record: dict[str, Any] = read_json(file)
     except ValueError as error:
         raise InputError(f"{file}: is broken ({error}); {_advice(folder)}") from None
     check(record, "record", file)

@@ -10,6 +10,7 @@ from pathlib import Path
 from common.errors import InputError, exit_status
 from common.text import number_of
 from network.plan import Sweeps
+from plan import unlock
 from plan.binding import read_binding
 from plan.campaign import STATUSES, Campaign, configured, load_campaign, record_status
 from records.aggregate import ways_to_run
@@ -64,6 +65,7 @@ def main(argv: list[str] | None = None) -> None:
         raise InputError(
             f"RUNS={options.runs}: no run with a record matches; give a status ({', '.join(STATUSES)}) or a pattern of run_id"
         )
+    unlock.main(["--if-stale"])
     for path in runs.values():
         put_aside(path)
     print(f"{counted(runs)} will be repeated; their old attempts are kept", flush=True)

@@ -23,7 +23,7 @@ from datasets.lock import lock_of, objection
 from datasets.verified import changed
 from environments.container import unchanged
 from environments.description import WHOLE, environment_stamp
-from plan.binding import bind
+from plan.binding import bind, check_bound
 from plan.design import Run, design
 from plan.identity import (
     data_files,
@@ -297,6 +297,7 @@ def main(argv: list[str] | None = None) -> None:
             f"{run.run_id}: files have changed since it was planned (key {options.key}); start Snakemake again"
         )
     with ending_well(run.run_id, options.results):
+        check_bound(options.results, site)
         supervise(study, site, run, options.key, options.results, current_session())
         bind(options.results, study.name, site)
 

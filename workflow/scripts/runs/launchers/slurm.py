@@ -70,12 +70,12 @@ class Slurm:
         self._process: subprocess.Popen[bytes] | None = None
         self.job = {"number": job.number, "submitted_at": utc(job.submitted_at), "started_at": utc(job.started_at)}
         self.hosts = job.hosts[: spec["nodes"]]
+        if site.placement == "virtual":
+            virtual.shape(self.hosts, spec["bandwidth_bytes_s"])
 
     def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher."""
         spec = self._spec
-        if self._site.placement == "virtual":
-            virtual.shape(self.hosts, spec["bandwidth_bytes_s"])
         srun = [
             "srun",
             f"--job-name={self._name}",

@@ -39,6 +39,8 @@ def _scalar(value: Any) -> str:
         return str(value)
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, int | float):
-        return repr(value)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(float(value))  # of NumPy's, too
     raise TypeError(f"{value!r} cannot stand in a prototext: expected text, a number, true or false")
