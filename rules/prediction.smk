@@ -6,7 +6,10 @@
 PREDICTED = SWEEPS.worth_drawing and len(CAMPAIGN.study.factors["nodes"]) > 1
 PREDICTION_CODE = (
     [f"{SCRIPTS}/prediction/{module}.py" for module in ["exchange", "law", "physics", "methods", "held_out"]]
-    + [f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "conditions", "intervals", "pooling", "tables", "terms"]]
+    + [
+        f"{SCRIPTS}/analysis/{module}.py"
+        for module in ["measured", "conditions", "intervals", "pooling", "tables", "terms"]
+    ]
     + [f"{SCRIPTS}/network/fit.py", f"{SCRIPTS}/models/graph.py", f"{SCRIPTS}/common/tables.py"]
 )
 PREDICTION_LOOKS = [f"{SCRIPTS}/figures/{module}.py" for module in ["style", "panels"]]
