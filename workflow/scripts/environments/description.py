@@ -207,7 +207,7 @@ def read(
     folder = containers / name
     file = folder / "environment.yaml"
     if not file.is_file():
-        raise InputError(f"environment '{name}' is unknown; there are {', '.join(names(containers))}")
+        raise InputError(f"environment '{name}' is unknown; there are {', '.join(_described(containers))}")
     content = load_yaml(file)
     check(content, "environment", file)
     children = (*_children, name)
@@ -244,9 +244,13 @@ def read(
     )
 
 
-def names(containers: Path = CONTAINERS) -> list[str]:
-    """The environments that have a description, sorted."""
+def _described(containers: Path) -> list[str]:
     return sorted(file.parent.name for file in containers.glob("*/environment.yaml"))
+
+
+def names(containers: Path = CONTAINERS) -> list[str]:
+    """The environments of frameworks, sorted."""
+    return [name for name in _described(containers) if read(name, containers=containers).origin != "tool"]
 
 
 def locked(containers: Path = CONTAINERS) -> list[str]:
@@ -256,7 +260,7 @@ def locked(containers: Path = CONTAINERS) -> list[str]:
 
 def tools(containers: Path = CONTAINERS) -> list[str]:
     """The environments of tools, sorted."""
-    return [name for name in names(containers) if read(name, containers=containers).origin == "tool"]
+    return [name for name in _described(containers) if read(name, containers=containers).origin == "tool"]
 
 
 def lineage(wanted: Iterable[str], containers: Path = CONTAINERS, realization: Realization = VENV) -> list[str]:

@@ -19,7 +19,7 @@ from spython.main.parse.writers import SingularityWriter
 from common.errors import exit_status
 from common.files import shown, write_text
 from environments import compiling, two_ranks
-from environments.description import BASE, IMAGE_ABI, VARIANTS, Environment, Source, names, read, tools
+from environments.description import BASE, IMAGE_ABI, VARIANTS, Environment, Source, names, read
 from environments.wheels import recorded_sha256
 
 HOME = "/opt/ringside"  # of all that is ours in an image
@@ -193,7 +193,7 @@ def _spaced(lines: Sequence[str]) -> list[str]:
 
 def written() -> Mapping[Path, str]:
     """Every recipe that is in git, as it must be: its file and its text."""
-    environments = [read(name, variant) for name in names() if name not in tools() for variant in VARIANTS]
+    environments = [read(name, variant) for name in names() for variant in VARIANTS]
     return {
         environment.folder
         / f"recipe.{environment.variant}.def": "# Made from environment.yaml by `make recipes`. Do not edit. "
