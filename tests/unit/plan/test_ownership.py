@@ -74,6 +74,6 @@ def test_a_second_snakemake_is_refused_and_does_not_wait(state: Path, holder: su
 
 @pytest.mark.parametrize("target", ["figures", "images", "datasets"])
 def test_a_stale_lock_stops_no_target_of_make(target: str) -> None:
-    asked = ["make", "--dry-run", "--assume-old", ".venv/.made-of-requirements", target]
+    asked = ["make", "--no-print-directory", "--dry-run", "--assume-old", ".venv/.made-of-requirements", target]
     (line,) = subprocess.run(asked, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.splitlines()
     assert f"plan.unlock --if-stale && .venv/bin/snakemake {target}" in line
