@@ -147,7 +147,9 @@ def test_a_framework_that_raises_is_a_row_and_can_be_repeated(fresh: Callable[..
     assert checkout.snakemake("figures").jobs == {}, "a failure is data: it is not repeated by itself"
 
     repeated = checkout.program("runs.repeat", "--runs", "failed")
-    assert repeated.returncode == 0 and "2 runs will be repeated" in repeated.stdout, "the run and its network's sweep"
+    assert repeated.returncode == 0 and "1 run and 1 sweep will be repeated" in repeated.stdout, (
+        "the run and its network's sweep"
+    )
     done = checkout.snakemake("figures")
     assert done.status == 0 and done.jobs["run"] == 1, done.output
     assert [Path(attempt).name for attempt in checkout.attempts()] == ["attempt-1", "attempt-2"]

@@ -12,7 +12,7 @@ import pytest
 from checkout import Checkout
 from plan.site import load_site
 
-FIGURES = ("epoch_time", "by_batch_size", "by_nodes", "accuracy", "regression")
+FIGURES = ("epoch_time", "by_batch_size", "by_nodes", "accuracy", "residuals", "regression")
 
 
 def design_rows(checkout: Checkout) -> dict[str, dict[str, str]]:
@@ -168,7 +168,7 @@ def test_a_clone_with_published_tables_makes_figures_and_tables_only(
         for name in environment:
             del os.environ[name]
     assert done.status == 0, done.output
-    assert set(done.jobs) <= {"figure", "table", "regression", "decomposition"}
+    assert set(done.jobs) <= {"figure", "table", "checks", "regression", "decomposition"}
     assert {path.stem for path in (clone.results / "figures").glob("*.pdf")} == set(FIGURES)
     for name in (path.name for path in (finished_campaign.results / "tables").glob("*.csv")):
         assert (clone.results / "tables" / name).read_bytes() == (

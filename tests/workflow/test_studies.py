@@ -18,7 +18,7 @@ MISSING = {
 }
 STUDIES = sorted(path.stem for path in Path("config/studies").glob("*-small.yaml"))
 IN_CI = "cnn-horovod-small"
-FIGURES = ("epoch_time", "by_batch_size", "by_nodes", "accuracy", "regression")
+FIGURES = ("epoch_time", "by_batch_size", "by_nodes", "accuracy", "residuals", "regression")
 
 
 @pytest.mark.every_study

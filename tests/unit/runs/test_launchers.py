@@ -227,6 +227,11 @@ def test_outside_of_a_job_and_in_a_job_that_is_too_small_nothing_starts(
         launch.launcher(load_site("virtual"), spec(2, 1))
 
 
+def machines() -> Site:
+    """A Slurm site whose links are not ours to set."""
+    return replace(load_site("virtual"), placement="distinct-nodes")
+
+
 @pytest.fixture
 def slurm(programs: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> launch.Launcher:
     """The launcher inside a Slurm job on three nodes."""
@@ -234,7 +239,7 @@ def slurm(programs: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("TZ", "Europe/Paris")
     time.tzset()
-    return launch.launcher(load_site("virtual"), spec(2, 1))
+    return launch.launcher(machines(), spec(2, 1))
 
 
 @pytest.fixture(autouse=True)
@@ -250,7 +255,7 @@ def test_a_slurm_job_is_read_as_slurm_describes_it(slurm: launch.Launcher) -> No
         "number": "17", "submitted_at": "2026-01-05T09:00:00.000Z", "started_at": "2026-01-05T10:30:00.000Z",
     }  # fmt: skip
     with pytest.raises(InputError, match="Slurm job 17: has 3 nodes, the run needs 4; ask for more"):
-        launch.launcher(load_site("virtual"), spec(4, 1))
+        launch.launcher(machines(), spec(4, 1))
 
 
 @pytest.mark.parametrize(
@@ -310,4 +315,4 @@ def test_a_scheduler_that_does_not_answer_is_lost(
     programs("scontrol", "#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2\nexit 1\n")
     monkeypatch.setattr("time.sleep", lambda _: None)
     with pytest.raises(launch.Lost, match="scontrol: slurm_load_jobs error: Unable to contact slurm controller"):
-        launch.launcher(load_site("virtual"), spec(2, 1))
+        launch.launcher(machines(), spec(2, 1))
