@@ -17,12 +17,12 @@ from statsmodels.stats.diagnostic import acorr_ljungbox, normal_ad
 from statsmodels.stats.multitest import multipletests
 
 from analysis import conditions, intervals, tables
+from analysis.intervals import LEVEL
 from analysis.measured import arguments, successful
 from analysis.pooling import Pooling, pooled
 from common.errors import exit_status
 from common.tables import read_table
 
-LEVEL = 0.05
 MOST_SHAPIRO = (
     5000  # values; beyond, the p of Shapiro and Wilk's test is not known well (Royston, Applied Statistics 44, 1995)
 )
@@ -154,14 +154,12 @@ def _normality(data: pd.DataFrame) -> Check:
 def _equal_variances(pooling: Pooling) -> Check:
     name, test = "equal spread in all cells", "Bartlett"
     if math.isnan(pooling.p):
-        return Check(name, test, "cannot be judged: it needs two cells with two runs")
+        return Check(name, "none", f"cannot be judged: {pooling.against}")
     if pooling.holds:
         verdict = f"nothing speaks against it: one s.d. for all, {tables.number(100 * pooling.sd)} %"
     else:
-        spreads = pooling.cells["log_sd"].dropna()
-        verdict = (
-            f"unequal: s.d. from {tables.number(100 * spreads.min(), 2)} to {tables.number(100 * spreads.max(), 2)} %"
-        )
+        least, most = (tables.number(100 * spread, 2) for spread in (pooling.spreads.min(), pooling.spreads.max()))
+        verdict = f"{'unequal' if pooling.p < LEVEL else 'not taken for equal'}: s.d. from {least} to {most} %"
     return Check(name, test, verdict, pooling.statistic, pooling.p)
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 from scipy import stats
 
 CONFIDENCE = 0.95
+LEVEL = 0.05  # a smaller p is called significant
 COLUMNS = ["value", "low", "high", "n"]
 
 
@@ -123,6 +124,11 @@ def holm(p: Sequence[float]) -> list[float]:
     if known.any():
         values[known] = multipletests(values[known], method="holm")[1]
     return [float(value) for value in values]
+
+
+def p_text(p: float) -> str:
+    """A p value in a sentence."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def _welch(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[str]) -> tuple[pd.DataFrame, np.ndarray]:
