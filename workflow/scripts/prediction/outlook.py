@@ -32,7 +32,7 @@ from prediction.physics import Physics
 RATES = (1.0, 10.0, 25.0, 100.0)  # Gbit/s
 MOST_NODES = 1024
 DEFAULT_FRAMEWORK = "pytorch-ddp"
-DRAWS = 100
+DRAWS = 400
 TITLE = "How many nodes are worth it, by the rate of the links"
 GIGABIT = 1e9 / 8
 
@@ -274,7 +274,7 @@ def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
     if args.step_time is None:
         said.append(
             f"In brackets 95 % intervals of a parametric bootstrap ({DRAWS} refits of model and law to cells and sweeps drawn "
-            "anew with their noise): they say nothing of what the model leaves out."
+            "anew with their noise): they say nothing of what the model leaves out." + _certain_network(study)
         )
     else:
         said.append(
@@ -288,6 +288,17 @@ def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
             "is faster, and the same link matters more."
         )
     return [*said, conditions.circumstances(study.runs)]
+
+
+def _certain_network(study: Study) -> str:
+    """What intervals lack where the sweeps cannot say how far the law is off; with a space before it."""
+    known = {name for name, network in study.fitted.laws.items() if np.isfinite(network.misfit)}
+    alone = sorted(name for name, _ in set(study.fitted.laws) - known)
+    if not alone:
+        return ""
+    rounds = study.sweeps["error"].notna().any()
+    what = "no uncertainty of the network but what rounds differ by" if rounds else "no uncertainty of the network"
+    return f" Swept at one number of nodes and one rate ({conditions.named(alone)}), there is {what} in them."
 
 
 def _batches(count: int) -> str:
