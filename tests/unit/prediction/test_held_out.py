@@ -229,6 +229,16 @@ def test_a_study_without_a_success_says_so(tmp_path):
     draw(tmp_path)
 
 
+def test_a_study_whose_batches_were_not_counted_says_so(tmp_path):
+    runs = known.runs()
+    known.written(runs.assign(steps=runs["steps"].mask(runs["cell"].notna())), "runs", tmp_path)
+    known.network(folder=tmp_path)
+    main([*paths(tmp_path), "--out", str(tmp_path / "prediction"), "--cells", str(tmp_path / "cells.csv")])
+    said = (tmp_path / "prediction.md").read_text()
+    assert "Nothing to predict" in said and "batches or exchanges were not counted: pytorch-ddp." in said
+    draw(tmp_path)
+
+
 def test_the_table_says_what_stands_behind_it(study):
     cells, sweeps = study
     runs = known.runs(Truth(sigma=0.3), replicates=2)

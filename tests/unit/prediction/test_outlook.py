@@ -169,7 +169,25 @@ def test_a_study_that_cannot_be_predicted_says_so(tmp_path):
     known.network(folder=tmp_path, nodes=(1,))
     rows = ask(tmp_path, "--from", str(tmp_path))
     assert rows.empty
-    assert "nothing to predict from" not in (tmp_path / "outlook.caption.md").read_text()  # stands in the figure
+    for suffix in ("md", "caption.md"):
+        said = (tmp_path / f"outlook.{suffix}").read_text()
+        assert said.count(outlook.NOTHING) == 1
+        assert "nan" not in said
+
+
+def test_cells_whose_batches_were_not_counted_are_left_out_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(outlook, "DRAWS", 3)
+    runs = known.runs(nodes=(1, 2, 3))
+    least = runs["batch_size"] == 32
+    known.written(runs.assign(steps=runs["steps"].mask(least)), "runs", tmp_path)
+    known.network(folder=tmp_path)
+    rows = ask(tmp_path, "--from", str(tmp_path), "--rate", "1")
+    assert sorted(rows["batch_size"]) == [64, 128]
+    said = (tmp_path / "outlook.md").read_text()
+    assert "Left out, since batches or exchanges were not counted: pytorch-ddp.small-cnn.digits.b32.n1" in said
+    known.written(runs.assign(exchanges=runs["exchanges"].mask(runs["cell"].notna())), "runs", tmp_path)
+    assert ask(tmp_path, "--from", str(tmp_path), "--rate", "1").empty
+    assert outlook.NOTHING in (tmp_path / "outlook.md").read_text()
 
 
 def test_links_without_a_rate_are_no_faster_than_themselves(kept, tmp_path, monkeypatch):

@@ -136,7 +136,12 @@ def noise(cells: pd.DataFrame) -> float:
 def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: pd.DataFrame) -> tables.Table:
     """The table of a study; `rows` from `evaluate`."""
     words = ["left out", "method", "worst cell"]
-    always = [conditions.circumstances(runs), conditions.shortfall(runs), conditions.constants(runs)]
+    always = [
+        physics.uncounted(runs),
+        conditions.circumstances(runs),
+        conditions.shortfall(runs),
+        conditions.constants(runs),
+    ]
     if rows.empty:
         said = "Nothing to predict: it needs cells on one node, and on several ones whose network was swept."
         empty = pd.DataFrame(columns=["left_out", "method", "mape"])
