@@ -255,6 +255,25 @@ def test_the_table_says_what_stands_behind_it(study):
     assert "6 nodes, links of " in worst
 
 
+def test_a_panel_says_how_many_cells_its_method_predicts(study):
+    from figures import prediction
+
+    def some(fold):
+        return methods.Prediction(fold.test["epoch_time_s"].where(fold.test["batch_size"] == 32).to_numpy())
+
+    def all_of_them(fold):
+        return methods.Prediction(fold.test["epoch_time_s"].to_numpy())
+
+    every, rows = evaluate(*study, {"some": some, "all": all_of_them})
+    left = rows[(rows["left_out"] != IN_SAMPLE) & (rows["method"] == "some")]
+    drawn, _ = prediction.draw(known.runs(replicates=2), every)
+    titles = [ax.get_title() for ax in drawn.axes if ax.get_title()]
+    assert titles == [
+        f"some\nMAPE 0.0 %, {left['predicted'].sum()} of {left['cells'].sum()}",
+        "all\nMAPE 0.0 %",
+    ]
+
+
 def paths(folder):
     return ["--runs", str(folder / "runs.csv"), "--network", str(folder / "network.csv")]
 

@@ -24,7 +24,7 @@ BEYOND = 3.0  # how far beyond them predictions are drawn where they are
 WHAT = (
     "Predicted over measured mean epoch time of cells on several nodes that were left out of the fit, a panel for each method, "
     "a marker for each cell and each time it was left out; both axes are logarithmic. Line: prediction and measurement agree. "
-    "MAPE: over all markers of a panel."
+    "MAPE: over all markers of a panel; how many there are is said where a method does not predict all."
 )
 
 
@@ -35,6 +35,7 @@ def draw(runs: pd.DataFrame, cells: pd.DataFrame) -> tuple[Figure, str]:
     if not methods:
         text = "nothing was left out and predicted"
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, WHAT)
+    asked = len(left[["left_out", "cell"]].drop_duplicates())
     left = left[left["predicted_s"].notna()]
     kinds = [kind for kind in KINDS if kind in set(left["kind"])]
     looks = dict(zip(KINDS, style.TREATMENT_LOOKS, strict=False))
@@ -59,7 +60,8 @@ def draw(runs: pd.DataFrame, cells: pd.DataFrame) -> tuple[Figure, str]:
             look = panels.marker(one.look) | {"markersize": 2.2, "alpha": 0.75}
             ax.plot(points["epoch_time_s"], shown, zorder=3, clip_on=False, **look)
             outside += int((shown != points["predicted_s"]).sum())
-        ax.set_title(f"{method}\nMAPE {100 * own['error'].abs().mean():.1f} %")
+        some = "" if len(own) == asked else f", {len(own)} of {asked}"
+        ax.set_title(f"{method}\nMAPE {100 * own['error'].abs().mean():.1f} %{some}")
         _scales(ax, (low, high), (bottom, top))
     for ax in axes[::columns]:
         ax.set_ylabel("predicted (s)")
