@@ -15,9 +15,9 @@ from analysis.terms import linear, quadratic
 from common.tables import read_table
 from known_physics import Truth
 from prediction import law, methods
-from prediction.held_out import IN_SAMPLE, evaluate, folds, main, noise, summary, table
+from prediction.held_out import IN_SAMPLE, evaluate, folds, main, summary, table
 from prediction.methods import PHYSICS, Fold, by_hand, extra_p, regression
-from prediction.physics import prepared
+from prediction.physics import pooled_cv, prepared
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +80,9 @@ def test_errors_are_relative_and_signed(study):
 
 def test_noise_is_the_pooled_coefficient_of_variation_of_a_mean():
     cells = pd.DataFrame({"epoch_time_s": [10.0, 100.0], "sd": [1.0, 20.0], "n": [5, 5]})
-    assert noise(cells) == pytest.approx(math.sqrt((0.1**2 + 0.2**2) / 2) / math.sqrt(5))
-    assert math.isnan(noise(cells.assign(n=1, sd=np.nan)))
+    assert pooled_cv(cells, of_means=True) == pytest.approx(math.sqrt((0.1**2 + 0.2**2) / 2) / math.sqrt(5))
+    assert pooled_cv(cells) == pytest.approx(math.sqrt((0.1**2 + 0.2**2) / 2))
+    assert math.isnan(pooled_cv(cells.assign(n=1, sd=np.nan)))
 
 
 def test_the_mape_by_noise_is_that_of_a_method_that_knows_the_truth():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.intervals import p_text
-from analysis.measured import bases, combination_text, factors, missing_cells, successful, title, unsuccessful
+from analysis.measured import combination_text, factors, missing_cells, successful, title, unsuccessful
 from analysis.pooling import Pooling, pooled
 
 NAMED = 10
@@ -167,11 +167,6 @@ def constants(runs: pd.DataFrame) -> str:
         if not pd.isna(level)
     ]
     return f"The same in all cells: {', '.join(said)}." if said else ""
-
-
-def base_names(runs: pd.DataFrame) -> str:
-    """The undistributed bases in words, or an empty text."""
-    return " and ".join(bases(runs))
 
 
 def named(names: Sequence[str], separator: str = ", ") -> str:

@@ -28,6 +28,11 @@ class Estimate:
     cv: float = math.nan
 
 
+def columns(name: str, estimate: Estimate) -> dict[str, float]:
+    """An estimate as three columns."""
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
 def means(values: pd.Series, group: pd.Series, minimum: float = -math.inf, maximum: float = math.inf) -> pd.DataFrame:
     """For each group that has a value, by its name: value, low, high, n, cv; as `mean`."""
     summary = values.astype(float).groupby(group).agg(["mean", "std", "count"])
@@ -82,16 +87,6 @@ def harmonic_mean(rates: Sequence[float], confidence: float = CONFIDENCE) -> Est
         inverse.n,
         inverse.cv,
     )
-
-
-def difference(one: Sequence[float], other: Sequence[float]) -> Estimate:
-    """Arithmetic mean of `one` less that of `other`, two independent groups: one row of `differences`."""
-    return _single(differences({"one": _present(one), "other": _present(other)}, ["one"], ["other"]))
-
-
-def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
-    """Ratio of the arithmetic means of two independent groups of positive values: one row of `ratios`."""
-    return _single(ratios({"one": _present(numerator), "other": _present(denominator)}, ["one"], ["other"]))
 
 
 def differences(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
@@ -153,11 +148,6 @@ def _welch(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[s
 def _of_groups(groups: Mapping[str, np.ndarray], names: Sequence[str], summary: object) -> np.ndarray:
     found = {name: summary(groups[name]) for name in set(names) if len(groups.get(name, ()))}  # type: ignore[operator]
     return np.array([found.get(name, math.nan) for name in names], dtype=float)
-
-
-def _single(row: pd.DataFrame) -> Estimate:
-    value, low, high, n = row[COLUMNS].iloc[0]
-    return Estimate(float(value), float(low), float(high), int(n))
 
 
 def _present(values: Sequence[float]) -> np.ndarray:

@@ -16,7 +16,8 @@ from common.files import write_text
 from common.tables import read_table
 from figures import panels, style
 from figures.panels import Series
-from prediction.held_out import KINDS, noise
+from prediction.held_out import KINDS
+from prediction.physics import pooled_cv
 
 PANEL_IN = 1.75
 MARGIN = 1.35  # of the axes beyond the shortest and the longest measured time
@@ -44,7 +45,7 @@ def draw(runs: pd.DataFrame, cells: pd.DataFrame) -> tuple[Figure, str]:
     above = panels.legend_height(len(series), width)
     drawn = style.figure(width, rows * (PANEL_IN + 2 * panels.TITLE_ROW_IN) + 0.2 + above)
     axes = panels.grid(drawn, (rows, columns), len(methods))
-    spread = noise(left.drop_duplicates("cell"))
+    spread = pooled_cv(left.drop_duplicates("cell"), of_means=True)
     low, high = left["epoch_time_s"].min() / MARGIN, left["epoch_time_s"].max() * MARGIN
     bottom, top = low / BEYOND, high * BEYOND
     outside = 0

@@ -94,7 +94,9 @@ def redrawn(cells: pd.DataFrame, sweeps: pd.DataFrame, made: Physics, rng: np.ra
     Of cells the pooled coefficient of variation of those on one node, or on several; of sweeps `sweep_noise`.
     """
     single = (cells["nodes"] == 1).to_numpy()
-    cv = np.where(single, _cv(cells[single], cells), _cv(cells[~single], cells))
+    every = np.nan_to_num(physics.pooled_cv(cells))  # of a group without replicates; 0 where there are none at all
+    alone, several = (np.nan_to_num(physics.pooled_cv(cells[own]), nan=every) for own in (single, ~single))
+    cv = np.where(single, alone, several)
     times = cells["epoch_time_s"] * np.exp(cv / np.sqrt(cells["n"].to_numpy(float)) * rng.standard_normal(len(cells)))
     seconds = sweeps["seconds"] * np.exp(sweep_noise(sweeps, made) * rng.standard_normal(len(sweeps)))
     return anywhere(physics.fit(cells.assign(epoch_time_s=times), sweeps.assign(seconds=seconds)))
@@ -107,15 +109,6 @@ def sweep_noise(sweeps: pd.DataFrame, made: Physics) -> np.ndarray:
     misfit = np.array([made.laws[name].misfit if name in made.laws else np.nan for name in names])
     squares = (sweeps["error"].astype(float) ** 2).groupby([sweeps["framework"], sweeps["device"]]).transform("mean")
     return np.nan_to_num(np.fmax(misfit, np.sqrt(squares.to_numpy(float))))
-
-
-def _cv(own: pd.DataFrame, every: pd.DataFrame) -> float:
-    """The pooled coefficient of variation of a run of `own` cells, of `every` cell where those have one run; 0 with neither."""
-    for cells in (own, every):
-        more = cells[cells["n"] > 1]
-        if len(more):
-            return float(np.sqrt(np.average((more["sd"] / more["epoch_time_s"]) ** 2, weights=more["n"] - 1)))
-    return 0.0
 
 
 def with_bands(drawn: pd.DataFrame, rows: pd.DataFrame, draws: Sequence[Physics]) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -117,20 +117,10 @@ def summary(found: pd.DataFrame, made: Prediction) -> dict[str, Any]:
         "mape": errors.abs().mean(),
         "worst": errors[worst] if worst is not None else math.nan,
         "worst_cell": found["cell"][worst] if worst is not None else None,
-        "noise": math.sqrt(2 / math.pi) * noise(found),
+        "noise": math.sqrt(2 / math.pi) * physics.pooled_cv(found, of_means=True),
         "problem": made.problem or None,
         "remarks": "; ".join(made.remarks) or None,
     }
-
-
-def noise(cells: pd.DataFrame) -> float:
-    """Pooled coefficient of variation of the cells' means over replicates; NaN for single replicates."""
-    more = cells[cells["n"] > 1]
-    if more.empty:
-        return math.nan
-    df, n = more["n"].to_numpy(float) - 1, more["n"].to_numpy(float)
-    cv = (more["sd"] / more["epoch_time_s"]).to_numpy(float)
-    return float(np.sqrt(np.average(cv**2 / n, weights=df)))
 
 
 def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: pd.DataFrame) -> tables.Table:

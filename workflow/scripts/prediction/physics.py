@@ -64,6 +64,15 @@ def prepared(runs: pd.DataFrame) -> pd.DataFrame:
     return cells.astype(kinds).reset_index()
 
 
+def pooled_cv(cells: pd.DataFrame, of_means: bool = False) -> float:
+    """The coefficient of variation of a run, or of a cell's mean, pooled over cells; NaN for single replicates."""
+    more = cells[cells["n"] > 1]
+    if more.empty:
+        return math.nan
+    n, cv = more["n"].to_numpy(float), (more["sd"] / more["epoch_time_s"]).to_numpy(float)
+    return float(np.sqrt(np.average(cv**2 / (n if of_means else 1), weights=n - 1)))
+
+
 def uncounted(runs: pd.DataFrame) -> str:
     """The measured cells whose batches or exchanges were not counted, which nothing here can use, in a sentence; or nothing."""
     counts = successful(runs).groupby("cell", sort=False)[["steps", "exchanges"]].count()
