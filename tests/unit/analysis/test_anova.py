@@ -155,6 +155,32 @@ def test_missing_cells_leave_a_part_of_an_interaction_or_none(unbalanced):
     assert "a × b" not in rows.index
 
 
+def test_of_factors_whose_interaction_is_refused_no_effect_is_shown():
+    # cells (0, 0), (0, 1), (1, 0) at c = 0 and 1: y = a b would change a and b alike, but not c
+    cells = [(0, 0), (0, 1), (1, 0)]
+    data = pd.DataFrame(
+        [(a, b, c, r) for a, b in cells for c in (0, 1) for r in range(3)], columns=["a", "b", "c", "r"]
+    )
+    data["y"] = data["c"] + 0.1 * np.random.default_rng(1).standard_normal(len(data))
+    made, rows = analysed(data, ["a", "b", "c"])
+    assert made.aliased == {"a × b": ""} and made.confounded == ["a", "b"]
+    assert rows.loc[["a", "b"], "q"].isna().all()
+    assert rows.loc["c", "q"] == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_table_says_what_is_presumed_and_what_cannot_be_told_apart(read):
+    runs = read(failures={})
+    runs = runs[runs["framework"].isin(["pytorch-ddp", "horovod-pytorch"]) & (runs["sync_every"] == 1)]
+    runs = runs[(runs["framework"] == "pytorch-ddp") | (runs["nodes"] == 1)]
+    loud = (runs["batch_size"] == 16) & (runs["nodes"] == 1)
+    runs.loc[loud, "epoch_time_s"] *= np.exp(0.4 * (runs["replicate"] - 2)[loud])
+    table = anova.table(runs)
+    notes = " ".join(table.notes)
+    assert "presume one spread in all cells, which is not taken for granted: cells do not share one (Bartlett" in notes
+    assert "What they do cannot be told from framework, nodes, whose sums" in notes
+    assert table.data.set_index("term").loc[["framework", "nodes"], "q"].isna().all()
+
+
 def test_a_factor_that_always_goes_with_another_is_refused_by_name(unbalanced):
     made, rows = analysed(unbalanced.assign(d=unbalanced["a"]), ["a", "b", "d"])
     assert made.aliased["d"] == "a"

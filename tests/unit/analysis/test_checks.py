@@ -9,8 +9,9 @@ from scipy import stats
 from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
 from statsmodels.stats.diagnostic import normal_ad
+from statsmodels.stats.power import TTestIndPower
 
-from analysis import checks
+from analysis import checks, tables
 from analysis.pooling import pooled
 from published import PLANT_GROWTH
 
@@ -41,6 +42,16 @@ def test_what_n_runs_can_tell_apart(n, half, least):
     x = (x - x.mean()) / x.std(ddof=1)
     beyond, within = (stats.ttest_ind(x, x + checks.least_difference(n) * factor).pvalue for factor in (1.001, 0.999))
     assert beyond < 0.05 < within
+
+
+@pytest.mark.parametrize(("n", "found"), [(3, 3.07), (5, 2.02), (10, 1.32)])
+def test_what_n_runs_find_four_times_in_five(n, found):
+    # statsmodels' power of the two-sample t test
+    assert checks.found_difference(n) == pytest.approx(found, abs=0.006)
+    assert checks.found_difference(n) == pytest.approx(
+        TTestIndPower().solve_power(nobs1=n, alpha=0.05, power=0.8), rel=1e-4
+    )
+    assert checks.least_difference(n) < checks.found_difference(n, 100 * n) < checks.found_difference(n)
 
 
 def test_the_shapiro_wilk_test_is_that_of_r(runs):
@@ -129,6 +140,17 @@ def test_a_drift_is_found_with_its_slope(read):
     fit = ols("log ~ C(cell) + order", data).fit()
     assert row["statistic"] == pytest.approx(fit.tvalues["order"])
     assert "in planned order" in row["test"]
+    assert "in 100 runs" in row["verdict"]
+    few = runs[runs["framework"] == "pytorch-ddp"]
+    row = table_of(few).loc["no drift over run order"]
+    assert f"over all {len(few)} runs" in row["verdict"] and len(few) < 100
+    ranked = (
+        np.log(few["epoch_time_s"].astype(float))
+        .to_frame("log")
+        .assign(order=few["order_key"].rank(), cell=few["cell"])
+    )
+    slope = ols("log ~ C(cell) + order", ranked).fit().params["order"]
+    assert row["size_percent"] == pytest.approx(100 * math.expm1(len(few) * slope))
     still = table_of(read(failures={}, noise=0.005)).loc["no drift over run order"]
     assert still["p"] > 0.05 and still["verdict"].startswith("no drift is seen")
 
@@ -181,16 +203,23 @@ def test_unequal_spreads_are_told_with_their_range(read):
     runs.loc[runs["nodes"] == 2, "epoch_time_s"] *= np.exp(0.3 * (runs["replicate"] - 2)[runs["nodes"] == 2])
     row = table_of(runs).loc["equal spread in all cells"]
     assert row["p"] < 0.001 and row["verdict"].startswith("unequal: s.d. from")
+    assert table_of(runs).loc["normal residuals", "verdict"].endswith("may be unequal spread alone")
+    spreads = pooled(runs).spreads
+    least, most = (tables.number(100 * math.expm1(2.2668 * s), 2) for s in (spreads.min(), spreads.max()))
+    verdict = table_of(runs).loc["least difference of two means, n = 3", "verdict"]
+    assert verdict.startswith(f"2.27 s.d., {least} to {most} % by cell, with the s.d. of all together")
 
 
 def test_the_resolution_is_in_percent_of_the_epoch_time(read):
     runs = read(failures={})
+    spread = np.log(runs["epoch_time_s"].astype(float)).groupby(runs["cell"]).transform("std")
+    runs = runs[spread > spread.max() / 3]
     row = table_of(runs).loc["least difference of two means, n = 3"]
     pooling = pooled(runs)
-    assert pooling.holds
-    assert row["statistic"] == pytest.approx(stats.t.ppf(0.975, 76) * math.sqrt(2 / 3))
+    assert pooling.holds and pooling.df == 2 * runs["cell"].nunique()
+    assert row["statistic"] == pytest.approx(stats.t.ppf(0.975, pooling.df) * math.sqrt(2 / 3))
     assert row["size_percent"] == pytest.approx(100 * math.expm1(row["statistic"] * pooling.sd))
-    assert "n = 5: 1.24 and 1.46" in " ".join(checks.table(runs).notes)
+    assert "n = 5: 1.24, 1.46 and 2.02" in " ".join(checks.table(runs).notes)
 
 
 @pytest.mark.parametrize("case", ["no run", "one replicate", "all equal", "one cell", "two replicates"])

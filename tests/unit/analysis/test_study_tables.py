@@ -19,9 +19,8 @@ def test_a_row_per_cell_with_the_numbers_of_scipy(runs):
     assert len(data) == runs["cell"].nunique() == 38
     x = runs.loc[runs["cell"] == DDP_64_2, "epoch_time_s"]
     row = data.set_index("cell").loc[DDP_64_2]
-    pooling = pooled(runs)
-    assert pooling.holds
-    low, high = stats.t.interval(0.95, pooling.df, loc=np.log(x.mean()), scale=pooling.sd / math.sqrt(3))
+    assert "3.5 times at most" in pooled(runs).against  # with 38 cells of three runs some two always differ as much
+    low, high = stats.t.interval(0.95, 2, loc=np.log(x.mean()), scale=stats.sem(np.log(x)))
     assert row["epoch_time_s_mean"] == pytest.approx(x.mean())
     assert np.log([row["epoch_time_s_low"], row["epoch_time_s_high"]]) == pytest.approx([low, high])
     assert row["epoch_time_s_cv"] == pytest.approx(x.std() / x.mean())

@@ -115,7 +115,7 @@ def test_a_caption_says_what_every_caption_must(name, made):
     assert caption.count("\n") == 1
     for said in (
         "n = 2 to 3 per cell",
-        "95 % t intervals of the mean over replicates" if name == "accuracy" else "one s for all cells",
+        "95 % t intervals of the mean over replicates" if name == "accuracy" else "each cell's own standard deviation",
         "Placement: emulated",
         "Batch scope: local",
         "Timing scope: the slowest of all ranks",

@@ -11,13 +11,13 @@ import pytest
 from statsmodels.regression.linear_model import WLS
 
 import known_physics as known
-from analysis.terms import linear
+from analysis.terms import linear, quadratic
 from common.tables import read_table
 from known_physics import Truth
 from prediction import law, methods
-from prediction.held_out import IN_SAMPLE, evaluate, folds, main, noise, table
+from prediction.held_out import IN_SAMPLE, evaluate, folds, main, summary, table
 from prediction.methods import PHYSICS, Fold, by_hand, extra_p, regression
-from prediction.physics import prepared
+from prediction.physics import pooled_cv, prepared
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +80,21 @@ def test_errors_are_relative_and_signed(study):
 
 def test_noise_is_the_pooled_coefficient_of_variation_of_a_mean():
     cells = pd.DataFrame({"epoch_time_s": [10.0, 100.0], "sd": [1.0, 20.0], "n": [5, 5]})
-    assert noise(cells) == pytest.approx(math.sqrt((0.1**2 + 0.2**2) / 2) / math.sqrt(5))
-    assert math.isnan(noise(cells.assign(n=1, sd=np.nan)))
+    assert pooled_cv(cells, of_means=True) == pytest.approx(math.sqrt((0.1**2 + 0.2**2) / 2) / math.sqrt(5))
+    assert pooled_cv(cells) == pytest.approx(math.sqrt((0.1**2 + 0.2**2) / 2))
+    assert math.isnan(pooled_cv(cells.assign(n=1, sd=np.nan)))
+
+
+def test_the_mape_by_noise_is_that_of_a_method_that_knows_the_truth():
+    rng = np.random.default_rng(5)
+    truth, n, many = 10.0, 5, 4000
+    drawn = truth * (1 + 0.08 * rng.standard_normal((many, n)))
+    cells = pd.DataFrame(
+        {"cell": range(many), "epoch_time_s": drawn.mean(axis=1), "sd": drawn.std(axis=1, ddof=1), "n": n}
+    )
+    cells["error"] = truth / cells["epoch_time_s"] - 1
+    row = summary(cells.assign(left_out="", method="truth"), methods.Prediction(np.full(many, truth)))
+    assert row["mape"] == pytest.approx(row["noise"], rel=0.03)
 
 
 def test_by_hand_is_what_a_person_would_write(study):
@@ -98,8 +111,40 @@ def test_the_regressions_are_those_of_statsmodels(study):
     fold = by_title(*study)["batch size 64"]
     x = np.column_stack(list(linear(pd.concat([fold.train, fold.test])).values()))
     first = len(fold.train)
-    expected = WLS(fold.train["epoch_time_s"], x[:first], weights=fold.train["n"]).fit().predict(x[first:])
-    assert regression(linear)(fold).seconds == pytest.approx(expected)
+    y = fold.train["epoch_time_s"]
+    expected = WLS(y, x[:first], weights=fold.train["n"] / y**2).fit().predict(x[first:])
+    found = regression(linear)(fold)
+    assert found.seconds == pytest.approx(expected)
+    assert not found.problem and not found.remarks
+
+
+def test_a_regression_fitted_to_relative_errors_is_no_weak_opponent(study):
+    """Every fold's fit is at least as good as that of seconds, by what all methods are judged by."""
+    fold = by_title(*study)[IN_SAMPLE]
+    x = np.column_stack(list(linear(pd.concat([fold.train, fold.test])).values()))
+    first, y = len(fold.train), fold.train["epoch_time_s"]
+    of_seconds = WLS(y, x[:first], weights=fold.train["n"]).fit().predict(x[:first])
+    own = regression(linear)(Fold("", "", fold.train, fold.sweeps, fold.train)).seconds
+    assert np.sum((own / y - 1) ** 2) < 0.9 * np.sum((of_seconds / y - 1) ** 2)
+
+
+def test_a_regression_names_the_terms_that_it_cannot_estimate(study):
+    cells, sweeps = study
+    few = by_title(cells[cells["nodes"].isin([1, 2, 3])], sweeps)["3 nodes"]
+    found = regression(quadratic)(few)
+    assert np.isfinite(found.seconds).all()
+    assert found.remarks == ("without nodes², which the cells that are left do not determine.",)
+    _, rows = evaluate(cells[cells["nodes"].isin([1, 2, 3])], sweeps, {"quadratic regression": regression(quadratic)})
+    said = table(known.runs(Truth(sigma=0.3), replicates=2), cells, sweeps, rows).notes
+    assert any(note.startswith("quadratic regression (3 nodes") and "without nodes²" in note for note in said)
+
+
+def test_a_regression_does_not_predict_a_level_that_it_has_not_seen(study):
+    cells, sweeps = study
+    named = cells.assign(precision=np.where(cells["nodes"] == 6, "amp", np.where(cells["nodes"] == 4, "tf32", "fp32")))
+    found = regression(linear)(by_title(named, sweeps)["6 nodes"])
+    assert np.isnan(found.seconds).all()
+    assert found.problem == "none of the cells that are left has precision amp"
 
 
 def test_a_regression_does_not_guess_a_factor_that_it_has_not_seen_vary(study):
@@ -140,7 +185,7 @@ def test_without_extra_p_its_row_says_why(study):
 
 
 @pytest.mark.parametrize("variant", ["virtual", "unshaped"])
-def test_the_kept_campaigns_are_predicted_within_their_noise(kept, variant):
+def test_the_kept_campaigns_are_predicted_almost_as_well_as_their_noise_allows(kept, variant):
     """The aim: 5 % where the largest number of nodes is left out; by hand it was 27 %."""
     folder = kept / f"tf-strategies-{variant}"
     cells = prepared(read_table(folder / "runs.csv", "runs"))
@@ -148,8 +193,8 @@ def test_the_kept_campaigns_are_predicted_within_their_noise(kept, variant):
     _, rows = evaluate(cells, sweeps, methods.methods({"tensorflow-multiworker"}, why_not=None))
     at = rows.set_index(["left_out", "method"])
     noisy = at.loc[("3 nodes", PHYSICS), "noise"]
-    assert at.loc[("3 nodes", PHYSICS), "mape"] < max(0.05, noisy)
-    assert at.loc[("3 nodes", "without waiting"), "mape"] > 1.5 * noisy
+    assert at.loc[("3 nodes", PHYSICS), "mape"] < max(0.05, 1.25 * noisy)
+    assert at.loc[("3 nodes", "without waiting"), "mape"] > 1.9 * noisy
     assert (at.xs("linear regression", level=1)["mape"] > 2 * at.xs(PHYSICS, level=1)["mape"]).all()
 
 
@@ -185,6 +230,16 @@ def test_a_study_without_a_success_says_so(tmp_path):
     draw(tmp_path)
 
 
+def test_a_study_whose_batches_were_not_counted_says_so(tmp_path):
+    runs = known.runs()
+    known.written(runs.assign(steps=runs["steps"].mask(runs["cell"].notna())), "runs", tmp_path)
+    known.network(folder=tmp_path)
+    main([*paths(tmp_path), "--out", str(tmp_path / "prediction"), "--cells", str(tmp_path / "cells.csv")])
+    said = (tmp_path / "prediction.md").read_text()
+    assert "Nothing to predict" in said and "batches or exchanges were not counted: pytorch-ddp." in said
+    draw(tmp_path)
+
+
 def test_the_table_says_what_stands_behind_it(study):
     cells, sweeps = study
     runs = known.runs(Truth(sigma=0.3), replicates=2)
@@ -199,6 +254,25 @@ def test_the_table_says_what_stands_behind_it(study):
     worst = made.shown.set_index(["left out", "method"]).loc[("6 nodes", PHYSICS), "worst cell"]
     assert worst.startswith("batch size ")
     assert "6 nodes, links of " in worst
+
+
+def test_a_panel_says_how_many_cells_its_method_predicts(study):
+    from figures import prediction
+
+    def some(fold):
+        return methods.Prediction(fold.test["epoch_time_s"].where(fold.test["batch_size"] == 32).to_numpy())
+
+    def all_of_them(fold):
+        return methods.Prediction(fold.test["epoch_time_s"].to_numpy())
+
+    every, rows = evaluate(*study, {"some": some, "all": all_of_them})
+    left = rows[(rows["left_out"] != IN_SAMPLE) & (rows["method"] == "some")]
+    drawn, _ = prediction.draw(known.runs(replicates=2), every)
+    titles = [ax.get_title() for ax in drawn.axes if ax.get_title()]
+    assert titles == [
+        f"some\nMAPE 0.0 %, {left['predicted'].sum()} of {left['cells'].sum()}",
+        "all\nMAPE 0.0 %",
+    ]
 
 
 def paths(folder):

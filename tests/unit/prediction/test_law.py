@@ -36,7 +36,7 @@ def test_two_ranks_are_hockneys_line():
     law = fit(sweeps(lambda size, n, rate: (size + n_half) / r_inf, nodes=(2,)))
     assert law.step_s == pytest.approx(n_half / r_inf, rel=1e-6)
     assert law.link / 125e6 == pytest.approx(1 / r_inf, rel=1e-6)
-    assert law.misfit < 1e-9
+    assert np.isnan(law.misfit)  # one place
 
 
 @pytest.mark.parametrize(("algorithm", "growth"), [("ring", lambda n: n - 1), ("tree", np.log2)])
@@ -102,6 +102,33 @@ def test_the_median_of_a_round_is_not_moved_by_one_hiccup():
     made = pd.concat([made.assign(repetition=k) for k in (1, 2, 3)])
     made.loc[made["repetition"] == 3, "seconds"] = 9.0
     assert points(made)["seconds"].max() < 9
+
+
+def test_the_misfit_is_the_noise_of_a_point_with_as_few_places_as_two():
+    rng = np.random.default_rng(3)
+    squares = [
+        fit(
+            sweeps(
+                lambda size, n, rate: (
+                    (1e-3 * (n - 1) + 2 * (n - 1) / n * size / 1e8) * np.exp(0.05 * rng.standard_normal())
+                ),
+                (2, 3),
+            )
+        ).misfit
+        ** 2
+        for _ in range(60)
+    ]
+    assert 0.04 < np.sqrt(np.mean(squares)) < 0.06
+
+
+def test_a_points_error_is_that_of_its_rounds():
+    made = known.network(rates=(125e6,), noise=0.0)
+    rounds = pd.concat(
+        [made.assign(round=k, seconds=made["seconds"] * factor) for k, factor in ((1, 1.0), (2, 1.1), (3, 1.2))]
+    )
+    error = np.log([1.0, 1.1, 1.2]).std(ddof=1) / np.sqrt(3)
+    assert points(rounds)["error"].to_numpy() == pytest.approx(error)
+    assert points(made[made["round"] == 1])["error"].isna().all()
 
 
 def test_no_law_without_two_sizes():

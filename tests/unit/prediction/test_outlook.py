@@ -10,7 +10,7 @@ import known_physics as known
 from common.errors import exit_status
 from known_physics import Truth
 from prediction import outlook
-from prediction.extrapolate import counts, last_above
+from prediction.extrapolate import counts, last_above, redrawn, sweep_noise
 
 MODEL = ["--step-time", "0.1", "--batch-size", "32", "--gradient-bytes", "1e8"]
 
@@ -126,6 +126,36 @@ def test_from_a_study_its_truth_comes_back(study, tmp_path, monkeypatch):
     assert "swept on 2, 3, 4, 6 nodes with links of 100 Mbit/s, 300 Mbit/s, 1 Gbit/s" in said
 
 
+def test_cells_are_drawn_anew_with_the_noise_of_their_own_group(study):
+    folder, _ = study
+    made = outlook.by_study(folder)
+    quiet = made.cells.assign(sd=np.where(made.cells["nodes"] == 1, 0.0, 0.2 * made.cells["epoch_time_s"]), n=2)
+    rng = np.random.default_rng(1)
+    drawn = [redrawn(quiet, made.sweeps, made.fitted, rng) for _ in range(5)]
+    assert all(
+        one.computation[name] == pytest.approx(made.fitted.computation[name])
+        for one in drawn
+        for name in one.computation
+    )
+    noisy = quiet.assign(sd=0.2 * quiet["epoch_time_s"])
+    other = redrawn(noisy, made.sweeps, made.fitted, rng)
+    assert any(other.computation[name] != pytest.approx(made.fitted.computation[name]) for name in other.computation)
+
+
+def test_one_place_is_said_to_leave_the_network_certain(tmp_path, monkeypatch):
+    monkeypatch.setattr(outlook, "DRAWS", 3)
+    known.runs(folder=tmp_path, nodes=(1, 2), rates=(125e6,))
+    known.network(folder=tmp_path, nodes=(2,), rates=(125e6,))
+    ask(tmp_path, "--from", str(tmp_path), "--rate", "1")
+    said = (tmp_path / "outlook.md").read_text()
+    assert "Swept at one number of nodes and one rate (pytorch-ddp), there is no uncertainty of the network" in said
+    made = outlook.by_study(tmp_path)
+    noise = sweep_noise(made.sweeps, made.fitted)
+    assert noise == pytest.approx(
+        np.sqrt((made.sweeps["error"] ** 2).mean()) if made.sweeps["error"].notna().all() else 0
+    )
+
+
 def test_another_model_on_a_studys_network(study, tmp_path):
     folder, _ = study
     rows = ask(tmp_path, "--from", str(folder), "--step-time", "1", "--model", "resnet-50", "--rate", "1")
@@ -139,7 +169,25 @@ def test_a_study_that_cannot_be_predicted_says_so(tmp_path):
     known.network(folder=tmp_path, nodes=(1,))
     rows = ask(tmp_path, "--from", str(tmp_path))
     assert rows.empty
-    assert "nothing to predict from" not in (tmp_path / "outlook.caption.md").read_text()  # stands in the figure
+    for suffix in ("md", "caption.md"):
+        said = (tmp_path / f"outlook.{suffix}").read_text()
+        assert said.count(outlook.NOTHING) == 1
+        assert "nan" not in said
+
+
+def test_cells_whose_batches_were_not_counted_are_left_out_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(outlook, "DRAWS", 3)
+    runs = known.runs(nodes=(1, 2, 3))
+    least = runs["batch_size"] == 32
+    known.written(runs.assign(steps=runs["steps"].mask(least)), "runs", tmp_path)
+    known.network(folder=tmp_path)
+    rows = ask(tmp_path, "--from", str(tmp_path), "--rate", "1")
+    assert sorted(rows["batch_size"]) == [64, 128]
+    said = (tmp_path / "outlook.md").read_text()
+    assert "Left out, since batches or exchanges were not counted: pytorch-ddp.small-cnn.digits.b32.n1" in said
+    known.written(runs.assign(exchanges=runs["exchanges"].mask(runs["cell"].notna())), "runs", tmp_path)
+    assert ask(tmp_path, "--from", str(tmp_path), "--rate", "1").empty
+    assert outlook.NOTHING in (tmp_path / "outlook.md").read_text()
 
 
 def test_links_without_a_rate_are_no_faster_than_themselves(kept, tmp_path, monkeypatch):

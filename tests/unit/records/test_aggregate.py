@@ -18,6 +18,7 @@ from plan.site import load_site
 from plan.study import load_study
 from records.aggregate import aggregate, arguments_for, summary
 from runs import attempts
+from runs.epochs import mean_of_timed, read_epochs
 from runs.worker.meter import COLUMNS
 
 NODE = (0.5, 2_500_000, "")  # throttled_s, sent_bytes, and a machine that does not tell its energy
@@ -188,6 +189,31 @@ def test_a_measurement_that_lost_epochs_is_not_averaged_over_the_rest(campaign: 
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2])
     with pytest.raises(InputError, match=r"epochs.csv: has 3 of 4 epochs; repeat it"):
         aggregated(campaign)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("false,", "true,", "no epoch is timed, all are warm-up; repeat it: make repeat RUNS="),
+        ("\n3,", "\n2,", "epochs are numbered 1, 2, 2, 4, not 1 to 4; repeat it"),
+    ],
+)
+def test_epochs_that_no_time_can_be_made_of_are_refused(campaign: Campaign, old: str, new: str, said: str) -> None:
+    table = record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2]) / "attempt-1" / "epochs.csv"
+    table.write_text(table.read_text().replace(old, new))
+    with pytest.raises(InputError) as refused:
+        aggregated(campaign)
+    assert said in str(refused.value) and "attempt-1/epochs.csv: " in str(refused.value)
+
+
+def test_a_mean_of_which_an_epoch_lacks_the_number_is_missing(campaign: Campaign) -> None:
+    table = record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2]) / "attempt-1" / "epochs.csv"
+    table.write_text(table.read_text().replace("\n3,false,0.2,0.2,0.01,", "\n3,false,0.2,0.2,,"))
+    row = aggregated(campaign)[0].iloc[0]
+    assert pd.isna(row.imbalance_s)
+    assert (row.epoch_time_s, row.validation_time_s) == pytest.approx((0.2, 0.02))
+    read = {row["epoch"]: row for row in read_epochs(table)}
+    assert mean_of_timed(list(read.values()), "imbalance_s") is None
 
 
 def test_the_advice_names_a_study_that_is_not_the_configured_one() -> None:

@@ -21,6 +21,7 @@ from statsmodels.regression.linear_model import OLS
 from analysis import conditions, tables
 from analysis.intervals import CONFIDENCE, Estimate
 from analysis.measured import arguments, level_text, levels_in_order, successful, title, varying
+from analysis.pooling import pooled
 from common.errors import exit_status
 from common.tables import read_table
 
@@ -58,6 +59,7 @@ class Analysis:
 
     rows: pd.DataFrame
     aliased: dict[str, str]  # term -> the term that it cannot be told from; empty where these are several together
+    confounded: list[str]  # the terms in `rows` that hold what these latter ones do, too
     partly: dict[str, tuple[int, int]]  # term -> degrees of freedom that there are, and that it would have
     too_many: list[str]
     problem: str = ""
@@ -111,7 +113,20 @@ def analyse(y: np.ndarray, factors: pd.DataFrame, block: np.ndarray | None = Non
     if not partly:  # with missing cells a coefficient means another thing than the effect
         design = np.column_stack([ones, *(columns for columns, _ in within.values())])
         _effects(data, kept, factors, (design, z))
-    return Analysis(data, aliased, partly, too_many, problem)
+    together = [basis.T @ term.columns for term in terms if aliased.get(term.name) == ""]
+    confounded = _confounded(together, ones, {term.name: within[term.factors][0] for term in kept})
+    data.loc[data["term"].isin(confounded), ["q", "q_low", "q_high"]] = math.nan
+    return Analysis(data, aliased, confounded, partly, too_many, problem)
+
+
+def _confounded(refused: list[np.ndarray], ones: np.ndarray, kept: dict[str, np.ndarray]) -> list[str]:
+    """The terms `kept` that the columns of `refused` ones are made of."""
+    if not refused:
+        return []
+    shares = np.linalg.lstsq(np.column_stack([ones, *kept.values()]), np.column_stack(refused), rcond=None)[0]
+    of_term = np.repeat(["", *kept], [1, *(columns.shape[1] for columns in kept.values())])
+    found = set(of_term[np.abs(shares).max(axis=1) > RANK_TOLERANCE * np.abs(shares).max()])
+    return [name for name in kept if name in found]
 
 
 def _terms(factors: pd.DataFrame, block: np.ndarray | None) -> tuple[list[Term], list[str]]:
@@ -337,7 +352,15 @@ def _notes(runs: pd.DataFrame, made: Analysis) -> list[str]:
                 f"are refused): {'; '.join(chains)}."
             )
         if "" in same:
-            notes.append(f"Refused, since too few combinations of their levels have runs: {', '.join(same[''])}.")
+            notes.append(
+                f"Refused, since too few combinations of their levels have runs: {', '.join(same[''])}. What they do cannot be "
+                f"told from {conditions.named(made.confounded)}, whose sums, F and p hold only where they do nothing, and "
+                "which have no effect q."
+            )
+    if data["F"].notna().any() and (against := pooled(runs).against):
+        notes.append(
+            f"F and p, and intervals of q, presume one spread in all cells, which is not taken for granted: {against}."
+        )
     if made.too_many:
         notes.append(f"Left out, since they have too many levels: {conditions.named(made.too_many)}.")
     return [*notes, conditions.circumstances(runs), conditions.shortfall(runs), conditions.constants(runs)]

@@ -11,22 +11,24 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import special, stats
 from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.diagnostic import acorr_ljungbox, normal_ad
 from statsmodels.stats.multitest import multipletests
 
 from analysis import conditions, intervals, tables
+from analysis.intervals import LEVEL
 from analysis.measured import arguments, successful
 from analysis.pooling import Pooling, pooled
 from common.errors import exit_status
 from common.tables import read_table
 
-LEVEL = 0.05
 MOST_SHAPIRO = (
     5000  # values; beyond, the p of Shapiro and Wilk's test is not known well (Royston, Applied Statistics 44, 1995)
 )
 FEWEST_NORMAL = 8
+POWER = 0.8
+DRIFT_RUNS = 100  # that a drift is stated over, where a study has as many
 ROUNDING = 1e-12  # of a logarithm
 MOST_TURNS = 200  # of looking for one more outlier
 MOST_DUMMIES = 400  # sessions or blocks
@@ -121,7 +123,7 @@ def checks(runs: pd.DataFrame, data: pd.DataFrame, pooling: Pooling) -> list[Che
         why = "no run succeeded" if data.empty else "no two runs of a cell differ"
         return [Check("all", "none", f"nothing can be checked: {why}")]
     return [
-        _normality(data),
+        _normality(data, pooling),
         _equal_variances(pooling),
         _drift(data),
         _grouped(data, "block"),
@@ -132,8 +134,12 @@ def checks(runs: pd.DataFrame, data: pd.DataFrame, pooling: Pooling) -> list[Che
     ]
 
 
-def _normality(data: pd.DataFrame) -> Check:
-    """Of internally comparable residuals: the studentized ones, whose variances do not depend on their cell's n."""
+def _normality(data: pd.DataFrame, pooling: Pooling) -> Check:
+    """Of internally comparable residuals: the studentized ones, whose variances do not depend on their cell's n.
+
+    They do on its spread. A mixture of unequal ones has heavy tails, and residuals over their own cell's s.d. are not normal
+    with few runs, so that the verdict says it.
+    """
     x = data["studentized"].dropna().to_numpy(float)
     name = "normal residuals"
     if len(x) < FEWEST_NORMAL:
@@ -145,23 +151,22 @@ def _normality(data: pd.DataFrame) -> Check:
         test = f"Shapiro-Wilk, n = {len(x)}"
         statistic, p = stats.shapiro(x)
     kurtosis, skewness = (tables.number(float(moment(x)), 2) for moment in (stats.kurtosis, stats.skew))
-    verdict = (
-        "nothing speaks against it" if p >= LEVEL else f"not normal: excess kurtosis {kurtosis}, skewness {skewness}"
-    )
+    verdict = "nothing speaks against it"
+    if p < LEVEL:
+        verdict = f"not normal: excess kurtosis {kurtosis}, skewness {skewness}"
+        verdict += "; may be unequal spread alone" if pooling.against else ""
     return Check(name, test, verdict, float(statistic), float(p))
 
 
 def _equal_variances(pooling: Pooling) -> Check:
     name, test = "equal spread in all cells", "Bartlett"
     if math.isnan(pooling.p):
-        return Check(name, test, "cannot be judged: it needs two cells with two runs")
+        return Check(name, "none", f"cannot be judged: {pooling.against}")
     if pooling.holds:
         verdict = f"nothing speaks against it: one s.d. for all, {tables.number(100 * pooling.sd)} %"
     else:
-        spreads = pooling.cells["log_sd"].dropna()
-        verdict = (
-            f"unequal: s.d. from {tables.number(100 * spreads.min(), 2)} to {tables.number(100 * spreads.max(), 2)} %"
-        )
+        least, most = (tables.number(100 * spread, 2) for spread in _ends(pooling.spreads))
+        verdict = f"{'unequal' if pooling.p < LEVEL else 'not taken for equal'}: s.d. from {least} to {most} %"
     return Check(name, test, verdict, pooling.statistic, pooling.p)
 
 
@@ -201,8 +206,10 @@ def _drift(data: pd.DataFrame) -> Check:
     found = _added(data, data[["order"]].to_numpy(float))
     if found is None:
         return Check(name, test, "cannot be judged: too few runs")
-    slope = 100 * math.expm1(100 * float(found.coefficients[0]))
-    said = f"{'slower' if slope > 0 else 'faster'} by {tables.number(abs(slope), 2)} % in 100 runs"
+    over = min(len(data), DRIFT_RUNS)
+    slope = 100 * math.expm1(over * float(found.coefficients[0]))
+    span = f"in {over} runs" if over < len(data) else f"over all {over} runs"
+    said = f"{'slower' if slope > 0 else 'faster'} by {tables.number(abs(slope), 2)} % {span}"
     verdict = f"drift: {said}" if found.p < LEVEL else f"no drift is seen ({said}, within chance)"
     statistic = math.copysign(math.sqrt(found.f), slope)
     return Check(name, f"{test}, t({found.df_error})", verdict, statistic, found.p, slope)
@@ -291,19 +298,45 @@ def least_difference(n: int) -> float:
     return float(intervals.t_interval(0.0, math.sqrt(2 / n), 2 * n - 2)[1])
 
 
+def found_difference(n: int, df: float | None = None) -> float:
+    """The difference of two means of n runs each, in standard deviations, that has p < 5 % with a probability of POWER.
+
+    By the noncentral t distribution, with 2n - 2 degrees of freedom or `df` (Cohen, Statistical Power Analysis, 2nd ed.
+    (1988), section 2.2). A difference as large as `least_difference` is found in about half of all studies.
+    """
+    df = 2 * n - 2 if df is None else df
+    apart = special.nctdtrinc(df, 1 - POWER, stats.t.ppf(1 - LEVEL / 2, df))  # in standard errors of the difference
+    return float(apart) * math.sqrt(2 / n)
+
+
 def _resolution(pooling: Pooling) -> Iterator[Check]:
-    """What a mean and a difference of means of the most common n > 1 are known to, in s.d. and in % of an epoch's time."""
+    """What a mean and a difference of means of the most common n > 1 are known to, in s.d. and in % of an epoch's time.
+
+    The size is that of the s.d. of all cells together; where each cell has its own, the verdict has the range over cells.
+    """
     counts = pooling.cells["n"]
     n = int(counts[counts > 1].mode().max())
-    half, least = half_width(n), least_difference(n)
+    half, least, found = half_width(n), least_difference(n), found_difference(n)
     if pooling.holds:
         t = float(intervals.t_interval(0.0, 1.0, pooling.df)[1])
-        half, least = t / math.sqrt(n), t * math.sqrt(2 / n)
+        half, least, found = t / math.sqrt(n), t * math.sqrt(2 / n), found_difference(n, pooling.df)
     test = f"Student's t, {'pooled' if pooling.holds else 'own'} s.d."
-    for name, width in (("half the interval of a mean", half), ("least difference of two means", least)):
+    for name, width in (
+        ("half the interval of a mean", half),
+        ("least difference of two means", least),
+        (f"difference found with {100 * POWER:.0f} % power", found),
+    ):
         size = 100 * math.expm1(width * pooling.sd)
-        verdict = f"{width:.2f} s.d., about {tables.number(size, 2)} % of epoch time"
+        about = f"about {tables.number(size, 2)} %"
+        if not pooling.holds and len(pooling.spreads) > 1:
+            lowest, highest = (tables.number(100 * math.expm1(width * s), 2) for s in _ends(pooling.spreads))
+            about = f"{lowest} to {highest} % by cell, with the s.d. of all together {about.removeprefix('about ')}"
+        verdict = f"{width:.2f} s.d., {about} of epoch time"
         yield Check(f"{name}, n = {n}", test, verdict, width, math.nan, size)
+
+
+def _ends(values: np.ndarray) -> tuple[float, float]:
+    return float(values.min()), float(values.max())
 
 
 def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
@@ -330,8 +363,9 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         f"{conditions.replicates(runs)}",
         f"Tests are of {LABELS}; cells with one run have none. A verdict is at 5 %, each test by itself. Means of runs "
         "that are not normal have good intervals all the same, the better the more runs there are. Drift, blocks, sessions and "
-        "likeness of neighbours are noise to cells, since runs stand in random order: their intervals hold, and would be "
-        "narrower without.",
+        "likeness of neighbours are noise to cells, since runs stand in random order, and widen their intervals. They make runs "
+        "depend on each other all the same: those of one block share its effect, so that where blocks differ, intervals with "
+        "one s.d. for all cells, which count every run as a new one, are somewhat too narrow.",
         "Outliers: runs whose externally studentized residual has p < 5 % after Bonferroni's correction for the number of "
         "runs, one after the other, the worst first, with the s.d. of all cells together, so that runs of a cell with a large "
         "spread are found first; none is left out of anything. Foreign CPU and stolen: processor time that other processes and a hypervisor took."
@@ -354,10 +388,14 @@ def _per_n(pooling: Pooling) -> str:
     """What other numbers of replicates would give, in standard deviations of a run."""
     if not pooling.sd > 0:
         return ""
-    told = ", ".join(f"n = {n}: {half_width(n):.2f} and {least_difference(n):.2f}" for n in (3, 5, 10, 20))
+    told = ", ".join(
+        f"n = {n}: {half_width(n):.2f}, {least_difference(n):.2f} and {found_difference(n):.2f}" for n in (3, 5, 10, 20)
+    )
     return (
-        "Least difference: of two means with p < 5 %, one comparison alone. With each cell's own s.d., half the interval of a "
-        f"mean and the least difference are, in s.d. of a run, for {told}. The s.d. of this study's runs, all cells together, is "
+        "Least difference: of two means with p < 5 %, one comparison alone; where the true difference is as large, every other "
+        f"study finds it. With {100 * POWER:.0f} % power: the true difference that four of five studies find. With each cell's "
+        "own s.d., the two cells' alike, half the interval of a mean, the least difference and that found with "
+        f"{100 * POWER:.0f} % power are, in s.d. of a run, for {told}. The s.d. of this study's runs, all cells together, is "
         f"{tables.number(100 * pooling.sd)} % of epoch time."
     )
 

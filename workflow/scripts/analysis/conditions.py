@@ -1,11 +1,11 @@
 """What every caption and every note of a table must say about the runs behind it, in sentences."""
 
-import math
 from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.measured import bases, combination_text, factors, missing_cells, successful, title, unsuccessful
+from analysis.intervals import p_text
+from analysis.measured import combination_text, factors, missing_cells, successful, title, unsuccessful
 from analysis.pooling import Pooling, pooled
 
 NAMED = 10
@@ -49,15 +49,12 @@ def spread(pooling: Pooling) -> str:
         return (
             f"{said} with one s for all cells, the standard deviation of the logarithms within cells "
             f"({pooling.sd:.3g}, {pooling.df} degrees of freedom), since nothing speaks against it "
-            f"(Bartlett's test, {p_text(pooling.p)}){others}."
+            f"(Bartlett's test, {p_text(pooling.p)}; the largest is {pooling.apart:.2g} times the smallest){others}."
         )
-    if math.isnan(pooling.p):
-        why = "which could not be compared (Bartlett's test needs two cells with two runs that differ)"
-    else:
-        why = f"since cells do not share one (Bartlett's test, {p_text(pooling.p)})"
     none = "; a cell with one run has none" if alone else ""
     return (
-        f"{said} with each cell's own standard deviation of the logarithms as s, {why}{none}.{TWO_RUNS if two else ''}"
+        f"{said} with each cell's own standard deviation of the logarithms as s, since {pooling.against}{none}."
+        f"{TWO_RUNS if two else ''}"
     )
 
 
@@ -72,11 +69,6 @@ def differences(runs: pd.DataFrame) -> str:
     how = "use it, too: a mean's standard error is mean × s / √n" if pooled(runs).holds else "are Welch's"
     throttled = "; those of throttling are Welch's" if pooled(runs).holds and runs["throttled_s"].notna().any() else ""
     return f"Those of differences in seconds {how}{throttled}."
-
-
-def p_text(p: float) -> str:
-    """A p value in a sentence."""
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def few(runs: pd.DataFrame) -> str:
@@ -175,11 +167,6 @@ def constants(runs: pd.DataFrame) -> str:
         if not pd.isna(level)
     ]
     return f"The same in all cells: {', '.join(said)}." if said else ""
-
-
-def base_names(runs: pd.DataFrame) -> str:
-    """The undistributed bases in words, or an empty text."""
-    return " and ".join(bases(runs))
 
 
 def named(names: Sequence[str], separator: str = ", ") -> str:

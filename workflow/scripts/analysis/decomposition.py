@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, intervals, tables
-from analysis.effects import THROTTLED, apart, columns, contrasts, interval_texts, not_compared
-from analysis.intervals import Estimate
+from analysis.effects import THROTTLED, apart, contrasts, interval_texts, not_compared
+from analysis.intervals import Estimate, columns
 from analysis.measured import (
     arguments,
     cells,

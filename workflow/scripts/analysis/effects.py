@@ -108,11 +108,6 @@ def _shared_sessions(ok: pd.DataFrame, to: Sequence[str], base: Sequence[str]) -
     return shared
 
 
-def columns(name: str, estimate: Estimate) -> dict[str, float]:
-    """An estimate as three columns."""
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-
-
 def compare(runs: pd.DataFrame) -> pd.DataFrame:
     """One row per pair: factor, from, to, the other levels, the columns of `contrasts`, p_holm within each factor."""
     varied, found = varying(runs), pairs(runs)

@@ -13,6 +13,7 @@ import pandas as pd
 from scipy import stats
 
 CONFIDENCE = 0.95
+LEVEL = 0.05  # a smaller p is called significant
 COLUMNS = ["value", "low", "high", "n"]
 
 
@@ -25,6 +26,11 @@ class Estimate:
     high: float = math.nan
     n: int = 0
     cv: float = math.nan
+
+
+def columns(name: str, estimate: Estimate) -> dict[str, float]:
+    """An estimate as three columns."""
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
 def means(values: pd.Series, group: pd.Series, minimum: float = -math.inf, maximum: float = math.inf) -> pd.DataFrame:
@@ -83,16 +89,6 @@ def harmonic_mean(rates: Sequence[float], confidence: float = CONFIDENCE) -> Est
     )
 
 
-def difference(one: Sequence[float], other: Sequence[float]) -> Estimate:
-    """Arithmetic mean of `one` less that of `other`, two independent groups: one row of `differences`."""
-    return _single(differences({"one": _present(one), "other": _present(other)}, ["one"], ["other"]))
-
-
-def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
-    """Ratio of the arithmetic means of two independent groups of positive values: one row of `ratios`."""
-    return _single(ratios({"one": _present(numerator), "other": _present(denominator)}, ["one"], ["other"]))
-
-
 def differences(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
     """A row per pair of groups: mean of `to` less that of `base` with the interval of Welch (1947), n, p.
 
@@ -125,6 +121,11 @@ def holm(p: Sequence[float]) -> list[float]:
     return [float(value) for value in values]
 
 
+def p_text(p: float) -> str:
+    """A p value in a sentence."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
 def _welch(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[str]) -> tuple[pd.DataFrame, np.ndarray]:
     """n and p of each pair, and half the width of its interval: scipy's test, in blocks of pairs of equal sizes."""
     nothing = np.array([])
@@ -147,11 +148,6 @@ def _welch(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[s
 def _of_groups(groups: Mapping[str, np.ndarray], names: Sequence[str], summary: object) -> np.ndarray:
     found = {name: summary(groups[name]) for name in set(names) if len(groups.get(name, ()))}  # type: ignore[operator]
     return np.array([found.get(name, math.nan) for name in names], dtype=float)
-
-
-def _single(row: pd.DataFrame) -> Estimate:
-    value, low, high, n = row[COLUMNS].iloc[0]
-    return Estimate(float(value), float(low), float(high), int(n))
 
 
 def _present(values: Sequence[float]) -> np.ndarray:

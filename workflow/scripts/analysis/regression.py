@@ -18,12 +18,13 @@ from statsmodels.regression.linear_model import OLS, RegressionResults
 from statsmodels.tools.eval_measures import aicc
 
 from analysis import conditions, leave_out, tables
+from analysis.intervals import LEVEL
 from analysis.measured import arguments, level_text, scale_factor, successful, title, varying
 from analysis.terms import MODELS, Columns, base_level, estimable, takes_numbers
 from common.errors import exit_status
 from common.tables import read_table
 
-STARS = {0.001: "***", 0.01: "**", 0.05: "*"}
+STARS = {0.001: "***", 0.01: "**", LEVEL: "*"}
 SHOWN = [
     "n (runs)",
     "cells",
@@ -40,7 +41,6 @@ SHOWN = [
         for part in ("cells predicted", "RMSE", "MAPE (%)", "worst (%)")
     ),
 ]
-SIGNIFICANT = 0.05
 LARGE_VIF = 10
 NO_VARIATION = 1e-20  # a share of the sum of squares that is rounding
 TERM = [
@@ -237,20 +237,6 @@ def lack_of_fit(runs: pd.DataFrame, coefficients: int) -> dict[str, float]:
     }
 
 
-def predict(runs: pd.DataFrame, new: pd.DataFrame, model: str, response: str = "epoch_time_s") -> np.ndarray:
-    """The mean `response` of each row of `new` (its factors) by the model fitted to `runs`; NaN where it cannot say.
-
-    runs: with `cell`, factors and response. model: a name of MODELS.
-    """
-    cells = runs.drop_duplicates("cell")
-    of_cell = runs.groupby("cell", sort=False)[response]
-    columns = MODELS[model](pd.concat([cells, new], ignore_index=True))
-    x = np.column_stack(list(columns.values()))
-    return leave_out.predict(
-        x[: len(cells)], of_cell.mean().to_numpy(float), of_cell.size().to_numpy(float), x[len(cells) :]
-    )
-
-
 def tidy(fits: Fits) -> pd.DataFrame:
     """One row per response, model and term or statistic, with all digits."""
     parts = []
@@ -392,10 +378,10 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
 
 
 def _misfit(fits: Fits) -> str:
-    missed = [_name(key) for key, each in fits.items() if each.statistics["lack of fit: p"] < SIGNIFICANT]
+    missed = [_name(key) for key, each in fits.items() if each.statistics["lack of fit: p"] < LEVEL]
     if missed:
         return (
-            f"More is missed than replicates explain (p < {SIGNIFICANT}): {'; '.join(missed)}. "
+            f"More is missed than replicates explain (p < {LEVEL}): {'; '.join(missed)}. "
             "Read such coefficients as averages over this design, not as a law."
         )
     tested = any(not math.isnan(each.statistics["lack of fit: p"]) for each in fits.values())

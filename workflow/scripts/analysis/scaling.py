@@ -18,8 +18,8 @@ from scipy import stats
 from scipy.optimize import OptimizeWarning, curve_fit
 
 from analysis import conditions, tables
-from analysis.effects import columns, interval_texts
-from analysis.intervals import Estimate
+from analysis.effects import interval_texts
+from analysis.intervals import LEVEL, Estimate, columns
 from analysis.measured import arguments, cells, combination_text, level_text, scale_factor, successful, title, varying
 from analysis.pooling import Pooling, pooled
 from analysis.regression import lack_of_fit
@@ -27,7 +27,6 @@ from analysis.speedup import karp_flatt
 from common.errors import exit_status
 from common.tables import read_table
 
-SIGNIFICANT = 0.05
 TITLE = "Scaling laws: serial fraction by Amdahl's law, and the largest speed-up"
 READINGS = {
     "overhead grows": "the law does not fit, and Karp & Flatt's fraction rises with the replicas: communication or another "
@@ -112,7 +111,7 @@ def reading(law: Law, trend: float, counts: int) -> list[str]:
         return [*said, "two counts"]
     if math.isnan(law.lack_of_fit_p):
         return [*said, "untested"]
-    if law.lack_of_fit_p >= SIGNIFICANT:
+    if law.lack_of_fit_p >= LEVEL:
         return [*said, "law fits"]
     return [*said, "overhead grows" if trend > 0 else "overhead at once"]
 

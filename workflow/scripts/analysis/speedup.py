@@ -11,7 +11,7 @@ import sys
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.intervals import COLUMNS, Estimate
+from analysis.intervals import COLUMNS, Estimate, columns
 from analysis.measured import arguments, cells, factors, level_text, successful, title, varying
 from analysis.pooling import pooled
 from common.errors import exit_status
@@ -69,21 +69,17 @@ def compare(runs: pd.DataFrame) -> pd.DataFrame:
                 **{name: getattr(cell, name) for name in factors()},
                 "replicas": replicas,
                 "n": own.n,
-                **_columns("epoch_time_s", own),
+                **columns("epoch_time_s", own),
                 "base_cell": base,
                 "base_framework": by_cell.at[base, "framework"] if base else None,
                 "base_n": reference.n,
-                **_columns("base_epoch_time_s", reference),
-                **_columns("speedup", speedup),
-                **_columns("efficiency", _divided(speedup, replicas)),
-                **_columns("karp_flatt", karp_flatt(speedup, replicas)),
+                **columns("base_epoch_time_s", reference),
+                **columns("speedup", speedup),
+                **columns("efficiency", _divided(speedup, replicas)),
+                **columns("karp_flatt", karp_flatt(speedup, replicas)),
             }
         )
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["cell", *factors(), "base_cell"])
-
-
-def _columns(name: str, estimate: Estimate) -> dict[str, float]:
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
 def _divided(estimate: Estimate, by: int) -> Estimate:

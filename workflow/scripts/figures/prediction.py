@@ -16,7 +16,8 @@ from common.files import write_text
 from common.tables import read_table
 from figures import panels, style
 from figures.panels import Series
-from prediction.held_out import KINDS, noise
+from prediction.held_out import KINDS
+from prediction.physics import pooled_cv
 
 PANEL_IN = 1.75
 MARGIN = 1.35  # of the axes beyond the shortest and the longest measured time
@@ -24,7 +25,7 @@ BEYOND = 3.0  # how far beyond them predictions are drawn where they are
 WHAT = (
     "Predicted over measured mean epoch time of cells on several nodes that were left out of the fit, a panel for each method, "
     "a marker for each cell and each time it was left out; both axes are logarithmic. Line: prediction and measurement agree. "
-    "MAPE: over all markers of a panel."
+    "MAPE: over all markers of a panel; how many there are is said where a method does not predict all."
 )
 
 
@@ -35,6 +36,7 @@ def draw(runs: pd.DataFrame, cells: pd.DataFrame) -> tuple[Figure, str]:
     if not methods:
         text = "nothing was left out and predicted"
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, WHAT)
+    asked = len(left[["left_out", "cell"]].drop_duplicates())
     left = left[left["predicted_s"].notna()]
     kinds = [kind for kind in KINDS if kind in set(left["kind"])]
     looks = dict(zip(KINDS, style.TREATMENT_LOOKS, strict=False))
@@ -43,7 +45,7 @@ def draw(runs: pd.DataFrame, cells: pd.DataFrame) -> tuple[Figure, str]:
     above = panels.legend_height(len(series), width)
     drawn = style.figure(width, rows * (PANEL_IN + 2 * panels.TITLE_ROW_IN) + 0.2 + above)
     axes = panels.grid(drawn, (rows, columns), len(methods))
-    spread = noise(left.drop_duplicates("cell"))
+    spread = pooled_cv(left.drop_duplicates("cell"), of_means=True)
     low, high = left["epoch_time_s"].min() / MARGIN, left["epoch_time_s"].max() * MARGIN
     bottom, top = low / BEYOND, high * BEYOND
     outside = 0
@@ -59,7 +61,8 @@ def draw(runs: pd.DataFrame, cells: pd.DataFrame) -> tuple[Figure, str]:
             look = panels.marker(one.look) | {"markersize": 2.2, "alpha": 0.75}
             ax.plot(points["epoch_time_s"], shown, zorder=3, clip_on=False, **look)
             outside += int((shown != points["predicted_s"]).sum())
-        ax.set_title(f"{method}\nMAPE {100 * own['error'].abs().mean():.1f} %")
+        some = "" if len(own) == asked else f", {len(own)} of {asked}"
+        ax.set_title(f"{method}\nMAPE {100 * own['error'].abs().mean():.1f} %{some}")
         _scales(ax, (low, high), (bottom, top))
     for ax in axes[::columns]:
         ax.set_ylabel("predicted (s)")

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, intervals, tables
-from analysis.intervals import Estimate
+from analysis.intervals import Estimate, columns
 from analysis.measured import combination_text, one_line
 from common.errors import exit_status
 from common.tables import read_table
@@ -186,21 +186,17 @@ def compare(network: pd.DataFrame) -> pd.DataFrame:
                 "transport": first["transport"],
                 "n": ok["round"].nunique(),
                 "repetitions": len(ok),
-                **_columns("latency_s", made.latency_s if made else nothing),
-                **_columns("bandwidth_bytes_s", made.bandwidth_bytes_s if made else nothing),
+                **columns("latency_s", made.latency_s if made else nothing),
+                **columns("bandwidth_bytes_s", made.bandwidth_bytes_s if made else nothing),
                 "link_bytes_s": first["link_bytes_s"],
                 "bound_bytes_s": limit,
                 "largest_bytes": largest,
-                **_columns("achieved_bytes_s", reached),
-                **_columns("share", Estimate(reached.value / limit, reached.low / limit, reached.high / limit)),
+                **columns("achieved_bytes_s", reached),
+                **columns("share", Estimate(reached.value / limit, reached.low / limit, reached.high / limit)),
                 "deviation": made.deviation if made else math.nan,
             }
         )
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else KEYS)
-
-
-def _columns(name: str, estimate: Estimate) -> dict[str, float]:
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
 def table(network: pd.DataFrame) -> tables.Table:

@@ -91,18 +91,24 @@ def answers(drawn: pd.DataFrame) -> pd.DataFrame:
 def redrawn(cells: pd.DataFrame, sweeps: pd.DataFrame, made: Physics, rng: np.random.Generator) -> Physics:
     """The model fitted to cells and sweeps drawn anew around what was measured: log-normal, with the noise that they have.
 
-    Of cells the pooled coefficient of variation of a mean; of sweeps the misfit of the law.
+    Of cells the pooled coefficient of variation of those on one node, or on several; of sweeps `sweep_noise`.
     """
-    more = cells[cells["n"] > 1]
-    cv = (
-        float(np.sqrt(np.average((more["sd"] / more["epoch_time_s"]) ** 2, weights=more["n"] - 1)))
-        if len(more)
-        else 0.0
-    )
+    single = (cells["nodes"] == 1).to_numpy()
+    every = np.nan_to_num(physics.pooled_cv(cells))  # of a group without replicates; 0 where there are none at all
+    alone, several = (np.nan_to_num(physics.pooled_cv(cells[own]), nan=every) for own in (single, ~single))
+    cv = np.where(single, alone, several)
     times = cells["epoch_time_s"] * np.exp(cv / np.sqrt(cells["n"].to_numpy(float)) * rng.standard_normal(len(cells)))
-    misfit = np.array([made.laws[name].misfit if name in made.laws else 0.0 for name in physics.carriers(sweeps)])
-    seconds = sweeps["seconds"] * np.exp(misfit * rng.standard_normal(len(sweeps)))
+    seconds = sweeps["seconds"] * np.exp(sweep_noise(sweeps, made) * rng.standard_normal(len(sweeps)))
     return anywhere(physics.fit(cells.assign(epoch_time_s=times), sweeps.assign(seconds=seconds)))
+
+
+def sweep_noise(sweeps: pd.DataFrame, made: Physics) -> np.ndarray:
+    """Of each of the sweeps' points the noise of its logarithm, [points]: the misfit of its carrier's law, or what rounds
+    differ by where that is larger, or is all that is known; 0 with one place and one round."""
+    names = physics.carriers(sweeps)
+    misfit = np.array([made.laws[name].misfit if name in made.laws else np.nan for name in names])
+    squares = (sweeps["error"].astype(float) ** 2).groupby([sweeps["framework"], sweeps["device"]]).transform("mean")
+    return np.nan_to_num(np.fmax(misfit, np.sqrt(squares.to_numpy(float))))
 
 
 def with_bands(drawn: pd.DataFrame, rows: pd.DataFrame, draws: Sequence[Physics]) -> tuple[pd.DataFrame, pd.DataFrame]:

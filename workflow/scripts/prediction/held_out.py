@@ -102,7 +102,10 @@ def evaluate(
 
 
 def summary(found: pd.DataFrame, made: Prediction) -> dict[str, Any]:
-    """Bias, MAPE and worst cell of one method in one fold, as shares; `noise`: see the function."""
+    """Bias, MAPE and worst cell of one method in one fold, as shares; `noise`: the MAPE of the true means.
+
+    The mean absolute value of normal noise is sqrt(2 / pi) times its standard deviation.
+    """
     errors = found["error"].dropna()
     worst = errors.abs().idxmax() if len(errors) else None
     return {
@@ -114,26 +117,21 @@ def summary(found: pd.DataFrame, made: Prediction) -> dict[str, Any]:
         "mape": errors.abs().mean(),
         "worst": errors[worst] if worst is not None else math.nan,
         "worst_cell": found["cell"][worst] if worst is not None else None,
-        "noise": noise(found),
+        "noise": math.sqrt(2 / math.pi) * physics.pooled_cv(found, of_means=True),
         "problem": made.problem or None,
-        "remarks": " ".join(made.remarks) or None,
+        "remarks": "; ".join(made.remarks) or None,
     }
-
-
-def noise(cells: pd.DataFrame) -> float:
-    """Pooled coefficient of variation of the cells' means: what no prediction can fall below; NaN for single replicates."""
-    more = cells[cells["n"] > 1]
-    if more.empty:
-        return math.nan
-    df, n = more["n"].to_numpy(float) - 1, more["n"].to_numpy(float)
-    cv = (more["sd"] / more["epoch_time_s"]).to_numpy(float)
-    return float(np.sqrt(np.average(cv**2 / n, weights=df)))
 
 
 def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: pd.DataFrame) -> tables.Table:
     """The table of a study; `rows` from `evaluate`."""
     words = ["left out", "method", "worst cell"]
-    always = [conditions.circumstances(runs), conditions.shortfall(runs), conditions.constants(runs)]
+    always = [
+        physics.uncounted(runs),
+        conditions.circumstances(runs),
+        conditions.shortfall(runs),
+        conditions.constants(runs),
+    ]
     if rows.empty:
         said = "Nothing to predict: it needs cells on one node, and on several ones whose network was swept."
         empty = pd.DataFrame(columns=["left_out", "method", "mape"])
@@ -147,20 +145,24 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
         "bias (%)": rows["bias"].map(_percent),
         "MAPE (%)": rows["mape"].map(_percent),
         "worst (%)": rows["worst"].map(_percent),
-        "noise (%)": rows["noise"].map(_percent).where(rows.index.isin(firsts), ""),
+        "MAPE by noise (%)": rows["noise"].map(_percent).where(rows.index.isin(firsts), ""),
         "worst cell": rows["worst_cell"].map(_named(cells)).where(done, "not made: " + rows["problem"].fillna("")),
     }
     short = rows[(rows["predicted"] < rows["cells"]) & done].drop_duplicates("method")
     notes = [
         "Error: predicted over measured mean epoch time, less 1. Bias is its mean, MAPE the mean of its absolute value, worst "
-        "the largest with its sign; only cells on several nodes are predicted. Noise: the pooled coefficient of variation of "
-        "these cells' means over replicates.",
+        "the largest with its sign; only cells on several nodes are predicted. MAPE by noise: what would be expected of a method that "
+        "knew the true means, since the measured ones scatter: √(2/π) times the pooled coefficient of variation of these "
+        "cells' means over replicates. By chance a method can be a little below it; one that saw these cells can be far below.",
         _method_note(cells, sweeps),
         *(
             f"{name} leaves out cells: {problem}."
             for name, problem in short[["method", "problem"]].itertuples(index=False)
         ),
-        *rows["remarks"].dropna().unique(),
+        *(
+            f"{method} ({conditions.named(own['left_out'].tolist())}): {remark}"
+            for (method, remark), own in rows.dropna(subset=["remarks"]).groupby(["method", "remarks"], sort=False)
+        ),
         *always,
     ]
     return tables.Table(
@@ -208,8 +210,8 @@ def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
         "that knows neither the nodes nor the rates that are left out; less what the backward pass hides; waiting for the "
         "slowest of p ranks where the time of a batch scatters by a share of itself. Scatter and hidden share are fitted to the "
         f"cells on several nodes that are not left out. With nothing left out: {'; '.join(fitted) or 'no sweep'}. By hand: "
-        "computation, and 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted. The regressions are those of "
-        "the table of regression, on the same cells."
+        "computation, and 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted. The regressions have the terms of "
+        "the table of regression, but are fitted to cell means by least squares of relative errors, as all is judged here."
     )
 
 

@@ -38,7 +38,7 @@ class Law:
 
     `factors`: the correction by size [places + 1, sizes], the last row for places that were not measured; `log_sizes`:
     logarithms of the sizes; `places`: (nodes, ranks, rate) of the rows. `misfit`: standard deviation of log(measured / law)
-    about the factor by size.
+    about the factor by size; NaN at one place, where it cannot be told.
     """
 
     algorithm: str
@@ -50,7 +50,7 @@ class Law:
     log_sizes: np.ndarray = field(default_factory=lambda: np.zeros(2))
     factors: np.ndarray = field(default_factory=lambda: np.ones((1, 2)))
     places: tuple[tuple[float, float, float], ...] = ()
-    misfit: float = 0.0
+    misfit: float = np.nan
 
     def at(self, nodes: np.ndarray, ranks: np.ndarray, rate: np.ndarray) -> "Here":
         """The law at these places, [n] each; `rate` in bytes/s, NaN: not shaped."""
@@ -112,14 +112,18 @@ def terms(size: np.ndarray, nodes: np.ndarray, ranks: np.ndarray, rate: np.ndarr
 
 
 def points(network: pd.DataFrame) -> pd.DataFrame:
-    """network.csv -> a row per framework, device, place and size: `seconds`, the mean over rounds of the rounds' medians.
+    """network.csv -> a row per framework, device, place and size: `seconds`, the mean over rounds of the rounds' medians;
+    `error`, the standard error of its logarithm by what rounds differ by, NaN for one round.
 
     A rate that is not known is NaN.
     """
     keys = ["framework", "device", *PLACE, "bytes"]
     ok = measured(network)
     rounds = ok.fillna({"device": "site"}).groupby([*keys, "round"], dropna=False)["seconds"].median()
-    return rounds.groupby(level=keys, dropna=False).mean().reset_index().astype(dict.fromkeys(keys[2:], float))
+    of_point = rounds.groupby(level=keys, dropna=False)
+    logs = np.log(rounds).groupby(level=keys, dropna=False)
+    found = pd.DataFrame({"seconds": of_point.mean(), "error": logs.std() / np.sqrt(logs.size())})
+    return found.reset_index().astype(dict.fromkeys(keys[2:], float))
 
 
 def fit(sweeps: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
@@ -179,7 +183,8 @@ def _fitted(sweeps: pd.DataFrame, algorithm: str, way: str, link: np.ndarray, pr
     off[row, column] = np.log(seconds / np.maximum(law_s, TINY_S))
     mean = np.nanmean(off, axis=0)
     factors = np.exp(np.vstack([np.where(np.isnan(off), mean, off), mean]))
-    misfit = float(np.nanstd(off - mean))
+    df = int((~np.isnan(off)).sum()) - len(sizes)
+    misfit = float(np.sqrt(np.nansum((off - mean) ** 2) / df)) if df else np.nan
     found = tuple((float(row[0]), float(row[1]), float(row[2])) for row in places)
     return Law(algorithm, way, start_s, step_s, link_time, cost_s, sizes, factors, found, misfit)
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis import conditions
 from analysis.measured import factors, one_line
 from analysis.terms import MODELS, Columns, estimable
 from common.errors import InputError
@@ -22,7 +23,7 @@ from prediction.law import Law
 
 PROGRAM = Path(__file__).with_name("extra_p.py")
 FEWEST_LEVELS = 5
-FEW = f"Extra-P asks for {FEWEST_LEVELS} values of each parameter; where fewer are left it models all the same, with a warning."
+FEW = f"it asks for {FEWEST_LEVELS} values of each parameter; where fewer are left it models all the same, with a warning."
 LIMIT_S = 300
 PHYSICS = "physical model"
 
@@ -46,7 +47,8 @@ class Fold:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds of a fold's test cells, [cells]; why some are NaN; and what else must be said of them."""
+    """Seconds of a fold's test cells, [cells]; why some are NaN; and what else must be said of them, in words that go on
+    after the method's name and a colon."""
 
     seconds: np.ndarray
     problem: str = ""
@@ -79,7 +81,11 @@ def by_hand(fold: Fold) -> Prediction:
 
 
 def regression(columns: Callable[[pd.DataFrame], Columns]) -> Method:
-    """Least squares of epoch time on the terms of analysis.terms, those that the training part can estimate."""
+    """Least squares of relative errors, as predictions are judged by, on the terms of analysis.terms.
+
+    Terms that the training part cannot tell from those before them are left out, and named. A cell with a level, or a
+    combination of levels, of which the training part has none is not predicted.
+    """
 
     def predict(fold: Fold) -> Prediction:
         both = pd.concat([fold.train, fold.test], ignore_index=True)
@@ -92,14 +98,24 @@ def regression(columns: Callable[[pd.DataFrame], Columns]) -> Method:
         if new:
             return _none(fold, f"one level of {', '.join(new)} is left")
         made = columns(both)
-        kept, _ = estimable({name: np.asarray(x)[:first] for name, x in made.items()})
+        kept, dropped = estimable({name: np.asarray(x)[:first] for name, x in made.items()})
         if len(kept) > first:
             return _none(fold, f"{first} cells for {len(kept)} coefficients")
         x = np.column_stack([np.asarray(made[name], float) for name in kept])
-        weight = np.sqrt(fold.train["n"].to_numpy(float))[:, None]
-        y = fold.train["epoch_time_s"].to_numpy()[:, None]
-        found = np.linalg.lstsq(x[:first] * weight, y * weight, rcond=None)[0]
-        return Prediction((x[first:] @ found)[:, 0])
+        y = fold.train["epoch_time_s"].to_numpy(float)
+        root = np.sqrt(fold.train["n"].to_numpy(float))
+        found = np.linalg.lstsq(x[:first] * (root / y)[:, None], root, rcond=None)[0]
+        unseen = [name for name in dropped if not made[name][:first].any()]
+        unknown = (
+            np.any([made[name][first:] != 0 for name in unseen], axis=0) if unseen else np.zeros(len(fold.test), bool)
+        )
+        absent = [name for name in dropped if name not in unseen]
+        left = f"without {conditions.named(absent)}, which the cells that are left do not determine."
+        return Prediction(
+            np.where(unknown, np.nan, x[first:] @ found),
+            f"none of the cells that are left has {conditions.named(unseen)}" if unknown.any() else "",
+            (left,) if absent else (),
+        )
 
     return predict
 

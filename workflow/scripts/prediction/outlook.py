@@ -32,7 +32,8 @@ from prediction.physics import Physics
 RATES = (1.0, 10.0, 25.0, 100.0)  # Gbit/s
 MOST_NODES = 1024
 DEFAULT_FRAMEWORK = "pytorch-ddp"
-DRAWS = 100
+DRAWS = 400
+NOTHING = "There is no answer: it needs cells on one node, and cells on several nodes whose network was swept at two sizes of messages."
 TITLE = "How many nodes are worth it, by the rate of the links"
 GIGABIT = 1e9 / 8
 
@@ -48,7 +49,7 @@ def table(rows: pd.DataFrame, notes: Sequence[str]) -> tables.Table:
     shown["on nodes"] = rows["at_nodes"].map(lambda nodes: f"{nodes:.0f}")
     firsts = rows.index[(rows[FACTORS] != rows[FACTORS].shift()).any(axis=1)].tolist()
     words = [title(name) for name in named if name != "batch_size"]
-    return tables.Table(TITLE, rows, pd.DataFrame(shown), [note for note in notes if note], words, firsts[1:])
+    return tables.Table(TITLE, rows, pd.DataFrame(shown), list(notes), words, firsts[1:])
 
 
 def _shown(rows: pd.DataFrame, name: str) -> list[str]:
@@ -226,7 +227,8 @@ def main(argv: list[str] | None = None) -> None:
         rng = np.random.default_rng(DRAWS)
         again = [redrawn(study.cells, study.sweeps, made, rng) for _ in range(DRAWS)]
         drawn, rows = with_bands(drawn, rows, again)
-    notes = [*_notes(), *(_of_study(study, args) if study else _of_numbers(args))]
+    notes = [*([] if len(rows) else [NOTHING]), *_notes(), *(_of_study(study, args) if study else _of_numbers(args))]
+    notes = [note for note in notes if note]
     answered = table(rows, notes)
     if args.out:
         tables.write(answered, args.out)
@@ -274,7 +276,7 @@ def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
     if args.step_time is None:
         said.append(
             f"In brackets 95 % intervals of a parametric bootstrap ({DRAWS} refits of model and law to cells and sweeps drawn "
-            "anew with their noise): they say nothing of what the model leaves out."
+            "anew with their noise): they say nothing of what the model leaves out." + _certain_network(study)
         )
     else:
         said.append(
@@ -287,7 +289,18 @@ def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
             f"What was measured is that of {cores or 'a part of a'} core of a virtual cluster: on whole machines computation "
             "is faster, and the same link matters more."
         )
-    return [*said, conditions.circumstances(study.runs)]
+    return [*said, physics.uncounted(study.runs), conditions.circumstances(study.runs)]
+
+
+def _certain_network(study: Study) -> str:
+    """What intervals lack where the sweeps cannot say how far the law is off; with a space before it."""
+    known = {name for name, network in study.fitted.laws.items() if np.isfinite(network.misfit)}
+    alone = sorted(name for name, _ in set(study.fitted.laws) - known)
+    if not alone:
+        return ""
+    rounds = study.sweeps["error"].notna().any()
+    what = "no uncertainty of the network but what rounds differ by" if rounds else "no uncertainty of the network"
+    return f" Swept at one number of nodes and one rate ({conditions.named(alone)}), there is {what} in them."
 
 
 def _batches(count: int) -> str:

@@ -23,6 +23,7 @@ from scipy.integrate import quad
 from scipy.optimize import least_squares, nnls
 from scipy.special import ndtr
 
+from analysis import conditions
 from analysis.measured import factors, successful
 from common.errors import InputError
 from models.graph import Graph
@@ -45,7 +46,7 @@ LIMITS = np.array([[0.0, 0.0], [1.0, 5.0]])
 def prepared(runs: pd.DataFrame) -> pd.DataFrame:
     """A row per measured cell: its factors, COUNTS, MEASURES (rate in bytes/s, NaN: not known), epoch_time_s, n, sd.
 
-    Batches and exchanges are scaled as epoch time is: to the data set's samples.
+    Batches and exchanges are scaled as epoch time is: to the data set's samples. `uncounted` cells are left out.
     """
     ok = successful(runs)
     ok = ok.assign(rate=ok["bandwidth_bytes_s"].astype(float), samples=ok["samples_per_epoch"].astype(float))
@@ -58,8 +59,25 @@ def prepared(runs: pd.DataFrame) -> pd.DataFrame:
     cells = cells.assign(epoch_time_s=times.mean(), n=times.size(), sd=times.std())
     if "bandwidth" in cells:  # a level may leave it to the site
         cells["bandwidth"] = (8 * cells["rate"] / 1e6).fillna(cells["bandwidth"])
+    cells = cells.dropna(subset=["steps", "exchanges"])
     kinds = dict.fromkeys(COUNTS, int) | dict.fromkeys(MEASURES, float)
     return cells.astype(kinds).reset_index()
+
+
+def pooled_cv(cells: pd.DataFrame, of_means: bool = False) -> float:
+    """The coefficient of variation of a run, or of a cell's mean, pooled over cells; NaN for single replicates."""
+    more = cells[cells["n"] > 1]
+    if more.empty:
+        return math.nan
+    n, cv = more["n"].to_numpy(float), (more["sd"] / more["epoch_time_s"]).to_numpy(float)
+    return float(np.sqrt(np.average(cv**2 / (n if of_means else 1), weights=n - 1)))
+
+
+def uncounted(runs: pd.DataFrame) -> str:
+    """The measured cells whose batches or exchanges were not counted, which nothing here can use, in a sentence; or nothing."""
+    counts = successful(runs).groupby("cell", sort=False)[["steps", "exchanges"]].count()
+    lacking = counts.index[(counts == 0).any(axis=1)].tolist()
+    return f"Left out, since batches or exchanges were not counted: {conditions.named(lacking)}." if lacking else ""
 
 
 @functools.cache

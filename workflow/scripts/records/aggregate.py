@@ -39,6 +39,7 @@ LAST_EPOCH = (
     "train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "samples_trained", "steps", "exchanges",
 )  # fmt: skip
 MEANS = ("epoch_time_s", "imbalance_s", "validation_time_s")
+NAMED = 10  # numbers of epochs in a message
 _NOT_FINITE = re.compile(r"(?<=,)-?(?:nan|inf)(?=,|$)")
 
 
@@ -89,7 +90,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 def epoch_lines(folder: Path, record: dict[str, Any], epochs_wanted: int) -> list[str]:
     """The lines of the record's epochs as those of the study's epochs.csv; a number that is not finite is an empty field.
 
-    InputError when there are too few, or the attempt's table is broken.
+    InputError when there are too few, they are not numbered 1, 2, ..., none is timed, or the attempt's table is broken.
     """
     table = folder / f"attempt-{record['attempt']}" / "epochs.csv"
     try:
@@ -100,6 +101,13 @@ def epoch_lines(folder: Path, record: dict[str, Any], epochs_wanted: int) -> lis
         raise InputError(f"{table}: is broken ({error}); {_advice(folder)}") from None
     if record["status"] == "ok" and len(lines) != epochs_wanted:
         raise InputError(f"{table}: has {len(lines)} of {epochs_wanted} epochs; {_advice(folder)}")
+    if record["status"] == "ok":
+        firsts = [line.split(",", 3)[:3] for line in lines]
+        if any(number != str(place) for place, (number, *_) in enumerate(firsts, start=1)):
+            numbers = ", ".join(number for number, *_ in firsts[:NAMED])
+            raise InputError(f"{table}: epochs are numbered {numbers}, not 1 to {epochs_wanted}; {_advice(folder)}")
+        if not any(warm_up == "false" and time for _, warm_up, time in firsts):
+            raise InputError(f"{table}: no epoch is timed, all are warm-up; {_advice(folder)}")
     start = f"{record['run_id']},{folder.name},"
     return [f"{start}{line}\n" for line in lines]
 
@@ -126,10 +134,12 @@ def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_epochs(epochs: pd.DataFrame) -> pd.DataFrame:
-    """What the epochs of a run add to its row, by run_id. Its epoch time is the arithmetic mean without the warm-up."""
+    """What the epochs of a run add to its row, by run_id. MEANS are arithmetic means without the warm-up, missing where an
+    epoch lacks the number."""
     timed = epochs[~epochs["warm_up"].astype(bool)].groupby("run_id", sort=False)
     made = epochs.groupby("run_id", sort=False)[list(LAST_EPOCH)].nth(-1).set_axis(epochs["run_id"].unique())
-    made[list(MEANS)] = timed[list(MEANS)].mean()
+    numbers = timed[list(MEANS)]
+    made[list(MEANS)] = numbers.mean().where(numbers.count().eq(timed.size(), axis=0))
     made["epoch_time_median_s"] = timed["epoch_time_s"].median()
     return made
 
