@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from runs.worker.meter import COLUMNS
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "workflow"))
 from checkout import Checkout
+from timed import Timed, timed
 
 AIM_S, AIM_BYTES = 60.0, 2 * 2**30
 WARM_UP = 1
@@ -39,14 +39,6 @@ factors:
   epochs: {epochs}
 """
 CELLS_A_RATE = 4 * 2 * 2 * 4 * 2 * 2
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What one command took: seconds, and the largest process in bytes."""
-
-    wall_s: float
-    memory_bytes: int
 
 
 def study_of(runs: int, epochs: int) -> str:
@@ -110,22 +102,7 @@ def leave_records() -> int:
     return len(campaign.runs)
 
 
-def _timed(checkout: Checkout, *command: str) -> Cost:
-    with tempfile.TemporaryFile("w+") as output:
-        started = time.monotonic()
-        child = subprocess.Popen(
-            command, cwd=checkout.folder, env=checkout.environment, stdout=output, stderr=subprocess.STDOUT
-        )
-        _, status, usage = os.wait4(child.pid, 0)
-        wall_s = time.monotonic() - started
-        child.returncode = os.waitstatus_to_exitcode(status)
-        output.seek(0)
-        if child.returncode:
-            raise InputError(f"{' '.join(command)} failed: {output.read()[-2000:]}")
-    return Cost(wall_s, usage.ru_maxrss * 1024)
-
-
-def measure(runs: int, epochs: int) -> tuple[int, Cost]:
+def measure(runs: int, epochs: int) -> tuple[int, Timed]:
     """Make the records of so many runs; the number made, and what `snakemake figures` takes then."""
     with tempfile.TemporaryDirectory(prefix="ringside-bench-") as folder:
         checkout = Checkout(Path(folder) / "checkout", study_of(runs, epochs))
@@ -141,10 +118,13 @@ def measure(runs: int, epochs: int) -> tuple[int, Cost]:
         if made.returncode:
             raise InputError(f"no records were made: {made.stderr[-2000:]}")
         arguments = ["--config", "records=available", "--quiet", "all"]
-        return int(made.stdout), _timed(checkout, "snakemake", "figures", *arguments)
+        done = timed(checkout, "snakemake", "figures", *arguments)
+        if done.status:
+            raise InputError(f"snakemake figures failed: {done.output[-2000:]}")
+        return int(made.stdout), done
 
 
-def report(made: int, epochs: int, cost: Cost, command: str) -> str:
+def report(made: int, epochs: int, cost: Timed, command: str) -> str:
     """The part of the document."""
     met = "met" if cost.wall_s <= AIM_S and cost.memory_bytes <= AIM_BYTES else "missed"
     aim = f"{AIM_S:g} s, {AIM_BYTES / 2**30:g} GiB: {met}"

@@ -1,13 +1,9 @@
 """How long `snakemake -n figures` takes, and how much memory, for designs of several sizes, in a copy of the checkout."""
 
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import InputError
@@ -15,6 +11,7 @@ from document import section, table
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "workflow"))
 from checkout import Checkout, planned_jobs
+from timed import Timed, timed
 
 AIMS_S = {180: 2.0, 1_800: 6.0, 18_000: 50.0}
 RUNS_A_LEVEL = 18  # 2 frameworks x 3 batch sizes x 3 replicates
@@ -36,14 +33,6 @@ factors:
 """
 
 
-@dataclass(frozen=True)
-class Planned:
-    """What one dry-run took."""
-
-    wall_s: float
-    memory_bytes: int
-
-
 def study_of(runs: int) -> str:
     """A study with so many runs."""
     levels, rest = divmod(runs, RUNS_A_LEVEL)
@@ -52,25 +41,16 @@ def study_of(runs: int) -> str:
     return STUDY.format(learning_rates=[round(0.001 * (i + 1), 3) for i in range(levels)])
 
 
-def dry_run(checkout: Checkout, runs: int) -> Planned:
+def dry_run(checkout: Checkout, runs: int) -> Timed:
     """Plan once, and check that everything was planned."""
     command = ["snakemake", "-n", "figures", "--quiet", "rules", "host"]
-    with tempfile.TemporaryFile("w+") as output:
-        started = time.monotonic()
-        child = subprocess.Popen(
-            command, cwd=checkout.folder, env=checkout.environment, stdout=output, stderr=subprocess.STDOUT
-        )
-        _, status, usage = os.wait4(child.pid, 0)
-        wall_s = time.monotonic() - started
-        child.returncode = os.waitstatus_to_exitcode(status)
-        output.seek(0)
-        said = output.read()
-    if child.returncode or planned_jobs(said).get("run") != runs:
-        raise InputError(f"{' '.join(command)} did not plan {runs} runs: {said[-500:]}")
-    return Planned(wall_s, usage.ru_maxrss * 1024)
+    done = timed(checkout, *command)
+    if done.status or planned_jobs(done.output).get("run") != runs:
+        raise InputError(f"{' '.join(command)} did not plan {runs} runs: {done.output[-500:]}")
+    return done
 
 
-def measure(sizes: Sequence[int], repetitions: int) -> dict[int, list[Planned]]:
+def measure(sizes: Sequence[int], repetitions: int) -> dict[int, list[Timed]]:
     """Plan designs of all `sizes` (runs), each `repetitions` times."""
     planned = {}
     for runs in sizes:
@@ -81,7 +61,7 @@ def measure(sizes: Sequence[int], repetitions: int) -> dict[int, list[Planned]]:
     return planned
 
 
-def report(planned: dict[int, list[Planned]], command: str) -> str:
+def report(planned: dict[int, list[Timed]], command: str) -> str:
     """The part of the document."""
     rows = []
     for runs, made in planned.items():

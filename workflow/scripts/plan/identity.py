@@ -91,7 +91,6 @@ def site_part(site: Site) -> dict[str, Any]:
         "variables": dict(site.variables),
         "partition": site.scheduler.partition,
         "constraint": site.scheduler.constraint,
-        "bandwidth_bytes_s": site.bandwidth_bytes_s,
     }
 
 
