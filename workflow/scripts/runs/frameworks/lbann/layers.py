@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from models.graph import Graph, Operator, is_decayed, is_trained
-from models.layout import channels_first
 from runs.frameworks.lbann.prototext import Message, Word
+from runs.libraries.channels_first import channels_first
 
 Layer = dict[str, Any]
 
@@ -59,7 +59,7 @@ def file_of(weight: str, folder: Path) -> Path:
 
 
 def save(weights: Mapping[str, np.ndarray], graph: Graph, folder: Path) -> None:
-    """Write canonical weights to `folder`, a file for each, in LBANN's layout: models.layout.channels_first.
+    """Write canonical weights to `folder`, a file for each, in LBANN's layout: runs.libraries.channels_first.channels_first.
 
     LBANN reads float32 in row-major order: kernels [out, in, height, width] of convolutions, [out, in] of dense
     operators, vectors [channels] of everything else. `canonical` is the way back.
