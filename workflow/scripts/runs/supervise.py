@@ -48,7 +48,9 @@ def supervise(study: Study, site: Site, run: Run, key: str, results: Path, sessi
     def prepare() -> tuple[dict[str, Any], launch.Launcher]:
         environment = read_environment(site, run)
         check_data(data_folder(site, run.levels["dataset"]), run.levels["dataset"])
-        return environment, launch.launcher(site, spec(study, site, run))
+        ranks = launch.launcher(site, spec(study, site, run))
+        bind(results, study.name, site)
+        return environment, ranks
 
     def measure(prepared: tuple[dict[str, Any], launch.Launcher], folder: Path) -> dict[str, Any]:
         return {**attempt_run(study, site, run, *prepared, folder), "session": session}
@@ -299,7 +301,6 @@ def main(argv: list[str] | None = None) -> None:
     with ending_well(run.run_id, options.results):
         check_bound(options.results, site)
         supervise(study, site, run, options.key, options.results, current_session())
-        bind(options.results, study.name, site)
 
 
 if __name__ == "__main__":
