@@ -21,8 +21,8 @@ from common.errors import InputError, exit_status
 from common.files import utc, write_json
 from datasets.lock import lock_of, objection
 from datasets.verified import changed
-from environments.container import unchanged
-from environments.description import WHOLE, environment_stamp
+from environments.description import environment_stamp
+from environments.made import read_made
 from plan.binding import bind, check_bound
 from plan.design import Run, design
 from plan.identity import (
@@ -59,22 +59,9 @@ def supervise(study: Study, site: Site, run: Run, key: str, results: Path, sessi
 
 
 def read_environment(site: Site, run: Run) -> dict[str, Any]:
-    """The content of environment.json. InputError when it, or what it names (an interpreter, an image), is broken or gone."""
+    """What environment.json says of the run's environment (environments.made)."""
     name = load_framework(run.levels["framework"]).environment
-    stamp = environment_stamp(site.cache, name, variant(site), realization(site))
-    # Snakemake removes a stamp before it asks for it: that of another campaign may just be doing that.
-    said = stamp if stamp.exists() else stamp.with_name(WHOLE)
-    try:
-        environment: dict[str, Any] = json.loads(said.read_text())
-        image = environment.get("image")
-        usable = unchanged(image) if image else Path(environment["python"]["executable"]).exists()
-    except (OSError, ValueError, TypeError, KeyError):
-        usable = False
-    if not usable:
-        raise InputError(
-            f"{stamp}: is broken, or what it names is gone or another; remove {stamp.parent} and start again"
-        )
-    return environment
+    return read_made(environment_stamp(site.cache, name, variant(site), realization(site)))
 
 
 def check_data(folder: Path, dataset: str) -> None:
