@@ -22,9 +22,9 @@ from common.files import digest_file
 from datasets.made_up import write_archives
 from datasets.prepare import main, prepare, write_all
 from datasets.prepared import statistics, write_part
+from datasets.table import datasets, load_dataset
 from datasets.verified import changed
 from plan.identity import data_files
-from plan.study import datasets, load_dataset
 from runs import supervise
 from runs.supervise import check_data
 

@@ -14,10 +14,10 @@ from common.errors import InputError, system_faults
 from common.files import shown, write_json
 from datasets.archives import Archive
 from datasets.lock import digests, lock_of, locked_line, objection, read_lock, record_sha256
+from datasets.table import table_of
 from datasets.transfer import Another, Elsewhere, Patience, forget, transfer
 from environments.steps import building, say
 from plan.site import Site
-from plan.study import table_of
 
 
 @dataclass(frozen=True)

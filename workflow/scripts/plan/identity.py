@@ -11,16 +11,18 @@ from typing import Any
 
 from cluster.settings import shaping
 from common.files import digest_sources, digest_text
+from datasets.table import DATASETS, FRESH, load_dataset
 from environments.description import Realization, environment_digest
 from models.graph import Graph
 from plan.design import Run
 from plan.site import Site
-from plan.study import DATASETS, FRAMEWORKS, FRESH, LIBRARIES, RUNS, Study, load_dataset, load_framework, model_graph
+from plan.study import FRAMEWORKS, LIBRARIES, RUNS, Study, load_framework, model_graph
 
 # What every rank uses of the models' code.
 MODEL_CODE = tuple(RUNS.parent / "models" / name for name in ("graph.py", "initial.py"))
-# What only brings archives here, under checksums, or looks at prepared files, changes nothing of what is prepared.
-FETCHING_CODE = ("fetch.py", "lock.py", "transfer.py", "verified.py")
+# What only brings archives here, under checksums, or looks at prepared files, changes nothing of what is prepared; nor does
+# what reads the table, whose entries are in the digest themselves.
+NOT_PREPARING = ("fetch.py", "lock.py", "table.py", "transfer.py", "verified.py")
 FETCHING_KEYS = ("url", "mirrors", "unpacked_bytes")
 TOLD_KEYS = ("title", "licence", "citation")  # for people
 
@@ -132,7 +134,7 @@ def code_digest(framework: str, model: str, dataset: str) -> str:
 @functools.cache
 def data_digest(dataset: str) -> str:
     """SHA-256 of the data set's table entry and of the code that prepares it; what it is called and where it is fetched from is no part."""
-    code = digest_sources(file for file in DATASETS.parent.glob("*.py") if file.name not in FETCHING_CODE)
+    code = digest_sources(file for file in DATASETS.parent.glob("*.py") if file.name not in NOT_PREPARING)
     entry = {key: said for key, said in load_dataset(dataset).items() if key not in TOLD_KEYS}
     if "files" in entry:
         entry["files"] = [

@@ -20,6 +20,7 @@ from typing import Any
 from common.errors import InputError, exit_status
 from common.files import utc, write_json
 from datasets.lock import lock_of, objection
+from datasets.table import load_dataset, table_of
 from datasets.verified import changed
 from environments.description import environment_stamp
 from environments.made import read_made
@@ -36,7 +37,7 @@ from plan.identity import (
     variant,
 )
 from plan.site import Site, load_site
-from plan.study import Framework, Study, load_dataset, load_framework, load_study, table_of
+from plan.study import Framework, Study, load_framework, load_study
 from runs import attempts, launch, transport
 from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import current_session
