@@ -48,6 +48,15 @@ def locked_line(dataset: str, name: str, lock: Path) -> int:
     return 1 + next(key.start_mark.line for key, _ in archives.value if key.value == name)
 
 
+def remedy(key: str, dataset: str, name: str, table: Path) -> str:
+    """What a person does where an archive is right and what is said of it is wrong; `key` is what says so, in `table` or its lock."""
+    if key == "lock":
+        lock = lock_of(table)
+        line = locked_line(dataset, name, lock)
+        return f"remove line {line} of {shown(lock)}, which holds the SHA-256 of its first use"
+    return f"correct {key} of {name} in {shown(table)} ({dataset})"
+
+
 def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
     """Add an archive that the lock lacks. Where the checkout cannot be written to, it is said and nothing else."""
     if read_lock(lock).get(dataset, {}).get(name) == sha256:

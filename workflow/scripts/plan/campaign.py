@@ -219,7 +219,7 @@ def load_campaign(values: Mapping[str, Any]) -> Campaign:
     config = load_config(values)
     study, records = load_study(config["study"]), config["records"]
     results = Path("results") / study.name
-    check_folder(results)
+    check_folder(results, "move it away")
     if records not in MODES:
         return Campaign(study, load_site(config["site"]), "published", [], published_tables(records, study))
     bound = read_binding(results)
@@ -229,7 +229,7 @@ def load_campaign(values: Mapping[str, Any]) -> Campaign:
             site = replace(site, cores=bound["cores"], python_abi=bound["python_abi"])
         return Campaign(study, site, records, design(study, site), None)
     site = load_site(config["site"])
-    check_folder(site.cache)
+    check_folder(site.cache, f"name another: cache of {shown(site.file)}, or RINGSIDE_CACHE")
     check_machine(site)
     if bound:
         check_place(bound, site, results)
@@ -238,11 +238,11 @@ def load_campaign(values: Mapping[str, Any]) -> Campaign:
     return campaign
 
 
-def check_folder(folder: Path) -> None:
-    """InputError when there is something else where `folder` is or is to be."""
+def check_folder(folder: Path, advice: str) -> None:
+    """InputError, with this advice, when there is something else where `folder` is or is to be."""
     there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     if not os.path.isdir(there):
-        raise InputError(f"{there}: is a file; expected a folder; move it away")
+        raise InputError(f"{there}: is a file; expected a folder; {advice}")
 
 
 def check_machine(site: Site, devices: Path = Path("/dev")) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from common.errors import InputError, exit_status
 from common.files import utc, write_json
-from datasets.lock import lock_of, objection
+from datasets.lock import lock_of, objection, remedy
 from datasets.table import load_dataset, table_of
 from datasets.verified import changed
 from environments.description import environment_stamp
@@ -66,15 +66,23 @@ def read_environment(site: Site, run: Run) -> dict[str, Any]:
 
 
 def check_data(folder: Path, dataset: str) -> None:
-    """InputError when a file of a prepared data set is gone, or another than was prepared, or an archive that it was made of
-    is another than those that are declared and locked: no run can help that."""
+    """InputError when a prepared data set is not here, when a file of it is gone or is another than was prepared, or when an
+    archive that it was made of is another than those that are declared and locked: no run can help that."""
+    if not folder.is_dir():
+        raise InputError(
+            f"{folder}: is not on {os.uname().nodename}; start again if it was removed, else let all nodes see the site's cache"
+        )
     if (file := changed(folder, data_files(folder, dataset))) is not None:
         raise InputError(f"{file}: is gone, or is not what was prepared; remove {folder} and start again")
     if declared := {archive["name"]: archive for archive in load_dataset(dataset).get("files", [])}:
+        table = table_of(dataset)
         for used in json.loads((folder / "manifest.json").read_text())["source"]["files"]:
-            if said := objection(dataset, declared[used["name"]], used["sha256"], lock_of(table_of(dataset))):
+            name = used["name"]
+            if said := objection(dataset, declared[name], used["sha256"], lock_of(table)):
+                why, key = said
                 raise InputError(
-                    f"{folder}: was prepared from another {used['name']}: {said[0]}; remove {folder} and start again"
+                    f"{folder}: was prepared from another {name}: {why}; remove {folder} and start again; if it was the right "
+                    f"file, {remedy(key, dataset, name, table)}"
                 )
 
 
