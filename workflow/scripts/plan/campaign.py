@@ -69,12 +69,17 @@ class Campaign:
 
     def records_of_block(self, block: int | None) -> list[str]:
         """The records of one block, in planned order; of all blocks without one. InputError when there is no such block."""
+        wanted = {run.run_id for run in self.of_block(block).runs}
+        return [path for run_id, path in self.records.items() if run_id in wanted]
+
+    def of_block(self, block: int | None) -> "Campaign":
+        """The campaign with the runs of one block only; as it is without one. InputError when there is no such block."""
         if block not in (None, *self.blocks):
             there = ", ".join(map(str, self.blocks))
             raise InputError(
                 f"config/config.yaml: block: {block} is none of the study's blocks; expected one of {there}"
             )
-        return [path for run_id, path in self.records.items() if block in (None, self.by_id[run_id].block)]
+        return self if block is None else replace(self, runs=[run for run in self.runs if run.block == block])
 
     @cached_property
     def blocks(self) -> list[int]:

@@ -330,11 +330,11 @@ def main(argv: list[str] | None = None) -> None:
     """Say what a campaign will cost."""
     parser = argparse.ArgumentParser(prog="make plan", description=main.__doc__)
     parser.add_argument(
-        "--config", nargs="*", action="extend", default=[], metavar="KEY=VALUE", help="study=NAME, site=NAME"
+        "--config", nargs="*", action="extend", default=[], metavar="KEY=VALUE", help="study=NAME, site=NAME, block=NUMBER"
     )
-    options = parser.parse_args(argv)
-    config = load_config(configured(options.config))
-    campaign = planned(load_study(config["study"]), load_site(config["site"]))
+    options, alone = parser.parse_known_args(argv)  # make's ARGS may be a KEY=VALUE without --config before it
+    config = load_config(configured([*options.config, *alone]))
+    campaign = planned(load_study(config["study"]), load_site(config["site"])).of_block(config.get("block"))
     print(report(Cost(campaign, measured_at(campaign.site.name), swept_at(campaign.site.name))))
 
 

@@ -96,14 +96,21 @@ def read_config(file: Path) -> dict[str, Any]:
     return said
 
 
-def load_config(values: Mapping[str, Any], file: Path = CHECKOUT / "config" / "config.yaml") -> dict[str, str]:
+def load_config(values: Mapping[str, Any], file: Path = CHECKOUT / "config" / "config.yaml") -> dict[str, Any]:
     """Check the workflow's configuration (the file's keys, overlaid by the command line's)."""
-    # Snakemake's command line reads a name of digits alone as a number.
-    config = {
-        key: str(value) if type(value) is int and key in ("study", "site") else value for key, value in values.items()
-    }
+    config = {key: _as_meant(key, value) for key, value in values.items()}
     check(config, "config", file)
     return config
+
+
+def _as_meant(key: str, value: Any) -> Any:
+    """Command lines have no types: Snakemake's reads a name of digits alone as a number, those of programs a number as text."""
+    match schema("config")["properties"].get(key, {}).get("type"):
+        case "string" if type(value) is int:
+            return str(value)
+        case "integer" if isinstance(value, str) and value.isdecimal():
+            return int(value)
+    return value
 
 
 def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Study:
