@@ -1,7 +1,9 @@
 # Prediction: epoch times from computation on one node and the network's sweep, held against cells that were not used to fit.
-#   in:  RUNS_CSV, NETWORK_CSV
+#   in:  RUNS_CSV, NETWORK_CSV; the environment of Extra-P where the study asks for it (ancient: its digest is in the path)
 #   out: RESULTS/tables/prediction.* and prediction_cells.csv, RESULTS/figures/prediction.*; RESULTS/{tables,figures}/outlook.*
-# Made where the network was swept and the study has two numbers of nodes. Extra-P is asked where the study says so.
+# Made where the network was swept and the study has two numbers of nodes.
+
+from environments.description import environment_stamp
 
 PREDICTED = SWEEPS.worth_drawing and len(CAMPAIGN.study.factors["nodes"]) > 1
 PREDICTION_CODE = (
@@ -15,6 +17,9 @@ PREDICTION_CODE = (
 PREDICTION_LOOKS = [f"{SCRIPTS}/figures/{module}.py" for module in ["style", "panels"]]
 PREDICTION_TABLES = ["prediction", "outlook"] if PREDICTED else []
 PREDICTION_FIGURES = ["prediction", "outlook"] if PREDICTED else []
+EXTRA_P = (
+    or_say_so(lambda: str(environment_stamp(CACHE, "extrap"))) if PREDICTED and CAMPAIGN.study.extra_p else []
+)
 
 
 localrules:
@@ -23,13 +28,39 @@ localrules:
     outlook,
 
 
+if EXTRA_P:
+
+    localrules:
+        extra_p,
+
+    rule extra_p:
+        """Build and test the environment of Extra-P, in which only predictions are made."""
+        output:
+            stamp=EXTRA_P,
+        log:
+            f"{RESULTS}/logs/environments/extrap.log",
+        priority: 2 * 10**9
+        resources:
+            machine=1,
+        params:
+            site=SITE,
+        shell:
+            """
+            python -m environments.build \
+                --environment extrap \
+                --site {params.site:q} \
+                --out {output.stamp:q} \
+                2>&1 | tee {log:q}
+            """
+
+
 rule prediction:
     """Predict the cells that were left out, by the physical model, by regression and by Extra-P; the errors of each."""
     input:
         runs=RUNS_CSV,
         network=NETWORK_CSV,
         code=[*PREDICTION_CODE, f"{SCRIPTS}/prediction/extra_p.py"],
-        extra_p="containers/extrap/requirements.cpu.txt" if CAMPAIGN.study.extra_p else [],
+        extra_p=ancient(EXTRA_P),
     output:
         csv=f"{RESULTS}/tables/prediction.csv",
         markdown=f"{RESULTS}/tables/prediction.md",
@@ -41,7 +72,7 @@ rule prediction:
         machine=1,
     params:
         stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
-        extra_p=["--extra-p", CACHE] if CAMPAIGN.study.extra_p else [],
+        extra_p=["--extra-p", EXTRA_P] if EXTRA_P else [],
     shell:
         """
         python -m prediction.held_out \

@@ -21,6 +21,7 @@ from runs.supervise import job
 SITE = replace(load_site("local"), cores=2, time_limit_s=120.0)
 TWO_DEVICES = replace(SITE, nodes=1, ranks_per_node=2)
 SEED = 20261120
+TEMPORARY = "tmp"  # of the ranks, in the attempt's folder
 PLAIN = {"model": "small-cnn", "dataset": "digits", "nodes": 1, "sync_every": 1, "epochs": 1, "warmup_epochs": 0}
 FRAMEWORKS = (
     "pytorch-single",
@@ -55,7 +56,7 @@ class Trainings:
     def _train(self, framework: str, told: tuple[tuple[str, Any], ...]) -> Path:
         levels = dict(told)
         folder = self.folder / ".".join([framework, *(f"{name}={level}" for name, level in told)])
-        folder.mkdir()
+        (folder / TEMPORARY).mkdir(parents=True)
         site = TWO_DEVICES if levels.get("devices_per_node") else SITE
         run, planned = one_run(site, SEED, step_times=True, **{**PLAIN, "framework": framework, **levels})
         data = self.folder / "data" / run.levels["dataset"]
@@ -70,6 +71,7 @@ class Trainings:
             **environment["variables"],
             "PYTHONPATH": f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).parent / 'unit' / 'runs'}",
             "TF_ENABLE_ONEDNN_OPTS": "0",  # whose rounding may push a relu over its kink, and all that follows with it
+            "TMPDIR": str(folder / TEMPORARY),
         }
         outcome = launch.run(ranks, {**environment, "variables": variables}, folder, planned, site, program="trained")
         assert outcome.status == "ok", f"{outcome.reason}: {(folder / 'log.txt').read_text()[-3000:]}"

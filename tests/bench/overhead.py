@@ -75,6 +75,7 @@ ON_REQUEST = {
     "models": models_part,
     "analysis": analysis_part,
 }
+TARGETS = ("input", "models", "analysis")  # the parts that make has targets of
 
 
 def _call(command: str) -> str:
@@ -83,7 +84,9 @@ def _call(command: str) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Measure what the workflow itself costs, and print it as Markdown."""
-    parser = argparse.ArgumentParser(prog="overhead.py", description=main.__doc__)
+    asked = sys.argv[1:] if argv is None else argv
+    target = asked[0] if asked and asked[0] in TARGETS else "overhead"
+    parser = argparse.ArgumentParser(prog=f"make bench-{target}", description=main.__doc__)
     parser.add_argument(
         "parts",
         nargs="*",
@@ -111,7 +114,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--results", type=Path, default=Path("results/quickstart"), help="study: the finished campaign")
     parser.add_argument("--base", default=BASE, help="images: what they are built on, as in a site's images.base")
-    options = parser.parse_args(argv)
+    options = parser.parse_args(asked)
     for name in options.parts:
         if name not in PARTS | ON_REQUEST:
             parser.error(f"{name} is no part; expected some of {', '.join(PARTS | ON_REQUEST)}")

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from datasets.made_up import write_archives
+from datasets.table import load_dataset
 from file_server import file_server, status
-from plan.study import load_dataset
 
 STUDY = """\
 title: data sets of three formats

@@ -1,17 +1,19 @@
 """A program that make calls names itself as people call it."""
 
 import importlib
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
 from common.files import CHECKOUT
 
-FOUND = re.findall(
-    r"^([a-z-]+):[^\n]*\n\t@\$\(RINGSIDE\) ([a-z.]+)( [a-z]+)?", (CHECKOUT / "Makefile").read_text(), re.M
-)
-
+MAKEFILE = (CHECKOUT / "Makefile").read_text()
+FOUND = re.findall(r"^([a-z-]+):[^\n]*\n\t@\$\(RINGSIDE\) ([a-z.]+)( [a-z]+)?", MAKEFILE, re.M)
 CALLED = [found for found in FOUND if found[0] != "figures"]  # which begins with what make unlock does
+BENCHES = re.findall(r"^([a-z-]+):[^\n]*\n\t@\$\(BENCH\)( [a-z]+)?", MAKEFILE, re.M)
 
 
 @pytest.mark.parametrize(("target", "module", "command"), CALLED)
@@ -21,5 +23,14 @@ def test_help_names_the_target(target: str, module: str, command: str, capsys: p
     assert capsys.readouterr().out.startswith(f"usage: make {target} ")
 
 
+@pytest.mark.parametrize(("target", "part"), BENCHES)
+def test_help_of_a_bench_names_the_target(target: str, part: str) -> None:
+    folders = [CHECKOUT / name for name in ("workflow/scripts", "tests", "tests/workflow", "tests/cluster")]
+    command = [sys.executable, str(CHECKOUT / "tests" / "bench" / "overhead.py"), *part.split(), "--help"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"usage: make {target} ")
+
+
 def test_there_are_such_programs() -> None:
     assert {"models", "doctor", "submit", "repeat", "cluster-up"} <= {target for target, _, _ in CALLED}
+    assert {"bench-overhead", "bench-input"} <= {target for target, _ in BENCHES}

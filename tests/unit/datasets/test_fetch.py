@@ -310,6 +310,27 @@ def test_the_lock_keeps_what_it_has(server, declare, store_at):
     }
 
 
+def test_two_processes_that_add_to_a_lock_lose_nothing(tmp_path):
+    program = (
+        "import sys; from pathlib import Path; from datasets.lock import record_sha256\n"
+        "for number in range(25): record_sha256('ours', f'{sys.argv[1]}-{number}', f'{number:064x}', Path(sys.argv[2]))"
+    )
+    lock, scripts = tmp_path / "table.lock.yaml", str(CHECKOUT / "workflow" / "scripts")
+    asked = [[sys.executable, "-c", program, name, str(lock)] for name in ("a", "b")]
+    processes = [subprocess.Popen(command, env={**os.environ, "PYTHONPATH": scripts}) for command in asked]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert set(yaml.safe_load(lock.read_text())["ours"]) == {f"{name}-{number}" for name in "ab" for number in range(25)}
+
+
+def test_what_another_process_has_just_locked_is_not_replaced(server, declare, store_at):
+    got = fetched(declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT)), store_at())
+    other = yaml.safe_dump({"ours": {"a.gz": "1" * 64}})
+    store_at().lock("ours").write_text(other)
+    with pytest.raises(InputError, match=f"its SHA-256 is {got.sha256}, another process has just kept 1111"):
+        hold_to("ours", {"a.gz": got}, store_at())
+    assert store_at().lock("ours").read_text() == other
+
+
 @pytest.mark.parametrize("text", ["ours: {a.gz: short}", "ours: 3", "[1]"])
 def test_a_broken_lock_is_refused_before_anything_is_fetched(server, file, store_at, text):
     store_at().lock("ours").write_text(text)

@@ -22,9 +22,9 @@ from common.files import digest_file
 from datasets.made_up import write_archives
 from datasets.prepare import main, prepare, write_all
 from datasets.prepared import statistics, write_part
+from datasets.table import datasets, load_dataset
 from datasets.verified import changed
 from plan.identity import data_files
-from plan.study import datasets, load_dataset
 from runs import supervise
 from runs.supervise import check_data
 
@@ -256,6 +256,10 @@ def test_no_run_trains_on_what_was_made_of_another_archive(tmp_path: Path, monke
         check_data(tmp_path / "ours", "ours")
     assert f"{tmp_path}/ours: was prepared from another {name}: its SHA-256 is" in str(refused.value)
     assert f"{lock} says {'f' * 64}; remove {tmp_path}/ours and start again" in str(refused.value)
+    line = 1 + next(i for i, text in enumerate(lock.read_text().splitlines()) if name in text)
+    assert str(refused.value).endswith(
+        f"; if it was the right file, remove line {line} of {lock}, which holds the SHA-256 of its first use"
+    )
     load_dataset.cache_clear()
 
 
@@ -279,6 +283,14 @@ def test_no_run_trains_on_changed_data(digits: Path, name: str) -> None:
     (digits / name).unlink()
     with pytest.raises(InputError, match="is gone"):
         check_data(digits, "digits")
+
+
+def test_data_that_a_node_does_not_see_are_not_to_be_removed(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        check_data(tmp_path / "elsewhere", "digits")
+    assert str(refused.value) == (
+        f"{tmp_path}/elsewhere: is not on {os.uname().nodename}; start again if it was removed, else let all nodes see the site's cache"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"manifest.json": 3}'])

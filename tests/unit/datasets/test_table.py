@@ -9,8 +9,8 @@ import yaml
 from common.errors import InputError
 from common.schemas import schema
 from datasets.formats import CIFAR, CIFAR_BATCHES, IDX, TINY
+from datasets.table import DATASETS, datasets, load_dataset, read_datasets
 from plan import identity
-from plan.study import DATASETS, datasets, load_dataset, read_datasets
 
 OWN = {
     "title": "t",

@@ -13,7 +13,7 @@ import pytest
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT
 from environments.build import build, main
-from environments.description import environment_stamp, read
+from environments.description import VENV, environment_stamp, read
 from tiny_environments import SELFTEST, sha256, tiny_wheel
 
 
@@ -186,6 +186,18 @@ def test_a_stamp_of_an_older_description_is_refused_in_one_line(tiny, capsys):
     said = capsys.readouterr().err
     assert "by its files the environment is" in said
     assert said.count("\n") == 1
+
+
+def test_a_tool_is_the_same_virtual_environment_at_every_site(tmp_path, monkeypatch):
+    monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path))
+    asked = []
+    monkeypatch.setattr(
+        "environments.build.build", lambda environment, cache, indexes, realization: asked.append((environment, realization))
+    )
+    stamp = environment_stamp(tmp_path, "extrap")
+    for site in ("local", "slurm-example"):  # which has accelerators and setup lines
+        main(["--environment", "extrap", "--site", site, "--out", str(stamp)])
+    assert asked == [(read("extrap"), VENV)] * 2
 
 
 @pytest.mark.parametrize("indexed", [True, False])

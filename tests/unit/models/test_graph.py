@@ -90,6 +90,12 @@ def test_a_depthwise_kernel_counts_its_own_channel_only() -> None:
     assert initial_weights(made, 1)["depthwise_conv1.kernel"].var() == pytest.approx(2 / 25, rel=0.1)
 
 
+def test_operators_are_found_by_name_without_looking_through_them_again() -> None:
+    made = graph("resnet-50", (224, 224, 3), 1000)
+    assert made.by_name is made.by_name and list(made.by_name.values()) == list(made.operators)
+    assert from_json(made.to_json()) == made, "what was looked up is no part of it"
+
+
 def test_activations_are_the_outputs_of_all_operators() -> None:
     builder = Builder("test", (4, 4, 1), "he")
     builder.dense(builder.flatten(builder.conv(builder.input, 2, 3)), 10)

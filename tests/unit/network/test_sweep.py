@@ -13,7 +13,7 @@ from network import gather
 from network import measure as measuring
 from network import sweep as ranks
 from network.measure import find, measure, read
-from network.plan import key, planned
+from network.plan import planned
 from plan.campaign import load_campaign
 from plan.design import design
 from plan.site import load_site
@@ -69,7 +69,7 @@ def sweep_of(framework, study, site):
 
 def swept(framework, study, site, folder):
     sweep = sweep_of(framework, study, site)
-    return measure(study, site, sweep, folder / key(site, sweep) / "sweep.json")
+    return measure(study, site, sweep, folder)
 
 
 @pytest.mark.parametrize("framework", DISTRIBUTED)
@@ -150,14 +150,14 @@ def test_a_disturbed_sweep_is_invalid(fake, study, tmp_path):
 def test_a_successful_attempt_is_published_again_and_a_failed_one_repeated(fake, study, tmp_path):
     site = fake("#", "raise OSError('once')")
     sweep = sweep_of("pytorch-ddp", study, site)
-    out = tmp_path / key(site, sweep) / "sweep.json"
-    assert measure(study, site, sweep, out)["status"] == "failed"
+    out = gather.output(tmp_path, site, sweep)
+    assert measure(study, site, sweep, tmp_path)["status"] == "failed"
     (tmp_path / "framework" / "adapter.py").write_text(ADAPTER)
     out.unlink()
-    assert measure(study, site, sweep, out)["attempt"] == 2
+    assert measure(study, site, sweep, tmp_path)["attempt"] == 2
     before = read(out)
     out.unlink()
-    assert measure(study, site, sweep, out) == before
+    assert measure(study, site, sweep, tmp_path) == before
     assert sorted(path.name for path in out.parent.glob("attempt-*")) == ["attempt-1", "attempt-2"]
 
 
@@ -213,7 +213,7 @@ def test_sweeps_are_gathered_whether_or_not_they_succeeded(fake, study, tmp_path
     monkeypatch.setattr("plan.campaign.load_site", lambda name: site)
     campaign = load_campaign({"study": "quickstart", "site": "local", "records": "available"})
     sweep = sweep_of("pytorch-ddp", study, site)
-    measure(study, site, sweep, gather.output(campaign.results, site, sweep))
+    measure(study, site, sweep, campaign.results)
     old = campaign.results / "network" / "horovod-pytorch.n2" / "000000000000" / "sweep.json"
     old.parent.mkdir(parents=True)
     old.write_text("{}")

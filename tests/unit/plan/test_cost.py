@@ -8,9 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from common.errors import InputError
 from common.tables import write_table
 from plan.campaign import Campaign, planned
-from plan.cost import ASSUMED_GFLOPS, DEPTHWISE, START_S, Cost, measured_at, report, swept_at, weighed_macs
+from plan.cost import ASSUMED_GFLOPS, DEPTHWISE, START_S, Cost, main, measured_at, report, swept_at, weighed_macs
 from plan.site import load_site
 from plan.study import load_study, model_graph
 from synthetic import designed_campaign
@@ -178,6 +179,19 @@ def test_one_is_not_said_in_the_plural() -> None:
     assert "quickstart at local: 1 run, 1 cell in 1 block\n" in said
     assert "; 129.4 kB of data, 100.0 kB of logs and records" in said and "GPU" not in said
     assert "records so far: none; without an ok record: 1 run, 5." in said
+
+
+def test_a_block_can_be_asked_for_as_people_write_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for asked in (["block=2"], ["--config", "study=rehearsal", "site=virtual", "block=2"]):
+        main(asked)
+        assert " in 1 block\n" in capsys.readouterr().out
+    for asked, said in (
+        ("block=99", "block: 99 is none of the study's blocks; expected one of 1, 2, 3"),
+        ("block=two", "config/config.yaml: block: 'two' is not of type integer"),
+        ("--wait", "--wait: expected KEY=VALUE"),
+    ):
+        with pytest.raises(InputError, match=said):
+            main([asked])
 
 
 def test_what_remains_is_told_by_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

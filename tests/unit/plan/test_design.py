@@ -11,7 +11,7 @@ import pytest
 from common.schemas import schema
 from common.tables import read_table
 from plan.design import design, to_csv
-from plan.identity import cores_per_rank, lacks, links, run_key, spec
+from plan.identity import cores_per_rank, lacks, link_rate, links, run_key, spec
 from plan.site import Site, load_site
 from plan.study import Study, load_study
 
@@ -119,6 +119,8 @@ def test_links_get_another_rate_only_where_they_can_be_set(quickstart: Study, lo
     virtual = load_site("virtual")
     for run in design(replace(study, factors=study.factors | {"framework": ["pytorch-ddp"]}), virtual):
         rate = {0: virtual.bandwidth_bytes_s, 250: 31.25e6}[run.levels["bandwidth"]]
-        assert links(virtual, run.levels) == {"bandwidth_bytes_s": rate}
+        assert link_rate(virtual, run.levels) == rate
+        burst = {125e6: "250000", 31.25e6: "80000"}[rate]
+        assert links(virtual, run.levels)["shaping"][-4:] == ["burst", burst, "latency", "50ms"]
         assert spec(study, virtual, run)["bandwidth_bytes_s"] == rate and lacks(virtual, run.levels) is None
         assert (lacks(local, run.levels) is None) == (run.levels["bandwidth"] == 0)

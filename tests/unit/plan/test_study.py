@@ -98,6 +98,11 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
             "hold momentum, or add to exclude: - {optimizer: adam, momentum: 0.9}",
         ),
         (
+            {"factors": factors(framework="pytorch-ddp", nodes=[1, 2], bandwidth=[250, 500])},
+            "trains as pytorch-ddp.small-cnn.digits.b16.n1.s1.bandwidth=250 does: one node exchanges nothing; "
+            "hold bandwidth, or add to exclude: - {nodes: 1, bandwidth: 500}",
+        ),
+        (
             {"factors": factors(model="resnet-18", batch_size=[1, 2])},
             "one sample a replica is one value a channel where resnet-18 has one pixel left",
         ),
@@ -157,6 +162,22 @@ def test_adam_has_no_momentum_but_may_stand_beside_what_has(tmp_path: Path) -> N
     assert len(design(load_study("s", folder), load_site("local"))) == 3 * 2
     held = {**both, "momentum": 0.5}
     assert len(design(load_study("s", written(tmp_path, factors=held)), load_site("local"))) == 2 * 2
+
+
+def test_what_means_nothing_in_a_cell_is_told_by_what_differs(tmp_path: Path) -> None:
+    many = factors(
+        framework="pytorch-ddp", batch_size=16, nodes=[1, 2], bandwidth=[250, 500], optimizer=["sgd", "adam"], momentum=[0.5, 0.9]
+    )
+    entries = [{"optimizer": "adam", "momentum": 0.9}]
+    assert "one node exchanges nothing; hold bandwidth" in refusal(written(tmp_path, factors=many, exclude=entries))
+    entries.append({"nodes": 1, "bandwidth": 500})
+    folder = written(tmp_path, factors=many, exclude=entries)
+    assert len(design(load_study("s", folder), load_site("local"))) == (3 + 2 * 3) * 2
+
+
+def test_the_study_of_predictions_plans_what_it_always_did() -> None:
+    runs = design(load_study("prediction-virtual"), load_site("virtual-six"))
+    assert len(runs) == 117 and {run.levels["bandwidth"] for run in runs if run.levels["nodes"] == 1} == {1000}
 
 
 def test_batch_normalization_takes_two_values(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from statsmodels.regression.linear_model import WLS
 
 import known_physics as known
 from analysis.terms import linear, quadratic
+from common.errors import InputError
 from common.tables import read_table
 from known_physics import Truth
 from prediction import law, methods
@@ -175,12 +177,22 @@ def test_extra_p_gets_the_same_points_and_says_what_it_lacks(study, tmp_path):
     assert max(place[0] for place, _ in job["points"]) == 4
 
 
-def test_without_extra_p_its_row_says_why(study):
-    fold = by_title(*study)["6 nodes"]
-    found = extra_p(None, "its environment cannot be built (no network)")(fold)
-    assert np.isnan(found.seconds).all()
-    assert "cannot be built" in found.problem
-    assert "Extra-P" not in methods.methods({"pytorch-ddp"}, why_not=None)
+def test_extra_p_is_asked_only_where_it_is_there():
+    assert "Extra-P" not in methods.methods({"pytorch-ddp"})
+    assert "Extra-P" in methods.methods({"pytorch-ddp"}, Path(sys.executable))
+
+
+def test_an_extra_p_whose_interpreter_is_gone_is_no_row(tmp_path):
+    known.written(known.runs(), "runs", tmp_path)
+    known.network(folder=tmp_path)
+    (tmp_path / "environment.json").write_text(json.dumps({"python": {"executable": str(tmp_path / "gone")}}))
+    asked = [*paths(tmp_path), "--out", str(tmp_path / "prediction"), "--cells", str(tmp_path / "cells.csv")]
+    with pytest.raises(InputError, match=r"environment.json: is broken, or what it names is gone"):
+        main([*asked, "--extra-p", str(tmp_path / "environment.json")])
+    assert not (tmp_path / "prediction.csv").exists()
+
+
+def test_a_framework_that_streams_nothing_has_nothing_to_hide():
     assert "without hiding" not in methods.methods({"tensorflow-multiworker"})
 
 
@@ -190,7 +202,7 @@ def test_the_kept_campaigns_are_predicted_almost_as_well_as_their_noise_allows(k
     folder = kept / f"tf-strategies-{variant}"
     cells = prepared(read_table(folder / "runs.csv", "runs"))
     sweeps = law.points(read_table(folder / "network.csv", "network"))
-    _, rows = evaluate(cells, sweeps, methods.methods({"tensorflow-multiworker"}, why_not=None))
+    _, rows = evaluate(cells, sweeps, methods.methods({"tensorflow-multiworker"}))
     at = rows.set_index(["left_out", "method"])
     noisy = at.loc[("3 nodes", PHYSICS), "noise"]
     assert at.loc[("3 nodes", PHYSICS), "mape"] < max(0.05, 1.25 * noisy)
@@ -243,7 +255,7 @@ def test_a_study_whose_batches_were_not_counted_says_so(tmp_path):
 def test_the_table_says_what_stands_behind_it(study):
     cells, sweeps = study
     runs = known.runs(Truth(sigma=0.3), replicates=2)
-    _, rows = evaluate(cells, sweeps, methods.methods({"pytorch-ddp"}, why_not=None))
+    _, rows = evaluate(cells, sweeps, methods.methods({"pytorch-ddp"}))
     made = table(runs, cells, sweeps, rows)
     said = " ".join(made.notes)
     assert re.search(

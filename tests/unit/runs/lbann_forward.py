@@ -17,8 +17,8 @@ import torch
 from torch.nn import functional
 
 from models.graph import Graph, from_json, is_trained
-from models.layout import canonical
 from prototexts import Fields, parsed
+from runs.libraries.channels_first import canonical
 from runs.libraries.pytorch import build, load, tensors
 
 SAMPLES = 4

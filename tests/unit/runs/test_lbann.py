@@ -227,6 +227,16 @@ def test_what_would_overwrite_what_others_take_is_refused() -> None:
         layers(builder.graph())
 
 
+@pytest.mark.parametrize("name", ["loss", "labels", "gate.column"])
+def test_an_operator_with_the_name_of_another_layer_is_refused(name: str) -> None:
+    builder = Builder("named", (8, 8, 4), "he")
+    pooled = builder.global_average_pool(builder.input)
+    x = builder.multiply_channels(builder.input, builder.activation(pooled, "sigmoid", name="opened"), name="gate")
+    builder.dense(builder.global_average_pool(x, name=name), 10)
+    with pytest.raises(ValueError, match=rf"^LBANN cannot compute {name} of named: another layer there has that name, too"):
+        layers(builder.graph())
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainings import DISTRIBUTED, FRAMEWORKS, REPLICAS, Trainings, assert_same, epochs, weights
+from trainings import DISTRIBUTED, FRAMEWORKS, REPLICAS, TEMPORARY, Trainings, assert_same, epochs, weights
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +170,13 @@ def test_each_epoch_leaves_a_line_and_each_run_a_result(trainings: Trainings) ->
     assert result["transport"] == "gloo" and len(result["ranks"]) == 2
     assert all(rank["memory_peak_bytes"] > 5e7 and 0 < rank["import_s"] < 120 for rank in result["ranks"])
     assert all(rank["weights_finite"] for rank in result["ranks"])
+
+
+@pytest.mark.parametrize("framework", ["tensorflow-single", "pytorch-ddp"])
+def test_a_training_leaves_no_temporary_files(trainings: Trainings, framework: str) -> None:
+    """TensorFlow writes the functions that it has rewritten, and removes them only when the interpreter ends by itself."""
+    folder = trainings.of(framework, **of_64(framework), sync_every=5)
+    assert list((folder / TEMPORARY).iterdir()) == []
 
 
 @pytest.mark.parametrize("framework", ["pytorch-single", "tensorflow-single"])

@@ -1,6 +1,5 @@
 """Run inside a framework's environment: train as the worker does, and keep the weights before and after, and the images seen."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from runs.worker.__main__ import run
-from runs.worker.process import bind_to_launcher
+from runs.worker.process import as_rank
 from runs.worker.trainer import Trainer
 
 seen: list[np.ndarray] = []
@@ -59,9 +58,7 @@ def noise(trainer: Any) -> np.ndarray:
     return np.stack(made)
 
 
-def main() -> None:
-    bind_to_launcher()
-    folder = Path(sys.argv[1])
+def train(folder: Path) -> None:
     Trainer.evaluate = spied(Trainer.evaluate)  # type: ignore[method-assign]
     begun = Trainer.__init__
 
@@ -78,8 +75,7 @@ def main() -> None:
         np.savez(folder / "before.npz", **trainer.context.initial_weights())
         np.savez(folder / "after.npz", **trainer.weights())
     trainer.context.group.barrier()
-    os._exit(0)
 
 
 if __name__ == "__main__":
-    main()
+    as_rank(train)

@@ -36,6 +36,12 @@ class Settings:
         return f"{self.nodes} nodes, {rate}, {share} each"
 
 
+def shaping(bandwidth_bytes_s: float) -> list[str]:
+    """The token bucket that gives a link this rate, in the words of tc-tbf(8); all of it changes what is measured."""
+    burst = max(80_000, int(bandwidth_bytes_s * 0.002))  # a segment of 64 KiB fits with its headers: none is cut up
+    return ["tbf", "rate", f"{int(bandwidth_bytes_s * 8)}bit", "burst", str(burst), "latency", "50ms"]
+
+
 def address(node: int) -> str:
     """IPv4 address of the node with this number (1 is the first)."""
     return f"{SUBNET}.{node}"

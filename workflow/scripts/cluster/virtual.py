@@ -25,7 +25,7 @@ from typing import Any
 from cluster import limits
 from cluster.configuration import CLUSTER, DATABASE_PORT, MARK, SLURM_CONF, SLURMDBD_CONF, slurm_conf, slurmdbd_conf
 from cluster.limits import Limits
-from cluster.settings import LOGIN, Settings, address, from_json, parse
+from cluster.settings import LOGIN, Settings, address, from_json, parse, shaping
 from common.errors import InputError, exit_status
 from common.files import write_json, write_text
 from plan.site import Site
@@ -243,11 +243,7 @@ def _shape(number: int, name: str, bandwidth_bytes_s: float | None, enter: Seque
     for at, end in (("-n", f"{NAMESPACE}{name}"), "eth0"), ((), f"{NAMESPACE}{number}"):
         qdisc = [*enter, "tc", *at, "qdisc"]
         if bandwidth_bytes_s:
-            burst = max(
-                80_000, int(bandwidth_bytes_s * 0.002)
-            )  # a segment of 64 KiB fits with its headers: none is cut up
-            bucket = ["tbf", "rate", f"{int(bandwidth_bytes_s * 8)}bit", "burst", str(burst), "latency", "50ms"]
-            _run(*qdisc, "replace", "dev", end, "root", *bucket)
+            _run(*qdisc, "replace", "dev", end, "root", *shaping(bandwidth_bytes_s))
         else:
             _quiet(*qdisc, "delete", "dev", end, "root")  # there may be none
 

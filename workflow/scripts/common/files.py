@@ -1,6 +1,7 @@
 """Files written whole or not at all, YAML read strictly, and digests of content."""
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -15,6 +16,7 @@ import yaml
 from common.errors import InputError
 
 CHECKOUT = Path(__file__).resolve().parents[3]
+NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
@@ -22,7 +24,7 @@ def written_whole(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` when the block ends without an error."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = _partial(path)
     try:
         yield partial
         with open(partial, "rb") as written:
@@ -30,6 +32,11 @@ def written_whole(path: Path) -> Iterator[Path]:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _partial(path: Path) -> Path:
+    """A name beside `path` that no other process uses, on whichever node it is."""
+    return path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.partial")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -50,6 +57,27 @@ def read_json(path: Path) -> Any:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON, whole or not at all; NaN and infinity are refused."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def create_json(path: Path, value: Any) -> None:
+    """Write `value` as JSON, whole, unless there is a file: of several that do so at once, on whichever nodes, the first has its way.
+
+    A link is made or is not (link(2)), on network file systems, too; where there are no hard links the file is created empty.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = _partial(path)
+    try:
+        write_json(partial, value)
+        with contextlib.suppress(FileExistsError):
+            try:
+                os.link(partial, path)
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+                with open(path, "x", encoding="utf-8") as file:
+                    file.write(partial.read_text(encoding="utf-8"))
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def utc(seconds: float) -> str:

@@ -13,11 +13,11 @@ from typing import Any
 from common.errors import InputError, system_faults
 from common.files import shown, write_json
 from datasets.archives import Archive
-from datasets.lock import digests, lock_of, locked_line, objection, read_lock, record_sha256
+from datasets.lock import digests, lock_of, objection, read_lock, record_sha256, remedy
+from datasets.table import table_of
 from datasets.transfer import Another, Elsewhere, Patience, forget, transfer
 from environments.steps import building, say
 from plan.site import Site
-from plan.study import table_of
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def archive(dataset: str, declared: Mapping[str, Any], kept: Store) -> Archive:
     try:
         sha256 = verified(path, dataset, declared, kept)
     except Another as fault:
-        advice = remedy(fault.key, dataset, name, kept)
+        advice = remedy(fault.key, dataset, name, kept.entries(dataset))
         raise InputError(f"{path}: {fault}; put the published file there; if this is it, {advice}") from None
     return Archive(path, declared["unpacked_bytes"], origin, sha256)
 
@@ -85,15 +85,6 @@ def verified(path: Path, dataset: str, declared: Mapping[str, Any], kept: Store)
     if said := objection(dataset, declared, found, kept.lock(dataset)):
         raise Another(*said)
     return found
-
-
-def remedy(key: str, dataset: str, name: str, kept: Store) -> str:
-    """What a person does where the file is right and what is said of it is wrong. `key`: see Another."""
-    if key == "lock":
-        lock = kept.lock(dataset)
-        line = locked_line(dataset, name, lock)
-        return f"remove line {line} of {shown(lock)}, which holds the SHA-256 of its first use"
-    return f"correct {key} of {name} in {shown(kept.entries(dataset))} ({dataset})"
 
 
 def addresses(dataset: str, declared: Mapping[str, Any], mirror: str | None) -> list[str]:
@@ -160,7 +151,7 @@ def could_not(dataset: str, name: str, faults: Mapping[str, Elsewhere], kept: St
     """What every address answered, and what a person can do about it."""
     answers = [f"{url}: {fault}" for url, fault in faults.items()] or ["no address of it is known"]
     keys = dict.fromkeys(fault.key for fault in faults.values() if isinstance(fault, Another))
-    advice = [f"if that is the right file, {remedy(key, dataset, name, kept)}" for key in keys]
+    advice = [f"if that is the right file, {remedy(key, dataset, name, kept.entries(dataset))}" for key in keys]
     if not all(isinstance(fault, Another) for fault in faults.values()) or not faults:
         advice.append(
             f"run `snakemake datasets` where there is internet, or name in {kept.site} a folder that has it "

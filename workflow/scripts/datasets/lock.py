@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from common.errors import InputError
 from common.files import load_yaml, shown, write_text
 from common.schemas import check
 from environments.steps import building, say
@@ -48,14 +49,31 @@ def locked_line(dataset: str, name: str, lock: Path) -> int:
     return 1 + next(key.start_mark.line for key, _ in archives.value if key.value == name)
 
 
+def remedy(key: str, dataset: str, name: str, table: Path) -> str:
+    """What a person does where an archive is right and what is said of it is wrong; `key` is what says so, in `table` or its lock."""
+    if key == "lock":
+        lock = lock_of(table)
+        line = locked_line(dataset, name, lock)
+        return f"remove line {line} of {shown(lock)}, which holds the SHA-256 of its first use"
+    return f"correct {key} of {name} in {shown(table)} ({dataset})"
+
+
 def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
-    """Add an archive that the lock lacks. Where the checkout cannot be written to, it is said and nothing else."""
+    """Add an archive that the lock lacks. Where the checkout cannot be written to, it is said and nothing else.
+
+    InputError when another process has meanwhile added another archive of that name.
+    """
     if read_lock(lock).get(dataset, {}).get(name) == sha256:
         return
     try:
         with building(lock.with_name(f".{lock.name}.flock"), shown(lock)):
             known = read_lock(lock)
-            known.setdefault(dataset, {})[name] = sha256
+            held = known.setdefault(dataset, {}).setdefault(name, sha256)
+            if held != sha256:
+                raise InputError(
+                    f"{dataset}: {name}: its SHA-256 is {sha256}, another process has just kept {held} in {shown(lock)}; "
+                    "find out which file is the right one, then remove the other and start again"
+                )
             write_text(lock, HEAD + yaml.safe_dump(known, sort_keys=True))
     except OSError as error:
         say(

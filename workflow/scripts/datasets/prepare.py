@@ -23,11 +23,11 @@ from datasets.fetch import Store, archives, hold_to, store
 from datasets.formats import READERS
 from datasets.made_up import write_archives
 from datasets.prepared import write_part
+from datasets.table import FRESH, load_dataset
 from datasets.verified import changed, remember
 from environments.steps import building, say
 from plan.identity import data_files
 from plan.site import load_site
-from plan.study import FRESH, load_dataset
 
 UNIFORM_MEAN = 127.5
 UNIFORM_STD = math.sqrt((256**2 - 1) / 12)  # of the whole numbers from 0 to 255

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError, exit_status
+from common.errors import InputError, exit_status, system_faults
 from common.files import write_json
 from common.shell import shell_command
 from environments import image, venv
-from environments.description import VENV, WHOLE, Environment, Realization, read, stamp_of
+from environments.description import VENV, WHOLE, Environment, Realization, read, stamp_of, tools
 from environments.steps import Stopwatch, building, say
 
 LOG = "build.log"
@@ -123,12 +123,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
     site = load_site(options.site)
-    behind_setup(site.setup)
-    environment = read(options.environment, variant(site))
-    stamp = stamp_of(environment, site.cache.resolve(), realization(site))
+    if options.environment in tools():  # used where Snakemake is, whatever the site's ranks are
+        environment, wanted = read(options.environment), VENV
+    else:
+        behind_setup(site.setup)
+        environment, wanted = read(options.environment, variant(site)), realization(site)
+    cache = site.cache.resolve()
+    stamp = stamp_of(environment, cache, wanted)
     if options.out.resolve() != stamp:
         raise InputError(f"--out is {options.out}, but by its files the environment is {stamp}; plan again")
-    build(environment, site.cache.resolve(), {"torch_index": site.torch_index or ""}, realization(site))
+    with system_faults(stamp):
+        build(environment, cache, {"torch_index": site.torch_index or ""}, wanted)
 
 
 if __name__ == "__main__":

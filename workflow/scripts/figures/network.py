@@ -16,7 +16,7 @@ from common.errors import exit_status
 from common.files import write_text
 from common.tables import read_table
 from figures import panels, style
-from network.fit import achieved, bound, bytes_text, circumstances, fit, links, measured, shortfall
+from network.fit import achieved, bound, bytes_text, circumstances, fit, link_rates_text, measured, shortfall
 
 PANEL_IN = 1.6
 GAP = 1.09
@@ -65,7 +65,7 @@ def draw(network: pd.DataFrame) -> tuple[Figure, str]:
     drawn.supxlabel("message size", fontsize=style.FONT_SIZE)
     panels.legend(drawn, frameworks, extra)
     same = "" if titled else f"All on {panels.panel_title(shown[0])}."
-    said = [WHAT, BOUND_WHAT if has_bound else "", links(network), same, circumstances(network), shortfall(network)]
+    said = [WHAT, BOUND_WHAT if has_bound else "", link_rates_text(network), same, circumstances(network), shortfall(network)]
     return drawn, " ".join(sentence for sentence in [*said, unseen] if sentence)
 
 

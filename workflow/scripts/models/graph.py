@@ -11,6 +11,7 @@ layout, and a name, `<operator>.<weight>`:
 Standard library only: the workflow plans with it, ranks build with it, whatever environment they live in.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -51,7 +52,7 @@ class Graph:
         """Of an image."""
         return self.operators[0].shape
 
-    @property
+    @functools.cached_property
     def by_name(self) -> dict[str, Operator]:
         """The operators by their names."""
         return {operator.name: operator for operator in self.operators}

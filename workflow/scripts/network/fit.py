@@ -148,7 +148,7 @@ def circumstances(network: pd.DataFrame) -> str:
     return " ".join(said)
 
 
-def links(network: pd.DataFrame) -> str:
+def link_rates_text(network: pd.DataFrame) -> str:
     """The rate that the site gives for its links, in a sentence."""
     rates = sorted(set(measured(network)["link_bytes_s"].dropna()))
     if not rates:
@@ -232,7 +232,7 @@ def table(network: pd.DataFrame) -> tables.Table:
         "which the median of a size is off the line; the share of the link is that of the largest message.",
         _too_fast(data),
         "A latency holds what the opening barrier lets the ranks start apart.",
-        links(network) if len(measured(network)) else "",
+        link_rates_text(network) if len(measured(network)) else "",
         shortfall(network),
     ]
     return tables.Table(title, data, pd.DataFrame(shown), [note for note in notes if note], words)

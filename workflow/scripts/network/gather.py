@@ -14,7 +14,7 @@ from common.text import number_of
 from network.measure import read
 from network.plan import KEYS, Sweep, key, output, wanted
 from plan.campaign import Campaign, load_campaign
-from plan.identity import lacks, links
+from plan.identity import lacks, link_rate
 from records.aggregate import arguments_for, to_repeat
 
 
@@ -37,7 +37,7 @@ def known(campaign: Campaign, sweep: Sweep) -> dict[str, Any]:
         "ranks": sweep.geometry.ranks,
         **{name: sweep.run.levels[name] for name in ("device", "bandwidth")},
         "placement": campaign.site.placement,
-        "link_bytes_s": links(campaign.site, sweep.run.levels)["bandwidth_bytes_s"],
+        "link_bytes_s": link_rate(campaign.site, sweep.run.levels),
     }
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from common.errors import InputError, exit_status
 from common.files import utc, write_json
 from common.schemas import check
-from network.plan import Sweep, code_digest, environment_digest, key, planned, spec
+from network.plan import Sweep, code_digest, environment_digest, key, output, planned, spec
 from plan.binding import bind, check_bound
 from plan.design import design
 from plan.site import Site, load_site
@@ -28,11 +28,14 @@ from runs.supervise import ending_well, failure, job, read_environment, spoiled
 PROGRAM = "network.sweep"
 
 
-def measure(study: Study, site: Site, sweep: Sweep, out: Path) -> dict[str, Any]:
-    """Make and return the content of `out`, a sweep.json in the folder of the sweep's key."""
+def measure(study: Study, site: Site, sweep: Sweep, results: Path) -> dict[str, Any]:
+    """Make and return the content of the sweep's sweep.json in `results` (results/<study>)."""
+    out = output(results, site, sweep)
 
     def prepare() -> tuple[dict[str, Any], launch.Launcher]:
-        return read_environment(site, sweep.run), launch.launcher(site, spec(site, sweep))
+        environment, ranks = read_environment(site, sweep.run), launch.launcher(site, spec(site, sweep))
+        bind(results, study.name, site)
+        return environment, ranks
 
     def attempt(prepared: tuple[dict[str, Any], launch.Launcher], folder: Path) -> dict[str, Any]:
         return {**attempt_sweep(study, site, sweep, *prepared, folder), "session": current_session()}
@@ -155,9 +158,9 @@ def main(argv: list[str] | None = None) -> None:
             f"sweep {sweep.name}: files have changed since it was planned (key {options.key}); start Snakemake again"
         )
     with ending_well(f"sweep {sweep.name}", options.out):
-        check_bound(options.out.parents[3], site)
-        measure(study, site, sweep, options.out)
-        bind(options.out.parents[3], study.name, site)
+        results = options.out.parents[3]
+        check_bound(results, site)
+        measure(study, site, sweep, results)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ from typing import Any
 from common.files import CHECKOUT, digest_sources, digest_text
 from plan.campaign import Campaign
 from plan.design import Geometry, Run
-from plan.identity import device, digests, lacks, links, site_part
+from plan.identity import device, digests, lacks, links, rank_code, site_part
 from plan.scheduling import deferred_resources
 from plan.site import Site
-from plan.study import FRAMEWORKS, LIBRARIES, RUNS, factor_table, load_framework
+from plan.study import factor_table, load_framework
 
 SMALLEST_BYTES = 1024
 GROWTH = 4
@@ -102,8 +102,7 @@ def spec(site: Site, sweep: Sweep) -> dict[str, Any]:
 @functools.cache
 def code_digest(framework: str) -> str:
     """SHA-256 of what sums and times: the sweep, the shared worker, the libraries' modules, the adapter."""
-    libraries = [LIBRARIES / f"{library}.py" for library in load_framework(framework).libraries]
-    return digest_sources([PROGRAM, RUNS / "worker", *libraries, FRAMEWORKS / framework])
+    return digest_sources([PROGRAM, *rank_code(framework)])
 
 
 def environment_digest(site: Site, sweep: Sweep) -> str:

@@ -1,4 +1,4 @@
-"""What the results of a study belong to: the first record ties results/<study> to a site, and to the machine where the site is one."""
+"""What the results of a study belong to: the first run ties results/<study> to a site, and to the machine where the site is one."""
 
 import json
 import socket
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import write_json
+from common.files import create_json
 from plan.site import Site
 
 BINDING = "campaign.json"
@@ -22,10 +22,14 @@ def place(site: Site) -> dict[str, Any]:
 
 
 def bind(results: Path, study: str, site: Site) -> None:
-    """Tie `results` to this place, once and for all. InputError when they belong to another already."""
+    """Tie `results` to this place, once and for all, before anything is measured. InputError when they belong to another.
+
+    Of two campaigns that come at the same moment one finds that it was second.
+    """
     if not check_bound(results, site):
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        write_json(results / BINDING, {**place(site), "study": study, "bound_at": now})
+        create_json(results / BINDING, {**place(site), "study": study, "bound_at": now})
+        check_bound(results, site)
 
 
 def check_bound(results: Path, site: Site) -> bool:

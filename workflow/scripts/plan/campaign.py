@@ -69,12 +69,17 @@ class Campaign:
 
     def records_of_block(self, block: int | None) -> list[str]:
         """The records of one block, in planned order; of all blocks without one. InputError when there is no such block."""
+        wanted = {run.run_id for run in self.of_block(block).runs}
+        return [path for run_id, path in self.records.items() if run_id in wanted]
+
+    def of_block(self, block: int | None) -> "Campaign":
+        """The campaign with the runs of one block only; as it is without one. InputError when there is no such block."""
         if block not in (None, *self.blocks):
             there = ", ".join(map(str, self.blocks))
             raise InputError(
                 f"config/config.yaml: block: {block} is none of the study's blocks; expected one of {there}"
             )
-        return [path for run_id, path in self.records.items() if block in (None, self.by_id[run_id].block)]
+        return self if block is None else replace(self, runs=[run for run in self.runs if run.block == block])
 
     @cached_property
     def blocks(self) -> list[int]:
@@ -219,7 +224,7 @@ def load_campaign(values: Mapping[str, Any]) -> Campaign:
     config = load_config(values)
     study, records = load_study(config["study"]), config["records"]
     results = Path("results") / study.name
-    check_folder(results)
+    check_folder(results, "move it away")
     if records not in MODES:
         return Campaign(study, load_site(config["site"]), "published", [], published_tables(records, study))
     bound = read_binding(results)
@@ -229,7 +234,7 @@ def load_campaign(values: Mapping[str, Any]) -> Campaign:
             site = replace(site, cores=bound["cores"], python_abi=bound["python_abi"])
         return Campaign(study, site, records, design(study, site), None)
     site = load_site(config["site"])
-    check_folder(site.cache)
+    check_folder(site.cache, f"name another: cache of {shown(site.file)}, or RINGSIDE_CACHE")
     check_machine(site)
     if bound:
         check_place(bound, site, results)
@@ -238,11 +243,11 @@ def load_campaign(values: Mapping[str, Any]) -> Campaign:
     return campaign
 
 
-def check_folder(folder: Path) -> None:
-    """InputError when there is something else where `folder` is or is to be."""
+def check_folder(folder: Path, advice: str) -> None:
+    """InputError, with this advice, when there is something else where `folder` is or is to be."""
     there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     if not os.path.isdir(there):
-        raise InputError(f"{there}: is a file; expected a folder; move it away")
+        raise InputError(f"{there}: is a file; expected a folder; {advice}")
 
 
 def check_machine(site: Site, devices: Path = Path("/dev")) -> None:

@@ -27,6 +27,7 @@ from common.errors import InputError, exit_status
 from common.files import shown
 from common.tables import read_table
 from common.text import aligned, duration, number_of, size
+from datasets.table import FRESH, load_dataset
 from network.plan import Sweep, sizes
 from network.plan import planned as planned_sweeps
 from network.sweep import BUDGET_S
@@ -35,7 +36,7 @@ from plan.design import Run
 from plan.fraction import Fraction
 from plan.identity import cores_per_rank, device, lacks
 from plan.site import load_site
-from plan.study import FRESH, factor_table, load_config, load_dataset, load_study, model_graph
+from plan.study import factor_table, load_config, load_study, model_graph
 
 START_S = 5.0  # of a run, from its launch to its first epoch: 2.7 to 6.6 s in docs/measurements.md
 ASSUMED_GFLOPS = {"cpu": 120.0, "cuda": 10_000.0}  # of a core and of an accelerator in training, float32
@@ -329,11 +330,11 @@ def main(argv: list[str] | None = None) -> None:
     """Say what a campaign will cost."""
     parser = argparse.ArgumentParser(prog="make plan", description=main.__doc__)
     parser.add_argument(
-        "--config", nargs="*", action="extend", default=[], metavar="KEY=VALUE", help="study=NAME, site=NAME"
+        "--config", nargs="*", action="extend", default=[], metavar="KEY=VALUE", help="study=NAME, site=NAME, block=NUMBER"
     )
-    options = parser.parse_args(argv)
-    config = load_config(configured(options.config))
-    campaign = planned(load_study(config["study"]), load_site(config["site"]))
+    options, alone = parser.parse_known_args(argv)  # make's ARGS may be a KEY=VALUE without --config before it
+    config = load_config(configured([*options.config, *alone]))
+    campaign = planned(load_study(config["study"]), load_site(config["site"])).of_block(config.get("block"))
     print(report(Cost(campaign, measured_at(campaign.site.name), swept_at(campaign.site.name))))
 
 

@@ -17,8 +17,9 @@ from typing import Any
 
 from common.errors import InputError, exit_status
 from common.files import digest_text, shown, write_text
+from datasets.table import load_dataset
 from plan.site import Site, load_site
-from plan.study import Framework, Levels, Study, factor_table, load_dataset, load_framework, load_study, model_graph
+from plan.study import Framework, Levels, Study, factor_table, load_framework, load_study, model_graph
 
 LARGEST_DROPPED_SHARE = 0.02
 SHARING = ("framework", "dataset", "nodes", "devices_per_node", "batch_size", "batch_scope")  # what decides about steps
@@ -31,6 +32,26 @@ class Refused(Exception):
     def __init__(self, why: str, of: Sequence[str], instead: str) -> None:
         super().__init__(why)
         self.of, self.instead = of, instead
+
+
+@dataclass(frozen=True)
+class Idle:
+    """A factor that means nothing in the cells in which the factor `where` has this level, and why."""
+
+    factor: str
+    where: str
+    level: Any
+    why: str
+
+    def in_cell(self, levels: Levels) -> bool:
+        """Whether it means nothing in a cell with these levels."""
+        return bool(levels[self.where] == self.level)
+
+
+IDLE = (
+    Idle("momentum", "optimizer", "adam", "adam has no momentum"),
+    Idle("bandwidth", "nodes", 1, "one node exchanges nothing"),
+)
 
 
 @dataclass(frozen=True)
@@ -85,53 +106,14 @@ def cell_name(levels: Levels) -> str:
 
 def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
     """Ranks, replicas and batches of a cell. Refused where it cannot be trained."""
-    if not framework.can(levels):
-        entries = [entry.items() for entry in framework.capabilities]
-        missed = [name for entry in entries for name, possible in entry if levels[name] not in possible]
-        why = f"{framework.name} cannot do it (capabilities in {shown(framework.file)})"
-        raise Refused(why, ("framework", *missed), "change the factors")
-    for name, use in (("warmup_epochs", "to time"), ("lr_warmup_epochs", "with the whole learning rate")):
-        if levels[name] >= levels["epochs"]:
-            why = f"{name}={levels[name]} leaves none of {levels['epochs']} epochs {use}"
-            raise Refused(why, ("epochs", name), f"say {name}: {levels['epochs'] - 1}, or more epochs")
-    devices = levels["devices_per_node"] or site.ranks_per_node
-    if devices > site.ranks_per_node:
-        why = f"devices_per_node={devices} is more than the {site.ranks_per_node} ranks_per_node of {shown(site.file)}"
-        raise Refused(why, ("devices_per_node",), "take fewer, or another site")
-    if levels["devices_per_node"] > 1 and not (framework.distributed or framework.mirrored):
-        why = f"devices_per_node={devices}: {framework.name} trains on one device"
-        raise Refused(why, ("framework", "devices_per_node"), "say devices_per_node: 1")
-    ranks_per_node = devices if framework.distributed else 1
-    ranks = levels["nodes"] * ranks_per_node if framework.distributed else 1
+    _check_capabilities(levels, framework)
+    _check_epochs(levels)
+    devices = _devices(levels, framework, site)
+    nodes, ranks_per_node = (levels["nodes"], devices) if framework.distributed else (1, 1)
     replicas_per_rank = devices if framework.mirrored else 1
+    ranks = nodes * ranks_per_node
     replicas = ranks * replicas_per_rank
-    try:
-        model = model_graph(levels["model"], levels["dataset"])
-    except ValueError as error:
-        raise Refused(str(error), ("model", "dataset"), "take another model or data set") from None
-    samples, size = load_dataset(levels["dataset"])["train_samples"], levels["batch_size"]
-    together = replicas if levels["batch_scope"] == "local" else 1  # how often a batch of that size is in a step
-    if size * together % replicas:
-        why = f"batch_size={size} (batch_scope=global) does not divide by {replicas} replicas"
-        raise Refused(why, SHARING, _next_sizes(size, samples, together, replicas))
-    local_batch = size * together // replicas
-    if local_batch == 1 and any(op.kind == "batch_norm" and op.shape[:2] == (1, 1) for op in model.operators):
-        why = f"one sample a replica is one value a channel where {levels['model']} has one pixel left: no batch to normalize over"
-        raise Refused(why, (*SHARING, "model"), "take a larger batch_size, or larger images")
-    steps = samples // (size * together)
-    if _dropped(size * together, samples) > LARGEST_DROPPED_SHARE:
-        why = (
-            f"{replicas} x {local_batch} samples a step drop {_dropped(size * together, samples):.1%} of the {samples} training "
-            f"samples of {levels['dataset']} (at most {LARGEST_DROPPED_SHARE:.0%})"
-        )
-        if not steps:
-            why = f"{replicas} x {local_batch} samples a step are more than the {samples} training samples of {levels['dataset']}"
-        raise Refused(why, SHARING, _next_sizes(size, samples, together, replicas))
-    if levels["sync_every"] > steps:
-        why = f"sync_every={levels['sync_every']} is more than the {steps} batches of an epoch"
-        raise Refused(why, (*SHARING, "sync_every"), f"take {steps} at most")
-    effective_batch = local_batch * replicas * levels["sync_every"]
-    nodes = levels["nodes"] if framework.distributed else 1
+    local_batch, steps = _batches(levels, replicas)
     return Geometry(
         nodes=nodes,
         ranks=ranks,
@@ -139,10 +121,67 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
         replicas=replicas,
         replicas_per_rank=replicas_per_rank,
         local_batch=local_batch,
-        effective_batch=effective_batch,
+        effective_batch=local_batch * replicas * levels["sync_every"],
         steps=steps,
-        samples_per_epoch=samples,
+        samples_per_epoch=load_dataset(levels["dataset"])["train_samples"],
     )
+
+
+def _check_capabilities(levels: Levels, framework: Framework) -> None:
+    if not framework.can(levels):
+        entries = [entry.items() for entry in framework.capabilities]
+        missed = [name for entry in entries for name, possible in entry if levels[name] not in possible]
+        why = f"{framework.name} cannot do it (capabilities in {shown(framework.file)})"
+        raise Refused(why, ("framework", *missed), "change the factors")
+
+
+def _check_epochs(levels: Levels) -> None:
+    for name, use in (("warmup_epochs", "to time"), ("lr_warmup_epochs", "with the whole learning rate")):
+        if levels[name] >= levels["epochs"]:
+            why = f"{name}={levels[name]} leaves none of {levels['epochs']} epochs {use}"
+            raise Refused(why, ("epochs", name), f"say {name}: {levels['epochs'] - 1}, or more epochs")
+
+
+def _devices(levels: Levels, framework: Framework, site: Site) -> int:
+    """The devices of a node that train."""
+    devices: int = levels["devices_per_node"] or site.ranks_per_node
+    if devices > site.ranks_per_node:
+        why = f"devices_per_node={devices} is more than the {site.ranks_per_node} ranks_per_node of {shown(site.file)}"
+        raise Refused(why, ("devices_per_node",), "take fewer, or another site")
+    if levels["devices_per_node"] > 1 and not (framework.distributed or framework.mirrored):
+        why = f"devices_per_node={devices}: {framework.name} trains on one device"
+        raise Refused(why, ("framework", "devices_per_node"), "say devices_per_node: 1")
+    return devices
+
+
+def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
+    """Samples in a batch of one replica, and batches of each replica in an epoch."""
+    try:
+        model = model_graph(levels["model"], levels["dataset"])
+    except ValueError as error:
+        raise Refused(str(error), ("model", "dataset"), "take another model or data set") from None
+    samples, size = load_dataset(levels["dataset"])["train_samples"], levels["batch_size"]
+    together = replicas if levels["batch_scope"] == "local" else 1  # how often a batch of that size is in a step
+    step = size * together
+    if step % replicas:
+        why = f"batch_size={size} (batch_scope=global) does not divide by {replicas} replicas"
+        raise Refused(why, SHARING, _next_sizes(size, samples, together, replicas))
+    local_batch, steps = step // replicas, samples // step
+    if local_batch == 1 and any(op.kind == "batch_norm" and op.shape[:2] == (1, 1) for op in model.operators):
+        why = f"one sample a replica is one value a channel where {levels['model']} has one pixel left: no batch to normalize over"
+        raise Refused(why, (*SHARING, "model"), "take a larger batch_size, or larger images")
+    if _dropped(step, samples) > LARGEST_DROPPED_SHARE:
+        why = f"{replicas} x {local_batch} samples a step " + (
+            f"drop {_dropped(step, samples):.1%} of the {samples} training samples of {levels['dataset']} "
+            f"(at most {LARGEST_DROPPED_SHARE:.0%})"
+            if steps
+            else f"are more than the {samples} training samples of {levels['dataset']}"
+        )
+        raise Refused(why, SHARING, _next_sizes(size, samples, together, replicas))
+    if levels["sync_every"] > steps:
+        why = f"sync_every={levels['sync_every']} is more than the {steps} batches of an epoch"
+        raise Refused(why, (*SHARING, "sync_every"), f"take {steps} at most")
+    return local_batch, steps
 
 
 def _dropped(step: int, samples: int) -> float:
@@ -183,7 +222,7 @@ def _cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
             "take fewer, or another site"
         )
     used = [False] * len(study.exclude)
-    trained: dict[tuple[Any, ...], str] = {}
+    trained: dict[tuple[Any, ...], Levels] = {}
     for levels in study.combinations():
         hits = [i for i, entry in enumerate(study.exclude) if _matches(levels, entry)]
         for i in hits:
@@ -192,10 +231,10 @@ def _cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
             continue
         name = cell_name(levels)
         try:
-            if (other := trained.setdefault(effective(levels), name)) != name:
-                raise Refused(
-                    f"trains as {other} does: adam has no momentum", ("optimizer", "momentum"), "hold momentum"
-                )
+            if (other := trained.setdefault(effective(levels), levels)) is not levels:
+                idle = next(each for each in IDLE if levels[each.factor] != other[each.factor])
+                why = f"trains as {cell_name(other)} does: {idle.why}"
+                raise Refused(why, (idle.where, idle.factor), f"hold {idle.factor}")
             yield name, levels, geometry(levels, load_framework(levels["framework"]), site)
         except Refused as refused:
             raise InputError(_refusal(study, site, levels, refused)) from None
@@ -206,9 +245,8 @@ def _cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
 
 def effective(levels: Levels) -> tuple[Any, ...]:
     """The levels as far as they have an effect: of two cells that have the same, one trains what the other does."""
-    return tuple(
-        None if name == "momentum" and levels["optimizer"] == "adam" else level for name, level in levels.items()
-    )
+    idle = {each.factor for each in IDLE if each.in_cell(levels)}
+    return tuple(None if name in idle else level for name, level in levels.items())
 
 
 def _matches(levels: Levels, entry: Mapping[str, list[Any]]) -> bool:

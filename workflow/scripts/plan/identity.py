@@ -9,17 +9,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cluster.settings import shaping
 from common.files import digest_sources, digest_text
+from datasets.table import DATASETS, FRESH, load_dataset
 from environments.description import Realization, environment_digest
 from models.graph import Graph
 from plan.design import Run
 from plan.site import Site
-from plan.study import DATASETS, FRAMEWORKS, FRESH, LIBRARIES, RUNS, Study, load_dataset, load_framework, model_graph
+from plan.study import FRAMEWORKS, LIBRARIES, RUNS, Study, load_framework, model_graph
 
-# What ranks use of the models' code.
-MODEL_CODE = tuple(RUNS.parent / "models" / name for name in ("graph.py", "initial.py", "layout.py"))
-# What only brings archives here, under checksums, or looks at prepared files, changes nothing of what is prepared.
-FETCHING_CODE = ("fetch.py", "lock.py", "transfer.py", "verified.py")
+# What every rank uses of the models' code.
+MODEL_CODE = tuple(RUNS.parent / "models" / name for name in ("graph.py", "initial.py"))
+# What only brings archives here, under checksums, or looks at prepared files, changes nothing of what is prepared; nor does
+# what reads the table, whose entries are in the digest themselves.
+NOT_PREPARING = ("fetch.py", "lock.py", "table.py", "transfer.py", "verified.py")
 FETCHING_KEYS = ("url", "mirrors", "unpacked_bytes")
 TOLD_KEYS = ("title", "licence", "citation")  # for people
 
@@ -51,9 +54,15 @@ def device(site: Site, levels: Mapping[str, Any]) -> str:
     return site.device if levels["device"] == "site" else str(levels["device"])
 
 
-def links(site: Site, levels: Mapping[str, Any]) -> dict[str, float | None]:
-    """What a cell with these levels is told of the nodes' links: `bandwidth_bytes_s`, their rate in each direction."""
-    return {"bandwidth_bytes_s": levels["bandwidth"] * 1e6 / 8 or site.bandwidth_bytes_s}
+def link_rate(site: Site, levels: Mapping[str, Any]) -> float | None:
+    """The rate of the nodes' links in each direction, in bytes/s, in a cell with these levels; None where nobody names one."""
+    return levels["bandwidth"] * 1e6 / 8 or site.bandwidth_bytes_s
+
+
+def links(site: Site, levels: Mapping[str, Any]) -> dict[str, Any]:
+    """What a cell with these levels is told of the nodes' links: their rate, and what gives it to them where that is ours to do."""
+    rate = link_rate(site, levels)
+    return {"bandwidth_bytes_s": rate, "shaping": shaping(rate) if rate and site.placement == "virtual" else None}
 
 
 def lacks(site: Site, levels: Mapping[str, Any]) -> str | None:
@@ -109,18 +118,23 @@ def _environment_digest(environment: str, site: Site) -> str:
     return environment_digest(environment, variant(site), realization(site))
 
 
+def rank_code(framework: str) -> list[Path]:
+    """The code of a framework's ranks: the shared worker, the libraries' modules, the adapter (files and folders)."""
+    libraries = [LIBRARIES / f"{library}.py" for library in load_framework(framework).libraries]
+    return [RUNS / "worker", *libraries, FRAMEWORKS / framework]
+
+
 @functools.cache
 def code_digest(framework: str, model: str, dataset: str) -> str:
     """SHA-256 of what trains: the shared worker, the libraries' modules, the adapter, the model as it is built."""
-    libraries = [LIBRARIES / f"{library}.py" for library in load_framework(framework).libraries]
-    code = digest_sources([RUNS / "worker", *MODEL_CODE, *libraries, FRAMEWORKS / framework])
+    code = digest_sources([*MODEL_CODE, *rank_code(framework)])
     return digest_text(code + json.dumps(model_graph(model, dataset).to_json(), sort_keys=True))
 
 
 @functools.cache
 def data_digest(dataset: str) -> str:
     """SHA-256 of the data set's table entry and of the code that prepares it; what it is called and where it is fetched from is no part."""
-    code = digest_sources(file for file in DATASETS.parent.glob("*.py") if file.name not in FETCHING_CODE)
+    code = digest_sources(file for file in DATASETS.parent.glob("*.py") if file.name not in NOT_PREPARING)
     entry = {key: said for key, said in load_dataset(dataset).items() if key not in TOLD_KEYS}
     if "files" in entry:
         entry["files"] = [

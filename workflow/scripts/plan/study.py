@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value, schema
+from datasets.table import class_count, load_dataset
 from environments.description import names as environment_names
 from models.graph import Graph
 from models.named import graph, models
@@ -19,17 +19,7 @@ from plan.fraction import Fraction, generated, of_resolution
 RUNS = CHECKOUT / "workflow" / "scripts" / "runs"
 FRAMEWORKS = RUNS / "frameworks"
 LIBRARIES = RUNS / "libraries"
-DATASETS = CHECKOUT / "workflow" / "scripts" / "datasets" / "table.yaml"
-OWN_DATASETS = CHECKOUT / "config" / "datasets.yaml"
-ARCHIVED = ("cifar-10-binary", "idx", "tiny-imagenet")
-NAMES_CLASSES = "tiny-imagenet"  # the format whose archives name the classes
-LABELS_ARE_BYTES = ("cifar-10-binary", "idx")
-BUNDLED = {"shape": [8, 8, 1], "classes": 10, "samples": 1797}  # scikit-learn's digits
-FRESH = "fresh"  # the format of data sets that have no images: the worker draws every batch
-FRESH_NAME = "synthetic-<height>x<width>x<channels>-<classes>[-<samples>]"
-FRESH_SAMPLES = 10240
 DEFAULT_RESOLUTION = 4
-_FRESH = re.compile(r"synthetic-([1-9]\d{0,3})x([1-9]\d{0,3})x([1-9]\d{0,2})-([1-9]\d{0,4})(?:-([1-9]\d{0,8}))?")
 
 Levels = dict[str, Any]
 
@@ -106,14 +96,21 @@ def read_config(file: Path) -> dict[str, Any]:
     return said
 
 
-def load_config(values: Mapping[str, Any], file: Path = CHECKOUT / "config" / "config.yaml") -> dict[str, str]:
+def load_config(values: Mapping[str, Any], file: Path = CHECKOUT / "config" / "config.yaml") -> dict[str, Any]:
     """Check the workflow's configuration (the file's keys, overlaid by the command line's)."""
-    # Snakemake's command line reads a name of digits alone as a number.
-    config = {
-        key: str(value) if type(value) is int and key in ("study", "site") else value for key, value in values.items()
-    }
+    config = {key: _as_meant(key, value) for key, value in values.items()}
     check(config, "config", file)
     return config
+
+
+def _as_meant(key: str, value: Any) -> Any:
+    """Command lines have no types: Snakemake's reads a name of digits alone as a number, those of programs a number as text."""
+    match schema("config")["properties"].get(key, {}).get("type"):
+        case "string" if type(value) is int:
+            return str(value)
+        case "integer" if isinstance(value, str) and value.isdecimal():
+            return int(value)
+    return value
 
 
 def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Study:
@@ -204,124 +201,6 @@ def load_framework(name: str) -> Framework:
         capabilities=tuple(capabilities),
         **fields,
     )
-
-
-@functools.cache
-def datasets() -> dict[str, dict[str, Any]]:
-    """The table of data sets, and after it a user's own, from config/datasets.yaml: name -> its entry."""
-    return read_datasets(DATASETS, OWN_DATASETS)
-
-
-def read_datasets(shipped: Path, own: Path) -> dict[str, dict[str, Any]]:
-    """The entries of the table `shipped` and of the file `own`, which may be absent. InputError in one line for a wrong entry."""
-    tables = {file: load_yaml(file) for file in (shipped, own) if file is shipped or file.is_file()}
-    entries: dict[str, dict[str, Any]] = {}
-    for file, table in tables.items():
-        if not isinstance(table, dict):
-            found = "is empty" if table is None else f"holds {str(table)[:60]!r}"
-            raise InputError(f"{shown(file)}: {found}; expected names of data sets, each with its entry")
-        for name, entry in table.items():
-            if name in entries:
-                raise InputError(f"{shown(file)}: {name}: is a data set of {shown(shipped)}; give it another name")
-            if _FRESH.fullmatch(name):
-                raise InputError(f"{shown(file)}: {name}: such a name is drawn, not read; give it another name")
-            check_value(name, factor_table()["dataset"], name, file)
-            place = file.with_name(f"{file.name} ({name})")
-            check(entry, "dataset", place)
-            _check_dataset(entry, place)
-            if file is own:
-                _check_file_names(entry, place)
-            entries[name] = entry
-    return entries
-
-
-def _check_dataset(entry: Mapping[str, Any], file: Path) -> None:
-    """InputError for the first mistake that no single key of a data set's entry shows."""
-    for key, why in _mistakes(entry):
-        raise InputError(f"{shown(file)}: {key}: {why}")
-
-
-def _mistakes(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Key and complaint; each may assume that those before it were none."""
-    archived, expected = entry["format"] in ARCHIVED, f"with format {entry['format']} expected"
-    if ("files" in entry) + ("made_up" in entry) != archived:
-        yield "files", f"{expected} {'either files or made_up: true' if archived else 'neither files nor made_up'}"
-    if isinstance(entry["classes"], list) == (entry["format"] == NAMES_CLASSES):
-        yield "classes", f"{expected} {'their number' if entry['format'] == NAMES_CLASSES else 'a list of names'}"
-    names = [declared["name"] for declared in entry.get("files", [])]
-    if len(set(names)) < len(names):
-        yield "files", f"two are called {max(names, key=names.count)}; name each once"
-    for i, declared in enumerate(entry.get("files", [])):
-        if not {"md5", "sha256"} & set(declared):
-            name = declared["name"]
-            yield f"files.{i}", f"{name} has neither md5 nor sha256; say sha256: and what `sha256sum {name}` prints"
-    classes, samples = class_count(entry), entry["train_samples"] + entry["validation_samples"]
-    if entry["format"] in LABELS_ARE_BYTES and classes > 256:
-        yield "classes", f"{expected} at most 256, since a label is one byte, not {classes}"
-    if entry["format"] == "tiny-imagenet" and entry["shape"][2] != 3:
-        yield "shape", f"{expected} 3 channels, not {entry['shape'][2]}"
-    if entry["format"] == "scikit-learn":
-        for key, found in {"shape": entry["shape"], "classes": classes, "samples": samples}.items():
-            if found != BUNDLED[key]:
-                named = "train_samples and validation_samples" if key == "samples" else key
-                yield named, f"{expected} {BUNDLED[key]}, not {found}"
-
-
-def _check_file_names(entry: Mapping[str, Any], file: Path) -> None:
-    """The names by which a format's archives are told apart. Of the shipped table they are right (tests say so)."""
-    if entry["format"] not in ARCHIVED or "made_up" in entry:
-        return
-    from datasets.formats import IDX  # not above: it brings NumPy, for which every start of Snakemake would wait
-
-    names = [declared["name"] for declared in entry["files"]]
-    if entry["format"] == "idx":
-        wanted = [name for pair in IDX.values() for name in pair]
-        if set(names) != set(wanted):
-            raise InputError(
-                f"{shown(file)}: files: with format idx expected the names {', '.join(wanted)}, not {', '.join(names)}; "
-                "the url of each may end differently"
-            )
-    elif len(names) != 1:
-        raise InputError(f"{shown(file)}: files: with format {entry['format']} expected one archive, not {len(names)}")
-
-
-def class_count(entry: Mapping[str, Any]) -> int:
-    """How many classes a data set has."""
-    classes = entry["classes"]
-    return classes if isinstance(classes, int) else len(classes)
-
-
-@functools.cache
-def table_of(dataset: str) -> Path:
-    """The file that has a data set's entry: a user's own where it is not shipped."""
-    return DATASETS if dataset in load_yaml(DATASETS) else OWN_DATASETS
-
-
-@functools.cache
-def load_dataset(name: str, where: str = "data set") -> dict[str, Any]:
-    """The entry of a data set, from a table or made of its name. InputError, beginning with `where`, for an unknown one."""
-    if name in datasets():
-        return datasets()[name]
-    if found := _FRESH.fullmatch(name):
-        height, width, channels, classes, samples = map(int, found.groups(default=str(FRESH_SAMPLES)))
-        if classes < 2 or samples < 10:
-            raise InputError(f"{where}: '{name}': expected at least 2 classes and 10 samples")
-        return _fresh([height, width, channels], classes, samples)
-    raise InputError(f"{where}: '{name}' is unknown; expected one of {', '.join(datasets())} or {FRESH_NAME}")
-
-
-def _fresh(shape: list[int], classes: int, samples: int) -> dict[str, Any]:
-    """The entry of a data set whose batches are drawn anew at every step; its validation part is a tenth of `samples`."""
-    return {
-        "title": f"Noise of {shape[0]} x {shape[1]} pixels, {shape[2]} channels, a fresh batch each step",
-        "format": FRESH,
-        "train_samples": samples,
-        "validation_samples": samples // 10,
-        "shape": shape,
-        "classes": [str(number) for number in range(classes)],
-        "licence": "none needed",
-        "citation": "drawn while training",
-    }
 
 
 @functools.cache

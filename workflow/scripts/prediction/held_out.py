@@ -19,9 +19,10 @@ from analysis import conditions, tables
 from analysis.measured import arguments, combination_text, treatment_text, treatments, varying
 from common.errors import exit_status
 from common.tables import read_table
+from environments.made import read_made
 from prediction import law, physics
 from prediction.law import rate_text
-from prediction.methods import Fold, Method, Prediction, extra_p_python, methods
+from prediction.methods import Fold, Method, Prediction, methods
 
 TITLE = "Errors of predicted epoch times, of cells on several nodes that were left out of the fit"
 FEWEST_BATCHES, FEWEST_RATES = 3, 2
@@ -222,12 +223,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--cells", type=Path, required=True, metavar="CSV", help="where to write every prediction of a cell"
     )
-    parser.add_argument("--extra-p", type=Path, metavar="CACHE", help="compare with Extra-P, too, built in this cache")
+    parser.add_argument(
+        "--extra-p", type=Path, metavar="JSON", help="compare with Extra-P, too: the environment.json of containers/extrap"
+    )
     args = parser.parse_args(argv)
+    python = Path(read_made(args.extra_p)["python"]["executable"]) if args.extra_p else None
     runs = read_table(args.runs, "runs")
     cells, sweeps = physics.prepared(runs), law.points(read_table(args.network, "network"))
-    python, why_not = extra_p_python(args.extra_p) if args.extra_p else (None, None)
-    every, rows = evaluate(cells, sweeps, methods(set(cells["framework"]), python, why_not))
+    every, rows = evaluate(cells, sweeps, methods(set(cells["framework"]), python))
     tables.write_csv(every, args.cells)
     tables.write(table(runs, cells, sweeps, rows), args.out)
 

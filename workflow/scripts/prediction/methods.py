@@ -120,12 +120,10 @@ def regression(columns: Callable[[pd.DataFrame], Columns]) -> Method:
     return predict
 
 
-def extra_p(python: Path | None, why_not: str = "") -> Method:
+def extra_p(python: Path) -> Method:
     """Extra-P by the interpreter of its environment, one model for each framework, model, data set and treatment."""
 
     def predict(fold: Fold) -> Prediction:
-        if python is None:
-            return _none(fold, why_not)
         jobs, rows, few = [], [], False
         treated = [name for name in factors() if name not in ("nodes", "batch_size", "bandwidth")]
         axes = ["nodes", "batch_size"] + ["rate"] * (fold.train["rate"].nunique(dropna=False) > 1)
@@ -185,21 +183,6 @@ def _answers(python: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return answers
 
 
-def extra_p_python(cache: Path) -> tuple[Path | None, str]:
-    """The interpreter of containers/extrap, built in `cache` if it is not there; None and why where it cannot be built.
-
-    An environment of its own: what Extra-P pins does not go with the controller's packages.
-    """
-    from environments.build import build
-    from environments.description import read
-
-    try:
-        record = build(read("extrap"), cache.expanduser().resolve())
-    except (InputError, subprocess.CalledProcessError, OSError, RuntimeError) as error:
-        return None, f"its environment cannot be built ({one_line(error)[:160]})"
-    return Path(record["python"]["executable"]), ""
-
-
 def _none(fold: Fold, problem: str) -> Prediction:
     return Prediction(np.full(len(fold.test), np.nan), problem)
 
@@ -208,14 +191,11 @@ def _unless_all(seconds: np.ndarray, problem: str) -> str:
     return problem if np.isnan(seconds).any() else ""
 
 
-def methods(frameworks: Iterable[str], python: Path | None = None, why_not: str | None = "") -> dict[str, Method]:
-    """The methods by their names in the table, for a study of these frameworks.
-
-    Extra-P by `python`; without one it says `why_not`, and is left out where that is None.
-    """
+def methods(frameworks: Iterable[str], python: Path | None = None) -> dict[str, Method]:
+    """The methods by their names in the table, for a study of these frameworks; Extra-P by `python`, where there is one."""
     made: dict[str, Method] = {PHYSICS: with_terms("hidden", "scatter"), "without waiting": with_terms("hidden")}
     if any(exchange.streams(name) for name in frameworks):
         made["without hiding"] = with_terms("scatter")
     made["by hand"] = by_hand
     made |= {f"{name} regression": regression(columns) for name, columns in MODELS.items()}
-    return made if why_not is None else made | {"Extra-P": extra_p(python, why_not)}
+    return made | ({"Extra-P": extra_p(python)} if python else {})

@@ -20,10 +20,11 @@ from analysis.measured import title
 from common.errors import InputError, exit_status
 from common.files import write_text
 from common.tables import read_table
+from datasets.table import load_dataset
 from figures import outlook as figure
 from figures import style
 from models.graph import BYTES
-from plan.study import load_dataset, model_graph, model_names
+from plan.study import model_graph, model_names
 from prediction import exchange, law, physics
 from prediction.extrapolate import FACTORS, LEVELS, answers, anywhere, cases, curves, hypothetical, redrawn, with_bands
 from prediction.law import Law, rate_text

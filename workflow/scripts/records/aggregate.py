@@ -20,7 +20,7 @@ from common.tables import read_table, write_table
 from common.text import number_of
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
-from plan.identity import digests, lacks, links, run_key
+from plan.identity import digests, lacks, link_rate, run_key
 from plan.study import load_framework
 from runs.attempts import unfinished
 from runs.epochs import read_lines
@@ -60,7 +60,7 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
             for name in ("ranks", "replicas", "local_batch", "effective_batch", "samples_per_epoch")
         },
         "cpu_share": campaign.site.cpu_share,
-        **links(campaign.site, run.levels),
+        "bandwidth_bytes_s": link_rate(campaign.site, run.levels),
         "base": load_framework(run.levels["framework"]).base,
     }
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from common.files import write_json
+from common.text import duration
 from runs.epochs import mean_of_timed, read_epochs
 
 SESSION_VARIABLE = "RINGSIDE_SESSION"
@@ -79,7 +80,7 @@ class Session:
         failed = sum(entry["status"] != "ok" for entry in ended)
         each_s = (time.time() - (self._first_run_at or self._state["started"])) / len(ended)
         width = len(str(planned))
-        tail = f"{left} left, about {_duration(left * each_s)}" if left else "all runs done"
+        tail = f"{left} left, about {duration(left * each_s)}" if left else "all runs done"
         return f"[{done:{width}d}/{planned}] {status:8s}{run_id:58s} {what} | {tail} | {failed} not ok"
 
 
@@ -135,9 +136,3 @@ def _swept(folder: Path, name: str) -> str:
         sweep["reason"] or f"{len(sweep['sizes'])} message sizes in {sweep['wall_s']:.1f} s over {sweep['transport']}"
     )
     return f"sweep {name}: {sweep['status']}: {said}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -19,10 +19,11 @@ from typing import Any
 
 from common.errors import InputError, exit_status
 from common.files import utc, write_json
-from datasets.lock import lock_of, objection
+from datasets.lock import lock_of, objection, remedy
+from datasets.table import load_dataset, table_of
 from datasets.verified import changed
-from environments.container import unchanged
-from environments.description import WHOLE, environment_stamp
+from environments.description import environment_stamp
+from environments.made import read_made
 from plan.binding import bind, check_bound
 from plan.design import Run, design
 from plan.identity import (
@@ -36,7 +37,7 @@ from plan.identity import (
     variant,
 )
 from plan.site import Site, load_site
-from plan.study import Framework, Study, load_dataset, load_framework, load_study, table_of
+from plan.study import Framework, Study, load_framework, load_study
 from runs import attempts, launch, transport
 from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import current_session
@@ -48,7 +49,9 @@ def supervise(study: Study, site: Site, run: Run, key: str, results: Path, sessi
     def prepare() -> tuple[dict[str, Any], launch.Launcher]:
         environment = read_environment(site, run)
         check_data(data_folder(site, run.levels["dataset"]), run.levels["dataset"])
-        return environment, launch.launcher(site, spec(study, site, run))
+        ranks = launch.launcher(site, spec(study, site, run))
+        bind(results, study.name, site)
+        return environment, ranks
 
     def measure(prepared: tuple[dict[str, Any], launch.Launcher], folder: Path) -> dict[str, Any]:
         return {**attempt_run(study, site, run, *prepared, folder), "session": session}
@@ -57,34 +60,29 @@ def supervise(study: Study, site: Site, run: Run, key: str, results: Path, sessi
 
 
 def read_environment(site: Site, run: Run) -> dict[str, Any]:
-    """The content of environment.json. InputError when it, or what it names (an interpreter, an image), is broken or gone."""
+    """What environment.json says of the run's environment (environments.made)."""
     name = load_framework(run.levels["framework"]).environment
-    stamp = environment_stamp(site.cache, name, variant(site), realization(site))
-    # Snakemake removes a stamp before it asks for it: that of another campaign may just be doing that.
-    said = stamp if stamp.exists() else stamp.with_name(WHOLE)
-    try:
-        environment: dict[str, Any] = json.loads(said.read_text())
-        image = environment.get("image")
-        usable = unchanged(image) if image else Path(environment["python"]["executable"]).exists()
-    except (OSError, ValueError, TypeError, KeyError):
-        usable = False
-    if not usable:
-        raise InputError(
-            f"{stamp}: is broken, or what it names is gone or another; remove {stamp.parent} and start again"
-        )
-    return environment
+    return read_made(environment_stamp(site.cache, name, variant(site), realization(site)))
 
 
 def check_data(folder: Path, dataset: str) -> None:
-    """InputError when a file of a prepared data set is gone, or another than was prepared, or an archive that it was made of
-    is another than those that are declared and locked: no run can help that."""
+    """InputError when a prepared data set is not here, when a file of it is gone or is another than was prepared, or when an
+    archive that it was made of is another than those that are declared and locked: no run can help that."""
+    if not folder.is_dir():
+        raise InputError(
+            f"{folder}: is not on {os.uname().nodename}; start again if it was removed, else let all nodes see the site's cache"
+        )
     if (file := changed(folder, data_files(folder, dataset))) is not None:
         raise InputError(f"{file}: is gone, or is not what was prepared; remove {folder} and start again")
     if declared := {archive["name"]: archive for archive in load_dataset(dataset).get("files", [])}:
+        table = table_of(dataset)
         for used in json.loads((folder / "manifest.json").read_text())["source"]["files"]:
-            if said := objection(dataset, declared[used["name"]], used["sha256"], lock_of(table_of(dataset))):
+            name = used["name"]
+            if said := objection(dataset, declared[name], used["sha256"], lock_of(table)):
+                why, key = said
                 raise InputError(
-                    f"{folder}: was prepared from another {used['name']}: {said[0]}; remove {folder} and start again"
+                    f"{folder}: was prepared from another {name}: {why}; remove {folder} and start again; if it was the right "
+                    f"file, {remedy(key, dataset, name, table)}"
                 )
 
 
@@ -299,7 +297,6 @@ def main(argv: list[str] | None = None) -> None:
     with ending_well(run.run_id, options.results):
         check_bound(options.results, site)
         supervise(study, site, run, options.key, options.results, current_session())
-        bind(options.results, study.name, site)
 
 
 if __name__ == "__main__":

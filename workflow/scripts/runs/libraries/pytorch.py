@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 from models.graph import Graph, Operator, is_decayed
-from models.layout import canonical, channels_first
+from runs.libraries.channels_first import canonical, channels_first
 from runs.worker.batches import read_ahead
 from runs.worker.context import Context
 from runs.worker.meter import Meter, Seen

@@ -1,13 +1,16 @@
 """What every program has in common whose processes are ranks: how one begins, whose adapter it uses, what it leaves."""
 
+import contextlib
 import ctypes
+import fcntl
 import importlib.metadata
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,18 +18,53 @@ from typing import Any
 from runs.worker.context import Context
 
 PR_SET_PDEATHSIG = 1
+TEMPORARY = "ringside-"  # what the name of a rank's temporary folder begins with
+HELD = "held"  # the file in it that names the rank's node, and that the rank holds
 
 
 def as_rank(run: Callable[[Path], object]) -> None:
     """Call `run` with the attempt's folder, the program's argument, and end this process."""
     bind_to_launcher()
-    with tempfile.TemporaryDirectory(prefix="ringside-", dir=os.environ.get("RINGSIDE_SCRATCH")) as temporary:
-        os.environ["TMPDIR"] = tempfile.tempdir = temporary
+    with temporary_folder() as temporary:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
         run(Path(sys.argv[1]))
     # Libraries' own ends can take seconds, or hang once a peer is gone; everything is on disk by now.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder of this rank's own for whatever libraries leave in temporary files, removed when the rank ends.
+
+    One that is killed cannot remove its own: the next rank on that node does. So a folder is held (flock) as long as its
+    rank lives, and has its name only once it is held.
+    """
+    parent = Path(os.environ.get("RINGSIDE_SCRATCH") or tempfile.gettempdir())
+    for left in parent.glob(f"{TEMPORARY}*"):
+        _remove_unless_held(left)
+    folder = Path(tempfile.mkdtemp(prefix=f".{TEMPORARY}", dir=parent))
+    try:
+        with open(folder / HELD, "w") as held:
+            held.write(os.uname().nodename)
+            held.flush()
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX)
+            except OSError:  # a file system without locks: nobody could tell that this rank lives
+                (folder / HELD).unlink()
+            folder = folder.rename(parent / folder.name.removeprefix("."))
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_unless_held(folder: Path) -> None:
+    """Remove the temporary folder of a rank of this node that is dead; leave what is none, or another user's."""
+    with contextlib.suppress(OSError), open(folder / HELD, "r+") as held:
+        if held.read() == os.uname().nodename:  # locks may be known to one node only
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def bind_to_launcher() -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from models.graph import Graph, Operator, is_decayed, is_trained
-from models.layout import channels_first
 from runs.frameworks.lbann.prototext import Message, Word
+from runs.libraries.channels_first import channels_first
 
 Layer = dict[str, Any]
 
@@ -23,10 +23,10 @@ IN_PLACE = ("relu", "dropout")  # layers that may write their output over their 
 ACCURACY = "accuracy"  # the metric, as LBANN prints it, in percent
 
 
-def model(graph: Graph, weights: Path, *, device: str = "cpu", weight_decay: float = 0.0) -> Message:
+def model(graph: Graph, folder: Path, *, device: str = "cpu", weight_decay: float = 0.0) -> Message:
     """The fields of `model` that follow from a graph: layers, weights, objective and accuracy.
 
-    `weights` is the folder that `save` has filled; LBANN loads from it (an absolute path, the same on all nodes).
+    `folder` is the one that `save` has filled with weights; LBANN loads from it (an absolute path, the same on all nodes).
     `device` is cpu or cuda. Weight decay is LBANN's L2 regularization of the kernels: the same gradients as in the other
     libraries, but the objective that is printed has weight_decay / 2 times the sum of their squares in it, too.
 
@@ -46,7 +46,7 @@ def model(graph: Graph, weights: Path, *, device: str = "cpu", weight_decay: flo
             {
                 "name": name,
                 "optimizer": [] if is_trained(name) else [{"no_optimizer": {}}],  # none: the experiment's own
-                "initializer": {"numpy_initializer": {"file": str(file_of(name, weights))}},
+                "initializer": {"numpy_initializer": {"file": str(file_of(name, folder))}},
             }
             for name in graph.weights()
         ],
@@ -59,7 +59,7 @@ def file_of(weight: str, folder: Path) -> Path:
 
 
 def save(weights: Mapping[str, np.ndarray], graph: Graph, folder: Path) -> None:
-    """Write canonical weights to `folder`, a file for each, in LBANN's layout: models.layout.channels_first.
+    """Write canonical weights to `folder`, a file for each, in LBANN's layout: runs.libraries.channels_first.channels_first.
 
     LBANN reads float32 in row-major order: kernels [out, in, height, width] of convolutions, [out, in] of dense
     operators, vectors [channels] of everything else. `canonical` is the way back.
@@ -89,6 +89,7 @@ def layers(graph: Graph, device: str = "cpu") -> list[Layer]:
         _layer("loss", ["probabilities", "labels"], "cross_entropy"),
         _layer("accuracy", ["probabilities", "labels"], "categorical_accuracy"),
     ]
+    _check_names(made, graph)
     _check_shared(made, graph)
     return [
         {**layer, "children": [other["name"] for other in made if layer["name"] in other["parents"]]} for layer in made
@@ -178,6 +179,15 @@ def _activation(name: str, inputs: list[str], function: str, device: str) -> lis
 
 def _layer(name: str, parents: Iterable[str], kind: str, weights: Iterable[str] = (), **settings: Any) -> Layer:
     return {"name": name, "parents": list(parents), "children": [], "weights": list(weights), kind: settings}
+
+
+def _check_names(made: list[Layer], graph: Graph) -> None:
+    """ValueError where two layers have one name, by which others would mean either: an operator's may be one that is given here."""
+    (name, count), *_ = Counter(layer["name"] for layer in made).most_common(1)
+    if count > 1:
+        raise ValueError(
+            f"LBANN cannot compute {name} of {graph.model}: another layer there has that name, too; name the operator otherwise"
+        )
 
 
 def _check_shared(made: list[Layer], graph: Graph) -> None:

@@ -5,8 +5,8 @@ import pytest
 
 from models.graph import Builder
 from models.initial import initial_weights
-from models.layout import canonical, channels_first
 from models.named import graph
+from runs.libraries.channels_first import canonical, channels_first
 
 
 @pytest.mark.parametrize("name", ["lenet-5", "resnet-18", "efficientnet-b0"])

@@ -1,0 +1,125 @@
+"""Results belong to whoever is first to measure for them; the second, however close, stops with one line."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import InputError
+from common.files import create_json
+from network import measure as sweeping
+from network.plan import planned as planned_sweeps
+from one_run import one_run
+from plan.binding import bind
+from plan.design import design
+from plan.site import Site, load_site
+from plan.study import load_study
+from runs import launch, supervise
+from runs.launch import SCRIPTS
+
+ROUNDS = 40
+# Binds the results that a line names for the site that the argument names, again and again; says what came of it.
+BIND = """\
+import sys
+from dataclasses import replace
+from pathlib import Path
+from common.errors import exit_status
+from plan.binding import bind
+from plan.site import load_site
+site = replace(load_site("local"), name=sys.argv[1])
+print("ready", flush=True)
+for line in sys.stdin:
+    print(exit_status(lambda: bind(Path(line.strip()), "quickstart", site)), flush=True)
+"""
+
+
+def test_of_two_that_come_at_once_one_binds(tmp_path: Path) -> None:
+    sites = ("here", "there")
+    processes = {
+        site: subprocess.Popen(
+            [sys.executable, "-c", BIND, site],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={"PYTHONPATH": str(SCRIPTS)},
+        )
+        for site in sites
+    }  # fmt: skip
+    for process in processes.values():
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    losers = []
+    for number in range(ROUNDS):
+        results = tmp_path / f"results-{number}"
+        for process in processes.values():
+            assert process.stdin is not None
+            process.stdin.write(f"{results}\n")
+            process.stdin.flush()
+        ended = {site: process.stdout.readline().strip() for site, process in processes.items() if process.stdout}
+        assert sorted(ended.values()) == ["0", "2"]
+        bound = json.loads((results / "campaign.json").read_text())
+        assert ended[bound["site"]] == "0" and [path.name for path in results.iterdir()] == ["campaign.json"]
+        losers.append((next(site for site in sites if site != bound["site"]), bound["site"]))
+    for site, process in processes.items():
+        _, said = process.communicate()
+        expected = [f"these results belong to site {first}, here it is {site};" for second, first in losers if second == site]
+        lines = said.splitlines()
+        assert len(lines) == len(expected) and all(part in line for part, line in zip(expected, lines, strict=True))
+
+
+@pytest.mark.parametrize("linking", [True, False])
+def test_what_is_there_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linking: bool) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")  # a file system without hard links
+
+    if not linking:
+        monkeypatch.setattr("os.link", refuse)
+    file = tmp_path / "results" / "a.json"
+    for value in ({"a": 1}, {"a": 2}):
+        create_json(file, value)
+        assert json.loads(file.read_text()) == {"a": 1}
+    assert [path.name for path in file.parent.iterdir()] == ["a.json"]
+
+
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What is there to measure with, so that every attempt that starts notes here whether its results were bound."""
+    found: list[bool] = []
+
+    def attempt(*arguments: Any) -> None:
+        found.append((tmp_path / "campaign.json").exists())
+        raise launch.Stopped("the test")
+
+    monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
+    monkeypatch.setattr(launch, "launcher", lambda site, spec: None)
+    monkeypatch.setattr(supervise, "check_data", lambda folder, dataset: None)
+    for module, name in ((supervise, "attempt_run"), (sweeping, "attempt_sweep")):
+        monkeypatch.setattr(module, "read_environment", lambda site, run: {})
+        monkeypatch.setattr(module, name, attempt)
+    return found
+
+
+def run(site: Site, results: Path) -> None:
+    levels = {"framework": "pytorch-ddp", "model": "small-cnn", "dataset": "digits", "batch_size": 32, "nodes": 2, "sync_every": 1}
+    made, _ = one_run(site, **levels)
+    supervise.supervise(load_study("quickstart"), site, made, "0" * 12, results, "session")
+
+
+def sweep(site: Site, results: Path) -> None:
+    study = load_study("quickstart")
+    sweeping.measure(study, site, planned_sweeps(design(study, site), site)[0], results)
+
+
+@pytest.mark.parametrize("start", [run, sweep])
+def test_results_are_bound_before_anything_is_measured(tmp_path: Path, measured: list[bool], start: Any) -> None:
+    with pytest.raises(launch.Stopped):
+        start(load_site("local"), tmp_path)
+    assert measured == [True]
+
+
+@pytest.mark.parametrize("start", [run, sweep])
+def test_nothing_is_measured_where_another_site_was_first(tmp_path: Path, measured: list[bool], start: Any) -> None:
+    bind(tmp_path, "quickstart", replace(load_site("local"), name="elsewhere"))
+    with pytest.raises(InputError, match="these results belong to site elsewhere, here it is local"):
+        start(load_site("local"), tmp_path)
+    assert measured == [] and not list(tmp_path.rglob("attempt-*"))

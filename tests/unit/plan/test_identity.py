@@ -1,0 +1,84 @@
+"""What a run's key follows, and what it does not."""
+
+import ast
+from pathlib import Path
+
+import pytest
+import yaml
+
+from common.files import source_files
+from plan import identity
+from plan.design import Run, design
+from plan.identity import MODEL_CODE, rank_code, run_key, spec
+from plan.site import load_site
+from plan.study import FRAMEWORKS, RUNS, Study, factor_table, framework_names, load_study
+
+SCRIPTS = RUNS.parent
+STUDY = {
+    "title": "t", "question": "q", "seed": 1, "design": "full", "replicates": 1,
+    "factors": {
+        "framework": "pytorch-ddp", "model": "small-cnn", "dataset": "digits", "nodes": 2, "batch_size": 32, "sync_every": 1,
+    },
+}  # fmt: skip
+
+
+def study(folder: Path, **factors: object) -> Study:
+    (folder / "s.yaml").write_text(yaml.safe_dump({**STUDY, "factors": {**STUDY["factors"], **factors}}))  # type: ignore[dict-item]
+    return load_study("s", folder)
+
+
+def only(planned: Study, site: str) -> Run:
+    (run,) = design(planned, load_site(site))
+    return run
+
+
+def key(planned: Study, site: str = "virtual") -> str:
+    return run_key(planned, load_site(site), only(planned, site))
+
+
+def imported(file: Path) -> set[Path]:
+    """The files of ours that a file imports."""
+    found: set[Path] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            modules = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        else:
+            continue
+        found |= {path for module in modules if (path := SCRIPTS / f"{module.replace('.', '/')}.py").is_file()}
+    return found
+
+
+def reached(files: set[Path]) -> set[Path]:
+    """`files`, what they import, and so on."""
+    more = files | {path for file in files for path in imported(file)}
+    return files if more == files else reached(more)
+
+
+@pytest.mark.parametrize("framework", framework_names())
+def test_a_code_digest_holds_what_ranks_import_and_nothing_that_they_do_not(framework: str) -> None:
+    own = {path for path in source_files(FRAMEWORKS / framework) if path.suffix == ".py"}
+    used = reached({RUNS / "worker" / "__main__.py", *own})
+    held = {file for path in (*MODEL_CODE, *rank_code(framework)) for file in (source_files(path) if path.is_dir() else [path])}
+    assert used <= held
+    shared = {RUNS / "worker", FRAMEWORKS / framework}  # folders, whole
+    assert {file for file in held if not shared & set(file.parents)} <= used
+
+
+def test_a_factor_named_at_its_default_changes_no_key(tmp_path: Path) -> None:
+    defaults = {name: entry["default"] for name, entry in factor_table().items() if "default" in entry}
+    numbers = {name: float(default) for name, default in defaults.items() if factor_table()[name].get("type") == "number"}
+    plain = study(tmp_path)
+    assert key(study(tmp_path, **defaults)) == key(study(tmp_path, **(defaults | numbers))) == key(plain)
+    assert key(study(tmp_path, weight_decay=0.1)) != key(plain)
+
+
+def test_the_key_follows_what_shapes_the_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = study(tmp_path)
+    before = {site: key(planned, site) for site in ("virtual", "virtual-unshaped", "local")}
+    told = spec(planned, load_site("virtual"), only(planned, "virtual"))
+    assert told["shaping"] == ["tbf", "rate", "1000000000bit", "burst", "250000", "latency", "50ms"]
+    monkeypatch.setattr(identity, "shaping", lambda rate: ["tbf", "rate", f"{int(8 * rate)}bit", "burst", "9"])
+    changed = {site for site in before if key(planned, site) != before[site]}
+    assert changed == {"virtual"}

@@ -1,0 +1,78 @@
+"""What a rank leaves on its node: nothing when it ends, and nothing for long when it is killed."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runs.launch import SCRIPTS
+
+RANK = """\
+import sys, tempfile, time
+from pathlib import Path
+from runs.worker.process import as_rank
+
+def run(folder):
+    Path(tempfile.gettempdir(), "left.py").touch()  # as libraries do that clean up when the interpreter ends
+    (folder / "began").touch()
+    while not (folder / "go-on").exists():
+        time.sleep(0.01)
+
+as_rank(run)
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[[str], subprocess.Popen[bytes]]:
+    """Starts a rank with an attempt's folder of this name and returns when it has begun; `scratch` has temporary files."""
+    (tmp_path / "scratch").mkdir()
+
+    def begun(name: str) -> subprocess.Popen[bytes]:
+        folder = tmp_path / name
+        folder.mkdir()
+        told = {"PYTHONPATH": str(SCRIPTS), "RINGSIDE_ALARM_S": "60", "RINGSIDE_SCRATCH": str(tmp_path / "scratch")}
+        rank = subprocess.Popen([sys.executable, "-c", RANK, str(folder)], env={**os.environ, **told})
+        end = time.monotonic() + 60
+        while not (folder / "began").exists():
+            assert rank.poll() is None and time.monotonic() < end, "it did not begin"
+            time.sleep(0.01)
+        return rank
+
+    return begun
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_a_rank_that_ends_leaves_nothing(tmp_path: Path, start: Callable[[str], subprocess.Popen[bytes]]) -> None:
+    rank = start("one")
+    assert any(path.endswith("/left.py") for path in left(tmp_path / "scratch"))
+    (tmp_path / "one" / "go-on").touch()
+    assert rank.wait(60) == 0 and left(tmp_path / "scratch") == []
+
+
+def test_what_a_killed_rank_left_is_removed_by_the_next_and_nothing_of_the_living(
+    tmp_path: Path, start: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    scratch = tmp_path / "scratch"
+    (scratch / "ringside-of-others").mkdir()
+    elsewhere = scratch / "ringside-on-another-node"
+    elsewhere.mkdir()
+    (elsewhere / "held").write_text("another-node")
+    kept = left(scratch)
+
+    living, killed = start("living"), start("killed")
+    killed.kill()
+    killed.wait()
+    assert len(list(scratch.glob("ringside-*/left.py"))) == 2, "nobody has removed the dead one's"
+    after = start("after")
+    assert len(list(scratch.glob("ringside-*/left.py"))) == 2, "those of the two that live"
+    for name in ("living", "after"):
+        (tmp_path / name / "go-on").touch()
+    assert living.wait(60) == after.wait(60) == 0
+    assert left(scratch) == kept

@@ -1,0 +1,44 @@
+"""Given a study that asks Extra-P, too, when its environment cannot be built, then nothing stands in its place."""
+
+import csv
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkout import SMALL_STUDY, Checkout
+from environments.description import environment_stamp
+
+KEPT = "tf-strategies-unshaped"
+TABLE = f"results/{KEPT}/tables/prediction.csv"
+
+
+def predict(checkout: Checkout, *arguments: str) -> Any:
+    """The table of predictions of a kept campaign's records."""
+    settings = (f"study={KEPT}", "site=virtual-unshaped", f"records=docs/campaigns/{KEPT}")
+    return checkout.snakemake(TABLE, *arguments, "--config", *settings)
+
+
+def test_a_build_that_failed_is_tried_again_and_leaves_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real: Any
+) -> None:
+    real("extrap")  # in the user's cache, where the second try finds it
+    checkout = Checkout(tmp_path / "checkout", SMALL_STUDY)
+    checkout.edit(f"config/studies/{KEPT}.yaml", "design: full\n", "design: full\nextra_p: true\n")
+    with monkeypatch.context() as offline:
+        for name, value in {"RINGSIDE_CACHE": str(tmp_path / "cache"), "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}.items():
+            offline.setenv(name, value)
+        offline.delenv("PIP_FIND_LINKS", raising=False)
+        for _ in range(2):
+            failed = predict(checkout)
+            assert failed.status != 0 and failed.jobs == {"extra_p": 1, "prediction": 1}, failed.output
+            assert "ringside: installing containers/extrap/requirements.cpu.txt failed: " in failed.output
+            assert not checkout.path(TABLE).exists() and not environment_stamp(tmp_path / "cache", "extrap").exists()
+    done = predict(checkout)
+    assert done.status == 0 and done.jobs == {"prediction": 1}, done.output
+    with open(checkout.path(TABLE)) as table:
+        predicted = {row["left_out"]: int(row["predicted"]) for row in csv.DictReader(table) if row["method"] == "Extra-P"}
+    assert predicted and all(count > 0 for count in predicted.values())
+    again = predict(checkout)
+    assert again.status == 0 and again.jobs == {}, again.output
