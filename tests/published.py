@@ -81,3 +81,15 @@ JAIN_CODE_SIZE = pd.DataFrame(
 
 # Jain 1991, chapter 19: a 2^(7-4) design; D = AB, E = AC, F = BC, G = ABC
 JAIN_274 = _numbers("20 35 7 42 36 50 45 82")
+
+# Montgomery, Design and Analysis of Experiments (8th ed., 2013), example 4.1: yield of vascular grafts by extrusion pressure, in
+# blocks of a batch of resin each
+VASCULAR_GRAFTS = {
+    "8500": _numbers("90.3 89.2 98.2 93.9 87.4 97.9"),
+    "8700": _numbers("92.5 89.5 90.6 94.7 87.0 95.8"),
+    "8900": _numbers("85.5 90.8 89.6 86.2 88.0 93.4"),
+    "9100": _numbers("82.5 89.5 85.6 87.4 78.9 90.7"),
+}
+
+# R: datasets::sleep (Student 1908): extra hours of sleep of ten patients with either of two drugs
+SLEEP = (_numbers("0.7 -1.6 -0.2 -1.2 -0.1 3.4 3.7 0.8 0.0 2.0"), _numbers("1.9 0.8 1.1 0.1 -0.1 4.4 5.5 1.6 4.6 3.4"))

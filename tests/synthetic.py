@@ -300,6 +300,7 @@ def designed_campaign(
                 "run_id": run.run_id,
                 "study": study,
                 "site": site,
+                "session": None,
                 "cell": run.cell,
                 "replicate": run.replicate,
                 "block": run.block,

@@ -9,11 +9,16 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from analysis import intervals
+from published import SLEEP
 
 
-def single(made, one, other):
-    """What `made` says of one pair of groups."""
-    row = made({"one": np.array(one, float), "other": np.array(other, float)}, ["one"], ["other"]).iloc[0]
+def differences(groups, to, base):
+    return intervals.bounded(intervals.welch(groups, to, base))
+
+
+def single(one, other):
+    """The difference of two groups."""
+    row = differences({"one": np.array(one, float), "other": np.array(other, float)}, ["one"], ["other"]).iloc[0]
     return intervals.Estimate(row["value"], row["low"], row["high"], int(row["n"]))
 
 
@@ -59,37 +64,21 @@ def test_a_harmonic_mean_without_a_bound_has_no_interval():
     assert math.isnan(intervals.harmonic_mean([1.0, 100.0]).high)
 
 
-def test_the_ratio_of_means_has_the_width_of_welchs_interval_of_logarithms():
-    x, y = np.array([10.0, 11.0, 12.0]), np.array([5.0, 5.1, 5.6, 5.3])
-    low, high = stats.ttest_ind(np.log(x), np.log(y), equal_var=False).confidence_interval()
-    estimate = single(intervals.ratios, x, y)
-    assert estimate.value == pytest.approx(x.mean() / y.mean())
-    assert math.log(estimate.high / estimate.value) == pytest.approx((high - low) / 2)
-    assert math.log(estimate.value / estimate.low) == pytest.approx((high - low) / 2)
-
-
-def test_the_ratio_of_small_groups_without_noise_is_exact_and_of_one_value_has_no_interval():
-    assert single(intervals.ratios, [2, 2], [1, 1]) == intervals.Estimate(2, 2, 2, 2)
-    assert math.isnan(single(intervals.ratios, [2, 2], [1]).low)
-
-
 @pytest.mark.parametrize(("n", "spread"), [((3, 3), (0.03, 0.03)), ((3, 5), (0.02, 0.08)), ((10, 10), (0.1, 0.05))])
-def test_the_interval_of_a_ratio_covers_the_truth_as_often_as_it_says(n, spread):
+def test_the_interval_of_a_difference_covers_the_truth_as_often_as_it_says(n, spread):
     rng = np.random.default_rng(20261120)
-    truth, trials = 1.7, 4000
-    covered = 0
-    for _ in range(trials):
-        x = truth * (1 + spread[0] * rng.standard_normal(n[0]))
-        y = 1 + spread[1] * rng.standard_normal(n[1])
-        estimate = single(intervals.ratios, x, y)
-        covered += estimate.low <= truth <= estimate.high
-    assert 0.935 <= covered / trials <= 0.985
+    truth, trials = math.log(1.7), 4000
+    to, base = [f"x{trial}" for trial in range(trials)], [f"y{trial}" for trial in range(trials)]
+    groups = dict(zip(to, truth + spread[0] * rng.standard_normal((trials, n[0])), strict=True))
+    groups |= dict(zip(base, spread[1] * rng.standard_normal((trials, n[1])), strict=True))
+    rows = differences(groups, to, base)
+    assert 0.935 <= np.mean((rows["low"] <= truth) & (truth <= rows["high"])) <= 0.985
 
 
 def test_the_difference_is_that_of_scipys_welch_test():
     rng = np.random.default_rng(3)
     x, y = rng.normal(10, 2, 5), rng.normal(8, 0.5, 7)
-    estimate = single(intervals.differences, x, y)
+    estimate = single(x, y)
     low, high = stats.ttest_ind(x, y, equal_var=False).confidence_interval()
     assert estimate.value == pytest.approx(x.mean() - y.mean())
     assert (estimate.low, estimate.high) == pytest.approx((low, high))
@@ -100,16 +89,42 @@ def test_many_pairs_at_once_are_each_that_of_scipy():
     rng = np.random.default_rng(4)
     groups = {name: rng.lognormal(1, 0.2, n) for name, n in (("a", 5), ("b", 4), ("c", 5), ("d", 1))}
     to, base = ["a", "b", "c", "d", "a", "b"], ["b", "c", "a", "a", "absent", "a"]
-    for made, scale in ((intervals.ratios, np.log), (intervals.differences, np.asarray)):
-        rows = made(groups, to, base)
-        for row, one, other in zip(rows.itertuples(), to, base, strict=True):
-            if "d" in (one, other) or "absent" in (one, other):
-                assert math.isnan(row.p) and math.isnan(row.low)
-                continue
-            expected = stats.ttest_ind(scale(groups[one]), scale(groups[other]), equal_var=False).pvalue
-            assert row.p == pytest.approx(expected)
-        assert rows["n"].tolist() == [4, 4, 5, 1, 0, 4]
-        assert math.isnan(rows["value"][4]) and not math.isnan(rows["value"][3])
+    rows = differences(groups, to, base)
+    for row, one, other in zip(rows.itertuples(), to, base, strict=True):
+        if "d" in (one, other) or "absent" in (one, other):
+            assert math.isnan(row.p) and math.isnan(row.low)
+            continue
+        expected = stats.ttest_ind(groups[one], groups[other], equal_var=False).pvalue
+        assert row.p == pytest.approx(expected)
+    assert rows["n"].tolist() == [4, 4, 5, 1, 0, 4]
+    assert math.isnan(rows["value"][4]) and not math.isnan(rows["value"][3])
+
+
+def test_the_paired_test_is_that_of_r():
+    # t.test(extra ~ group, sleep, paired = TRUE), as in R's ?t.test: t = -4.0621, df = 9, p-value = 0.002833
+    pairs = intervals.paired(*(hours[None] for hours in SLEEP))
+    assert (pairs["to"] - pairs["base"])[0] / pairs["error"][0] == pytest.approx(-4.0621, abs=5e-5)
+    assert pairs["df"][0] == 9
+    row = intervals.bounded(pairs).iloc[0]
+    assert row["p"] == pytest.approx(0.002833, abs=5e-7)
+    assert (row["value"], row["low"], row["high"]) == pytest.approx((-1.58, -2.4598858, -0.7001142), abs=5e-7)
+
+
+def test_pairs_are_compared_over_the_blocks_that_both_have():
+    rng = np.random.default_rng(8)
+    one, other = rng.normal(3, 1, (4, 6)), rng.normal(2, 1, (4, 6))
+    one[1, 2] = other[1, 5] = one[2, :5] = one[3] = math.nan
+    rows = intervals.bounded(intervals.paired(one, other))
+    assert rows["n"].tolist() == [6, 4, 1, 0]
+    for place in (0, 1):
+        known = ~np.isnan(one[place] + other[place])
+        test = stats.ttest_rel(one[place][known], other[place][known])
+        low, high = test.confidence_interval()
+        assert rows.loc[place, ["low", "high", "p"]].tolist() == pytest.approx([low, high, test.pvalue])
+    assert rows["low"].isna().tolist() == [False, False, True, True]
+    assert rows["value"][2] == one[2, 5] - other[2, 5] and math.isnan(rows["value"][3])
+    same = intervals.bounded(intervals.paired(np.full((2, 5), 0.1), np.array([[0.1] * 5, [0.3] * 5])))
+    assert same["p"].tolist() == [1, 0] and (same["low"] == same["high"]).all()
 
 
 def test_means_of_many_groups_are_the_mean_of_each():
@@ -123,14 +138,14 @@ def test_means_of_many_groups_are_the_mean_of_each():
 
 
 def test_a_difference_of_groups_too_small_or_without_spread():
-    assert math.isnan(single(intervals.differences, [], [1.0, 2.0]).value)
-    alone = single(intervals.differences, [3.0], [1.0, 2.0])
+    assert math.isnan(single([], [1.0, 2.0]).value)
+    alone = single([3.0], [1.0, 2.0])
     assert alone.value == 1.5
     assert math.isnan(alone.low)
-    same = single(intervals.differences, [3.0, 3.0], [1.0, 1.0])
+    same = single([3.0, 3.0], [1.0, 1.0])
     assert (same.low, same.high) == (2.0, 2.0)
     equal = {"x": np.array([3.0, 3.0]), "y": np.array([1.0, 1.0])}
-    assert intervals.ratios(equal, ["x", "x"], ["y", "x"])["p"].tolist() == [0, 1]
+    assert differences(equal, ["x", "x"], ["y", "x"])["p"].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("p", [[0.01, 0.04, 0.03, 0.005], [0.5, 0.5, 0.9, 1e-9, 0.5], [0.02], [0.3, 0.001, 0.001]])

@@ -1,4 +1,5 @@
-"""One spread for all cells, where they share it: against R's documented output, scipy, and simulation."""
+"""One spread for all cells, where they share it, and cells compared within blocks: against published analyses, R's
+documented output, scipy, and simulation."""
 
 import math
 
@@ -10,16 +11,27 @@ from statsmodels.formula.api import ols
 
 from analysis import cells, conditions, effects, intervals
 from analysis.measured import Records
-from analysis.pooling import pooled
+from analysis.pooling import after_blocks, pooled
 from figures import epoch_time
-from published import PLANT_GROWTH
+from published import NPK, PLANT_GROWTH, VASCULAR_GRAFTS
 from synthetic import write_frames
 
 
 def runs_of(groups):
-    """Runs of cells with these epoch times."""
+    """Runs of cells with these epoch times, each in a block of its own."""
     rows = [(cell, float(time)) for cell, times in groups.items() for time in times]
-    return pd.DataFrame(rows, columns=["cell", "epoch_time_s"]).assign(status="ok")
+    runs = pd.DataFrame(rows, columns=["cell", "epoch_time_s"])
+    return runs.assign(status="ok", session=None, block=np.arange(len(runs)) + 1, throttled_s=math.nan)
+
+
+def in_blocks(groups):
+    """Runs of cells with these epoch times by block; NaN is a run that did not succeed."""
+    runs = runs_of(groups).assign(block=[number for times in groups.values() for number in range(1, len(times) + 1)])
+    return runs[runs["epoch_time_s"].notna()]
+
+
+def ratio(pooling, to, base):
+    return pooling.ratios([to], [base]).iloc[0]
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +60,10 @@ def test_intervals_of_means_and_ratios_are_those_of_the_fit_to_all_cells(growth)
     half = (fit.conf_int()[1] - fit.params).to_numpy()
     assert np.log(growth.cells["high"] / growth.cells["mean"]).to_numpy() == pytest.approx(half)
     low, high = fit.t_test([[-1, 1, 0]]).conf_int()[0]
-    ratio = growth.ratio("trt1", "ctrl")
-    assert math.log(ratio.high / ratio.low) == pytest.approx(high - low)
-    assert ratio.value == np.exp(PLANT_GROWTH["trt1"]).mean() / np.exp(PLANT_GROWTH["ctrl"]).mean()
+    found = ratio(growth, "trt1", "ctrl")
+    assert math.log(found["high"] / found["low"]) == pytest.approx(high - low)
+    assert found["within_blocks"] == 0
+    assert found["value"] == np.exp(PLANT_GROWTH["trt1"]).mean() / np.exp(PLANT_GROWTH["ctrl"]).mean()
 
 
 def test_unequal_spreads_are_not_pooled():
@@ -62,9 +75,16 @@ def test_unequal_spreads_are_not_pooled():
         low, high = stats.t.interval(0.95, 7, loc=0, scale=stats.sem(log))
         estimate = pooling.of(cell)
         assert np.log([estimate.low, estimate.high]) - math.log(estimate.value) == pytest.approx([low, high])
-    assert math.isnan(pooling.of("c").low) and math.isnan(pooling.ratio("a", "c").low)
-    own = intervals.ratios(pooling.samples, ["a"], ["b"])
-    pd.testing.assert_frame_equal(pooling.ratios(["a"], ["b"]), own)
+    alone = ratio(pooling, "a", "c")
+    assert math.isnan(pooling.of("c").low) and math.isnan(alone["low"]) and math.isnan(alone["within_blocks"])
+    found, times = ratio(pooling, "a", "b"), pooling.samples
+    test = stats.ttest_ind(np.log(times["a"]), np.log(times["b"]), equal_var=False)
+    low, high = test.confidence_interval()
+    assert found["value"] == times["a"].mean() / times["b"].mean()
+    assert np.log([found["low"], found["high"]]) - math.log(found["value"]) == pytest.approx(
+        [(low - high) / 2, (high - low) / 2]
+    )
+    assert found["p"] == pytest.approx(test.pvalue)
 
 
 def test_where_cells_share_their_spread_a_single_run_has_an_interval():
@@ -104,7 +124,7 @@ def test_little_is_said_and_never_pooled_in_silence(groups, said):
 def test_times_that_are_all_equal_have_intervals_without_width():
     pooling = pooled(runs_of({"a": [0.1, 0.1, 0.1], "b": [0.3, 0.3]}))
     assert (pooling.of("a").low, pooling.of("a").high) == (pooling.of("a").value,) * 2
-    assert pooling.ratio("a", "b").low == pooling.ratio("a", "b").high
+    assert ratio(pooling, "a", "b")["low"] == ratio(pooling, "a", "b")["high"]
 
 
 def test_two_runs_are_warned_of_only_where_each_cell_has_its_own_spread():
@@ -195,3 +215,208 @@ def test_the_interval_of_a_difference_holds_the_truth_as_often_as_it_says():
         truth = -4 * math.exp(0.005)
         hits += ((rows["low"] < truth) & (truth < rows["high"])).tolist() if pooling.holds else []
     assert 0.93 < np.mean(hits) < 0.97
+
+
+def grafts():
+    """Montgomery's example as runs, a tenth of the yields being the logarithms of times."""
+    return in_blocks({pressure: np.exp(yields / 10) for pressure, yields in VASCULAR_GRAFTS.items()})
+
+
+def test_cells_in_complete_blocks_are_compared_as_montgomery_does():
+    # Example 4.1: SS error 109.89 on 15 degrees of freedom, MS error 7.33
+    pooling = pooled(grafts())
+    assert (pooling.within.df, pooling.holds_within) == (15, True)
+    assert 100 * pooling.within.sd**2 * 15 == pytest.approx(109.89, abs=5e-3)
+    assert 100 * pooling.within.sd**2 == pytest.approx(7.33, abs=5e-3)
+    names = list(VASCULAR_GRAFTS)
+    rows = pooling.ratios(names[1:], [names[0]] * 3)
+    assert (rows["within_blocks"] == 6).all() and (rows["n"] == 6).all()
+    data = pd.DataFrame(
+        [(cell, block, y) for cell, yields in VASCULAR_GRAFTS.items() for block, y in enumerate(yields)],
+        columns=["cell", "block", "y"],
+    )
+    fit = ols("y ~ C(cell) + C(block)", data).fit()
+    for row, name in zip(rows.itertuples(), names[1:], strict=True):
+        test = fit.t_test(f"C(cell)[T.{name}] = 0")
+        assert row.p == pytest.approx(float(test.pvalue))
+        assert 10 * math.log(row.high / row.low) == pytest.approx(np.ptp(test.conf_int()[0]))
+    # the least significant difference, t(15) sqrt(2 MS / 6) = 3.33
+    assert 5 * math.log(rows["high"][0] / rows["low"][0]) == pytest.approx(3.33, abs=5e-3)
+
+
+def test_what_cells_and_blocks_leave_is_that_of_r_where_blocks_are_incomplete():
+    # summary(aov(yield ~ block + N*P*K, npk)), as in R's ?aov: residuals 12 degrees of freedom, sum of squares 185.29
+    cell = NPK.groupby(["N", "P", "K"]).ngroup().to_numpy()
+    residual, blocks = after_blocks(NPK["y"].to_numpy(), cell, NPK["block"].to_numpy())
+    assert (residual**2).sum() == pytest.approx(185.29, abs=5e-3)
+    assert 24 - 8 - blocks == 12
+
+
+def test_missing_runs_leave_the_residuals_and_the_freedom_of_least_squares():
+    rng = np.random.default_rng(3)
+    table = np.exp(rng.normal(0, 0.05, (6, 5)) + rng.normal(0, 0.2, 5))
+    table[rng.random((6, 5)) < 0.2] = math.nan
+    runs = in_blocks(dict(zip("abcdef", table, strict=True)))
+    pooling = pooled(runs)
+    fit = ols("np.log(epoch_time_s) ~ C(cell) + C(block)", runs).fit()
+    assert len(runs) < 30
+    assert (pooling.within.sd, pooling.within.df) == (pytest.approx(math.sqrt(fit.mse_resid)), fit.df_resid)
+    found = np.concatenate(list(pooling.within.groups.values()))
+    assert found == pytest.approx(fit.resid[runs.sort_values(["cell", "block"]).index].to_numpy())
+
+
+def slowed(runs, block=2, factor=1.5):
+    """The same runs, one block being slower."""
+    return runs.assign(epoch_time_s=runs["epoch_time_s"] * np.where(runs["block"] == block, factor, 1.0))
+
+
+def unlike(rng, n=6):
+    """Cells of unlike spreads."""
+    return in_blocks({cell: rng.lognormal(0, 0.01 * 3**place, n) for place, cell in enumerate("abcd")})
+
+
+@pytest.mark.parametrize("case", ["one spread", "own spreads"])
+def test_what_a_block_does_to_all_cells_is_not_in_the_error_of_a_ratio(case):
+    runs = grafts() if case == "one spread" else unlike(np.random.default_rng(5))
+    names = runs["cell"].unique().tolist()
+    widths, p = [], []
+    for made in (pooled(runs), pooled(slowed(runs))):
+        assert made.holds_within == (case == "one spread")
+        rows = made.ratios(names[1:], names[:-1])
+        widths.append(np.log(rows["high"] / rows["low"]).to_numpy())
+        p.append(rows["p"].to_numpy())
+    assert widths[1] == pytest.approx(widths[0])
+    assert p[1] == pytest.approx(p[0])
+    blocks_in = [made.cells["high"] / made.cells["low"] for made in (pooled(runs), pooled(slowed(runs)))]
+    assert (blocks_in[1] > blocks_in[0]).all(), "of a cell's own mean it is"
+
+
+def test_cells_of_unlike_spreads_are_compared_by_the_paired_test():
+    pooling = pooled(unlike(np.random.default_rng(5)))
+    times = pooling.samples
+    assert not pooling.holds
+    row = ratio(pooling, "b", "d")
+    test = stats.ttest_rel(np.log(times["b"]), np.log(times["d"]))
+    assert (row["p"], row["within_blocks"]) == (pytest.approx(test.pvalue), 6)
+    assert math.log(row["high"] / row["low"]) == pytest.approx(np.ptp(test.confidence_interval()))
+    difference = pooling.differences(["b"], ["d"]).iloc[0]
+    low, high = stats.ttest_rel(times["b"], times["d"]).confidence_interval()
+    assert (difference["low"], difference["high"]) == pytest.approx((low, high))
+
+
+def test_unlike_spreads_are_seen_where_blocks_hide_them():
+    rng = np.random.default_rng(6)
+    blocks, spread = rng.normal(0, 0.3, 8), np.repeat([0.01, 0.05], 6)
+    runs = in_blocks({f"c{place:02}": np.exp(blocks + sd * rng.standard_normal(8)) for place, sd in enumerate(spread)})
+    pooling = pooled(runs)
+    assert pooling.holds and not pooling.within.holds
+    rows = pooling.ratios(["c00", "c06"], ["c01", "c07"])
+    quiet, noisy = np.log(rows["high"] / rows["low"])
+    assert noisy > 2 * quiet
+    said = conditions.ratios(runs, rows["within_blocks"])
+    assert (
+        "by the paired t test of the two cells, since after blocks cells do not share one (Bartlett's test, p < 0.001)"
+        in said
+    )
+
+
+def test_cells_that_share_too_few_blocks_are_independent_groups():
+    rng = np.random.default_rng(7)
+    few = pooled(unlike(rng, n=4))
+    times = few.samples
+    row = ratio(few, "b", "d")
+    test = stats.ttest_ind(np.log(times["b"]), np.log(times["d"]), equal_var=False)
+    assert (row["p"], row["within_blocks"]) == (pytest.approx(test.pvalue), 0)
+    shared = rng.lognormal(0, 0.05, (8, 5))
+    shared[0, :3], shared[1, 3:] = math.nan, math.nan
+    pooling = pooled(in_blocks(dict(zip("abcdefgh", shared, strict=True))))
+    assert pooling.holds_within
+    assert pooling.ratios(["a", "a", "b"], ["b", "c", "c"])["within_blocks"].tolist() == [0, 0, 3]
+    low, high = (math.log(ratio(pooling, "a", "b")[bound]) for bound in ("low", "high"))
+    assert high - low == pytest.approx(2 * stats.t.ppf(0.975, pooling.df) * pooling.sd * math.sqrt(1 / 2 + 1 / 3))
+
+
+def test_the_ratio_and_the_difference_are_those_of_the_blocks_that_both_have():
+    table = {cell: place * np.array([1.0, 1.1, 0.9, 1.2, 1.05, 0.97]) for place, cell in enumerate("abcdef", 1)}
+    rng = np.random.default_rng(2)
+    table = {cell: times * rng.lognormal(0, 0.02, 6) for cell, times in table.items()}
+    table["b"][3] = math.nan
+    pooling = pooled(in_blocks(table))
+    shared = ~np.isnan(table["b"])
+    row = ratio(pooling, "b", "a")
+    assert (row["value"], row["n"]) == (pytest.approx(table["b"][shared].mean() / table["a"][shared].mean()), 5)
+    difference = pooling.differences(["b"], ["a"])["value"][0]
+    assert difference == pytest.approx(table["b"][shared].mean() - table["a"][shared].mean())
+
+
+def test_a_run_of_a_later_session_is_not_in_its_block():
+    runs = grafts().assign(session="first")
+    runs.loc[(runs["cell"] == "8700") & (runs["block"] == 4), "session"] = "second"
+    pooling = pooled(runs)
+    assert pooling.ratios(["8700", "8900"], ["8500", "8500"])["within_blocks"].tolist() == [5, 6]
+
+
+def test_cells_with_several_runs_in_a_block_are_independent_groups():
+    runs = grafts().assign(block=1)
+    assert pooled(runs).ratios(["8700"], ["8500"])["within_blocks"].tolist() == [0]
+    assert pooled(runs).within.df == 0
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (grafts(), "within blocks, over those in which both cells have a run, with one s for all cells"),
+        (unlike(np.random.default_rng(5)), "both cells have a run, by the paired t test of the two cells."),
+        (unlike(np.random.default_rng(5), 4), "with each cell's own s (Welch's t test), since cells share fewer than 5 blocks."),
+        (grafts().assign(block=1), "as of independent groups, with one s for all cells, since"),
+    ],
+)  # fmt: skip
+def test_how_cells_are_compared_is_said(table, said):
+    cells_ = table["cell"].unique().tolist()
+    rows = pooled(table).ratios(cells_[1:], cells_[:-1])
+    assert said in conditions.contrasts(table, rows["within_blocks"])
+    assert conditions.contrasts(table, pd.Series([math.nan] * 3)) == ""
+
+
+CASES = {  # number of cells and of blocks, s.d. of a block, of the runs of each cell
+    "one spread": (12, 5, 0.08, np.full(12, 0.05)),
+    "one spread, no blocks": (12, 5, 0.0, np.full(12, 0.05)),
+    "own spreads": (20, 5, 0.08, np.geomspace(0.01, 0.2, 20)),
+    "own spreads, no blocks": (20, 5, 0.0, np.geomspace(0.01, 0.2, 20)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_intervals_of_comparisons_hold_the_truth_as_often_as_they_say(case):
+    cells_, blocks, of_blocks, spread = CASES[case]
+    rng = np.random.default_rng(20261123)
+    scale = np.geomspace(1, 4, cells_)
+    names = [f"c{place:02}" for place in range(cells_)]
+    frame = in_blocks({name: np.ones(blocks) for name in names})
+    hits: list[list[bool]] = []
+    growth = []
+    while len(hits) < 2000:
+        log = np.log(scale)[:, None] + of_blocks * rng.standard_normal(blocks)
+        log = log + spread[:, None] * rng.standard_normal((cells_, blocks)) - (spread[:, None] ** 2 + of_blocks**2) / 2
+        pooling = pooled(frame.assign(epoch_time_s=np.exp(log).ravel()))
+        to, base = names[: cells_ // 2], names[cells_ // 2 :]
+        truth = scale[: cells_ // 2], scale[cells_ // 2 :]
+        ratios, seconds = pooling.ratios(to, base), pooling.differences(to, base)
+        hits += [
+            list(pair)
+            for pair in zip(
+                (ratios["low"] < truth[0] / truth[1]) & (truth[0] / truth[1] < ratios["high"]),
+                (seconds["low"] < truth[0] - truth[1]) & (truth[0] - truth[1] < seconds["high"]),
+                strict=True,
+            )
+        ]
+        if pooling.holds_within:  # against the width for groups that are independent
+            apart = 2 * stats.t.ppf(0.975, pooling.df) * pooling.sd * math.sqrt(2 / blocks)
+            growth.append(math.log(ratios["high"][0] / ratios["low"][0]) / apart)
+    covered = np.mean(hits, axis=0)
+    assert ((covered > 0.93) & (covered < 0.97)).all(), covered
+    if case == "one spread, no blocks":
+        df = (cells_ - 1) * (blocks - 1), cells_ * (blocks - 1)
+        assert np.mean(growth) == pytest.approx(stats.t.ppf(0.975, df[0]) / stats.t.ppf(0.975, df[1]), rel=0.01)
+    if case == "one spread":
+        assert np.mean(growth) < 0.65

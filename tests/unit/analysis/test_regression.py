@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from statsmodels.datasets import longley
 from statsmodels.regression.linear_model import OLS
+from statsmodels.stats.oneway import anova_oneway
 from statsmodels.stats.outliers_influence import variance_inflation_factor
 
 from analysis import leave_out, regression, terms
@@ -263,6 +264,63 @@ def test_a_curve_in_batch_size_is_found_by_the_quadratic_model_only(read):
     assert linear.statistics["lack of fit: p"] < 0.001 < quadratic.statistics["lack of fit: p"]
     notes = " ".join(regression.table(runs, {(TIME, "linear"): linear, (TIME, "quadratic"): quadratic}).notes)
     assert "More is missed than replicates explain (p < 0.05): epoch time, linear. Read such" in notes
+
+
+def heteroscedastic(rng, n, spread, curve=0.0):
+    """Runs of cells at 0, 1, ... on a line, or off it by `curve`, with n and s.d. `spread` each; the slopes of the line."""
+    cell = np.repeat(np.arange(len(n)), n)
+    y = 3 + 0.5 * cell + curve * (cell - cell.mean()) ** 2 + np.repeat(spread, n) * rng.standard_normal(len(cell))
+    x = np.column_stack([np.ones(len(cell)), cell])
+    residual = OLS(y, x).fit().resid
+    return pd.DataFrame({"cell": cell, "measured": y, "residual": residual}), x
+
+
+def test_lack_of_fit_of_an_intercept_with_own_spreads_is_brown_and_forsythes_test():
+    rng = np.random.default_rng(4)
+    runs, _ = heteroscedastic(rng, [4, 6, 5, 9], [0.1, 2.0, 0.5, 1.0])
+    runs["residual"] = runs["measured"] - runs["measured"].mean()
+    found = regression.lack_of_fit(runs, np.ones((len(runs), 1)))
+    expected = anova_oneway(runs["measured"], runs["cell"], use_var="bf")
+    assert found["lack of fit: own spreads"] == 1
+    assert found["lack of fit: F"] == pytest.approx(expected.statistic)
+    assert (found["lack of fit: d.f."], found["pure error: d.f."]) == pytest.approx(expected.df)
+    assert found["lack of fit: p"] == pytest.approx(expected.pvalue)
+
+
+@pytest.mark.parametrize(
+    ("n", "spread"),
+    [
+        ([5] * 6, [0.1, 0.1, 0.1, 0.1, 0.1, 1.0]),
+        ([3] * 12, np.geomspace(0.05, 1, 12)),
+        ([3, 3, 9, 9, 9, 9], [1.0, 1.0, 0.1, 0.1, 0.1, 0.1]),
+        ([5] * 30, np.geomspace(0.02, 1, 30)),
+    ],
+    ids=["one noisy", "growing", "few runs of noisy cells", "many cells"],
+)
+def test_lack_of_fit_is_claimed_as_seldom_as_it_says_where_spreads_differ(n, spread):
+    rng = np.random.default_rng(20261124)
+    claimed = [regression.lack_of_fit(*heteroscedastic(rng, n, spread))["lack of fit: p"] < 0.05 for _ in range(1000)]
+    assert np.mean(claimed) < 0.075, "three standard errors above 5 % are 7.1 %"
+    curved = [
+        regression.lack_of_fit(*heteroscedastic(rng, n, spread, curve=0.5))["lack of fit: p"] < 0.05 for _ in range(100)
+    ]
+    assert np.mean(curved) > 0.9
+
+
+def test_it_is_said_which_responses_have_spreads_of_their_own(read):
+    def said(runs):
+        return " ".join(regression.table(runs, regression.fit_all(runs)).notes)
+
+    runs = read(failures={})
+    noisy = runs.assign(
+        epoch_time_s=runs["epoch_time_s"] * np.exp((runs["nodes"] == 2) * 0.3 * (runs["replicate"] - 2))
+    )
+    assert "Here so of epoch time" in said(noisy)
+    even = runs.assign(
+        epoch_time_s=1 + runs["nodes"] + 0.1 * (runs["replicate"] - 2),
+        throughput_samples_s=9 - runs["nodes"] + 0.1 * (runs["replicate"] - 2),
+    )
+    assert "Here so of" not in said(even)
 
 
 def test_lack_of_fit_is_claimed_as_seldom_as_it_says(read):

@@ -1,8 +1,10 @@
 """Amdahl's law and Karp & Flatt's metric against exact cases, published tables, simulation and made-up campaigns."""
 
+import itertools
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.optimize import minimize
 from statsmodels.regression.linear_model import OLS
@@ -227,3 +229,58 @@ def test_the_speedup_table_has_the_fraction_of_every_cell_on_more_than_one_repli
     assert (several["karp_flatt_low"] < several["karp_flatt"]).all()
     assert data.loc[data["replicas"] == 1, "karp_flatt"].isna().all()
     assert "serial fraction" in speedup.table(runs).shown
+
+
+@pytest.fixture
+def two_ways():
+    """Runs on 1, 2 and 4 nodes with 1 and 2 devices each: seconds by nodes and devices."""
+    runs, _ = designed_campaign(noise=0.0)
+    first = runs[(runs["model"] == "small-cnn") & (runs["batch_size"] == 32) & (runs["training_loop"] == "custom")]
+    first = first[(first["sync_every"] == 1) & (first["nodes"] == 1)]
+
+    def of(times_of):
+        rng = np.random.default_rng(1)
+        cells = []
+        for nodes, devices in itertools.product((1, 2, 4), (1, 2)):
+            cell = first.assign(
+                nodes=nodes, devices_per_node=devices, replicas=nodes * devices, cell=f"n{nodes}.d{devices}"
+            )
+            noise = np.exp(0.02 * rng.standard_normal(len(cell)))
+            cells.append(cell.assign(epoch_time_s=times_of(nodes, devices) * noise))
+        return pd.concat(cells, ignore_index=True)
+
+    return of
+
+
+def test_where_nodes_and_devices_vary_a_series_varies_one_of_them_over_replicas(two_ways):
+    table = scaling.table(two_ways(lambda nodes, devices: seconds(nodes * devices, 0.1)))
+    data = table.data
+    assert data[["nodes", "devices_per_node", "replicas"]].astype(str).to_numpy().tolist() == [
+        ["1, 2, 4", "1", "1, 2, 4"],
+        ["1, 2, 4", "2", "2, 4, 8"],
+        ["1", "1, 2", "1, 2"],
+        ["2", "1, 2", "2, 4"],
+        ["4", "1, 2", "4, 8"],
+    ]
+    assert data["scaled"].tolist() == ["nodes"] * 2 + ["devices_per_node"] * 3
+    assert ((data["serial_fraction_low"] < 0.1) & (data["serial_fraction_high"] > 0.1)).all(), "p is the replicas"
+    assert scaling.TWO_WAYS in table.notes
+    assert "nothing scales" not in " ".join(table.notes)
+    assert table.parts == [2]
+
+
+def test_devices_that_share_what_nodes_do_not_are_seen_in_their_own_series(two_ways):
+    data = scaling.compare(two_ways(lambda nodes, devices: seconds(nodes, 0.0) * (1.0 if devices == 1 else 0.9)))[0]
+    over_nodes, over_devices = (data[data["scaled"] == name]["serial_fraction"] for name in scaling.SCALES)
+    assert over_nodes.abs().max() < 0.05
+    # p from n to 2n takes 0.9 times as long: f = (0.9 / n - 1 / 2n) / (0.1 + 0.9 / n - 1 / 2n)
+    assert over_devices.tolist() == pytest.approx([0.8, 2 / 3, 0.5], abs=0.15)
+
+
+def test_cells_that_scale_one_way_are_not_said_to_scale_no_way(two_ways):
+    runs = two_ways(lambda nodes, devices: seconds(nodes * devices, 0.1))
+    corner = runs[(runs["nodes"] == 1) | (runs["devices_per_node"] == 1)]
+    data, said = scaling.compare(corner)
+    assert data["replicas"].tolist() == ["1, 2, 4", "1, 2"] and not said
+    apart = runs[runs["nodes"] == runs["devices_per_node"]]
+    assert "nothing scales: devices per node 1; devices per node 2; 1 node; 2 nodes." in scaling.compare(apart)[1][0]

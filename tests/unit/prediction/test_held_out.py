@@ -17,7 +17,7 @@ from common.errors import InputError
 from common.tables import read_table
 from known_physics import Truth
 from prediction import law, methods
-from prediction.held_out import IN_SAMPLE, evaluate, folds, main, summary, table
+from prediction.held_out import ALL, COMMON, IN_SAMPLE, ON_LOOPBACK, evaluate, folds, main, summary, table
 from prediction.methods import PHYSICS, Fold, by_hand, extra_p, regression
 from prediction.physics import pooled_cv, prepared
 
@@ -76,6 +76,7 @@ def test_errors_are_relative_and_signed(study):
     every, rows = evaluate(*study, {"twice": twice})
     assert (every["error"] == 1).all()
     assert (rows[["bias", "mape", "worst"]] == 1).all(axis=None)
+    assert rows["left_out"].tolist()[-1] == ALL
     assert rows["cells"].tolist()[0] == 4 * 9
     assert rows.loc[1, "cells"] == 9
 
@@ -95,7 +96,7 @@ def test_the_mape_by_noise_is_that_of_a_method_that_knows_the_truth():
         {"cell": range(many), "epoch_time_s": drawn.mean(axis=1), "sd": drawn.std(axis=1, ddof=1), "n": n}
     )
     cells["error"] = truth / cells["epoch_time_s"] - 1
-    row = summary(cells.assign(left_out="", method="truth"), methods.Prediction(np.full(many, truth)))
+    row = summary(cells.assign(left_out="", method="truth", common=True), methods.Prediction(np.full(many, truth)))
     assert row["mape"] == pytest.approx(row["noise"], rel=0.03)
 
 
@@ -278,13 +279,72 @@ def test_a_panel_says_how_many_cells_its_method_predicts(study):
         return methods.Prediction(fold.test["epoch_time_s"].to_numpy())
 
     every, rows = evaluate(*study, {"some": some, "all": all_of_them})
-    left = rows[(rows["left_out"] != IN_SAMPLE) & (rows["method"] == "some")]
-    drawn, _ = prediction.draw(known.runs(replicates=2), every)
+    some_of_it = rows.set_index(["left_out", "method"]).loc[(ALL, "some")]
+    drawn, caption = prediction.draw(known.runs(replicates=2), every)
     titles = [ax.get_title() for ax in drawn.axes if ax.get_title()]
+    both = some_of_it["predicted"]
     assert titles == [
-        f"some\nMAPE 0.0 %, {left['predicted'].sum()} of {left['cells'].sum()}",
-        "all\nMAPE 0.0 %",
+        f"some\nMAPE 0.0 %, {both} of {some_of_it['cells']}\ncommon {both}: 0.0 %",
+        f"all\nMAPE 0.0 %\ncommon {both}: 0.0 %",
     ]
+    assert prediction.OTHERS in caption
+    drawn, caption = prediction.draw(known.runs(replicates=2), every[every["method"] == "all"])
+    assert [ax.get_title() for ax in drawn.axes if ax.get_title()] == ["all\nMAPE 0.0 %"]
+    assert prediction.OTHERS not in caption
+
+
+def half_wrong(fold):
+    """Right at batch size 32, twice as long at the others."""
+    return methods.Prediction((fold.test["epoch_time_s"] * (1 + (fold.test["batch_size"] != 32))).to_numpy())
+
+
+def at_32(fold):
+    """Ten percent too long at batch size 32, nothing at the others."""
+    return methods.Prediction(
+        1.1 * fold.test["epoch_time_s"].where(fold.test["batch_size"] == 32).to_numpy(), "so it is"
+    )
+
+
+def nothing(fold):
+    return methods.Prediction(np.full(len(fold.test), np.nan), "not built")
+
+
+def test_methods_are_compared_on_the_cells_that_all_of_them_predict(study):
+    every, rows = evaluate(*study, {"half wrong": half_wrong, "at 32": at_32, "nothing": nothing})
+    at = rows.set_index(["left_out", "method"])
+    one, other = (at.loc[("6 nodes", name)] for name in ("half wrong", "at 32"))
+    assert (one["predicted"], other["predicted"], one["common"], other["common"]) == (9, 3, 3, 3)
+    assert (one["mape"], one["mape_common"]) == (pytest.approx(2 / 3), 0)
+    assert (other["mape"], other["mape_common"]) == (pytest.approx(0.1), pytest.approx(0.1))
+    assert math.isnan(at.loc[("6 nodes", "nothing"), "mape_common"])
+    # where all of a fold is predicted by one method alone, it is compared with nothing else
+    assert at.loc[("batch size 64", "half wrong"), "common"] == at.loc[("batch size 64", "half wrong"), "cells"]
+    left = every[every["left_out"] != IN_SAMPLE]
+    total = at.loc[(ALL, "half wrong")]
+    wrong = left[(left["method"] == "half wrong")]
+    assert (total["cells"], total["mape"]) == (len(wrong), pytest.approx(wrong["error"].mean()))
+    assert total["common"] == (wrong["batch_size"] == 32).sum() and total["mape_common"] == 0
+    made = table(known.runs(replicates=2), *study, rows)
+    shown = made.shown.set_index(["left out", "method"])
+    assert shown.loc[("6 nodes", "half wrong"), ["cells", "common cells", "MAPE, common (%)"]].tolist() == [
+        "9",
+        "3",
+        "0.0",
+    ]
+    assert shown.loc[("", "nothing"), "worst cell"].unique().tolist() == ["not made: not built"]
+    assert COMMON in made.notes
+    _, rows = evaluate(*study, {"half wrong": half_wrong})
+    made = table(known.runs(replicates=2), *study, rows)
+    assert "common cells" not in made.shown and COMMON not in made.notes
+
+
+def test_on_emulated_nodes_it_is_a_check_of_the_methods_and_says_so(tmp_path):
+    known.written(known.runs(nodes=(1, 2, 3)).assign(placement="emulated"), "runs", tmp_path)
+    known.network(folder=tmp_path, nodes=(2, 3))
+    main([*paths(tmp_path), "--out", str(tmp_path / "prediction"), "--cells", str(tmp_path / "cells.csv")])
+    assert ON_LOOPBACK in (tmp_path / "prediction.md").read_text()
+    draw(tmp_path)
+    assert ON_LOOPBACK in (tmp_path / "figure.caption.md").read_text()
 
 
 def paths(folder):

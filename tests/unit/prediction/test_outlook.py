@@ -195,3 +195,17 @@ def test_links_without_a_rate_are_no_faster_than_themselves(kept, tmp_path, monk
     rows = ask(tmp_path, "--from", str(kept / "tf-strategies-unshaped"), "--rate", "0.1", "1", "10")
     by_rate = rows[rows["model"] == "small-cnn-600"].set_index("rate")["greatest_speedup"]
     assert by_rate[1.25e7] < 0.5 * by_rate[1.25e9]
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--step-time", "0.1", "--model", "resnet-50"]], ids=["study", "another model"]
+)
+def test_emulated_nodes_have_no_outlook(tmp_path, options):
+    known.written(known.runs().assign(placement="emulated"), "runs", tmp_path)
+    known.network(folder=tmp_path)
+    assert ask(tmp_path, "--from", str(tmp_path), *options).empty
+    for suffix in ("md", "caption.md"):
+        said = (tmp_path / f"outlook.{suffix}").read_text()
+        assert said.count(outlook.EMULATED) == 1 and "make predict" in said
+        assert outlook.NOTHING not in said and "95 % intervals" not in said
+    assert (tmp_path / "outlook.pdf").is_file()

@@ -21,7 +21,7 @@ from statsmodels.regression.linear_model import OLS
 from analysis import conditions, tables
 from analysis.intervals import CONFIDENCE, Estimate
 from analysis.measured import arguments, level_text, levels_in_order, successful, title, varying
-from analysis.pooling import pooled
+from analysis.pooling import after_blocks, pooled
 from common.errors import exit_status
 from common.tables import read_table
 
@@ -209,19 +209,8 @@ def _alias(term: Term, kept: Sequence[Term]) -> str:
 def _error(y: np.ndarray, cell: np.ndarray, block: np.ndarray | None) -> tuple[float, int, int]:
     """Sum of squares and degrees of freedom within cells, less blocks; the rank of cells and blocks."""
     cells = len(set(cell))
-    within = _less_means(y[:, None], cell)
-    rank = 0
-    if block is not None and len(set(block)) > 1:
-        blocks = _less_means(_deviation(pd.factorize(block, sort=True)[0]), cell)
-        q, _ = _added(np.empty((len(y), 0)), np.where(np.abs(blocks) < RANK_TOLERANCE, 0.0, blocks))
-        within, rank = within - q @ (q.T @ within), q.shape[1]
-    return float((within**2).sum()), len(y) - cells - rank, cells + rank
-
-
-def _less_means(columns: np.ndarray, cell: np.ndarray) -> np.ndarray:
-    """Columns [rows, k] less their means in each cell."""
-    frame = pd.DataFrame(columns)
-    return columns - frame.groupby(cell).transform("mean").to_numpy()
+    residual, rank = after_blocks(y, cell, np.zeros(len(y)) if block is None else block)
+    return float((residual**2).sum()), len(y) - cells - rank, cells + rank
 
 
 def _measures(data: pd.DataFrame, n: int) -> None:

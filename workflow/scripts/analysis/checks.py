@@ -17,7 +17,7 @@ from statsmodels.stats.diagnostic import acorr_ljungbox, normal_ad
 from statsmodels.stats.multitest import multipletests
 
 from analysis import conditions, intervals, tables
-from analysis.intervals import LEVEL
+from analysis.intervals import LEVEL, ROUNDING
 from analysis.measured import arguments, successful
 from analysis.pooling import Pooling, pooled
 from common.errors import exit_status
@@ -29,7 +29,6 @@ MOST_SHAPIRO = (
 FEWEST_NORMAL = 8
 POWER = 0.8
 DRIFT_RUNS = 100  # that a drift is stated over, where a study has as many
-ROUNDING = 1e-12  # of a logarithm
 MOST_TURNS = 200  # of looking for one more outlier
 MOST_DUMMIES = 400  # sessions or blocks
 SHOWN_OUTLIERS = 20
@@ -163,7 +162,7 @@ def _equal_variances(pooling: Pooling) -> Check:
     if math.isnan(pooling.p):
         return Check(name, "none", f"cannot be judged: {pooling.against}")
     if pooling.holds:
-        verdict = f"nothing speaks against it: one s.d. for all, {tables.number(100 * pooling.sd)} %"
+        verdict = f"nothing speaks against it: one s for all cells, {tables.number(100 * pooling.sd)} %"
     else:
         least, most = (tables.number(100 * spread, 2) for spread in _ends(pooling.spreads))
         verdict = f"{'unequal' if pooling.p < LEVEL else 'not taken for equal'}: s.d. from {least} to {most} %"
@@ -288,14 +287,17 @@ def _float(value: object) -> float:
     return math.nan if pd.isna(value) else float(value)  # type: ignore[arg-type]
 
 
-def half_width(n: int) -> float:
-    """Half the 95 % t interval of the mean of n runs, in standard deviations of a run: t(n - 1) / sqrt(n)."""
-    return float(intervals.t_interval(0.0, 1 / math.sqrt(n), n - 1)[1])
+def half_width(n: int, df: float | None = None) -> float:
+    """Half the 95 % t interval of the mean of n runs, in standard deviations of a run: t(df) / sqrt(n); df is n - 1 or given."""
+    return float(intervals.t_interval(0.0, 1 / math.sqrt(n), n - 1 if df is None else df)[1])
 
 
-def least_difference(n: int) -> float:
-    """The least difference of two means of n runs each that has p < 5 %, in standard deviations: t(2n - 2) sqrt(2 / n)."""
-    return float(intervals.t_interval(0.0, math.sqrt(2 / n), 2 * n - 2)[1])
+def least_difference(n: int, df: float | None = None) -> float:
+    """The least difference of two means of n runs each that has p < 5 %, in standard deviations of a run: t(df) sqrt(2 / n).
+
+    With 2n - 2 degrees of freedom or `df`.
+    """
+    return float(intervals.t_interval(0.0, math.sqrt(2 / n), 2 * n - 2 if df is None else df)[1])
 
 
 def found_difference(n: int, df: float | None = None) -> float:
@@ -313,25 +315,26 @@ def _resolution(pooling: Pooling) -> Iterator[Check]:
     """What a mean and a difference of means of the most common n > 1 are known to, in s.d. and in % of an epoch's time.
 
     The size is that of the s.d. of all cells together; where each cell has its own, the verdict has the range over cells.
+    Differences are those within blocks where cells are compared so, in s.d. of what blocks leave.
     """
     counts = pooling.cells["n"]
     n = int(counts[counts > 1].mode().max())
-    half, least, found = half_width(n), least_difference(n), found_difference(n)
-    if pooling.holds:
-        t = float(intervals.t_interval(0.0, 1.0, pooling.df)[1])
-        half, least, found = t / math.sqrt(n), t * math.sqrt(2 / n), found_difference(n, pooling.df)
-    test = f"Student's t, {'pooled' if pooling.holds else 'own'} s.d."
-    for name, width in (
-        ("half the interval of a mean", half),
-        ("least difference of two means", least),
-        (f"difference found with {100 * POWER:.0f} % power", found),
+    spread, df = pooling.resolution(n)
+    one_s = pooling.holds if spread is pooling else pooling.holds_within
+    half = half_width(n, pooling.df if pooling.holds else None)
+    for name, width, of, one in (
+        ("half the interval of a mean", half, pooling, pooling.holds),
+        ("least difference of two means", least_difference(n, df), spread, one_s),
+        (f"difference found with {100 * POWER:.0f} % power", found_difference(n, df), spread, one_s),
     ):
-        size = 100 * math.expm1(width * pooling.sd)
+        after = "" if of is pooling else " after blocks"
+        size = 100 * math.expm1(width * of.sd)
         about = f"about {tables.number(size, 2)} %"
-        if not pooling.holds and len(pooling.spreads) > 1:
-            lowest, highest = (tables.number(100 * math.expm1(width * s), 2) for s in _ends(pooling.spreads))
+        if not one and len(of.spreads) > 1:
+            lowest, highest = (tables.number(100 * math.expm1(width * s), 2) for s in _ends(of.spreads))
             about = f"{lowest} to {highest} % by cell, with the s.d. of all together {about.removeprefix('about ')}"
-        verdict = f"{width:.2f} s.d., {about} of epoch time"
+        test = f"Student's t, {'one s for all cells' if one else 'own s'}{', within blocks' if after else ''}"
+        verdict = f"{width:.2f} s.d.{after}, {about} of epoch time"
         yield Check(f"{name}, n = {n}", test, verdict, width, math.nan, size)
 
 
@@ -364,8 +367,9 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         f"Tests are of {LABELS}; cells with one run have none. A verdict is at 5 %, each test by itself. Means of runs "
         "that are not normal have good intervals all the same, the better the more runs there are. Drift, blocks, sessions and "
         "likeness of neighbours are noise to cells, since runs stand in random order, and widen their intervals. They make runs "
-        "depend on each other all the same: those of one block share its effect, so that where blocks differ, intervals with "
-        "one s.d. for all cells, which count every run as a new one, are somewhat too narrow.",
+        "depend on each other all the same: those of one block share its effect, so that where blocks differ, intervals of "
+        "means with one s for all cells, which count every run as a new one, are somewhat too narrow. Comparisons of two cells that "
+        "are made within blocks leave that effect out.",
         "Outliers: runs whose externally studentized residual has p < 5 % after Bonferroni's correction for the number of "
         "runs, one after the other, the worst first, with the s.d. of all cells together, so that runs of a cell with a large "
         "spread are found first; none is left out of anything. Foreign CPU and stolen: processor time that other processes and a hypervisor took."
@@ -393,8 +397,8 @@ def _per_n(pooling: Pooling) -> str:
     )
     return (
         "Least difference: of two means with p < 5 %, one comparison alone; where the true difference is as large, every other "
-        f"study finds it. With {100 * POWER:.0f} % power: the true difference that four of five studies find. With each cell's "
-        "own s.d., the two cells' alike, half the interval of a mean, the least difference and that found with "
+        f"study finds it. With {100 * POWER:.0f} % power: the true difference that four of five studies find. For independent groups with "
+        "each cell's own s, the two cells' alike, half the interval of a mean, the least difference and that found with "
         f"{100 * POWER:.0f} % power are, in s.d. of a run, for {told}. The s.d. of this study's runs, all cells together, is "
         f"{tables.number(100 * pooling.sd)} % of epoch time."
     )

@@ -58,17 +58,41 @@ def spread(pooling: Pooling) -> str:
     )
 
 
-def ratios(runs: pd.DataFrame) -> str:
-    """What the intervals of ratios of mean epoch times are."""
-    how = "the pooled s" if pooled(runs).holds else "the cells' own standard deviations (Welch's degrees of freedom)"
-    return f"Intervals of ratios of mean epoch times are 95 % intervals on the log scale with {how}."
+def ratios(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
+    """What the intervals of ratios of mean epoch times are; nothing without one.
+
+    `within_blocks`: of each ratio, in how many blocks its cells are compared; 0 as independent groups, missing without interval.
+    """
+    pooling, ways = pooled(runs), []
+    if (within_blocks > 0).any():
+        how = "by the paired t test of the two cells"
+        if pooling.holds_within:
+            within = pooling.within
+            how = (
+                f"with one s for all cells, the standard deviation of what cells and blocks leave of the logarithms "
+                f"({within.sd:.3g}, {within.df} degrees of freedom; Bartlett's test, {p_text(within.p)})"
+            )
+        elif pooling.holds:
+            how += f", since after blocks {pooling.within.against}"
+        ways.append(f"within blocks, over those in which both cells have a run, {how}")
+    if (within_blocks == 0).any():
+        s = "one s for all cells" if pooling.holds else "each cell's own s (Welch's t test)"
+        why = f"{'where' if ways else 'since'} cells share fewer than {pooling.fewest_blocks} blocks"
+        ways.append(f"as of independent groups, with {s}, {why}")
+    return f"Intervals of ratios are 95 % intervals on the log scale: {'; '.join(ways)}." if ways else ""
 
 
-def differences(runs: pd.DataFrame) -> str:
-    """What the intervals of differences of mean epoch times are; those of throttling are always Welch's."""
-    how = "use it, too: a mean's standard error is mean × s / √n" if pooled(runs).holds else "are Welch's"
-    throttled = "; those of throttling are Welch's" if pooled(runs).holds and runs["throttled_s"].notna().any() else ""
-    return f"Those of differences in seconds {how}{throttled}."
+def contrasts(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
+    """What the intervals of ratios are, and those of differences of mean epoch times and of throttling; nothing without one."""
+    if not (of_ratios := ratios(runs, within_blocks)):
+        return ""
+    pooling = pooled(runs)
+    said = f"{of_ratios} Those of differences in seconds are made in the same way, of the seconds"
+    if pooling.holds_within or (pooling.holds and (within_blocks == 0).all()):
+        said = f"{of_ratios} Those of differences in seconds have the same s, times the means, and what blocks do to the difference"
+    if runs["throttled_s"].notna().any():
+        said += "; those of throttling are made of the two cells alone"
+    return f"{said}."
 
 
 def few(runs: pd.DataFrame) -> str:
@@ -76,6 +100,11 @@ def few(runs: pd.DataFrame) -> str:
     if (successful(runs).groupby("cell").size() == 2).any():
         return TWO_RUNS
     return ""
+
+
+def emulated(runs: pd.DataFrame) -> bool:
+    """Whether the nodes of successful runs were processes on one machine."""
+    return "emulated" in set(successful(runs)["placement"])
 
 
 def circumstances(runs: pd.DataFrame) -> str:

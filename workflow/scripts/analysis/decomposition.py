@@ -2,8 +2,9 @@
 
 For a study that has gradient accumulation at the base level of the other treatment factors, and another treatment without
 accumulation: the contrast from the latter to the former goes over the cell with neither, so that its two parts are effects
-of one factor each. Where accumulation is the only treatment, it is the whole contrast. With mean epoch times T it is exact: T(end) - T(start) = (T(middle) - T(start)) + (T(end) - T(middle)),
-and T(end) / T(start) = T(middle) / T(start) x T(end) / T(middle). Parts share a cell, so their intervals are not independent.
+of one factor each. Where accumulation is the only treatment, it is the whole contrast. With mean epoch times T over the same
+blocks it is exact: T(end) - T(start) = (T(middle) - T(start)) + (T(end) - T(middle)), and
+T(end) / T(start) = T(middle) / T(start) x T(end) / T(middle). Parts share a cell, so their intervals are not independent.
 """
 
 import math
@@ -179,12 +180,16 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
     shown["difference (s)"] = interval_texts(data, "difference_s")
     shown["ratio"] = interval_texts(data, "ratio")
     total = (
-        f"Total: {_totals(data)}. It is the sum of its two parts in seconds and their product as ratios, exactly so for the "
-        "means; the parts' intervals are not independent, since both hold the cell in the middle. "
+        ""
+        if not whole
+        else (
+            f"Total: {_totals(data)}. It is the sum of its two parts in seconds and their product as ratios{_nearly(data)}; "
+            "the parts' intervals are not independent, since both hold the cell in the middle. "
+        )
     )
     notes = [
-        f"{total if whole else ''}Below 0, and below 1, the level after the arrow is faster.",
-        f"{conditions.replicates(runs)} {conditions.ratios(runs)} {conditions.differences(runs)} None is "
+        f"{total}Below 0, and below 1, the level after the arrow is faster.",
+        f"{conditions.replicates(runs)} {conditions.contrasts(runs, data['within_blocks'])} None is "
         "corrected for the number of rows (the table of effects has corrected p values of the parts).",
         apart(data),
         *_network_notes(data, network, runs),
@@ -219,6 +224,15 @@ def _where_accumulated(data: pd.DataFrame, name: str) -> list[str]:
 def _totals(data: pd.DataFrame) -> str:
     totals = data.loc[data["part"] == TOTAL, ["from", "to"]].drop_duplicates()
     return "; ".join(f"{before} → {after}" for before, after in totals.itertuples(index=False))
+
+
+def _nearly(data: pd.DataFrame) -> str:
+    """What keeps the parts of some contrast from adding up to their total; empty where all do."""
+    parts = data["difference_s"].to_numpy(float).reshape(-1, 3)
+    known = parts[~np.isnan(parts).any(axis=1)]
+    if np.allclose(known[:, 0] + known[:, 1], known[:, 2]):
+        return ""
+    return ", nearly so where the three cells do not have runs in the same blocks"
 
 
 def _network_notes(data: pd.DataFrame, network: pd.DataFrame | None, runs: pd.DataFrame) -> list[str]:

@@ -1,8 +1,7 @@
 """Table of effects: what one factor does to epoch time from its base level to another, all else equal.
 
 A row is a pair of cells that differ in one factor. The base level is the first one: of numbers the smallest, of words the
-first in factors.schema.yaml. Of frameworks every pair is compared. Groups are compared as independent ones; that their runs
-share blocks is not used.
+first in factors.schema.yaml. Of frameworks every pair is compared. How two cells are compared: analysis.pooling.
 """
 
 import sys
@@ -16,7 +15,7 @@ from scipy.sparse import csr_array
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
 from analysis.measured import arguments, cells, level_text, levels_in_order, successful, title, treatments, varying
-from analysis.pooling import Pooling, pooled
+from analysis.pooling import Pooling, Values, pooled
 from common.errors import exit_status
 from common.tables import read_table
 
@@ -67,7 +66,8 @@ def _in_order(runs: pd.DataFrame) -> list[str]:
 def contrasts(runs: pd.DataFrame, pooling: Pooling, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
     """A row per pair of cells: how the runs of `to` differ from those of `base`, in seconds and bytes.
 
-    ratio = mean epoch time of `to` over that of `base`, p that it is 1; difference_s = `to` less `base`; each with bounds.
+    ratio = mean epoch time of `to` over that of `base`, p that it is 1, within_blocks (`Pooling.ratios`); difference_s = `to`
+    less `base`; each with bounds.
     shared_sessions: in how many sessions both cells have runs; missing where a cell's sessions are not known.
     """
     ok = successful(runs)
@@ -81,13 +81,12 @@ def contrasts(runs: pd.DataFrame, pooling: Pooling, to: Sequence[str], base: Seq
     _put(data, "ratio", ratios)
     _put(data, "difference_s", pooling.differences(ends["to"], ends["from"]))
     throttled = ok[ok["throttled_s"].notna()]
-    values = throttled["throttled_s"].to_numpy(float)
-    by_cell = {str(cell): values[rows] for cell, rows in throttled.groupby("cell").indices.items()}
-    _put(data, "throttled_difference_s", intervals.differences(by_cell, ends["to"], ends["from"]))
+    _put(data, "throttled_difference_s", Values.of(throttled, "throttled_s").differences(ends["to"], ends["from"]))
     for name in ("exchanges", "sent_bytes"):
         for end, names in ends.items():
             data[f"{end}_{name}"] = means[name].reindex(names).to_numpy()
-    return data.assign(p=ratios["p"], shared_sessions=_shared_sessions(ok, ends["to"], ends["from"]))
+    shared = _shared_sessions(ok, ends["to"], ends["from"])
+    return data.assign(p=ratios["p"], within_blocks=ratios["within_blocks"], shared_sessions=shared)
 
 
 def _put(data: pd.DataFrame, name: str, estimates: pd.DataFrame) -> None:
@@ -156,9 +155,9 @@ def table(runs: pd.DataFrame) -> tables.Table:
     notes = [
         "A row compares two cells that differ in the one factor with an arrow. Ratio: the mean epoch time after the arrow "
         "over that before it; difference: after less before. Below 1, and below 0, the level after the arrow is faster.",
-        f"{conditions.replicates(runs)} n: before and after the arrow. {conditions.ratios(runs)} "
-        f"{conditions.differences(runs)} Each is for its own row alone.",
-        _family(data, runs),
+        f"{conditions.replicates(runs)} n: before and after the arrow.",
+        f"{conditions.contrasts(runs, data['within_blocks'])} Each is for its own row alone.",
+        _family(data),
         "Of frameworks every pair is compared; of other factors each level with the first."
         if "framework" in set(data["factor"])
         else "",
@@ -219,14 +218,13 @@ def _shared_text(sessions: float) -> str:
     return tables.DASH if pd.isna(sessions) else "yes" if sessions else "no"
 
 
-def _family(data: pd.DataFrame, runs: pd.DataFrame) -> str:
+def _family(data: pd.DataFrame) -> str:
     counts: Mapping[str, int] = data[data["p"].notna()].groupby("factor", sort=False).size().to_dict()
     if not counts:
         return "No p values, since they need two replicates a cell."
     families = ", ".join(f"{title(factor)} {count}" for factor, count in counts.items())
-    test = "the t test with the pooled s" if pooled(runs).holds else "Welch's t test"
     return (
-        f"p: {test} of the logarithms of epoch times, two-sided, corrected by Holm's method for all comparisons of "
+        "p: the t test that goes with the interval of the ratio, two-sided, corrected by Holm's method for all comparisons of "
         f"the same factor ({families})."
     )
 

@@ -14,6 +14,7 @@ from scipy import stats
 
 CONFIDENCE = 0.95
 LEVEL = 0.05  # a smaller p is called significant
+ROUNDING = 1e-12  # of a logarithm
 COLUMNS = ["value", "low", "high", "n"]
 
 
@@ -89,25 +90,55 @@ def harmonic_mean(rates: Sequence[float], confidence: float = CONFIDENCE) -> Est
     )
 
 
-def differences(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
-    """A row per pair of groups: mean of `to` less that of `base` with the interval of Welch (1947), n, p.
+def welch(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
+    """A row per pair of groups, taken as independent: their means `to` and `base`, their sizes n and base_n, the standard
+    error of the difference of the means and its degrees of freedom (Welch 1947, by scipy).
 
-    No interval where a group has one value, nothing where it is absent. n is the size of the smaller group.
+    No error where a group has one value, nothing where it is absent.
     """
-    data, half = _welch(groups, to, base)
-    value = _of_groups(groups, to, np.mean) - _of_groups(groups, base, np.mean)
-    return data.assign(value=value, low=value - half, high=value + half)[[*COLUMNS, "p"]]
+    nothing = np.array([])
+    pairs = [(groups.get(a, nothing), groups.get(b, nothing)) for a, b in zip(to, base, strict=True)]
+    sizes = np.array([(len(x), len(y)) for x, y in pairs], dtype=int).reshape(-1, 2)
+    error, df = np.full(len(pairs), math.nan), np.full(len(pairs), math.nan)
+    for size in np.unique(sizes[(sizes > 1).all(axis=1)], axis=0):
+        rows = np.flatnonzero((sizes == size).all(axis=1))
+        x, y = (np.stack([pairs[row][side] for row in rows]) for side in (0, 1))
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore", RuntimeWarning)  # groups of equal values
+            df[rows] = stats.ttest_ind(x, y, axis=1, equal_var=False).df
+        equal = (np.ptp(x, axis=1) == 0) & (np.ptp(y, axis=1) == 0)
+        error[rows] = np.where(equal, 0.0, np.hypot(stats.sem(x, axis=1), stats.sem(y, axis=1)))
+    means = {"to": _means(groups, to), "base": _means(groups, base)}
+    return pd.DataFrame({**means, "n": sizes[:, 0], "base_n": sizes[:, 1], "error": error, "df": df})
 
 
-def ratios(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
-    """A row per pair of groups of positive values: ratio of arithmetic means, its interval on the log scale, n, p.
+def paired(to: np.ndarray, base: np.ndarray) -> pd.DataFrame:
+    """As `welch`, of rows of `to` and `base` [pairs, blocks], over the blocks in which both have a value (not NaN).
 
-    Interval and p are Welch's (1947) for the mean logarithms, the interval laid around the ratio: log(mean) has the
-    variance of the mean logarithm, s^2 / n, where spreads are small beside means (delta method).
+    The error is that of the mean of their differences, as in the paired t test.
     """
-    data, half = _welch({name: np.log(values) for name, values in groups.items()}, to, base)
-    value = _of_groups(groups, to, np.mean) / _of_groups(groups, base, np.mean)
-    return data.assign(value=value, low=value * np.exp(-half), high=value * np.exp(half))[[*COLUMNS, "p"]]
+    unknown = np.isnan(to) | np.isnan(base)
+    one, other = (pd.DataFrame(np.where(unknown, math.nan, values)) for values in (to, base))
+    difference = one - other
+    n = difference.count(axis=1)
+    error = difference.sem(axis=1).where(difference.max(axis=1) > difference.min(axis=1), 0.0).where(n > 1)
+    means = {"to": one.mean(axis=1), "base": other.mean(axis=1)}
+    return pd.DataFrame({**means, "n": n, "base_n": n, "error": error, "df": n - 1.0})
+
+
+def bounded(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Of each pair (`welch`, `paired`) the difference of the means: value, low, high, n (the smaller), p that it is 0."""
+    value = pairs["to"] - pairs["base"]
+    low, high = t_interval(value, pairs["error"], pairs["df"])
+    p = two_sided(value, pairs["error"], pairs["df"])
+    return pd.DataFrame({"value": value, "low": low, "high": high, "n": pairs[["n", "base_n"]].min(axis=1), "p": p})
+
+
+def two_sided(difference: np.ndarray, error: np.ndarray, df: np.ndarray) -> np.ndarray:
+    """p of Student's t test that a difference with this standard error is 0; where that is 0, 1 for none and 0 for any."""
+    with np.errstate(all="ignore"):
+        p = 2 * stats.t.sf(np.abs(difference) / error, df)
+    return np.where(np.asarray(error) == 0, (np.abs(difference) < ROUNDING).astype(float), p)
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -126,27 +157,8 @@ def p_text(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
-def _welch(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[str]) -> tuple[pd.DataFrame, np.ndarray]:
-    """n and p of each pair, and half the width of its interval: scipy's test, in blocks of pairs of equal sizes."""
-    nothing = np.array([])
-    pairs = [(groups.get(a, nothing), groups.get(b, nothing)) for a, b in zip(to, base, strict=True)]
-    sizes = np.array([(len(x), len(y)) for x, y in pairs], dtype=int).reshape(-1, 2)
-    half, p = np.full(len(pairs), math.nan), np.full(len(pairs), math.nan)
-    for size in np.unique(sizes[(sizes > 1).all(axis=1)], axis=0):
-        rows = np.flatnonzero((sizes == size).all(axis=1))
-        x, y = (np.stack([pairs[row][side] for row in rows]) for side in (0, 1))
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore", RuntimeWarning)  # groups of equal values
-            test = stats.ttest_ind(x, y, axis=1, equal_var=False)
-            low, high = test.confidence_interval(CONFIDENCE)
-        equal = (np.ptp(x, axis=1) == 0) & (np.ptp(y, axis=1) == 0)
-        half[rows] = np.where(equal, 0.0, (high - low) / 2)
-        p[rows] = np.where(equal, (x[:, 0] == y[:, 0]).astype(float), test.pvalue)
-    return pd.DataFrame({"n": sizes.min(axis=1), "p": p}), half
-
-
-def _of_groups(groups: Mapping[str, np.ndarray], names: Sequence[str], summary: object) -> np.ndarray:
-    found = {name: summary(groups[name]) for name in set(names) if len(groups.get(name, ()))}  # type: ignore[operator]
+def _means(groups: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray:
+    found = {name: groups[name].mean() for name in set(names) if len(groups.get(name, ()))}
     return np.array([found.get(name, math.nan) for name in names], dtype=float)
 
 

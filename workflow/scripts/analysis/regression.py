@@ -1,7 +1,7 @@
 """Regression of epoch time and of throughput on all factors that vary: a linear and a quadratic model, side by side.
 
-Ordinary least squares over runs (statsmodels) on the terms of `analysis.terms`, with standard errors that hold where
-variances differ (HC3), a test of lack of fit, and errors at cells and at node counts that were left out.
+Ordinary least squares over runs (statsmodels) on the terms of `analysis.terms`, with standard errors and a test of lack
+of fit that hold where variances differ, and errors at cells and at node counts that were left out.
 """
 
 import itertools
@@ -20,6 +20,7 @@ from statsmodels.tools.eval_measures import aicc
 from analysis import conditions, leave_out, tables
 from analysis.intervals import LEVEL
 from analysis.measured import arguments, level_text, scale_factor, successful, title, varying
+from analysis.pooling import MOST_APART, Spread
 from analysis.terms import MODELS, Columns, base_level, estimable, takes_numbers
 from common.errors import exit_status
 from common.tables import read_table
@@ -42,6 +43,11 @@ SHOWN = [
     ),
 ]
 LARGE_VIF = 10
+LACK_OF_FIT = (
+    "Lack of fit: F test of what {} misses of the cells' means against what replicates differ by; where Bartlett's test says that "
+    f"cells do not share one spread of replicates, or the largest is above {MOST_APART:g} times the smallest, with each cell's own "
+    "(Brown & Forsythe 1974, degrees of freedom of Mehrotra 1997)."
+)
 NO_VARIATION = 1e-20  # a share of the sum of squares that is rounding
 TERM = [
     "term",
@@ -197,7 +203,7 @@ def _statistics(fitted: RegressionResults, runs: pd.DataFrame, cells: pd.DataFra
         "AICc": float(aicc(fitted.llf, n, coefficients + 1)) if fitted.ssr > NO_VARIATION * total else math.nan,
         "residual s.d.": math.sqrt(fitted.mse_resid),
     }
-    found |= lack_of_fit(runs, coefficients)
+    found |= lack_of_fit(runs, fitted.model.exog)
     for what in ("cell", "level"):
         errors = _errors(cells, what)
         found |= {
@@ -216,25 +222,50 @@ def _errors(cells: pd.DataFrame, what: str) -> leave_out.Errors:
     )
 
 
-def lack_of_fit(runs: pd.DataFrame, coefficients: int) -> dict[str, float]:
-    """F test of what the model misses of the cells' means against what replicates differ by.
+def lack_of_fit(runs: pd.DataFrame, x: np.ndarray) -> dict[str, float]:
+    """Test of what a model misses of the cells' means against what replicates differ by.
 
-    `runs`: cell, measured, residual. NaN without replicates, without cells to spare, and where all replicates are equal.
-    Draper & Smith, Applied Regression Analysis, 3rd ed. (1998), section 2.1.
+    `runs`: cell, measured, residual of least squares; x [runs, coefficients]: its columns, of full rank and equal within a cell.
+    NaN without replicates, without cells to spare, and where all replicates are equal. The F test of Draper & Smith, Applied
+    Regression Analysis, 3rd ed. (1998), section 2.1; where cells do not share one spread, `_own_spreads`.
     """
-    within = runs["measured"] - runs.groupby("cell")["measured"].transform("mean")
+    of_cell = runs.groupby("cell", sort=False)["measured"]
+    within = runs["measured"] - of_cell.transform("mean")
     pure, all_of_it = (float((values**2).sum()) for values in (within, runs["residual"]))
-    cells = runs["cell"].nunique()
-    missed_df, pure_df = cells - coefficients, len(runs) - cells
-    f = math.nan
-    if missed_df > 0 and pure_df > 0 and pure > NO_VARIATION * float((runs["measured"] ** 2).sum()):
-        f = (max(all_of_it - pure, 0) / missed_df) / (pure / pure_df)
+    missed, cells = max(all_of_it - pure, 0.0), of_cell.ngroups
+    f, df, pure_df, own = math.nan, float(cells - x.shape[1]), float(len(runs) - cells), False
+    if df > 0 and pure_df > 0 and pure > NO_VARIATION * float((runs["measured"] ** 2).sum()):
+        f = (missed / df) / (pure / pure_df)
+        if own := Spread({str(cell): values.to_numpy() for cell, values in of_cell}, 0).differ:
+            first = ~runs["cell"].duplicated().to_numpy()
+            n, variance = of_cell.size().to_numpy(float), of_cell.var().fillna(pure / pure_df).to_numpy()
+            f, df, pure_df = _own_spreads(missed, x[first], n, variance, pure_df)
     return {
         "lack of fit: F": f,
-        "lack of fit: d.f.": missed_df,
+        "lack of fit: d.f.": df,
         "pure error: d.f.": pure_df,
-        "lack of fit: p": float(stats.f.sf(f, missed_df, pure_df)) if math.isfinite(f) else math.nan,
+        "lack of fit: p": float(stats.f.sf(f, df, pure_df)) if math.isfinite(f) else math.nan,
+        "lack of fit: own spreads": float(own),
     }
+
+
+def _own_spreads(
+    missed: float, x: np.ndarray, n: np.ndarray, variance: np.ndarray, pure_df: float
+) -> tuple[float, float, float]:
+    """F and its degrees of freedom where cells have variances of their own; x [cells, coefficients], n and variance [cells].
+
+    The sum of squares that is missed is held against what these variances alone would make of it. For a model with an
+    intercept alone it is Brown & Forsythe's test (Technometrics 16, 1974) with the degrees of freedom of Mehrotra (Commun. Stat.
+    Simul. Comput. 26, 1997), for which there is statsmodels' anova_oneway; for any other the ANOVA-type statistic of Brunner,
+    Dette & Munk (JASA 92, 1997). A cell with one run is given the others' variance.
+    """
+    q, _ = np.linalg.qr(np.sqrt(n)[:, None] * x)
+    leverage = (q**2).sum(axis=1)
+    expected = (1 - leverage) * variance
+    squares = ((1 - 2 * leverage) * variance**2).sum() + ((q.T @ (variance[:, None] * q)) ** 2).sum()
+    df = expected.sum() ** 2 / squares
+    error_df = expected.sum() ** 2 / (expected**2 / np.where(n > 1, n - 1, pure_df)).sum()
+    return missed / float(expected.sum()), float(df), float(error_df)
 
 
 def tidy(fits: Fits) -> pd.DataFrame:
@@ -320,12 +351,16 @@ def _statistic(name: str, statistics: dict[str, float]) -> str:
     if name.endswith(("(runs)", "cells", "predicted")):
         return f"{value:.0f}"
     if name == "lack of fit: F":
-        return f"{tables.number(value)} ({statistics['lack of fit: d.f.']:.0f}, {statistics['pure error: d.f.']:.0f})"
+        return f"{tables.number(value)} ({_df(statistics['lack of fit: d.f.'])}, {_df(statistics['pure error: d.f.'])})"
     if name == "lack of fit: p":
         return tables.p_value(value)
     if name.endswith("(%)"):
         return f"{value:+.1f}".replace("-", "−") if "worst" in name else f"{value:.1f}"
     return f"{value:.3f}" if name.endswith("R²") else tables.number(value)
+
+
+def _df(value: float) -> str:
+    return f"{value:.0f}" if value.is_integer() or value >= 100 else f"{value:.1f}"
 
 
 def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
@@ -365,8 +400,8 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
         return [*dict.fromkeys(notes), conditions.circumstances(runs), conditions.shortfall(runs)]
     notes += [
         "AICc is that of a Gaussian likelihood whose variance counts as a parameter; it compares models of the same response. "
-        "VIF: by how much correlation with other terms inflates a term's variance. Lack of fit: F test (degrees of freedom) "
-        "of what a model misses of the cells' means against what replicates differ by.",
+        "VIF: by how much correlation with other terms inflates a term's variance. F of lack of fit with its degrees of freedom.",
+        LACK_OF_FIT.format("a model") + _own(fitted),
         _misfit(fitted),
         _inflated(fitted),
         *_left_out(fitted, _levels(runs)),
@@ -375,6 +410,12 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
         conditions.constants(runs),
     ]
     return list(dict.fromkeys(notes))
+
+
+def _own(fits: Fits) -> str:
+    """Of which responses cells do not share one spread, in a sentence with a space before it."""
+    names = dict.fromkeys(key[0].name for key, each in fits.items() if each.statistics["lack of fit: own spreads"])
+    return f" Here so of {' and '.join(names)}." if names else ""
 
 
 def _misfit(fits: Fits) -> str:

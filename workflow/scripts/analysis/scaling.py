@@ -1,6 +1,6 @@
 """Table of scaling laws: the serial fraction of each series by Amdahl's law, and how far the law holds.
 
-A series is what differs in nodes and their devices alone. Amdahl (AFIPS SJCC 1967): with p replicas an epoch takes
+A series is what differs in nodes alone, or in the devices of a node. Amdahl (AFIPS SJCC 1967): with p replicas an epoch takes
 T(p) = T(1) (f + (1 - f) / p), so that speed-up stays below 1 / f. Fitted over runs to the logarithm of epoch time, since
 noise is a share of the time.
 """
@@ -20,14 +20,19 @@ from scipy.optimize import OptimizeWarning, curve_fit
 from analysis import conditions, tables
 from analysis.effects import interval_texts
 from analysis.intervals import LEVEL, Estimate, columns
-from analysis.measured import arguments, cells, combination_text, level_text, scale_factor, successful, title, varying
+from analysis.measured import arguments, cells, combination_text, level_text, successful, title, varying
 from analysis.pooling import Pooling, pooled
-from analysis.regression import lack_of_fit
+from analysis.regression import LACK_OF_FIT, lack_of_fit
 from analysis.speedup import karp_flatt
 from common.errors import exit_status
 from common.tables import read_table
 
 TITLE = "Scaling laws: serial fraction by Amdahl's law, and the largest speed-up"
+SCALES = ("nodes", "devices_per_node")  # what a series can vary
+TWO_WAYS = (
+    "A series varies the nodes or the devices of a node, not both, and p counts replicas in either: with two devices on a node, "
+    "a series over nodes begins at p = 2, and f and 1/f are relative to what the law fitted to it gives for one replica."
+)
 READINGS = {
     "overhead grows": "the law does not fit, and Karp & Flatt's fraction rises with the replicas: communication or another "
     "overhead grows with them, and 1/f promises too much",
@@ -68,7 +73,7 @@ def amdahl(replicas: np.ndarray, seconds: np.ndarray) -> Law | None:
 
     Nonlinear least squares (scipy's curve_fit) of log seconds in log T(1) and f. Intervals are 95 % t intervals with
     n - 2 degrees of freedom by linear approximation (delta method), as in Bates & Watts, Nonlinear Regression Analysis and Its
-    Applications (1988), chapter 2; none where runs are as many as parameters. Lack of fit: F test against the replicates.
+    Applications (1988), chapter 2; none where runs are as many as parameters. Lack of fit: against the replicates (analysis.regression).
     """
     n, log_s = len(seconds), np.log(seconds)
     inverse = 1 / replicas
@@ -91,10 +96,11 @@ def amdahl(replicas: np.ndarray, seconds: np.ndarray) -> Law | None:
     log_one, fraction = map(float, values)
     residual = log_s - law(inverse, log_one, fraction)
     by_count = pd.DataFrame({"cell": replicas, "measured": log_s, "residual": residual})
+    slopes = np.column_stack([np.ones(n), (1 - inverse) / (fraction + (1 - fraction) * inverse)])
     return Law(
         Estimate(math.exp(log_one), math.exp(log_one - half[0]), math.exp(log_one + half[0]), n),
         Estimate(fraction, fraction - half[1], fraction + half[1], n),
-        lack_of_fit(by_count, 2)["lack of fit: p"],
+        lack_of_fit(by_count, slopes)["lack of fit: p"],
     )
 
 
@@ -116,34 +122,51 @@ def reading(law: Law, trend: float, counts: int) -> list[str]:
     return [*said, "overhead grows" if trend > 0 else "overhead at once"]
 
 
-def series(runs: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
-    """The levels of each series with cell, replicas and epoch times of its successful runs, in table order."""
-    names = varying(runs, but=[scale_factor(runs)])
-    measured = successful(runs)[[*names, "cell", "replicas", "epoch_time_s"]]
-    if not names and len(measured):
-        yield {}, measured
-    samples = dict(iter(measured.groupby(names, sort=False))) if names else {}
-    for levels in cells(runs)[names].drop_duplicates().itertuples(index=False, name=None):
-        if levels in samples:
-            yield dict(zip(names, levels, strict=True)), samples[levels]
+def series(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any], pd.DataFrame]]:
+    """The factor that a series varies, the levels of the others, and cell, replicas and epoch times of its successful runs.
+
+    In table order; where both nodes and their devices vary, first the series over nodes, then those over devices.
+    """
+    factors = varying(runs)
+    for scaled in [name for name in SCALES if name in factors] or SCALES[:1]:
+        names = [name for name in factors if name != scaled]
+        measured = successful(runs)[list(dict.fromkeys([*names, scaled, "cell", "replicas", "epoch_time_s"]))]
+        if not names and len(measured):
+            yield scaled, {}, measured
+        samples = dict(iter(measured.groupby(names, sort=False))) if names else {}
+        for levels in cells(runs)[names].drop_duplicates().itertuples(index=False, name=None):
+            if levels in samples:
+                yield scaled, dict(zip(names, levels, strict=True)), samples[levels]
 
 
 def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """One row per series with at least two replica counts; for each of the others a sentence."""
+    """One row per series with at least two replica counts; for each of the others a sentence.
+
+    Where both nodes and devices vary, a row has its levels of both.
+    """
     rows: list[dict[str, Any]] = []
-    alone, unfitted = [], []
-    pooling = pooled(runs)
-    for levels, sample in series(runs):
+    alone: dict[str, set[str]] = {}
+    drawn: set[str] = set()
+    unfitted = []
+    pooling, factors = pooled(runs), varying(runs)
+    for scaled, levels, sample in series(runs):
         name = combination_text(levels) or "the study"
         if sample["replicas"].nunique() < 2:
-            alone.append(name)
-        elif law := amdahl(sample["replicas"].to_numpy(float), sample["epoch_time_s"].to_numpy(float)):
-            by_count = sample.sort_values("replicas").drop_duplicates("replicas").set_index("replicas")["cell"]
-            rows.append(levels | _row(law, {int(count): cell for count, cell in by_count.items()}, pooling))
+            alone[name] = set(sample["cell"])
+            continue
+        drawn |= set(sample["cell"])
+        if law := amdahl(sample["replicas"].to_numpy(float), sample["epoch_time_s"].to_numpy(float)):
+            by_count = sample.sort_values("replicas").drop_duplicates("replicas").set_index("replicas")
+            if set(SCALES) <= set(factors):
+                levels = levels | {scaled: ", ".join(map(level_text, by_count[scaled]))}
+            row = {factor: levels[factor] for factor in factors if factor in levels} | {"scaled": scaled}
+            rows.append(row | _row(law, {int(count): cell for count, cell in by_count["cell"].items()}, pooling))
         else:
             unfitted.append(name)
     said = {
-        "Measured at one replica count only, so that nothing scales": alone,
+        "Measured at one replica count only, so that nothing scales": [
+            name for name, own in alone.items() if not own <= drawn
+        ],
         "No such law comes near": unfitted,
     }
     sentences = [f"{why}: {conditions.named(names, '; ')}." for why, names in said.items() if names]
@@ -155,7 +178,7 @@ def _row(law: Law, by_count: dict[int, str], pooling: Pooling) -> dict[str, Any]
     times = {count: pooling.of(cell) for count, cell in by_count.items()}
     fewest, *more = times
     fastest = min(more, key=lambda p: times[p].value)
-    speedup = pooling.ratio(by_count[fewest], by_count[fastest])
+    speedup = pooling.ratios([by_count[fewest]], [by_count[fastest]]).iloc[0]
     each = fewest / fastest
     one_s = times[1].value if fewest == 1 else law.one_replica_s.value
     fractions = [karp_flatt(Estimate(one_s / times[p].value), p).value for p in times if p > 1]
@@ -167,9 +190,10 @@ def _row(law: Law, by_count: dict[int, str], pooling: Pooling) -> dict[str, Any]
         **columns("one_replica_fitted_s", law.one_replica_s),
         **columns("serial_fraction", law.fraction),
         **columns("limit", law.limit),
-        **columns("speedup", speedup),
+        **columns("speedup", Estimate(*speedup[["value", "low", "high"]])),
         "speedup_replicas": fastest,
-        **columns("efficiency", Estimate(each * speedup.value, each * speedup.low, each * speedup.high)),
+        "within_blocks": speedup["within_blocks"],
+        **columns("efficiency", Estimate(*(each * speedup[["value", "low", "high"]]))),
         "karp_flatt_first": fractions[0],
         "karp_flatt_last": fractions[-1],
         "lack_of_fit_p": law.lack_of_fit_p,
@@ -184,6 +208,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         notes = [*(others or [conditions.replicates(runs)]), conditions.shortfall(runs), conditions.constants(runs)]
         return tables.Table(TITLE, data, pd.DataFrame(columns=["replicas"]), [note for note in notes if note])
     names = [name for name in varying(runs) if name in data]
+    both = set(SCALES) <= set(names)
     shown: dict[str, Any] = {title(name): data[name].map(level_text) for name in names}
     shown["replicas"] = data["replicas"]
     shown["n"] = data["n"].map(str)
@@ -202,20 +227,22 @@ def table(runs: pd.DataFrame) -> tables.Table:
     read = dict.fromkeys(word for words in data["reads_as"] for word in words.split("; "))
     notes = [
         "Amdahl's law T(p) = T(1) (f + (1 − f)/p), fitted to the logarithm of the epoch times of a series' n runs by least "
-        "squares; 95 % t intervals by linear approximation, which suppose that the law holds. Limit: the largest speed-up "
-        "that the law allows on any number of replicas. f holds all that does not shrink with the replicas.",
+        "squares, blocks not in it; 95 % t intervals by linear approximation, which suppose that the law holds. Limit: the largest "
+        "speed-up over one replica that the law allows on any number of them. f holds all that does not shrink with the replicas.",
         "Base: the mean epoch time of the series itself on its fewest replicas"
         + ("" if (data["base_replicas"] == 1).all() else " (the first in `replicas`)")
         + ", not an undistributed framework (see the table of speed-up). Largest speed-up: of the fastest of the other "
-        f"replica counts, its interval for it alone; efficiency is that speed-up over the ratio of the replicas. {conditions.ratios(runs)}",
+        f"replica counts, its interval for it alone; efficiency is that speed-up over the ratio of the replicas. {conditions.ratios(runs, data['within_blocks'])}",
         "Karp–Flatt: their experimentally determined serial fraction (1990) on the fewest and on the most replicas above one"
         + (
             ""
             if (data["base_replicas"] == 1).all()
             else ", relative to the fitted T(1) where one replica was not measured"
         )
-        + ". Under the law it would stay the same. Lack of fit: F test of the law against what replicates differ by.",
+        + ". Under the law it would stay the same.",
+        LACK_OF_FIT.format("the law"),
         f"Reads as: {'; '.join(f'“{word}”: {READINGS[word]}' for word in read)}.",
+        TWO_WAYS if both else "",
         *others,
         conditions.work(runs),
         conditions.circumstances(runs),
@@ -228,6 +255,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         pd.DataFrame(shown),
         [note for note in notes if note],
         words=[*(title(name) for name in ("framework", "model", "dataset", "training_loop")), "replicas", "reads as"],
+        parts=data.index[data["scaled"] != data["scaled"].shift()].tolist()[1:],
     )
 
 

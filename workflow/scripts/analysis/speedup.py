@@ -6,6 +6,7 @@ Factors that mean nothing to one replica (batches per exchange: it exchanges not
 has one level of them only. Without such a cell the base is the framework's own cell with one replica.
 """
 
+import math
 import sys
 
 import pandas as pd
@@ -51,6 +52,7 @@ def compare(runs: pd.DataFrame) -> pd.DataFrame:
     by_cell = cells(runs).set_index("cell", drop=False)
     ratios = pooling.ratios(list(found.values()), list(found))
     speedups = dict(zip(found, (Estimate(*row) for row in ratios[COLUMNS].itertuples(index=False)), strict=True))
+    within_blocks = dict(zip(found, ratios["within_blocks"], strict=True))
     rows = []
     for cell in by_cell.loc[by_cell.index.isin(list(pooling.samples))].itertuples(index=False):
         base = found.get(cell.cell)
@@ -77,9 +79,10 @@ def compare(runs: pd.DataFrame) -> pd.DataFrame:
                 **columns("speedup", speedup),
                 **columns("efficiency", _divided(speedup, replicas)),
                 **columns("karp_flatt", karp_flatt(speedup, replicas)),
+                "within_blocks": math.nan if base == cell.cell else within_blocks.get(cell.cell, math.nan),
             }
         )
-    return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["cell", *factors(), "base_cell"])
+    return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["cell", *factors(), "base_cell", "within_blocks"])
 
 
 def _divided(estimate: Estimate, by: int) -> Estimate:
@@ -104,7 +107,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     notes = [
         conditions.replicates(runs),
         "Speed-up is the base's mean epoch time over the cell's; efficiency is speed-up over replicas. "
-        f"{conditions.ratios(runs)}",
+        + (conditions.ratios(runs, data["within_blocks"]) or "Speed-up has no interval."),
         "Serial fraction: the experimentally determined one, (1/S − 1/p) / (1 − 1/p) with speed-up S on p replicas (Karp & Flatt "
         "1990), its interval that of S; it holds all that does not shrink with the replicas, communication and the "
         "framework's own cost, too. Above 1 replicas slow the epoch down, below 0 the speed-up is more than p.",

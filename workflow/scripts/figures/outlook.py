@@ -29,7 +29,7 @@ def draw(drawn: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tuple
     what = WHAT.format(" and ".join(f"{level} %" for level in levels))
     caption = " ".join([what, *notes])
     if drawn.empty:
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), "nothing to predict from"), caption
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), "no outlook: see the caption"), caption
     varied = [name for name in PANEL_FACTORS if drawn[name].nunique() > 1]
     every = panels.combinations(drawn, varied)
     ends = {drawn["batch_size"].min(), drawn["batch_size"].max()}

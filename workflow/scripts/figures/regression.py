@@ -23,7 +23,7 @@ MANY_RUNS = 2000  # dots of more are an image in the vector files
 WHAT = (
     "Residuals (measured less fitted) of the linear and the quadratic model of epoch time and of throughput against the fitted value: dots "
     "are runs, markers the means of cells. A model without lack of fit has its markers at zero as nearly as their dots "
-    "scatter; p is that of its F test of lack of fit. A spread that grows to the right is variance that grows with the value, for which "
+    "scatter; p is that of its test of lack of fit. A spread that grows to the right is variance that grows with the value, for which "
     "the standard errors of the table of regression allow."
 )
 

@@ -9,6 +9,7 @@ import argparse
 import math
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,10 @@ from prediction.methods import Fold, Method, Prediction, methods
 
 TITLE = "Errors of predicted epoch times, of cells on several nodes that were left out of the fit"
 FEWEST_BATCHES, FEWEST_RATES = 3, 2
+COMMON = (
+    "Common cells: those that every method predicts, but for methods that predict none of what is left out; on them methods are "
+    "compared like with like."
+)
 WAYS = {
     law.PIPELINED: "then the slower of link and processors",
     law.SUM: "then link and processors one after the other",
@@ -33,6 +38,8 @@ WAYS = {
 }
 IN_SAMPLE = "nothing (fit)"
 KINDS = ("nodes", "batch size", "link rate", "corner")
+ALL = "all that was left out"
+ON_LOOPBACK = "Nodes are emulated, so that this is a check of the methods on the loopback of one machine, and says nothing of a network."
 
 
 def folds(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Iterator[Fold]:
@@ -75,15 +82,29 @@ def folds(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Iterator[Fold]:
 def evaluate(
     cells: pd.DataFrame, sweeps: pd.DataFrame, by_name: Mapping[str, Method]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Every prediction of every cell left out, and a row per fold and method: see `summary`."""
-    every, rows = [], []
+    """Every prediction of every cell left out, and a row per fold and method (`summary`); where there are several, ALL of them."""
+    every: list[pd.DataFrame] = []
+    rows: list[dict[str, Any]] = []
+    made: dict[str, Prediction] = {}
     for fold in folds(cells, sweeps):
-        for name, method in by_name.items() if len(fold.test) else []:
-            made = method(fold)
-            found = fold.test.assign(left_out=fold.title, kind=fold.kind, method=name, predicted_s=made.seconds)
-            found["error"] = found["predicted_s"] / found["epoch_time_s"] - 1
-            every.append(found)
-            rows.append(summary(found, made))
+        if fold.test.empty:
+            continue
+        made = {name: method(fold) for name, method in by_name.items()}
+        tests = [
+            fold.test.assign(left_out=fold.title, kind=fold.kind, method=name, predicted_s=one.seconds)
+            for name, one in made.items()
+        ]
+        found = pd.concat(tests, ignore_index=True)
+        found["error"] = found["predicted_s"] / found["epoch_time_s"] - 1
+        found["common"] = common(found)
+        every.append(found)
+        rows += [summary(own, made[name]) for name, own in found.groupby("method", sort=False)]
+    left = [found for found in every if found["kind"].iloc[0] in KINDS]
+    if len(left) > 1:
+        all_of_it = pd.concat(left, ignore_index=True)
+        all_of_it = all_of_it.assign(common=common(all_of_it), left_out=ALL)
+        for name, own in all_of_it.groupby("method", sort=False):
+            rows.append(summary(own, replace(made[name], remarks=())))
     named = [
         "left_out",
         "kind",
@@ -102,8 +123,16 @@ def evaluate(
     return pd.concat(every)[named] if every else pd.DataFrame(columns=named), pd.DataFrame(rows)
 
 
+def common(found: pd.DataFrame) -> np.ndarray:
+    """Which rows of `evaluate`'s predictions are of cells that all methods predict, but for those that predict nothing at all."""
+    made = found[found["predicted_s"].notna()]
+    by_all = made.groupby(["left_out", "cell"])["method"].nunique() == made["method"].nunique()
+    return pd.MultiIndex.from_frame(found[["left_out", "cell"]]).isin(by_all.index[by_all])
+
+
 def summary(found: pd.DataFrame, made: Prediction) -> dict[str, Any]:
-    """Bias, MAPE and worst cell of one method in one fold, as shares; `noise`: the MAPE of the true means.
+    """Bias, MAPE and worst cell of one method in one fold, as shares; `mape_common`: that of the cells that are `common`;
+    `noise`: the MAPE of the true means.
 
     The mean absolute value of normal noise is sqrt(2 / pi) times its standard deviation.
     """
@@ -116,6 +145,8 @@ def summary(found: pd.DataFrame, made: Prediction) -> dict[str, Any]:
         "predicted": len(errors),
         "bias": errors.mean(),
         "mape": errors.abs().mean(),
+        "common": int(found["common"].sum()),
+        "mape_common": found.loc[found["common"], "error"].abs().mean(),
         "worst": errors[worst] if worst is not None else math.nan,
         "worst_cell": found["cell"][worst] if worst is not None else None,
         "noise": math.sqrt(2 / math.pi) * physics.pooled_cv(found, of_means=True),
@@ -128,6 +159,7 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
     """The table of a study; `rows` from `evaluate`."""
     words = ["left out", "method", "worst cell"]
     always = [
+        ON_LOOPBACK if conditions.emulated(runs) else "",
         physics.uncounted(runs),
         conditions.circumstances(runs),
         conditions.shortfall(runs),
@@ -145,16 +177,22 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
         "cells": [f"{k}" if k == n else f"{k} of {n}" for k, n in rows[["predicted", "cells"]].itertuples(index=False)],
         "bias (%)": rows["bias"].map(_percent),
         "MAPE (%)": rows["mape"].map(_percent),
+        "common cells": rows["common"].map(str).where(rows.index.isin(firsts), ""),
+        "MAPE, common (%)": rows["mape_common"].map(_percent),
         "worst (%)": rows["worst"].map(_percent),
         "MAPE by noise (%)": rows["noise"].map(_percent).where(rows.index.isin(firsts), ""),
         "worst cell": rows["worst_cell"].map(_named(cells)).where(done, "not made: " + rows["problem"].fillna("")),
     }
     short = rows[(rows["predicted"] < rows["cells"]) & done].drop_duplicates("method")
+    if short.empty:
+        del shown["common cells"], shown["MAPE, common (%)"]
     notes = [
         "Error: predicted over measured mean epoch time, less 1. Bias is its mean, MAPE the mean of its absolute value, worst "
         "the largest with its sign; only cells on several nodes are predicted. MAPE by noise: what would be expected of a method that "
         "knew the true means, since the measured ones scatter: √(2/π) times the pooled coefficient of variation of these "
         "cells' means over replicates. By chance a method can be a little below it; one that saw these cells can be far below.",
+        f"{ALL.capitalize()}: every cell as often as it was left out." if ALL in set(rows["left_out"]) else "",
+        "" if short.empty else COMMON,
         _method_note(cells, sweeps),
         *(
             f"{name} leaves out cells: {problem}."

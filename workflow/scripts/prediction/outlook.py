@@ -35,6 +35,10 @@ MOST_NODES = 1024
 DEFAULT_FRAMEWORK = "pytorch-ddp"
 DRAWS = 400
 NOTHING = "There is no answer: it needs cells on one node, and cells on several nodes whose network was swept at two sizes of messages."
+EMULATED = (
+    "There is no outlook from emulated nodes: processes on one machine show its loopback and no network. Ask with numbers (`make "
+    "predict`, `ARGS=--help` has them), or measure the study at a site whose nodes have a network."
+)
 TITLE = "How many nodes are worth it, by the rate of the links"
 GIGABIT = 1e9 / 8
 
@@ -221,6 +225,8 @@ def main(argv: list[str] | None = None) -> None:
         made, asked = study.fitted, cases(study.cells)
     else:
         made, asked = by_numbers(args, study.fitted if study else None)
+    if emulated := study is not None and conditions.emulated(study.runs):
+        asked = asked[:0]
     drawn = curves(made, hypothetical(asked, [GIGABIT * rate for rate in args.rate], args.nodes))
     drawn = drawn[drawn["speedup"].notna()].reset_index(drop=True)
     rows = answers(drawn)
@@ -229,6 +235,8 @@ def main(argv: list[str] | None = None) -> None:
         again = [redrawn(study.cells, study.sweeps, made, rng) for _ in range(DRAWS)]
         drawn, rows = with_bands(drawn, rows, again)
     notes = [*([] if len(rows) else [NOTHING]), *_notes(), *(_of_study(study, args) if study else _of_numbers(args))]
+    if study and emulated:
+        notes = [EMULATED, conditions.circumstances(study.runs)]
     notes = [note for note in notes if note]
     answered = table(rows, notes)
     if args.out:
