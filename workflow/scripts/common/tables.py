@@ -22,7 +22,8 @@ from common.files import shown, written_whole
 from common.schemas import schema
 
 UNUSUAL = (b'"', b", ", b" ,", b" \n", b"\t", b"\r", b",+", b",.")  # what two readers of CSV may take differently
-_QUOTED = re.compile(rb'(?<=[,\n])"((?:[^"\n]|"")+)"(?=[,\n])')
+_QUOTED = re.compile(rb'"(?<=[,\n]")((?:[^"\n]++|"")++)"(?=[,\n])')
+_OF_TEXTS = {"enum", "pattern", "maxLength"}  # the rules that a text can break
 DTYPES = {"string": "str", "integer": "Int64", "number": "float64", "boolean": "boolean"}
 _CONVERT: dict[str, Callable[[str], Any]] = {
     "string": str,
@@ -92,7 +93,9 @@ def _counted(source: BinaryIO) -> tuple[list[str], int, int, set[bytes]]:
     header = source.readline().decode().rstrip("\n").split(",")
     for block in iter(lambda: source.read(2**24), b""):
         lines, commas = lines + block.count(b"\n"), commas + block.count(b",")
-        unusual.update(mark for mark in UNUSUAL if mark in block)
+        unusual.update(
+            mark for mark in UNUSUAL if mark.strip(b",\n") in block and mark in block
+        )  # one byte is found sooner
     return header, lines, commas, unusual
 
 
@@ -130,9 +133,12 @@ def _read_csv(source: BinaryIO, read_as: dict[str, str]) -> pd.DataFrame:
 
 def _checked_at_once(column: pd.Series, rules: dict[str, Any], kind: str, quoted: dict[str, str]) -> pd.Series:
     if kind != "number":
+        free = kind == "string" and not _OF_TEXTS & set(rules)
+        if free and not quoted:
+            return column
         codes, found = pd.factorize(column)
-        texts = [quoted.get(text, text) for text in found]
-        if not all(_allowed(text, rules, kind) for text in texts):
+        texts = [quoted.get(text, text) for text in found.tolist()]
+        if not free and not all(_allowed(text, rules, kind) for text in texts):
             raise ValueError("a field that is not allowed")
         values = pd.array([_CONVERT[kind](text) for text in texts], dtype=DTYPES[kind])
         return pd.Series(values.take(codes, allow_fill=True))
