@@ -146,6 +146,12 @@ def successful(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[(runs["status"] == "ok") & runs["epoch_time_s"].notna()]
 
 
+def scaled(ok: pd.DataFrame, column: str) -> pd.Series:
+    """`column`, which counts an epoch, of successful runs for the data set's number of samples, as epoch times are."""
+    share = ok["samples_per_epoch"].astype(float) / ok["samples_trained"].astype(float)
+    return ok[column].astype(float) * share.fillna(1.0)
+
+
 def unsuccessful(runs: pd.DataFrame) -> pd.DataFrame:
     """The other runs of the design."""
     return runs.drop(successful(runs).index)

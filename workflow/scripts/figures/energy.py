@@ -1,0 +1,162 @@
+"""Energy of an epoch against its time: a point for every cell, with lines of equal power."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+from analysis import conditions, intervals
+from analysis.measured import Records, scale_factor, scaled, successful, title
+from figures import panels, style
+from figures.declared import Declared
+from figures.panels import Series
+from figures.view import View, view
+
+PANEL_IN = 1.6
+MARGIN = 1.12  # of an axis, beyond the ends of intervals
+LOG_FROM_RATIO = 5
+MOST_POWERS = 6
+POWER_LINE = (0, (1, 1.5))
+UNITS = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"))
+WHAT = "Energy of an epoch against its time: a marker for every cell, means over its runs with their intervals."
+HOW = (
+    "Energy: of the processors, and of the accelerators that train, of all machines, for as many samples as epoch time is. Its "
+    "intervals are 95 % t intervals of the mean over replicates. Dotted lines: equal mean power."
+)
+NOTHING = "Not drawn: no record has energy, since the machines do not tell it."
+
+
+def of_cells(runs: pd.DataFrame) -> pd.DataFrame:
+    """By cell with a run that tells it: energy of an epoch in J (value, low, high, n), scaled as epoch times are."""
+    ok = successful(runs)
+    return intervals.means(scaled(ok, "energy_j"), ok["cell"], minimum=0)
+
+
+def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+    """Series by colour, nodes as numbers beside the markers, panels by the other factors that vary. Figure and caption."""
+    seen = view(records.runs, asked)
+    energy = of_cells(seen.runs)
+    if energy.empty:
+        said = "no successful run" if seen.ok.empty else "no record has energy"
+        empty = panels.nothing(style.figure(style.COLUMN_IN, 1.4), said)
+        return empty, seen.caption(WHAT, "" if seen.ok.empty else NOTHING)
+    unit, unit_name = next((each for each in UNITS if energy["value"].max() >= each[0]), UNITS[-1])
+    points = _points(seen, energy, unit)
+    scaled_by = panels.scaled_by(seen.facet)
+    shown, unseen = panels.most([levels for levels in seen.panels if len(panels.at(points, levels))])
+    told = [one for one in seen.series if len(one.of(points))]
+    rows, columns, width = panels.layout(len(shown), 3)
+    above = panels.legend_height(len(told), width)
+    drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(shown)) + 0.15 + above)
+    axes = panels.grid(drawn, (rows, columns), len(shown), share_x=not scaled_by, share_y=not scaled_by)
+    cut = False
+    for ax, levels in zip(axes, shown, strict=True):
+        alike = panels.at(points, {name: levels[name] for name in scaled_by})
+        cut |= _scales(ax, alike)
+        here = panels.at(points, levels)
+        for one in told:
+            _markers(ax, one, one.of(here), points["scale"].nunique() > 1)
+        _powers(ax, unit)
+        ax.set_title(panels.panel_title(levels))
+    for ax in axes[::columns]:
+        ax.set_ylabel(f"energy of an epoch ({unit_name})")
+    drawn.supxlabel("epoch time (s)", fontsize=style.FONT_SIZE)
+    panels.legend(drawn, told, lines=False)
+    numbers = f"Numbers beside markers: {title(scale_factor(seen.runs))}." if points["scale"].nunique() > 1 else ""
+    untold = [cell for cell in dict.fromkeys(seen.ok["cell"]) if cell not in energy.index]
+    return drawn, seen.caption(
+        WHAT,
+        HOW,
+        numbers,
+        "Both axes are logarithmic." if axes[0].get_xscale() == "log" else "",
+        "Intervals are cut where they leave the axes." if cut else "",
+        f"Without energy: {conditions.named(untold)}." if untold else "",
+        unseen,
+    )
+
+
+def _points(seen: View, energy: pd.DataFrame, unit: float) -> pd.DataFrame:
+    """A row per cell with energy: its factors, scale (nodes or devices), time and energy with their bounds, in s and `unit`."""
+    rows = seen.runs[seen.runs["cell"].isin(energy.index)].drop_duplicates("cell").set_index("cell", drop=False)
+    times = seen.pooling.cells.reindex(rows.index)
+    found = energy.reindex(rows.index) / unit
+    return rows.assign(
+        scale=rows[scale_factor(seen.runs)],
+        x=times["mean"],
+        x_low=times["low"].fillna(times["mean"]),
+        x_high=times["high"].fillna(times["mean"]),
+        y=found["value"],
+        y_low=found["low"].fillna(found["value"]),
+        y_high=found["high"].fillna(found["value"]),
+    )
+
+
+def _scales(ax: Axes, points: pd.DataFrame) -> bool:
+    """Axes that hold the points and their intervals as far as CUT_AT allows; whether one is cut.
+
+    Both are logarithmic, so that equal powers are parallel lines, where one has values far apart.
+    """
+    ends = {}
+    for axis in "xy":
+        middle, low, high = (points[f"{axis}{end}"] for end in ("", "_low", "_high"))
+        ends[axis] = (max(low.min(), middle.min() / panels.CUT_AT), min(high.max(), middle.max() * panels.CUT_AT))
+    log = any(high > LOG_FROM_RATIO * low for low, high in ends.values())
+    for (low, high), set_scale, set_limits, axis in (
+        (ends["x"], ax.set_xscale, ax.set_xlim, ax.xaxis),
+        (ends["y"], ax.set_yscale, ax.set_ylim, ax.yaxis),
+    ):
+        if log:
+            set_scale("log")
+            axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+            axis.set_minor_locator(NullLocator())
+            axis.set_major_formatter("{x:g}")
+        set_limits(low / MARGIN, high * MARGIN)
+    ax.grid(True)
+    return any(
+        (points[f"{axis}_low"] < low).any() or (points[f"{axis}_high"] > high).any()
+        for axis, (low, high) in ends.items()
+    )
+
+
+def _markers(ax: Axes, one: Series, points: pd.DataFrame, numbered: bool) -> None:
+    """The cells of one series, each with both intervals."""
+    bars = {"colors": one.look.colour, "linewidth": 0.9, "zorder": 3}
+    least_x, least_y = ax.get_xlim()[0], ax.get_ylim()[0]
+    ax.hlines(points["y"], points["x_low"].clip(lower=least_x), points["x_high"], **bars)
+    ax.vlines(points["x"], points["y_low"].clip(lower=least_y), points["y_high"], **bars)
+    ax.plot(points["x"], points["y"], zorder=4, **panels.marker(one.look))
+    for x, y, number in points[["x", "y", "scale"]].itertuples(index=False) if numbered else ():
+        ax.annotate(
+            str(number), (x, y), (2.2, 2.0), textcoords="offset points", fontsize=5.5, color=one.look.colour, zorder=5
+        )
+
+
+def _powers(ax: Axes, unit: float) -> None:
+    """Lines of equal mean power, named where they leave the axes."""
+    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    for power in _round_powers(max(bottom, 1e-12) / right, top / max(left, 1e-12)):
+        ax.plot(
+            [left, right], [power * left, power * right], color=style.MUTED, linewidth=0.7, linestyle=POWER_LINE, zorder=1,
+            scalex=False, scaley=False,
+        )  # fmt: skip
+        leaves_right = power * right <= top
+        place = (right, power * right) if leaves_right else (top / power, top)
+        said = ax.annotate(_power_text(power * unit), place, (-1.5, -1.0), textcoords="offset points")
+        said.set(ha="right", va="top", fontsize=5, color=style.MUTED, zorder=1)
+
+
+def _round_powers(least: float, most: float) -> Sequence[float]:
+    """A few round powers between these, in whatever unit."""
+    few = MaxNLocator(MOST_POWERS, steps=[1, 2, 2.5, 5, 10]).tick_values(least, most)
+    if most > LOG_FROM_RATIO * least:
+        for subs in ((1, 2, 5), (1, 3), (1,)):
+            few = LogLocator(10, subs=subs).tick_values(least, most)
+            if ((few > least) & (few < most)).sum() <= MOST_POWERS:
+                break
+    return [float(power) for power in few if least < power < most]
+
+
+def _power_text(watts: float) -> str:
+    return f"{watts / 1000:g} kW" if watts >= 1000 else f"{watts:g} W"
