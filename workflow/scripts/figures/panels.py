@@ -1,9 +1,8 @@
-"""What figures share: series, panels by the factors that are neither a series nor an axis, intervals, legend, caption."""
+"""What figures share: panels, intervals, legend, caption."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -12,17 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis import conditions
-from analysis.measured import (
-    Records,
-    arguments,
-    combination_text,
-    levels_in_order,
-    series_factors,
-    title,
-    treatment_text,
-)
+from analysis.measured import combination_text
 from analysis.pooling import Pooling
-from common.files import write_text
 from figures import style
 from figures.style import Look
 
@@ -48,40 +38,6 @@ class Series:
     def of(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Its rows."""
         return at(frame, self.levels)
-
-
-def all_series(runs: pd.DataFrame) -> list[Series]:
-    """The series of the study, the same in all its figures; which factors make them: analysis.measured.series_factors."""
-    names = series_factors(runs)
-    rank = {name: levels_in_order(runs, name).index for name in names}
-    combined = sorted(combinations(runs, names), key=lambda levels: [rank[name](levels[name]) for name in names])
-    if names == ["framework"]:
-        return [Series(levels["framework"], levels, style.look(levels["framework"])) for levels in combined]
-    return [
-        Series(treatment_text(levels), levels, look)
-        for levels, look in zip(combined, style.TREATMENT_LOOKS, strict=False)
-    ]
-
-
-def told_apart(runs: pd.DataFrame) -> str:
-    """What the series of the study are, in words: `framework`, or `treatment (training loop, batches per exchange)`."""
-    names = series_factors(runs)
-    return "framework" if names == ["framework"] else f"treatment ({', '.join(title(name) for name in names)})"
-
-
-def with_series(what: str, runs: pd.DataFrame) -> str:
-    """`what` a figure shows, and which series it has where they are not the frameworks."""
-    return what if series_factors(runs) == ["framework"] else f"{what} A series for each {told_apart(runs)}."
-
-
-def program(draw: Callable[[Records], tuple[Figure, str]], description: str | None, argv: list[str] | None) -> None:
-    """The command line of a figure: read the records, draw, write the figure's files and its caption."""
-    parser = arguments(description)
-    parser.add_argument("--epochs", type=Path, required=True, metavar="CSV", help="epochs.csv of the study")
-    args = parser.parse_args(argv)
-    drawn, caption = draw(Records(args.runs, args.epochs))
-    style.save(drawn, args.out)
-    write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
 
 
 def combinations(frame: pd.DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -253,11 +209,14 @@ def nothing(drawn: Figure, text: str = "no successful run") -> Figure:
     return drawn
 
 
-def caption(runs: pd.DataFrame, what: str, *more: str, of_time: bool = True) -> str:
-    """One paragraph: what is drawn, then what every caption must say. Sentences given twice stand once."""
+def caption(runs: pd.DataFrame, what: str, *more: str, of_time: bool = True, pooling: Pooling | None = None) -> str:
+    """One paragraph: what is drawn, then what every caption must say. Sentences given twice stand once.
+
+    `pooling`: that of the study, where `runs` are a part of it.
+    """
     said = [
         what,
-        conditions.replicates(runs, of_time),
+        conditions.replicates(runs, of_time, pooling),
         *dict.fromkeys(more),
         conditions.circumstances(runs),
         conditions.shortfall(runs),
