@@ -23,8 +23,8 @@ _BATCH_SCOPES = {
 }
 
 
-def replicates(runs: pd.DataFrame, of_time: bool = True, pooling: Pooling | None = None) -> str:
-    """How many runs stand behind a cell, and what an interval is: of epoch time, or of another response.
+def replicates(runs: pd.DataFrame, of_time: bool | None = True, pooling: Pooling | None = None) -> str:
+    """How many runs stand behind a cell, and what an interval is: of epoch time, or of another response; None: there is none.
 
     `pooling`: that of the whole study, where `runs` are a part of it.
     """
@@ -34,6 +34,8 @@ def replicates(runs: pd.DataFrame, of_time: bool = True, pooling: Pooling | None
     fewest, most = counts.min(), counts.max()
     n = f"n = {most}" if fewest == most else f"n = {fewest} to {most}"
     said = f"Replicates are independent runs, {n} per cell"
+    if of_time is None:
+        return f"{said}."
     pooling = pooling or pooled(runs)
     if most == 1 and not pooling.holds:
         return f"{said}, too few for an interval."

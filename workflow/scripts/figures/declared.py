@@ -101,6 +101,9 @@ KINDS: dict[str, Kind] = {
     "network": Kind(lambda of: [{}] if of.swept else [], reads=("network",)),
     "prediction": Kind(lambda of: [{}] if of.swept and "nodes" in of.varied else [], reads=("predictions",)),
     "outlook": Kind(lambda of: [{}] if of.swept and "nodes" in of.varied else [], reads=("outlook",)),
+    "timeline": Kind(lambda of: [{}], takes=("colour", "filter")),
+    "shares": Kind(lambda of: [{}], takes=("x", *SHOWN), x=("run", "epoch"), along_scale=True),
+    "energy": Kind(lambda of: [{}], takes=SHOWN, along_scale=True),
 }
 
 

@@ -31,7 +31,8 @@ NOTHING = "Not drawn: no record has energy, since the machines do not tell it."
 def of_cells(runs: pd.DataFrame) -> pd.DataFrame:
     """By cell with a run that tells it: energy of an epoch in J (value, low, high, n), scaled as epoch times are."""
     ok = successful(runs)
-    return intervals.means(scaled(ok, "energy_j"), ok["cell"], minimum=0)
+    found = intervals.means(scaled(ok, "energy_j"), ok["cell"], minimum=0)
+    return found[found["value"] > 0]  # a counter that stands still tells nothing
 
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:

@@ -20,6 +20,7 @@ ROW_IN = 0.13
 AXIS_IN = 0.35
 BAR = 0.74  # of a row
 EPOCH = "epoch"
+SEEN = 1e-6  # of a second, or of a percent: rounding is no part
 # Neighbours differ in grey, too: by lightness, or by hatching.
 LOOKS: Mapping[str, tuple[str, str]] = {
     "startup_s": ("#dddddd", ""),
@@ -57,7 +58,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), said), seen.caption(what)
     rows, scaled_by = seen.rows, panels.scaled_by(seen.facet) if of_runs else []
     shown, unseen = panels.most(seen.panels)
-    parts = [name for name in shares.PARTS if name in data and (data[name] > 0).any()]
+    parts = [name for name in shares.PARTS if name in data and (data[name] > SEEN).any()]
     down, columns, width = panels.layout(len(shown), 3)
     above = panels.legend_height(len(parts), width)
     drawn = style.figure(width, down * (len(rows) * ROW_IN + AXIS_IN + panels.titles_height(shown)) + above)

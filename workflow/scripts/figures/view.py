@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.measured import (
+    combination_text,
     level_text,
     levels_in_order,
     scale_factor,
@@ -66,7 +67,7 @@ class View:
         names = [title(name) for name in self.colour]
         return " and ".join(names) if set(self.colour) <= set(NOT_TREATMENTS) else f"treatment ({', '.join(names)})"
 
-    def caption(self, what: str, *more: str, of_time: bool = True) -> str:
+    def caption(self, what: str, *more: str, of_time: bool | None = True) -> str:
         """One paragraph. `what` begins with a sentence that says what is shown; then the series, and what all captions say."""
         if self.colour != ["framework"]:
             what = f"{what} A series for each {self.told_apart}."
