@@ -35,7 +35,7 @@ def replicates(runs: pd.DataFrame, of_time: bool = True, pooling: Pooling | None
     n = f"n = {most}" if fewest == most else f"n = {fewest} to {most}"
     said = f"Replicates are independent runs, {n} per cell"
     pooling = pooling or pooled(runs)
-    if most == 1 and not pooling.holds:
+    if most == 1 and not (of_time and pooling.holds):
         return f"{said}, too few for an interval."
     alone = " (a cell with one run has none)" if fewest == 1 else ""
     if not of_time:
