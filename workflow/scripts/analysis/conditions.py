@@ -37,7 +37,7 @@ def replicates(runs: pd.DataFrame, of_time: bool | None = True, pooling: Pooling
     if of_time is None:
         return f"{said}."
     pooling = pooling or pooled(runs)
-    if most == 1 and not pooling.holds:
+    if most == 1 and not (of_time and pooling.holds):
         return f"{said}, too few for an interval."
     alone = " (a cell with one run has none)" if fewest == 1 else ""
     if not of_time:

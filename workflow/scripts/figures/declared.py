@@ -5,7 +5,7 @@ declares none has it. No pandas here, which every start of Snakemake would wait 
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -107,24 +107,34 @@ KINDS: dict[str, Kind] = {
 }
 
 
+class _Mistake(Exception):
+    """Something wrong with a figure, under a key."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(why)
+        self.key = key
+
+
 def declared(study: "Study", swept: bool = True) -> list[Declared]:
     """The figures of a study in their order. InputError, one line with file and key, for what is declared wrongly.
 
     `swept`: whether the network is, for a study that declares nothing.
     """
+    varied = [name for name, levels in study.factors.items() if len(levels) > 1]
     if not study.figures:
-        shape = Shape([name for name, levels in study.factors.items() if len(levels) > 1], swept, study.fraction is None)
+        shape = Shape(varied, swept, study.fraction is None)
         return [_read(kind, entry) for kind, of in KINDS.items() for entry in of.usual(shape)]
-    cells = [levels for levels in study.combinations() if not any(matches(levels, entry) for entry in study.exclude)]
+    cells = [
+        {name: levels[name] for name in varied}
+        for levels in study.combinations()
+        if not any(matches(levels, entry) for entry in study.exclude)
+    ]
     made: list[Declared] = []
     for place, entry in enumerate(study.figures):
-        key, complaint, one = _checked(entry, cells)
-        taken = {other.name: number for number, other in enumerate(made)}
-        if one and one.name in taken:
-            key, complaint = "name", f"'{one.name}' is figures.{taken[one.name]} already; give one of them another name"
-        if complaint or one is None:
-            raise InputError(f"{shown(study.file)}: figures.{place}.{key}: {complaint}")
-        made.append(one)
+        try:
+            made.append(_checked(entry, cells, [one.name for one in made]))
+        except _Mistake as mistake:
+            raise InputError(f"{shown(study.file)}: figures.{place}.{mistake.key}: {mistake}") from None
     return made
 
 
@@ -159,62 +169,79 @@ def _several(value: Any) -> tuple[Any, ...] | None:
     return None if value is None else tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def _checked(entry: Mapping[str, Any], cells: Sequence[Levels]) -> tuple[str, str, Declared | None]:
-    """The key that is wrong and why, else nothing and the figure. `cells`: the levels of all cells of the study."""
+def _checked(entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[str]) -> Declared:
+    """The figure that is written, all of whose keys are right. `cells`: the levels of all cells, of
+    the factors that vary; `names`: of the figures before it."""
     kind = entry["kind"]
     if kind not in KINDS:
-        return "kind", f"'{kind}' is unknown; expected one of {', '.join(KINDS)}", None
+        raise _Mistake("kind", f"'{kind}' is unknown; expected one of {', '.join(KINDS)}")
     of = KINDS[kind]
     for key in entry:
         if key not in ("kind", "name", *of.takes):
-            return key, _untaken(kind), None
+            raise _Mistake(key, _untaken(kind))
     for key in of.needs:
         if key not in entry:
-            return key, f"is missing; {kind} needs it; {_expected(_varied(cells))}", None
+            raise _Mistake(key, f"is missing; {kind} needs it; {_expected(_varied(cells))}")
     one = _read(kind, entry)
-    wrong = next(_mistakes(one, of, cells), None)
-    return (*wrong, None) if wrong else ("", "", _completed(one, of, cells))
+    if one.name in names:
+        raise _Mistake("name", f"'{one.name}' is figures.{names.index(one.name)} already; give one of them another name")
+    _check_filter(one, cells)
+    left = [levels for levels in cells if matches(levels, one.filter)]
+    _check_places(one, of, _varied(left))
+    if one.facet is not None and one.colour is None:
+        # what is left is told by colour; the other way round figures.view makes panels of it
+        one = replace(one, colour=tuple(sorted(_rest(one, of, _varied(left)), key=is_numeric)) or None)
+    _check_series(one.colour or (), left)
+    return one
 
 
 def _untaken(kind: str) -> str:
     return f"{kind} takes none; expected one of {', '.join(('kind', 'name', *KINDS[kind].takes))}"
 
 
-def _mistakes(one: Declared, of: Kind, cells: Sequence[Levels]) -> Iterator[tuple[str, str]]:
-    """Key and complaint of what is wrong with a figure; each may assume that those before it were not."""
+def _check_filter(one: Declared, cells: Sequence[Levels]) -> None:
     varied = _varied(cells)
     for name, levels in one.filter.items():
         if name not in varied:
-            yield f"filter.{name}", f"is no factor that varies; {_expected(varied)}"
+            raise _Mistake(f"filter.{name}", f"is no factor that varies; {_expected(varied)}")
         there = _levels(cells, name)
         for level in levels:
             if level not in there or isinstance(level, bool):
-                yield f"filter.{name}", f"{level!r} is no level of the study; {_expected(there)}"
-    left = _filtered(cells, one)
-    if not left:
-        yield "filter", "leaves no cell; take a level out"
-    varied = _varied(left)
+                raise _Mistake(f"filter.{name}", f"{level!r} is no level of the study; {_expected(there)}")
+    if not any(matches(levels, one.filter) for levels in cells):
+        raise _Mistake("filter", "leaves no cell; take a level out")
+
+
+def _check_places(one: Declared, of: Kind, varied: Sequence[str]) -> None:
+    """Whether every factor that varies in what is drawn has one place, and nothing else has any."""
     if of.x and one.x not in (None, *of.x):
-        yield "x", f"'{one.x}' is unknown; {_expected(of.x)}"
+        raise _Mistake("x", f"'{one.x}' is unknown; {_expected(of.x)}")
     taken: dict[str, str] = {}
     for key, names in _used(one, of).items():
         for name in names:
             if name not in varied:
-                yield key, f"'{name}' is no factor that varies{' in what is drawn' * bool(one.filter)}; {_expected(varied)}"
+                where = " in what is drawn" if one.filter else ""
+                raise _Mistake(key, f"'{name}' is no factor that varies{where}; {_expected(varied)}")
             if name in taken:
-                yield key, f"{name} is {taken[name]} already; name it once"
+                raise _Mistake(key, f"{name} is {taken[name]} already; name it once")
             taken[name] = key
     if of.one_colour and len(one.colour or ()) != 1:
-        yield "colour", f"{one.kind} takes one factor, not {len(one.colour or ())}"
-    if not of.takes:
-        return
-    over = [name for name in _rest(one, of, varied) if None not in (one.colour, one.facet)]
-    if over:
-        where = f"{' or '.join(key for key in ('x', *SHOWN[:2]) if key in of.takes and not (key == 'x' and of.x))}"
-        yield "facet", f"{over[0]} varies, too; name it in {where}, or hold it to one level by filter"
-    colour = _completed(one, of, cells).colour
-    if colour is not None and (told := _too_many(colour, left)):
-        yield "colour", told
+        raise _Mistake("colour", f"{one.kind} takes one factor, not {len(one.colour or ())}")
+    if one.colour and one.facet and (rest := _rest(one, of, varied)):
+        places = [key for key in of.takes if key != "filter" and not (key == "x" and of.x)]
+        raise _Mistake(
+            "facet", f"{rest[0]} varies, too; name it in {' or '.join(places)}, or hold it to one level by filter"
+        )
+
+
+def _check_series(colour: Sequence[str], cells: Sequence[Levels]) -> None:
+    """Whether so many series can be told apart."""
+    others = [name for name in colour if name != "framework"]
+    most, of_what = (MOST_SERIES, "") if len(others) == len(colour) else (MOST_VARIANTS, " of a framework")
+    count = len({tuple(levels[name] for name in others) for levels in cells})
+    if count > most:
+        made = f"{', '.join(colour)} would make {count} series{of_what}"
+        raise _Mistake("colour", f"{made}; expected at most {most}; name a factor in facet or filter")
 
 
 def _used(one: Declared, of: Kind) -> dict[str, tuple[str, ...]]:
@@ -223,33 +250,11 @@ def _used(one: Declared, of: Kind) -> dict[str, tuple[str, ...]]:
     return {"x": x, "colour": one.colour or (), "facet": one.facet or ()}
 
 
-def _rest(one: Declared, of: Kind, varied: Collection[str]) -> list[str]:
+def _rest(one: Declared, of: Kind, varied: Sequence[str]) -> list[str]:
     """The factors that vary in what is drawn, and that neither a key nor the figure's own axis has."""
     own = [scale_of(varied)] if of.along_scale else []
     named = {name for names in _used(one, of).values() for name in names}
     return [name for name in varied if name not in named and name not in own]
-
-
-def _completed(one: Declared, of: Kind, cells: Sequence[Levels]) -> Declared:
-    """With facet alone, what is left is told by colour; the other way round the figure makes panels of it by itself."""
-    if one.facet is None or one.colour is not None:
-        return one
-    rest = sorted(_rest(one, of, _varied(_filtered(cells, one))), key=is_numeric)
-    return replace(one, colour=tuple(rest) or None)
-
-
-def _too_many(colour: Sequence[str], cells: Sequence[Levels]) -> str:
-    others = [name for name in colour if name != "framework"]
-    most = MOST_SERIES if len(others) == len(colour) else MOST_VARIANTS
-    count = len({tuple(levels[name] for name in others) for levels in cells})
-    if count <= most:
-        return ""
-    each = "" if len(others) == len(colour) else " of a framework"
-    return f"{', '.join(colour)} would make {count} series{each}; expected at most {most}; name a factor in facet or filter"
-
-
-def _filtered(cells: Sequence[Levels], one: Declared) -> list[Levels]:
-    return [levels for levels in cells if matches(levels, one.filter)]
 
 
 def _varied(cells: Sequence[Levels]) -> list[str]:
@@ -257,7 +262,7 @@ def _varied(cells: Sequence[Levels]) -> list[str]:
 
 
 def _levels(cells: Sequence[Levels], name: str) -> list[Any]:
-    return list(dict.fromkeys(levels[name] for levels in cells if name in levels))
+    return list(dict.fromkeys(levels[name] for levels in cells))
 
 
 def _expected(names: Sequence[Any]) -> str:

@@ -1,14 +1,17 @@
 """What figures share: panels, intervals, legend, caption."""
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from analysis import conditions
 from analysis.measured import combination_text
@@ -17,6 +20,7 @@ from figures import style
 from figures.style import Look
 
 LOG_FROM_RATIO = 20
+ROUND_TO_RATIO, DECADES_FROM_RATIO = 5, 300  # of a logarithmic axis: which numbers stand at it
 CUT_AT = 2
 PANELS_IN_COLUMN = 2
 PANELS_IN_PAGE = 4
@@ -25,6 +29,8 @@ MOST_PANELS = 48
 TITLE_CHARACTERS = 28
 TITLE_ROW_IN = 0.11
 LEGEND_ROW_IN = 0.13
+LINE_CHARACTERS = 48  # of a remark in an empty panel of one column of print
+MARKERS = "Markers are means over replicates, bars their intervals, dots {} them the single replicates."
 
 
 @dataclass(frozen=True)
@@ -101,27 +107,40 @@ def titles_height(shown: Sequence[Mapping[str, Any]], characters: int = TITLE_CH
     )
 
 
-def time_axis(ax: Axes, ok: pd.DataFrame, pooling: Pooling, axis: str = "y") -> list[str]:
-    """An axis of epoch time from zero, or logarithmic where the runs `ok` differ by more than a factor of 20.
+def time_axis(
+    ax: Axes, ok: pd.DataFrame, pooling: Pooling, axis: Literal["x", "y"] = "y", *, logarithmic: bool = False
+) -> list[str]:
+    """An axis of epoch time from zero; logarithmic where the runs `ok` differ by more than a factor of 20, or it is asked for.
 
-    It reaches the end of every interval up to CUT_AT times the longest run. Returns what the caption must say about it.
+    It reaches the ends of all intervals, but not farther than CUT_AT times beyond the runs. Returns what the caption must
+    say about it.
     """
     if ok.empty:
         return []
+    cells = pooling.cells.loc[list(set(ok["cell"]))]
     shortest, longest = ok["epoch_time_s"].min(), ok["epoch_time_s"].max()
-    widest = max(longest, pooling.cells.loc[list(set(ok["cell"])), "high"].max())  # NaN, of no interval, is not more
-    top = min(widest, CUT_AT * longest)
-    said = ["Intervals are cut where they leave the axis."] if widest > top else []
-    set_limits = ax.set_ylim if axis == "y" else ax.set_xlim
-    if longest / shortest > LOG_FROM_RATIO:
+    lowest, highest = min(shortest, cells["low"].min()), max(longest, cells["high"].max())  # NaN, of no interval, is neither
+    top = min(highest, CUT_AT * longest)
+    limits, said = (0.0, 1.06 * top), []
+    if logarithmic or longest / shortest > LOG_FROM_RATIO:
+        bottom = max(lowest, shortest / CUT_AT)
+        said = ["The axis of time is logarithmic."]
         (ax.set_yscale if axis == "y" else ax.set_xscale)("log")
-        (ax.yaxis if axis == "y" else ax.xaxis).set_major_formatter("{x:g}")
-        set_limits(shortest / 1.5, 1.3 * top)
-        said = ["The axis of time is logarithmic.", "Intervals are cut where they leave the axis."]
-    else:
-        set_limits(0, 1.06 * top)
-    ax.grid(True, axis=axis)  # type: ignore[arg-type]
+        round_numbers(ax.yaxis if axis == "y" else ax.xaxis, top / bottom)
+        limits = bottom / 1.1, 1.1 * top
+    if highest > top or lowest < limits[0]:
+        said.append("Intervals are cut where they leave the axis.")
+    (ax.set_ylim if axis == "y" else ax.set_xlim)(*limits)
+    ax.grid(True, axis=axis)
     return said
+
+
+def round_numbers(axis: Axis, ratio: float) -> None:
+    """Round numbers at a logarithmic axis that reaches over such a `ratio`."""
+    few = LogLocator(10, subs=(1, 2, 5) if ratio < DECADES_FROM_RATIO else (1,))
+    axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]) if ratio < ROUND_TO_RATIO else few)
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter("{x:g}")
 
 
 def dodge(names: Sequence[str], gap: float) -> dict[str, float]:
@@ -195,8 +214,9 @@ def most(shown: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
     ], f"Only the first {MOST_PANELS} of {len(shown)} panels are drawn; the tables have every cell."
 
 
-def say(ax: Axes, text: str) -> None:
-    """A remark in the middle of an empty panel."""
+def say(ax: Axes, text: str, characters: int = LINE_CHARACTERS) -> None:
+    """A remark in the middle of an empty panel, so many characters a line."""
+    text = textwrap.fill(text, characters)
     ax.text(0.5, 0.5, text, ha="center", va="center", color=style.MUTED, transform=ax.transAxes)
 
 
