@@ -25,6 +25,7 @@ ALSO_DRAWN_BY = {
     "network": NETWORK_CODE,
     "prediction": PREDICTION_CODE,
     "outlook": PREDICTION_CODE,
+    "shares": [f"{SCRIPTS}/analysis/{module}.py" for module in ["shares", "speedup"]],
 }
 BESIDE = {
     name: {what: files if what in KINDS[figure.kind].reads else [] for what, files in READABLE.items()}

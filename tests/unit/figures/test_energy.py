@@ -75,7 +75,16 @@ def test_lines_are_equal_powers_and_say_which(records):
 
 
 @pytest.mark.parametrize(
-    "case", ["no record has energy", "no successful run", "one run", "one framework tells", "one node", "far apart", "no energy used"]
+    "case",
+    [
+        "no record has energy",
+        "no successful run",
+        "one run",
+        "one framework tells",
+        "one node",
+        "far apart",
+        "no energy used",
+    ],
 )
 def test_it_is_drawn_whatever_the_records_hold(case, tmp_path):
     runs, epochs = campaign(failures={})
@@ -103,7 +112,9 @@ def test_it_is_drawn_whatever_the_records_hold(case, tmp_path):
     if case == "no record has energy":
         assert "Not drawn: no record has energy, since the machines do not tell it." in caption
     if case == "one framework tells":
-        assert "Without energy: " in caption and [text.get_text() for text in drawn.legends[0].get_texts()] == ["pytorch-ddp"]
+        assert "Without energy: " in caption and [text.get_text() for text in drawn.legends[0].get_texts()] == [
+            "pytorch-ddp"
+        ]
     if case == "far apart":
         assert "Both axes are logarithmic." in caption
     if case == "one node":

@@ -1,5 +1,6 @@
 """The timeline shows every run when and where it ran, and what went wrong, however many there are."""
 
+import itertools
 import re
 import time
 
@@ -77,7 +78,10 @@ def test_a_run_is_a_bar_on_each_of_its_hosts_from_its_start_to_its_end(drawn_of)
     ends = sorted({(round(3600 * left - start, 3), round(3600 * right - start, 3)) for left, right, *_ in own})
     assert ends == [(0, STARTUP_S), (STARTUP_S, RUN_S)]
     assert "on each of its nodes" in caption
-    assert "30 runs from 2026-11-21 06:00 to 06:17 UTC, 18 min, of which 84 % in runs; the longest gap is 6.0 s." in caption
+    assert (
+        "30 runs from 2026-11-21 06:00 to 06:17 UTC, 18 min, of which 84 % in runs; the longest gap is 6.0 s."
+        in caption
+    )
 
 
 def test_on_one_machine_lanes_are_frameworks_in_their_colours_start_up_lighter(drawn_of):
@@ -117,7 +121,7 @@ def test_a_failed_run_that_tells_no_host_has_a_lane_of_its_own(drawn_of):
     runs = scheduled(runs, hosts)
     runs.loc[runs.index[4], ["status", "hosts", "epoch_time_s"]] = ["failed", None, None]
     drawn, _ = drawn_of(runs, epochs[epochs["run_id"] != runs["run_id"].iloc[4]])
-    assert lanes(drawn)[-1] == "not told"
+    assert lanes(drawn)[-1] == "host not told"
     assert {lane for _, _, lane, _ in boxes(drawn)} == {0, 1, 2, 3}
 
 
@@ -162,7 +166,7 @@ def test_every_bar_of_a_campaign_in_rows_is_drawn(drawn_of):
     starts = {round(left * 3600) for left, *_ in boxes(drawn)}
     assert {round(row * (RUN_S + PAUSE_S)) for row in range(len(runs))} <= starts
     limits = [ax.get_xlim() for ax in drawn.axes]
-    assert all(before[1] == after[0] for before, after in zip(limits, limits[1:], strict=False))
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(limits))
 
 
 def test_twenty_thousand_runs_are_drawn_in_seconds_as_an_image_in_vector_files(tmp_path):

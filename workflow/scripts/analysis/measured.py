@@ -38,7 +38,8 @@ class Records:
         of_run = successful(self.runs).set_index("run_id")[["key", "cell"]]
         epochs = read_table(self.epochs_csv, "epochs")
         place = of_run.index.get_indexer(epochs["run_id"])
-        kept = (place >= 0) & (of_run["key"].to_numpy()[place] == epochs["key"].to_numpy())
+        kept = place >= 0
+        kept[kept] = of_run["key"].to_numpy()[place[kept]] == epochs["key"].to_numpy()[kept]
         return epochs[kept].assign(cell=of_run["cell"].to_numpy()[place[kept]])
 
     @functools.cached_property

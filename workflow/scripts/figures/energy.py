@@ -1,11 +1,12 @@
 """Energy of an epoch against its time: a point for every cell, with lines of equal power."""
 
-from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from analysis import conditions, intervals
 from analysis.measured import Records, scale_factor, scaled, successful, title
@@ -18,6 +19,9 @@ PANEL_IN = 1.6
 MARGIN = 1.12  # of an axis, beyond the ends of intervals
 LOG_FROM_RATIO = 5
 MOST_POWERS = 6
+SHORTEST = 0.25  # line of equal power, of the panel's side
+SMALL = 5.2  # points
+CORNERS = ((1, 1), (-1, -1), (1, -1), (-1, 1))  # right, up: series whose markers are close do not write over each other
 POWER_LINE = (0, (1, 1.5))
 UNITS = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"))
 WHAT = "Energy of an epoch against its time: a marker for every cell, means over its runs with their intervals."
@@ -48,24 +52,24 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     scaled_by = panels.scaled_by(seen.facet)
     shown, unseen = panels.most([levels for levels in seen.panels if len(panels.at(points, levels))])
     told = [one for one in seen.series if len(one.of(points))]
-    rows, columns, width = panels.layout(len(shown), 3)
+    rows, columns, width = panels.layout(len(shown), 2 if len(shown) == 4 else 3)
     above = panels.legend_height(len(told), width)
     drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(shown)) + 0.15 + above)
     axes = panels.grid(drawn, (rows, columns), len(shown), share_x=not scaled_by, share_y=not scaled_by)
-    cut = False
+    cut, numbered = False, points["scale"].nunique() > 1
     for ax, levels in zip(axes, shown, strict=True):
         alike = panels.at(points, {name: levels[name] for name in scaled_by})
         cut |= _scales(ax, alike)
         here = panels.at(points, levels)
-        for one in told:
-            _markers(ax, one, one.of(here), points["scale"].nunique() > 1)
+        for number, one in enumerate(told):
+            _markers(ax, one, one.of(here), CORNERS[number % len(CORNERS)] if numbered else None)
         _powers(ax, unit)
         ax.set_title(panels.panel_title(levels))
     for ax in axes[::columns]:
         ax.set_ylabel(f"energy of an epoch ({unit_name})")
     drawn.supxlabel("epoch time (s)", fontsize=style.FONT_SIZE)
     panels.legend(drawn, told, lines=False)
-    numbers = f"Numbers beside markers: {title(scale_factor(seen.runs))}." if points["scale"].nunique() > 1 else ""
+    numbers = f"Numbers beside markers: {title(scale_factor(seen.runs))}." if numbered else ""
     untold = [cell for cell in dict.fromkeys(seen.ok["cell"]) if cell not in energy.index]
     return drawn, seen.caption(
         WHAT,
@@ -104,16 +108,11 @@ def _scales(ax: Axes, points: pd.DataFrame) -> bool:
         middle, low, high = (points[f"{axis}{end}"] for end in ("", "_low", "_high"))
         ends[axis] = (max(low.min(), middle.min() / panels.CUT_AT), min(high.max(), middle.max() * panels.CUT_AT))
     log = any(high > LOG_FROM_RATIO * low for low, high in ends.values())
-    for (low, high), set_scale, set_limits, axis in (
-        (ends["x"], ax.set_xscale, ax.set_xlim, ax.xaxis),
-        (ends["y"], ax.set_yscale, ax.set_ylim, ax.yaxis),
-    ):
-        if log:
-            set_scale("log")
-            axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
-            axis.set_minor_locator(NullLocator())
-            axis.set_major_formatter("{x:g}")
-        set_limits(low / MARGIN, high * MARGIN)
+    if log:
+        ax.set(xscale="log", yscale="log")
+        panels.round_numbers(ax.xaxis, ends["x"][1] / ends["x"][0])
+        panels.round_numbers(ax.yaxis, ends["y"][1] / ends["y"][0])
+    ax.set(**{f"{name}lim": (low / MARGIN, high * MARGIN) for name, (low, high) in ends.items()})
     ax.grid(True)
     return any(
         (points[f"{axis}_low"] < low).any() or (points[f"{axis}_high"] > high).any()
@@ -121,42 +120,49 @@ def _scales(ax: Axes, points: pd.DataFrame) -> bool:
     )
 
 
-def _markers(ax: Axes, one: Series, points: pd.DataFrame, numbered: bool) -> None:
-    """The cells of one series, each with both intervals."""
-    bars = {"colors": one.look.colour, "linewidth": 0.9, "zorder": 3}
+def _markers(ax: Axes, one: Series, points: pd.DataFrame, corner: tuple[int, int] | None) -> None:
+    """The cells of one series, each with both intervals, and its number of nodes at a corner of its marker."""
+    bars: dict[str, Any] = {"colors": one.look.colour, "linewidth": 0.9, "zorder": 3}
     least_x, least_y = ax.get_xlim()[0], ax.get_ylim()[0]
     ax.hlines(points["y"], points["x_low"].clip(lower=least_x), points["x_high"], **bars)
     ax.vlines(points["x"], points["y_low"].clip(lower=least_y), points["y_high"], **bars)
     ax.plot(points["x"], points["y"], zorder=4, **panels.marker(one.look))
-    for x, y, number in points[["x", "y", "scale"]].itertuples(index=False) if numbered else ():
-        ax.annotate(
-            str(number), (x, y), (2.2, 2.0), textcoords="offset points", fontsize=5.5, color=one.look.colour, zorder=5
-        )
+    if corner is None:
+        return
+    right, up = corner
+    for x, y, number in points[["x", "y", "scale"]].itertuples(index=False):
+        said = ax.annotate(str(number), (x, y), (2.2 * right, 1.8 * up), textcoords="offset points", zorder=5)
+        said.set(ha="left" if right > 0 else "right", va="bottom" if up > 0 else "top")
+        said.set(fontsize=SMALL, color=one.look.colour)
 
 
 def _powers(ax: Axes, unit: float) -> None:
-    """Lines of equal mean power, named where they leave the axes."""
+    """Lines of equal mean power, named where they leave the axes; none that would only cross a corner."""
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
-    for power in _round_powers(max(bottom, 1e-12) / right, top / max(left, 1e-12)):
-        ax.plot(
-            [left, right], [power * left, power * right], color=style.MUTED, linewidth=0.7, linestyle=POWER_LINE, zorder=1,
-            scalex=False, scaley=False,
-        )  # fmt: skip
-        leaves_right = power * right <= top
-        place = (right, power * right) if leaves_right else (top / power, top)
-        said = ax.annotate(_power_text(power * unit), place, (-1.5, -1.0), textcoords="offset points")
-        said.set(ha="right", va="top", fontsize=5, color=style.MUTED, zorder=1)
+    to_axes = ax.transScale + ax.transLimits
+    for power in _round_powers(max(bottom, 1e-9 * top) / right, top / left):
+        x = np.array([max(left, bottom / power), min(right, top / power)])
+        start, end = to_axes.transform(np.column_stack([x, power * x]))
+        if np.hypot(*(end - start)) < SHORTEST:
+            continue
+        ax.plot(x, power * x, color=style.MUTED, linewidth=0.7, linestyle=POWER_LINE, zorder=1)
+        at_side = x[1] == right
+        said = ax.text(x[1], power * x[1], _power_text(power * unit), zorder=1.5, fontsize=SMALL, color=style.MUTED)
+        said.set(ha="right" if at_side else "center", va="center" if at_side else "top")
+        said.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.3})
+    ax.set_xlim(left, right)
+    ax.set_ylim(bottom, top)
 
 
-def _round_powers(least: float, most: float) -> Sequence[float]:
+def _round_powers(least: float, most: float) -> np.ndarray:
     """A few round powers between these, in whatever unit."""
-    few = MaxNLocator(MOST_POWERS, steps=[1, 2, 2.5, 5, 10]).tick_values(least, most)
+    few = np.array(MaxNLocator(MOST_POWERS, steps=[1, 2, 2.5, 5, 10]).tick_values(least, most))
     if most > LOG_FROM_RATIO * least:
         for subs in ((1, 2, 5), (1, 3), (1,)):
-            few = LogLocator(10, subs=subs).tick_values(least, most)
+            few = np.array(LogLocator(10, subs=subs).tick_values(least, most))
             if ((few > least) & (few < most)).sum() <= MOST_POWERS:
                 break
-    return [float(power) for power in few if least < power < most]
+    return few[(few > least) & (few < most)]
 
 
 def _power_text(watts: float) -> str:

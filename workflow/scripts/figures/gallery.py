@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 
+from analysis.measured import curves_beside
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, load_yaml, shown, written_whole
 from figures import draw
@@ -82,7 +83,7 @@ def _made(name: str, kept: Path, folder: Path) -> Path:
             held_out.main([*files, "--cells", str(cells), "--out", str(stem)])
         return cells
     if not (table := Path(f"{stem}.csv")).exists():
-        outlook.main(["--from", str(kept), "--out", str(stem)])
+        outlook.main(["--from", str(kept), "--out", str(stem), "--curves", str(curves_beside(table))])
     return table
 
 

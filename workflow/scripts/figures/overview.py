@@ -1,15 +1,16 @@
 """Overview: the epoch time of every cell, with its interval and its replicates."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.measured import Records, combination_text, scale_factor, successful, varying
+from analysis.measured import Records, successful
 from analysis.pooling import Pooling
 from figures import panels, style
 from figures.declared import Declared
-from figures.panels import Series
-from figures.view import View, view
+from figures.view import Row, view
 
 ROW_IN = 0.13
 BESIDE = 0.36
@@ -22,36 +23,24 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     of = view(records.runs, asked)
     if of.ok.empty:
         return panels.nothing(), of.caption(WHAT)
-    rows = _rows(of)
     shown, unseen = panels.most(of.panels)
     height, columns, width = panels.layout(len(shown))
-    drawn = style.figure(width, height * (len(rows) * ROW_IN + AXIS_IN + panels.titles_height(shown)))
+    drawn = style.figure(width, height * (len(of.rows) * ROW_IN + AXIS_IN + panels.titles_height(shown)))
     scaled_by = panels.scaled_by(of.facet)
     axes = panels.grid(drawn, (height, columns), len(shown), share_x=not scaled_by)
     remarks: list[str] = []
     for ax, levels in zip(axes, shown, strict=True):
-        _panel(ax, panels.at(of.runs, levels), rows, of.pooling)
+        _panel(ax, panels.at(of.runs, levels), of.rows, of.pooling)
         ax.set_title(panels.panel_title(levels))
         alike = panels.at(of.ok, {name: levels[name] for name in scaled_by})
         remarks += panels.time_axis(ax, alike, of.pooling, axis="x")
         ax.set_xlabel("epoch time (s)")
-    axes[0].set_yticks(range(len(rows)), [text for _, _, text in rows])
-    axes[0].set_ylim(len(rows) - 0.4, -0.6)
+    axes[0].set_yticks(range(len(of.rows)), [text for _, _, text in of.rows])
+    axes[0].set_ylim(len(of.rows) - 0.4, -0.6)
     return drawn, of.caption(WHAT, unseen, *remarks)
 
 
-def _rows(of: View) -> list[tuple[Series, dict[str, object], str]]:
-    """For each row from the top: its series, its level of nodes or devices (none where all have the same), its label."""
-    along = scale_factor(of.runs)
-    own = [along] if along in varying(of.runs, but=[*of.colour, *of.facet]) else []
-    return [
-        (one, levels, ", ".join(text for text in (one.name, combination_text(levels)) if text))
-        for one in of.series
-        for levels in panels.combinations(one.of(of.runs), own)
-    ]
-
-
-def _panel(ax: Axes, runs: pd.DataFrame, rows: list[tuple[Series, dict[str, object], str]], pooling: Pooling) -> None:
+def _panel(ax: Axes, runs: pd.DataFrame, rows: Sequence[Row], pooling: Pooling) -> None:
     for y, (one, levels, _) in enumerate(rows):
         planned = panels.at(one.of(runs), levels)
         ok = successful(planned)

@@ -20,7 +20,7 @@ ROW_IN = 0.13
 AXIS_IN = 0.35
 BAR = 0.74  # of a row
 EPOCH = "epoch"
-SEEN = 1e-6  # of a second, or of a percent: rounding is no part
+SEEN = 0.002  # of the longest bar: shorter parts are nowhere to be seen
 # Neighbours differ in grey, too: by lightness, or by hatching.
 LOOKS: Mapping[str, tuple[str, str]] = {
     "startup_s": ("#dddddd", ""),
@@ -28,15 +28,15 @@ LOOKS: Mapping[str, tuple[str, str]] = {
     "computation_s": ("#2b4a7a", ""),
     "exchange_s": ("#ee9a5f", ""),
     "training_s": ("#7d8fae", "/////"),
-    "validation_s": ("#f4e3a1", ""),
-    "rest_s": ("#ffffff", "....."),
+    "validation_s": ("#3c6e47", ""),
+    "rest_s": ("#ffffff", ""),
 }
 OF_RUNS = "Where the wall time of a run goes, from its launch to its end: mean seconds over the runs of each cell."
 OF_EPOCHS = "Where the time of an epoch goes: shares of each cell's mean epoch time."
 AROUND = (
     "Start-up: until all ranks stood at the first barrier. Warm-up: what the warm-up epochs, which have the first step in "
-    "them, took longer than as many timed ones, at least 0. Validation: after every epoch. The rest: barriers between "
-    "epochs, and the end of the processes."
+    "them, took longer than as many timed ones, at least 0. Validation: after every epoch. The rest: what is done "
+    "around epochs, and the end of the processes."
 )
 DIVIDED = (
     "Computation: the batches of an epoch times the time of a batch of the same framework, model, data set, local batch and "
@@ -58,8 +58,9 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), said), seen.caption(what)
     rows, scaled_by = seen.rows, panels.scaled_by(seen.facet) if of_runs else []
     shown, unseen = panels.most(seen.panels)
-    parts = [name for name in shares.PARTS if name in data and (data[name] > SEEN).any()]
-    down, columns, width = panels.layout(len(shown), 3)
+    there = [name for name in shares.PARTS if name in data]
+    parts = [name for name in there if data[name].max() > SEEN * data[there].sum(axis=1).max()]
+    down, columns, width = panels.layout(len(shown), 2 if len(shown) == 4 else 3)
     above = panels.legend_height(len(parts), width)
     drawn = style.figure(width, down * (len(rows) * ROW_IN + AXIS_IN + panels.titles_height(shown)) + above)
     axes = panels.grid(drawn, (down, columns), len(shown), share_x=not scaled_by)
@@ -70,20 +71,20 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         _bars(ax, data.loc[list(measured.values())].set_index(np.array(list(measured), dtype=int)), parts)
         for y in planned.keys() - measured.keys():
             why = "no wall time" if planned[y] in measured_cells else "no successful run"
-            said = ax.text(0.03, y, why, transform=ax.get_yaxis_transform())
-            said.set(va="center", color=style.MUTED, fontsize=5.5)
+            remark = ax.text(0.03, y, why, transform=ax.get_yaxis_transform())
+            remark.set(va="center", color=style.MUTED, fontsize=5.5)
         for y in range(1, len(rows)):
             if rows[y][0] != rows[y - 1][0]:
                 ax.axhline(y - 0.5, color=style.GRID, linewidth=0.4, zorder=1)
         alike = panels.at(seen.runs, {name: levels[name] for name in scaled_by})["cell"]
         longest = data.loc[data.index.isin(alike), parts].sum(axis=1).max()
-        ax.set_xlim(0, 1.02 * longest if longest > 0 else 1)
+        ax.set_xlim(0, (1.02 if of_runs else 1) * longest if longest > 0 else 1)
         ax.grid(True, axis="x")
         ax.tick_params(axis="y", length=0)
         ax.set_title(panels.panel_title(levels))
-        ax.set_xlabel("wall time of a run (s)" if of_runs else "share of the epoch (%)")
     axes[0].set_yticks(range(len(rows)), [text for _, _, text in rows])
     axes[0].set_ylim(len(rows) - 0.4, -0.6)
+    drawn.supxlabel("wall time of a run (s)" if of_runs else "share of the epoch (%)", fontsize=style.FONT_SIZE)
     handles = [Patch(label=shares.PARTS[name], **_look(name)) for name in parts]
     drawn.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
     return drawn, seen.caption(what, AROUND if of_runs else "", *_division(data, of_runs, seen.study), unseen)
@@ -101,9 +102,7 @@ def _bars(ax: Axes, data: pd.DataFrame, parts: Sequence[str]) -> None:
     start = pd.Series(0.0, index=data.index)
     for name in parts:
         there = data[name] > 0
-        ax.barh(
-            data.index[there], data.loc[there, name], left=start[there], height=BAR, zorder=2, **_look(name)
-        )
+        ax.barh(data.index[there], data.loc[there, name], left=start[there], height=BAR, zorder=2, **_look(name))
         if name == "computation_s":
             training = data["computation_s"] + data["exchange_s"]
             for y, cell in data[data["exchange_low"].notna() & (data["exchange_high"] > 0)].iterrows():
@@ -118,7 +117,7 @@ def _look(name: str) -> dict[str, Any]:
     colour, hatch = LOOKS[name]
     return {
         "facecolor": colour,
-        "edgecolor": style.MUTED if hatch else "white",
+        "edgecolor": style.MUTED if hatch or name == "rest_s" else "white",
         "hatch": hatch or None,
         "linewidth": 0.3,
     }

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,7 @@ from figures.view import view
 LANE_IN = 0.12
 BELOW_ROW_IN = 0.2
 TALLEST_IN = 8.2
-BAR = 0.78  # of a lane
+BAR, NARROW = 0.78, 0.44  # of a lane: a bar, and its start-up, which is told from others' training in grey, too
 RUNS_IN_COLUMN, RUNS_IN_ROW = 60, 90
 MOST_LANES = 24
 MOST_VECTOR = 2000  # runs; more bars than this would make a file that no one opens
@@ -38,9 +39,9 @@ TICKS = (4, 8)  # of a column, of a page
 ROUND_ROWS = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 ROUND_TICKS = (1, 2, 2.5, 5, 10)
 SYMBOLS = {"failed": "X", "timeout": "D", "invalid": "o"}
-NOT_TOLD = "not told"
+NOT_TOLD = "host not told"
 WHAT = "The campaign as it ran: a bar for every run over the hours since the first run started{}."
-HOW = "The light part of a bar is start-up, until all ranks stood at the first barrier, the dark part the rest."
+HOW = "The light and narrow part of a bar is start-up, until all ranks stood at the first barrier, the dark part the rest."
 WHITE = "White: no run, as while a session starts, the network is swept, or an attempt goes on that leaves no record."
 
 
@@ -92,7 +93,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         ax.set_xlim(low, high)
         _bars(ax, bars, time, seen.series)
         for number, bands in enumerate(strips.values()):
-            _bands(ax, bands, time, number - len(strips))
+            _bands(ax, bands, time, number - len(strips), BAND_FONT / 72 / width * length)
         _cuts(ax, time, len(lanes))
         _symbols(ax, bars, time)
         ax.set_xticks(*time.ticks(low, high, TICKS[page]))
@@ -203,13 +204,16 @@ def _within(ax: Axes, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     return (high >= left) & (low <= right)
 
 
-def _boxes(ax: Axes, left: np.ndarray, right: np.ndarray, y: np.ndarray | float, **look: object) -> None:
+def _boxes(
+    ax: Axes, left: np.ndarray, right: np.ndarray, y: np.ndarray | float, *, height: float = BAR, **look: Any
+) -> None:
     """Bars as one collection: thousands are drawn at once."""
     if not len(left):
         return
-    top, bottom = np.broadcast_to(y, left.shape) - BAR / 2, np.broadcast_to(y, left.shape) + BAR / 2
+    middle = np.broadcast_to(y, left.shape)
+    top, bottom = middle - height / 2, middle + height / 2
     corners = np.stack([left, bottom, left, top, right, top, right, bottom], axis=1).reshape(-1, 4, 2)
-    boxes = PolyCollection(corners, **({"linewidths": 0} | look))  # type: ignore[arg-type]
+    boxes = PolyCollection(list(corners), **({"linewidths": 0} | look))
     boxes.set_in_layout(False)
     ax.add_collection(boxes, autolim=False)
 
@@ -223,14 +227,19 @@ def _bars(ax: Axes, bars: pd.DataFrame, time: _Time, series: Sequence[Series]) -
     full = np.array([to_rgb(one.look.colour) for one in series] + [to_rgb(style.MUTED)])[bars["series"].to_numpy()]
     lane = bars["lane"].to_numpy(float)
     look = {"rasterized": len(bars) > MOST_VECTOR}
-    for left, right, shown, colours in (
-        (start, ready, here & told, _light(full)),
-        (ready, end, here & told, full),
-    ):
-        _boxes(ax, left[shown], right[shown], lane[shown], facecolors=colours[shown], **look)
+    shown = here & told
+    _boxes(ax, start[shown], ready[shown], lane[shown], height=NARROW, facecolors=_light(full[shown]), **look)
+    _boxes(ax, ready[shown], end[shown], lane[shown], facecolors=full[shown], **look)
     framed = here & ~told
     _boxes(
-        ax, start[framed], end[framed], lane[framed], facecolors="white", edgecolors=full[framed], linewidths=0.6, **look
+        ax,
+        start[framed],
+        end[framed],
+        lane[framed],
+        facecolors="white",
+        edgecolors=full[framed],
+        linewidths=0.6,
+        **look,
     )
 
 
@@ -256,17 +265,16 @@ def _strips(ran: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return strips
 
 
-def _bands(ax: Axes, bands: pd.DataFrame, time: _Time, y: float) -> None:
-    """One strip: light and dark in turn, with the number where there is room for it."""
+def _bands(ax: Axes, bands: pd.DataFrame, time: _Time, y: float, digit: float) -> None:
+    """One strip: light and dark in turn, with the number where there is room for it; a digit is narrower than `digit`."""
     left, right = time.at(bands["start_h"].to_numpy()), time.at(bands["end_h"].to_numpy())
     here = _within(ax, left, right)
     shade = np.array([to_rgb(colour) for colour in BANDS])[np.arange(len(bands)) % 2]
     _boxes(ax, left[here], right[here], y, facecolors=shade[here], rasterized=len(bands) > MOST_VECTOR)
     low, high = ax.get_xlim()
-    character = BAND_FONT / 72 / ax.figure.get_figwidth() * (high - low)  # wider than one is
     for start, end, number in zip(left[here], right[here], bands["number"][here], strict=True):
         start, end = max(start, low), min(end, high)
-        if end - start > character * len(str(number)):
+        if end - start > digit * len(str(number)):
             ax.text((start + end) / 2, y, str(number), fontsize=BAND_FONT, ha="center", va="center_baseline")
 
 
@@ -300,7 +308,7 @@ def _symbols(ax: Axes, bars: pd.DataFrame, time: _Time) -> None:
         )
 
 
-def _symbol(marker: str) -> dict[str, object]:
+def _symbol(marker: str) -> dict[str, Any]:
     return {
         "linestyle": "none",
         "marker": marker,
@@ -327,7 +335,7 @@ def _legend(ran: pd.DataFrame, series: Sequence[Series]) -> list[Patch | Line2D]
         handles.append(Patch(facecolor="white", edgecolor=style.MUTED, label="start-up not told"))
     counts = ran["status"].value_counts()
     handles += [
-        Line2D([], [], label=f"{status} ({counts[status]})", **_symbol(marker))  # type: ignore[arg-type]
+        Line2D([], [], label=f"{status} ({counts[status]})", **_symbol(marker))
         for status, marker in SYMBOLS.items()
         if status in counts
     ]

@@ -27,6 +27,8 @@ from figures.declared import KINDS, Declared
 from figures.panels import Series, combinations
 from plan.factors import NOT_TREATMENTS
 
+Row = tuple[Series, dict[str, Any], str]
+
 
 @dataclass(frozen=True)
 class View:
@@ -60,6 +62,17 @@ class View:
     def panels(self) -> list[dict[str, Any]]:
         """The levels of each panel, in order."""
         return sorted(combinations(self.runs, self.facet), key=_rank(self.runs, self.facet))
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """For each row of a figure with all cells, from the top: its series, its nodes or devices where they vary, its label."""
+        along = scale_factor(self.runs)
+        own = [along] if along in varying(self.runs, but=[*self.colour, *self.facet]) else []
+        return [
+            (one, levels, ", ".join(text for text in (one.name, combination_text(levels)) if text))
+            for one in self.series
+            for levels in combinations(one.of(self.runs), own)
+        ]
 
     @property
     def told_apart(self) -> str:
