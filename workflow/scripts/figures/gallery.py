@@ -21,7 +21,7 @@ from plan.study import load_study
 PAGE = CHECKOUT / "docs" / "gallery.md"
 KEPT = CHECKOUT / "docs" / "campaigns"
 STUDIES = CHECKOUT / "config" / "studies"
-COLOURS = 64
+COLOURS = 256
 SMALLER = 2  # than for print, in each direction
 LINES = re.compile(
     r"^```yaml\n# config/studies/(?P<study>[a-z0-9-]+)\.yaml\n(?P<lines>.*?)^```$"

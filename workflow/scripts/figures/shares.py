@@ -19,6 +19,7 @@ from figures.view import view
 ROW_IN = 0.13
 AXIS_IN = 0.35
 BAR = 0.74  # of a row
+MOST_CHARACTERS = 40  # of rows' names, times panels, that leave room for these in one column of print
 EPOCH = "epoch"
 SEEN = 0.002  # of the longest bar: shorter parts are nowhere to be seen
 # Neighbours differ in grey, too: by lightness, or by hatching.
@@ -61,6 +62,8 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     there = [name for name in shares.PARTS if name in data]
     parts = [name for name in there if data[name].max() > SEEN * data[there].sum(axis=1).max()]
     down, columns, width = panels.layout(len(shown), 2 if len(shown) == 4 else 3)
+    if len(shown) * max(len(text) for _, _, text in rows) > MOST_CHARACTERS:
+        width = style.PAGE_IN
     above = panels.legend_height(len(parts), width)
     drawn = style.figure(width, down * (len(rows) * ROW_IN + AXIS_IN + panels.titles_height(shown)) + above)
     axes = panels.grid(drawn, (down, columns), len(shown), share_x=not scaled_by)
