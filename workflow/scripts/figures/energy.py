@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from analysis import conditions, intervals
-from analysis.measured import Records, scale_factor, scaled, successful, title
+from analysis.measured import Records, factors, scale_factor, scaled, successful, title
 from figures import panels, style
 from figures.declared import Declared
 from figures.panels import Series
@@ -52,7 +52,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     scaled_by = panels.scaled_by(seen.facet)
     shown, unseen = panels.most([levels for levels in seen.panels if len(panels.at(points, levels))])
     told = [one for one in seen.series if len(one.of(points))]
-    rows, columns, width = panels.layout(len(shown), 2 if len(shown) == 4 else 3)
+    rows, columns, width = panels.layout(len(shown), panels.few_columns(len(shown)))
     above = panels.legend_height(len(told), width)
     drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(shown)) + 0.15 + above)
     axes = panels.grid(drawn, (rows, columns), len(shown), share_x=not scaled_by, share_y=not scaled_by)
@@ -84,7 +84,8 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
 
 def _points(seen: View, energy: pd.DataFrame, unit: float) -> pd.DataFrame:
     """A row per cell with energy: its factors, scale (nodes or devices), time and energy with their bounds, in s and `unit`."""
-    rows = seen.runs[seen.runs["cell"].isin(energy.index)].drop_duplicates("cell").set_index("cell", drop=False)
+    rows = seen.runs.drop_duplicates("cell")[["cell", *factors()]].set_index("cell", drop=False)
+    rows = rows[rows.index.isin(energy.index)]
     times = seen.pooling.cells.reindex(rows.index)
     found = energy.reindex(rows.index) / unit
     return rows.assign(

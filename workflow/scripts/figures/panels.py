@@ -75,6 +75,11 @@ def layout(panels: int, most_columns: int = PANELS_IN_PAGE) -> tuple[int, int, f
     return math.ceil(panels / columns), columns, style.COLUMN_IN if panels <= PANELS_IN_COLUMN else style.PAGE_IN
 
 
+def few_columns(panels: int) -> int:
+    """How many columns of so many panels stand beside each other where they are wide: two and two, else three, of many four."""
+    return 2 if panels == PANELS_IN_PAGE else 3 if panels <= max(IN_THREES) else PANELS_IN_PAGE
+
+
 def grid(
     drawn: Figure, shape: tuple[int, int], panels: int, *, share_x: bool = True, share_y: bool = True
 ) -> list[Axes]:

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from analysis import conditions, shares
-from analysis.measured import Records
+from analysis.measured import Records, factors
 from figures import panels, style
 from figures.declared import Declared
 from figures.view import view
@@ -19,7 +19,7 @@ from figures.view import view
 ROW_IN = 0.13
 AXIS_IN = 0.35
 BAR = 0.74  # of a row
-MOST_CHARACTERS = 40  # of rows' names, times panels, that leave room for these in one column of print
+MOST_CHARACTERS = 50  # of rows' names, times panels, that leave room for these in one column of print
 EPOCH = "epoch"
 SEEN = 0.002  # of the longest bar: shorter parts are nowhere to be seen
 # Neighbours differ in grey, too: by lightness, or by hatching.
@@ -61,14 +61,15 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     shown, unseen = panels.most(seen.panels)
     there = [name for name in shares.PARTS if name in data]
     parts = [name for name in there if data[name].max() > SEEN * data[there].sum(axis=1).max()]
-    down, columns, width = panels.layout(len(shown), 2 if len(shown) == 4 else 3)
+    down, columns, width = panels.layout(len(shown), panels.few_columns(len(shown)))
     if len(shown) * max(len(text) for _, _, text in rows) > MOST_CHARACTERS:
         width = style.PAGE_IN
     above = panels.legend_height(len(parts), width)
     drawn = style.figure(width, down * (len(rows) * ROW_IN + AXIS_IN + panels.titles_height(shown)) + above)
     axes = panels.grid(drawn, (down, columns), len(shown), share_x=not scaled_by)
+    cells = seen.runs.drop_duplicates("cell")[["cell", *factors()]]
     for ax, levels in zip(axes, shown, strict=True):
-        here = panels.at(seen.runs, levels)
+        here = panels.at(cells, levels)
         planned = {y: cell for y, (one, along, _) in enumerate(rows) for cell in panels.at(one.of(here), along)["cell"]}
         measured = {y: cell for y, cell in planned.items() if cell in data.index}
         _bars(ax, data.loc[list(measured.values())].set_index(np.array(list(measured), dtype=int)), parts)
@@ -79,7 +80,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         for y in range(1, len(rows)):
             if rows[y][0] != rows[y - 1][0]:
                 ax.axhline(y - 0.5, color=style.GRID, linewidth=0.4, zorder=1)
-        alike = panels.at(seen.runs, {name: levels[name] for name in scaled_by})["cell"]
+        alike = panels.at(cells, {name: levels[name] for name in scaled_by})["cell"]
         longest = data.loc[data.index.isin(alike), parts].sum(axis=1).max()
         ax.set_xlim(0, (1.02 if of_runs else 1) * longest if longest > 0 else 1)
         ax.grid(True, axis="x")
