@@ -80,7 +80,12 @@ def test_a_declaration_is_read(tmp_path: Path) -> None:
     figures = [
         {"kind": "overview"},
         {"kind": "by_factor", "x": "nodes", "colour": "framework", "facet": ["batch_size", "sync_every"]},
-        {"kind": "by_factor", "x": "nodes", "name": "ddp", "filter": {"framework": "pytorch-ddp", "batch_size": [16, 32]}},
+        {
+            "kind": "by_factor",
+            "x": "nodes",
+            "name": "ddp",
+            "filter": {"framework": "pytorch-ddp", "batch_size": [16, 32]},
+        },
         {"kind": "accuracy", "x": "wall_time"},
     ]
     assert study(tmp_path, figures) == [
@@ -142,7 +147,9 @@ def test_a_name_twice_is_refused(tmp_path: Path) -> None:
 
 def test_more_series_than_can_be_told_apart_are_refused(tmp_path: Path) -> None:
     figure = {"kind": "overview", "colour": ["batch_size", "sync_every"]}
-    with pytest.raises(InputError, match=r"figures\.0\.colour: batch_size, sync_every would make 10 series; expected at most 8"):
+    with pytest.raises(
+        InputError, match=r"figures\.0\.colour: batch_size, sync_every would make 10 series; expected at most 8"
+    ):
         study(tmp_path, [figure], batch_size=[4, 8, 16, 32, 64])
     figure = {"kind": "overview", "colour": ["framework", "batch_size"]}
     with pytest.raises(InputError, match="would make 5 series of a framework; expected at most 4"):

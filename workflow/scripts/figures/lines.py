@@ -121,7 +121,9 @@ def draw(
         _base_sentence(of, drawn_cells, found) if with_bases else "",
         remark,
         *remarks,
-        left_out_sentence(left_out, "a single line would be there" if to_compare else "measured at one level of this axis only"),
+        left_out_sentence(
+            left_out, "a single line would be there" if to_compare else "measured at one level of this axis only"
+        ),
         unseen,
     )
 
@@ -204,15 +206,20 @@ def _base_sentence(of: View, cells: set[str], found: dict[str, str]) -> str:
     undistributed = of.runs["framework"].isin(bases(of.study)).any()
     lines = "Horizontal lines: the undistributed bases. " if undistributed else ""
     said = f"{lines}Fine dotted lines: the base's time divided by the replicas, as if the exchange cost nothing."
-    return f"{said} {bases_sentence(used, of.pooling)}"
+    return f"{said} {bases_sentence(used, of)}"
 
 
-def bases_sentence(used: Sequence[str], pooling: Pooling) -> str:
-    """The base cells `used` with their times in seconds: each by name, or where they stand."""
+def bases_sentence(used: Sequence[str], of: View) -> str:
+    """The base cells `used`: what they are, and their times in seconds; each by name where they are few."""
+    own = of.study[of.study["cell"].isin(set(used))]
+    alone = bases(own)
+    kinds = [f"the undistributed {' and '.join(alone)}"] if alone else []
+    kinds += ["a framework's own cell with one replica"] if set(own["framework"]) - set(alone) else []
+    what = f"Bases ({'; '.join(kinds)}), at the same levels of all other factors that they vary"
     if len(used) > MOST_BASES:
-        return f"The {len(used)} bases' times are in the table of cells."
-    seconds = [f"{cell} {tables.interval(pooling.of(cell))} s" for cell in used]
-    return f"Bases, at the same levels of all other factors that they vary: {', '.join(seconds)}."
+        ends = sorted(of.pooling.of(cell).value for cell in used)[:: len(used) - 1]
+        return f"{what}: {len(used)}, of {' to '.join(map(tables.number, ends))} s; each is in the table of cells."
+    return f"{what}: {', '.join(f'{cell} {tables.interval(of.pooling.of(cell))} s' for cell in used)}."
 
 
 def left_out_sentence(left_out: Sequence[dict[str, Any]], why: str) -> str:
