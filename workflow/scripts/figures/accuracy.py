@@ -100,7 +100,8 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
             for position, one in enumerate(of.series):
                 own = [rows[cell] for cell in one.of(here)["cell"].unique() if cell in rows]
                 if own:
-                    every = slice(position, None, len(of.series)) if thinned else slice(None)
+                    first = position % epochs["epoch"].nunique()
+                    every = slice(first, None, len(of.series)) if thinned else slice(None)
                     shift = (position - (len(of.series) - 1) / 2) * BESIDE * (ends[1] - ends[0])
                     _curve(ax, one, epochs.iloc[np.concatenate(own)], response, (every, shift))
             if not ax.lines:

@@ -139,10 +139,10 @@ def time_axis(
     return said
 
 
-def round_numbers(axis: Axis, ratio: float) -> None:
-    """Round numbers at a logarithmic axis that reaches over such a `ratio`."""
+def round_numbers(axis: Axis, ratio: float, most: int = 5) -> None:
+    """Round numbers at a logarithmic axis that reaches over such a `ratio`; at `most` so many where that is small."""
     digits = next((some for most, some in DIGITS.items() if ratio < most), (1,))
-    round_ones = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10])
+    round_ones = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10])
     axis.set_major_locator(round_ones if ratio < ROUND_TO_RATIO else LogLocator(10, subs=digits))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter("{x:g}")

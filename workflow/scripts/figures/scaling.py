@@ -18,7 +18,6 @@ from figures.panels import Series
 from figures.view import View, view
 
 PANEL_IN = 1.3
-PANELS_IN_PAGE = 3
 IDEAL = (0, (6, 2))
 ROWS = {"speedup": ("speed-up", 1.0), "efficiency": ("efficiency (%)", 100.0)}
 HIGHEST = 1.7  # times the largest speed-up: how much of the ideal line is seen
@@ -53,7 +52,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     bounded = bool(of_shown["bound_speedup"].notna().any())
     if bounded:
         extra.append(Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=lines.BOUND, label="upper bound"))
-    bands, columns, width = panels.layout(len(shown), PANELS_IN_PAGE)
+    bands, columns, width = panels.layout(len(shown))
     above = panels.legend_height(len([*scaled, *extra]), width)
     height = bands * (2 * PANEL_IN + panels.titles_height(shown)) + 0.15 + above
     drawn = style.figure(width, height)
@@ -123,8 +122,7 @@ def _top(rows: pd.DataFrame, name: str) -> float:
 def _ideal(ax: Axes, name: str, scale: Scale) -> None:
     replicas = np.linspace(min(scale.positions), max(scale.positions), 50)
     y = replicas if name == "speedup" else np.full(len(replicas), 100.0)
-    x = np.interp(replicas, list(scale.positions), list(scale.positions.values()))
-    ax.plot(x, y, color=style.MUTED, linewidth=0.7, linestyle=IDEAL, zorder=1)
+    ax.plot(scale.at(replicas), y, color=style.MUTED, linewidth=0.7, linestyle=IDEAL, zorder=1)
 
 
 def _line(ax: Axes, one: Series, rows: pd.DataFrame, name: str, place: tuple[Scale, float]) -> None:

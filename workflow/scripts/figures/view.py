@@ -76,7 +76,7 @@ class View:
     def caption(self, what: str, *more: str, of_time: bool = True) -> str:
         """One paragraph. `what` begins with a sentence that says what is shown; then the series, and what all captions say."""
         if self.colour != ["framework"]:
-            what = f"{what} A series for each {self.told_apart}."
+            what = f"{what} Series differ in {self.told_apart}."
         return panels.caption(self.runs, what, self._filtered(of_time), *more, of_time=of_time, pooling=self.pooling)
 
     def _filtered(self, of_time: bool) -> str:
