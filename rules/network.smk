@@ -34,7 +34,9 @@ rule network:
     """Sweep all-reduce over message sizes, by every distributed framework and number of nodes; table, and figure where declared."""
     input:
         NETWORK_PRODUCTS,
-        lambda wildcards: [file for name, files in FIGURE_FILES.items() if ASKED[name].kind == "network" for file in files],
+        lambda wildcards: [
+            file for name, files in FIGURE_FILES.items() if ASKED[name].kind == "network" for file in files
+        ],
 
 
 rule sweeps:

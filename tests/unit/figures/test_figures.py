@@ -182,9 +182,7 @@ def test_a_master_clock_is_said(tmp_path):
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_same_records_give_the_same_bytes_in_another_process(name, csv, made, tmp_path):
     environment = os.environ | {"PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
-    subprocess.run(
-        [sys.executable, "-m", "figures.draw", *flags(name, csv, tmp_path)], check=True, env=environment
-    )
+    subprocess.run([sys.executable, "-m", "figures.draw", *flags(name, csv, tmp_path)], check=True, env=environment)
     for suffix in SUFFIXES:
         assert (made / f"{name}.{suffix}").read_bytes() == (tmp_path / f"{name}.{suffix}").read_bytes()
 
@@ -427,7 +425,7 @@ def lines_of(ax, colour, width=1.0):
 
 
 def test_scaling_shows_the_numbers_of_the_table_of_speed_up(treated):
-    drawn, caption = drawn_by("scaling", treated)
+    drawn, _ = drawn_by("scaling", treated)
     rows = speedup.compare(treated.runs)
     rows = rows[(rows["model"] == "small-cnn") & (rows["batch_size"] == 32)]
     upper, lower = drawn.axes[0], drawn.axes[3]
@@ -437,12 +435,11 @@ def test_scaling_shows_the_numbers_of_the_table_of_speed_up(treated):
         for ax, name, unit in ((upper, "speedup", 1), (lower, "efficiency", 100)):
             (line,) = [each for each in lines_of(ax, one.look.colour) if each.get_linestyle() != "None"]
             assert line.get_ydata() == pytest.approx(unit * own[name].to_numpy())
-            bars = [bar for bars in ax.collections for bar in bars.get_segments()]
+            bars = [bar for bars in ax.collections for bar in bars.get_segments() if len(bar) == 2]
             for low, high in own[[f"{name}_low", f"{name}_high"]].dropna().to_numpy():
                 assert any(bar[:, 1] == pytest.approx([unit * low, unit * high]) for bar in bars)
     ideal = next(line for line in upper.lines if line.get_linestyle() == "--" and len(line.get_xdata()) == 50)
     assert ideal.get_ydata()[[0, -1]].tolist() == [1, 3]
-    assert "Bases" in caption or "bases' times are in the table" in caption
     assert names_in(drawn.legends[0]) == [*TREATMENTS, "ideal"]
 
 
@@ -450,23 +447,24 @@ def test_the_bound_needs_a_sweep_and_is_above_what_was_measured(treated, tmp_pat
     write_table(sweeps("tensorflow-multiworker", noise=0), "network", tmp_path / "network.csv")
     records = Records(treated.runs_csv, treated.epochs_csv, tmp_path / "network.csv")
     drawn, caption = drawn_by("scaling", records)
-    assert names_in(drawn.legends[0])[-1] == "at most"
-    assert "At most, by the physical model" in caption or "at most, by the physical model" in caption
+    assert names_in(drawn.legends[0])[-1] == "upper bound"
+    assert "the upper bound by the physical model" in caption
     least = shortest(records.runs, records.network)
     means = records.runs.groupby("cell")["epoch_time_s"].mean()
     assert set(least) == set(means.index)
     above = means / pd.Series(least)
-    assert above.min() > 0.95, "noise apart, nothing is faster than the model allows"
+    assert above.min() > 0.9, "noise apart, nothing is faster than the model allows"
     assert drawn_by("scaling", treated)[1].count("physical model") == 0
 
 
 def test_each_panel_of_scaling_says_the_seconds_of_its_bases(treated):
-    drawn, _ = drawn_by("scaling", treated)
+    drawn, caption = drawn_by("scaling", treated)
     rows = speedup.compare(treated.runs)
     rows = rows[(rows["model"] == "small-cnn") & (rows["batch_size"] == 32)]
-    seconds = [tables.number(value) for value in rows.drop_duplicates("base_cell")["base_epoch_time_s"]]
+    seconds = sorted(set(rows["base_epoch_time_s"]))
     said = [text.get_text() for text in drawn.axes[0].texts]
-    assert said == ([f"bases {', '.join(seconds)} s"] if len(seconds) == 2 else [])
+    assert said == [f"bases {tables.number(seconds[0])} to {tables.number(seconds[-1])} s"]
+    assert "Bases (a framework's own cell with one replica)" in caption
 
 
 def test_without_a_base_there_is_no_speed_up_and_the_figure_says_so(tmp_path):
@@ -524,10 +522,10 @@ def test_accuracy_over_updates_and_wall_time_ends_where_the_runs_did(treated):
 
 def test_a_factor_of_words_has_points_that_are_not_joined(csv):
     drawn, caption = drawn_by("by_framework", Records(*csv))
-    ax = drawn.axes[0]
+    ax = [ax for ax in drawn.axes if ax.axison][-1]
     labels = [label.get_text() for label in ax.get_xticklabels()]
     assert labels == [one.name for one in all_series(Records(*csv).runs)]
-    assert not [line for line in ax.lines if len(line.get_xdata()) > 1 and line.get_linewidth() == 1.0]
+    assert not [line for line in ax.lines if line.get_linestyle() != "None" and line.get_linewidth() == 1.0]
     assert "Lines lead the eye" not in caption
     markers = [line for line in ax.lines if len(line.get_xdata()) == 1 and line.get_marker() != "o"]
     looks = {style.look(name).colour for name in labels}
@@ -540,12 +538,16 @@ FILTERED = Declared("by_nodes", "by_factor", x="nodes", filter={"model": ["small
 def test_a_filter_leaves_cells_out_of_the_figure_but_not_out_of_the_intervals(treated):
     drawn, caption = drawn_by(FILTERED, treated)
     assert [ax.get_title() for ax in drawn.axes] == ["batch size 32", "batch size 64"]
-    assert "Of the study only model small-cnn; batch size 32, 64; intervals of epoch time stand on all of it." in caption
+    assert (
+        "Of the study only model small-cnn; batch size 32, 64; intervals of epoch time stand on all of it." in caption
+    )
     assert "model small-cnn" in caption.split("The same in all cells:")[1]
     whole = pooled(treated.runs)
     shown = view(treated.runs, FILTERED)
     assert shown.pooling.df == whole.df
-    bars = {tuple(np.round(line.get_ydata(), 9)) for ax in drawn.axes for line in ax.lines if len(line.get_ydata()) == 2}
+    bars = {
+        tuple(np.round(line.get_ydata(), 9)) for ax in drawn.axes for line in ax.lines if len(line.get_ydata()) == 2
+    }
     for cell in shown.ok["cell"].unique():
         estimate = whole.of(cell)
         assert (round(estimate.low, 9), round(estimate.high, 9)) in bars
@@ -553,8 +555,10 @@ def test_a_filter_leaves_cells_out_of_the_figure_but_not_out_of_the_intervals(tr
 
 def test_a_treatment_keeps_its_look_where_a_filter_leaves_others_out(treated):
     few = all_series(treated.runs, filter={"sync_every": [1]}, colour=("training_loop", "sync_every"))
-    assert [one.name for one in few] == [TREATMENTS[0], TREATMENTS[2]]
+    assert [one.name for one in few] == ["custom", "fit"]
     assert [one.look for one in few] == [style.TREATMENT_LOOKS[0], style.TREATMENT_LOOKS[2]]
+    mixed = all_series(treated.runs, colour=("sync_every",))
+    assert [one.look for one in mixed] == style.TREATMENT_LOOKS[:2], "of every batch there are two treatments"
 
 
 def test_what_no_key_names_becomes_panels(treated):

@@ -13,7 +13,6 @@ from figures.declared import Declared
 
 from .conftest import failed_row, sweep_rows
 
-
 ASKED = Declared("network", "network")
 
 

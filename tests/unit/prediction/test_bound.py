@@ -22,7 +22,9 @@ def test_a_truth_that_hides_all_and_never_waits_reaches_the_bound():
     assert least.to_numpy() == pytest.approx(times[least.index].to_numpy(), rel=0.01)
 
 
-@pytest.mark.parametrize("truth", [Truth(hidden=0.3, sigma=0.0, update_s=0.0), Truth(hidden=1.0, sigma=0.3, update_s=0.0)])
+@pytest.mark.parametrize(
+    "truth", [Truth(hidden=0.3, sigma=0.0, update_s=0.0), Truth(hidden=1.0, sigma=0.3, update_s=0.0)]
+)
 def test_what_waits_or_does_not_hide_stays_above_it(truth):
     times, least = measured(truth)
     beyond = times[least.index] / least

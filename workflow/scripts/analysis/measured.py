@@ -75,7 +75,7 @@ def _made(path: Path | None) -> pd.DataFrame:
     if path is None:
         return pd.DataFrame()
     try:
-        return pd.read_csv(path, float_precision="round_trip")
+        return pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {one_line(error)}") from None
 

@@ -20,6 +20,7 @@ SMALL_PANEL_IN = 0.95  # where there are more than
 LARGE_PANELS = 12
 SMALL_PANELS_IN_PAGE = 6
 SMALL_TITLE_CHARACTERS = 18
+MOST_MARKERS = 20  # epochs
 LABELS_IN = 0.12  # of ticks between the panels
 MARGIN = 0.05  # of the axis, on both sides
 BESIDE = 0.08  # of the axis, between points of the only epoch
@@ -38,7 +39,9 @@ class Axis:
 
 AXES = {
     "epochs": Axis("epochs", "epoch"),
-    "updates": Axis("updates", "updates", "Updates are optimizer steps, one for each exchange, from the first epoch on."),
+    "updates": Axis(
+        "updates", "updates", "Updates are optimizer steps, one for each exchange, from the first epoch on."
+    ),
     "wall_time": Axis(
         "wall time",
         "wall time (s)",
@@ -48,18 +51,26 @@ AXES = {
 }
 WHAT = (
     "Training and validation accuracy over {}. Upper panel of each pair: training, lower one: validation. Lines are means "
-    "over replicates, bands their intervals (bars, where there is one epoch); markers stand at some epochs only."
+    "over replicates, bands their intervals (bars, where there is one epoch); markers stand at {} epochs."
 )
 
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """Two panels, training above validation, for each combination of the other factors. The figure and its caption."""
     of, axis = view(records.runs, asked), AXES[asked.x or "epochs"]
-    what = WHAT.format(axis.heading)
     epochs = _epochs(records, of, asked.x or "epochs")
+    # Series that have the same places cover each other, so that each has its markers at some of them.
+    thinned = axis.whole or (len(epochs) and epochs["epoch"].max() > MOST_MARKERS)
+    what = WHAT.format(axis.heading, "some" if thinned else "all")
     responses = [name for name in RESPONSES if name in epochs and epochs[name].notna().any()]
     if not responses or epochs["x"].isna().all():
-        text = "no successful run" if epochs.empty else "no accuracy was recorded" if not responses else f"no {axis.heading}"
+        text = (
+            "no successful run"
+            if epochs.empty
+            else "no accuracy was recorded"
+            if not responses
+            else f"no {axis.heading}"
+        )
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), of.caption(what, axis.means, of_time=False)
     told = [one for one in of.series if len(successful(one.of(of.runs)))]
     rows = epochs.groupby("cell").indices
@@ -89,10 +100,12 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
             for position, one in enumerate(of.series):
                 own = [rows[cell] for cell in one.of(here)["cell"].unique() if cell in rows]
                 if own:
-                    place = (position, len(of.series), BESIDE * (ends[1] - ends[0]))
-                    _curve(ax, one, epochs.iloc[np.concatenate(own)], response, place)
-            if here.empty:
-                panels.say(ax, "no successful run")
+                    first = position % epochs["epoch"].nunique()
+                    every = slice(first, None, len(of.series)) if thinned else slice(None)
+                    shift = (position - (len(of.series) - 1) / 2) * BESIDE * (ends[1] - ends[0])
+                    _curve(ax, one, epochs.iloc[np.concatenate(own)], response, (every, shift))
+            if not ax.lines:
+                panels.say(ax, "no successful run" if here.empty else "not recorded")
             if row == 0:
                 ax.set_title(panels.panel_title(levels, characters))
             if column == 0:
@@ -120,20 +133,21 @@ def _epochs(records: Records, of: View, x: str) -> pd.DataFrame:
 def _ends(x: pd.Series, *, whole: bool) -> tuple[float, float]:
     """The limits of an axis: those of what is drawn, with a margin; where there is one number, about as wide as it."""
     first, last = x.min(), x.max()
+    if pd.isna(first):
+        return 0.0, 1.0
     if not last > first:
         return (first - 0.5, last + 0.5) if whole else (0.5 * first, 1.5 * last)
     return first - MARGIN * (last - first), last + MARGIN * (last - first)
 
 
-def _curve(ax: Axes, one: Series, epochs: pd.DataFrame, response: str, place: tuple[int, int, float]) -> None:
-    """One series; `place`: its number, how many there are, and how far a single epoch's point stands from the others'."""
+def _curve(ax: Axes, one: Series, epochs: pd.DataFrame, response: str, place: tuple[slice, float]) -> None:
+    """One series; `place`: which points have a marker, and how far a single epoch's point is shifted."""
     means = intervals.means(epochs[response], epochs["epoch"], minimum=0, maximum=1)
     if means.empty:
         return
-    position, series, beside = place
+    marked, shift = place
     alone = len(means) == 1
-    x = epochs.groupby("epoch")["x"].mean().reindex(means.index).to_numpy(float)
-    x = x + (position - (series - 1) / 2) * beside * alone
+    x = epochs.groupby("epoch")["x"].mean().reindex(means.index).to_numpy(float) + shift * alone
     look = one.look
     low, high = 100 * means["low"].to_numpy(), 100 * means["high"].to_numpy()
     if alone:
@@ -143,5 +157,5 @@ def _curve(ax: Axes, one: Series, epochs: pd.DataFrame, response: str, place: tu
         x,
         100 * means["value"].to_numpy(),
         **panels.marker(look)
-        | {"linestyle": look.line, "linewidth": 0.8, "markevery": slice(0 if alone else position, None, series)},
+        | {"linestyle": look.line, "linewidth": 0.8, "markevery": slice(None) if alone else marked},
     )

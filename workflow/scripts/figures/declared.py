@@ -184,7 +184,9 @@ def _checked(entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[
             raise _Mistake(key, f"is missing; {kind} needs it; {_expected(_varied(cells))}")
     one = _read(kind, entry)
     if one.name in names:
-        raise _Mistake("name", f"'{one.name}' is figures.{names.index(one.name)} already; give one of them another name")
+        raise _Mistake(
+            "name", f"'{one.name}' is figures.{names.index(one.name)} already; give one of them another name"
+        )
     _check_filter(one, cells)
     left = [levels for levels in cells if matches(levels, one.filter)]
     _check_places(one, of, _varied(left))

@@ -28,9 +28,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     asked = from_json(args.asked)
     kind = importlib.import_module(f"figures.{asked.kind}")
-    drawn, caption = kind.draw(
-        Records(args.runs, args.epochs, args.network, args.predictions, args.outlook), asked
-    )
+    drawn, caption = kind.draw(Records(args.runs, args.epochs, args.network, args.predictions, args.outlook), asked)
     style.save(drawn, args.out)
     write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
 

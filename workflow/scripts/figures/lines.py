@@ -39,12 +39,21 @@ MOST_BASES = 6  # named in a caption
 
 @dataclass(frozen=True)
 class Scale:
-    """The x axis: where each level stands, how far apart the series stand at one level, whether levels are numbers."""
+    """The x axis: where each level stands, how far apart the series stand at one level, whether levels are numbers.
+
+    `doubling`: doublings stand at equal distances.
+    """
 
     positions: dict[Any, float]
     gap: float
     width: float
     numbers: bool = True
+    doubling: bool = False
+
+    def at(self, numbers: np.ndarray) -> np.ndarray:
+        """Where any numbers stand, not only levels, [n]."""
+        first = next(iter(self.positions))
+        return np.log2(numbers / first) if self.doubling else numbers - first
 
     @property
     def beside(self) -> float:
@@ -80,7 +89,10 @@ def draw(
     undistributed = bases(of.study) if with_bases else []
     drawn_cells = {cell for levels in shown for cell in panels.at(of.runs, levels)["cell"]}
     drawn_cells |= {found[cell] for cell in drawn_cells if cell in found}
-    told = [one for one in of.series if set(one.of(of.ok)["cell"]) & drawn_cells]
+    lines = [one for one in of.series if not one.of(of.runs)["framework"].isin(undistributed).all()]
+    alone = [one for one in lines if to_compare and one.of(of.runs)[x].nunique() < 2]
+    lines = [one for one in lines if one not in alone]
+    told = [one for one in of.series if one not in alone and set(one.of(of.ok)["cell"]) & drawn_cells]
     bound = Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=BOUND, label="base / replicas")
     extra = [bound] if any(cell in found for cell in drawn_cells) else []
     scale = scale_of_axis(of.runs, x, len(of.series))
@@ -92,7 +104,6 @@ def draw(
     drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(shown)) + 0.15 + below + above)
     scaled_by = panels.scaled_by(of.facet)
     axes = panels.grid(drawn, (rows, columns), len(shown), share_y=not scaled_by)
-    lines = [one for one in of.series if not one.of(of.runs)["framework"].isin(undistributed).all()]
     shifts = panels.dodge([one.name for one in lines], 0 if x in of.colour else scale.gap)
     remarks: list[str] = []
     for ax, levels in zip(axes, shown, strict=True):
@@ -114,14 +125,17 @@ def draw(
     for ax in axes[::columns]:
         ax.set_ylabel("epoch time (s)")
     drawn.supxlabel(title_with_unit(x), fontsize=style.FONT_SIZE)
-    panels.legend(drawn, told, extra)
+    panels.legend(drawn, told, extra, lines=scale.numbers or to_compare)
     left_out = [levels for levels in of.panels if levels not in several]
     return drawn, of.caption(
         what,
         _base_sentence(of, drawn_cells, found) if with_bases else "",
         remark,
         *remarks,
-        left_out_sentence(left_out, "a single line would be there" if to_compare else "measured at one level of this axis only"),
+        f"Without a line, since measured at one level only: {', '.join(one.name for one in alone)}." if alone else "",
+        left_out_sentence(
+            left_out, "a single line would be there" if to_compare else "measured at one level of this axis only"
+        ),
         unseen,
     )
 
@@ -146,18 +160,18 @@ def scale_of_axis(runs: pd.DataFrame, x: str, series: int) -> Scale:
 
 
 def scale_of_numbers(levels: Sequence[float], series: int) -> Scale:
-    """Where numbers stand, in rising order. Doublings stand at equal distances where there are any to speak of."""
+    """Where numbers stand, in rising order; by doublings where there are any to speak of."""
     if len(levels) > 2 and levels[0] > 0 and levels[-1] / levels[0] >= 4:
-        return _scale({level: math.log2(level / levels[0]) for level in levels}, series)
+        return _scale({level: math.log2(level / levels[0]) for level in levels}, series, doubling=True)
     return _scale({level: float(level - levels[0]) for level in levels}, series)
 
 
-def _scale(positions: dict[Any, float], series: int, numbers: bool = True) -> Scale:
+def _scale(positions: dict[Any, float], series: int, *, numbers: bool = True, doubling: bool = False) -> Scale:
     """Series never reach the next level."""
     places = list(positions.values())
     width = 1.4 * (places[-1] or 1)
     step = min(np.diff(places), default=1.0)
-    return Scale(positions, min(GAP * width, 0.7 * step / max(series, 1)), width, numbers)
+    return Scale(positions, min(GAP * width, 0.7 * step / max(series, 1)), width, numbers, doubling)
 
 
 def _tick(x: str, level: Any) -> str:
@@ -204,15 +218,20 @@ def _base_sentence(of: View, cells: set[str], found: dict[str, str]) -> str:
     undistributed = of.runs["framework"].isin(bases(of.study)).any()
     lines = "Horizontal lines: the undistributed bases. " if undistributed else ""
     said = f"{lines}Fine dotted lines: the base's time divided by the replicas, as if the exchange cost nothing."
-    return f"{said} {bases_sentence(used, of.pooling)}"
+    return f"{said} {bases_sentence(used, of)}"
 
 
-def bases_sentence(used: Sequence[str], pooling: Pooling) -> str:
-    """The base cells `used` with their times in seconds: each by name, or where they stand."""
+def bases_sentence(used: Sequence[str], of: View) -> str:
+    """The base cells `used`: what they are, and their times in seconds; each by name where they are few."""
+    own = of.study[of.study["cell"].isin(set(used))]
+    alone = bases(own)
+    kinds = [f"the undistributed {' and '.join(alone)}"] if alone else []
+    kinds += ["a framework's own cell with one replica"] if set(own["framework"]) - set(alone) else []
+    what = f"Bases ({'; '.join(kinds)}), at the same levels of all other factors that they vary"
     if len(used) > MOST_BASES:
-        return f"The {len(used)} bases' times are in the table of cells."
-    seconds = [f"{cell} {tables.interval(pooling.of(cell))} s" for cell in used]
-    return f"Bases, at the same levels of all other factors that they vary: {', '.join(seconds)}."
+        ends = sorted(of.pooling.of(cell).value for cell in used)[:: len(used) - 1]
+        return f"{what}: {len(used)}, of {' to '.join(map(tables.number, ends))} s; each is in the table of cells."
+    return f"{what}: {', '.join(f'{cell} {tables.interval(of.pooling.of(cell))} s' for cell in used)}."
 
 
 def left_out_sentence(left_out: Sequence[dict[str, Any]], why: str) -> str:

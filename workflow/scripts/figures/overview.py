@@ -22,7 +22,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """Rows by series and by nodes or devices, panels by the other factors that vary. The figure and its caption."""
     of = view(records.runs, asked)
     if of.ok.empty:
-        return panels.nothing(), of.caption(WHAT)
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4)), of.caption(WHAT)
     shown, unseen = panels.most(of.panels)
     height, columns, width = panels.layout(len(shown))
     drawn = style.figure(width, height * (len(of.rows) * ROW_IN + AXIS_IN + panels.titles_height(shown)))

@@ -20,7 +20,8 @@ from figures import style
 from figures.style import Look
 
 LOG_FROM_RATIO = 20
-ROUND_TO_RATIO, DECADES_FROM_RATIO = 5, 300  # of a logarithmic axis: which numbers stand at it
+ROUND_TO_RATIO = 5  # of a logarithmic axis: round numbers, beyond a few of each decade
+DIGITS = {30: (1, 2, 5), 300: (1, 3)}  # which ones, up to such a ratio
 CUT_AT = 2
 PANELS_IN_COLUMN = 2
 PANELS_IN_PAGE = 4
@@ -124,7 +125,10 @@ def time_axis(
         return []
     cells = pooling.cells.loc[list(set(ok["cell"]))]
     shortest, longest = ok["epoch_time_s"].min(), ok["epoch_time_s"].max()
-    lowest, highest = min(shortest, cells["low"].min()), max(longest, cells["high"].max())  # NaN, of no interval, is neither
+    lowest, highest = (
+        min(shortest, cells["low"].min()),
+        max(longest, cells["high"].max()),
+    )  # NaN, of no interval, is neither
     top = min(highest, CUT_AT * longest)
     limits, said = (0.0, 1.06 * top), []
     if logarithmic or longest / shortest > LOG_FROM_RATIO:
@@ -140,10 +144,11 @@ def time_axis(
     return said
 
 
-def round_numbers(axis: Axis, ratio: float) -> None:
-    """Round numbers at a logarithmic axis that reaches over such a `ratio`."""
-    few = LogLocator(10, subs=(1, 2, 5) if ratio < DECADES_FROM_RATIO else (1,))
-    axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]) if ratio < ROUND_TO_RATIO else few)
+def round_numbers(axis: Axis, ratio: float, most: int = 5) -> None:
+    """Round numbers at a logarithmic axis that reaches over such a `ratio`; at `most` so many where that is small."""
+    digits = next((some for most, some in DIGITS.items() if ratio < most), (1,))
+    round_ones = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10])
+    axis.set_major_locator(round_ones if ratio < ROUND_TO_RATIO else LogLocator(10, subs=digits))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter("{x:g}")
 

@@ -1,6 +1,7 @@
 """Predicted against measured epoch time of cells that were left out of the fit: a panel for each method."""
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
@@ -25,12 +26,12 @@ WHAT = (
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """The figure and its caption."""
     runs, cells = records.runs, records.predictions
-    left = cells[cells["kind"].isin(KINDS)] if len(cells) else cells
+    left = cells[cells["kind"].isin(KINDS)] if len(cells) else pd.DataFrame(columns=["method", "predicted_s"])
     methods = [name for name, own in left.groupby("method", sort=False) if own["predicted_s"].notna().any()]
     if not methods:
         text = "nothing was left out and predicted"
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, WHAT)
-    asked = len(left[["left_out", "cell"]].drop_duplicates())
+    wanted = len(left[["left_out", "cell"]].drop_duplicates())
     left = left[left["predicted_s"].notna()]
     kinds = [kind for kind in KINDS if kind in set(left["kind"])]
     looks = dict(zip(KINDS, style.TREATMENT_LOOKS, strict=False))
@@ -55,7 +56,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
             look = panels.marker(one.look) | {"markersize": 2.2, "alpha": 0.75}
             ax.plot(points["epoch_time_s"], shown, zorder=3, clip_on=False, **look)
             outside += int((shown != points["predicted_s"]).sum())
-        some = "" if len(own) == asked else f", {len(own)} of {asked}"
+        some = "" if len(own) == wanted else f", {len(own)} of {wanted}"
         ax.set_title(f"{method}\nMAPE {100 * own['error'].abs().mean():.1f} %{some}")
         _scales(ax, (low, high), (bottom, top))
     for ax in axes[::columns]:

@@ -82,7 +82,7 @@ def _panel(ax: Axes, each: Fit, drawn_as: list[tuple[Look, set[str]]]) -> int:
         )
     ax.set_xscale("log")
     ax.set_yscale("log")
-    panels.round_numbers(ax.xaxis, high / low)
+    panels.round_numbers(ax.xaxis, high / low, most=3)
     panels.round_numbers(ax.yaxis, top / bottom)
     ax.set_xlim(low, high)
     ax.set_ylim(bottom, top)

@@ -18,7 +18,6 @@ from figures.panels import Series
 from figures.view import View, view
 
 PANEL_IN = 1.3
-PANELS_IN_PAGE = 3
 IDEAL = (0, (6, 2))
 ROWS = {"speedup": ("speed-up", 1.0), "efficiency": ("efficiency (%)", 100.0)}
 HIGHEST = 1.7  # times the largest speed-up: how much of the ideal line is seen
@@ -28,8 +27,8 @@ WHAT = (
     "Long dashes: the ideal, as many times as fast as there are replicas."
 )
 BOUND = (
-    "Fine dotted lines: at most, by the physical model: computation on one replica shared by all, messages by the law of the "
-    "swept network, hidden by the whole backward pass where the framework sends while it goes on, and nobody waits."
+    "Fine dotted lines: the upper bound by the physical model, in which replicas share the computation of one, messages take "
+    "what the swept network says, the whole backward pass hides them where the framework sends meanwhile, and nobody waits."
 )
 
 
@@ -52,8 +51,8 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     extra = [Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=IDEAL, label="ideal")]
     bounded = bool(of_shown["bound_speedup"].notna().any())
     if bounded:
-        extra.append(Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=lines.BOUND, label="at most"))
-    bands, columns, width = panels.layout(len(shown), PANELS_IN_PAGE)
+        extra.append(Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=lines.BOUND, label="upper bound"))
+    bands, columns, width = panels.layout(len(shown))
     above = panels.legend_height(len([*scaled, *extra]), width)
     height = bands * (2 * PANEL_IN + panels.titles_height(shown)) + 0.15 + above
     drawn = style.figure(width, height)
@@ -87,11 +86,13 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     return drawn, of.caption(
         WHAT,
         BOUND if bounded else "",
-        lines.bases_sentence(sorted(set(of_shown["base_cell"].dropna())), of.pooling),
+        lines.bases_sentence(sorted(set(of_shown["base_cell"].dropna())), of),
         conditions.ratios(of.study),
         conditions.work(of.runs),
         f"Without a successful base: {conditions.named(without)}." if without else "",
-        lines.left_out_sentence([levels for levels in every if levels not in worth], "nothing there has several replicas"),
+        lines.left_out_sentence(
+            [levels for levels in every if levels not in worth], "nothing there has several replicas"
+        ),
         unseen,
     )
 
@@ -106,7 +107,7 @@ def _rows(records: Records, of: View) -> pd.DataFrame:
         from prediction.bound import shortest  # slow to import, and few studies need it
 
         least = shortest(of.study, records.network)
-    bound = rows["base_epoch_time_s"].astype(float) / rows["cell"].map(least).astype(float)
+    bound = rows["base_cell"].map(least).astype(float) / rows["cell"].map(least).astype(float)
     return rows.assign(bound_speedup=bound, bound_efficiency=bound / rows["replicas"].astype(float))
 
 
@@ -121,8 +122,7 @@ def _top(rows: pd.DataFrame, name: str) -> float:
 def _ideal(ax: Axes, name: str, scale: Scale) -> None:
     replicas = np.linspace(min(scale.positions), max(scale.positions), 50)
     y = replicas if name == "speedup" else np.full(len(replicas), 100.0)
-    x = np.interp(replicas, list(scale.positions), list(scale.positions.values()))
-    ax.plot(x, y, color=style.MUTED, linewidth=0.7, linestyle=IDEAL, zorder=1)
+    ax.plot(scale.at(replicas), y, color=style.MUTED, linewidth=0.7, linestyle=IDEAL, zorder=1)
 
 
 def _line(ax: Axes, one: Series, rows: pd.DataFrame, name: str, place: tuple[Scale, float]) -> None:
@@ -141,8 +141,7 @@ def _line(ax: Axes, one: Series, rows: pd.DataFrame, name: str, place: tuple[Sca
 
 
 def _say_bases(ax: Axes, rows: pd.DataFrame) -> None:
-    """The seconds of the panel's bases, where they are few."""
-    seconds = rows.dropna(subset=["base_cell"]).drop_duplicates("base_cell")["base_epoch_time_s"]
-    if 0 < len(seconds) <= 2:
-        said = f"base{'s' * (len(seconds) > 1)} {', '.join(tables.number(value) for value in seconds)} s"
-        ax.text(0.03, 0.95, said, transform=ax.transAxes, va="top", color=style.MUTED, fontsize=5.5)
+    """The seconds of the panel's bases; of several the least and the most."""
+    seconds = [tables.number(value) for value in sorted(set(rows["base_epoch_time_s"].dropna()))]
+    said = f"base {seconds[0]} s" if len(seconds) == 1 else f"bases {seconds[0]} to {seconds[-1]} s"
+    ax.text(0.03, 0.95, said, transform=ax.transAxes, va="top", color=style.MUTED, fontsize=5.5)

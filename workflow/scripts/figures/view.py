@@ -4,7 +4,7 @@ Intervals stand on all runs of the study (analysis.pooling), so that figures and
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -52,11 +52,18 @@ class View:
 
     @cached_property
     def series(self) -> list[Series]:
-        """The series, with the looks that they have in all figures of the study where these are enough."""
-        looks = _looks(self.study, self.colour)
-        if len(looks) < len(combinations(self.study, self.colour)):
-            looks = _looks(self.runs, self.colour)
-        return [one for one in looks if len(one.of(self.runs))]
+        """The series. A treatment keeps the look that it has by default in the study, as a framework does."""
+        own = [one for one in _looks(self.study, self.colour) if len(one.of(self.runs))]
+        if len(own) < len(combinations(self.runs, self.colour)):  # the looks are not enough for all of the study
+            own = _looks(self.runs, self.colour)
+        usual = series_factors(self.study)
+        if usual == ["framework"] or not set(self.colour) <= set(usual):
+            return own
+        known = _looks(self.study, usual)
+        found = [[other.look for other in known if len(other.of(one.of(self.runs)))] for one in own]
+        if sorted(map(len, found)) != [1] * len({looks[0] for looks in found}):
+            return own
+        return [replace(one, look=looks[0]) for one, looks in zip(own, found, strict=True)]
 
     @cached_property
     def panels(self) -> list[dict[str, Any]]:
@@ -83,13 +90,13 @@ class View:
     def caption(self, what: str, *more: str, of_time: bool | None = True) -> str:
         """One paragraph. `what` begins with a sentence that says what is shown; then the series, and what all captions say."""
         if self.colour != ["framework"]:
-            what = f"{what} A series for each {self.told_apart}."
-        return panels.caption(self.runs, what, self._filtered, *more, of_time=of_time, pooling=self.pooling)
+            what = f"{what} Series differ in {self.told_apart}."
+        return panels.caption(self.runs, what, self._filtered(of_time), *more, of_time=of_time, pooling=self.pooling)
 
-    @property
-    def _filtered(self) -> str:
+    def _filtered(self, of_time: bool | None) -> str:
         held = [f"{title(name)} {', '.join(map(level_text, levels))}" for name, levels in self.asked.filter.items()]
-        return f"Of the study only {'; '.join(held)}; intervals of epoch time stand on all of it." if held else ""
+        intervals = "; intervals of epoch time stand on all of it" if of_time else ""
+        return f"Of the study only {'; '.join(held)}{intervals}." if held else ""
 
 
 def view(runs: pd.DataFrame, asked: Declared) -> View:

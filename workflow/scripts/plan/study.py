@@ -12,7 +12,7 @@ from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value, schema
 from environments.description import names as environment_names
-from figures.declared import declared
+from figures.declared import declared as declared_figures
 from models.graph import Graph
 from models.named import graph, models
 from plan.fraction import Fraction, generated, of_resolution
@@ -140,7 +140,7 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         fraction=_fraction(raw, factors, file),
         figures=tuple(raw.get("figures", [])),
     )
-    declared(study)  # whoever reads a study hears what is wrong with it
+    declared_figures(study)  # whoever reads a study hears what is wrong with it
     return study
 
 
