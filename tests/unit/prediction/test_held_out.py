@@ -11,8 +11,11 @@ import pytest
 from statsmodels.regression.linear_model import WLS
 
 import known_physics as known
+from analysis.measured import Records
 from analysis.terms import linear, quadratic
 from common.tables import read_table
+from figures import prediction, style
+from figures.declared import Declared
 from known_physics import Truth
 from prediction import law, methods
 from prediction.held_out import IN_SAMPLE, evaluate, folds, main, summary, table
@@ -256,9 +259,7 @@ def test_the_table_says_what_stands_behind_it(study):
     assert "6 nodes, links of " in worst
 
 
-def test_a_panel_says_how_many_cells_its_method_predicts(study):
-    from figures import prediction
-
+def test_a_panel_says_how_many_cells_its_method_predicts(study, tmp_path):
     def some(fold):
         return methods.Prediction(fold.test["epoch_time_s"].where(fold.test["batch_size"] == 32).to_numpy())
 
@@ -267,7 +268,10 @@ def test_a_panel_says_how_many_cells_its_method_predicts(study):
 
     every, rows = evaluate(*study, {"some": some, "all": all_of_them})
     left = rows[(rows["left_out"] != IN_SAMPLE) & (rows["method"] == "some")]
-    drawn, _ = prediction.draw(known.runs(replicates=2), every)
+    known.runs(folder=tmp_path, replicates=2)
+    every.to_csv(tmp_path / "cells.csv", index=False)
+    records = Records(tmp_path / "runs.csv", tmp_path / "epochs.csv", predictions_csv=tmp_path / "cells.csv")
+    drawn, _ = prediction.draw(records, Declared("prediction", "prediction"))
     titles = [ax.get_title() for ax in drawn.axes if ax.get_title()]
     assert titles == [
         f"some\nMAPE 0.0 %, {left['predicted'].sum()} of {left['cells'].sum()}",
@@ -280,12 +284,9 @@ def paths(folder):
 
 
 def draw(folder):
-    from figures import prediction
-
-    prediction.main(
-        ["--runs", str(folder / "runs.csv"), "--cells", str(folder / "cells.csv"), "--out", str(folder / "figure")]
-    )
-    caption = (folder / "figure.caption.md").read_text()
-    assert "Predicted over measured" in caption
+    records = Records(folder / "runs.csv", folder / "epochs.csv", predictions_csv=folder / "cells.csv")
+    drawn, caption = prediction.draw(records, Declared("prediction", "prediction"))
+    style.save(drawn, folder / "figure")
+    assert "Predicted against measured" in caption
     assert "nan" not in caption
     assert (folder / "figure.png").stat().st_size > 1000

@@ -1,20 +1,14 @@
 """Predicted against measured epoch time of cells that were left out of the fit: a panel for each method."""
 
-import argparse
-import sys
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
-from analysis.measured import arguments
-from common.errors import InputError, exit_status
-from common.files import write_text
-from common.tables import read_table
+from analysis.measured import Records
 from figures import panels, style
+from figures.declared import Declared
 from figures.panels import Series
 from prediction.held_out import KINDS
 from prediction.physics import pooled_cv
@@ -23,20 +17,21 @@ PANEL_IN = 1.75
 MARGIN = 1.35  # of the axes beyond the shortest and the longest measured time
 BEYOND = 3.0  # how far beyond them predictions are drawn where they are
 WHAT = (
-    "Predicted over measured mean epoch time of cells on several nodes that were left out of the fit, a panel for each method, "
+    "Predicted against measured epoch time of cells on several nodes that were left out of the fit. A panel for each method, "
     "a marker for each cell and each time it was left out; both axes are logarithmic. Line: prediction and measurement agree. "
     "MAPE: over all markers of a panel; how many there are is said where a method does not predict all."
 )
 
 
-def draw(runs: pd.DataFrame, cells: pd.DataFrame) -> tuple[Figure, str]:
-    """The figure and its caption; `cells` are all predictions (prediction.held_out)."""
-    left = cells[cells["kind"].isin(KINDS)] if len(cells) else cells
+def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+    """The figure and its caption."""
+    runs, cells = records.runs, records.predictions
+    left = cells[cells["kind"].isin(KINDS)] if len(cells) else pd.DataFrame(columns=["method", "predicted_s"])
     methods = [name for name, own in left.groupby("method", sort=False) if own["predicted_s"].notna().any()]
     if not methods:
         text = "nothing was left out and predicted"
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, WHAT)
-    asked = len(left[["left_out", "cell"]].drop_duplicates())
+    wanted = len(left[["left_out", "cell"]].drop_duplicates())
     left = left[left["predicted_s"].notna()]
     kinds = [kind for kind in KINDS if kind in set(left["kind"])]
     looks = dict(zip(KINDS, style.TREATMENT_LOOKS, strict=False))
@@ -61,7 +56,7 @@ def draw(runs: pd.DataFrame, cells: pd.DataFrame) -> tuple[Figure, str]:
             look = panels.marker(one.look) | {"markersize": 2.2, "alpha": 0.75}
             ax.plot(points["epoch_time_s"], shown, zorder=3, clip_on=False, **look)
             outside += int((shown != points["predicted_s"]).sum())
-        some = "" if len(own) == asked else f", {len(own)} of {asked}"
+        some = "" if len(own) == wanted else f", {len(own)} of {wanted}"
         ax.set_title(f"{method}\nMAPE {100 * own['error'].abs().mean():.1f} %{some}")
         _scales(ax, (low, high), (bottom, top))
     for ax in axes[::columns]:
@@ -89,27 +84,3 @@ def _scales(ax: Axes, x: tuple[float, float], y: tuple[float, float]) -> None:
     ax.set_xlim(*x)
     ax.set_ylim(*y)
     ax.grid(True)
-
-
-def read_cells(path: Path) -> pd.DataFrame:
-    """The predictions that prediction.held_out wrote. InputError where they are not there."""
-    try:
-        return pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Draw the figure."""
-    parser: argparse.ArgumentParser = arguments(__doc__)
-    parser.add_argument(
-        "--cells", type=Path, required=True, metavar="CSV", help="the predictions of prediction.held_out"
-    )
-    args = parser.parse_args(argv)
-    drawn, caption = draw(read_table(args.runs, "runs"), read_cells(args.cells))
-    style.save(drawn, args.out)
-    write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))
