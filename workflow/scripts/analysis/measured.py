@@ -35,8 +35,12 @@ class Records:
     @functools.cached_property
     def epochs(self) -> pd.DataFrame:
         """The epochs of the successful runs, each with the cell of its run."""
-        of_run = successful(self.runs).set_index("run_id")[["key", "cell"]]
-        epochs = read_table(self.epochs_csv, "epochs")
+        return self.epochs_of(self.runs)
+
+    def epochs_of(self, runs: pd.DataFrame) -> pd.DataFrame:
+        """Those of the successful ones of `runs`."""
+        of_run = successful(runs).set_index("run_id")[["key", "cell"]]
+        epochs = read_table(self.epochs_csv, "epochs", set(of_run.index))
         place = of_run.index.get_indexer(epochs["run_id"])
         kept = place >= 0
         kept[kept] = of_run["key"].to_numpy()[place[kept]] == epochs["key"].to_numpy()[kept]

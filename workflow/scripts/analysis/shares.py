@@ -48,8 +48,10 @@ def of_epochs(runs: pd.DataFrame) -> pd.DataFrame:
     return data.assign(n=ratio["n"].to_numpy())
 
 
-def of_runs(records: Records) -> pd.DataFrame:
+def of_runs(records: Records, drawn: pd.DataFrame | None = None) -> pd.DataFrame:
     """By measured cell: mean seconds of its runs in each of PARTS, which add up to wall_s, and the columns of `of_epochs`.
+
+    `drawn`: the runs whose cells are wanted, by default all.
 
     Epochs have the seconds that passed, not scaled to the data set's samples. Warm-up: what the warm-up epochs, with the
     first step in the first one, took longer than as many timed epochs, at least 0. Computation and exchange are those of
@@ -57,8 +59,8 @@ def of_runs(records: Records) -> pd.DataFrame:
     rest: the last barriers of epochs and the end of the processes. Cells whose runs do not tell start-up and wall time are
     left out.
     """
-    runs, epochs = records.runs, records.epochs
-    ok = successful(runs).set_index("run_id")
+    epochs = records.epochs_of(records.runs if drawn is None else drawn)
+    ok = successful(records.runs).set_index("run_id")
     share = (epochs["samples_trained"] / epochs["run_id"].map(ok["samples_per_epoch"])).astype(float)
     seconds = epochs["epoch_time_s"] * share.fillna(1.0)
     warm = epochs["warm_up"].astype(bool)
@@ -74,7 +76,7 @@ def of_runs(records: Records) -> pd.DataFrame:
         }
     ).dropna()
     means = of_run.groupby(ok["cell"].reindex(of_run.index)).mean()
-    data = of_epochs(runs)
+    data = of_epochs(records.runs)
     data = data[data.index.isin(means.index)]
     means = means.reindex(data.index)
     means["warm_up_s"] = means["warm_up_s"].clip(lower=0)

@@ -58,6 +58,8 @@ WHAT = (
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """Two panels, training above validation, for each combination of the other factors. The figure and its caption."""
     of, axis = view(records.runs, asked), AXES[asked.x or "epochs"]
+    small_in = len(RESPONSES) * SMALL_PANEL_IN + panels.titles_height(of.panels, SMALL_TITLE_CHARACTERS)
+    of = of.on_a_page(small_in, SMALL_PANELS_IN_PAGE)
     epochs = _epochs(records, of, asked.x or "epochs")
     # Series that have the same places cover each other, so that each has its markers at some of them.
     thinned = axis.whole or (len(epochs) and epochs["epoch"].max() > MOST_MARKERS)
@@ -74,7 +76,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), of.caption(what, axis.means, of_time=False)
     told = [one for one in of.series if len(successful(one.of(of.runs)))]
     rows = epochs.groupby("cell").indices
-    shown, unseen = panels.most(of.panels)
+    shown = of.panels
     small = len(shown) > LARGE_PANELS
     across, panel_in = (SMALL_PANELS_IN_PAGE, SMALL_PANEL_IN) if small else (panels.PANELS_IN_PAGE, PANEL_IN)
     characters = SMALL_TITLE_CHARACTERS if small else panels.TITLE_CHARACTERS
@@ -116,14 +118,14 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
             ax.xaxis.set_major_locator(MaxNLocator(4 if apart else 5, integer=axis.whole, min_n_ticks=2))
     drawn.supxlabel(axis.label, fontsize=style.FONT_SIZE)
     panels.legend(drawn, told)
-    return drawn, of.caption(what, axis.means, unseen, of_time=False)
+    return drawn, of.caption(what, axis.means, of_time=False)
 
 
 def _epochs(records: Records, of: View, x: str) -> pd.DataFrame:
     """The epochs of the runs that are drawn, with `x`: what the end of the epoch stands at; no row where none succeeded."""
     if of.ok.empty:
         return pd.DataFrame()
-    epochs = records.epochs[records.epochs["cell"].isin(set(of.ok["cell"]))].sort_values(["run_id", "epoch"])
+    epochs = records.epochs_of(of.runs).sort_values(["run_id", "epoch"])
     if x == "epochs":
         return epochs.assign(x=epochs["epoch"].astype(float))
     each = epochs["exchanges"] if x == "updates" else epochs["epoch_time_s"] + epochs["validation_time_s"].fillna(0.0)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from analysis import conditions, intervals
-from analysis.measured import Records, factors, scale_factor, scaled, successful, title
+from analysis.measured import Records, scale_factor, scaled, successful, title
 from figures import panels, style
 from figures.declared import Declared
 from figures.panels import Series
@@ -49,8 +49,11 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         return empty, seen.caption(WHAT, "" if seen.ok.empty else NOTHING)
     unit, unit_name = next((each for each in UNITS if energy["value"].max() >= each[0]), UNITS[-1])
     points = _points(seen, energy, unit)
+    worth = [levels for levels in seen.panels if len(panels.at(points, levels))]
+    seen = seen.on_a_page(PANEL_IN + panels.titles_height(worth), shown=worth)
+    points = points[points["cell"].isin(set(seen.cells["cell"]))]
     scaled_by = panels.scaled_by(seen.facet)
-    shown, unseen = panels.most([levels for levels in seen.panels if len(panels.at(points, levels))])
+    shown = [levels for levels in seen.panels if len(panels.at(points, levels))]
     told = [one for one in seen.series if len(one.of(points))]
     rows, columns, width = panels.layout(len(shown), panels.few_columns(len(shown)))
     above = panels.legend_height(len(told), width)
@@ -78,13 +81,12 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         "Both axes are logarithmic." if axes[0].get_xscale() == "log" else "",
         "Intervals are cut where they leave the axes." if cut else "",
         f"Without energy: {conditions.named(untold)}." if untold else "",
-        unseen,
     )
 
 
 def _points(seen: View, energy: pd.DataFrame, unit: float) -> pd.DataFrame:
     """A row per cell with energy: its factors, scale (nodes or devices), time and energy with their bounds, in s and `unit`."""
-    rows = seen.runs.drop_duplicates("cell")[["cell", *factors()]].set_index("cell", drop=False)
+    rows = seen.cells.set_index("cell", drop=False)
     rows = rows[rows.index.isin(energy.index)]
     times = seen.pooling.cells.reindex(rows.index)
     found = energy.reindex(rows.index) / unit

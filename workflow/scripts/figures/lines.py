@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis import tables
-from analysis.conditions import THE_SITES
+from analysis.conditions import THE_SITES, named
 from analysis.measured import (
     bases,
     combination_text,
@@ -79,12 +79,12 @@ def draw(
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4)), of.caption(what, remark)
     if of.runs[x].nunique() == 1:
         return _not_drawn(of, what, f"{title(x)} is {level_text(of.runs[x].iloc[0])} in all cells", remark)
-    several = [levels for levels in of.panels if _worth(panels.at(of.runs, levels), of, x, 2 if to_compare else 1)]
-    if all(panels.at(of.ok, levels).empty for levels in several):  # better one level than no run
-        if to_compare:
-            return _not_drawn(of, what, "no panel would have two lines over two levels", remark)
-        several = [levels for levels in of.panels if len(panels.at(of.ok, levels))]
-    shown, unseen = panels.most(several)
+    several = _several(of, x, to_compare)
+    if not several:
+        return _not_drawn(of, what, "no panel would have two lines over two levels", remark)
+    left_out = [levels for levels in of.panels if levels not in several]
+    of = of.on_a_page(PANEL_IN + panels.titles_height(several), shown=several)
+    shown = _several(of, x, to_compare)
     found = base_cells(of.study) if with_bases else {}
     undistributed = bases(of.study) if with_bases else []
     drawn_cells = {cell for levels in shown for cell in panels.at(of.runs, levels)["cell"]}
@@ -126,7 +126,6 @@ def draw(
         ax.set_ylabel("epoch time (s)")
     drawn.supxlabel(title_with_unit(x), fontsize=style.FONT_SIZE)
     panels.legend(drawn, told, extra, lines=scale.numbers or to_compare)
-    left_out = [levels for levels in of.panels if levels not in several]
     return drawn, of.caption(
         what,
         _base_sentence(of, drawn_cells, found) if with_bases else "",
@@ -136,7 +135,6 @@ def draw(
         left_out_sentence(
             left_out, "a single line would be there" if to_compare else "measured at one level of this axis only"
         ),
-        unseen,
     )
 
 
@@ -144,11 +142,20 @@ def _not_drawn(of: View, what: str, why: str, remark: str) -> tuple[Figure, str]
     return panels.nothing(style.figure(style.COLUMN_IN, 1.4), why), of.caption(what, f"Not drawn: {why}.", remark)
 
 
-def _worth(runs: pd.DataFrame, of: View, x: str, fewest: int) -> bool:
+def _several(of: View, x: str, to_compare: bool) -> list[dict[str, Any]]:
+    """The panels with two levels of `x`, and `to_compare` two series over them; where none was measured, those with a run."""
+    measured = of.cells[of.cells["cell"].isin(set(of.ok["cell"]))]
+    found = [levels for levels in of.panels if _worth(panels.at(of.cells, levels), of, x, 2 if to_compare else 1)]
+    if all(panels.at(measured, levels).empty for levels in found):  # better one level than no run
+        return [] if to_compare else [levels for levels in of.panels if len(panels.at(measured, levels))]
+    return found
+
+
+def _worth(cells: pd.DataFrame, of: View, x: str, fewest: int) -> bool:
     """Whether a panel has two levels of `x`, and so many series over them."""
     if fewest == 1:
-        return bool(runs[x].nunique() > 1)
-    return sum(one.of(runs)[x].nunique() > 1 for one in of.series) >= fewest
+        return bool(cells[x].nunique() > 1)
+    return sum(one.of(cells)[x].nunique() > 1 for one in of.series) >= fewest
 
 
 def scale_of_axis(runs: pd.DataFrame, x: str, series: int) -> Scale:
@@ -238,5 +245,5 @@ def left_out_sentence(left_out: Sequence[dict[str, Any]], why: str) -> str:
     """Which panels are not shown and why; empty for none."""
     if not left_out:
         return ""
-    names = "; ".join(combination_text(levels) for levels in left_out)
+    names = named([combination_text(levels) for levels in left_out], "; ")
     return f"Not shown, because {why}: {names}."

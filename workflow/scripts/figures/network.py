@@ -36,7 +36,9 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), f"{WHAT} {shortfall(network)}"
     varying_links = ["bandwidth"] if network["bandwidth"].nunique() > 1 else []
     frameworks = sorted(set(ok["framework"]))  # a name in the legend without anything drawn would puzzle
-    shown, unseen = panels.most(panels.combinations(network, ["nodes", *varying_links]))
+    every = panels.combinations(network, ["nodes", *varying_links])
+    shown = every[: panels.most(PANEL_IN + panels.titles_height(every))]
+    unseen = "" if shown == every else f"The first {len(shown)} of {len(every)} panels are drawn; the table has all."
     has_bound = bool(ok["link_bytes_s"].notna().any())
     line = Line2D([], [], color=style.MUTED, linewidth=0.8, linestyle=BOUND, label="link's rate")
     extra = [line] if has_bound else []

@@ -23,9 +23,11 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     of = view(records.runs, asked)
     if of.ok.empty:
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4)), of.caption(WHAT)
-    shown, unseen = panels.most(of.panels)
+    row_in = len(of.rows) * ROW_IN + AXIS_IN
+    of = of.on_a_page(row_in + panels.titles_height(of.panels))
+    shown = of.panels
     height, columns, width = panels.layout(len(shown))
-    drawn = style.figure(width, height * (len(of.rows) * ROW_IN + AXIS_IN + panels.titles_height(shown)))
+    drawn = style.figure(width, height * (row_in + panels.titles_height(shown)))
     scaled_by = panels.scaled_by(of.facet)
     axes = panels.grid(drawn, (height, columns), len(shown), share_x=not scaled_by)
     remarks: list[str] = []
@@ -37,7 +39,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         ax.set_xlabel("epoch time (s)")
     axes[0].set_yticks(range(len(of.rows)), [text for _, _, text in of.rows])
     axes[0].set_ylim(len(of.rows) - 0.4, -0.6)
-    return drawn, of.caption(WHAT, unseen, *remarks)
+    return drawn, of.caption(WHAT, *remarks)
 
 
 def _panel(ax: Axes, runs: pd.DataFrame, rows: Sequence[Row], pooling: Pooling) -> None:

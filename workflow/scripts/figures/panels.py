@@ -26,7 +26,7 @@ CUT_AT = 2
 PANELS_IN_COLUMN = 2
 PANELS_IN_PAGE = 4
 IN_THREES = (6, 9)
-MOST_PANELS = 48
+PAGE_PANELS_IN = 8.4  # the height of a printed page, less legend and labels
 TITLE_CHARACTERS = 28
 TITLE_ROW_IN = 0.11
 LEGEND_ROW_IN = 0.13
@@ -215,13 +215,9 @@ def legend_height(entries: int, width_in: float) -> float:
     return 0.08 + LEGEND_ROW_IN * math.ceil(entries / legend_columns(width_in))
 
 
-def most(shown: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
-    """As many panels as a figure can hold, and the sentence that says so where there are more."""
-    if len(shown) <= MOST_PANELS:
-        return shown, ""
-    return shown[
-        :MOST_PANELS
-    ], f"Only the first {MOST_PANELS} of {len(shown)} panels are drawn; the tables have every cell."
+def most(height_in: float, across: int = PANELS_IN_PAGE) -> int:
+    """How many panels of this height, with their titles, a printed page holds."""
+    return across * max(1, int(PAGE_PANELS_IN / height_in))
 
 
 def say(ax: Axes, text: str, characters: int = LINE_CHARACTERS) -> None:
@@ -239,7 +235,9 @@ def nothing(drawn: Figure, text: str = "no successful run") -> Figure:
     return drawn
 
 
-def caption(runs: pd.DataFrame, what: str, *more: str, of_time: bool | None = True, pooling: Pooling | None = None) -> str:
+def caption(
+    runs: pd.DataFrame, what: str, *more: str, of_time: bool | None = True, pooling: Pooling | None = None
+) -> str:
     """One paragraph: what is drawn, then what every caption must say. Sentences given twice stand once.
 
     `of_time`: whether intervals are of epoch time, or of another response; None: there are none.

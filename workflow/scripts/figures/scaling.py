@@ -43,9 +43,11 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         why = "no cell with several replicas succeeded" if compared.any() else "no base of a speed-up succeeded"
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), why), of.caption(WHAT, f"Not drawn: {why}.")
     several = rows[compared & (rows["replicas"] > 1)]
-    every = of.panels
-    worth = [levels for levels in every if len(panels.at(several, levels))]
-    shown, unseen = panels.most(worth)
+    worth = [levels for levels in of.panels if len(panels.at(several, levels))]
+    left_out = [levels for levels in of.panels if levels not in worth]
+    of = of.on_a_page(2 * PANEL_IN + panels.titles_height(worth), shown=worth)
+    rows, several = (frame[frame["cell"].isin(set(of.cells["cell"]))] for frame in (rows, several))
+    shown = [levels for levels in of.panels if len(panels.at(several, levels))]
     of_shown = pd.concat([panels.at(rows, levels) for levels in shown])
     scaled = [one for one in of.series if len(one.of(several))]
     extra = [Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=IDEAL, label="ideal")]
@@ -90,10 +92,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         conditions.ratios(of.study),
         conditions.work(of.runs),
         f"Without a successful base: {conditions.named(without)}." if without else "",
-        lines.left_out_sentence(
-            [levels for levels in every if levels not in worth], "nothing there has several replicas"
-        ),
-        unseen,
+        lines.left_out_sentence(left_out, "nothing there has several replicas"),
     )
 
 

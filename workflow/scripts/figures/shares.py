@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from analysis import conditions, shares
-from analysis.measured import Records, factors
+from analysis.measured import Records
 from figures import panels, style
 from figures.declared import Declared
 from figures.view import view
@@ -50,7 +50,9 @@ ALL_EPOCHS = "Both are those of all epochs, in the shares that they have of the 
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """Rows by series and nodes, panels by the other factors that vary. The figure and its caption."""
     seen, of_runs = view(records.runs, asked), asked.x != EPOCH
-    data = shares.of_runs(records) if of_runs else _in_percent(shares.of_epochs(records.runs))
+    row_in = len(seen.rows) * ROW_IN + AXIS_IN
+    seen = seen.on_a_page(row_in + panels.titles_height(seen.panels))
+    data = shares.of_runs(records, seen.runs) if of_runs else _in_percent(shares.of_epochs(records.runs))
     measured_cells = set(seen.ok["cell"])
     data = data[data.index.isin(measured_cells)]
     what = OF_RUNS if of_runs else OF_EPOCHS
@@ -58,16 +60,15 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         said = "no successful run" if seen.ok.empty else "no run tells its start-up and its wall time"
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), said), seen.caption(what)
     rows, scaled_by = seen.rows, panels.scaled_by(seen.facet) if of_runs else []
-    shown, unseen = panels.most(seen.panels)
+    shown, cells = seen.panels, seen.cells
     there = [name for name in shares.PARTS if name in data]
     parts = [name for name in there if data[name].max() > SEEN * data[there].sum(axis=1).max()]
     down, columns, width = panels.layout(len(shown), panels.few_columns(len(shown)))
     if len(shown) * max(len(text) for _, _, text in rows) > MOST_CHARACTERS:
         width = style.PAGE_IN
     above = panels.legend_height(len(parts), width)
-    drawn = style.figure(width, down * (len(rows) * ROW_IN + AXIS_IN + panels.titles_height(shown)) + above)
+    drawn = style.figure(width, down * (row_in + panels.titles_height(shown)) + above)
     axes = panels.grid(drawn, (down, columns), len(shown), share_x=not scaled_by)
-    cells = seen.runs.drop_duplicates("cell")[["cell", *factors()]]
     for ax, levels in zip(axes, shown, strict=True):
         here = panels.at(cells, levels)
         planned = {y: cell for y, (one, along, _) in enumerate(rows) for cell in panels.at(one.of(here), along)["cell"]}
@@ -91,7 +92,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     drawn.supxlabel("wall time of a run (s)" if of_runs else "share of the epoch (%)", fontsize=style.FONT_SIZE)
     handles = [Patch(label=shares.PARTS[name], **_look(name)) for name in parts]
     drawn.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
-    return drawn, seen.caption(what, AROUND if of_runs else "", *_division(data, of_runs, seen.study), unseen)
+    return drawn, seen.caption(what, AROUND if of_runs else "", *_division(data, of_runs, seen.study))
 
 
 def _in_percent(data: pd.DataFrame) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 Intervals stand on all runs of the study (analysis.pooling), so that figures and tables have the same.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,6 +13,7 @@ import pandas as pd
 
 from analysis.measured import (
     combination_text,
+    factors,
     level_text,
     levels_in_order,
     scale_factor,
@@ -28,17 +30,48 @@ from figures.panels import Series, combinations
 from plan.factors import NOT_TREATMENTS
 
 Row = tuple[Series, dict[str, Any], str]
+Levels = Sequence[dict[str, Any]]  # of panels
 
 
 @dataclass(frozen=True)
 class View:
-    """`runs`: those of the `study` that are drawn; `colour`: the factors that tell series apart, `facet`: panels."""
+    """`runs`: those of the `study` that are drawn; `colour`: the factors that tell series apart, `facet`: panels.
+
+    `unseen`: the sentence on panels that a page does not hold.
+    """
 
     study: pd.DataFrame
     runs: pd.DataFrame
     asked: Declared
     colour: list[str]
     facet: list[str]
+    unseen: str = ""
+
+    def on_a_page(self, height_in: float, across: int = panels.PANELS_IN_PAGE, shown: Levels | None = None) -> "View":
+        """What a printed page holds of it, in panels of this height; `shown`: those that are worth drawing, by default all.
+
+        Where these are more, as many levels of one factor as fit are drawn, then of another, the last one first; of its levels
+        those with the most panels that have a successful run. What all panels share then is in the caption and not above them.
+        """
+        every = list(self.panels if shown is None else shown)
+        fitting = _fitting(every, self.ok, panels.most(height_in, across))
+        kept, there = ({name: _levels(some, name) for name in self.facet} for some in (fitting, every))
+        only = {name: levels for name, levels in kept.items() if len(levels) < len(there[name])}
+        if not only:
+            return self
+        runs = self.runs
+        for name, levels in only.items():
+            runs = runs[runs[name].isin(levels)]
+        facet = [name for name in self.facet if name not in only or len(only[name]) > 1]
+        at_levels = ", ".join(
+            " or ".join([combination_text({name: first}), *map(level_text, more)])
+            for name, (first, *more) in only.items()
+        )
+        said = (
+            f"{len(fitting)} of {len(every)} panels are drawn, those at {at_levels}; a figure with a `filter` in the study "
+            "shows others, and the tables have every cell."
+        )
+        return replace(self, runs=runs, facet=facet, unseen=said)
 
     @cached_property
     def ok(self) -> pd.DataFrame:
@@ -66,6 +99,11 @@ class View:
         return [replace(one, look=looks[0]) for one, looks in zip(own, found, strict=True)]
 
     @cached_property
+    def cells(self) -> pd.DataFrame:
+        """A row for each planned cell: cell, every factor."""
+        return self.runs.drop_duplicates("cell")[["cell", *factors()]]
+
+    @cached_property
     def panels(self) -> list[dict[str, Any]]:
         """The levels of each panel, in order."""
         return sorted(combinations(self.runs, self.facet), key=_rank(self.runs, self.facet))
@@ -91,7 +129,8 @@ class View:
         """One paragraph. `what` begins with a sentence that says what is shown; then the series, and what all captions say."""
         if self.colour != ["framework"]:
             what = f"{what} Series differ in {self.told_apart}."
-        return panels.caption(self.runs, what, self._filtered(of_time), *more, of_time=of_time, pooling=self.pooling)
+        said = [self._filtered(of_time), *more, self.unseen]
+        return panels.caption(self.runs, what, *said, of_time=of_time, pooling=self.pooling)
 
     def _filtered(self, of_time: bool | None) -> str:
         held = [f"{title(name)} {', '.join(map(level_text, levels))}" for name, levels in self.asked.filter.items()]
@@ -116,6 +155,26 @@ def view(runs: pd.DataFrame, asked: Declared) -> View:
         colour = ["framework"] if asked.colour else series_factors(drawn, but=[*own, *facet])
     left = [name for name in varied if name not in (*own, *colour, *facet)]
     return View(runs, drawn, asked, colour, [*facet, *left])
+
+
+def _fitting(shown: Levels, ok: pd.DataFrame, most: int) -> Levels:
+    """At most so many of the panels `shown`: see `View.on_a_page`; `ok`: the successful runs."""
+    names = list(shown[0]) if len(shown) > most else []
+    measured = set(ok[names].drop_duplicates().itertuples(index=False, name=None))
+    for name in reversed(names):
+        if len(shown) > most:
+            sizes = Counter(one[name] for one in shown)
+            with_runs = Counter(one[name] for one in shown if tuple(one.values()) in measured)
+            kept: list[Any] = []
+            for level, _ in (with_runs or sizes).most_common():
+                if not kept or sum(sizes[other] for other in [*kept, level]) <= most:
+                    kept.append(level)
+            shown = [one for one in shown if one[name] in kept]
+    return shown
+
+
+def _levels(shown: Levels, name: str) -> list[Any]:
+    return list(dict.fromkeys(one[name] for one in shown))
 
 
 def _rank(runs: pd.DataFrame, names: Sequence[str]) -> Callable[[dict[str, Any]], list[int]]:
