@@ -239,7 +239,9 @@ def nothing(drawn: Figure, text: str = "no successful run") -> Figure:
     return drawn
 
 
-def caption(runs: pd.DataFrame, what: str, *more: str, of_time: bool | None = True, pooling: Pooling | None = None) -> str:
+def caption(
+    runs: pd.DataFrame, what: str, *more: str, of_time: bool | None = True, pooling: Pooling | None = None
+) -> str:
     """One paragraph: what is drawn, then what every caption must say. Sentences given twice stand once.
 
     `of_time`: whether intervals are of epoch time, or of another response; None: there are none.
