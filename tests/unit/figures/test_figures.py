@@ -38,6 +38,8 @@ FIGURES = {
         Declared("interaction", "interaction", x="nodes", colour=("framework",)),
         Declared("residuals", "residuals"),
         Declared("regression", "regression"),
+        Declared("shares", "shares"),
+        Declared("shares-epoch", "shares", x="epoch"),
     )
 }
 OF_ACCURACY = [name for name in FIGURES if name.startswith("accuracy")]
