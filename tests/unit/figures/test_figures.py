@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -264,10 +265,64 @@ def test_a_line_is_broken_at_a_missing_cell(tmp_path):
     assert np.isnan(joined[-1].get_ydata()).tolist() == [False, True, False]
 
 
-def test_more_panels_than_a_figure_holds_are_counted_in_the_caption():
-    shown, said = panels.most([{"batch_size": size} for size in range(60)])
-    assert len(shown) == panels.MOST_PANELS
-    assert "Only the first 48 of 60 panels are drawn" in said
+RATES = [round(0.01 * (i + 1), 2) for i in range(6)]
+OPTIMIZERS = ["sgd", "adam"]
+
+
+@pytest.fixture(scope="module")
+def of_many_panels(tmp_path_factory):
+    runs, epochs = campaign(replicates=2, failures={})
+
+    def at(frame, optimizer, rate):
+        frame = frame.assign(run_id=frame["run_id"] + f".optimizer={optimizer}.learning_rate={rate:g}")
+        if "cell" not in frame:
+            return frame
+        name = frame["cell"] + f".optimizer={optimizer}.learning_rate={rate:g}"
+        return frame.assign(cell=name, optimizer=optimizer, learning_rate=rate)
+
+    every = [(optimizer, rate) for optimizer in OPTIMIZERS for rate in RATES]
+    runs, epochs = (pd.concat([at(frame, *levels) for levels in every], ignore_index=True) for frame in (runs, epochs))
+    return Records(*write_frames(tmp_path_factory.mktemp("many"), runs, epochs))
+
+
+def test_a_page_holds_as_many_levels_of_the_last_factor_as_fit(of_many_panels):
+    whole = view(of_many_panels.runs, FIGURES["by_nodes"])
+    assert whole.facet == ["batch_size", "sync_every", "optimizer", "learning_rate"]
+    assert len(whole.panels) == 4 * 2 * 6
+    assert whole.on_a_page(0.6).panels is whole.panels
+    some = whole.on_a_page(2.0)
+    assert len(some.panels) == 16
+    assert some.runs["learning_rate"].unique().tolist() == RATES[:2]
+    assert some.unseen == (
+        "16 of 48 panels are drawn, those at learning rate 0.01 or 0.02; a figure with a `filter` in the study shows others, "
+        "and the tables have every cell."
+    )
+    few = whole.on_a_page(9.0)
+    assert few.facet == ["batch_size", "sync_every"]
+    assert set(few.runs["optimizer"]) == {"sgd"}
+    assert "those at optimizer sgd, learning rate 0.01;" in few.unseen
+    assert few.pooling.df == whole.pooling.df, "intervals stand on all runs"
+
+
+def test_levels_with_successful_runs_are_drawn_before_others(of_many_panels):
+    lost = of_many_panels.runs.assign(
+        status=lambda runs: np.where(runs["learning_rate"] < RATES[4], "failed", runs["status"])
+    )
+    assert view(lost, FIGURES["by_nodes"]).on_a_page(2.0).runs["learning_rate"].unique().tolist() == RATES[4:]
+
+
+@pytest.mark.parametrize("name", [name for name in FIGURES if name not in ("residuals", "regression", "by_framework")])
+def test_a_figure_of_many_panels_fits_a_page_and_says_what_it_leaves_out(name, of_many_panels):
+    drawn, caption = drawn_by(name, of_many_panels)
+    drawn.draw_without_rendering()
+    assert drawn.get_figheight() <= 9
+    said = re.search(r"(\d+) of (\d+) panels are drawn, those at (.*?learning rate .*?);", caption)
+    shown = {ax.get_title() for ax in drawn.axes if ax.get_title()}
+    assert len(shown) == int(said.group(1)) < int(said.group(2))
+    asked = replace(FIGURES[name], filter={"learning_rate": [RATES[4]]})
+    other, told = drawn_by(asked, of_many_panels)
+    assert "Of the study only learning rate 0.05" in told
+    assert other.get_figheight() <= 9
 
 
 TREATMENTS = ["custom, every batch", "custom, every 4 batches", "fit, every batch"]
