@@ -25,7 +25,7 @@ MEMORY := 6G
 export RUNS
 
 .DEFAULT_GOAL := help
-.PHONY: help figures images datasets plan models predict test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes doctor submit repeat unlock bench-overhead bench-input bench-models bench-analysis
+.PHONY: help figures images datasets plan models predict test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
@@ -117,6 +117,9 @@ bench-models: $(STAMP)  ## PyTorch's models as they are built here against the s
 
 bench-analysis: $(STAMP)  ## how long 20,000 runs of 100 epochs take from records to figures, and how much memory
 	@$(BENCH) analysis --runs 20000 --epochs 100 $(ARGS)
+
+gallery: $(STAMP)  ## draw the pictures of docs/gallery.md again, from the kept campaigns
+	@$(RINGSIDE) figures.gallery $(ARGS)
 
 $(STAMP): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit("make: Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; say make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'

@@ -5,7 +5,7 @@
 TABLES = ["cells", "speedup", "effects", "anova", "scaling", "missing"]
 TABLE_CODE = [
     f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "conditions", "intervals", "pooling", "tables"]
-] + [f"{SCRIPTS}/common/tables.py"]
+] + [f"{SCRIPTS}/common/tables.py", f"{SCRIPTS}/plan/factors.py"]
 REGRESSION_CODE = [f"{SCRIPTS}/analysis/{module}.py" for module in ["regression", "terms", "leave_out"]]
 ALSO_CODE = {"scaling": [*REGRESSION_CODE, f"{SCRIPTS}/analysis/effects.py", f"{SCRIPTS}/analysis/speedup.py"]}
 

@@ -1,17 +1,39 @@
-# Figures: drawn from the runs and epochs of a study alone.
-#   in:  RUNS_CSV, EPOCHS_CSV
+# Figures: those that the study declares (its key `figures`), else the usual ones; workflow/scripts/figures/declared.py has the kinds.
+#   in:  RUNS_CSV, EPOCHS_CSV; what KINDS says that a kind reads beside, as far as there is any
 #   out: RESULTS/figures/<figure>.pdf, .svg, .png and .caption.md
 
-FIGURES = ["epoch_time", "by_batch_size", "by_nodes", "accuracy", "residuals", "regression"]
-FIGURE_CODE = (
-    [f"{SCRIPTS}/figures/{module}.py" for module in ["style", "panels", "series"]]
-    + [
-        f"{SCRIPTS}/analysis/{module}.py"
-        for module in ["measured", "conditions", "intervals", "pooling", "tables", "speedup", "checks"]
-    ]
-    + [f"{SCRIPTS}/common/tables.py"]
-    + REGRESSION_CODE
-)
+from figures.declared import KINDS, declared
+
+FIGURES = or_say_so(lambda: declared(CAMPAIGN.study, SWEEPS.worth_drawing))
+ASKED = {figure.name: figure for figure in FIGURES}
+READABLE = {
+    "network": [NETWORK_CSV] if SWEEPS.worth_drawing else [],
+    "predictions": [f"{RESULTS}/tables/prediction_cells.csv"] if PREDICTED else [],
+    "outlook": [f"{RESULTS}/tables/outlook{end}" for end in [".csv", "_curves.csv", ".md"]] if PREDICTED else [],
+}
+FIGURE_CODE = [
+    *[f"{SCRIPTS}/figures/{module}.py" for module in ["draw", "style", "panels", "view"]],
+    *TABLE_CODE,
+]
+LINES_CODE = [f"{SCRIPTS}/figures/lines.py", f"{SCRIPTS}/analysis/speedup.py", f"{SCRIPTS}/analysis/terms.py"]
+ALSO_DRAWN_BY = {
+    "by_factor": LINES_CODE,
+    "interaction": [*LINES_CODE, f"{SCRIPTS}/analysis/anova.py"],
+    "scaling": [*LINES_CODE, *PREDICTION_CODE, f"{SCRIPTS}/prediction/bound.py"],
+    "residuals": [f"{SCRIPTS}/analysis/checks.py"],
+    "regression": REGRESSION_CODE,
+    "network": NETWORK_CODE,
+    "prediction": PREDICTION_CODE,
+    "outlook": PREDICTION_CODE,
+    "shares": [f"{SCRIPTS}/analysis/{module}.py" for module in ["shares", "speedup"]],
+}
+BESIDE = {
+    name: {what: files if what in KINDS[figure.kind].reads else [] for what, files in READABLE.items()}
+    for name, figure in ASKED.items()
+}
+FIGURE_FILES = {
+    name: expand(f"{RESULTS}/figures/{name}.{{suffix}}", suffix=["pdf", "svg", "png", "caption.md"]) for name in ASKED
+}
 
 
 rule figures:
@@ -20,11 +42,7 @@ rule figures:
         STANDS_ON,
         RUNS_CSV,
         EPOCHS_CSV,
-        figures=expand(
-            f"{RESULTS}/figures/{{figure}}.{{suffix}}",
-            figure=[*FIGURES, *PREDICTION_FIGURES],
-            suffix=["pdf", "svg", "png", "caption.md"],
-        ),
+        figures=[file for files in FIGURE_FILES.values() for file in files],
         tables=rules.tables.input.tables,
         network=NETWORK_PRODUCTS,
 
@@ -34,8 +52,11 @@ rule figure:
     input:
         runs=RUNS_CSV,
         epochs=EPOCHS_CSV,
-        script=f"{SCRIPTS}/figures/{{figure}}.py",
-        code=FIGURE_CODE,
+        network=lambda wildcards: BESIDE[wildcards.figure]["network"],
+        predictions=lambda wildcards: BESIDE[wildcards.figure]["predictions"],
+        outlook=lambda wildcards: BESIDE[wildcards.figure]["outlook"],
+        script=lambda wildcards: f"{SCRIPTS}/figures/{ASKED[wildcards.figure].kind}.py",
+        code=lambda wildcards: FIGURE_CODE + ALSO_DRAWN_BY.get(ASKED[wildcards.figure].kind, []),
     output:
         pdf=f"{RESULTS}/figures/{{figure}}.pdf",
         svg=f"{RESULTS}/figures/{{figure}}.svg",
@@ -44,16 +65,22 @@ rule figure:
     log:
         f"{RESULTS}/logs/figures/{{figure}}.log",
     wildcard_constraints:
-        figure="|".join(FIGURES),
+        figure="|".join(ASKED),
     resources:
         machine=1,
     params:
+        asked=lambda wildcards: ASKED[wildcards.figure].to_json(),
+        outlook=lambda wildcards, input: input.outlook[:1],
         stem=lambda wildcards, output: output.pdf.removesuffix(".pdf"),
     shell:
         """
-        python -m figures.{wildcards.figure} \
+        python -m figures.draw \
+            --asked {params.asked:q} \
             --runs {input.runs:q} \
             --epochs {input.epochs:q} \
+            --network {input.network:q} \
+            --predictions {input.predictions:q} \
+            --outlook {params.outlook:q} \
             --out {params.stem:q} \
             2>&1 | tee {log:q}
         """

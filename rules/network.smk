@@ -1,7 +1,7 @@
 # Network: all-reduce by every framework's own library -> latency and bandwidth, before runs are read as if they were computing.
 #   in:  an environment (ancient: what must cause a new measurement is in the path)
 #   out: RESULTS/network/<framework>.n<nodes>/<key>/sweep.json (config/schemas/sweep.schema.yaml); attempts lie beside it
-#        RESULTS/network.csv (config/schemas/network.schema.yaml), RESULTS/tables/network.*, RESULTS/figures/network.*
+#        RESULTS/network.csv (config/schemas/network.schema.yaml), RESULTS/tables/network.*
 
 from network.plan import Sweeps
 from plan.scheduling import concurrent_share
@@ -19,7 +19,6 @@ NETWORK_PRODUCTS = (
         *REQUIRED_SWEEPS,  # although a program reads only the table: what was removed of it is made again
         NETWORK_CSV,
         *expand(f"{RESULTS}/tables/network.{{suffix}}", suffix=["csv", "md", "tex"]),
-        *expand(f"{RESULTS}/figures/network.{{suffix}}", suffix=["pdf", "svg", "png", "caption.md"]),
     ]
     if SWEEPS.worth_drawing
     else []
@@ -29,13 +28,15 @@ NETWORK_PRODUCTS = (
 localrules:
     network_records,
     network_table,
-    network_figure,
 
 
 rule network:
-    """Sweep all-reduce over message sizes, by every distributed framework and number of nodes; table and figure."""
+    """Sweep all-reduce over message sizes, by every distributed framework and number of nodes; table, and figure where declared."""
     input:
         NETWORK_PRODUCTS,
+        lambda wildcards: [
+            file for name, files in FIGURE_FILES.items() if ASKED[name].kind == "network" for file in files
+        ],
 
 
 rule sweeps:
@@ -116,32 +117,6 @@ rule network_table:
     shell:
         """
         python -m network.fit \
-            --network {input.network:q} \
-            --out {params.stem:q} \
-            2>&1 | tee {log:q}
-        """
-
-
-rule network_figure:
-    """Draw the bandwidth that all-reduce achieves against the link's rate."""
-    input:
-        network=NETWORK_CSV,
-        script=f"{SCRIPTS}/figures/network.py",
-        code=[*NETWORK_CODE, f"{SCRIPTS}/figures/style.py", f"{SCRIPTS}/figures/panels.py"],
-    output:
-        pdf=f"{RESULTS}/figures/network.pdf",
-        svg=f"{RESULTS}/figures/network.svg",
-        png=f"{RESULTS}/figures/network.png",
-        caption=f"{RESULTS}/figures/network.caption.md",
-    log:
-        f"{RESULTS}/logs/figures/network.log",
-    resources:
-        machine=1,
-    params:
-        stem=lambda wildcards, output: output.pdf.removesuffix(".pdf"),
-    shell:
-        """
-        python -m figures.network \
             --network {input.network:q} \
             --out {params.stem:q} \
             2>&1 | tee {log:q}

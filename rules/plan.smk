@@ -19,8 +19,13 @@ rule plan:
 rule design:
     """Write the design: every run of the study, in randomized order, before anything runs."""
     input:
-        study=f"config/studies/{STUDY}.yaml",
-        site=f"config/sites/{SITE}.yaml",
+        # a change that plans the same runs (of a title, of a figure) makes nothing again
+        study=lambda wildcards: (
+            ancient(f"config/studies/{STUDY}.yaml") if CAMPAIGN.design_stands else f"config/studies/{STUDY}.yaml"
+        ),
+        site=lambda wildcards: (
+            ancient(f"config/sites/{SITE}.yaml") if CAMPAIGN.design_stands else f"config/sites/{SITE}.yaml"
+        ),
     output:
         design=f"{RESULTS}/design.csv",
     log:

@@ -63,8 +63,8 @@ def models_part(options: argparse.Namespace) -> str:
 def analysis_part(options: argparse.Namespace) -> str:
     """Make tables and figures of the records of a large campaign."""
     runs, epochs = options.runs[-1], options.epochs
-    made, cost = analysis_cost.measure(runs, epochs)
-    return analysis_cost.report(made, epochs, cost, f"make bench-analysis ARGS='--runs {runs} --epochs {epochs}'")
+    made, costs = analysis_cost.measure(runs, epochs)
+    return analysis_cost.report(made, epochs, costs, f"make bench-analysis ARGS='--runs {runs} --epochs {epochs}'")
 
 
 PARTS = {"study": study_part, "epochs": epochs_part, "dry-run": dry_run_part}

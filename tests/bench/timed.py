@@ -1,17 +1,27 @@
 """What one command in a copy of the checkout takes."""
 
 import os
+import signal
 import subprocess
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from checkout import Checkout
+
+EVERY_S = 0.2
+SESSION = 3  # of the fields of /proc/<pid>/stat after the name
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Wall time, the memory of the largest process, the exit status and all output of a command."""
+    """Wall time, memory, exit status and all output of a command.
+
+    Memory: the most that its processes had at one moment, what they share counted once (PSS), sampled every EVERY_S seconds;
+    or the most that one of them ever had, where that is more.
+    """
 
     wall_s: float
     memory_bytes: int
@@ -24,10 +34,43 @@ def timed(checkout: Checkout, *command: str) -> Timed:
     with tempfile.TemporaryFile("w+") as output:
         started = time.monotonic()
         child = subprocess.Popen(
-            command, cwd=checkout.folder, env=checkout.environment, stdout=output, stderr=subprocess.STDOUT
+            command,
+            cwd=checkout.folder,
+            env=checkout.environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
-        _, status, usage = os.wait4(child.pid, 0)
-        wall_s = time.monotonic() - started
+        most, ended = [0], threading.Event()
+        sampling = threading.Thread(target=_sample, args=(child.pid, most, ended))
+        sampling.start()
+        try:
+            _, status, usage = os.wait4(child.pid, 0)
+        except BaseException:
+            os.killpg(child.pid, signal.SIGTERM)  # a session of its own hears no Ctrl-C
+            raise
+        finally:
+            wall_s = time.monotonic() - started
+            ended.set()
+            sampling.join()
         child.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
-        return Timed(wall_s, usage.ru_maxrss * 1024, child.returncode, output.read())
+        return Timed(wall_s, max(most[0], usage.ru_maxrss * 1024), child.returncode, output.read())
+
+
+def _sample(session: int, most: list[int], ended: threading.Event) -> None:
+    """Keep in `most` the largest memory of the session's processes, until `ended`."""
+    while not ended.wait(EVERY_S):
+        most[0] = max(most[0], sum(_pss(process, session) for process in Path("/proc").glob("[0-9]*")))
+
+
+def _pss(process: Path, session: int) -> int:
+    """The memory of a process in bytes, its share of what it has in common with others; 0 where it is of another session."""
+    try:
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+        if int(fields[SESSION]) != session:
+            return 0
+        lines = (process / "smaps_rollup").read_text().splitlines()
+        return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    except OSError:  # it has ended meanwhile
+        return 0

@@ -80,7 +80,7 @@ def test_a_rank_that_is_killed_fails_its_run_only(fresh: Callable[..., Checkout]
     assert row["status"] == "failed" and "was killed by SIGKILL" in row["reason"]
     assert "1 not ok" in output and "make repeat RUNS=failed" in output
     assert not ranks_of(checkout)
-    assert (checkout.results / "figures" / "epoch_time.pdf").exists()
+    assert (checkout.results / "figures" / "overview.pdf").exists()
     assert row["run_id"] in (checkout.results / "tables" / "missing.md").read_text()
 
 

@@ -12,7 +12,7 @@ import pytest
 from checkout import Checkout
 from plan.site import load_site
 
-FIGURES = ("epoch_time", "by_batch_size", "by_nodes", "accuracy", "residuals", "regression")
+FIGURES = ("overview", "accuracy", "accuracy-updates", "accuracy-wall_time", "residuals", "regression")
 
 
 def design_rows(checkout: Checkout) -> dict[str, dict[str, str]]:
@@ -73,15 +73,25 @@ def test_one_more_level_runs_only_the_new_runs(campaign: Checkout) -> None:
     assert len(new) == 3 and all(".b32." in attempt for attempt in new)
 
 
-@pytest.mark.parametrize("figure", ["by_nodes"])
-def test_a_figures_script_edited_makes_that_figure(campaign: Checkout, figure: str) -> None:
+@pytest.mark.parametrize(("kind", "figures"), [("residuals", 1), ("accuracy", 3)])
+def test_a_kinds_script_edited_makes_its_figures(campaign: Checkout, kind: str, figures: int) -> None:
     before = campaign.products()
-    script = campaign.path(f"workflow/scripts/figures/{figure}.py")
+    script = campaign.path(f"workflow/scripts/figures/{kind}.py")
     script.write_text(script.read_text() + "\n# edited\n")
     done = campaign.snakemake("figures")
-    assert (done.status, done.jobs) == (0, {"figure": 1})
+    assert (done.status, done.jobs) == (0, {"figure": figures})
     made = {name for name, inode in campaign.products().items() if before[name] != inode}
-    assert made and all(Path(name).name.startswith(f"{figure}.") for name in made)
+    assert made and all(Path(name).name.startswith(kind) for name in made)
+
+
+def test_a_declaration_makes_the_figures_that_are_not_there_and_nothing_else(campaign: Checkout) -> None:
+    before = campaign.products()
+    study = campaign.path("config/studies/small.yaml")
+    study.write_text(f"{study.read_text()}figures:\n  - {{kind: overview}}\n  - {{kind: by_factor, x: framework}}\n")
+    done = campaign.snakemake("figures")
+    assert (done.status, done.jobs) == (0, {"figure": 1}), done.output
+    made = {name for name, inode in campaign.products().items() if before.get(name) != inode}
+    assert made == {f"figures/by_factor-framework.{suffix}" for suffix in ("pdf", "svg", "png", "caption.md")}
 
 
 @pytest.fixture
@@ -98,7 +108,7 @@ def cache_as_before() -> Iterator[None]:
 def test_a_lock_edited_repeats_its_environment_its_children_and_their_runs(campaign: Checkout) -> None:
     lock = campaign.path("containers/pytorch/requirements.cpu.txt")
     old_lock, old_records = lock.read_text(), campaign.records()
-    for figure in campaign.results.glob("figures/epoch_time.*"):
+    for figure in campaign.results.glob("figures/overview.*"):
         figure.unlink()
     lock.write_text(f"{old_lock}# edited in {campaign.folder}\n")
     done = campaign.snakemake("figures", timeout_s=900)
@@ -108,7 +118,7 @@ def test_a_lock_edited_repeats_its_environment_its_children_and_their_runs(campa
     assert {name.split("/")[1].split(".")[0] for name in new} == {"pytorch-single", "horovod-pytorch"}
     keys = {row["run_id"]: row["key"] for row in rows(campaign.results / "runs.csv")}
     assert all(name.split("/")[2] == keys[name.split("/")[1]] for name in new), "runs.csv shows the new measurements"
-    assert (campaign.results / "figures" / "epoch_time.pdf").exists()
+    assert (campaign.results / "figures" / "overview.pdf").exists()
 
     lock.write_text(old_lock)
     done = campaign.snakemake("figures")

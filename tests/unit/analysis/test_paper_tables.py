@@ -175,3 +175,13 @@ def test_a_broken_csv_gives_one_line_and_status_2(name, tmp_path, capsys):
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "unknown column 'statis'; did you mean 'status'?" in said
+
+
+@pytest.mark.parametrize("rows", [2, 0])
+def test_notes_of_a_table_are_read_back(rows, tmp_path):
+    shown = pd.DataFrame({"a|b": ["1"] * rows, "c": ["2"] * rows})
+    notes = ["One note: of | and *.", "Another one.\nOn two lines."]
+    tables.write(tables.Table("Title", shown, shown, notes), tmp_path / "t")
+    assert tables.read_notes(tmp_path / "t.md") == notes
+    tables.write(tables.Table("Title", shown, shown), tmp_path / "t")
+    assert tables.read_notes(tmp_path / "t.md") == []

@@ -12,7 +12,8 @@ from statsmodels.formula.api import ols
 from analysis import cells, conditions, effects, intervals
 from analysis.measured import Records
 from analysis.pooling import after_blocks, pooled
-from figures import epoch_time
+from figures import overview
+from figures.declared import Declared
 from published import NPK, PLANT_GROWTH, VASCULAR_GRAFTS
 from synthetic import write_frames
 
@@ -170,7 +171,7 @@ def test_the_interval_of_the_noisiest_cell_holds_though_spreads_are_unequal(spre
 
 def test_tables_and_figures_show_the_same_intervals(runs, csv):
     table = cells.summarize(runs).dropna(subset=["epoch_time_s_low"])
-    drawn, _ = epoch_time.draw(Records(*csv))
+    drawn, _ = overview.draw(Records(*csv), Declared("overview", "overview"))
     bars = {
         tuple(np.round(line.get_xdata(), 12)) for ax in drawn.axes for line in ax.lines if len(line.get_xdata()) == 2
     }
@@ -186,7 +187,7 @@ def test_a_caption_says_what_was_done(tmp_path, runs):
     frame, epochs = campaign(failures={})
     noisy = frame["nodes"] == 2
     frame.loc[noisy, "epoch_time_s"] *= np.exp(0.4 * (frame.loc[noisy, "replicate"] - 2))
-    _, caption = epoch_time.draw(Records(*write_frames(tmp_path, frame, epochs)))
+    _, caption = overview.draw(Records(*write_frames(tmp_path, frame, epochs)), Declared("overview", "overview"))
     assert "with each cell's own standard deviation" in caption and "p < 0.001" in caption
 
 

@@ -1,33 +1,66 @@
 """Each figure is made whatever a campaign holds, says in its caption what it must, and is the same file twice."""
 
+import importlib
 import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from analysis import anova, speedup, tables
 from analysis.measured import Records
+from analysis.pooling import pooled
+from analysis.regression import fit_all
 from common.errors import exit_status
 from common.files import CHECKOUT
-from figures import accuracy, by_batch_size, by_nodes, epoch_time, panels, regression, residuals, style
-from synthetic import campaign, designed_campaign, write_campaign, write_frames
+from common.tables import write_table
+from figures import draw, panels, style
+from figures.declared import MOST_VARIANTS, Declared, from_json
+from figures.view import view
+from plan.factors import MOST_SERIES
+from prediction.bound import shortest
+from synthetic import campaign, designed_campaign, sweeps, write_campaign, write_frames
 
 FIGURES = {
-    "epoch_time": epoch_time,
-    "by_batch_size": by_batch_size,
-    "by_nodes": by_nodes,
-    "accuracy": accuracy,
-    "residuals": residuals,
-    "regression": regression,
+    figure.name: figure
+    for figure in (
+        Declared("overview", "overview"),
+        Declared("by_batch_size", "by_factor", x="batch_size"),
+        Declared("by_nodes", "by_factor", x="nodes"),
+        Declared("by_framework", "by_factor", x="framework"),
+        Declared("scaling", "scaling"),
+        Declared("accuracy", "accuracy"),
+        Declared("accuracy-updates", "accuracy", x="updates"),
+        Declared("accuracy-wall_time", "accuracy", x="wall_time"),
+        Declared("interaction", "interaction", x="nodes", colour=("framework",)),
+        Declared("residuals", "residuals"),
+        Declared("regression", "regression"),
+        Declared("shares", "shares"),
+        Declared("shares-epoch", "shares", x="epoch"),
+    )
 }
+OF_ACCURACY = [name for name in FIGURES if name.startswith("accuracy")]
 SUFFIXES = ["pdf", "svg", "png", "caption.md"]
 
 
+def drawn_by(name, records):
+    asked = FIGURES[name] if isinstance(name, str) else name
+    return importlib.import_module(f"figures.{asked.kind}").draw(records, asked)
+
+
+def flags(name, files, out):
+    return [
+        *("--asked", FIGURES[name].to_json(), "--runs", str(files[0]), "--epochs", str(files[1])),
+        *("--network", "--predictions", "--outlook", "--out", str(out / name)),
+    ]
+
+
 def make(name, files, out):
-    FIGURES[name].main(["--runs", str(files[0]), "--epochs", str(files[1]), "--out", str(out / name)])
+    draw.main(flags(name, files, out))
     return (out / f"{name}.caption.md").read_text()
 
 
@@ -95,7 +128,7 @@ CASES = [
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("case", CASES)
 def test_a_figure_is_drawn_whatever_the_campaign_holds(name, case, tmp_path):
-    drawn, caption = FIGURES[name].draw(Records(*write_frames(tmp_path, *changed(case))))
+    drawn, caption = drawn_by(name, Records(*write_frames(tmp_path, *changed(case))))
     drawn.draw_without_rendering()
     assert caption.endswith(".")
     assert "nan" not in caption
@@ -105,7 +138,7 @@ def test_a_figure_is_drawn_whatever_the_campaign_holds(name, case, tmp_path):
         assert "No run of the study succeeded." in caption
     if case == "one replicate" and name == "residuals":
         assert texts == ["no two runs of a cell differ"]
-    if case == "no accuracy" and name == "accuracy":
+    if case == "no accuracy" and name in OF_ACCURACY:
         assert texts == ["no accuracy was recorded"]
 
 
@@ -115,7 +148,7 @@ def test_a_caption_says_what_every_caption_must(name, made):
     assert caption.count("\n") == 1
     for said in (
         "n = 2 to 3 per cell",
-        "95 % t intervals of the mean over replicates" if name == "accuracy" else "each cell's own standard deviation",
+        "95 % t intervals of the mean over replicates" if name in OF_ACCURACY else "each cell's own standard deviation",
         "Placement: emulated",
         "Batch scope: local",
         "Timing scope: the slowest of all ranks",
@@ -136,7 +169,7 @@ def test_a_caption_names_ten_missing_cells_and_counts_the_others(tmp_path):
     runs, epochs = campaign()
     bad = runs["batch_size"] == 16
     runs.loc[bad | (runs["batch_size"] == 64), ["status", "epoch_time_s"]] = ["missing", None]
-    _, caption = epoch_time.draw(Records(*write_frames(tmp_path, runs, epochs)))
+    _, caption = drawn_by("overview", Records(*write_frames(tmp_path, runs, epochs)))
     missing = re.search(r"Missing cells: (.*?) and (\d+) more\.", caption)
     assert len(missing.group(1).split(", ")) == 10
     assert 10 + int(missing.group(2)) == 21
@@ -145,15 +178,14 @@ def test_a_caption_names_ten_missing_cells_and_counts_the_others(tmp_path):
 def test_a_master_clock_is_said(tmp_path):
     runs, epochs = campaign()
     runs.loc[runs["framework"] == "pytorch-ddp", "timing_scope"] = "master"
-    _, caption = by_nodes.draw(Records(*write_frames(tmp_path, runs, epochs)))
+    _, caption = drawn_by("by_nodes", Records(*write_frames(tmp_path, runs, epochs)))
     assert "for pytorch-ddp the clock of the master only" in caption
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_same_records_give_the_same_bytes_in_another_process(name, csv, made, tmp_path):
-    flags = ["--runs", csv[0], "--epochs", csv[1], "--out", tmp_path / name]
     environment = os.environ | {"PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
-    subprocess.run([sys.executable, "-m", f"figures.{name}", *map(str, flags)], check=True, env=environment)
+    subprocess.run([sys.executable, "-m", "figures.draw", *flags(name, csv, tmp_path)], check=True, env=environment)
     for suffix in SUFFIXES:
         assert (made / f"{name}.{suffix}").read_bytes() == (tmp_path / f"{name}.{suffix}").read_bytes()
 
@@ -171,7 +203,7 @@ def test_fonts_are_embedded_and_text_stays_text(name, made):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_fits_a_column_or_a_page(name, csv):
-    drawn, _ = FIGURES[name].draw(Records(*csv))
+    drawn, _ = drawn_by(name, Records(*csv))
     assert drawn.get_figwidth() in (style.COLUMN_IN, style.PAGE_IN)
     assert drawn.get_figheight() < 9
 
@@ -179,8 +211,8 @@ def test_a_figure_fits_a_column_or_a_page(name, csv):
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_broken_csv_gives_one_line_and_status_2(name, csv, tmp_path, capsys):
     (tmp_path / "runs.csv").write_text("run_id\n")
-    argv = ["--runs", str(tmp_path / "runs.csv"), "--epochs", str(csv[1]), "--out", str(tmp_path / name)]
-    assert exit_status(lambda: FIGURES[name].main(argv)) == 2
+    argv = flags(name, (tmp_path / "runs.csv", csv[1]), tmp_path)
+    assert exit_status(lambda: draw.main(argv)) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["runs.csv"]
 
@@ -206,7 +238,7 @@ def test_lines_of_quickstart_differ_in_grey_by_lightness_marker_or_line():
 
 
 def test_the_axis_of_time_starts_at_zero_and_shows_every_interval(csv):
-    drawn, _ = by_batch_size.draw(Records(*csv))
+    drawn, _ = drawn_by("by_batch_size", Records(*csv))
     for ax in drawn.axes:
         assert ax.get_ylim()[0] == 0
         highest = max(np.nanmax(line.get_ydata()) for line in ax.lines)
@@ -214,7 +246,7 @@ def test_the_axis_of_time_starts_at_zero_and_shows_every_interval(csv):
 
 
 def test_times_far_apart_get_a_logarithmic_axis_and_the_caption_says_so(tmp_path):
-    drawn, caption = by_batch_size.draw(Records(*write_frames(tmp_path, *changed("wide times"))))
+    drawn, caption = drawn_by("by_batch_size", Records(*write_frames(tmp_path, *changed("wide times"))))
     assert drawn.axes[0].get_yscale() == "log"
     assert "The axis of time is logarithmic." in caption
 
@@ -223,7 +255,7 @@ def test_a_line_is_broken_at_a_missing_cell(tmp_path):
     runs, epochs = campaign(failures={})
     gap = (runs["framework"] == "pytorch-ddp") & (runs["batch_size"] == 32)
     runs.loc[gap, ["status", "epoch_time_s"]] = ["failed", None]
-    drawn, _ = by_batch_size.draw(Records(*write_frames(tmp_path, runs, epochs)))
+    drawn, _ = drawn_by("by_batch_size", Records(*write_frames(tmp_path, runs, epochs)))
     colour = style.look("pytorch-ddp").colour
     joined = [
         line
@@ -233,10 +265,64 @@ def test_a_line_is_broken_at_a_missing_cell(tmp_path):
     assert np.isnan(joined[-1].get_ydata()).tolist() == [False, True, False]
 
 
-def test_more_panels_than_a_figure_holds_are_counted_in_the_caption():
-    shown, said = panels.most([{"batch_size": size} for size in range(60)])
-    assert len(shown) == panels.MOST_PANELS
-    assert "Only the first 48 of 60 panels are drawn" in said
+RATES = [round(0.01 * (i + 1), 2) for i in range(6)]
+OPTIMIZERS = ["sgd", "adam"]
+
+
+@pytest.fixture(scope="module")
+def of_many_panels(tmp_path_factory):
+    runs, epochs = campaign(replicates=2, failures={})
+
+    def at(frame, optimizer, rate):
+        frame = frame.assign(run_id=frame["run_id"] + f".optimizer={optimizer}.learning_rate={rate:g}")
+        if "cell" not in frame:
+            return frame
+        name = frame["cell"] + f".optimizer={optimizer}.learning_rate={rate:g}"
+        return frame.assign(cell=name, optimizer=optimizer, learning_rate=rate)
+
+    every = [(optimizer, rate) for optimizer in OPTIMIZERS for rate in RATES]
+    runs, epochs = (pd.concat([at(frame, *levels) for levels in every], ignore_index=True) for frame in (runs, epochs))
+    return Records(*write_frames(tmp_path_factory.mktemp("many"), runs, epochs))
+
+
+def test_a_page_holds_as_many_levels_of_the_last_factor_as_fit(of_many_panels):
+    whole = view(of_many_panels.runs, FIGURES["by_nodes"])
+    assert whole.facet == ["batch_size", "sync_every", "optimizer", "learning_rate"]
+    assert len(whole.panels) == 4 * 2 * 6
+    assert whole.on_a_page(0.6).panels is whole.panels
+    some = whole.on_a_page(2.0)
+    assert len(some.panels) == 16
+    assert some.runs["learning_rate"].unique().tolist() == RATES[:2]
+    assert some.unseen == (
+        "16 of 48 panels are drawn, those at learning rate 0.01 or 0.02; a figure with a `filter` in the study shows others, "
+        "and the tables have every cell."
+    )
+    few = whole.on_a_page(9.0)
+    assert few.facet == ["batch_size", "sync_every"]
+    assert set(few.runs["optimizer"]) == {"sgd"}
+    assert "those at optimizer sgd, learning rate 0.01;" in few.unseen
+    assert few.pooling.df == whole.pooling.df, "intervals stand on all runs"
+
+
+def test_levels_with_successful_runs_are_drawn_before_others(of_many_panels):
+    lost = of_many_panels.runs.assign(
+        status=lambda runs: np.where(runs["learning_rate"] < RATES[4], "failed", runs["status"])
+    )
+    assert view(lost, FIGURES["by_nodes"]).on_a_page(2.0).runs["learning_rate"].unique().tolist() == RATES[4:]
+
+
+@pytest.mark.parametrize("name", [name for name in FIGURES if name not in ("residuals", "regression", "by_framework")])
+def test_a_figure_of_many_panels_fits_a_page_and_says_what_it_leaves_out(name, of_many_panels):
+    drawn, caption = drawn_by(name, of_many_panels)
+    drawn.draw_without_rendering()
+    assert drawn.get_figheight() <= 9
+    said = re.search(r"(\d+) of (\d+) panels are drawn, those at (.*?learning rate .*?);", caption)
+    shown = {ax.get_title() for ax in drawn.axes if ax.get_title()}
+    assert len(shown) == int(said.group(1)) < int(said.group(2))
+    asked = replace(FIGURES[name], filter={"learning_rate": [RATES[4]]})
+    other, told = drawn_by(asked, of_many_panels)
+    assert "Of the study only learning rate 0.05" in told
+    assert other.get_figheight() <= 9
 
 
 TREATMENTS = ["custom, every batch", "custom, every 4 batches", "fit, every batch"]
@@ -247,16 +333,20 @@ def treated(tmp_path_factory):
     return Records(*write_frames(tmp_path_factory.mktemp("treated"), *designed_campaign()))
 
 
+def all_series(runs, **asked):
+    return view(runs, Declared("accuracy", "accuracy", **asked)).series
+
+
 def names_in(legend):
     return [text.get_text() for text in legend.get_texts()]
 
 
 def test_the_series_of_one_framework_are_its_treatments_and_of_several_the_frameworks(treated, csv):
-    series = panels.all_series(treated.runs)
+    series = all_series(treated.runs)
     assert [one.name for one in series] == TREATMENTS
     assert sum(len(one.of(treated.runs)) for one in series) == len(treated.runs)
     assert [one.look for one in series] == style.TREATMENT_LOOKS[:3]
-    frameworks = panels.all_series(Records(*csv).runs)
+    frameworks = all_series(Records(*csv).runs)
     assert [one.name for one in frameworks][:2] == ["pytorch-single", "tensorflow-single"]
     assert all(one.look == style.LOOKS[one.name] for one in frameworks)
 
@@ -265,7 +355,7 @@ def test_series_have_words_from_their_factors(treated):
     runs = treated.runs
 
     def names(frame):
-        return [one.name for one in panels.all_series(frame)]
+        return [one.name for one in all_series(frame)]
 
     custom = runs[runs["training_loop"] == "custom"]
     assert names(custom) == ["every batch", "every 4 batches"]
@@ -277,18 +367,26 @@ def test_series_have_words_from_their_factors(treated):
 
 def test_more_treatments_than_can_be_told_apart_become_panels(treated):
     runs = pd.concat([treated.runs.assign(momentum=momentum) for momentum in (0.0, 0.5, 0.9)], ignore_index=True)
-    series = panels.all_series(runs)
+    series = all_series(runs)
     assert [one.name for one in series] == TREATMENTS
     many = pd.concat([treated.runs.assign(sync_every=2**k, training_loop="custom") for k in range(9)])
-    assert [one.name for one in panels.all_series(many)] == ["tensorflow-multiworker"]
+    assert [one.name for one in all_series(many)] == ["tensorflow-multiworker"]
 
 
 @pytest.mark.parametrize(
     ("name", "count", "height"),
-    [("by_nodes", 6, 4), ("by_batch_size", 6, 4), ("epoch_time", 6, 4), ("accuracy", 36, 9)],
+    [
+        ("by_nodes", 6, 4),
+        ("by_batch_size", 6, 4),
+        ("overview", 6, 4),
+        ("accuracy", 36, 9),
+        ("accuracy-updates", 36, 9),
+        ("accuracy-wall_time", 36, 9),
+        ("scaling", 12, 7),
+    ],
 )
 def test_a_study_of_treatments_has_panels_of_three_series(name, count, height, treated):
-    drawn, caption = FIGURES[name].draw(treated)
+    drawn, caption = drawn_by(name, treated)
     assert len([ax for ax in drawn.axes if ax.axison]) == count
     assert drawn.get_figheight() < height
     assert drawn.get_figwidth() == style.PAGE_IN
@@ -296,7 +394,7 @@ def test_a_study_of_treatments_has_panels_of_three_series(name, count, height, t
     colours = [look.colour for look in style.TREATMENT_LOOKS[:3]]
     for ax in drawn.axes:
         assert {line.get_color() for line in ax.lines if line.get_color() in colours} == set(colours)
-    if name == "epoch_time":
+    if name == "overview":
         labels = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
         assert labels == [f"{one}, {n} node{'s' * (n > 1)}" for one in TREATMENTS for n in (1, 2, 3)]
     else:
@@ -304,9 +402,9 @@ def test_a_study_of_treatments_has_panels_of_three_series(name, count, height, t
 
 
 def test_by_nodes_draws_what_was_measured_of_each_treatment(treated):
-    drawn, _ = by_nodes.draw(treated)
+    drawn, _ = drawn_by("by_nodes", treated)
     runs = treated.runs
-    for one in panels.all_series(runs):
+    for one in all_series(runs):
         here = one.of(panels.at(runs, {"model": "small-cnn", "batch_size": 64}))
         means = here.groupby("nodes")["epoch_time_s"].mean().tolist()
         joined = [
@@ -324,8 +422,8 @@ def test_by_nodes_draws_what_was_measured_of_each_treatment(treated):
 
 
 def test_only_by_nodes_has_a_bound(treated):
-    assert names_in(by_nodes.draw(treated)[0].legends[0])[-1] == "base / replicas"
-    assert names_in(by_batch_size.draw(treated)[0].legends[0]) == TREATMENTS
+    assert names_in(drawn_by("by_nodes", treated)[0].legends[0])[-1] == "base / replicas"
+    assert names_in(drawn_by("by_batch_size", treated)[0].legends[0]) == TREATMENTS
 
 
 def test_treatments_differ_in_colour_marker_line_and_the_first_three_in_grey():
@@ -345,24 +443,265 @@ def test_no_row_of_panels_is_half_empty_where_threes_fill_it():
     ]  # fmt: skip
 
 
-def test_the_panels_of_residuals_show_every_run_every_cell_and_the_test_of_lack_of_fit(treated):
-    drawn, _ = regression.draw(treated)
-    runs, cells = len(treated.runs), treated.runs["cell"].nunique()
+def test_the_panels_of_the_regression_show_each_cell_as_the_others_predict_it(treated):
+    drawn, _ = drawn_by("regression", treated)
+    fits = fit_all(treated.runs)
     assert [ax.get_title().splitlines()[0] for ax in drawn.axes] == [
         "epoch time, linear",
         "epoch time, quadratic",
         "throughput, linear",
         "throughput, quadratic",
     ]
-    for ax in drawn.axes:
-        points = sum(len(line.get_xdata()) for line in ax.lines if line.get_linestyle() == "None")
-        assert points == runs + cells
-        assert ax.get_title().splitlines()[1] == "lack of fit: p <0.001"
+    for ax, each in zip(drawn.axes, fits.values(), strict=True):
+        points = [line for line in ax.lines if line.get_linestyle() == "None"]
+        measured = np.concatenate([line.get_xdata() for line in points])
+        assert sorted(measured) == pytest.approx(sorted(each.cells["measured"]))
+        mape, p = ax.get_title().splitlines()[1].split(", ")
+        assert mape == f"MAPE {each.statistics['without cell: MAPE (%)']:.1f} %"
+        assert p == "p <0.001"
 
 
-def test_residuals_of_many_runs_are_an_image_in_vector_files(csv, tmp_path):
-    few, _ = regression.draw(Records(*csv))
+def test_predictions_beyond_the_axes_are_counted(tmp_path):
+    runs, epochs = designed_campaign()
+    runs.loc[runs["batch_size"] == 32, "epoch_time_s"] *= 30
+    drawn, caption = drawn_by("regression", Records(*write_frames(tmp_path, runs, epochs)))
+    drawn.draw_without_rendering()
+    assert re.search(r"\d+ predictions that lie beyond the axes, or below 0, are drawn at their edges\.", caption)
+
+
+def test_markers_of_very_many_cells_are_an_image_in_vector_files(treated, monkeypatch):
+    few, _ = drawn_by("regression", treated)
     assert not any(line.get_rasterized() for line in few.axes[0].lines)
-    records = Records(*write_campaign(tmp_path, replicates=60))
-    many, _ = regression.draw(records)
+    monkeypatch.setattr("figures.regression.MOST_VECTOR", 10)
+    many, _ = drawn_by("regression", treated)
     assert any(line.get_rasterized() for line in many.axes[0].lines)
+
+
+def lines_of(ax, colour, width=1.0):
+    return [line for line in ax.lines if line.get_color() == colour and line.get_linewidth() == width]
+
+
+def test_scaling_shows_the_numbers_of_the_table_of_speed_up(treated):
+    drawn, _ = drawn_by("scaling", treated)
+    rows = speedup.compare(treated.runs)
+    rows = rows[(rows["model"] == "small-cnn") & (rows["batch_size"] == 32)]
+    upper, lower = drawn.axes[0], drawn.axes[3]
+    assert upper.get_title() == "small-cnn, batch size 32"
+    for one in all_series(treated.runs):
+        own = one.of(rows).sort_values("replicas")
+        for ax, name, unit in ((upper, "speedup", 1), (lower, "efficiency", 100)):
+            (line,) = [each for each in lines_of(ax, one.look.colour) if each.get_linestyle() != "None"]
+            assert line.get_ydata() == pytest.approx(unit * own[name].to_numpy())
+            bars = [bar for bars in ax.collections for bar in bars.get_segments() if len(bar) == 2]
+            for low, high in own[[f"{name}_low", f"{name}_high"]].dropna().to_numpy():
+                assert any(bar[:, 1] == pytest.approx([unit * low, unit * high]) for bar in bars)
+    ideal = next(line for line in upper.lines if line.get_linestyle() == "--" and len(line.get_xdata()) == 50)
+    assert ideal.get_ydata()[[0, -1]].tolist() == [1, 3]
+    assert names_in(drawn.legends[0]) == [*TREATMENTS, "ideal"]
+
+
+def test_the_bound_needs_a_sweep_and_is_above_what_was_measured(treated, tmp_path):
+    write_table(sweeps("tensorflow-multiworker", noise=0), "network", tmp_path / "network.csv")
+    records = Records(treated.runs_csv, treated.epochs_csv, tmp_path / "network.csv")
+    drawn, caption = drawn_by("scaling", records)
+    assert names_in(drawn.legends[0])[-1] == "upper bound"
+    assert "the upper bound by the physical model" in caption
+    least = shortest(records.runs, records.network)
+    means = records.runs.groupby("cell")["epoch_time_s"].mean()
+    assert set(least) == set(means.index)
+    above = means / pd.Series(least)
+    assert above.min() > 0.9, "noise apart, nothing is faster than the model allows"
+    assert drawn_by("scaling", treated)[1].count("physical model") == 0
+
+
+def test_each_panel_of_scaling_says_the_seconds_of_its_bases(treated):
+    drawn, caption = drawn_by("scaling", treated)
+    rows = speedup.compare(treated.runs)
+    rows = rows[(rows["model"] == "small-cnn") & (rows["batch_size"] == 32)]
+    seconds = sorted(set(rows["base_epoch_time_s"]))
+    said = [text.get_text() for text in drawn.axes[0].texts]
+    assert said == [f"bases {tables.number(seconds[0])} to {tables.number(seconds[-1])} s"]
+    assert "Bases (a framework's own cell with one replica)" in caption
+
+
+def test_without_a_base_there_is_no_speed_up_and_the_figure_says_so(tmp_path):
+    runs, epochs = campaign(failures={})
+    runs.loc[runs["nodes"] == 1, ["status", "epoch_time_s"]] = ["failed", None]
+    drawn, caption = drawn_by("scaling", Records(*write_frames(tmp_path, runs, epochs)))
+    assert [text.get_text() for text in drawn.axes[0].texts] == ["no base of a speed-up succeeded"]
+    assert "Not drawn: no base of a speed-up succeeded." in caption
+
+
+def test_lines_of_factors_that_do_not_interact_are_parallel_on_the_axis_of_an_interaction(tmp_path):
+    runs, epochs = designed_campaign()
+    times = {"small-cnn": 1.0, "small-cnn-600": 3.0}
+    runs["epoch_time_s"] = runs["model"].map(times) / runs["nodes"] * np.exp(0.01 * np.sin(np.arange(len(runs))))
+    records = Records(*write_frames(tmp_path, runs, epochs))
+    drawn, caption = drawn_by(Declared("interaction", "interaction", x="nodes", colour=("model",)), records)
+    ax = drawn.axes[0]
+    assert ax.get_yscale() == "log"
+    looks = [one.look.colour for one in all_series(runs, colour=("model",))]
+    one, other = (np.log(lines_of(ax, colour)[-1].get_ydata()) for colour in looks)
+    assert np.diff(one) == pytest.approx(np.diff(other), abs=0.02)
+    found = re.search(r"F = [\d.]+ \(2, (\d+) degrees of freedom\), p = 0\.\d+", caption)
+    assert int(found.group(1)) > 100
+
+
+def test_the_test_in_the_caption_of_an_interaction_is_that_of_the_table(treated):
+    asked = Declared("interaction", "interaction", x="nodes", colour=("sync_every",))
+    _, caption = drawn_by(asked, treated)
+    row = anova.of_runs(treated.runs).rows.set_index("term").loc["nodes × batches per exchange"]
+    assert f"F = {row['F']:.3g} (2, " in caption and f"{100 * row['share']:.1f} % of the sum of squares" in caption
+
+
+def test_panels_of_one_line_are_left_out_of_an_interaction_and_named(treated):
+    asked = Declared("interaction", "interaction", x="nodes", colour=("sync_every",))
+    drawn, caption = drawn_by(asked, treated)
+    assert {ax.get_title().split("\n")[-1] for ax in drawn.axes if ax.get_title()} == {"training loop custom"}
+    assert "Not shown, because a single line would be there:" in caption and "training loop fit" in caption
+
+
+def test_accuracy_over_updates_and_wall_time_ends_where_the_runs_did(treated):
+    runs, epochs = treated.runs, treated.epochs
+    cell = runs[(runs["model"] == "small-cnn") & (runs["nodes"] == 2) & (runs["batch_size"] == 32)]
+    (custom,) = [one for one in all_series(runs) if one.name == "custom, every 4 batches"]
+    own = epochs[epochs["cell"] == custom.of(cell)["cell"].iloc[0]]
+    by_run = own.groupby("run_id")
+    wall = (own["epoch_time_s"] + own["validation_time_s"]).groupby(own["run_id"]).sum().mean()
+    ends = {"accuracy": 3, "accuracy-updates": by_run["exchanges"].sum().mean(), "accuracy-wall_time": wall}
+    for name, end in ends.items():
+        drawn, _ = drawn_by(name, treated)
+        (ax,) = [ax for ax in drawn.axes if ax.get_title() == "small-cnn\nbatch size 32\n2 nodes"]
+        (line,) = [line for line in ax.lines if line.get_color() == custom.look.colour]
+        assert line.get_xdata()[-1] == pytest.approx(end)
+        assert ax.get_xlim()[1] > end
+
+
+def test_a_factor_of_words_has_points_that_are_not_joined(csv):
+    drawn, caption = drawn_by("by_framework", Records(*csv))
+    ax = [ax for ax in drawn.axes if ax.axison][-1]
+    labels = [label.get_text() for label in ax.get_xticklabels()]
+    assert labels == [one.name for one in all_series(Records(*csv).runs)]
+    assert not [line for line in ax.lines if line.get_linestyle() != "None" and line.get_linewidth() == 1.0]
+    assert "Lines lead the eye" not in caption
+    markers = [line for line in ax.lines if len(line.get_xdata()) == 1 and line.get_marker() != "o"]
+    looks = {style.look(name).colour for name in labels}
+    assert {line.get_color() for line in markers} <= looks
+
+
+FILTERED = Declared("by_nodes", "by_factor", x="nodes", filter={"model": ["small-cnn"], "batch_size": [32, 64]})
+
+
+def test_a_filter_leaves_cells_out_of_the_figure_but_not_out_of_the_intervals(treated):
+    drawn, caption = drawn_by(FILTERED, treated)
+    assert [ax.get_title() for ax in drawn.axes] == ["batch size 32", "batch size 64"]
+    assert (
+        "Of the study only model small-cnn; batch size 32, 64; intervals of epoch time stand on all of it." in caption
+    )
+    assert "model small-cnn" in caption.split("The same in all cells:")[1]
+    whole = pooled(treated.runs)
+    shown = view(treated.runs, FILTERED)
+    assert shown.pooling.df == whole.df
+    bars = {
+        tuple(np.round(line.get_ydata(), 9)) for ax in drawn.axes for line in ax.lines if len(line.get_ydata()) == 2
+    }
+    for cell in shown.ok["cell"].unique():
+        estimate = whole.of(cell)
+        assert (round(estimate.low, 9), round(estimate.high, 9)) in bars
+
+
+def test_a_treatment_keeps_its_look_where_a_filter_leaves_others_out(treated):
+    few = all_series(treated.runs, filter={"sync_every": [1]}, colour=("training_loop", "sync_every"))
+    assert [one.name for one in few] == ["custom", "fit"]
+    assert [one.look for one in few] == [style.TREATMENT_LOOKS[0], style.TREATMENT_LOOKS[2]]
+    mixed = all_series(treated.runs, colour=("sync_every",))
+    assert [one.look for one in mixed] == style.TREATMENT_LOOKS[:2], "of every batch there are two treatments"
+
+
+def test_what_no_key_names_becomes_panels(treated):
+    asked = Declared("by_nodes", "by_factor", x="nodes", colour=("batch_size",), facet=("training_loop",))
+    shown = view(treated.runs, asked)
+    assert (shown.colour, shown.facet) == (["batch_size"], ["training_loop", "model", "sync_every"])
+    assert [one.name for one in shown.series] == ["batch size 32", "batch size 64", "batch size 96"]
+    assert shown.told_apart == "batch size"
+
+
+def test_a_framework_keeps_its_colour_where_series_have_another_factor_too(csv):
+    series = all_series(Records(*csv).runs, colour=("framework", "sync_every"))
+    names = [one.name for one in series]
+    assert "pytorch-ddp, every batch" in names and "pytorch-ddp, every 4 batches" in names
+    for one in series:
+        assert one.look.colour == style.look(one.levels["framework"]).colour
+    looks = [(one.look.colour, one.look.line, one.look.filled) for one in series]
+    assert len(set(looks)) == len(looks)
+
+
+def test_there_are_as_many_looks_as_a_study_may_ask_for():
+    assert len(style.TREATMENT_LOOKS) == MOST_SERIES
+    assert len(style.VARIANTS) == MOST_VARIANTS
+
+
+def test_the_first_sentence_of_a_caption_is_a_heading(made):
+    for name in FIGURES:
+        heading = (made / f"{name}.caption.md").read_text().split(". ")[0]
+        assert len(heading) < 120 and ":" not in heading, heading
+
+
+THREE = {"model": ["small-cnn"], "training_loop": ["custom"]}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Declared("a", "overview", filter=THREE),
+        Declared("b", "by_factor", x="sync_every", colour=("nodes",), filter=THREE),
+        Declared("c", "by_factor", x="nodes", colour=("sync_every", "batch_size"), filter=THREE),
+        Declared("d", "scaling", colour=("batch_size",), filter=THREE),
+        Declared("e", "accuracy", x="updates", colour=("nodes",), facet=("batch_size", "sync_every"), filter=THREE),
+        Declared("f", "interaction", x="batch_size", colour=("nodes",), filter=THREE),
+        Declared("g", "by_factor", x="training_loop", filter={"nodes": [1]}),
+        Declared("h", "by_factor", x="model", colour=("nodes",), filter={"batch_size": [32]}),
+    ],
+    ids=lambda asked: asked.name,
+)
+def test_any_declaration_of_three_factors_is_drawn(asked, treated):
+    drawn, caption = drawn_by(asked, treated)
+    drawn.draw_without_rendering()
+    assert drawn.get_figheight() < 9
+    assert not [text for ax in drawn.axes for text in ax.texts if "no " in text.get_text()]
+    assert "nan" not in caption and "Of the study only" in caption
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "--asked : expected JSON with a kind, one of overview, by_factor"),
+        ("[1]", "--asked [1]: expected JSON"),
+        ('{"kind": "pie"}', "one of overview, by_factor"),
+        ('{"kind": "residuals", "x": "nodes"}', "--asked: x: residuals takes none; expected one of kind, name"),
+    ],
+)
+def test_a_program_is_told_what_it_may_be_asked(text, said, csv, tmp_path, capsys):
+    argv = ["--asked", text, "--runs", str(csv[0]), "--epochs", str(csv[1]), "--out", str(tmp_path / "a")]
+    assert exit_status(lambda: draw.main(argv)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_a_figure_is_asked_for_in_a_line_that_is_read_back():
+    for asked in [*FIGURES.values(), FILTERED]:
+        assert from_json(asked.to_json()) == asked
+
+
+EMPTY = {
+    "network": "no sweep of the network",
+    "prediction": "nothing was left out and predicted",
+    "outlook": "nothing to predict from",
+}
+
+
+@pytest.mark.parametrize("kind", EMPTY)
+def test_without_a_sweep_the_figures_of_the_network_say_so(kind, csv):
+    drawn, caption = drawn_by(Declared(kind, kind), Records(*csv))
+    assert [text.get_text() for text in drawn.axes[0].texts] == [EMPTY[kind]]
+    assert "nan" not in caption and caption.endswith(".")

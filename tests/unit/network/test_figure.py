@@ -1,13 +1,24 @@
 """The figure of the network is drawn whatever the sweeps hold, and says what it must."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
+from analysis.measured import Records
 from common.schemas import schema
 from common.tables import write_table
 from figures import network as figure
+from figures.declared import Declared
 
 from .conftest import failed_row, sweep_rows
+
+ASKED = Declared("network", "network")
+
+
+def draw(rows, folder):
+    write_table(rows, "network", folder / "network.csv")
+    return figure.draw(Records(Path("none"), Path("none"), folder / "network.csv"), ASKED)
 
 
 def texts(drawn):
@@ -18,8 +29,8 @@ def bounds(drawn):
     return [line.get_ydata()[0] for ax in drawn.axes for line in ax.lines if list(line.get_xdata()) == [0, 1]]
 
 
-def test_panels_are_numbers_of_nodes_and_the_link_bounds_each(network):
-    drawn, caption = figure.draw(network)
+def test_panels_are_numbers_of_nodes_and_the_link_bounds_each(network, tmp_path):
+    drawn, caption = draw(network, tmp_path)
     drawn.draw_without_rendering()
     assert [ax.get_title() for ax in drawn.axes] == ["2 nodes", "3 nodes"]
     assert bounds(drawn) == pytest.approx([125, 125])
@@ -34,15 +45,15 @@ def test_panels_are_numbers_of_nodes_and_the_link_bounds_each(network):
     assert "nan" not in caption and caption.count("\n") == 0
 
 
-def test_without_the_links_rate_there_is_no_bound():
-    drawn, caption = figure.draw(sweep_rows(link_bytes_s=float("nan")))
+def test_without_the_links_rate_there_is_no_bound(tmp_path):
+    drawn, caption = draw(sweep_rows(link_bytes_s=float("nan")), tmp_path)
     drawn.draw_without_rendering()
     assert bounds(drawn) == []
     assert "The site names no rate of its links." in caption and "All on 3 nodes." in caption
 
 
 @pytest.mark.parametrize("case", ["no sweep", "all failed", "one size", "one round", "a panel failed"])
-def test_it_is_drawn_whatever_there_is(case):
+def test_it_is_drawn_whatever_there_is(case, tmp_path):
     rows = sweep_rows(rounds=1 if case == "one round" else 3)
     frames = {
         "no sweep": pd.DataFrame(columns=list(schema("network")["properties"])),
@@ -51,7 +62,7 @@ def test_it_is_drawn_whatever_there_is(case):
         "one round": rows,
         "a panel failed": pd.concat([rows.astype(object), failed_row().astype(object)], ignore_index=True),
     }
-    drawn, caption = figure.draw(frames[case])
+    drawn, caption = draw(frames[case], tmp_path)
     drawn.draw_without_rendering()
     said = {
         "no sweep": "no sweep of the network",
@@ -60,11 +71,3 @@ def test_it_is_drawn_whatever_there_is(case):
     }
     assert texts(drawn) == ([said[case]] if case in said else [])
     assert caption.endswith(".") and "nan" not in caption
-
-
-def test_the_files_are_the_same_twice(tmp_path, network):
-    write_table(network, "network", tmp_path / "network.csv")
-    for name in ("a", "b"):
-        figure.main(["--network", str(tmp_path / "network.csv"), "--out", str(tmp_path / name)])
-    for suffix in ("pdf", "svg", "png", "caption.md"):
-        assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()

@@ -10,7 +10,7 @@ from common.errors import InputError
 from plan import campaign, cost
 from plan.binding import bind
 from plan.campaign import load_campaign, planned
-from plan.design import design
+from plan.design import design, to_csv
 from plan.identity import lacks
 from plan.site import load_site
 from plan.study import load_study
@@ -126,6 +126,16 @@ def test_tf32_is_missing_where_processors_train() -> None:
     levels = {**design(shipped, site)[0].levels, "precision": "tf32"}
     assert lacks(site, levels) == "site local cannot compute in tf32: only device cuda can"
     assert lacks(replace(site, device="cuda"), levels) is None
+
+
+def test_a_design_stands_until_it_would_plan_other_runs() -> None:
+    study, site = load_study("quickstart"), load_site("local")
+    assert not planned(study, site).design_stands, "there is none"
+    file = Path("results/quickstart/design.csv")
+    file.parent.mkdir(parents=True)
+    file.write_text(to_csv(design(study, site)))
+    assert planned(replace(study, title="another", figures=({"kind": "overview"},)), site).design_stands
+    assert not planned(replace(study, seed=study.seed + 1), site).design_stands
 
 
 def test_a_block_that_is_not_there_is_refused() -> None:

@@ -12,9 +12,12 @@ import pytest
 from statsmodels.regression.linear_model import WLS
 
 import known_physics as known
+from analysis.measured import Records
 from analysis.terms import linear, quadratic
 from common.errors import InputError
 from common.tables import read_table
+from figures import prediction, style
+from figures.declared import Declared
 from known_physics import Truth
 from prediction import law, methods
 from prediction.held_out import ALL, COMMON, IN_SAMPLE, ON_LOOPBACK, evaluate, folds, main, summary, table
@@ -269,9 +272,7 @@ def test_the_table_says_what_stands_behind_it(study):
     assert "6 nodes, links of " in worst
 
 
-def test_a_panel_says_how_many_cells_its_method_predicts(study):
-    from figures import prediction
-
+def test_a_panel_says_how_many_cells_its_method_predicts(study, tmp_path):
     def some(fold):
         return methods.Prediction(fold.test["epoch_time_s"].where(fold.test["batch_size"] == 32).to_numpy())
 
@@ -280,7 +281,8 @@ def test_a_panel_says_how_many_cells_its_method_predicts(study):
 
     every, rows = evaluate(*study, {"some": some, "all": all_of_them})
     some_of_it = rows.set_index(["left_out", "method"]).loc[(ALL, "some")]
-    drawn, caption = prediction.draw(known.runs(replicates=2), every)
+    known.runs(folder=tmp_path, replicates=2)
+    drawn, caption = drawn_of(tmp_path, every)
     titles = [ax.get_title() for ax in drawn.axes if ax.get_title()]
     both = some_of_it["predicted"]
     assert titles == [
@@ -288,7 +290,7 @@ def test_a_panel_says_how_many_cells_its_method_predicts(study):
         f"all\nMAPE 0.0 %\ncommon {both}: 0.0 %",
     ]
     assert prediction.OTHERS in caption
-    drawn, caption = prediction.draw(known.runs(replicates=2), every[every["method"] == "all"])
+    drawn, caption = drawn_of(tmp_path, every[every["method"] == "all"])
     assert [ax.get_title() for ax in drawn.axes if ax.get_title()] == ["all\nMAPE 0.0 %"]
     assert prediction.OTHERS not in caption
 
@@ -343,21 +345,23 @@ def test_on_emulated_nodes_it_is_a_check_of_the_methods_and_says_so(tmp_path):
     known.network(folder=tmp_path, nodes=(2, 3))
     main([*paths(tmp_path), "--out", str(tmp_path / "prediction"), "--cells", str(tmp_path / "cells.csv")])
     assert ON_LOOPBACK in (tmp_path / "prediction.md").read_text()
-    draw(tmp_path)
-    assert ON_LOOPBACK in (tmp_path / "figure.caption.md").read_text()
+    assert ON_LOOPBACK in drawn_of(tmp_path)[1]
 
 
 def paths(folder):
     return ["--runs", str(folder / "runs.csv"), "--network", str(folder / "network.csv")]
 
 
-def draw(folder):
-    from figures import prediction
+def drawn_of(folder, cells=None):
+    if cells is not None:
+        cells.to_csv(folder / "cells.csv", index=False)
+    records = Records(folder / "runs.csv", folder / "epochs.csv", predictions_csv=folder / "cells.csv")
+    return prediction.draw(records, Declared("prediction", "prediction"))
 
-    prediction.main(
-        ["--runs", str(folder / "runs.csv"), "--cells", str(folder / "cells.csv"), "--out", str(folder / "figure")]
-    )
-    caption = (folder / "figure.caption.md").read_text()
-    assert "Predicted over measured" in caption
+
+def draw(folder):
+    drawn, caption = drawn_of(folder)
+    style.save(drawn, folder / "figure")
+    assert "Predicted against measured" in caption
     assert "nan" not in caption
     assert (folder / "figure.png").stat().st_size > 1000

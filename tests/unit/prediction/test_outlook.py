@@ -7,7 +7,10 @@ import pandas as pd
 import pytest
 
 import known_physics as known
+from analysis.measured import Records
 from common.errors import exit_status
+from figures import outlook as figure
+from figures.declared import Declared
 from known_physics import Truth
 from prediction import outlook
 from prediction.extrapolate import counts, last_above, redrawn, sweep_noise
@@ -209,3 +212,20 @@ def test_emulated_nodes_have_no_outlook(tmp_path, options):
         assert said.count(outlook.EMULATED) == 1 and "make predict" in said
         assert outlook.NOTHING not in said and "95 % intervals" not in said
     assert (tmp_path / "outlook.pdf").is_file()
+def test_the_figure_is_drawn_from_what_the_table_wrote(study, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(outlook, "DRAWS", 5)
+    folder, _ = study
+    ask(tmp_path, "--from", str(folder), "--curves", str(tmp_path / "outlook_curves.csv"))
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "outlook.pdf").exists()
+    records = Records(folder / "runs.csv", tmp_path / "none", outlook_csv=tmp_path / "outlook.csv")
+    drawn, caption = figure.draw(records, Declared("outlook", "outlook"))
+    assert len([ax for ax in drawn.axes if ax.axison]) == 3, "a panel for each batch size"
+    assert names_in(drawn.legends[0]) == ["1 Gbit/s", "10 Gbit/s", "25 Gbit/s", "100 Gbit/s"]
+    assert "efficiency stays at 50 % and 80 % (dotted)" in caption
+    assert "5 refits" in caption
+    assert "Placement: virtual" in caption
+
+
+def names_in(legend):
+    return [text.get_text() for text in legend.get_texts()]

@@ -23,20 +23,26 @@ _BATCH_SCOPES = {
 }
 
 
-def replicates(runs: pd.DataFrame, of_time: bool = True) -> str:
-    """How many runs stand behind a cell, and what an interval is: of epoch time, or of another response."""
+def replicates(runs: pd.DataFrame, of_time: bool | None = True, pooling: Pooling | None = None) -> str:
+    """How many runs stand behind a cell, and what an interval is: of epoch time, or of another response; None: there is none.
+
+    `pooling`: that of the whole study, where `runs` are a part of it.
+    """
     counts = successful(runs).groupby("cell").size()
     if counts.empty:
         return "No run of the study succeeded."
     fewest, most = counts.min(), counts.max()
     n = f"n = {most}" if fewest == most else f"n = {fewest} to {most}"
     said = f"Replicates are independent runs, {n} per cell"
-    if most == 1:
+    if of_time is None:
+        return f"{said}."
+    pooling = pooling or pooled(runs)
+    if most == 1 and not (of_time and pooling.holds):
         return f"{said}, too few for an interval."
     alone = " (a cell with one run has none)" if fewest == 1 else ""
     if not of_time:
         return f"{said}; intervals are 95 % t intervals of the mean over replicates{alone}.{few(runs)}"
-    return f"{said}; {spread(pooled(runs))}"
+    return f"{said}; {spread(pooling)}"
 
 
 def spread(pooling: Pooling) -> str:

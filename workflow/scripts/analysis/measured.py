@@ -2,28 +2,30 @@
 
 import argparse
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from common.errors import InputError
 from common.schemas import schema
 from common.tables import read_table
+from plan.factors import MOST_SERIES, scale_of, treatments_of
 
-# What a study measures at: frameworks have looks of their own, the others are axes and panels. Every other factor treats.
-NOT_TREATMENTS = ("framework", "model", "dataset", "nodes", "devices_per_node", "device", "batch_size", "bandwidth")
-MOST_SERIES = 8
 _ALONE = ("training_loop", "precision", "optimizer")  # their levels need no title
 
 
 @dataclass(frozen=True)
 class Records:
-    """The records of one study. Each file is read when it is first needed."""
+    """The records of one study, and what was made of them. Each file is read when it is first needed; None: there is none."""
 
     runs_csv: Path
     epochs_csv: Path
+    network_csv: Path | None = None
+    predictions_csv: Path | None = None
+    outlook_csv: Path | None = None
 
     @functools.cached_property
     def runs(self) -> pd.DataFrame:
@@ -33,11 +35,53 @@ class Records:
     @functools.cached_property
     def epochs(self) -> pd.DataFrame:
         """The epochs of the successful runs, each with the cell of its run."""
-        of_run = successful(self.runs).set_index("run_id")[["key", "cell"]]
-        epochs = read_table(self.epochs_csv, "epochs")
+        return self.epochs_of(self.runs)
+
+    def epochs_of(self, runs: pd.DataFrame) -> pd.DataFrame:
+        """Those of the successful ones of `runs`."""
+        of_run = successful(runs).set_index("run_id")[["key", "cell"]]
+        epochs = read_table(self.epochs_csv, "epochs", set(of_run.index))
         place = of_run.index.get_indexer(epochs["run_id"])
-        kept = (place >= 0) & (of_run["key"].to_numpy()[place] == epochs["key"].to_numpy())
+        kept = place >= 0
+        kept[kept] = of_run["key"].to_numpy()[place[kept]] == epochs["key"].to_numpy()[kept]
         return epochs[kept].assign(cell=of_run["cell"].to_numpy()[place[kept]])
+
+    @functools.cached_property
+    def network(self) -> pd.DataFrame:
+        """The sweeps of the network; without rows where there are none."""
+        if self.network_csv is None:
+            return pd.DataFrame(columns=list(schema("network")["properties"]))
+        return read_table(self.network_csv, "network")
+
+    @functools.cached_property
+    def predictions(self) -> pd.DataFrame:
+        """Every prediction of a cell (prediction.held_out); nothing where none was made."""
+        return _made(self.predictions_csv)
+
+    @functools.cached_property
+    def outlook(self) -> pd.DataFrame:
+        """The answers of prediction.outlook, as its table has them."""
+        return _made(self.outlook_csv)
+
+    @functools.cached_property
+    def outlook_curves(self) -> pd.DataFrame:
+        """The efficiencies that they were read from."""
+        return _made(self.outlook_csv and curves_beside(self.outlook_csv))
+
+
+def curves_beside(table: Path) -> Path:
+    """Where the curves of the table of prediction.outlook lie."""
+    return table.with_name(f"{table.stem}_curves.csv")
+
+
+def _made(path: Path | None) -> pd.DataFrame:
+    """A table of numbers that another program wrote. InputError where it cannot be read."""
+    if path is None:
+        return pd.DataFrame()
+    try:
+        return pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {one_line(error)}") from None
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
@@ -51,11 +95,6 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 def factors() -> list[str]:
     """Every factor that a study may vary, in the order of factors.schema.yaml."""
     return list(schema("factors")["properties"])
-
-
-def is_numeric(factor: str) -> bool:
-    """Whether the levels of `factor` are numbers."""
-    return schema("factors")["properties"][factor].get("type") in ("integer", "number")
 
 
 def title(factor: str) -> str:
@@ -78,7 +117,7 @@ def level_text(level: Any) -> str:
 
 def scale_factor(runs: pd.DataFrame) -> str:
     """The factor that makes a cell larger: nodes, or their devices where only these vary."""
-    return "devices_per_node" if "nodes" not in varying(runs) and "devices_per_node" in varying(runs) else "nodes"
+    return scale_of(varying(runs))
 
 
 def combination_text(levels: Mapping[str, Any]) -> str:
@@ -114,16 +153,18 @@ def varying(runs: pd.DataFrame, but: Iterable[str] = ()) -> list[str]:
 
 def treatments(runs: pd.DataFrame) -> list[str]:
     """The varying factors that say how a cell is trained, such as loop and accumulation; those with words first."""
-    return sorted(varying(runs, but=NOT_TREATMENTS), key=is_numeric)
+    return treatments_of(varying(runs))
 
 
-def series_factors(runs: pd.DataFrame) -> list[str]:
-    """The factors whose combinations are the series of a figure.
+def series_factors(runs: pd.DataFrame, but: Collection[str] = ()) -> list[str]:
+    """The factors whose combinations are the series of a figure, those of `but` left out.
 
     The framework where there are several; else as many treatment factors, in their order, as make at most MOST_SERIES
     combinations. The framework where no treatment varies, too.
     """
-    chosen = [] if runs["framework"].nunique() > 1 else treatments(runs)
+    if runs["framework"].nunique() > 1 and "framework" not in but:
+        return ["framework"]
+    chosen = [name for name in treatments(runs) if name not in but]
     while chosen and len(runs[chosen].drop_duplicates()) > MOST_SERIES:
         chosen.pop()
     return chosen or ["framework"]
@@ -144,6 +185,12 @@ def levels_in_order(runs: pd.DataFrame, factor: str) -> list[Any]:
 def successful(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs that numbers are made of: status ok, with an epoch time."""
     return runs[(runs["status"] == "ok") & runs["epoch_time_s"].notna()]
+
+
+def scaled(ok: pd.DataFrame, column: str) -> pd.Series:
+    """`column`, which counts an epoch, of successful runs for the data set's number of samples, as epoch times are."""
+    share = ok["samples_per_epoch"].astype(float) / ok["samples_trained"].astype(float)
+    return ok[column].astype(float) * share.fillna(1.0)
 
 
 def unsuccessful(runs: pd.DataFrame) -> pd.DataFrame:

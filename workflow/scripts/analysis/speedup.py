@@ -8,6 +8,7 @@ has one level of them only. Without such a cell the base is the framework's own 
 
 import math
 import sys
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -23,9 +24,24 @@ WITHOUT_EFFECT_ON_ONE_REPLICA = ("sync_every", "batch_scope", "lr_scaling", "ban
 
 def base_cells(runs: pd.DataFrame) -> dict[str, str]:
     """The base cell of every cell that has one among the cells with a successful run."""
+    return _on_one_replica(runs, ("base", "framework"), "batch_size")
+
+
+def own_cells(runs: pd.DataFrame) -> dict[str, str]:
+    """Of every cell the measured one on one replica with its framework, local batch and all else, where there is one."""
+    return _on_one_replica(runs, ("framework",), "local_batch")
+
+
+def _on_one_replica(runs: pd.DataFrame, of: Sequence[str], batch: str) -> dict[str, str]:
+    """Cell -> measured cell on one replica of the first framework in its columns `of` that has one at its levels.
+
+    `batch`: the column that must be equal for batches to be.
+    """
     rows = cells(runs)
+    local = runs.drop_duplicates("cell").set_index("cell")["local_batch"]
+    rows = rows.assign(local_batch=rows["cell"].map(local).fillna(rows["batch_size"]))
     measured = rows[rows["cell"].isin(set(successful(runs)["cell"])) & (rows["replicas"] == 1)]
-    everywhere = varying(rows, but=["framework", "nodes", "devices_per_node"])
+    everywhere = [*varying(rows, but=["framework", "nodes", "devices_per_node", "batch_size"]), batch]
     compared = {
         name: [f for f in everywhere if f not in WITHOUT_EFFECT_ON_ONE_REPLICA or f in varying(group)]
         for name, group in rows[rows["replicas"] == 1].groupby("framework")
@@ -37,7 +53,7 @@ def base_cells(runs: pd.DataFrame) -> dict[str, str]:
     }
     found = {}
     for cell in rows.itertuples(index=False):
-        for framework in (cell.base, cell.framework):
+        for framework in (getattr(cell, name) for name in of):
             levels = [getattr(cell, name) for name in compared.get(framework, [])]
             if (framework, *levels) in at_levels:
                 found[cell.cell] = at_levels[framework, *levels]

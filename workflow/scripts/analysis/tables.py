@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.intervals import Estimate
+from common.errors import InputError
 from common.files import write_text
 from common.text import aligned
 
@@ -86,6 +87,15 @@ def markdown(table: Table) -> str:
     lines = [f"**{table.title}**", "", *(f"| {' | '.join(cells)} |" for cells in [first, rule, *others])]
     lines += [f"\n{note}" for note in table.notes]
     return "\n".join(lines) + "\n"
+
+
+def read_notes(path: Path) -> list[str]:
+    """The notes of a table that `markdown` made. InputError where it cannot be read."""
+    try:
+        _title, _rows, *notes = Path(path).read_text(encoding="utf-8").rstrip("\n").split("\n\n")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    return notes
 
 
 def latex(table: Table, label: str) -> str:

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.conditions import THE_SITES
-from analysis.measured import combination_text, is_numeric, levels_in_order, title, varying
+from analysis.measured import combination_text, levels_in_order, title, varying
+from plan.factors import is_numeric
 
 TOLERANCE = 1e-9
 

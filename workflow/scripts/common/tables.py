@@ -6,12 +6,13 @@ A frame has every column of its schema, in the schema's order: str, Int64, float
 
 import csv
 import difflib
+import io
 import math
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,8 @@ from common.files import shown, written_whole
 from common.schemas import schema
 
 UNUSUAL = (b'"', b", ", b" ,", b" \n", b"\t", b"\r", b",+", b",.")  # what two readers of CSV may take differently
+_QUOTED = re.compile(rb'"(?<=[,\n]")((?:[^"\n]++|"")++)"(?=[,\n])')
+_OF_TEXTS = {"enum", "pattern", "maxLength"}  # the rules that a text can break
 DTYPES = {"string": "str", "integer": "Int64", "number": "float64", "boolean": "boolean"}
 _CONVERT: dict[str, Callable[[str], Any]] = {
     "string": str,
@@ -35,35 +38,39 @@ _FORMS = {
 }
 
 
-def read_table(path: Path, schema_name: str) -> pd.DataFrame:
+def read_table(path: Path, schema_name: str, only: Collection[str] | None = None) -> pd.DataFrame:
     """Read the CSV `path`; a column that it lacks has its default, as a factor has that came later.
 
+    `only`: the rows whose first field is one of these, in seconds from a table of millions; other rows may go unchecked.
     InputError (one line: file, line, column, what was expected) where it breaks its schema.
     """
     path = Path(path)
     try:
-        return _read_at_once(path, schema_name)
+        return _read_at_once(path, schema_name, only)
     except (OSError, ValueError, OverflowError, pd.errors.ParserWarning):  # the other reader says where and what
-        return _read_by_field(path, schema_name)
+        frame = _read_by_field(path, schema_name)
+        return frame if only is None else frame[frame.iloc[:, 0].isin(only)].reset_index(drop=True)
 
 
-def _read_at_once(path: Path, schema_name: str) -> pd.DataFrame:
+def _read_at_once(path: Path, schema_name: str, only: Collection[str] | None = None) -> pd.DataFrame:
     """A plain table of millions of rows in seconds. ValueError where anything is not as expected, whatever it is."""
     properties, required = schema(schema_name)["properties"], schema(schema_name)["required"]
-    lines = commas = unusual = 0
+    quoted: dict[str, str] = {}
     with open(path, "rb") as file:
-        header = file.readline().decode().rstrip("\n").split(",")
-        for block in iter(lambda: file.read(2**24), b""):
-            lines, commas = lines + block.count(b"\n"), commas + block.count(b",")
-            unusual += sum(block.count(mark) for mark in UNUSUAL)
-    if unusual or commas != lines * (len(header) - 1):  # pandas fills up in silence what a line lacks
-        raise ValueError("fields are quoted or have blanks at an end, or a line is too short")
-    if len(set(header)) < len(header) or not set(required) <= set(header) <= set(properties):
-        raise ValueError("other columns")
-    read_as = {name: "float64" if _kind(schema_name, name) == "number" else "str" for name in header}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)  # of a line that is too long
-        found = _read_csv(path, read_as)
+        source: BinaryIO = file if only is None else _part(file, next(iter(properties)), only)
+        header, lines, commas, unusual = _counted(source)
+        if b'"' in unusual:
+            source, quoted = _without_quotes(source)
+            header, lines, commas, unusual = _counted(source)
+        if unusual or commas != lines * (len(header) - 1):  # pandas fills up in silence what a line lacks
+            raise ValueError("quotes, or blanks at an end of a field, or a line that is too short")
+        if len(set(header)) < len(header) or not set(required) <= set(header) <= set(properties):
+            raise ValueError("other columns")
+        read_as = {name: "float64" if _kind(schema_name, name) == "number" else "str" for name in header}
+        source.seek(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # of a line that is too long
+            found = _read_csv(source, read_as)
     frame = {}
     for name, rules in properties.items():
         if name not in header:
@@ -74,13 +81,47 @@ def _read_at_once(path: Path, schema_name: str) -> pd.DataFrame:
         column = found.pop(name)
         if name in required and not _nullable(rules) and column.isna().any():
             raise ValueError("an empty field")
-        frame[name] = _checked_at_once(column, rules, _kind_of(rules))
+        frame[name] = _checked_at_once(column, rules, _kind_of(rules), quoted)
     return pd.DataFrame(frame)
 
 
-def _read_csv(path: Path, read_as: dict[str, str]) -> pd.DataFrame:
+def _counted(source: BinaryIO) -> tuple[list[str], int, int, set[bytes]]:
+    """The names of the columns; the lines after them, their commas, and which UNUSUAL marks they have."""
+    lines = commas = 0
+    unusual: set[bytes] = set()
+    source.seek(0)
+    header = source.readline().decode().rstrip("\n").split(",")
+    for block in iter(lambda: source.read(2**24), b""):
+        lines, commas = lines + block.count(b"\n"), commas + block.count(b",")
+        unusual.update(
+            mark for mark in UNUSUAL if mark.strip(b",\n") in block and mark in block
+        )  # one byte is found sooner
+    return header, lines, commas, unusual
+
+
+def _without_quotes(source: BinaryIO) -> tuple[BinaryIO, dict[str, str]]:
+    """The table with a name of its own in place of every quoted field, and what the names stand for."""
+    source.seek(0)
+    text = source.read()
+    if b"\1" in text:
+        raise ValueError("a name could be a field")
+    names: dict[bytes, bytes] = {}
+    plain = _QUOTED.sub(lambda field: names.setdefault(field[1], b"\1%d" % len(names)), text)
+    return io.BytesIO(plain), {name.decode(): field.decode().replace('""', '"') for field, name in names.items()}
+
+
+def _part(file: BinaryIO, first: str, only: Collection[str]) -> BinaryIO:
+    """The header, and the lines whose first field is one of `only`. ValueError where the first column is not `first`."""
+    header = file.readline()
+    if header.partition(b",")[0] != first.encode():
+        raise ValueError("the columns stand in another order")
+    wanted = {text.encode() for text in only}
+    return io.BytesIO(header + b"".join(line for line in file if line[: line.find(b",")] in wanted))
+
+
+def _read_csv(source: BinaryIO, read_as: dict[str, str]) -> pd.DataFrame:
     return pd.read_csv(
-        path,
+        source,
         dtype=read_as,
         index_col=False,
         keep_default_na=False,
@@ -90,15 +131,17 @@ def _read_csv(path: Path, read_as: dict[str, str]) -> pd.DataFrame:
     )
 
 
-def _checked_at_once(column: pd.Series, rules: dict[str, Any], kind: str) -> pd.Series:
+def _checked_at_once(column: pd.Series, rules: dict[str, Any], kind: str, quoted: dict[str, str]) -> pd.Series:
     if kind != "number":
-        if not all(_allowed(text, rules, kind) for text in column.dropna().unique()):
+        free = kind == "string" and not _OF_TEXTS & set(rules)
+        if free and not quoted:
+            return column
+        codes, found = pd.factorize(column)
+        texts = [quoted.get(text, text) for text in found.tolist()]
+        if not free and not all(_allowed(text, rules, kind) for text in texts):
             raise ValueError("a field that is not allowed")
-        if kind == "boolean":
-            column = column.map({"true": True, "false": False})
-        elif kind == "integer":
-            column = pd.to_numeric(column)
-        return column.astype(DTYPES[kind])
+        values = pd.array([_CONVERT[kind](text) for text in texts], dtype=DTYPES[kind])
+        return pd.Series(values.take(codes, allow_fill=True))
     values = column.to_numpy()
     values = values[~np.isnan(values)]
     bad = (

@@ -1,6 +1,6 @@
-"""Training and validation accuracy over epochs: the study's series, panels by the other factors that vary."""
+"""Training and validation accuracy over epochs, updates or wall time: the study's series, panels by the other factors."""
 
-import sys
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -9,89 +9,147 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis import intervals
-from analysis.measured import Records, series_factors, successful, varying
-from common.errors import exit_status
+from analysis.measured import Records, successful
 from figures import panels, style
+from figures.declared import Declared
 from figures.panels import Series
+from figures.view import View, view
 
 PANEL_IN = 1.15
 SMALL_PANEL_IN = 0.95  # where there are more than
 LARGE_PANELS = 12
 SMALL_PANELS_IN_PAGE = 6
 SMALL_TITLE_CHARACTERS = 18
+MOST_MARKERS = 20  # epochs
+LABELS_IN = 0.12  # of ticks between the panels
 MARGIN = 0.05  # of the axis, on both sides
-BESIDE = 0.08  # of an epoch, between points of the only one
+BESIDE = 0.08  # of the axis, between points of the only epoch
 RESPONSES = {"train_accuracy": "training", "validation_accuracy": "validation"}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What accuracy is drawn over: in the heading, at the axis, and in a sentence of its own."""
+
+    heading: str
+    label: str
+    means: str = ""
+    whole: bool = True  # numbers are counted
+
+
+AXES = {
+    "epochs": Axis("epochs", "epoch"),
+    "updates": Axis(
+        "updates", "updates", "Updates are optimizer steps, one for each exchange, from the first epoch on."
+    ),
+    "wall_time": Axis(
+        "wall time",
+        "wall time (s)",
+        "Wall time is that of epochs and validations from the first epoch on, the mean over replicates; start-up is not in it.",
+        whole=False,
+    ),
+}
 WHAT = (
-    "Training accuracy (upper panel of each pair) and validation accuracy (lower panel) over epochs, by {series}: "
-    "lines are means over replicates, bands their intervals (bars, where there is one epoch); the markers tell the {kind}s "
-    "apart and stand at some epochs only."
+    "Training and validation accuracy over {}. Upper panel of each pair: training, lower one: validation. Lines are means "
+    "over replicates, bands their intervals (bars, where there is one epoch); markers stand at {} epochs."
 )
 
 
-def draw(records: Records) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """Two panels, training above validation, for each combination of the other factors. The figure and its caption."""
-    runs = records.runs
-    series, told_apart = panels.all_series(runs), panels.told_apart(runs)
-    what = WHAT.format(series=told_apart, kind=told_apart.split()[0])
-    epochs = records.epochs if len(successful(runs)) else pd.DataFrame()
+    of, axis = view(records.runs, asked), AXES[asked.x or "epochs"]
+    small_in = len(RESPONSES) * SMALL_PANEL_IN + panels.titles_height(of.panels, SMALL_TITLE_CHARACTERS)
+    of = of.on_a_page(small_in, SMALL_PANELS_IN_PAGE)
+    epochs = _epochs(records, of, asked.x or "epochs")
+    # Series that have the same places cover each other, so that each has its markers at some of them.
+    thinned = axis.whole or (len(epochs) and epochs["epoch"].max() > MOST_MARKERS)
+    what = WHAT.format(axis.heading, "some" if thinned else "all")
     responses = [name for name in RESPONSES if name in epochs and epochs[name].notna().any()]
-    if not responses:
-        text = "no successful run" if epochs.empty else "no accuracy was recorded"
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, what, of_time=False)
-    told = [one for one in series if len(successful(one.of(runs)))]
+    if not responses or epochs["x"].isna().all():
+        text = (
+            "no successful run"
+            if epochs.empty
+            else "no accuracy was recorded"
+            if not responses
+            else f"no {axis.heading}"
+        )
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), of.caption(what, axis.means, of_time=False)
+    told = [one for one in of.series if len(successful(one.of(of.runs)))]
     rows = epochs.groupby("cell").indices
-    shown, unseen = panels.most(panels.combinations(runs, varying(runs, but=series_factors(runs))))
+    shown = of.panels
     small = len(shown) > LARGE_PANELS
     across, panel_in = (SMALL_PANELS_IN_PAGE, SMALL_PANEL_IN) if small else (panels.PANELS_IN_PAGE, PANEL_IN)
     characters = SMALL_TITLE_CHARACTERS if small else panels.TITLE_CHARACTERS
     bands, columns, width = panels.layout(len(shown), across)
-    height = (
-        bands * (len(responses) * panel_in + panels.titles_height(shown, characters))
-        + 0.15
-        + panels.legend_height(len(told), width)
-    )
-    drawn = style.figure(width, height)
-    axes = drawn.subplots(bands * len(responses), columns, squeeze=False, sharex=True, sharey=True)
-    last = epochs["epoch"].max()
+    # Models take other times and steps: then every pair of panels has its own axis.
+    apart = bool(panels.scaled_by(of.facet)) and axis is not AXES["epochs"]
+    pair_in = len(responses) * panel_in + panels.titles_height(shown, characters) + LABELS_IN * apart
+    drawn = style.figure(width, bands * pair_in + 0.15 + panels.legend_height(len(told), width))
+    axes = drawn.subplots(bands * len(responses), columns, squeeze=False, sharex=not apart, sharey=True)
     for ax in axes.flat:
         ax.set_axis_off()
         ax.autoscale(False)  # for dozens of panels that share their axes, it takes most of the time
     axes.flat[0].set_ylim(0, 103)
-    axes.flat[0].set_xlim((0.5, 1.5) if last == 1 else (1 - MARGIN * (last - 1), last + MARGIN * (last - 1)))
     for panel, levels in enumerate(shown):
         band, column = divmod(panel, columns)
-        here = successful(panels.at(runs, levels))
+        here = successful(panels.at(of.runs, levels))
+        alike = panels.at(of.ok, {name: levels[name] for name in panels.scaled_by(of.facet)}) if apart else of.ok
+        ends = _ends(epochs[epochs["cell"].isin(set(alike["cell"]))]["x"], whole=axis.whole)
         for row, response in enumerate(responses):
             ax = axes[band * len(responses) + row, column]
             ax.set_axis_on()
-            for position, one in enumerate(series):
+            ax.set_xlim(*ends)
+            for position, one in enumerate(of.series):
                 own = [rows[cell] for cell in one.of(here)["cell"].unique() if cell in rows]
                 if own:
-                    _curve(ax, one, epochs.iloc[np.concatenate(own)], response, (position, len(series)))
-            if here.empty:
-                panels.say(ax, "no successful run")
+                    first = position % epochs["epoch"].nunique()
+                    every = slice(first, None, len(of.series)) if thinned else slice(None)
+                    shift = (position - (len(of.series) - 1) / 2) * BESIDE * (ends[1] - ends[0])
+                    _curve(ax, one, epochs.iloc[np.concatenate(own)], response, (every, shift))
+            if not ax.lines:
+                panels.say(ax, "no successful run" if here.empty else "not recorded")
             if row == 0:
                 ax.set_title(panels.panel_title(levels, characters))
             if column == 0:
                 ax.set_ylabel(f"{RESPONSES[response]}\naccuracy (%)")
-            if panel + columns >= len(shown) and row == len(responses) - 1:
-                ax.tick_params(labelbottom=True)
+            last = row == len(responses) - 1
+            ax.tick_params(labelbottom=last and (apart or panel + columns >= len(shown)))
             ax.grid(True)
-            ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=2))
-    drawn.supxlabel("epoch", fontsize=style.FONT_SIZE)
+            ax.xaxis.set_major_locator(MaxNLocator(4 if apart else 5, integer=axis.whole, min_n_ticks=2))
+    drawn.supxlabel(axis.label, fontsize=style.FONT_SIZE)
     panels.legend(drawn, told)
-    return drawn, panels.caption(runs, what, unseen, of_time=False)
+    return drawn, of.caption(what, axis.means, of_time=False)
 
 
-def _curve(ax: Axes, one: Series, epochs: pd.DataFrame, response: str, place: tuple[int, int]) -> None:
-    """One series; `place`: its number, and how many there are. A single epoch is a point with a bar, beside the others'."""
+def _epochs(records: Records, of: View, x: str) -> pd.DataFrame:
+    """The epochs of the runs that are drawn, with `x`: what the end of the epoch stands at; no row where none succeeded."""
+    if of.ok.empty:
+        return pd.DataFrame()
+    epochs = records.epochs_of(of.runs).sort_values(["run_id", "epoch"])
+    if x == "epochs":
+        return epochs.assign(x=epochs["epoch"].astype(float))
+    each = epochs["exchanges"] if x == "updates" else epochs["epoch_time_s"] + epochs["validation_time_s"].fillna(0.0)
+    return epochs.assign(x=each.astype(float).groupby(epochs["run_id"]).cumsum())
+
+
+def _ends(x: pd.Series, *, whole: bool) -> tuple[float, float]:
+    """The limits of an axis: those of what is drawn, with a margin; where there is one number, about as wide as it."""
+    first, last = x.min(), x.max()
+    if pd.isna(first):
+        return 0.0, 1.0
+    if not last > first:
+        return (first - 0.5, last + 0.5) if whole else (0.5 * first, 1.5 * last)
+    return first - MARGIN * (last - first), last + MARGIN * (last - first)
+
+
+def _curve(ax: Axes, one: Series, epochs: pd.DataFrame, response: str, place: tuple[slice, float]) -> None:
+    """One series; `place`: which points have a marker, and how far a single epoch's point is shifted."""
     means = intervals.means(epochs[response], epochs["epoch"], minimum=0, maximum=1)
     if means.empty:
         return
-    position, series = place
+    marked, shift = place
     alone = len(means) == 1
-    x = means.index.to_numpy(float) + (position - (series - 1) / 2) * BESIDE * alone
+    x = epochs.groupby("epoch")["x"].mean().reindex(means.index).to_numpy(float) + shift * alone
     look = one.look
     low, high = 100 * means["low"].to_numpy(), 100 * means["high"].to_numpy()
     if alone:
@@ -101,14 +159,5 @@ def _curve(ax: Axes, one: Series, epochs: pd.DataFrame, response: str, place: tu
         x,
         100 * means["value"].to_numpy(),
         **panels.marker(look)
-        | {"linestyle": look.line, "linewidth": 0.8, "markevery": slice(0 if alone else position, None, series)},
+        | {"linestyle": look.line, "linewidth": 0.8, "markevery": slice(None) if alone else marked},
     )
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Draw the figure."""
-    panels.program(draw, __doc__, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

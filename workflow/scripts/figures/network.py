@@ -1,9 +1,6 @@
 """Bus bandwidth of all-reduce by message size: a line per framework, panels by nodes, the link's rate as the bound."""
 
-import argparse
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,10 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from common.errors import exit_status
-from common.files import write_text
-from common.tables import read_table
+from analysis.measured import Records
 from figures import panels, style
+from figures.declared import Declared
 from network.fit import achieved, bound, bytes_text, circumstances, fit, link_rates_text, measured, shortfall
 
 PANEL_IN = 1.6
@@ -23,7 +19,7 @@ GAP = 1.09
 TICK_FACTOR, TICK_FACTOR_IN_PANELS = 16, 64
 BOUND = (0, (1, 1.5))
 WHAT = (
-    "Bus bandwidth of all-reduce by message size, by each framework's own library: markers are means over rounds, bars "
+    "Bus bandwidth of all-reduce by message size, by each framework's own library. Markers are means over rounds, bars "
     "their 95 % t intervals; lines are the fit of latency and bandwidth (seconds = latency + bytes / bandwidth). "
     "Bus bandwidth is 2 (n − 1) / n × bytes / seconds with n ranks. Both axes are logarithmic; frameworks stand beside each "
     "other at every size."
@@ -31,15 +27,18 @@ WHAT = (
 BOUND_WHAT = "Dotted line: what the link's rate allows."
 
 
-def draw(network: pd.DataFrame) -> tuple[Figure, str]:
-    """The figure and its caption; `network` is network.csv."""
+def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+    """The figure and its caption."""
+    network = records.network
     ok = measured(network)
     if ok.empty:
         text = "no sweep of the network" if network.empty else "no successful sweep"
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), f"{WHAT} {shortfall(network)}"
     varying_links = ["bandwidth"] if network["bandwidth"].nunique() > 1 else []
     frameworks = sorted(set(ok["framework"]))  # a name in the legend without anything drawn would puzzle
-    shown, unseen = panels.most(panels.combinations(network, ["nodes", *varying_links]))
+    every = panels.combinations(network, ["nodes", *varying_links])
+    shown = every[: panels.most(PANEL_IN + panels.titles_height(every))]
+    unseen = "" if shown == every else f"The first {len(shown)} of {len(every)} panels are drawn; the table has all."
     has_bound = bool(ok["link_bytes_s"].notna().any())
     line = Line2D([], [], color=style.MUTED, linewidth=0.8, linestyle=BOUND, label="link's rate")
     extra = [line] if has_bound else []
@@ -97,18 +96,3 @@ def _scales(ax: Axes, ok: pd.DataFrame, factor: int) -> None:
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.yaxis.set_minor_locator(NullLocator())
     ax.grid(True)
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Draw the figure."""
-    parser = argparse.ArgumentParser(prog="figures.network", description=__doc__)
-    parser.add_argument("--network", type=Path, required=True, metavar="CSV", help="network.csv of the study")
-    parser.add_argument("--out", type=Path, required=True, metavar="STEM", help="files to write, without their suffix")
-    args = parser.parse_args(argv)
-    drawn, caption = draw(read_table(args.network, "network"))
-    style.save(drawn, args.out)
-    write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

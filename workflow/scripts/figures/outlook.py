@@ -8,7 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from analysis import tables
+from analysis.measured import Records
 from figures import panels, style
+from figures.declared import Declared
 from figures.panels import Series
 from prediction.law import rate_text
 
@@ -18,15 +21,22 @@ MOST_PANELS = 6
 AT = "nodes_at_"
 LEVEL_LINE = (0, (1, 1.5))
 WHAT = (
-    "Efficiency of training over the number of nodes, as the physical model predicts it; a line for each rate of the links, "
-    "with its 95 % band where it was fitted to a study. Markers: the largest number of nodes, if more than one, up to which efficiency stays at {} (dotted). The axis of nodes is logarithmic."
+    "Efficiency of training over the number of nodes, as the physical model predicts it. A line for each rate of the links, "
+    "with its 95 % band where it was fitted to a study. Markers: the largest number of nodes, if more than one, up to which "
+    "efficiency stays at {} (dotted). The axis of nodes is logarithmic."
 )
 
 
-def draw(drawn: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tuple[Figure, str]:
-    """The figure and its caption; `drawn` and `rows` from `prediction.outlook.curves` and `answers`, with bands or without."""
+def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+    """The figure and its caption, of what prediction.outlook wrote."""
+    notes = tables.read_notes(records.outlook_csv.with_suffix(".md")) if records.outlook_csv else []
+    return curves(records.outlook_curves, records.outlook, notes)
+
+
+def curves(drawn: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tuple[Figure, str]:
+    """The figure and its caption; `drawn` and `rows` from prediction.extrapolate, `curves` and `answers`, with bands or without."""
     levels = sorted(int(name.removeprefix(AT)) for name in rows if name.removeprefix(AT).isdigit())
-    what = WHAT.format(" and ".join(f"{level} %" for level in levels))
+    what = WHAT.format(" and ".join(f"{level} %" for level in levels) or "its levels")
     caption = " ".join([what, *notes])
     if drawn.empty:
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), "no outlook: see the caption"), caption

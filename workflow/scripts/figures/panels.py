@@ -1,40 +1,37 @@
-"""What figures share: series, panels by the factors that are neither a series nor an axis, intervals, legend, caption."""
+"""What figures share: panels, intervals, legend, caption."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from analysis import conditions
-from analysis.measured import (
-    Records,
-    arguments,
-    combination_text,
-    levels_in_order,
-    series_factors,
-    title,
-    treatment_text,
-)
+from analysis.measured import combination_text
 from analysis.pooling import Pooling
-from common.files import write_text
 from figures import style
 from figures.style import Look
 
 LOG_FROM_RATIO = 20
+ROUND_TO_RATIO = 5  # of a logarithmic axis: round numbers, beyond a few of each decade
+DIGITS = {30: (1, 2, 5), 300: (1, 3)}  # which ones, up to such a ratio
 CUT_AT = 2
 PANELS_IN_COLUMN = 2
 PANELS_IN_PAGE = 4
 IN_THREES = (6, 9)
-MOST_PANELS = 48
+PAGE_PANELS_IN = 8.4  # the height of a printed page, less legend and labels
 TITLE_CHARACTERS = 28
 TITLE_ROW_IN = 0.11
 LEGEND_ROW_IN = 0.13
+LINE_CHARACTERS = 48  # of a remark in an empty panel of one column of print
+MARKERS = "Markers are means over replicates, bars their intervals, dots {} them the single replicates."
 
 
 @dataclass(frozen=True)
@@ -48,40 +45,6 @@ class Series:
     def of(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Its rows."""
         return at(frame, self.levels)
-
-
-def all_series(runs: pd.DataFrame) -> list[Series]:
-    """The series of the study, the same in all its figures; which factors make them: analysis.measured.series_factors."""
-    names = series_factors(runs)
-    rank = {name: levels_in_order(runs, name).index for name in names}
-    combined = sorted(combinations(runs, names), key=lambda levels: [rank[name](levels[name]) for name in names])
-    if names == ["framework"]:
-        return [Series(levels["framework"], levels, style.look(levels["framework"])) for levels in combined]
-    return [
-        Series(treatment_text(levels), levels, look)
-        for levels, look in zip(combined, style.TREATMENT_LOOKS, strict=False)
-    ]
-
-
-def told_apart(runs: pd.DataFrame) -> str:
-    """What the series of the study are, in words: `framework`, or `treatment (training loop, batches per exchange)`."""
-    names = series_factors(runs)
-    return "framework" if names == ["framework"] else f"treatment ({', '.join(title(name) for name in names)})"
-
-
-def with_series(what: str, runs: pd.DataFrame) -> str:
-    """`what` a figure shows, and which series it has where they are not the frameworks."""
-    return what if series_factors(runs) == ["framework"] else f"{what} A series for each {told_apart(runs)}."
-
-
-def program(draw: Callable[[Records], tuple[Figure, str]], description: str | None, argv: list[str] | None) -> None:
-    """The command line of a figure: read the records, draw, write the figure's files and its caption."""
-    parser = arguments(description)
-    parser.add_argument("--epochs", type=Path, required=True, metavar="CSV", help="epochs.csv of the study")
-    args = parser.parse_args(argv)
-    drawn, caption = draw(Records(args.runs, args.epochs))
-    style.save(drawn, args.out)
-    write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
 
 
 def combinations(frame: pd.DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -111,6 +74,11 @@ def layout(panels: int, most_columns: int = PANELS_IN_PAGE) -> tuple[int, int, f
     """
     columns = 3 if panels in IN_THREES and most_columns == PANELS_IN_PAGE else min(panels, most_columns)
     return math.ceil(panels / columns), columns, style.COLUMN_IN if panels <= PANELS_IN_COLUMN else style.PAGE_IN
+
+
+def few_columns(panels: int) -> int:
+    """How many columns of so many panels stand beside each other where they are wide: two and two, else three, of many four."""
+    return 2 if panels == PANELS_IN_PAGE else 3 if panels <= max(IN_THREES) else PANELS_IN_PAGE
 
 
 def grid(
@@ -145,27 +113,44 @@ def titles_height(shown: Sequence[Mapping[str, Any]], characters: int = TITLE_CH
     )
 
 
-def time_axis(ax: Axes, ok: pd.DataFrame, pooling: Pooling, axis: str = "y") -> list[str]:
-    """An axis of epoch time from zero, or logarithmic where the runs `ok` differ by more than a factor of 20.
+def time_axis(
+    ax: Axes, ok: pd.DataFrame, pooling: Pooling, axis: Literal["x", "y"] = "y", *, logarithmic: bool = False
+) -> list[str]:
+    """An axis of epoch time from zero; logarithmic where the runs `ok` differ by more than a factor of 20, or it is asked for.
 
-    It reaches the end of every interval up to CUT_AT times the longest run. Returns what the caption must say about it.
+    It reaches the ends of all intervals, but not farther than CUT_AT times beyond the runs. Returns what the caption must
+    say about it.
     """
     if ok.empty:
         return []
+    cells = pooling.cells.loc[list(set(ok["cell"]))]
     shortest, longest = ok["epoch_time_s"].min(), ok["epoch_time_s"].max()
-    widest = max(longest, pooling.cells.loc[list(set(ok["cell"])), "high"].max())  # NaN, of no interval, is not more
-    top = min(widest, CUT_AT * longest)
-    said = ["Intervals are cut where they leave the axis."] if widest > top else []
-    set_limits = ax.set_ylim if axis == "y" else ax.set_xlim
-    if longest / shortest > LOG_FROM_RATIO:
+    lowest, highest = (
+        min(shortest, cells["low"].min()),
+        max(longest, cells["high"].max()),
+    )  # NaN, of no interval, is neither
+    top = min(highest, CUT_AT * longest)
+    limits, said = (0.0, 1.06 * top), []
+    if logarithmic or longest / shortest > LOG_FROM_RATIO:
+        bottom = max(lowest, shortest / CUT_AT)
+        said = ["The axis of time is logarithmic."]
         (ax.set_yscale if axis == "y" else ax.set_xscale)("log")
-        (ax.yaxis if axis == "y" else ax.xaxis).set_major_formatter("{x:g}")
-        set_limits(shortest / 1.5, 1.3 * top)
-        said = ["The axis of time is logarithmic.", "Intervals are cut where they leave the axis."]
-    else:
-        set_limits(0, 1.06 * top)
-    ax.grid(True, axis=axis)  # type: ignore[arg-type]
+        round_numbers(ax.yaxis if axis == "y" else ax.xaxis, top / bottom)
+        limits = bottom / 1.1, 1.1 * top
+    if highest > top or lowest < limits[0]:
+        said.append("Intervals are cut where they leave the axis.")
+    (ax.set_ylim if axis == "y" else ax.set_xlim)(*limits)
+    ax.grid(True, axis=axis)
     return said
+
+
+def round_numbers(axis: Axis, ratio: float, most: int = 5) -> None:
+    """Round numbers at a logarithmic axis that reaches over such a `ratio`; at `most` so many where that is small."""
+    digits = next((some for most, some in DIGITS.items() if ratio < most), (1,))
+    round_ones = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10])
+    axis.set_major_locator(round_ones if ratio < ROUND_TO_RATIO else LogLocator(10, subs=digits))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter("{x:g}")
 
 
 def dodge(names: Sequence[str], gap: float) -> dict[str, float]:
@@ -230,17 +215,14 @@ def legend_height(entries: int, width_in: float) -> float:
     return 0.08 + LEGEND_ROW_IN * math.ceil(entries / legend_columns(width_in))
 
 
-def most(shown: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
-    """As many panels as a figure can hold, and the sentence that says so where there are more."""
-    if len(shown) <= MOST_PANELS:
-        return shown, ""
-    return shown[
-        :MOST_PANELS
-    ], f"Only the first {MOST_PANELS} of {len(shown)} panels are drawn; the tables have every cell."
+def most(height_in: float, across: int = PANELS_IN_PAGE) -> int:
+    """How many panels of this height, with their titles, a printed page holds."""
+    return across * max(1, int(PAGE_PANELS_IN / height_in))
 
 
-def say(ax: Axes, text: str) -> None:
-    """A remark in the middle of an empty panel."""
+def say(ax: Axes, text: str, characters: int = LINE_CHARACTERS) -> None:
+    """A remark in the middle of an empty panel, so many characters a line."""
+    text = textwrap.fill(text, characters)
     ax.text(0.5, 0.5, text, ha="center", va="center", color=style.MUTED, transform=ax.transAxes)
 
 
@@ -253,11 +235,17 @@ def nothing(drawn: Figure, text: str = "no successful run") -> Figure:
     return drawn
 
 
-def caption(runs: pd.DataFrame, what: str, *more: str, of_time: bool = True) -> str:
-    """One paragraph: what is drawn, then what every caption must say. Sentences given twice stand once."""
+def caption(
+    runs: pd.DataFrame, what: str, *more: str, of_time: bool | None = True, pooling: Pooling | None = None
+) -> str:
+    """One paragraph: what is drawn, then what every caption must say. Sentences given twice stand once.
+
+    `of_time`: whether intervals are of epoch time, or of another response; None: there are none.
+    `pooling`: that of the study, where `runs` are a part of it.
+    """
     said = [
         what,
-        conditions.replicates(runs, of_time),
+        conditions.replicates(runs, of_time, pooling),
         *dict.fromkeys(more),
         conditions.circumstances(runs),
         conditions.shortfall(runs),

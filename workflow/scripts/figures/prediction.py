@@ -1,10 +1,7 @@
 """Predicted against measured epoch time of cells that were left out of the fit: a panel for each method."""
 
-import argparse
 import itertools
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,11 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
 from analysis import conditions
-from analysis.measured import arguments
-from common.errors import InputError, exit_status
-from common.files import write_text
-from common.tables import read_table
+from analysis.measured import Records
 from figures import panels, style
+from figures.declared import Declared
 from figures.panels import Series
 from prediction.held_out import KINDS, ON_LOOPBACK, common
 from prediction.physics import pooled_cv
@@ -26,7 +21,7 @@ PANEL_IN = 1.75
 MARGIN = 1.35  # of the axes beyond the shortest and the longest measured time
 BEYOND = 3.0  # how far beyond them predictions are drawn where they are
 WHAT = (
-    "Predicted over measured mean epoch time of cells on several nodes that were left out of the fit, a panel for each method, "
+    "Predicted against measured epoch time of cells on several nodes that were left out of the fit. A panel for each method, "
     "a marker for each cell and each time it was left out; both axes are logarithmic. Line: prediction and measurement agree. "
     "MAPE: over all markers of a panel."
 )
@@ -36,14 +31,15 @@ OTHERS = (
 )
 
 
-def draw(runs: pd.DataFrame, cells: pd.DataFrame) -> tuple[Figure, str]:
-    """The figure and its caption; `cells` are all predictions (prediction.held_out)."""
-    left = cells[cells["kind"].isin(KINDS)] if len(cells) else cells
+def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+    """The figure and its caption."""
+    runs, cells = records.runs, records.predictions
+    left = cells[cells["kind"].isin(KINDS)] if len(cells) else pd.DataFrame(columns=["method", "predicted_s"])
     methods = [name for name, own in left.groupby("method", sort=False) if own["predicted_s"].notna().any()]
     if not methods:
         text = "nothing was left out and predicted"
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, WHAT)
-    asked = len(left[["left_out", "cell"]].drop_duplicates())
+    wanted = len(left[["left_out", "cell"]].drop_duplicates())
     left = left.assign(common=common(left))[left["predicted_s"].notna()]
     partly = not left["common"].all()
     kinds = [kind for kind in KINDS if kind in set(left["kind"])]
@@ -69,7 +65,7 @@ def draw(runs: pd.DataFrame, cells: pd.DataFrame) -> tuple[Figure, str]:
             look = panels.marker(one.look) | {"markersize": 2.2, "alpha": 0.75 if of_all else 0.25}
             ax.plot(points["epoch_time_s"], shown, zorder=3, clip_on=False, **look)
             outside += int((shown != points["predicted_s"]).sum())
-        ax.set_title("\n".join([method, *_errors(own, asked, partly)]))
+        ax.set_title("\n".join([method, *_errors(own, wanted, partly)]))
         _scales(ax, (low, high), (bottom, top))
     for ax in axes[::columns]:
         ax.set_ylabel("predicted (s)")
@@ -108,27 +104,3 @@ def _scales(ax: Axes, x: tuple[float, float], y: tuple[float, float]) -> None:
     ax.set_xlim(*x)
     ax.set_ylim(*y)
     ax.grid(True)
-
-
-def read_cells(path: Path) -> pd.DataFrame:
-    """The predictions that prediction.held_out wrote. InputError where they are not there."""
-    try:
-        return pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Draw the figure."""
-    parser: argparse.ArgumentParser = arguments(__doc__)
-    parser.add_argument(
-        "--cells", type=Path, required=True, metavar="CSV", help="the predictions of prediction.held_out"
-    )
-    args = parser.parse_args(argv)
-    drawn, caption = draw(read_table(args.runs, "runs"), read_cells(args.cells))
-    style.save(drawn, args.out)
-    write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

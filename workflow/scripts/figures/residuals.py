@@ -1,7 +1,6 @@
 """Residuals of log epoch times within cells: against normal quantiles, against the cell's mean, over the order of runs."""
 
 import math
-import sys
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from analysis.checks import residuals
 from analysis.measured import Records, successful
-from common.errors import exit_status
 from figures import panels, style
+from figures.declared import Declared
 
 HEIGHT_IN = 2.1
 MOST_VECTOR = 2000  # runs; more dots than this would make a file that no one opens
@@ -37,15 +36,15 @@ OUTLIER: dict[str, Any] = {
 }
 BAND = "#eeeeee"
 WHAT = (
-    "Residuals of the logarithm of epoch time, each run less the mean of its cell (about a share of the epoch time, in %). "
+    "Residuals of the logarithm of epoch time. Each is a run less the mean of its cell (about a share of the epoch time, in %). "
     "Left: externally studentized, against the quantiles of a normal distribution; on the line they would be normal. "
     "Middle: against the cell's mean epoch time; a funnel would be a spread that changes with time. "
     "Right: {order}; {bands}"
 )
 
 
-def draw(records: Records) -> tuple[Figure, str]:
-    """Three panels beside each other. The figure and its caption."""
+def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+    """Three panels beside each other. The figure and its caption; `asked` says nothing that matters here."""
     runs = records.runs
     data = residuals(runs)
     data = data[data["studentized"].notna()]
@@ -116,12 +115,3 @@ def _outliers(data: pd.DataFrame) -> str:
     return (
         f"Crosses: outliers ({count}; p < 5 % after Bonferroni's correction), listed in the table of checks and kept."
     )
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Draw the figure."""
-    panels.program(draw, __doc__, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

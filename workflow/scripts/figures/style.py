@@ -4,7 +4,7 @@ The files depend on what is drawn only: no dates, no random identifiers.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,8 @@ TREATMENT_LOOKS = [
     Look("#ee99aa", "X", (0, (3, 1, 1, 1, 1, 1))),
     Look("#994455", "p", (0, (1, 1)), filled=False),
 ]
+# Series of one framework: line and filling; they keep its colour and marker.
+VARIANTS: list[tuple[str, bool]] = [("-", True), ("--", False), (":", True), ("-.", False)]
 _OTHERS = [
     Look("#882255", "h", "-"),
     Look("#999933", "<", "--"),
@@ -123,6 +125,12 @@ def look(framework: str) -> Look:
     if framework in LOOKS:
         return LOOKS[framework]
     return _OTHERS[int(hashlib.sha256(framework.encode()).hexdigest(), 16) % len(_OTHERS)]
+
+
+def variant(framework: str, number: int) -> Look:
+    """The look of one of several series of a framework."""
+    line, filled = VARIANTS[number]
+    return replace(look(framework), line=line, filled=filled)
 
 
 def figure(width_in: float, height_in: float) -> Figure:

@@ -23,7 +23,7 @@ from environments import container
 from environments.build import check_machine as check_machine_for
 from environments.description import environment_stamp, lineage, read
 from plan.binding import check_place, read_binding
-from plan.design import Run, design
+from plan.design import Run, design, to_csv
 from plan.identity import data_folder, lacks, realization, run_key, variant
 from plan.site import Site, load_site
 from plan.study import Study, load_config, load_framework, load_study, read_config
@@ -90,6 +90,14 @@ class Campaign:
     def by_id(self) -> dict[str, Run]:
         """The runs by their id."""
         return {run.run_id: run for run in self.runs}
+
+    @cached_property
+    def design_stands(self) -> bool:
+        """Whether design.csv is what would be planned now, whatever has changed since in the files that it was made of."""
+        try:
+            return (self.results / "design.csv").read_text(encoding="utf-8") == to_csv(self.runs)
+        except (OSError, ValueError):
+            return False
 
     @cached_property
     def priorities(self) -> dict[str, int]:

@@ -18,6 +18,7 @@ from typing import Any
 from common.errors import InputError, exit_status
 from common.files import digest_text, shown, write_text
 from datasets.table import load_dataset
+from plan.factors import matches
 from plan.site import Site, load_site
 from plan.study import Framework, Levels, Study, factor_table, load_framework, load_study, model_graph
 
@@ -224,7 +225,7 @@ def _cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
     used = [False] * len(study.exclude)
     trained: dict[tuple[Any, ...], Levels] = {}
     for levels in study.combinations():
-        hits = [i for i, entry in enumerate(study.exclude) if _matches(levels, entry)]
+        hits = [i for i, entry in enumerate(study.exclude) if matches(levels, entry)]
         for i in hits:
             used[i] = True
         if hits:
@@ -249,10 +250,6 @@ def effective(levels: Levels) -> tuple[Any, ...]:
     return tuple(None if name in idle else level for name, level in levels.items())
 
 
-def _matches(levels: Levels, entry: Mapping[str, list[Any]]) -> bool:
-    return all(levels[name] in entry[name] for name in entry)
-
-
 def _refusal(study: Study, site: Site, levels: Levels, refused: Refused) -> str:
     """What a person reads: why a cell cannot be, what helps, and what to exclude where other cells would be left."""
     varied = [name for name, possible in study.factors.items() if name in refused.of and len(possible) > 1]
@@ -268,7 +265,7 @@ def _refusal(study: Study, site: Site, levels: Levels, refused: Refused) -> str:
 def _others_remain(study: Study, site: Site, entry: Mapping[str, list[Any]]) -> bool:
     """Whether there is a cell that can be when the study excludes `entry`, too."""
     for levels in study.combinations():
-        if not any(_matches(levels, excluded) for excluded in (entry, *study.exclude)):
+        if not any(matches(levels, excluded) for excluded in (entry, *study.exclude)):
             with contextlib.suppress(Refused):
                 geometry(levels, load_framework(levels["framework"]), site)
                 return True

@@ -12,6 +12,7 @@ from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value, schema
 from datasets.table import class_count, load_dataset
 from environments.description import names as environment_names
+from figures.declared import declared as declared_figures
 from models.graph import Graph
 from models.named import graph, models
 from plan.fraction import Fraction, generated, of_resolution
@@ -39,6 +40,7 @@ class Study:
     step_times: bool
     extra_p: bool = False
     fraction: Fraction | None = None  # with design: fractional
+    figures: tuple[dict[str, Any], ...] = ()  # as they are written; figures.declared reads them
 
     def combinations(self) -> Iterator[Levels]:
         """The levels of every cell that the design asks for, before any is excluded."""
@@ -119,7 +121,7 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
     raw = load_yaml(file)
     check(raw, "study", file)
     factors = _factors(raw["factors"], file)
-    return Study(
+    study = Study(
         name=name,
         file=file,
         title=raw["title"],
@@ -133,7 +135,10 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         step_times=raw.get("step_times", False),
         extra_p=raw.get("extra_p", False),
         fraction=_fraction(raw, factors, file),
+        figures=tuple(raw.get("figures", [])),
     )
+    declared_figures(study)  # whoever reads a study hears what is wrong with it
+    return study
 
 
 def _fraction(raw: Mapping[str, Any], factors: Mapping[str, list[Any]], file: Path) -> Fraction | None:

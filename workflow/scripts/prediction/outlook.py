@@ -186,7 +186,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out", type=Path, metavar="STEM", help="where to write table and figure; default: the table is printed alone"
     )
-    parser.add_argument("--figure", type=Path, metavar="STEM", help="where to draw the figure; default: --out")
+    parser.add_argument(
+        "--curves", type=Path, metavar="CSV", help="write what the figure shows as numbers; print and draw nothing"
+    )
     return parser
 
 
@@ -241,12 +243,15 @@ def main(argv: list[str] | None = None) -> None:
     answered = table(rows, notes)
     if args.out:
         tables.write(answered, args.out)
-    if not args.figure:  # else a rule asks
-        print(tables.markdown(answered))
-    if stem := args.figure or args.out:
-        picture, caption = figure.draw(drawn, rows, notes)
-        style.save(picture, stem)
-        write_text(stem.with_name(f"{stem.name}.caption.md"), caption + "\n")
+    if args.curves:
+        bands = [name for name in drawn if name.startswith(("speedup", "efficiency"))]
+        tables.write_csv(drawn[[*FACTORS, "rate", "nodes", "epoch_time_s", *bands]], args.curves)
+        return
+    print(tables.markdown(answered))
+    if args.out:
+        picture, caption = figure.curves(drawn, rows, notes)
+        style.save(picture, args.out)
+        write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
 
 
 def _notes() -> list[str]:

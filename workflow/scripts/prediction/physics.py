@@ -24,7 +24,7 @@ from scipy.optimize import least_squares, nnls
 from scipy.special import ndtr
 
 from analysis import conditions
-from analysis.measured import factors, successful
+from analysis.measured import factors, scaled, successful
 from common.errors import InputError
 from models.graph import Graph
 from plan.study import model_graph
@@ -50,8 +50,7 @@ def prepared(runs: pd.DataFrame) -> pd.DataFrame:
     """
     ok = successful(runs)
     ok = ok.assign(rate=ok["bandwidth_bytes_s"].astype(float), samples=ok["samples_per_epoch"].astype(float))
-    scale = (ok["samples_per_epoch"].astype(float) / ok["samples_trained"].astype(float)).fillna(1.0)
-    ok = ok.assign(steps=ok["steps"].astype(float) * scale, exchanges=ok["exchanges"].astype(float) * scale)
+    ok = ok.assign(steps=scaled(ok, "steps"), exchanges=scaled(ok, "exchanges"))
     by_cell = ok.groupby("cell", sort=False)
     named = [name for name in [*factors(), "base"] if name not in COUNTS]
     cells = by_cell[[*named, *COUNTS, *MEASURES]].first()

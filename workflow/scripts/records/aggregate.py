@@ -87,7 +87,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     return record
 
 
-def epoch_lines(folder: Path, record: dict[str, Any], epochs_wanted: int) -> list[str]:
+def epoch_lines(folder: Path, record: dict[str, Any], epochs_wanted: int) -> str:
     """The lines of the record's epochs as those of the study's epochs.csv; a number that is not finite is an empty field.
 
     InputError when there are too few, they are not numbered 1, 2, ..., none is timed, or the attempt's table is broken.
@@ -95,21 +95,22 @@ def epoch_lines(folder: Path, record: dict[str, Any], epochs_wanted: int) -> lis
     table = folder / f"attempt-{record['attempt']}" / "epochs.csv"
     try:
         lines = read_lines(table) if table.exists() else []
-        if any("n" in line for line in lines):  # nan, inf
+        if "n" in "".join(lines):  # nan, inf
             lines = [_NOT_FINITE.sub("", line) for line in lines]
     except ValueError as error:
         raise InputError(f"{table}: is broken ({error}); {_advice(folder)}") from None
     if record["status"] == "ok" and len(lines) != epochs_wanted:
         raise InputError(f"{table}: has {len(lines)} of {epochs_wanted} epochs; {_advice(folder)}")
     if record["status"] == "ok":
-        firsts = [line.split(",", 3)[:3] for line in lines]
-        if any(number != str(place) for place, (number, *_) in enumerate(firsts, start=1)):
-            numbers = ", ".join(number for number, *_ in firsts[:NAMED])
-            raise InputError(f"{table}: epochs are numbered {numbers}, not 1 to {epochs_wanted}; {_advice(folder)}")
-        if not any(warm_up == "false" and time for _, warm_up, time in firsts):
+        numbers = [line.partition(",")[0] for line in lines]
+        if numbers != [str(number) for number in range(1, epochs_wanted + 1)]:
+            told = ", ".join(numbers[:NAMED])
+            raise InputError(f"{table}: epochs are numbered {told}, not 1 to {epochs_wanted}; {_advice(folder)}")
+        fields = (line.split(",", 3) for line in reversed(lines))
+        if not any(warm_up == "false" and time for _, warm_up, time, _ in fields):
             raise InputError(f"{table}: no epoch is timed, all are warm-up; {_advice(folder)}")
     start = f"{record['run_id']},{folder.name},"
-    return [f"{start}{line}\n" for line in lines]
+    return "".join([f"{start}{line}\n" for line in lines])
 
 
 def _advice(folder: Path) -> str:
@@ -160,7 +161,7 @@ def aggregate(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
                 folder = campaign.results / "runs" / run.run_id / row["key"]
                 if (folder / "record.json").exists():
                     record = read_record(folder)
-                    file.writelines(epoch_lines(folder, record, run.levels["epochs"]))
+                    file.write(epoch_lines(folder, record, run.levels["epochs"]))
                     row |= recorded_row(record)
                 else:
                     row |= missing(run, folder)

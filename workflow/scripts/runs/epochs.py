@@ -11,7 +11,7 @@ def read_lines(table: Path) -> list[str]:
     """The lines of an attempt's epochs.csv after its header, one an epoch. ValueError where it is cut off."""
     header, *lines = table.read_text().split("\n")
     whole = not lines or (header.split(",") == list(COLUMNS) and lines.pop() == "")
-    if not whole or any(line.count(",") != len(COLUMNS) - 1 for line in lines):
+    if not whole or {line.count(",") for line in lines} - {len(COLUMNS) - 1}:
         raise ValueError("it is cut off or has other columns")
     return lines
 

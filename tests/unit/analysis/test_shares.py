@@ -1,0 +1,161 @@
+"""Where time goes, in made-up studies in which it is known."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import shares, speedup
+from analysis.measured import Records, successful
+from plan.study import model_graph
+from synthetic import all_reduce_time, designed_campaign, write_frames
+
+STARTUP_S, VALIDATION_S, END_S = 6.0, 0.05, 0.7
+SLOWER_S = 0.4  # the first epoch, the warm-up
+
+
+def timed(runs: pd.DataFrame, epochs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The campaign with wall times: start-up, a slower first epoch, validations, the end of the processes."""
+    epochs = epochs.copy()
+    epochs.loc[epochs["epoch"] == 1, "epoch_time_s"] += SLOWER_S
+    epochs["validation_time_s"] = VALIDATION_S
+    spent = epochs.groupby("run_id")[["epoch_time_s", "validation_time_s"]].sum().sum(axis=1)
+    runs = runs.assign(startup_s=STARTUP_S, wall_s=runs["run_id"].map(spent) + STARTUP_S + END_S)
+    return runs, epochs
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    return Records(*write_frames(tmp_path_factory.mktemp("shares"), *timed(*designed_campaign(noise=0))))
+
+
+def one_row_per_cell(records):
+    return records.runs.drop_duplicates("cell").set_index("cell")
+
+
+def known_exchange_s(cell):
+    size = model_graph(cell["model"], cell["dataset"]).gradient_bytes
+    return cell["exchanges"] * all_reduce_time(size, cell["nodes"])
+
+
+def test_the_exchange_is_what_all_reduces_were_made_to_take(records):
+    data, cells = shares.of_epochs(records.runs), one_row_per_cell(records)
+    assert set(data.index) == set(cells.index)
+    for name, row in data.iterrows():
+        known = known_exchange_s(cells.loc[name])
+        assert row["exchange"] * row["epoch_time_s"] == pytest.approx(known, abs=1e-9), name
+    assert (data.loc[cells.loc[data.index, "nodes"] > 1, "exchange"] > 0.01).all()
+
+
+def test_the_parts_of_a_run_are_what_they_were_made_of_and_add_up(records):
+    data, cells = shares.of_runs(records), one_row_per_cell(records)
+    assert data[list(shares.PARTS)].sum(axis=1).to_numpy() == pytest.approx(data["wall_s"].to_numpy())
+    assert (data[list(shares.PARTS)] >= 0).all(axis=None)
+    assert data["startup_s"].to_numpy() == pytest.approx(STARTUP_S)
+    assert data["warm_up_s"].to_numpy() == pytest.approx(SLOWER_S)
+    assert data["validation_s"].to_numpy() == pytest.approx(3 * VALIDATION_S)
+    assert data["rest_s"].to_numpy() == pytest.approx(END_S)
+    assert (data["training_s"] == 0).all()
+    known = [3 * known_exchange_s(cells.loc[name]) for name in data.index]
+    assert data["exchange_s"].to_numpy() == pytest.approx(known, abs=1e-9)
+
+
+def test_nineteen_of_twenty_intervals_of_the_exchange_hold_it():
+    held = []
+    for seed in range(8):
+        runs, _ = designed_campaign(noise=0.05, seed=seed)
+        cells = runs.drop_duplicates("cell").set_index("cell")
+        data = shares.of_epochs(runs)
+        for name, row in data[data["exchange_low"].notna()].iterrows():
+            cell = cells.loc[name]
+            alone = cells.loc[row["alone"]]
+            exchange_s = known_exchange_s(cell)
+            computed_s = true_computation_s(cell, alone)
+            held.append(row["exchange_low"] <= exchange_s / (exchange_s + computed_s) <= row["exchange_high"])
+    assert 0.92 < np.mean(held) < 0.98, f"{np.mean(held):.3f} of {len(held)}"
+
+
+def true_computation_s(cell, alone):
+    """Of the law that the campaign was made by, on one replica, times batches."""
+    from synthetic import designed_time
+
+    class Geometry:
+        steps, samples_per_epoch, replicas, nodes = alone["steps"], alone["samples_per_epoch"], 1, 1
+
+    levels = {name: alone[name] for name in ("model", "dataset", "sync_every", "training_loop")}
+    return cell["steps"] / alone["steps"] * designed_time(levels, Geometry())
+
+
+def test_one_replica_exchanges_nothing_and_has_no_interval(records):
+    data, cells = shares.of_epochs(records.runs), one_row_per_cell(records)
+    single = data[cells.loc[data.index, "nodes"] == 1]
+    assert len(single) and (single["exchange"] == 0).all()
+    assert single[["exchange_low", "exchange_high"]].isna().all(axis=None)
+    assert (single["alone"] == single.index).all()
+
+
+def test_without_a_cell_on_one_replica_training_is_one_part(tmp_path):
+    runs, epochs = timed(*designed_campaign(noise=0, missing={}))
+    runs = runs[(runs["nodes"] > 1) | (runs["model"] == "small-cnn")]
+    data = shares.of_runs(Records(*write_frames(tmp_path, runs, epochs[epochs["run_id"].isin(runs["run_id"])])))
+    undivided = data.index.str.contains("small-cnn-600")
+    assert undivided.any() and data.loc[undivided, "exchange"].isna().all()
+    assert (data.loc[undivided, "training_s"] > 0).all() and (data.loc[~undivided, "training_s"] == 0).all()
+    assert (data.loc[undivided, ["computation_s", "exchange_s"]] == 0).all(axis=None)
+    assert data[list(shares.PARTS)].sum(axis=1).to_numpy() == pytest.approx(data["wall_s"].to_numpy())
+
+
+def test_an_epoch_shorter_than_its_computation_has_a_share_below_zero_and_no_part(tmp_path):
+    runs, epochs = timed(*designed_campaign(noise=0))
+    cell = next(name for name, nodes in zip(runs["cell"], runs["nodes"], strict=True) if nodes == 2)
+    there = runs["cell"] == cell
+    runs.loc[there, "epoch_time_s"] *= 0.1
+    data = shares.of_runs(Records(*write_frames(tmp_path, runs, epochs)))
+    assert data.loc[cell, "exchange"] < 0
+    assert data.loc[cell, "exchange_s"] == 0
+    assert data.loc[cell, "computation_s"] > 0
+
+
+def test_seconds_of_a_run_are_those_that_passed_not_those_scaled_to_all_samples(tmp_path):
+    runs, epochs = timed(*designed_campaign(noise=0))
+    trained = 0.99
+    for frame in (runs, epochs):
+        frame["samples_trained"] = (frame["samples_trained"] * trained).astype(int)
+    data = shares.of_runs(Records(*write_frames(tmp_path, runs, epochs)))
+    whole = runs.drop_duplicates("cell").set_index("cell")["wall_s"].reindex(data.index)
+    training = data["computation_s"] + data["exchange_s"] + data["warm_up_s"]
+    assert data["rest_s"].to_numpy() == pytest.approx((END_S + training / trained * (1 - trained)).to_numpy(), rel=0.02)
+    assert data[list(shares.PARTS)].sum(axis=1).to_numpy() == pytest.approx(whole.to_numpy())
+
+
+def test_the_time_of_a_batch_is_that_of_the_same_local_batch(tmp_path):
+    runs, _ = designed_campaign(noise=0)
+    runs = runs[(runs["sync_every"] == 1) & (runs["training_loop"] == "custom") & (runs["model"] == "small-cnn")].copy()
+    runs = runs[(runs["nodes"] != 2) | (runs["batch_size"] == 64)]
+    shared = runs["nodes"] == 2
+    runs["batch_scope"] = "global"
+    runs.loc[shared, "local_batch"] = 32
+    runs = Records(*write_frames(tmp_path, runs, pd.DataFrame(EMPTY_EPOCHS))).runs
+    own = speedup.own_cells(runs)
+    assert runs.set_index("cell").loc[own[runs.loc[runs["nodes"] == 2, "cell"].iloc[0]], "batch_size"].iloc[0] == 32
+
+
+EMPTY_EPOCHS = {name: [] for name in ("run_id", "key", "epoch", "warm_up", "epoch_time_s")}
+
+
+def test_another_frameworks_cell_on_one_replica_is_none_of_ones_own(csv):
+    runs = Records(*csv).runs
+    own, base = speedup.own_cells(runs), speedup.base_cells(runs)
+    ddp = runs[(runs["framework"] == "pytorch-ddp") & (runs["nodes"] == 2) & (runs["batch_size"] == 16)]["cell"].iloc[0]
+    assert own[ddp].startswith("pytorch-ddp") and ".n1." in own[ddp]
+    assert base[ddp].startswith("pytorch-single")
+    without = runs[(runs["framework"] != "pytorch-ddp") | (runs["nodes"] > 1)]
+    assert ddp not in speedup.own_cells(without)
+
+
+def test_runs_that_tell_no_wall_time_are_left_out(tmp_path):
+    runs, epochs = timed(*designed_campaign(noise=0))
+    silent = runs["nodes"] == 3
+    runs.loc[silent, ["wall_s", "startup_s"]] = None
+    data = shares.of_runs(Records(*write_frames(tmp_path, runs, epochs)))
+    assert set(data.index) == set(successful(runs)[~silent]["cell"])
+    assert set(shares.of_epochs(runs).index) == set(runs["cell"])

@@ -1,0 +1,175 @@
+"""What a study may declare of its figures, what it has unasked, and the one line that answers a mistake."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from common.errors import InputError
+from common.files import CHECKOUT
+from figures.declared import KINDS, Declared, declared
+from plan.study import load_study
+
+STUDY = {
+    "title": "t",
+    "question": "q",
+    "seed": 1,
+    "design": "full",
+    "replicates": 2,
+    "factors": {
+        "framework": ["pytorch-single", "pytorch-ddp"],
+        "model": "small-cnn",
+        "dataset": "digits",
+        "nodes": [1, 2],
+        "batch_size": [16, 32],
+        "sync_every": [1, 4],
+    },
+    "exclude": [
+        {"framework": "pytorch-single", "nodes": 2},
+        {"framework": "pytorch-single", "sync_every": 4},
+    ],
+}
+
+
+def study(folder: Path, figures: object = None, exclude: bool = True, **factors: object) -> list[Declared]:
+    made = {**STUDY, "factors": {**STUDY["factors"], **factors}, "figures": figures}  # type: ignore[dict-item]
+    if not exclude:
+        made["exclude"] = None
+    made = {key: value for key, value in made.items() if value is not None}
+    (folder / "s.yaml").write_text(yaml.safe_dump(made))
+    return declared(load_study("s", folder))
+
+
+def refusal(folder: Path, *figures: object) -> str:
+    with pytest.raises(InputError) as refused:
+        study(folder, list(figures))
+    (line,) = str(refused.value).splitlines()
+    name, said = line.split(": ", 1)
+    assert name == str(folder / "s.yaml")
+    return said
+
+
+def test_a_study_that_declares_nothing_has_the_usual_figures(tmp_path: Path) -> None:
+    assert [figure.name for figure in study(tmp_path)] == [
+        "overview", "by_batch_size", "by_nodes", "scaling", "accuracy", "accuracy-updates", "accuracy-wall_time",
+        "interaction", "residuals", "regression", "network", "prediction", "outlook", "timeline", "shares", "energy",
+    ]  # fmt: skip
+
+
+def test_what_does_not_vary_and_is_not_swept_has_no_figure_unasked(tmp_path: Path) -> None:
+    study(tmp_path)
+    plain = load_study("s", tmp_path)
+    assert not {figure.kind for figure in declared(plain, swept=False)} & {"network", "prediction", "outlook"}
+    names = [figure.name for figure in study(tmp_path, exclude=False, nodes=1, batch_size=16, sync_every=1)]
+    assert names[:4] == ["overview", "accuracy", "accuracy-updates", "accuracy-wall_time"]
+    assert "interaction" not in names and "prediction" not in names
+
+
+def test_devices_stand_for_nodes_where_only_they_vary(tmp_path: Path) -> None:
+    small = declared(load_study("cnn-horovod-small"), swept=False)
+    by_name = {figure.name: figure for figure in small}
+    assert by_name["by_devices_per_node"].x == "devices_per_node"
+    assert (by_name["interaction"].x, by_name["interaction"].colour) == ("devices_per_node", ("framework",))
+
+
+def test_a_fraction_has_no_interaction_unasked() -> None:
+    assert "interaction" not in {figure.kind for figure in declared(load_study("screening"))}
+
+
+def test_a_declaration_is_read(tmp_path: Path) -> None:
+    figures = [
+        {"kind": "overview"},
+        {"kind": "by_factor", "x": "nodes", "colour": "framework", "facet": ["batch_size", "sync_every"]},
+        {
+            "kind": "by_factor",
+            "x": "nodes",
+            "name": "ddp",
+            "filter": {"framework": "pytorch-ddp", "batch_size": [16, 32]},
+        },
+        {"kind": "accuracy", "x": "wall_time"},
+    ]
+    assert study(tmp_path, figures) == [
+        Declared("overview", "overview"),
+        Declared("by_factor-nodes", "by_factor", "nodes", ("framework",), ("batch_size", "sync_every")),
+        Declared("ddp", "by_factor", "nodes", filter={"framework": ["pytorch-ddp"], "batch_size": [16, 32]}),
+        Declared("accuracy-wall_time", "accuracy", "wall_time"),
+    ]
+
+
+def test_where_only_facets_are_named_the_rest_is_told_by_colour(tmp_path: Path) -> None:
+    (figure,) = study(tmp_path, [{"kind": "by_factor", "x": "nodes", "facet": "batch_size"}])
+    assert figure.colour == ("framework", "sync_every")
+    (figure,) = study(tmp_path, [{"kind": "overview", "facet": ["framework", "batch_size", "sync_every"]}])
+    assert figure.colour is None, "nodes have the rows"
+
+
+BY_NODES = {"kind": "by_factor", "x": "nodes"}
+
+
+@pytest.mark.parametrize(
+    ("figure", "said"),
+    [
+        ({"x": "nodes"}, "figures.0: key 'kind' is missing"),
+        ({"kind": "ovrview"}, "figures.0.kind: 'ovrview' is unknown; expected one of overview, by_factor, scaling"),
+        ({"kind": "overview", "color": "nodes"}, "figures.0.color: unknown key; did you mean 'colour'?"),
+        ({"kind": "overview", "x": "nodes"}, "figures.0.x: overview takes none; expected one of kind, name, colour, facet, filter"),
+        ({"kind": "residuals", "filter": {"nodes": 1}}, "figures.0.filter: residuals takes none; expected one of kind, name"),
+        ({"kind": "overview", "name": "a/b"}, "figures.0.name: 'a/b' does not look right; expected letters a to z"),
+        ({"kind": "by_factor"}, "figures.0.x: is missing; by_factor needs it; expected one of framework, batch_size, nodes, sync_every"),
+        ({"kind": "interaction", "x": "nodes"}, "figures.0.colour: is missing; interaction needs it"),
+        ({"kind": "interaction", "x": "nodes", "colour": ["framework", "sync_every"]}, "figures.0.colour: interaction takes one factor, not 2"),
+        ({"kind": "by_factor", "x": "momentum"}, "figures.0.x: 'momentum' is no factor that varies; expected one of framework"),
+        ({"kind": "accuracy", "x": "nodes"}, "figures.0.x: 'nodes' is unknown; expected one of epochs, updates, wall_time"),
+        ({**BY_NODES, "colour": "node"}, "figures.0.colour: 'node' is no factor that varies; expected one of"),
+        ({**BY_NODES, "colour": "nodes"}, "figures.0.colour: nodes is x already; name it once"),
+        ({**BY_NODES, "colour": "framework", "facet": "framework"}, "figures.0.facet: framework is colour already; name it once"),
+        ({**BY_NODES, "facet": ["batch_size", "batch_size"]}, "figures.0.facet: "),
+        ({**BY_NODES, "filter": {"model": "small-cnn"}}, "figures.0.filter.model: is no factor that varies; expected one of"),
+        ({**BY_NODES, "filter": {"batch_size": 64}}, "figures.0.filter.batch_size: 64 is no level of the study; expected one of 16, 32"),
+        ({**BY_NODES, "filter": {"batch_size": True}}, "figures.0.filter.batch_size: True is no level of the study"),
+        ({**BY_NODES, "filter": {"nodes": 2}}, "figures.0.x: 'nodes' is no factor that varies in what is drawn"),
+        ({**BY_NODES, "filter": {"framework": "pytorch-single", "sync_every": 4}}, "figures.0.filter: leaves no cell"),
+        (
+            {**BY_NODES, "colour": "framework", "facet": "batch_size"},
+            "figures.0.facet: sync_every varies, too; name it in x or colour or facet, or hold it to one level by filter",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_with_file_and_key(figure: dict[str, object], said: str, tmp_path: Path) -> None:
+    assert refusal(tmp_path, figure).startswith(said)
+
+
+def test_a_name_twice_is_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path, BY_NODES, {"kind": "overview"}, BY_NODES) == (
+        "figures.2.name: 'by_factor-nodes' is figures.0 already; give one of them another name"
+    )
+
+
+def test_more_series_than_can_be_told_apart_are_refused(tmp_path: Path) -> None:
+    figure = {"kind": "overview", "colour": ["batch_size", "sync_every"]}
+    with pytest.raises(
+        InputError, match=r"figures\.0\.colour: batch_size, sync_every would make 10 series; expected at most 8"
+    ):
+        study(tmp_path, [figure], batch_size=[4, 8, 16, 32, 64])
+    figure = {"kind": "overview", "colour": ["framework", "batch_size"]}
+    with pytest.raises(InputError, match="would make 5 series of a framework; expected at most 4"):
+        study(tmp_path, [figure], batch_size=[4, 8, 16, 32, 64])
+    study(tmp_path, [figure], batch_size=[4, 8, 16, 32])
+
+
+def test_an_empty_list_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump({**STUDY, "figures": []}))
+    with pytest.raises(InputError, match="figures: is empty; expected at least 1"):
+        load_study("s", tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CHECKOUT / "config" / "studies").glob("*.yaml")))
+def test_the_figures_of_the_shipped_studies_are_right_and_named_once(name: str) -> None:
+    figures = declared(load_study(name))
+    names = [figure.name for figure in figures]
+    assert len(set(names)) == len(names) >= 3
+
+
+def test_every_kind_has_its_module() -> None:
+    for kind in KINDS:
+        assert (CHECKOUT / "workflow" / "scripts" / "figures" / f"{kind}.py").is_file()

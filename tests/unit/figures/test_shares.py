@@ -1,0 +1,178 @@
+"""Bars of a cell's parts are as long as the parts, in grey, too, and what is not known is said."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from analysis import shares
+from analysis.measured import Records
+from figures import shares as figure
+from figures import style
+from figures.declared import Declared
+from synthetic import campaign, designed_campaign, write_frames
+
+RUN = Declared("shares", "shares")
+EPOCH = Declared("shares-epoch", "shares", x="epoch")
+ONE_MODEL = {"model": ["small-cnn-600"], "batch_size": [64]}
+
+
+def timed(runs, epochs):
+    """With wall times of 6 s start-up and 0.5 s at the end."""
+    spent = epochs.groupby("run_id")[["epoch_time_s", "validation_time_s"]].sum().sum(axis=1)
+    return runs.assign(startup_s=6.0, wall_s=runs["run_id"].map(spent) + 6.5), epochs
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    return Records(*write_frames(tmp_path_factory.mktemp("shares"), *timed(*designed_campaign())))
+
+
+def bars(ax):
+    """Row -> the (left, width, colour) of its bars, from the left."""
+    found = {}
+    for patch in ax.patches:
+        y = round(patch.get_y() + patch.get_height() / 2)
+        found.setdefault(y, []).append((patch.get_x(), patch.get_width(), patch.get_facecolor()))
+    return {y: sorted(parts) for y, parts in found.items()}
+
+
+@pytest.mark.parametrize("asked", [RUN, EPOCH], ids=["run", "epoch"])
+def test_the_bars_of_a_row_are_its_parts_end_to_end(asked, records):
+    one = Declared(asked.name, "shares", x=asked.x, filter=ONE_MODEL)
+    drawn, _ = figure.draw(records, one)
+    drawn.draw_without_rendering()
+    data = shares.of_runs(records)
+    labels = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
+    assert labels[:3] == [f"custom, every batch, {nodes} node{'s' * (nodes > 1)}" for nodes in (1, 2, 3)]
+    for y, parts in bars(drawn.axes[0]).items():
+        nodes, loop, every = y % 3 + 1, *[("custom", 1), ("custom", 4), ("fit", 1)][y // 3]
+        runs = records.runs
+        like = (runs["model"] == "small-cnn-600") & (runs["batch_size"] == 64) & (runs["nodes"] == nodes)
+        cell = runs[like & (runs["training_loop"] == loop) & (runs["sync_every"] == every)]["cell"].iloc[0]
+        assert all(a[0] + a[1] == pytest.approx(b[0]) for a, b in itertools.pairwise(parts))
+        total = sum(width for _, width, _ in parts)
+        if asked is EPOCH:
+            assert total == pytest.approx(100)
+            assert len(parts) == (1 if nodes == 1 else 2)
+            if nodes > 1:
+                assert parts[1][1] == pytest.approx(100 * data.loc[cell, "exchange"])
+        else:
+            assert total == pytest.approx(data.loc[cell, "wall_s"])
+            assert [width for _, width, _ in parts] == pytest.approx(
+                [data.loc[cell, name] for name in shares.PARTS if data.loc[cell, name] > 0]
+            )
+
+
+def test_the_interval_of_the_exchange_stands_around_where_it_begins(records):
+    drawn, caption = figure.draw(records, Declared("shares", "shares", x="epoch", filter=ONE_MODEL))
+    data = shares.of_epochs(records.runs)
+    lines = [line for line in drawn.axes[0].lines if len(line.get_xdata()) == 2 and line.get_color() == style.INK]
+    assert len(lines) == 6, "of the cells on two and three nodes"
+    for line in lines:
+        (start,) = [left for left, _, _ in bars(drawn.axes[0])[round(line.get_ydata()[0])][1:]]
+        assert min(line.get_xdata()) <= start <= max(line.get_xdata())
+    ends = sorted(min(line.get_xdata()) for line in lines)
+    known = data[
+        data.index.str.contains("small-cnn-600") & data.index.str.contains("b64") & data["exchange_high"].notna()
+    ]
+    assert ends == pytest.approx(sorted(100 * (1 - known["exchange_high"])))
+    assert "Lines: 95 % intervals of where exchange begins" in caption
+    assert "on the log scale with" in caption
+
+
+def test_panels_are_what_is_left_and_share_an_axis_within_a_model(records):
+    drawn, caption = figure.draw(records, RUN)
+    drawn.draw_without_rendering()
+    assert drawn.axes[0].get_title() == "small-cnn, batch size 32"
+    assert len(drawn.axes) == 6 and drawn.get_figheight() < 5
+    limits = {ax.get_title().split(",")[0]: ax.get_xlim() for ax in drawn.axes}
+    assert len(set(limits.values())) == 2
+    told = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert told == ["start-up", "computation", "exchange", "validation", "the rest"], "no warm-up was longer"
+    for said in (
+        "Start-up: until all ranks",
+        "Exchange: the rest of the epoch",
+        "Placement: virtual",
+        "n = 5 per cell",
+    ):
+        assert said in caption
+    assert "undivided" not in caption and "nan" not in caption
+
+
+def test_neighbours_differ_in_grey_by_lightness_or_hatching():
+    def grey(name):
+        colour = figure.LOOKS[name][0]
+        return np.dot([0.299, 0.587, 0.114], [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+
+    whole = ["startup_s", "warm_up_s", "computation_s", "exchange_s", "validation_s", "rest_s"]
+    undivided = ["startup_s", "warm_up_s", "training_s", "validation_s"]
+    for order in (whole, undivided):
+        for one, other in itertools.pairwise(order):
+            hatched = figure.LOOKS[one][1] != figure.LOOKS[other][1]
+            assert hatched or abs(grey(one) - grey(other)) > 0.15, (one, other)
+    assert set(figure.LOOKS) == set(shares.PARTS)
+
+
+def case_of(case):
+    runs, epochs = timed(*designed_campaign())
+    match case:
+        case "no successful run":
+            runs = runs.assign(status="failed", reason="broken", epoch_time_s=None)
+        case "no run tells its start-up and its wall time":
+            runs = runs.assign(wall_s=None)
+        case "no cell on one replica":
+            runs = runs[runs["nodes"] > 1]
+        case "one replicate":
+            runs = runs[runs["replicate"] == 1]
+        case "one cell":
+            runs = runs[runs["cell"] == runs["cell"].iloc[0]]
+        case "too short":
+            runs.loc[runs["nodes"] == 3, "epoch_time_s"] *= 0.1
+        case "a cell failed":
+            runs.loc[runs["cell"] == runs["cell"].iloc[0], ["status", "epoch_time_s"]] = ["failed", None]
+        case "some tell no wall time":
+            runs.loc[runs["nodes"] == 2, "wall_s"] = None
+        case "steps were not counted":
+            runs = runs.assign(steps=None)
+    return runs, epochs[epochs["run_id"].isin(runs["run_id"])]
+
+
+SAID = {
+    "no cell on one replica": "Training is one share where no cell on one replica was measured with the same framework, model, "
+    "data set, local batch and treatment: in all cells.",
+    "too short": "Without exchange, since computation alone would take longer than the epoch did: ",
+    "a cell failed": "Missing cells: ",
+    "one replicate": "too few for an interval",
+}
+
+
+@pytest.mark.parametrize("asked", [RUN, EPOCH], ids=["run", "epoch"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "no successful run", "no run tells its start-up and its wall time", "no cell on one replica", "one replicate",
+        "one cell", "too short", "a cell failed", "some tell no wall time", "steps were not counted",
+    ],
+)  # fmt: skip
+def test_it_is_drawn_whatever_the_campaign_holds(case, asked, tmp_path):
+    drawn, caption = figure.draw(Records(*write_frames(tmp_path, *case_of(case))), asked)
+    drawn.draw_without_rendering()
+    texts = {text.get_text() for ax in drawn.axes for text in ax.texts}
+    if case == "no successful run" or (case.startswith("no run tells") and asked is RUN):
+        assert texts == {case}
+    elif case == "some tell no wall time" and asked is RUN:
+        assert texts == {"no wall time"}
+    elif case == "a cell failed":
+        assert texts == {"no successful run"}
+    assert SAID.get(case, "") in caption
+    assert caption.endswith(".") and "nan" not in caption
+
+
+def test_frameworks_are_rows_and_batch_sizes_panels(tmp_path):
+    records = Records(*write_frames(tmp_path, *campaign()))
+    drawn, caption = figure.draw(records, RUN)
+    drawn.draw_without_rendering()
+    labels = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
+    assert labels[0] == "pytorch-single, 1 node" and "pytorch-ddp, 2 nodes" in labels
+    assert "Batch scope: local" in caption

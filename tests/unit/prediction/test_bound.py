@@ -1,0 +1,38 @@
+"""What computation and network allow at most: never beaten by the truth, and reached where all hides and nobody waits."""
+
+import pandas as pd
+import pytest
+
+import known_physics as known
+from common.schemas import schema
+from known_physics import Truth
+from prediction.bound import shortest
+
+NO_SWEEP = pd.DataFrame(columns=list(schema("network")["properties"]))
+
+
+def measured(truth):
+    runs, network = known.runs(truth, noise=0, replicates=1), known.network(truth, noise=0)
+    return runs.set_index("cell")["epoch_time_s"], pd.Series(shortest(runs, network))
+
+
+def test_a_truth_that_hides_all_and_never_waits_reaches_the_bound():
+    times, least = measured(Truth(hidden=1.0, sigma=0.0, update_s=0.0))
+    assert set(least.index) == set(times.index)
+    assert least.to_numpy() == pytest.approx(times[least.index].to_numpy(), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "truth", [Truth(hidden=0.3, sigma=0.0, update_s=0.0), Truth(hidden=1.0, sigma=0.3, update_s=0.0)]
+)
+def test_what_waits_or_does_not_hide_stays_above_it(truth):
+    times, least = measured(truth)
+    beyond = times[least.index] / least
+    assert beyond.min() > 0.99
+    assert beyond.max() > 1.1
+
+
+def test_without_a_sweep_there_is_none():
+    assert shortest(known.runs(), NO_SWEEP) == {}
+    failed = known.runs().assign(status="failed", epoch_time_s=float("nan"))
+    assert shortest(failed, known.network()) == {}

@@ -1,0 +1,68 @@
+"""A study's figures are those that it declares; a changed declaration redraws its figure alone. From published tables: no training."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from checkout import SMALL_STUDY, Checkout, Invocation
+from synthetic import write_campaign
+
+STUDY = "config/studies/quickstart.yaml"
+FIGURES = """\
+figures:
+  - {kind: by_factor, x: nodes, filter: {sync_every: 1}}
+  - {kind: overview, name: small, filter: {batch_size: 16}}
+"""
+SUFFIXES = ("caption.md", "pdf", "png", "svg")
+
+
+@pytest.fixture
+def published(fresh: Callable[..., Checkout]) -> Checkout:
+    """A checkout with the tables of a campaign of quickstart, which declares two figures."""
+    checkout = fresh(SMALL_STUDY)
+    checkout.path("published").mkdir()
+    write_campaign(checkout.path("published"))
+    checkout.write(STUDY, checkout.path(STUDY).read_text() + FIGURES)
+    return checkout
+
+
+def figures(checkout: Checkout) -> Invocation:
+    return checkout.snakemake("figures", "--config", "study=quickstart", "records=published")
+
+
+def drawn(checkout: Checkout) -> dict[str, int]:
+    """The figures' files and their inodes, which change whenever they are made anew."""
+    folder: Path = checkout.folder / "results" / "quickstart" / "figures"
+    return {path.name: path.stat().st_ino for path in folder.iterdir()}
+
+
+def test_a_study_has_the_figures_that_it_declares_and_a_change_redraws_only_its_own(published: Checkout) -> None:
+    done = figures(published)
+    assert done.status == 0, done.output
+    assert done.jobs["figure"] == 2
+    before = drawn(published)
+    assert set(before) == {f"{name}.{suffix}" for name in ("by_factor-nodes", "small") for suffix in SUFFIXES}
+    assert (figures(published).status, figures(published).jobs) == (0, {})
+
+    published.edit(STUDY, "{batch_size: 16}", "{batch_size: [16, 64]}")
+    done = figures(published)
+    assert (done.status, done.jobs) == (0, {"figure": 1}), done.output
+    again = drawn(published)
+    assert {name for name in before if before[name] != again[name]} == {f"small.{suffix}" for suffix in SUFFIXES}
+    caption = published.folder / "results" / "quickstart" / "figures" / "small.caption.md"
+    assert "Of the study only batch size 16, 64" in caption.read_text()
+
+    published.edit(STUDY, "  - {kind: by_factor, x: nodes, filter: {sync_every: 1}}\n", "")
+    assert figures(published).jobs == {}, "what is declared no more is not drawn again"
+
+
+def test_a_mistake_in_a_declaration_is_one_line_and_no_work(published: Checkout) -> None:
+    published.edit(STUDY, "x: nodes", "x: node")
+    done = figures(published)
+    assert done.status != 0 and "Traceback" not in done.output
+    (line,) = [line for line in done.output.splitlines() if line.startswith("ringside: ")]
+    assert line.startswith(
+        f"ringside: {STUDY}: figures.0.x: 'node' is no factor that varies; expected one of framework"
+    )
+    assert not published.path("results").exists()

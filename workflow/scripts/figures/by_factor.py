@@ -1,0 +1,19 @@
+"""Epoch time by a factor, numeric or not: a line per series; over nodes or devices beside the undistributed bases."""
+
+from matplotlib.figure import Figure
+
+from analysis.measured import Records, title
+from analysis.terms import takes_numbers
+from figures import lines, panels
+from figures.declared import Declared
+from figures.view import view
+
+REPLICATED = ("nodes", "devices_per_node")  # what makes replicas, which bases are compared with
+
+
+def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+    """The figure and its caption."""
+    x = str(asked.x)
+    joined = " Lines lead the eye from one level to the next." if takes_numbers(records.runs, x) else ""
+    what = f"Epoch time by {title(x)}. {panels.MARKERS.format('beside')}{joined}"
+    return lines.draw(view(records.runs, asked), x, what, with_bases=x in REPLICATED)

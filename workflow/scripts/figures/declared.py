@@ -1,0 +1,271 @@
+"""Which figures a study has: those that its key `figures` declares, or those that every study of its kind has.
+
+KINDS is the one table of kinds: what a figure reads beside runs and epochs, which keys it takes, and when a study that
+declares none has it. No pandas here, which every start of Snakemake would wait for.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from common.errors import InputError
+from common.files import shown
+from plan.factors import MOST_SERIES, is_numeric, matches, scale_of, treatments_of
+
+if TYPE_CHECKING:
+    from plan.study import Study
+
+MOST_VARIANTS = 4  # series of one framework, which all have its colour
+SHOWN = ("colour", "facet", "filter")
+
+Levels = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """One figure. `colour` and `facet`: factors; None leaves them to figures.view. `filter`: factor -> levels that are drawn."""
+
+    name: str
+    kind: str
+    x: str | None = None
+    colour: tuple[str, ...] | None = None
+    facet: tuple[str, ...] | None = None
+    filter: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """One line that `from_json` reads."""
+        return json.dumps({key: value for key, value in asdict(self).items() if value not in (None, {})})
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is known of a study before anything runs: which factors vary, whether its network is swept, whether all of their
+    combinations are measured."""
+
+    varied: Sequence[str]
+    swept: bool
+    full: bool = True
+
+    @property
+    def scale(self) -> str:
+        """Nodes, or devices where only these vary."""
+        return scale_of(self.varied)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of figure: the module figures/<kind>.py with `draw(records, asked)`.
+
+    `usual`: the figures of this kind that a study without `figures` has, as a study would declare them. `reads`: what it
+    needs beside runs and epochs (names in rules/figures.smk). `takes`: keys beside kind and name. `x`: the words that x may
+    be; None for a factor. `needs`: keys that must be said. `along_scale`: nodes, or devices, have an axis of their own.
+    """
+
+    usual: Callable[[Shape], list[dict[str, Any]]]
+    reads: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+    x: tuple[str, ...] | None = None
+    needs: tuple[str, ...] = ()
+    one_colour: bool = False
+    along_scale: bool = False
+
+
+def _by_factor(of: Shape) -> list[dict[str, Any]]:
+    return [{"name": f"by_{x}", "x": x} for x in ("batch_size", of.scale) if x in of.varied]
+
+
+def _interaction(of: Shape) -> list[dict[str, Any]]:
+    """The two factors that most studies ask about: where it is measured, and what is compared."""
+    asked = [name for name in ("framework", *treatments_of(of.varied), of.scale, "batch_size") if name in of.varied]
+    if len(asked) < 2 or not of.full:
+        return []
+    x = of.scale if of.scale in asked else asked[-1]
+    return [{"name": "interaction", "x": x, "colour": next(name for name in asked if name != x)}]
+
+
+KINDS: dict[str, Kind] = {
+    "overview": Kind(lambda of: [{}], takes=SHOWN, along_scale=True),
+    "by_factor": Kind(_by_factor, takes=("x", *SHOWN), needs=("x",)),
+    "scaling": Kind(
+        lambda of: [{}] if of.scale in of.varied else [], reads=("network",), takes=SHOWN, along_scale=True
+    ),
+    "accuracy": Kind(
+        lambda of: [{}, {"x": "updates"}, {"x": "wall_time"}],
+        takes=("x", *SHOWN),
+        x=("epochs", "updates", "wall_time"),
+    ),
+    "interaction": Kind(_interaction, takes=("x", *SHOWN), needs=("x", "colour"), one_colour=True),
+    "residuals": Kind(lambda of: [{}]),
+    "regression": Kind(lambda of: [{}]),
+    "network": Kind(lambda of: [{}] if of.swept else [], reads=("network",)),
+    "prediction": Kind(lambda of: [{}] if of.swept and "nodes" in of.varied else [], reads=("predictions",)),
+    "outlook": Kind(lambda of: [{}] if of.swept and "nodes" in of.varied else [], reads=("outlook",)),
+    "timeline": Kind(lambda of: [{}], takes=("colour", "filter")),
+    "shares": Kind(lambda of: [{}], takes=("x", *SHOWN), x=("run", "epoch"), along_scale=True),
+    "energy": Kind(lambda of: [{}], takes=SHOWN, along_scale=True),
+}
+
+
+class _Mistake(Exception):
+    """Something wrong with a figure, under a key."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(why)
+        self.key = key
+
+
+def declared(study: "Study", swept: bool = True) -> list[Declared]:
+    """The figures of a study in their order. InputError, one line with file and key, for what is declared wrongly.
+
+    `swept`: whether the network is, for a study that declares nothing.
+    """
+    varied = [name for name, levels in study.factors.items() if len(levels) > 1]
+    if not study.figures:
+        shape = Shape(varied, swept, study.fraction is None)
+        return [_read(kind, entry) for kind, of in KINDS.items() for entry in of.usual(shape)]
+    cells = [
+        {name: levels[name] for name in varied}
+        for levels in study.combinations()
+        if not any(matches(levels, entry) for entry in study.exclude)
+    ]
+    made: list[Declared] = []
+    for place, entry in enumerate(study.figures):
+        try:
+            made.append(_checked(entry, cells, [one.name for one in made]))
+        except _Mistake as mistake:
+            raise InputError(f"{shown(study.file)}: figures.{place}.{mistake.key}: {mistake}") from None
+    return made
+
+
+def from_json(text: str) -> Declared:
+    """The figure that a line of `Declared.to_json` says, or one that a person wrote. InputError in one line."""
+    try:
+        entry = json.loads(text)
+    except ValueError:
+        entry = None
+    if not isinstance(entry, dict) or entry.get("kind") not in KINDS:
+        raise InputError(f"--asked {text[:80]}: expected JSON with a kind, one of {', '.join(KINDS)}")
+    kind = entry.pop("kind")
+    if unknown := sorted(set(entry) - {"name", *KINDS[kind].takes}):
+        raise InputError(f"--asked: {unknown[0]}: {_untaken(kind)}")
+    return _read(kind, entry)
+
+
+def _read(kind: str, entry: Mapping[str, Any]) -> Declared:
+    """A figure of what is written, which is right; one factor or level may stand for a list of one."""
+    x = entry.get("x")
+    return Declared(
+        name=entry.get("name", f"{kind}-{x}" if x else kind),
+        kind=kind,
+        x=x,
+        colour=_several(entry.get("colour")),
+        facet=_several(entry.get("facet")),
+        filter={name: list(_several(levels) or ()) for name, levels in entry.get("filter", {}).items()},
+    )
+
+
+def _several(value: Any) -> tuple[Any, ...] | None:
+    return None if value is None else tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _checked(entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[str]) -> Declared:
+    """The figure that is written, all of whose keys are right. `cells`: the levels of all cells, of
+    the factors that vary; `names`: of the figures before it."""
+    kind = entry["kind"]
+    if kind not in KINDS:
+        raise _Mistake("kind", f"'{kind}' is unknown; expected one of {', '.join(KINDS)}")
+    of = KINDS[kind]
+    for key in entry:
+        if key not in ("kind", "name", *of.takes):
+            raise _Mistake(key, _untaken(kind))
+    for key in of.needs:
+        if key not in entry:
+            raise _Mistake(key, f"is missing; {kind} needs it; {_expected(_varied(cells))}")
+    one = _read(kind, entry)
+    if one.name in names:
+        raise _Mistake(
+            "name", f"'{one.name}' is figures.{names.index(one.name)} already; give one of them another name"
+        )
+    _check_filter(one, cells)
+    left = [levels for levels in cells if matches(levels, one.filter)]
+    _check_places(one, of, _varied(left))
+    if one.facet is not None and one.colour is None:
+        # what is left is told by colour; the other way round figures.view makes panels of it
+        one = replace(one, colour=tuple(sorted(_rest(one, of, _varied(left)), key=is_numeric)) or None)
+    _check_series(one.colour or (), left)
+    return one
+
+
+def _untaken(kind: str) -> str:
+    return f"{kind} takes none; expected one of {', '.join(('kind', 'name', *KINDS[kind].takes))}"
+
+
+def _check_filter(one: Declared, cells: Sequence[Levels]) -> None:
+    varied = _varied(cells)
+    for name, levels in one.filter.items():
+        if name not in varied:
+            raise _Mistake(f"filter.{name}", f"is no factor that varies; {_expected(varied)}")
+        there = _levels(cells, name)
+        for level in levels:
+            if level not in there or isinstance(level, bool):
+                raise _Mistake(f"filter.{name}", f"{level!r} is no level of the study; {_expected(there)}")
+    if not any(matches(levels, one.filter) for levels in cells):
+        raise _Mistake("filter", "leaves no cell; take a level out")
+
+
+def _check_places(one: Declared, of: Kind, varied: Sequence[str]) -> None:
+    """Whether every factor that varies in what is drawn has one place, and nothing else has any."""
+    if of.x and one.x not in (None, *of.x):
+        raise _Mistake("x", f"'{one.x}' is unknown; {_expected(of.x)}")
+    taken: dict[str, str] = {}
+    for key, names in _used(one, of).items():
+        for name in names:
+            if name not in varied:
+                where = " in what is drawn" if one.filter else ""
+                raise _Mistake(key, f"'{name}' is no factor that varies{where}; {_expected(varied)}")
+            if name in taken:
+                raise _Mistake(key, f"{name} is {taken[name]} already; name it once")
+            taken[name] = key
+    if of.one_colour and len(one.colour or ()) != 1:
+        raise _Mistake("colour", f"{one.kind} takes one factor, not {len(one.colour or ())}")
+    if one.colour and one.facet and (rest := _rest(one, of, varied)):
+        places = [key for key in of.takes if key != "filter" and not (key == "x" and of.x)]
+        raise _Mistake(
+            "facet", f"{rest[0]} varies, too; name it in {' or '.join(places)}, or hold it to one level by filter"
+        )
+
+
+def _check_series(colour: Sequence[str], cells: Sequence[Levels]) -> None:
+    """Whether so many series can be told apart."""
+    others = [name for name in colour if name != "framework"]
+    most, of_what = (MOST_SERIES, "") if len(others) == len(colour) else (MOST_VARIANTS, " of a framework")
+    count = len({tuple(levels[name] for name in others) for levels in cells})
+    if count > most:
+        made = f"{', '.join(colour)} would make {count} series{of_what}"
+        raise _Mistake("colour", f"{made}; expected at most {most}; name a factor in facet or filter")
+
+
+def _used(one: Declared, of: Kind) -> dict[str, tuple[str, ...]]:
+    """The factors that a figure names, by key."""
+    x = (one.x,) if one.x and not of.x else ()
+    return {"x": x, "colour": one.colour or (), "facet": one.facet or ()}
+
+
+def _rest(one: Declared, of: Kind, varied: Sequence[str]) -> list[str]:
+    """The factors that vary in what is drawn, and that neither a key nor the figure's own axis has."""
+    own = [scale_of(varied)] if of.along_scale else []
+    named = {name for names in _used(one, of).values() for name in names}
+    return [name for name in varied if name not in named and name not in own]
+
+
+def _varied(cells: Sequence[Levels]) -> list[str]:
+    return [name for name in (cells[0] if cells else ()) if len(_levels(cells, name)) > 1]
+
+
+def _levels(cells: Sequence[Levels], name: str) -> list[Any]:
+    return list(dict.fromkeys(levels[name] for levels in cells))
+
+
+def _expected(names: Sequence[Any]) -> str:
+    return f"expected one of {', '.join(map(str, names))}" if names else "no factor varies there"

@@ -1,0 +1,37 @@
+"""Draw one figure of a study, of whichever kind, with its caption."""
+
+import importlib
+import sys
+from pathlib import Path
+
+from analysis.measured import Records, arguments
+from common.errors import exit_status
+from common.files import write_text
+from figures import style
+from figures.declared import from_json
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write the figure as .pdf, .svg and .png, and .caption.md, a paragraph."""
+    parser = arguments(__doc__)
+    parser.add_argument(
+        "--asked", required=True, metavar="JSON", help="the figure, as a study declares it (figures.declared)"
+    )
+    parser.add_argument("--epochs", type=Path, required=True, metavar="CSV", help="epochs.csv of the study")
+    parser.add_argument("--network", type=Path, nargs="?", metavar="CSV", help="network.csv, where there are sweeps")
+    parser.add_argument(
+        "--predictions", type=Path, nargs="?", metavar="CSV", help="prediction_cells.csv (prediction.held_out)"
+    )
+    parser.add_argument(
+        "--outlook", type=Path, nargs="?", metavar="CSV", help="outlook.csv, with its .md and its curves beside it"
+    )
+    args = parser.parse_args(argv)
+    asked = from_json(args.asked)
+    kind = importlib.import_module(f"figures.{asked.kind}")
+    drawn, caption = kind.draw(Records(args.runs, args.epochs, args.network, args.predictions, args.outlook), asked)
+    style.save(drawn, args.out)
+    write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

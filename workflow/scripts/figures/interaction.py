@@ -1,0 +1,40 @@
+"""Interaction of two factors: epoch time over one, a line for each level of the other, parallel where they do not interact."""
+
+from matplotlib.figure import Figure
+
+from analysis import anova
+from analysis.intervals import p_text
+from analysis.measured import Records, title
+from figures import lines, panels
+from figures.declared import Declared
+from figures.view import view
+
+
+def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+    """The figure and its caption, with the test of the interaction."""
+    x = str(asked.x)
+    of = view(records.runs, asked)
+    colour = " and ".join(title(name) for name in of.colour)
+    what = (
+        f"Interaction of {title(x)} and {colour} in epoch time. {panels.MARKERS.format('beside')} On the logarithmic axis lines "
+        "are parallel where the two factors do not interact: each then multiplies the time alike, whatever the other is. "
+        "Between the levels nothing was measured."
+    )
+    return lines.draw(of, x, what, to_compare=True, remark=_test(records, x, of.colour[0]) if len(of.ok) else "")
+
+
+def _test(records: Records, one: str, other: str) -> str:
+    """What the analysis of variance of the whole study says of the interaction, in a sentence."""
+    made = anova.of_runs(records.runs)
+    rows = made.rows.set_index("term")
+    names = [anova.TIMES.join(map(title, pair)) for pair in ((one, other), (other, one))]
+    name = next((name for name in names if name in rows.index), "")
+    if not name or not rows.loc[name, "F"] >= 0:
+        why = made.problem or "its design cannot tell it from other terms"
+        return f"The study has no test of this interaction: {why}."
+    row, error = rows.loc[name], rows.loc[anova.ERROR]
+    return (
+        f"In the analysis of variance of the whole study their interaction has F = {row['F']:.3g} "
+        f"({row['df']:.0f}, {error['df']:.0f} degrees of freedom), {p_text(row['p'])}, and {100 * row['share']:.1f} % of the "
+        f"sum of squares of log epoch times."
+    )

@@ -1,0 +1,249 @@
+"""Epoch time over one factor: a line for each series, panels by the other factors that vary."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from analysis import tables
+from analysis.conditions import THE_SITES, named
+from analysis.measured import (
+    bases,
+    combination_text,
+    level_text,
+    levels_in_order,
+    successful,
+    title,
+    title_with_unit,
+)
+from analysis.pooling import Pooling
+from analysis.speedup import base_cells
+from analysis.terms import takes_numbers
+from figures import panels, style
+from figures.panels import Series
+from figures.view import View
+
+PANEL_IN = 1.45
+GAP = 0.04
+CHARACTER_IN = 0.055  # of a tick's label
+STEEP = 35  # degrees of labels that would not fit beside each other
+BOUND = (0, (1, 1.5))
+MOST_BASES = 6  # named in a caption
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The x axis: where each level stands, how far apart the series stand at one level, whether levels are numbers.
+
+    `doubling`: doublings stand at equal distances.
+    """
+
+    positions: dict[Any, float]
+    gap: float
+    width: float
+    numbers: bool = True
+    doubling: bool = False
+
+    def at(self, numbers: np.ndarray) -> np.ndarray:
+        """Where any numbers stand, not only levels, [n]."""
+        first = next(iter(self.positions))
+        return np.log2(numbers / first) if self.doubling else numbers - first
+
+    @property
+    def beside(self) -> float:
+        """How far from its mean a replicate's dot stands."""
+        return 0.8 * self.gap
+
+    def on(self, ax: Axes, labels: Sequence[str] = ()) -> None:
+        """Ticks and limits."""
+        ax.set_xlim(-self.width / 7, self.width * 6 / 7)
+        ax.set_xticks(list(self.positions.values()), list(labels) or [level_text(level) for level in self.positions])
+
+
+def draw(
+    of: View, x: str, what: str, *, with_bases: bool = False, to_compare: bool = False, remark: str = ""
+) -> tuple[Figure, str]:
+    """The figure of epoch time over the factor `x` and its caption, which begins with `what`.
+
+    `with_bases`: in each panel the undistributed bases of its cells, and what their time would be on more replicas if nothing
+    were lost. `to_compare`: lines are compared with each other, so that they are always joined, on a logarithmic axis, and
+    panels of a single line are left out.
+    """
+    if of.ok.empty:
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4)), of.caption(what, remark)
+    if of.runs[x].nunique() == 1:
+        return _not_drawn(of, what, f"{title(x)} is {level_text(of.runs[x].iloc[0])} in all cells", remark)
+    several = _several(of, x, to_compare)
+    if not several:
+        return _not_drawn(of, what, "no panel would have two lines over two levels", remark)
+    left_out = [levels for levels in of.panels if levels not in several]
+    of = of.on_a_page(PANEL_IN + panels.titles_height(several), shown=several)
+    shown = _several(of, x, to_compare)
+    found = base_cells(of.study) if with_bases else {}
+    undistributed = bases(of.study) if with_bases else []
+    drawn_cells = {cell for levels in shown for cell in panels.at(of.runs, levels)["cell"]}
+    drawn_cells |= {found[cell] for cell in drawn_cells if cell in found}
+    lines = [one for one in of.series if not one.of(of.runs)["framework"].isin(undistributed).all()]
+    alone = [one for one in lines if to_compare and one.of(of.runs)[x].nunique() < 2]
+    lines = [one for one in lines if one not in alone]
+    told = [one for one in of.series if one not in alone and set(one.of(of.ok)["cell"]) & drawn_cells]
+    bound = Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=BOUND, label="base / replicas")
+    extra = [bound] if any(cell in found for cell in drawn_cells) else []
+    scale = scale_of_axis(of.runs, x, len(of.series))
+    labels = [_tick(x, level) for level in scale.positions]
+    rows, columns, width = panels.layout(len(shown))
+    steep = not scale.numbers and len("  ".join(labels)) * CHARACTER_IN > 0.8 * width / columns
+    below = CHARACTER_IN * max(map(len, labels)) * math.sin(math.radians(STEEP)) if steep else 0
+    above = panels.legend_height(len([*told, *extra]), width)
+    drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(shown)) + 0.15 + below + above)
+    scaled_by = panels.scaled_by(of.facet)
+    axes = panels.grid(drawn, (rows, columns), len(shown), share_y=not scaled_by)
+    shifts = panels.dodge([one.name for one in lines], 0 if x in of.colour else scale.gap)
+    remarks: list[str] = []
+    for ax, levels in zip(axes, shown, strict=True):
+        here = panels.at(of.runs, levels)
+        for one in lines:
+            _line(ax, one, one.of(here), x, (scale, shifts[one.name], scale.numbers or to_compare), of.pooling)
+        for cell in dict.fromkeys(found[cell] for cell in here["cell"] if cell in found):
+            _base(ax, of, successful(of.study[of.study["cell"] == cell]), here.groupby(x)["replicas"].max(), scale)
+        if successful(here).empty:
+            panels.say(ax, "no successful run")
+        ax.set_title(panels.panel_title(levels))
+        alike = panels.at(of.ok, {name: levels[name] for name in scaled_by})
+        remarks += panels.time_axis(ax, alike, of.pooling, logarithmic=to_compare)
+        scale.on(ax, labels)
+        if steep:
+            ax.tick_params(axis="x", labelrotation=STEEP)
+            for label in ax.get_xticklabels():
+                label.set(ha="right", rotation_mode="anchor")
+    for ax in axes[::columns]:
+        ax.set_ylabel("epoch time (s)")
+    drawn.supxlabel(title_with_unit(x), fontsize=style.FONT_SIZE)
+    panels.legend(drawn, told, extra, lines=scale.numbers or to_compare)
+    return drawn, of.caption(
+        what,
+        _base_sentence(of, drawn_cells, found) if with_bases else "",
+        remark,
+        *remarks,
+        f"Without a line, since measured at one level only: {', '.join(one.name for one in alone)}." if alone else "",
+        left_out_sentence(
+            left_out, "a single line would be there" if to_compare else "measured at one level of this axis only"
+        ),
+    )
+
+
+def _not_drawn(of: View, what: str, why: str, remark: str) -> tuple[Figure, str]:
+    return panels.nothing(style.figure(style.COLUMN_IN, 1.4), why), of.caption(what, f"Not drawn: {why}.", remark)
+
+
+def _several(of: View, x: str, to_compare: bool) -> list[dict[str, Any]]:
+    """The panels with two levels of `x`, and `to_compare` two series over them; where none was measured, those with a run."""
+    measured = of.cells[of.cells["cell"].isin(set(of.ok["cell"]))]
+    found = [levels for levels in of.panels if _worth(panels.at(of.cells, levels), of, x, 2 if to_compare else 1)]
+    if all(panels.at(measured, levels).empty for levels in found):  # better one level than no run
+        return [] if to_compare else [levels for levels in of.panels if len(panels.at(measured, levels))]
+    return found
+
+
+def _worth(cells: pd.DataFrame, of: View, x: str, fewest: int) -> bool:
+    """Whether a panel has two levels of `x`, and so many series over them."""
+    if fewest == 1:
+        return bool(cells[x].nunique() > 1)
+    return sum(one.of(cells)[x].nunique() > 1 for one in of.series) >= fewest
+
+
+def scale_of_axis(runs: pd.DataFrame, x: str, series: int) -> Scale:
+    """Where the levels of a factor stand."""
+    levels = levels_in_order(runs, x)
+    if takes_numbers(runs, x):
+        return scale_of_numbers(levels, series)
+    return _scale({level: float(place) for place, level in enumerate(levels)}, series, numbers=False)
+
+
+def scale_of_numbers(levels: Sequence[float], series: int) -> Scale:
+    """Where numbers stand, in rising order; by doublings where there are any to speak of."""
+    if len(levels) > 2 and levels[0] > 0 and levels[-1] / levels[0] >= 4:
+        return _scale({level: math.log2(level / levels[0]) for level in levels}, series, doubling=True)
+    return _scale({level: float(level - levels[0]) for level in levels}, series)
+
+
+def _scale(positions: dict[Any, float], series: int, *, numbers: bool = True, doubling: bool = False) -> Scale:
+    """Series never reach the next level."""
+    places = list(positions.values())
+    width = 1.4 * (places[-1] or 1)
+    step = min(np.diff(places), default=1.0)
+    return Scale(positions, min(GAP * width, 0.7 * step / max(series, 1)), width, numbers, doubling)
+
+
+def _tick(x: str, level: Any) -> str:
+    return "site's" if level == THE_SITES.get(x) else level_text(level)
+
+
+def _line(
+    ax: Axes, one: Series, runs: pd.DataFrame, x: str, place: tuple[Scale, float, bool], pooling: Pooling
+) -> None:
+    """The means of the runs of one series; broken where a planned cell has no successful run.
+
+    `place`: the x axis, how far the series is shifted on it, and whether the means are joined from level to level.
+    """
+    scale, shift, joined = place
+    means, places = [], []
+    by_level = dict(iter(runs.groupby(x)))
+    for level in (level for level in scale.positions if level in by_level):
+        ok = successful(by_level[level])
+        places.append(scale.positions[level] + shift)
+        means.append(panels.interval(ax, one.look, places[-1], ok, pooling, scale.beside) if len(ok) else math.nan)
+    if places and joined:
+        ax.plot(places, means, color=one.look.colour, linestyle=one.look.line, zorder=2)
+
+
+def _base(ax: Axes, of: View, base: pd.DataFrame, replicas: pd.Series, scale: Scale) -> None:
+    """The base's time divided by replicas; where it is undistributed, itself as a point and a horizontal line, too.
+
+    `base`: its runs; `replicas`: how many there are at each level of the x axis.
+    """
+    look = next((one.look for one in of.series if len(one.of(base))), None)
+    mean = of.pooling.of(base["cell"].iloc[0]).value
+    if bases(base) and look:
+        panels.interval(ax, look, min(scale.positions.values()), base, of.pooling, scale.beside)
+        ax.axhline(mean, color=look.colour, linewidth=0.8, linestyle=look.line, zorder=1)
+    x = [scale.positions[level] for level in replicas.index]
+    colour = look.colour if look else style.MUTED
+    ax.plot(x, mean / replicas.to_numpy(float), color=colour, linewidth=0.7, linestyle=BOUND, zorder=1)
+
+
+def _base_sentence(of: View, cells: set[str], found: dict[str, str]) -> str:
+    used = sorted({found[cell] for cell in cells if cell in found})
+    if not used:
+        return "No base of a speed-up succeeded."
+    undistributed = of.runs["framework"].isin(bases(of.study)).any()
+    lines = "Horizontal lines: the undistributed bases. " if undistributed else ""
+    said = f"{lines}Fine dotted lines: the base's time divided by the replicas, as if the exchange cost nothing."
+    return f"{said} {bases_sentence(used, of)}"
+
+
+def bases_sentence(used: Sequence[str], of: View) -> str:
+    """The base cells `used`: what they are, and their times in seconds; each by name where they are few."""
+    own = of.study[of.study["cell"].isin(set(used))]
+    alone = bases(own)
+    kinds = [f"the undistributed {' and '.join(alone)}"] if alone else []
+    kinds += ["a framework's own cell with one replica"] if set(own["framework"]) - set(alone) else []
+    what = f"Bases ({'; '.join(kinds)}), at the same levels of all other factors that they vary"
+    if len(used) > MOST_BASES:
+        ends = sorted(of.pooling.of(cell).value for cell in used)[:: len(used) - 1]
+        return f"{what}: {len(used)}, of {' to '.join(map(tables.number, ends))} s; each is in the table of cells."
+    return f"{what}: {', '.join(f'{cell} {tables.interval(of.pooling.of(cell))} s' for cell in used)}."
+
+
+def left_out_sentence(left_out: Sequence[dict[str, Any]], why: str) -> str:
+    """Which panels are not shown and why; empty for none."""
+    if not left_out:
+        return ""
+    names = named([combination_text(levels) for levels in left_out], "; ")
+    return f"Not shown, because {why}: {names}."

@@ -1,0 +1,147 @@
+"""Where time goes in every cell: of a run, from its launch to its end, or of an epoch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
+
+from analysis import conditions, shares
+from analysis.measured import Records
+from figures import panels, style
+from figures.declared import Declared
+from figures.view import view
+
+ROW_IN = 0.13
+AXIS_IN = 0.35
+BAR = 0.74  # of a row
+MOST_CHARACTERS = 50  # of rows' names, times panels, that leave room for these in one column of print
+EPOCH = "epoch"
+SEEN = 0.002  # of the longest bar: shorter parts are nowhere to be seen
+# Neighbours differ in grey, too: by lightness, or by hatching.
+LOOKS: Mapping[str, tuple[str, str]] = {
+    "startup_s": ("#dddddd", ""),
+    "warm_up_s": ("#aaaaaa", ""),
+    "computation_s": ("#2b4a7a", ""),
+    "exchange_s": ("#ee9a5f", ""),
+    "training_s": ("#7d8fae", "/////"),
+    "validation_s": ("#3c6e47", ""),
+    "rest_s": ("#ffffff", ""),
+}
+OF_RUNS = "Where the wall time of a run goes, from its launch to its end: mean seconds over the runs of each cell."
+OF_EPOCHS = "Where the time of an epoch goes: shares of each cell's mean epoch time."
+AROUND = (
+    "Start-up: until all ranks stood at the first barrier. Warm-up: what the warm-up epochs, which have the first step in "
+    "them, took longer than as many timed ones, at least 0. Validation: after every epoch. The rest: what is done "
+    "around epochs, and the end of the processes."
+)
+DIVIDED = (
+    "Computation: the batches of an epoch times the time of a batch of the same framework, model, data set, local batch and "
+    "treatment on one replica. Exchange: the rest of the epoch, so also waiting for the slowest rank and whatever else more "
+    "replicas cost. Lines: 95 % intervals of where exchange begins, from the ratio of both cells' mean epoch times."
+)
+ALL_EPOCHS = "Both are those of all epochs, in the shares that they have of the timed ones."
+
+
+def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+    """Rows by series and nodes, panels by the other factors that vary. The figure and its caption."""
+    seen, of_runs = view(records.runs, asked), asked.x != EPOCH
+    row_in = len(seen.rows) * ROW_IN + AXIS_IN
+    seen = seen.on_a_page(row_in + panels.titles_height(seen.panels))
+    data = shares.of_runs(records, seen.runs) if of_runs else _in_percent(shares.of_epochs(records.runs))
+    measured_cells = set(seen.ok["cell"])
+    data = data[data.index.isin(measured_cells)]
+    what = OF_RUNS if of_runs else OF_EPOCHS
+    if data.empty:
+        said = "no successful run" if seen.ok.empty else "no run tells its start-up and its wall time"
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), said), seen.caption(what)
+    rows, scaled_by = seen.rows, panels.scaled_by(seen.facet) if of_runs else []
+    shown, cells = seen.panels, seen.cells
+    there = [name for name in shares.PARTS if name in data]
+    parts = [name for name in there if data[name].max() > SEEN * data[there].sum(axis=1).max()]
+    down, columns, width = panels.layout(len(shown), panels.few_columns(len(shown)))
+    if len(shown) * max(len(text) for _, _, text in rows) > MOST_CHARACTERS:
+        width = style.PAGE_IN
+    above = panels.legend_height(len(parts), width)
+    drawn = style.figure(width, down * (row_in + panels.titles_height(shown)) + above)
+    axes = panels.grid(drawn, (down, columns), len(shown), share_x=not scaled_by)
+    for ax, levels in zip(axes, shown, strict=True):
+        here = panels.at(cells, levels)
+        planned = {y: cell for y, (one, along, _) in enumerate(rows) for cell in panels.at(one.of(here), along)["cell"]}
+        measured = {y: cell for y, cell in planned.items() if cell in data.index}
+        _bars(ax, data.loc[list(measured.values())].set_index(np.array(list(measured), dtype=int)), parts)
+        for y in planned.keys() - measured.keys():
+            why = "no wall time" if planned[y] in measured_cells else "no successful run"
+            remark = ax.text(0.03, y, why, transform=ax.get_yaxis_transform())
+            remark.set(va="center", color=style.MUTED, fontsize=5.5)
+        for y in range(1, len(rows)):
+            if rows[y][0] != rows[y - 1][0]:
+                ax.axhline(y - 0.5, color=style.GRID, linewidth=0.4, zorder=1)
+        alike = panels.at(cells, {name: levels[name] for name in scaled_by})["cell"]
+        longest = data.loc[data.index.isin(alike), parts].sum(axis=1).max()
+        ax.set_xlim(0, (1.02 if of_runs else 1) * longest if longest > 0 else 1)
+        ax.grid(True, axis="x")
+        ax.tick_params(axis="y", length=0)
+        ax.set_title(panels.panel_title(levels))
+    axes[0].set_yticks(range(len(rows)), [text for _, _, text in rows])
+    axes[0].set_ylim(len(rows) - 0.4, -0.6)
+    drawn.supxlabel("wall time of a run (s)" if of_runs else "share of the epoch (%)", fontsize=style.FONT_SIZE)
+    handles = [Patch(label=shares.PARTS[name], **_look(name)) for name in parts]
+    drawn.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
+    return drawn, seen.caption(what, AROUND if of_runs else "", *_division(data, of_runs, seen.study))
+
+
+def _in_percent(data: pd.DataFrame) -> pd.DataFrame:
+    """`shares.of_epochs` with the parts of an epoch in %."""
+    exchange = data["exchange"].clip(0, 1)
+    parts = {"computation_s": 1 - exchange, "exchange_s": exchange, "training_s": exchange.isna().astype(float)}
+    return data.assign(**{name: 100 * share.fillna(0) for name, share in parts.items()})
+
+
+def _bars(ax: Axes, data: pd.DataFrame, parts: Sequence[str]) -> None:
+    """The parts of cells end to end, and the interval of where their exchange begins; `data` by the row of the panel."""
+    start = pd.Series(0.0, index=data.index)
+    for name in parts:
+        there = data[name] > 0
+        ax.barh(data.index[there], data.loc[there, name], left=start[there], height=BAR, zorder=2, **_look(name))
+        if name == "computation_s":
+            training = data["computation_s"] + data["exchange_s"]
+            for y, cell in data[data["exchange_low"].notna() & (data["exchange_high"] > 0)].iterrows():
+                ends = [1 - min(max(cell[f"exchange_{end}"], 0), 1) for end in ("high", "low")]
+                x = [start[y] + training[y] * end for end in ends]
+                line = ax.plot(x, [y, y], color=style.INK, linewidth=0.8, solid_capstyle="butt", zorder=4)[0]
+                line.set_path_effects([withStroke(linewidth=2.0, foreground="white")])
+        start = start + data[name]
+
+
+def _look(name: str) -> dict[str, Any]:
+    colour, hatch = LOOKS[name]
+    return {
+        "facecolor": colour,
+        "edgecolor": style.MUTED if hatch or name == "rest_s" else "white",
+        "hatch": hatch or None,
+        "linewidth": 0.3,
+    }
+
+
+def _division(data: pd.DataFrame, of_runs: bool, study: pd.DataFrame) -> list[str]:
+    """How computation and exchange are told apart, and in which cells they are not."""
+    undivided, below = data.index[data["exchange"].isna()].tolist(), data.index[data["exchange"] < 0].tolist()
+    said = []
+    if len(undivided) < len(data):
+        said = [DIVIDED, ALL_EPOCHS if of_runs else "", conditions.ratios(study)]
+    if below:
+        said.append(
+            f"Without exchange, since computation alone would take longer than the epoch did: {conditions.named(below)}."
+        )
+    if undivided:
+        where = conditions.named(undivided) if len(undivided) < len(data) else "in all cells"
+        said.append(
+            "Training is one share where no cell on one replica was measured with the same framework, model, data set, "
+            f"local batch and treatment: {where}."
+        )
+    return said

@@ -1,0 +1,30 @@
+"""What a study's factors are to each other: which is measured at, which treats, which makes a cell larger."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from common.schemas import schema
+
+# What a study measures at: frameworks have looks of their own, the others are axes and panels. Every other factor treats.
+NOT_TREATMENTS = ("framework", "model", "dataset", "nodes", "devices_per_node", "device", "batch_size", "bandwidth")
+MOST_SERIES = 8  # that can be told apart in a figure
+
+
+def is_numeric(factor: str) -> bool:
+    """Whether the levels of `factor` are numbers."""
+    return schema("factors")["properties"][factor].get("type") in ("integer", "number")
+
+
+def scale_of(varied: Collection[str]) -> str:
+    """The factor that makes a cell larger: nodes, or their devices where of the two only these are among `varied`."""
+    return "devices_per_node" if "nodes" not in varied and "devices_per_node" in varied else "nodes"
+
+
+def treatments_of(varied: Iterable[str]) -> list[str]:
+    """The factors of `varied` that say how a cell is trained, such as loop and accumulation; those with words first."""
+    return sorted((name for name in varied if name not in NOT_TREATMENTS), key=is_numeric)
+
+
+def matches(levels: Mapping[str, Any], entry: Mapping[str, Collection[Any]]) -> bool:
+    """Whether a cell with these levels is among those that `entry` names, by levels of some factors."""
+    return all(levels[name] in possible for name, possible in entry.items())
