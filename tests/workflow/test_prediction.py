@@ -27,7 +27,11 @@ def test_a_build_that_failed_is_tried_again_and_leaves_no_row(
     checkout = Checkout(tmp_path / "checkout", SMALL_STUDY)
     checkout.edit(f"config/studies/{KEPT}.yaml", "design: full\n", "design: full\nextra_p: true\n")
     with monkeypatch.context() as offline:
-        for name, value in {"RINGSIDE_CACHE": str(tmp_path / "cache"), "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}.items():
+        for name, value in {
+            "RINGSIDE_CACHE": str(tmp_path / "cache"),
+            "PIP_NO_INDEX": "1",
+            "PIP_CONFIG_FILE": os.devnull,
+        }.items():
             offline.setenv(name, value)
         offline.delenv("PIP_FIND_LINKS", raising=False)
         for _ in range(2):
@@ -38,7 +42,9 @@ def test_a_build_that_failed_is_tried_again_and_leaves_no_row(
     done = predict(checkout)
     assert done.status == 0 and done.jobs == {"prediction": 1}, done.output
     with open(checkout.path(TABLE)) as table:
-        predicted = {row["left_out"]: int(row["predicted"]) for row in csv.DictReader(table) if row["method"] == "Extra-P"}
+        predicted = {
+            row["left_out"]: int(row["predicted"]) for row in csv.DictReader(table) if row["method"] == "Extra-P"
+        }
     assert predicted and all(count > 0 for count in predicted.values())
     again = predict(checkout)
     assert again.status == 0 and again.jobs == {}, again.output

@@ -27,7 +27,13 @@ def test_help_names_the_target(target: str, module: str, command: str, capsys: p
 def test_help_of_a_bench_names_the_target(target: str, part: str) -> None:
     folders = [CHECKOUT / name for name in ("workflow/scripts", "tests", "tests/workflow", "tests/cluster")]
     command = [sys.executable, str(CHECKOUT / "tests" / "bench" / "overhead.py"), *part.split(), "--help"]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.startswith(f"usage: make {target} ")
 
 

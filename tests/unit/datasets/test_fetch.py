@@ -319,7 +319,9 @@ def test_two_processes_that_add_to_a_lock_lose_nothing(tmp_path):
     asked = [[sys.executable, "-c", program, name, str(lock)] for name in ("a", "b")]
     processes = [subprocess.Popen(command, env={**os.environ, "PYTHONPATH": scripts}) for command in asked]
     assert [process.wait() for process in processes] == [0, 0]
-    assert set(yaml.safe_load(lock.read_text())["ours"]) == {f"{name}-{number}" for name in "ab" for number in range(25)}
+    assert set(yaml.safe_load(lock.read_text())["ours"]) == {
+        f"{name}-{number}" for name in "ab" for number in range(25)
+    }
 
 
 def test_what_another_process_has_just_locked_is_not_replaced(server, declare, store_at):

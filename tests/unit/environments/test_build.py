@@ -192,7 +192,8 @@ def test_a_tool_is_the_same_virtual_environment_at_every_site(tmp_path, monkeypa
     monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path))
     asked = []
     monkeypatch.setattr(
-        "environments.build.build", lambda environment, cache, indexes, realization: asked.append((environment, realization))
+        "environments.build.build",
+        lambda environment, cache, indexes, realization: asked.append((environment, realization)),
     )
     stamp = environment_stamp(tmp_path, "extrap")
     for site in ("local", "slurm-example"):  # which has accelerators and setup lines

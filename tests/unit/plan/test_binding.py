@@ -62,7 +62,9 @@ def test_of_two_that_come_at_once_one_binds(tmp_path: Path) -> None:
         losers.append((next(site for site in sites if site != bound["site"]), bound["site"]))
     for site, process in processes.items():
         _, said = process.communicate()
-        expected = [f"these results belong to site {first}, here it is {site};" for second, first in losers if second == site]
+        expected = [
+            f"these results belong to site {first}, here it is {site};" for second, first in losers if second == site
+        ]
         lines = said.splitlines()
         assert len(lines) == len(expected) and all(part in line for part, line in zip(expected, lines, strict=True))
 
@@ -100,7 +102,14 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def run(site: Site, results: Path) -> None:
-    levels = {"framework": "pytorch-ddp", "model": "small-cnn", "dataset": "digits", "batch_size": 32, "nodes": 2, "sync_every": 1}
+    levels = {
+        "framework": "pytorch-ddp",
+        "model": "small-cnn",
+        "dataset": "digits",
+        "batch_size": 32,
+        "nodes": 2,
+        "sync_every": 1,
+    }
     made, _ = one_run(site, **levels)
     supervise.supervise(load_study("quickstart"), site, made, "0" * 12, results, "session")
 

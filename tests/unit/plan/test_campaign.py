@@ -148,7 +148,10 @@ def test_a_block_that_is_not_there_is_refused() -> None:
 def test_a_file_where_a_folder_is_to_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path / "cache" / "of" / "mine"))
     (tmp_path / "cache").touch()
-    with pytest.raises(InputError, match=rf"{tmp_path}/cache: is a file; .*; name another: cache of config/sites/local.yaml, or RINGSIDE_CACHE"):
+    with pytest.raises(
+        InputError,
+        match=rf"{tmp_path}/cache: is a file; .*; name another: cache of config/sites/local.yaml, or RINGSIDE_CACHE",
+    ):
         load_campaign(CONFIG)
     Path("results").touch()
     with pytest.raises(InputError, match="results: is a file; expected a folder; move it away"):

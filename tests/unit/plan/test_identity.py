@@ -60,7 +60,11 @@ def reached(files: set[Path]) -> set[Path]:
 def test_a_code_digest_holds_what_ranks_import_and_nothing_that_they_do_not(framework: str) -> None:
     own = {path for path in source_files(FRAMEWORKS / framework) if path.suffix == ".py"}
     used = reached({RUNS / "worker" / "__main__.py", *own})
-    held = {file for path in (*MODEL_CODE, *rank_code(framework)) for file in (source_files(path) if path.is_dir() else [path])}
+    held = {
+        file
+        for path in (*MODEL_CODE, *rank_code(framework))
+        for file in (source_files(path) if path.is_dir() else [path])
+    }
     assert used <= held
     shared = {RUNS / "worker", FRAMEWORKS / framework}  # folders, whole
     assert {file for file in held if not shared & set(file.parents)} <= used
@@ -68,7 +72,9 @@ def test_a_code_digest_holds_what_ranks_import_and_nothing_that_they_do_not(fram
 
 def test_a_factor_named_at_its_default_changes_no_key(tmp_path: Path) -> None:
     defaults = {name: entry["default"] for name, entry in factor_table().items() if "default" in entry}
-    numbers = {name: float(default) for name, default in defaults.items() if factor_table()[name].get("type") == "number"}
+    numbers = {
+        name: float(default) for name, default in defaults.items() if factor_table()[name].get("type") == "number"
+    }
     plain = study(tmp_path)
     assert key(study(tmp_path, **defaults)) == key(study(tmp_path, **(defaults | numbers))) == key(plain)
     assert key(study(tmp_path, weight_decay=0.1)) != key(plain)

@@ -166,7 +166,12 @@ def test_adam_has_no_momentum_but_may_stand_beside_what_has(tmp_path: Path) -> N
 
 def test_what_means_nothing_in_a_cell_is_told_by_what_differs(tmp_path: Path) -> None:
     many = factors(
-        framework="pytorch-ddp", batch_size=16, nodes=[1, 2], bandwidth=[250, 500], optimizer=["sgd", "adam"], momentum=[0.5, 0.9]
+        framework="pytorch-ddp",
+        batch_size=16,
+        nodes=[1, 2],
+        bandwidth=[250, 500],
+        optimizer=["sgd", "adam"],
+        momentum=[0.5, 0.9],
     )
     entries = [{"optimizer": "adam", "momentum": 0.9}]
     assert "one node exchanges nothing; hold bandwidth" in refusal(written(tmp_path, factors=many, exclude=entries))

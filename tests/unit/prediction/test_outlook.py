@@ -212,6 +212,8 @@ def test_emulated_nodes_have_no_outlook(tmp_path, options):
         assert said.count(outlook.EMULATED) == 1 and "make predict" in said
         assert outlook.NOTHING not in said and "95 % intervals" not in said
     assert (tmp_path / "outlook.pdf").is_file()
+
+
 def test_the_figure_is_drawn_from_what_the_table_wrote(study, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(outlook, "DRAWS", 5)
     folder, _ = study

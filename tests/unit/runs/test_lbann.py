@@ -233,7 +233,9 @@ def test_an_operator_with_the_name_of_another_layer_is_refused(name: str) -> Non
     pooled = builder.global_average_pool(builder.input)
     x = builder.multiply_channels(builder.input, builder.activation(pooled, "sigmoid", name="opened"), name="gate")
     builder.dense(builder.global_average_pool(x, name=name), 10)
-    with pytest.raises(ValueError, match=rf"^LBANN cannot compute {name} of named: another layer there has that name, too"):
+    with pytest.raises(
+        ValueError, match=rf"^LBANN cannot compute {name} of named: another layer there has that name, too"
+    ):
         layers(builder.graph())
 
 

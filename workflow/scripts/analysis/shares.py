@@ -27,7 +27,7 @@ PARTS = {
 
 
 def of_epochs(runs: pd.DataFrame) -> pd.DataFrame:
-    """By measured cell, in the order of tables: epoch_time_s, alone, exchange, exchange_low, exchange_high, n.
+    """By measured cell, in the order of tables: epoch_time_s, alone, exchange, exchange_low, exchange_high, n, within_blocks.
 
     `alone`: the cell on one replica that the time of a batch is from, empty where there is none. `exchange`: its share of
     the epoch with its interval, that of the ratio of the two cells' epoch times. Below 0 where computation alone would
@@ -45,7 +45,7 @@ def of_epochs(runs: pd.DataFrame) -> pd.DataFrame:
     data["exchange"] = np.where(single, 0.0, 1 - more * ratio["value"])
     data["exchange_low"] = np.where(single, np.nan, 1 - more * ratio["high"])
     data["exchange_high"] = np.where(single, np.nan, 1 - more * ratio["low"])
-    return data.assign(n=ratio["n"].to_numpy())
+    return data.assign(n=ratio["n"].to_numpy(), within_blocks=ratio["within_blocks"].to_numpy())
 
 
 def of_runs(records: Records, drawn: pd.DataFrame | None = None) -> pd.DataFrame:

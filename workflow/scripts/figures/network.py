@@ -64,7 +64,14 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     drawn.supxlabel("message size", fontsize=style.FONT_SIZE)
     panels.legend(drawn, frameworks, extra)
     same = "" if titled else f"All on {panels.panel_title(shown[0])}."
-    said = [WHAT, BOUND_WHAT if has_bound else "", link_rates_text(network), same, circumstances(network), shortfall(network)]
+    said = [
+        WHAT,
+        BOUND_WHAT if has_bound else "",
+        link_rates_text(network),
+        same,
+        circumstances(network),
+        shortfall(network),
+    ]
     return drawn, " ".join(sentence for sentence in [*said, unseen] if sentence)
 
 

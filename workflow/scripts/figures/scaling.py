@@ -89,7 +89,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         WHAT,
         BOUND if bounded else "",
         lines.bases_sentence(sorted(set(of_shown["base_cell"].dropna())), of),
-        conditions.ratios(of.study),
+        conditions.ratios(of.study, of_shown["within_blocks"]),
         conditions.work(of.runs),
         f"Without a successful base: {conditions.named(without)}." if without else "",
         lines.left_out_sentence(left_out, "nothing there has several replicas"),

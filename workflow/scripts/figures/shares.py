@@ -133,7 +133,7 @@ def _division(data: pd.DataFrame, of_runs: bool, study: pd.DataFrame) -> list[st
     undivided, below = data.index[data["exchange"].isna()].tolist(), data.index[data["exchange"] < 0].tolist()
     said = []
     if len(undivided) < len(data):
-        said = [DIVIDED, ALL_EPOCHS if of_runs else "", conditions.ratios(study)]
+        said = [DIVIDED, ALL_EPOCHS if of_runs else "", conditions.ratios(study, data["within_blocks"])]
     if below:
         said.append(
             f"Without exchange, since computation alone would take longer than the epoch did: {conditions.named(below)}."

@@ -330,7 +330,12 @@ def main(argv: list[str] | None = None) -> None:
     """Say what a campaign will cost."""
     parser = argparse.ArgumentParser(prog="make plan", description=main.__doc__)
     parser.add_argument(
-        "--config", nargs="*", action="extend", default=[], metavar="KEY=VALUE", help="study=NAME, site=NAME, block=NUMBER"
+        "--config",
+        nargs="*",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="study=NAME, site=NAME, block=NUMBER",
     )
     options, alone = parser.parse_known_args(argv)  # make's ARGS may be a KEY=VALUE without --config before it
     config = load_config(configured([*options.config, *alone]))

@@ -262,7 +262,10 @@ def main(argv: list[str] | None = None) -> None:
         "--cells", type=Path, required=True, metavar="CSV", help="where to write every prediction of a cell"
     )
     parser.add_argument(
-        "--extra-p", type=Path, metavar="JSON", help="compare with Extra-P, too: the environment.json of containers/extrap"
+        "--extra-p",
+        type=Path,
+        metavar="JSON",
+        help="compare with Extra-P, too: the environment.json of containers/extrap",
     )
     args = parser.parse_args(argv)
     python = Path(read_made(args.extra_p)["python"]["executable"]) if args.extra_p else None
