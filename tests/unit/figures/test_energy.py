@@ -53,6 +53,7 @@ def test_a_marker_for_every_cell_with_intervals_on_both_axes(records):
     expected = sorted((times[cell], known.loc[cell, "value"] / unit) for cell in known.index)
     assert sorted(points) == [pytest.approx(point) for point in expected]
     assert all(len(ax.collections) == 2 * 3 for ax in drawn.axes), "two intervals for each of three series"
+    assert caption.startswith("Energy of an epoch against its time. A marker for every cell")
     assert "95 % t intervals of the mean" in caption and "Numbers beside markers: nodes." in caption
     assert {"1", "2", "3"} <= {text.get_text() for text in drawn.axes[0].texts}
 

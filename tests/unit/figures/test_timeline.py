@@ -77,7 +77,7 @@ def test_a_run_is_a_bar_on_each_of_its_hosts_from_its_start_to_its_end(drawn_of)
     assert sorted({lane for *_, lane, _ in own}) == [0, 1, 2]
     ends = sorted({(round(3600 * left - start, 3), round(3600 * right - start, 3)) for left, right, *_ in own})
     assert ends == [(0, STARTUP_S), (STARTUP_S, RUN_S)]
-    assert "on each of its nodes" in caption
+    assert caption.startswith("The campaign as it ran. A bar for every run") and "on each of its nodes" in caption
     assert (
         "30 runs from 2026-11-21 06:00 to 06:17 UTC, 18 min, of which 84 % in runs; the longest gap is 6.0 s."
         in caption

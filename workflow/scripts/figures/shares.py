@@ -32,8 +32,8 @@ LOOKS: Mapping[str, tuple[str, str]] = {
     "validation_s": ("#3c6e47", ""),
     "rest_s": ("#ffffff", ""),
 }
-OF_RUNS = "Where the wall time of a run goes, from its launch to its end: mean seconds over the runs of each cell."
-OF_EPOCHS = "Where the time of an epoch goes: shares of each cell's mean epoch time."
+OF_RUNS = "Where the wall time of a run goes. From its launch to its end, mean seconds over the runs of each cell."
+OF_EPOCHS = "Where the time of an epoch goes. Shares of each cell's mean epoch time."
 AROUND = (
     "Start-up: until all ranks stood at the first barrier. Warm-up: what the warm-up epochs, which have the first step in "
     "them, took longer than as many timed ones, at least 0. Validation: after every epoch. The rest: what is done "

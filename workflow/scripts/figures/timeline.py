@@ -40,7 +40,7 @@ ROUND_ROWS = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 ROUND_TICKS = (1, 2, 2.5, 5, 10)
 SYMBOLS = {"failed": "X", "timeout": "D", "invalid": "o"}
 NOT_TOLD = "host not told"
-WHAT = "The campaign as it ran: a bar for every run over the hours since the first run started{}."
+WHAT = "The campaign as it ran. A bar for every run over the hours since the first run started{}."
 HOW = "The light and narrow part of a bar is start-up, until all ranks stood at the first barrier, the dark part the rest."
 WHITE = "White: no run, as while a session starts, the network is swept, or an attempt goes on that leaves no record."
 
