@@ -1,6 +1,6 @@
 """Made-up campaigns with all that a report is made of, as the stages before it leave them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -35,13 +35,18 @@ class Made:
     """The files of a campaign of the study quickstart in a folder."""
 
     def __init__(
-        self, folder: Path, runs: pd.DataFrame, epochs: pd.DataFrame, pictures: Mapping[str, str] = PICTURES
+        self,
+        folder: Path,
+        runs: pd.DataFrame,
+        epochs: pd.DataFrame,
+        pictures: Mapping[str, str] = PICTURES,
+        tables: Collection[str] = tuple(TABLES),
     ) -> None:
         self.runs = runs
         self.results = folder / "results" / "quickstart"
         self.results.mkdir(parents=True)
         self.runs_csv, self.epochs_csv = write_frames(self.results, runs, epochs)
-        self.tables = [self.results / "tables" / name for name in TABLES]
+        self.tables = [self.results / "tables" / name for name in tables]
         self.figures = [self.results / "figures" / name for name in pictures]
         for stem in self.tables:
             TABLES[stem.name].main(["--runs", str(self.runs_csv), "--out", str(stem)])

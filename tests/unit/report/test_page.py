@@ -155,7 +155,7 @@ def test_a_run_has_its_record_its_curves_and_its_log(page: Page, made) -> None:
 
 
 def test_an_attempt_that_was_cut_short_shows_its_log_and_why(in_folder) -> None:
-    made = in_folder(*campaign())
+    made = in_folder(*campaign(), tables=["missing"])
     row = made.runs[made.runs["status"] == "missing"].iloc[0]
     attempt = made.results / "runs" / row["run_id"] / row["key"] / "attempt-2"
     attempt.mkdir(parents=True)
@@ -222,7 +222,7 @@ def test_hostile_text_stays_text(in_folder, monkeypatch: pytest.MonkeyPatch) -> 
 
     from plan import campaign as plan_campaign
 
-    made = in_folder(*hostile_campaign())
+    made = in_folder(*hostile_campaign(), tables=["missing"])
     made.leave_records(lambda run_id: HOSTILE.encode() + b"\xff\xfe" + b"y" * 1000 + b"\n")
     load = plan_campaign.load_study
     monkeypatch.setattr(plan_campaign, "load_study", lambda name: replace(load(name), title=HOSTILE, question=HOSTILE))

@@ -123,6 +123,8 @@ def means(material: Material) -> Verdict:
     data, ok = material.data("cells"), material.ok
     if ok.empty:
         return Verdict(NOT_APPLICABLE, "no run succeeded, so that nothing is averaged.")
+    if "cell" not in data:
+        return Verdict(NOT_MET, "there is no table of cells.")
     rows = data.set_index("cell")
     times = ok.groupby("cell")["epoch_time_s"].mean()
     rates = 1 / (1 / ok["throughput_samples_s"].astype(float)).groupby(ok["cell"]).mean()
