@@ -25,13 +25,16 @@ MEMORY := 6G
 export RUNS
 
 .DEFAULT_GOAL := help
-.PHONY: help figures images datasets plan models predict test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis
+.PHONY: help figures report images datasets plan models predict test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
 
 figures: $(STAMP)  ## install what is missing, run what is missing, make figures and tables of the configured study
 	@$(SNAKEMAKE) figures $(OPTIONS)
+
+report: $(STAMP)  ## figures, tables and one page with everything, runs, curves and logs: results/<study>/report.html
+	@$(SNAKEMAKE) report $(OPTIONS)
 
 images: $(STAMP)  ## build the images that the study needs, at a site with deployment apptainer
 	@$(SNAKEMAKE) images $(OPTIONS)

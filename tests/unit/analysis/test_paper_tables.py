@@ -182,6 +182,6 @@ def test_notes_of_a_table_are_read_back(rows, tmp_path):
     shown = pd.DataFrame({"a|b": ["1"] * rows, "c": ["2"] * rows})
     notes = ["One note: of | and *.", "Another one.\nOn two lines."]
     tables.write(tables.Table("Title", shown, shown, notes), tmp_path / "t")
-    assert tables.read_notes(tmp_path / "t.md") == notes
+    assert tables.read(tmp_path / "t").notes == notes
     tables.write(tables.Table("Title", shown, shown), tmp_path / "t")
-    assert tables.read_notes(tmp_path / "t.md") == []
+    assert tables.read(tmp_path / "t").notes == []

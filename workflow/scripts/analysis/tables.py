@@ -1,6 +1,7 @@
 """One table in three files: CSV with all digits for programs; Markdown and LaTeX (booktabs), rounded, for people."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,13 +10,14 @@ import pandas as pd
 
 from analysis.intervals import Estimate
 from common.errors import InputError
-from common.files import write_text
+from common.files import shown, write_text
 from common.text import aligned
 
 PAGE_ROWS = 45
 FOOTNOTESIZE_CHARACTERS = 90
 PORTRAIT_CHARACTERS = 115
 DASH = "–"
+_BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
 _LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -89,13 +91,26 @@ def markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def read_notes(path: Path) -> list[str]:
-    """The notes of a table that `markdown` made. InputError where it cannot be read."""
+def read(stem: Path) -> Table:
+    """The table that `write` wrote to `stem`: data from its CSV, the rest from its Markdown. InputError where they are not there.
+
+    Data come as pandas guesses them, and `parts` are not known any more.
+    """
+    file = Path(f"{stem}.md")
     try:
-        _title, _rows, *notes = Path(path).read_text(encoding="utf-8").rstrip("\n").split("\n\n")
+        head, *lines = file.read_text(encoding="utf-8").split("\n")
+        data = pd.read_csv(Path(f"{stem}.csv"))
+    except pd.errors.EmptyDataError:
+        data = pd.DataFrame()
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
-    return notes
+        raise InputError(f"{shown(file)}: cannot be read with its CSV: {error}; make it: snakemake tables") from None
+    rows = [_cells_of(line) for line in lines if line.startswith("|")]
+    notes = [line for line in lines if line and not line.startswith("|")]
+    if not (head.startswith("**") and head.endswith("**") and len(rows) > 1 and len({len(row) for row in rows}) == 1):
+        raise InputError(f"{shown(file)}: is no table of ours; remove it, and call again")
+    header, rule, *body = rows
+    words = [name for name, mark in zip(header, rule, strict=True) if not mark.endswith(":")]
+    return Table(head[2:-2], data, pd.DataFrame(body, columns=header, dtype=str), notes, words)
 
 
 def latex(table: Table, label: str) -> str:
@@ -234,3 +249,8 @@ def percent(share: float, digits: int = 1) -> str:
 
 def _markdown_cell(text: str) -> str:
     return text.replace("|", r"\|")
+
+
+def _cells_of(line: str) -> list[str]:
+    """The cells of a row as `markdown` writes it."""
+    return [cell.strip().replace(r"\|", "|") for cell in _BETWEEN_CELLS.split(line)[1:-1]]

@@ -29,7 +29,7 @@ WHAT = (
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """The figure and its caption, of what prediction.outlook wrote."""
-    notes = tables.read_notes(records.outlook_csv.with_suffix(".md")) if records.outlook_csv else []
+    notes = tables.read(records.outlook_csv.with_suffix("")).notes if records.outlook_csv else []
     return curves(records.outlook_curves, records.outlook, notes)
 
 

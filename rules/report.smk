@@ -1,0 +1,61 @@
+# Report: one page of HTML that carries all that it shows, made of figures, tables and records; nothing is fetched by it or for it.
+#   in:  RUNS_CSV, EPOCHS_CSV, all figures with their captions, all tables; records and logs where they are on this machine
+#   out: RESULTS/report.html
+
+from report.checkout import state
+
+REPORTED = [str(path) for path in [*rules.figures.input.figures, *rules.tables.input.tables, *NETWORK_PRODUCTS]]
+REPORTED_FIGURES = [path.removesuffix(".caption.md") for path in REPORTED if path.endswith(".caption.md")]
+REPORTED_TABLES = [path.removesuffix(".tex") for path in REPORTED if path.endswith(".tex")]
+REPORT_CODE = [
+    f"{SCRIPTS}/report/{name}"
+    for name in [
+        *[f"{module}.py" for module in ["answer", "checkout", "design", "every_run", "libraries", "make", "material"]],
+        *[f"{module}.py" for module in ["packing", "setting", "text", "twelve_rules"]],
+        *["page.html.jinja", "page.css", "page.js"],
+    ]
+]
+
+
+localrules:
+    report,
+
+
+rule report:
+    """Make the report of the study: one page with everything, to be opened in a browser."""
+    input:
+        STANDS_ON,
+        runs=RUNS_CSV,
+        epochs=EPOCHS_CSV,
+        study=f"config/studies/{STUDY}.yaml",
+        site=f"config/sites/{SITE}.yaml",
+        figures=expand("{stem}.{suffix}", stem=REPORTED_FIGURES, suffix=["svg", "png", "caption.md"]),
+        tables=expand("{stem}.{suffix}", stem=REPORTED_TABLES, suffix=["csv", "md", "tex"]),
+        code=[*REPORT_CODE, *TABLE_CODE, f"{SCRIPTS}/figures/panels.py", f"{SCRIPTS}/figures/style.py"],
+    output:
+        page=f"{RESULTS}/report.html",
+    log:
+        f"{RESULTS}/logs/report.log",
+    resources:
+        machine=1,
+    params:
+        study=STUDY,
+        site=SITE,
+        records=str(CAMPAIGN.published or CAMPAIGN.mode),
+        figures=REPORTED_FIGURES,
+        tables=REPORTED_TABLES,
+        checkout=lambda wildcards: state().to_json(),
+    shell:
+        """
+        python -m report.make \
+            --study {params.study:q} \
+            --site {params.site:q} \
+            --records {params.records:q} \
+            --runs {input.runs:q} \
+            --epochs {input.epochs:q} \
+            --figures {params.figures:q} \
+            --tables {params.tables:q} \
+            --checkout {params.checkout:q} \
+            --out {output.page:q} \
+            2>&1 | tee {log:q}
+        """

@@ -1,0 +1,92 @@
+"""Made-up campaigns with all that a report is made of, as the stages before it leave them."""
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis import anova, cells, checks, effects, missing, regression, scaling, speedup
+from common.files import write_json, write_text
+from figures import panels, style
+from report import make
+from report.checkout import State
+from synthetic import campaign, write_frames
+
+TABLES = {
+    "cells": cells,
+    "speedup": speedup,
+    "effects": effects,
+    "anova": anova,
+    "scaling": scaling,
+    "missing": missing,
+    "checks": checks,
+    "regression": regression,
+}
+PICTURES = {
+    "epoch_time": "Epoch time of every cell: markers are means. Replicates are independent runs, n = 3 per cell.",
+    "residuals": "Residuals of the logarithm of epoch time. Replicates are independent runs, n = 3 per cell.",
+}
+COMMIT = State("0123456789abcdef0123456789abcdef01234567")
+LOG = b"step 1\n\x1b[31mred\x1b[0m and plain\nlast line\n"
+
+
+class Made:
+    """The files of a campaign of the study quickstart in a folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        runs: pd.DataFrame,
+        epochs: pd.DataFrame,
+        pictures: Mapping[str, str] = PICTURES,
+        tables: Collection[str] = tuple(TABLES),
+    ) -> None:
+        self.runs = runs
+        self.results = folder / "results" / "quickstart"
+        self.results.mkdir(parents=True)
+        self.runs_csv, self.epochs_csv = write_frames(self.results, runs, epochs)
+        self.tables = [self.results / "tables" / name for name in tables]
+        self.figures = [self.results / "figures" / name for name in pictures]
+        for stem in self.tables:
+            TABLES[stem.name].main(["--runs", str(self.runs_csv), "--out", str(stem)])
+        for stem in self.figures:
+            stem.parent.mkdir(parents=True, exist_ok=True)
+            style.save(panels.nothing(style.figure(style.PAGE_IN, 2), stem.name), stem)
+            write_text(Path(f"{stem}.caption.md"), pictures[stem.name] + "\n")
+
+    def leave_records(self, log: Callable[[str], bytes] = lambda run_id: LOG) -> None:
+        """Records and logs of the runs that have ended, as the campaign leaves them."""
+        for row in self.runs.to_dict("records"):
+            if row["status"] == "missing":
+                continue
+            folder = self.results / "runs" / row["run_id"] / row["key"]
+            (folder / "attempt-1").mkdir(parents=True)
+            record = {"run_id": row["run_id"], "status": row["status"], "packages": {"torch": "2.13.0"}}
+            write_json(folder / "record.json", record)
+            (folder / "attempt-1" / "log.txt").write_bytes(log(row["run_id"]))
+
+    def report(self, records: str = "available", state: State = COMMIT, out: str = "report.html") -> Path:
+        """The page, made by the program as its rule calls it."""
+        page = self.results / out
+        make.main(
+            [
+                *("--study", "quickstart", "--site", "local", "--records", records),
+                *("--runs", str(self.runs_csv), "--epochs", str(self.epochs_csv)),
+                *("--figures", *map(str, self.figures), "--tables", *map(str, self.tables)),
+                *("--checkout", state.to_json(), "--out", str(page)),
+            ]
+        )
+        return page
+
+
+def large(replicates: int = 53, epochs_of_a_run: int = 100) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Runs and epochs of 38 cells, each with so many replicates: 2,014 runs of 100 epochs."""
+    runs, epochs = campaign(replicates=replicates, failures={})
+    times = -(-epochs_of_a_run // int(epochs["epoch"].max()))
+    many = epochs.loc[epochs.index.repeat(times)].sort_values("run_id", kind="stable").reset_index(drop=True)
+    many["epoch"] = many.groupby("run_id").cumcount() + 1
+    many = many[many["epoch"] <= epochs_of_a_run].assign(warm_up=lambda rows: rows["epoch"] == 1)
+    many["train_loss"] = 2.0 / many["epoch"] * np.random.default_rng(1).lognormal(0, 0.02, len(many))
+    mean = many[~many["warm_up"]].groupby("run_id")["epoch_time_s"].mean()
+    return runs.assign(epoch_time_s=runs["run_id"].map(mean)), many

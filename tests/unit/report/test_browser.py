@@ -1,0 +1,280 @@
+"""The page in a real browser: it sorts, filters, searches, opens runs and draws, on a phone and on paper, and asks nobody for anything."""
+
+import base64
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports import large
+from synthetic import campaign
+
+PHONE = {"width": 375, "height": 812, "deviceScaleFactor": 2, "mobile": True}
+RUNS = "#run-table tbody tr"
+LOAD_S, FILTER_S = 5.0, 0.5  # on a quiet machine; a test allows for others beside it
+PATIENCE = 5
+
+
+def wait(driver: Any, what: str, limit_s: float = 60) -> Any:
+    """The value of a JavaScript expression once it is true; its failure says what the page complains of."""
+    end = time.monotonic() + limit_s
+    while not (found := driver.execute_script(f"return {what}")):
+        said = driver.execute_script("return document.getElementById('trouble')?.textContent")
+        assert time.monotonic() < end and not said, f"{what}: {said}"
+        time.sleep(0.02)
+    return found
+
+
+def open_page(driver: Any, page: Path) -> float:
+    """Open a page; seconds until table and chart stand."""
+    driver.get("about:blank")
+    for kind in ("browser", "performance"):
+        driver.get_log(kind)
+    start = time.monotonic()
+    driver.get(page.as_uri())
+    wait(driver, "document.documentElement.dataset.ready === 'all'")
+    return time.monotonic() - start
+
+
+def texts(driver: Any, selector: str) -> list[str]:
+    return driver.execute_script(
+        "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)", selector
+    )
+
+
+def column(driver: Any, title: str) -> list[str]:
+    """The texts of a column of the table of runs, as it stands."""
+    titles = texts(driver, "#run-table thead th")
+    at = [re.sub(r"\s+", " ", text).strip() for text in titles].index(title)
+    return texts(driver, f"{RUNS} > td:nth-child({at + 1})")
+
+
+def info(driver: Any) -> str:
+    return texts(driver, ".dt-info")[0]
+
+
+@pytest.fixture(scope="module")
+def page(in_folder) -> Path:
+    made = in_folder(*campaign())
+    made.leave_records()
+    return made.report()
+
+
+@pytest.fixture
+def opened(driver: Any, page: Path):
+    """The page, opened anew; afterwards its console has no error, and nothing was asked of the network."""
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    open_page(driver, page)
+    yield driver
+    errors = [entry for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+    assert not errors, errors
+    asked = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    urls = {event["params"]["request"]["url"] for event in asked if event["method"] == "Network.requestWillBeSent"}
+    assert {url for url in urls if not url.startswith(("data:", "blob:", page.as_uri(), "about:"))} == set()
+
+
+def element(driver: Any, selector: str) -> Any:
+    from selenium.webdriver.common.by import By
+
+    return driver.find_element(By.CSS_SELECTOR, selector)
+
+
+def click_header(driver: Any, title: str) -> None:
+    from selenium.webdriver.common.by import By
+
+    header = next(th for th in driver.find_elements(By.CSS_SELECTOR, "#run-table thead th") if title in th.text)
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", header)
+    header.click()
+
+
+def test_it_sorts_by_a_click_on_a_heading(opened: Any) -> None:
+    for direction in ("ascending", "descending"):
+        click_header(opened, "epoch time (s)")
+        wait(
+            opened,
+            f"document.querySelector('#run-table th[aria-sort={direction}]')?.textContent.includes('epoch time')",
+        )
+        times = [float(text) for text in column(opened, "epoch time (s)") if text != "–"]
+        assert times == sorted(times, reverse=direction == "descending") and len(set(times)) > 10
+
+
+def choose(driver: Any, name: str, text: str) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    Select(element(driver, f"[data-filter={name}]")).select_by_visible_text(text)
+
+
+def test_it_filters_by_levels_and_by_status(opened: Any) -> None:
+    assert info(opened) == "1 to 25 of 114 runs"
+    choose(opened, "framework", "pytorch-ddp")
+    choose(opened, "nodes", "2")
+    assert info(opened) == "1 to 12 of 12 runs (of 114 in all)"
+    assert set(column(opened, "framework")) == {"pytorch-ddp"} and set(column(opened, "nodes")) == {"2"}
+    choose(opened, "status", "timeout")
+    assert column(opened, "reason") == ["longer than 300 s"]
+    element(opened, "#clear").click()
+    assert info(opened) == "1 to 25 of 114 runs"
+
+
+def test_it_searches_all_text(opened: Any) -> None:
+    element(opened, "#search").send_keys("exit status 1")
+    assert column(opened, "name") == ["horovod-tensorflow.small-cnn.digits.b16.n2.s1.r2"]
+    element(opened, "#search").clear()
+    element(opened, "#search").send_keys("nothing has this")
+    assert "No run is left" in texts(opened, RUNS)[0]
+
+
+def painted(driver: Any, inside: str) -> int:
+    """How many points of the canvases in an element are neither white nor empty."""
+    return driver.execute_script(
+        """
+        const found = [];
+        const look = (node) => {
+          if (node.tagName === "CANVAS") found.push(node);
+          for (const child of [...(node.shadowRoot?.children ?? []), ...node.children]) look(child);
+        };
+        look(document.querySelector(arguments[0]));
+        return found.filter((canvas) => canvas.width && canvas.height).reduce((sum, canvas) => {
+          const copy = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
+          const context = copy.getContext("2d", { willReadFrequently: true });
+          context.drawImage(canvas, 0, 0);
+          const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
+          let count = 0;
+          for (let i = 0; i < data.length; i += 4) count += data[i + 3] > 0 && data[i] + data[i + 1] + data[i + 2] < 700;
+          return sum + count;
+        }, 0);
+        """,
+        inside,
+    )
+
+
+def test_the_chart_shows_what_the_filters_leave(opened: Any) -> None:
+    whole = painted(opened, "#chart")
+    assert whole > 500
+    element(opened, "#search").send_keys("nothing has this")
+    wait(opened, "true")
+    time.sleep(1)
+    assert painted(opened, "#chart") < whole
+    element(opened, "#clear").click()
+    from selenium.webdriver.support.ui import Select
+
+    Select(element(opened, "#colour")).select_by_visible_text("batch size")
+    time.sleep(1)
+    assert painted(opened, "#chart") > 500
+
+
+def test_a_click_opens_a_run_with_curves_record_and_log(opened: Any) -> None:
+    link = element(opened, f"{RUNS} td a")
+    name = link.get_attribute("aria-label")
+    opened.execute_script("arguments[0].scrollIntoView({block: 'center'})", link)
+    link.click()
+    wait(opened, "document.getElementById('run').open && document.getElementById('run-record')")
+    assert element(opened, "#run-title").text.replace("\n", "") == name
+    assert texts(opened, "#run-log") == ["step 1\nred and plain\nlast line"]
+    assert json.loads(texts(opened, "#run-record")[0])["run_id"] == name
+    wait(opened, "document.querySelectorAll('#run .drawn').length === 3")
+    time.sleep(1)
+    assert painted(opened, "#run .curves > div:nth-child(1)") > 200, "epoch times"
+    assert painted(opened, "#run .curves > div:nth-child(2)") > 200, "losses"
+    element(opened, "#close").click()
+    wait(opened, "!document.getElementById('run').open")
+    assert opened.execute_script("return location.hash") == "#runs"
+
+
+def test_a_run_can_be_linked_to_and_is_closed_by_a_key(opened: Any, page: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    opened.execute_script("location.hash = '#run=pytorch-ddp.small-cnn.digits.b32.n2.s4.r2'")
+    wait(opened, "document.getElementById('run-record')")
+    assert "No attempt at it has been made here." in element(opened, "#run-body").text
+    element(opened, "#run-title").send_keys(Keys.ESCAPE)
+    wait(opened, "!document.getElementById('run').open")
+
+
+def test_headings_are_reached_and_used_by_keyboard(opened: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    opened.execute_script(
+        "const th = [...document.querySelectorAll('#run-table thead th')].find((th) => th.textContent.includes('status'));"
+        "(th.querySelector('[tabindex]') ?? th).focus()"
+    )
+    opened.switch_to.active_element.send_keys(Keys.ENTER)
+    wait(opened, "document.querySelector('#run-table th[aria-sort=ascending]')?.textContent.includes('status')")
+    assert column(opened, "status")[0] == "failed"
+
+
+def test_sources_of_a_table_open(opened: Any, page: Path) -> None:
+    opened.execute_script("document.querySelector('[data-latex=cells]').open = true")
+    said = wait(opened, "document.querySelector('[data-latex=cells] pre').textContent")
+    assert said == (page.parent / "tables" / "cells.tex").read_text()
+
+
+def test_a_phone_shows_all_without_moving_sideways(opened: Any, page: Path) -> None:
+    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
+    open_page(opened, page)
+    assert opened.execute_script("return document.documentElement.scrollWidth") <= PHONE["width"]
+    too_wide = opened.execute_script(
+        "return [...document.querySelectorAll('main p, main h2, main h3, main li, dd, figcaption, label, button')]"
+        ".filter((e) => e.getBoundingClientRect().right > 376 && !e.closest('.scroll')).map((e) => e.textContent.slice(0, 60))"
+    )
+    assert too_wide == []
+    opened.execute_script("location.hash = '#run=pytorch-single.small-cnn.digits.b16.n1.s1.r1'")
+    wait(opened, "document.getElementById('run-record')")
+    assert (
+        opened.execute_script("return document.getElementById('run').getBoundingClientRect().right") <= PHONE["width"]
+    )
+    assert opened.execute_script("return document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_it_prints_with_all_runs(opened: Any) -> None:
+    printed = opened.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
+    raw = base64.b64decode(printed["data"])
+    pages = len(re.findall(rb"/Type\s*/Page\b", raw))
+    assert raw.startswith(b"%PDF") and pages > 5
+    opened.execute_script("dispatchEvent(new Event('beforeprint'))")
+    assert len(texts(opened, RUNS)) == 114
+    opened.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert len(texts(opened, RUNS)) == 25
+
+
+def test_hostile_text_is_shown_and_does_nothing(driver: Any, in_folder: Callable[..., Any]) -> None:
+    reason = "</script><img src=x onerror=\"document.title='owned'\">&lt;b&gt;bold"
+    runs, epochs = campaign()
+    runs.loc[runs["status"] == "failed", "reason"] = reason
+    made = in_folder(runs, epochs, tables=["missing"])
+    made.leave_records(lambda run_id: reason.encode())
+    open_page(driver, made.report())
+    element(driver, "#search").send_keys("onerror=")
+    assert column(driver, "reason") == [reason]
+    element(driver, f"{RUNS} td a").click()
+    assert wait(driver, "document.getElementById('run-log')?.textContent") == reason
+    assert driver.title != "owned" and not driver.execute_script("return document.querySelector('img[src=x]')")
+    assert not [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def test_two_thousand_runs_stay_fluent(
+    driver: Any, in_folder: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = in_folder(*large(), tables=["missing"])
+    made.leave_records(lambda run_id: b"".join(b"%s line %d\n" % (run_id.encode(), i) for i in range(200)))
+    page = made.report()
+    loaded_s = open_page(driver, page)
+    filtered_s = driver.execute_script(
+        "const select = document.querySelector('[data-filter=framework]'); const start = performance.now(); select.value = '1';"
+        "select.dispatchEvent(new Event('change')); document.body.offsetHeight; return (performance.now() - start) / 1000;"
+    )
+    assert "of 2,014 in all" in info(driver)
+    start = time.monotonic()
+    element(driver, f"{RUNS} td a").click()
+    wait(driver, "document.querySelectorAll('#run .drawn').length === 3")
+    opened_s = time.monotonic() - start
+    with capsys.disabled():
+        size = page.stat().st_size / 1e6
+        print(
+            f"\n2,014 runs of 100 epochs: {size:.1f} MB, loaded in {loaded_s:.2f} s, filtered in {filtered_s:.3f} s, a run opened in {opened_s:.2f} s"
+        )
+    assert loaded_s < PATIENCE * LOAD_S and filtered_s < PATIENCE * FILTER_S and opened_s < PATIENCE * 1.0

@@ -1,0 +1,53 @@
+"""A report says which commit it was made from, and what differs."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from report.checkout import State, state
+
+
+def git(folder: Path, *arguments: str) -> str:
+    said = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", "-C", str(folder), *said, *arguments], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / "file").write_text("1")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "--quiet", "-m", "first")
+    return tmp_path
+
+
+def test_a_clean_checkout_is_its_commit(repository: Path) -> None:
+    assert state(repository) == State(git(repository, "rev-parse", "HEAD"))
+
+
+def test_changed_and_new_files_are_named(repository: Path) -> None:
+    (repository / "file").write_text("2")
+    (repository / "a new one").write_text("")
+    assert state(repository).changed == ("a new one", "file")
+
+
+def test_a_copy_in_someone_elses_repository_has_no_commit(repository: Path) -> None:
+    inner = repository / "copy"
+    inner.mkdir()
+    assert state(inner) == State(None)
+
+
+def test_without_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert state(tmp_path) == State(None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert state(tmp_path) == State(None)
+
+
+def test_a_state_survives_a_command_line() -> None:
+    for one in (State(None), State("ab" * 20, ("a b", "c'd"))):
+        assert State.from_json(one.to_json()) == one
+    for broken in ("", "[]", "{}", '"x"'):
+        with pytest.raises(ValueError, match=r"."):
+            State.from_json(broken)

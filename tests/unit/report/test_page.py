@@ -1,0 +1,270 @@
+"""The page holds all that it shows, says what it must, and nothing in it can be made to do something by a log or a title."""
+
+import base64
+import gzip
+import itertools
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from common.errors import InputError
+from report.checkout import State
+from reports import COMMIT
+from synthetic import campaign
+
+HOSTILE = "</script><img src=x onerror=alert(1)>&lt; \"'` \x1b[31m\x00\x07 \u202e {{ 7 * 7 }} ]]> <!--"
+SECTIONS = [
+    "answer",
+    "design",
+    "environment",
+    "data",
+    "rules",
+    "figures",
+    "tables",
+    "failures",
+    "runs",
+    "reproduce",
+    "about",
+]
+
+
+class Page(HTMLParser):
+    """What an HTML page consists of: elements with attributes, scripts' texts by id, visible text."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: dict[str, str] = {}
+        self.text = ""
+        self._inside: list[str] = []
+        self._script = ""
+        self.feed(file.read_text(encoding="utf-8"))
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self._inside.append(tag)
+            self._script = dict(attrs).get("id") or f"{tag}-{len(self.scripts)}"
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("script", "style"):
+            self._inside.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.scripts[self._script] = self.scripts.get(self._script, "") + data
+        else:
+            self.text += data
+
+    @property
+    def data(self) -> dict:
+        return json.loads(self.scripts["page-data"])
+
+    def unpacked(self, name: str) -> str:
+        return gzip.decompress(base64.b64decode(self.scripts[name])).decode()
+
+    def details(self) -> list[dict]:
+        names = [name for name in self.scripts if name.startswith("block-")]
+        return [run for name in names for run in json.loads(self.unpacked(name))]
+
+
+@pytest.fixture(scope="module")
+def made(in_folder):
+    one = in_folder(*campaign())
+    one.leave_records()
+    return one
+
+
+@pytest.fixture(scope="module")
+def page(made) -> Page:
+    return Page(made.report())
+
+
+def test_every_section_is_there_and_every_link_leads_somewhere(page: Page) -> None:
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids)) and set(SECTIONS) <= set(ids)
+    run_ids = {row[-1] for row in page.data["rows"]}
+    for tag, attributes in page.elements:
+        target = attributes.get("href") or ""
+        if tag == "a":
+            assert target.startswith("#"), "nothing leads out"
+            assert target[1:] in ids or unquote(target.removeprefix("#run=")) in run_ids, target
+
+
+def test_headings_have_an_order_and_images_a_text(page: Page) -> None:
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h[1-6]", tag)]
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels) if before != 1)
+    images = [attributes for tag, attributes in page.elements if tag == "img"]
+    assert len(images) == 2 and all(attributes["alt"] and attributes["width"] for attributes in images)
+    assert images[0]["alt"] == "Epoch time of every cell: markers are means."
+
+
+def test_nothing_is_asked_for(page: Page) -> None:
+    for tag, attributes in page.elements:
+        for name in ("src", "href", "data", "poster", "action", "srcset"):
+            value = attributes.get(name) or ""
+            assert value.startswith(("data:", "#")) or not value, (tag, value[:80])
+    styles = "".join(text for name, text in page.scripts.items() if name.startswith("style"))
+    assert "@import" not in styles and "url(http" not in styles
+    policy = next(
+        a["content"] for tag, a in page.elements if tag == "meta" and "content" in a and "default-src" in a["content"]
+    )
+    assert policy.startswith("default-src 'none'") and "unsafe-eval" not in policy
+
+
+def test_the_same_files_give_the_same_bytes(made, page: Page) -> None:
+    assert made.report(out="again.html").read_bytes() == page.file.read_bytes()
+
+
+def test_a_page_of_114_runs_is_small(page: Page) -> None:
+    assert page.file.stat().st_size < 6_000_000
+
+
+def test_the_table_of_runs_has_every_run(page: Page, made) -> None:
+    columns = [column["name"] for column in page.data["columns"]]
+    assert columns[0] == "order" and columns[-1] == "run_id"
+    assert {"framework", "batch_size", "nodes", "sync_every", "status", "epoch_time_s", "reason"} <= set(columns)
+    assert [row[-1] for row in page.data["rows"]] == made.runs["run_id"].tolist()
+    status = {row[-1]: row[columns.index("status")] for row in page.data["rows"]}
+    assert status == dict(zip(made.runs["run_id"], made.runs["status"], strict=True))
+
+
+def test_a_run_has_its_record_its_curves_and_its_log(page: Page, made) -> None:
+    details = {run["run_id"]: run for run in page.details()}
+    assert list(details) == made.runs["run_id"].tolist()
+    ok = made.runs[made.runs["status"] == "ok"].iloc[0]
+    run = details[ok["run_id"]]
+    assert run["record"]["packages"] == {"torch": "2.13.0"}
+    assert run["epochs"]["epoch"] == [1, 2, 3, 4, 5, 6] and run["epochs"]["warm_up"] == 1
+    timed = run["epochs"]["epoch_time_s"][1:]
+    assert sum(timed) / 5 == pytest.approx(ok["epoch_time_s"], rel=1e-5)
+    assert run["log"] == "step 1\nred and plain\nlast line" and "log.txt: all of it" in run["note"]
+    absent = details[made.runs.loc[made.runs["status"] == "missing", "run_id"].iloc[0]]
+    assert (
+        "log" not in absent
+        and absent["note"] == "No attempt at it has been made here."
+        and absent["row"]["status"] == "missing"
+    )
+
+
+def test_an_attempt_that_was_cut_short_shows_its_log_and_why(in_folder) -> None:
+    made = in_folder(*campaign(), tables=["missing"])
+    row = made.runs[made.runs["status"] == "missing"].iloc[0]
+    attempt = made.results / "runs" / row["run_id"] / row["key"] / "attempt-2"
+    attempt.mkdir(parents=True)
+    (attempt / "log.txt").write_text("so far\n")
+    (attempt / "unfinished.txt").write_text("stopped by SIGTERM\n")
+    details = {run["run_id"]: run for run in Page(made.report()).details()}
+    assert details[row["run_id"]]["log"] == "so far"
+    assert details[row["run_id"]]["note"].endswith("It left no record: stopped by SIGTERM.")
+
+
+def test_failures_stand_with_reason_and_link(page: Page) -> None:
+    assert "rank 1 ended with exit status 1" in page.text and "longer than 300 s" in page.text
+    links = [attributes["href"] for tag, attributes in page.elements if tag == "a"]
+    assert any(link and unquote(link) == "#run=horovod-tensorflow.small-cnn.digits.b16.n2.s1.r2" for link in links)
+    assert "pytorch-ddp.small-cnn.digits.b32.n2.s4" in page.text
+
+
+def test_the_answer_has_the_numbers_of_the_tables(page: Page, made) -> None:
+    from analysis import tables
+
+    cells = tables.read(made.results / "tables" / "cells")
+    fastest = cells.data.sort_values("epoch_time_s_mean")["epoch_time_s_mean"].iloc[0]
+    text = " ".join(page.text.split())
+    answer = text[text.index("The answer in numbers", text.index("About this page")) :][:4000]
+    assert tables.number(fastest) in answer
+    assert "110 of 114 runs succeeded" in answer and "Speed-up on 2 replicas" in answer
+
+
+def test_tables_are_there_with_notes_and_sources(page: Page, made) -> None:
+    source = json.loads(page.unpacked("source-cells"))
+    assert source["csv"] == (made.results / "tables" / "cells.csv").read_text()
+    assert source["latex"] == (made.results / "tables" / "cells.tex").read_text()
+    assert "In brackets the interval." in page.text
+
+
+def test_how_to_reproduce_names_commit_changes_and_seeds(page: Page, made) -> None:
+    assert f"Made from commit {COMMIT.commit}, without any change." in page.text
+    assert "make report STUDY=quickstart SITE=local" in page.text and "20261120" in page.text
+    dirty = Page(made.report(state=State(COMMIT.commit, ("a file",)), out="dirty.html"))
+    assert "with changes that are not in it: a file." in dirty.text
+    assert "under no version control" in Page(made.report(state=State(None), out="none.html")).text
+
+
+def test_data_sets_have_licence_and_citation(page: Page) -> None:
+    assert "CC BY 4.0" in page.text and "10.24432/C50P49" in page.text
+
+
+def test_published_tables_alone_make_a_page(made) -> None:
+    page = Page(made.report(records=str(made.results), out="published.html"))
+    run = page.details()[0]
+    assert "record" not in run and run["row"]["run_id"] == run["run_id"] and "where the campaign ran" in run["note"]
+    assert run["epochs"]["epoch"] == [1, 2, 3, 4, 5, 6]
+
+
+def hostile_campaign():
+    runs, epochs = campaign()
+    runs["reason"] = runs["reason"].astype(object)
+    runs.loc[runs["status"] == "failed", "reason"] = HOSTILE.replace("\x00", "\x01")
+    return runs, epochs
+
+
+def test_hostile_text_stays_text(in_folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    from plan import campaign as plan_campaign
+
+    made = in_folder(*hostile_campaign(), tables=["missing"])
+    made.leave_records(lambda run_id: HOSTILE.encode() + b"\xff\xfe" + b"y" * 1000 + b"\n")
+    load = plan_campaign.load_study
+    monkeypatch.setattr(plan_campaign, "load_study", lambda name: replace(load(name), title=HOSTILE, question=HOSTILE))
+    page = Page(made.report())
+    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+    assert [attributes["src"][:10] for tag, attributes in page.elements if tag == "img"] == ["data:image"] * 2
+    raw = page.file.read_bytes()
+    for character in (b"\x00", b"\x01", b"\x07", b"\x1b", "\u202e".encode()):
+        assert character not in raw
+    assert "alert(1)" in page.text and "{{ 7 * 7 }}" in page.text, "it is shown, as text"
+    assert "<img src=x onerror=alert(1)>" in page.details()[0]["log"]
+
+
+DEGENERATE = ["one run", "nothing ran", "all failed", "one cell", "one replicate", "no accuracy"]
+
+
+@pytest.mark.parametrize("case", DEGENERATE)
+def test_degenerate_studies_have_a_page(in_folder, case: str) -> None:
+    runs, epochs = campaign(replicates=1 if case == "one replicate" else 3)
+    match case:
+        case "one run":
+            runs = runs.iloc[:1]
+        case "nothing ran":
+            runs = runs.drop(columns=[name for name in runs if name not in runs.columns[:33]]).assign(
+                status="missing", reason="absent: has not run", epoch_time_s=None, key=None
+            )
+        case "all failed":
+            runs = runs.assign(status="failed", reason="broken", epoch_time_s=None)
+        case "one cell":
+            runs = runs[runs["cell"] == runs["cell"].iloc[0]]
+        case "no accuracy":
+            epochs = epochs.assign(train_accuracy=None, validation_accuracy=None)
+            runs = runs.assign(train_accuracy=None, validation_accuracy=None)
+    epochs = epochs[epochs["run_id"].isin(runs["run_id"])]
+    page = Page(in_folder(runs, epochs).report())
+    assert len(page.data["rows"]) == len(runs)
+    for word in ("nan", "None", "inf", "undefined", "NaN"):
+        assert not re.search(rf"(?<![\w-]){word}(?![\w-])", page.text), word
+
+
+def test_a_missing_file_is_one_line(made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(made, "tables", [*made.tables, made.results / "tables" / "absent"])
+    with pytest.raises(InputError, match=r"absent\.csv: No such file or directory; make it: snakemake figures"):
+        made.report(out="broken.html")
+    assert not (made.results / "broken.html").exists()

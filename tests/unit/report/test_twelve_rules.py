@@ -1,0 +1,209 @@
+"""A rule is met, not met or without an object because of what the study's runs and tables say; each can come to more than one end."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import tables
+from analysis.measured import Records
+from plan.campaign import load_campaign
+from report import make, twelve_rules
+from report.material import Material
+from report.twelve_rules import MET, NOT_APPLICABLE, NOT_MET
+from synthetic import campaign
+
+
+def material(in_folder, runs, epochs, **options) -> Material:
+    made = in_folder(runs, epochs, **options)
+    loaded = load_campaign({"study": "quickstart", "site": "local", "records": "available"})
+    return make.material_of(loaded, Records(made.runs_csv, made.epochs_csv), made.figures, made.tables)
+
+
+@pytest.fixture(scope="module")
+def whole(in_folder) -> Material:
+    return material(in_folder, *recorded(*campaign(failures={})))
+
+
+def recorded(runs, epochs):
+    """Runs of which records say all that they should."""
+    digests = {f"{name}_digest": name[0] * 64 for name in ("environment", "code", "data")}
+    said = {
+        "started_at": [f"2026-11-21T10:{i // 60:02d}:{i % 60:02d}.000Z" for i in range(len(runs))],
+        "devices": "EPYC EPYC",
+    }
+    return runs.sort_values("order_key").assign(**digests, **said), epochs
+
+
+def outcome(number: int, of: Material) -> twelve_rules.Verdict:
+    return twelve_rules.RULES[number - 1].judge(of)
+
+
+def with_data(of: Material, name: str, **columns) -> Material:
+    """The material with other numbers in one of its tables."""
+    made = of.tables[name]
+    table = replace(made.table, data=made.table.data.assign(**columns))
+    return replace(of, tables={**of.tables, name: replace(made, table=table)})
+
+
+def test_there_are_twelve_with_names_of_their_own() -> None:
+    assert [rule.number for rule in twelve_rules.RULES] == list(range(1, 13))
+    assert len({rule.name for rule in twelve_rules.RULES}) == 12
+
+
+def test_a_whole_study_meets_them_all(whole: Material) -> None:
+    judged = twelve_rules.judged(whole)
+    assert {rule.number: verdict.said for rule, verdict in judged if verdict.outcome != MET} == {}
+    assert twelve_rules.summary(judged) == "12 met."
+    for _, verdict in judged:
+        assert any(letter.isdigit() for letter in verdict.said), "each has its numbers"
+
+
+def test_a_verdict_links_to_what_the_page_has(whole: Material) -> None:
+    for _, verdict in twelve_rules.judged(whole):
+        shown = make.linked(verdict, whole)
+        assert shown.links, verdict
+        for anchor, _ in shown.links:
+            kind, _, name = anchor.partition("-")
+            there = {"table": whole.tables, "figure": {one.name: one for one in whole.pictures}}.get(kind)
+            assert there is None or name in there
+
+
+def test_a_study_on_one_node_has_no_speedup_and_no_bound(in_folder) -> None:
+    runs, epochs = recorded(*campaign(failures={}))
+    one = material(in_folder, runs[runs["nodes"] == 1], epochs)
+    for number in (1, 11):
+        assert outcome(number, one).outcome == NOT_APPLICABLE
+
+
+def test_speedups_without_a_base_are_counted(in_folder) -> None:
+    runs, epochs = recorded(*campaign(failures={}))
+    alone = (runs["nodes"] == 1) & (runs["batch_size"] == 64)
+    runs.loc[alone, ["status", "epoch_time_s", "reason"]] = ["failed", None, "broken"]
+    verdict = outcome(1, material(in_folder, runs, epochs))
+    assert verdict.outcome == NOT_MET and verdict.said.startswith("4 of 16 cells")
+
+
+def test_failures_without_a_reason_are_not_explained(whole: Material) -> None:
+    runs = whole.runs.copy()
+    runs.loc[runs.index[0], ["status", "reason"]] = ["failed", None]
+    verdict = outcome(2, replace(whole, runs=runs))
+    assert verdict.outcome == NOT_MET and "1 run without a result have no reason" in verdict.said
+    runs.loc[runs.index[0], "reason"] = "rank 1 ended with exit status 1"
+    assert outcome(2, replace(whole, runs=runs)).outcome == MET
+
+
+def test_exclusions_want_a_comment_in_the_study(whole: Material, tmp_path: Path) -> None:
+    text = whole.study.file.read_text()
+    silent = tmp_path / "quickstart.yaml"
+    silent.write_text(text.replace("# the undistributed bases", ""))
+    verdict = outcome(2, replace(whole, study=replace(whole.study, file=silent)))
+    assert verdict.outcome == NOT_MET and "no reason for 1 of 3 exclusions" in verdict.said
+
+
+def test_nodes_that_stay_unused_want_a_reason(whole: Material) -> None:
+    assert whole.site is not None
+    verdict = outcome(2, replace(whole, site=replace(whole.site, nodes=5)))
+    assert verdict.outcome == NOT_MET and "2 of the site's 5 nodes" in verdict.said
+    assert outcome(2, replace(whole, site=None)).outcome == NOT_MET
+
+
+@pytest.mark.parametrize(("column", "number"), [("epoch_time_s_mean", 3), ("throughput_samples_s_mean", 3)])
+def test_means_of_another_kind_are_found(whole: Material, column: str, number: int) -> None:
+    data = whole.data("cells")
+    assert outcome(number, with_data(whole, "cells", **{column: data[column] * 1.001})).outcome == NOT_MET
+
+
+def test_an_arithmetic_mean_of_rates_is_found(whole: Material) -> None:
+    arithmetic = whole.ok.groupby("cell")["throughput_samples_s"].mean().reindex(whole.data("cells")["cell"]).to_numpy()
+    assert outcome(3, with_data(whole, "cells", throughput_samples_s_mean=arithmetic)).outcome == NOT_MET
+
+
+def test_a_mean_of_ratios_is_found(whole: Material) -> None:
+    speedup = whole.data("speedup")
+    assert outcome(4, with_data(whole, "speedup", speedup=speedup["speedup"] * 1.0001)).outcome == NOT_MET
+    effects = whole.data("effects")
+    assert outcome(4, with_data(whole, "effects", ratio=effects["ratio"] + 1e-6)).outcome == NOT_MET
+
+
+def test_one_replicate_leaves_no_interval_no_test_and_no_median(in_folder) -> None:
+    alone = material(in_folder, *recorded(*campaign(replicates=1, failures={})))
+    for number in (5, 6, 7, 8):
+        assert outcome(number, alone).outcome == NOT_MET, number
+
+
+def test_equal_runs_are_called_deterministic(in_folder) -> None:
+    equal = material(in_folder, *recorded(*campaign(noise=0.0, failures={})))
+    runs = equal.runs.assign(epoch_time_s=equal.runs.groupby("cell")["epoch_time_s"].transform("first"))
+    assert "do not differ at all" in outcome(5, replace(equal, runs=runs)).said
+
+
+def test_a_normality_that_does_not_hold_is_still_checked(in_folder) -> None:
+    runs, epochs = recorded(*campaign(replicates=8, failures={}))
+    far = np.random.default_rng(1).choice(runs.index, 20, replace=False)
+    runs.loc[far, "epoch_time_s"] *= 3
+    verdict = outcome(6, material(in_folder, runs, epochs))
+    assert verdict.outcome == MET and "p < 0.001" in verdict.said and "not normal" in verdict.said
+
+
+def test_one_cell_is_compared_with_nothing(in_folder) -> None:
+    runs, epochs = recorded(*campaign(failures={}))
+    one = material(in_folder, runs[runs["cell"] == runs["cell"].iloc[0]], epochs)
+    assert outcome(7, one).outcome == NOT_APPLICABLE
+
+
+def test_a_median_far_from_the_mean_is_told(whole: Material) -> None:
+    high = whole.data("cells")["epoch_time_s_high"]
+    verdict = outcome(8, with_data(whole, "cells", epoch_time_s_median=high * 1.5))
+    assert "outside of the mean's interval in 38 cells: read the median there" in verdict.said
+
+
+@pytest.mark.parametrize("name", sorted(twelve_rules.SETUP))
+def test_records_that_lack_something_do_not_list_the_setup(whole: Material, name: str) -> None:
+    runs = whole.runs.copy()
+    runs[name] = runs[name].astype(object)
+    runs.loc[runs.index[0], name] = None
+    verdict = outcome(9, replace(whole, runs=runs))
+    assert verdict.outcome == NOT_MET and f"{twelve_rules.SETUP[name]} (1 of 114 runs)" in verdict.said
+
+
+def test_a_processor_without_a_name_is_not_a_setup(whole: Material) -> None:
+    verdict = outcome(9, replace(whole, runs=whole.runs.assign(devices="cpu cpu")))
+    assert verdict.outcome == NOT_MET and "not which" in verdict.said
+
+
+def test_times_that_are_not_the_mean_of_their_epochs_are_found(whole: Material) -> None:
+    runs = whole.runs.assign(epoch_time_s=whole.runs["epoch_time_s"] * 1.01)
+    verdict = outcome(10, replace(whole, runs=runs))
+    assert verdict.outcome == NOT_MET and "differ by up to 1.0 %" in verdict.said
+    assert outcome(10, replace(whole, epochs=whole.epochs.iloc[:0])).outcome == NOT_MET
+    assert outcome(10, replace(whole, runs=whole.runs.assign(timing_scope=None))).outcome == NOT_MET
+
+
+def test_a_caption_without_n_does_not_say_what_is_behind_a_mark(whole: Material) -> None:
+    silent = replace(whole.pictures[0], caption="A figure.")
+    verdict = outcome(12, replace(whole, pictures=[silent, *whole.pictures[1:]]))
+    assert verdict.outcome == NOT_MET and silent.name in verdict.said
+    assert outcome(12, replace(whole, pictures=[])).outcome == NOT_MET
+
+
+def test_a_study_without_any_result_says_so_in_every_rule(in_folder) -> None:
+    runs, epochs = campaign(failures={})
+    nothing = runs.assign(status="failed", reason="broken", epoch_time_s=None)
+    for rule, verdict in twelve_rules.judged(material(in_folder, nothing, epochs)):
+        assert verdict.outcome in (NOT_MET, NOT_APPLICABLE) or rule.number == 2, rule
+        assert verdict.said
+
+
+def test_a_table_that_is_read_is_the_one_that_was_written(tmp_path: Path) -> None:
+    shown = pd.DataFrame({"what": ["a|b", "c"], "time (s)": ["1.0 [0.9, 1.1]", "–"]})
+    table = tables.Table(
+        "A *title* | of", pd.DataFrame({"x": [1.5, None]}), shown, ["First note.", "Second."], ["what"]
+    )
+    tables.write(table, tmp_path / "one")
+    again = tables.read(tmp_path / "one")
+    assert (again.title, again.notes, again.words) == (table.title, table.notes, table.words)
+    pd.testing.assert_frame_equal(again.shown, shown)
+    pd.testing.assert_frame_equal(again.data, table.data)

@@ -1,0 +1,181 @@
+"""The answer in numbers: fastest and slowest cells, what each factor does, speed-up at the most replicas; all from tables and pooling.
+
+Nothing is averaged over other factors: of many comparisons the least and the greatest are shown, each with its interval.
+"""
+
+import math
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis import conditions, tables
+from analysis.intervals import LEVEL, Estimate
+from analysis.measured import level_text, levels_in_order, title, varying
+from common.text import number_of
+from report.material import Material, column
+from report.setting import Grid
+
+MOST_ROWS = 30
+LEAST_SHARE = 0.01  # of the variation, below which a term is not named
+MOST_TERMS = 6
+CHOSEN = (
+    "The fastest and the slowest were chosen by what they measured, which intervals do not know of: of many cells alike the "
+    "lowest mean is somewhat too low, and the highest too high."
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the report says first: sentences, then small tables."""
+
+    sentences: list[str]
+    grids: list[Grid]
+
+
+def answer(material: Material) -> Answer:
+    """The answer as far as the study gives one."""
+    runs, ok = material.runs, material.ok
+    counted = f"{len(ok)} of {number_of(len(runs), 'run')} succeeded."
+    if ok.empty:
+        return Answer([counted, "There is no number to answer with."], [])
+    sentences = [f"{counted} {conditions.replicates(runs)}", variation(material), speedups(material)]
+    grids = [ends(material), main_effects(material), effects(material)]
+    return Answer([text for text in sentences if text], [grid for grid in grids if grid and grid.rows])
+
+
+def ends(material: Material) -> Grid | None:
+    """The fastest and the slowest cell for each model and data set; None where there is one cell."""
+    pooling = material.pooling
+    if len(pooling.samples) < 2:
+        return None
+    work = [name for name in ("model", "dataset") if name in varying(material.runs)]
+    words = material.cell_words(but=work)
+    of_cell = material.ok.drop_duplicates("cell").set_index("cell")
+    header = [*(title(name) for name in work), "", "cell", "n", "epoch time (s)", "ratio to the fastest"]
+    rows = []
+    for levels, cells in of_cell.groupby(work) if work else [((), of_cell)]:
+        means = pooling.cells.loc[list(cells.index), "mean"].sort_values(kind="stable")
+        fastest, slowest = str(means.index[0]), str(means.index[-1])
+        for what, cell in (("fastest", fastest), ("slowest", slowest)):
+            mean = pooling.of(cell)
+            ratio = "1" if cell == fastest else tables.difference(pooling.ratio(cell, fastest))
+            rows.append([*map(level_text, levels), what, words[cell], str(mean.n), tables.interval(mean), ratio])
+            if len(means) == 1:
+                break
+    caption = f"Fastest and slowest cells by mean epoch time. {CHOSEN}"
+    return Grid(caption, header, rows, tuple(header[: len(work) + 2]))
+
+
+def main_effects(material: Material) -> Grid | None:
+    """What a factor of two levels does over all cells, by the analysis of variance: exp(2q), the ratio of times."""
+    data, ok = material.data("anova"), material.ok
+    q = column(data, "q")
+    titles = {title(name): name for name in varying(ok) if ok[name].nunique() == 2}
+    rows = []
+    for row in data[q.notna()].to_dict("records") if len(data) else []:
+        if row["term"] not in titles:
+            continue
+        first, second = levels_in_order(ok, titles[row["term"]])
+        value, low, high = (math.exp(2 * row[name]) for name in ("q", "q_low", "q_high"))
+        ratio = Estimate(value, low, high)
+        share = tables.percent(row["share"])
+        rows.append(
+            [
+                row["term"],
+                f"{level_text(first)} → {level_text(second)}",
+                tables.difference(ratio),
+                share,
+                tables.p_value(row["p"]),
+            ]
+        )
+    header = ["factor", "change", "ratio of times", "share of the variation (%)", "p"]
+    caption = (
+        "Main effects of the factors with two levels: the ratio of epoch times over all cells, on the log scale, with its 95 % "
+        "interval, by the analysis of variance. Where interactions are large it is no cell's."
+    )
+    return Grid(caption, header, rows, ("factor", "change"))
+
+
+def effects(material: Material) -> Grid | None:
+    """For each change of one factor: the least and the greatest ratio of epoch times over all other levels."""
+    data = material.data("effects")
+    if "ratio" not in data or data.empty:
+        return None
+    data = data[data["ratio"].notna()]
+    header = ["factor", "change", "pairs", "least ratio", "there", "greatest ratio", "there ", "p < 0.05 (Holm)"]
+    rows = []
+    for (factor, start, end), own in data.groupby(["factor", "from", "to"], sort=False):
+        least, greatest = own.loc[own["ratio"].idxmin()], own.loc[own["ratio"].idxmax()]
+        significant = int((column(own, "p_holm") < LEVEL).sum())
+        rows.append(
+            [
+                title(str(factor)),
+                f"{_level(start)} → {_level(end)}",
+                str(len(own)),
+                _ratio(least),
+                _elsewhere(material, str(least["to_cell"]), str(factor)),
+                _ratio(greatest),
+                _elsewhere(material, str(greatest["to_cell"]), str(factor)),
+                f"{significant} of {len(own)}" if column(own, "p_holm").notna().any() else tables.DASH,
+            ]
+        )
+    more = len(rows) - MOST_ROWS
+    caption = (
+        "What one factor does to epoch time, all else equal: the mean epoch time after the arrow over that before it, of all "
+        "pairs of cells that differ in that factor alone the least and the greatest ratio, and at which other levels they were found."
+        + (f" {more} more changes are in the table of effects." if more > 0 else "")
+    )
+    return Grid(caption, header, rows[:MOST_ROWS], ("factor", "change", "there", "there "))
+
+
+def variation(material: Material) -> str:
+    """What the analysis of variance says of how much each term explains, in a sentence; empty without one."""
+    data = material.data("anova")
+    share = column(data, "share")
+    terms = data.assign(share=share)[(share >= LEAST_SHARE) & (data.get("term", "") != "total")] if len(data) else data
+    if terms.empty:
+        return ""
+    named = terms.sort_values("share", ascending=False, kind="stable").head(MOST_TERMS)
+    said = [
+        f"{term if term != 'error' else 'differences between runs of a cell'} {100 * part:.1f} %"
+        for term, part in named[["term", "share"]].itertuples(index=False)
+    ]
+    return f"Of the variation of the logarithm of epoch time: {', '.join(said)} (analysis of variance)."
+
+
+def speedups(material: Material) -> str:
+    """Least and greatest speed-up at the most replicas, in a sentence; empty without one."""
+    data = material.data("speedup")
+    scaled = data[(column(data, "replicas") > 1) & column(data, "speedup").notna()] if len(data) else data
+    if scaled.empty:
+        return ""
+    most = int(scaled["replicas"].max())
+    own = scaled[scaled["replicas"] == most]
+    least, greatest = own.loc[own["speedup"].idxmin()], own.loc[own["speedup"].idxmax()]
+    words = material.cell_words()
+    said = [f"{_speedup(row)} ({words.get(str(row['cell']), row['cell'])})" for row in (least, greatest)]
+    between = said[0] if len(own) == 1 else f"from {said[0]} to {said[1]}"
+    return f"Speed-up on {most} replicas, each with its base in the table of speed-up: {between}."
+
+
+def _speedup(row: pd.Series) -> str:
+    return tables.interval(_estimate(row, "speedup"))
+
+
+def _ratio(row: pd.Series) -> str:
+    return tables.difference(_estimate(row, "ratio"))
+
+
+def _estimate(row: pd.Series, name: str) -> Estimate:
+    nothing = float("nan")
+    return Estimate(float(row[name]), float(row.get(f"{name}_low", nothing)), float(row.get(f"{name}_high", nothing)))
+
+
+def _level(level: object) -> str:
+    """A level as it stands in a CSV file, where whole numbers in a column with gaps became decimal ones."""
+    return level_text(int(level)) if isinstance(level, float) and level.is_integer() else level_text(level)
+
+
+def _elsewhere(material: Material, cell: str, factor: str) -> str:
+    """The levels of a cell's other factors that vary."""
+    return material.cell_words(but=[factor])[cell]

@@ -1,0 +1,109 @@
+"""The design in words and rows: factors with their levels, what is excluded and why, replicates, seeds and the order of runs."""
+
+import itertools
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from analysis.measured import level_text, title, title_with_unit
+from common.text import number_of
+from plan.study import Study, factor_table, load_dataset, load_framework, model_graph
+from report.setting import Grid
+
+_COMMENT = re.compile(r"(?:^|\s)#\s*(.+)$")
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Levels that no cell combines, and the study's own comment on it, which may be missing."""
+
+    levels: str
+    reason: str | None
+
+
+def factors(study: Study) -> list[Grid]:
+    """Two tables of factors: those that vary, and those that are held."""
+    header = ["factor", "levels", "meaning"]
+    rows = {
+        name: [title_with_unit(name), ", ".join(map(level_text, levels)), _meaning(study, name)]
+        for name, levels in study.factors.items()
+    }
+    varies = {name: len(levels) > 1 for name, levels in study.factors.items()}
+    captions = {True: "Factors that vary, with their levels.", False: "Factors that have one level in all cells."}
+    return [
+        Grid(caption, header, [rows[name] for name in rows if varies[name] is which], tuple(header))
+        for which, caption in captions.items()
+    ]
+
+
+def _meaning(study: Study, name: str) -> str:
+    """What a factor is; of frameworks, data sets and models what their levels are."""
+    levels = study.factors[name]
+    match name:
+        case "framework":
+            return "; ".join(load_framework(level).title for level in levels)
+        case "dataset":
+            return "; ".join(str(load_dataset(level)["title"]) for level in levels)
+        case "model":
+            pairs = [(model, data) for model in levels for data in study.factors["dataset"]]
+            return "; ".join(f"{m} for {d}: {model_graph(m, d).parameters:,} parameters" for m, d in pairs)
+    return str(factor_table()[name]["description"])
+
+
+def exclusions(study: Study) -> list[Exclusion]:
+    """What the study excludes; a reason is a comment in its file, beside the entry or in the lines right above."""
+    if not study.exclude:
+        return []
+    text = study.file.read_text(encoding="utf-8")
+    tree: Any = yaml.compose(text)
+    entries = next(value for key, value in tree.value if key.value == "exclude").value
+    lines = text.splitlines()
+    return [
+        Exclusion(
+            "; ".join(f"{title(name)} {' or '.join(map(level_text, levels))}" for name, levels in exclusion.items()),
+            _comment(lines, node),
+        )
+        for exclusion, node in zip(study.exclude, entries, strict=True)
+    ]
+
+
+def _comment(lines: list[str], node: Any) -> str | None:
+    first = node.start_mark.line
+    last = node.end_mark.line if node.flow_style else max(first, node.end_mark.line - 1)
+    above = first
+    while above and lines[above - 1].strip().startswith("#"):
+        above -= 1
+    said = [found[1].strip() for line in lines[above : last + 1] if (found := _COMMENT.search(line))]
+    return " ".join(said) or None
+
+
+def replication(runs: pd.DataFrame) -> str:
+    """How many runs a cell has, and how they stand in blocks."""
+    each = runs.groupby("cell")["replicate"].nunique()
+    least, most = int(each.min()), int(each.max())
+    n = number_of(most, "replicate") if least == most else f"{least} to {most} replicates"
+    return (
+        f"{number_of(len(runs), 'run')}: {number_of(len(each), 'cell')}, each with {n}, "
+        f"which are new processes. Runs stand in {number_of(runs['block'].nunique(), 'block')} "
+        "(a block holds every cell once), in random order within each."
+    )
+
+
+def kept_order(runs: pd.DataFrame) -> str:
+    """Whether the runs started in the planned order, as far as their clocks tell."""
+    started = runs[runs["started_at"].notna()].sort_values("order_key")["started_at"].tolist()
+    if len(started) < 2:
+        return "When runs started is not recorded, so that the order can only be told as planned."
+    earlier = sum(after < before for before, after in itertools.pairwise(started))
+    if not earlier:
+        return f"All {len(started)} runs with a record started in the planned order."
+    return f"Of {len(started)} runs with a record {earlier} started before the one that was planned right before it."
+
+
+def seeds(runs: pd.DataFrame) -> list[tuple[int, int]]:
+    """Replicate and the seed that all its runs have; more than one row of a replicate where they do not."""
+    rows = runs[["replicate", "seed"]].drop_duplicates().sort_values(["replicate", "seed"])
+    return [(int(replicate), int(seed)) for replicate, seed in rows.itertuples(index=False, name=None)]

@@ -1,0 +1,49 @@
+"""The JavaScript that the page carries, as the controller's locked packages bring it in their wheels; nothing is fetched.
+
+Tables: DataTables with jQuery, in the offline bundle of itables (a module, MIT). Charts: BokehJS (two scripts, BSD-3-Clause).
+Their own notices of copyright and licence stand in the files.
+"""
+
+import importlib.metadata
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import InputError
+
+TABLES = "html/dt_bundle.js"
+TABLES_STYLE = "html/dt_bundle.css"
+CHARTS = ("server/static/js/bokeh.min.js", "server/static/js/bokeh-api.min.js")
+
+
+@dataclass(frozen=True)
+class Libraries:
+    """The scripts' texts, the style of tables, and what they are, by name."""
+
+    tables: str
+    tables_style: str
+    charts: tuple[str, ...]
+    versions: dict[str, str]
+
+
+def load() -> Libraries:
+    """Read them. InputError where the environment lacks a package, or a package no longer has its file."""
+    style = _text("itables", TABLES_STYLE)
+    if "</" in style or "@import" in style or "url(http" in style:
+        raise InputError(f"itables: {TABLES_STYLE} cannot stand in a page that carries all that it needs")
+    return Libraries(
+        tables=_text("itables", TABLES),
+        tables_style=style,
+        charts=tuple(_text("bokeh", name) for name in CHARTS),
+        versions={name: importlib.metadata.version(name) for name in ("itables", "bokeh")},
+    )
+
+
+def _text(package: str, name: str) -> str:
+    found = importlib.util.find_spec(package)  # which does not import it
+    if found is None or found.origin is None:
+        raise InputError(f"requirements.txt: package {package} is not installed; remove .venv and call make again")
+    file = Path(found.origin).parent / name
+    if not file.is_file():
+        raise InputError(f"{package}: has no {name}; expected it in the version of requirements.txt")
+    return file.read_text(encoding="utf-8")

@@ -1,0 +1,198 @@
+"""The report of a study: one page that carries all that it shows, made of what earlier stages made and of the records.
+
+No number is made here that a table does not have, apart from those that hold the twelve rules against the study.
+"""
+
+import argparse
+import base64
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from analysis import conditions
+from analysis.measured import Records, missing_cells, one_line, unsuccessful
+from common.errors import InputError, exit_status
+from common.files import write_text
+from common.tables import read_table
+from figures import panels, style
+from plan.campaign import Campaign, load_campaign
+from report import answer, design, every_run, libraries, setting, twelve_rules
+from report.checkout import State
+from report.every_run import Table
+from report.libraries import Libraries
+from report.material import Made, Material, current, made, picture
+from report.packing import block, json_element, json_text
+from report.setting import Grid
+from report.text import clean
+from report.twelve_rules import Verdict
+
+PAGE, STYLE, PROGRAM = "page.html.jinja", "page.css", "page.js"
+RUNS_IN_BLOCK = 16  # that are opened together: neighbours are alike, so that they are small together
+SECTIONS = ("design", "environment", "data", "figures", "failures", "runs", "reproduce")
+MOST_REASONS = 50
+RUNS_OF_A_REASON = 3
+OTHER_COLOUR = style.MUTED  # of runs that do not count
+# Who may open it: top-level await, DecompressionStream and <dialog>.
+BROWSERS = "Chrome or Edge 89, Firefox 113, Safari 16.4 or newer"
+
+
+def page(material: Material, campaign: Campaign, records: str, state: State, carried: Libraries) -> str:
+    """The page as HTML."""
+    runs = material.runs
+    verdicts = twelve_rules.judged(material)
+    table = every_run.table(material)
+    program = (Path(__file__).parent / PROGRAM).read_text(encoding="utf-8")
+    found = design.exclusions(material.study)
+    return _template().render(
+        study=material.study,
+        title=" ".join(material.study.title.split()),
+        question=" ".join(material.study.question.split()),
+        published=campaign.published,
+        run_ids=set(runs["run_id"]),
+        answer=answer.answer(material),
+        factors=design.factors(material.study),
+        exclusions=found,
+        replication=design.replication(runs),
+        kept_order=design.kept_order(runs),
+        seeds=design.seeds(runs),
+        shortfall=conditions.shortfall(runs),
+        facts=setting.facts(material.site, runs),
+        software=setting.software(runs),
+        sessions=setting.sessions(runs),
+        network=setting.network(material.data("network")),
+        locks=setting.locks(campaign, material.site, runs),
+        data_sets=setting.data_sets(material.study.factors["dataset"], material.site, runs),
+        verdicts=[(rule, linked(verdict, material)) for rule, verdict in verdicts],
+        has_network="network" in material.tables,
+        summary=twelve_rules.summary(verdicts),
+        pictures=material.pictures,
+        tables=[grid_of(one) for one in material.tables.values()],
+        sources={one.name: block(json_text({"csv": one.csv, "latex": one.latex})) for one in material.tables.values()},
+        reasons=reasons(material),
+        missing=missing_cells(runs),
+        counts=runs["status"].value_counts().sort_index().to_dict(),
+        again=setting.again(campaign, material.site, records, state),
+        browsers=BROWSERS,
+        versions=carried.versions,
+        page_data=json_element(page_data(material, table)),
+        blocks=blocks(every_run.details(material, campaign)),
+        tables_script=block(carried.tables),
+        charts_scripts=[block(text) for text in carried.charts],
+        style=Markup((Path(__file__).parent / STYLE).read_text(encoding="utf-8")),  # noqa: S704 (ours)
+        tables_style=Markup(carried.tables_style),  # noqa: S704 (checked when loaded)
+        program=Markup(program),  # noqa: S704 (ours)
+        program_hash=base64.b64encode(sha256(program.encode()).digest()).decode(),
+        series=panels.told_apart(runs),
+    )
+
+
+def page_data(material: Material, table: Table) -> dict[str, Any]:
+    """What the page's program draws: the table of runs, each run's series, the colours of series and of other groups."""
+    by_clock = every_run.order(material.runs)[1]
+    return {
+        **table.to_json(),
+        "in_block": RUNS_IN_BLOCK,
+        "order": "run, in the order in which they started" if by_clock else "run, in the planned order",
+        "series": every_run.series(material.runs).tolist(),
+        "series_title": panels.told_apart(material.runs),
+        "colours": {one.name: one.look.colour for one in panels.all_series(material.runs)},
+        "palette": [look.colour for look in style.TREATMENT_LOOKS],
+        "other_colour": OTHER_COLOUR,
+        "log_from": panels.LOG_FROM_RATIO,
+    }
+
+
+def blocks(details: Iterable[dict[str, Any]]) -> list[Markup]:
+    """The runs' details, compressed, RUNS_IN_BLOCK together."""
+    left = iter(details)
+    return [block(json_text(some)) for some in iter(lambda: list(islice(left, RUNS_IN_BLOCK)), [])]
+
+
+def linked(verdict: Verdict, material: Material) -> Verdict:
+    """A verdict with its links as far as they lead anywhere on this page."""
+    there = {
+        *SECTIONS,
+        *(f"table-{name}" for name in material.tables),
+        *(f"figure-{one.name}" for one in material.pictures),
+    }
+    return replace(verdict, links=tuple(link for link in verdict.links if link[0] in there))
+
+
+def reasons(material: Material) -> list[tuple[str, str, int, list[str]]]:
+    """Status, reason, number of runs and the first of them, for what did not succeed; the most frequent first."""
+    bad = unsuccessful(material.runs)
+    groups = bad.assign(reason=[one_line(reason) or "no reason is given" for reason in bad["reason"]])
+    found = [
+        (str(status), str(reason), len(own), own["run_id"].head(RUNS_OF_A_REASON).tolist())
+        for (status, reason), own in groups.groupby(["status", "reason"], sort=True)
+    ]
+    return sorted(found, key=lambda group: -group[2])[:MOST_REASONS]
+
+
+def grid_of(one: Made) -> Grid:
+    """A table of an earlier stage, as the page shows it."""
+    shown = one.table.shown
+    rows = [list(row) for row in shown.itertuples(index=False, name=None)]
+    return Grid(one.table.title, list(shown), rows, tuple(one.table.words), one.name, tuple(one.table.notes))
+
+
+def _template() -> Any:
+    """The page's template, which escapes all text, and cleans it of what no page should hold."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        finalize=lambda value: clean(value) if type(value) is str else value,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(PAGE)
+
+
+def material_of(campaign: Campaign, files: Records, figures: Sequence[Path], tables: Sequence[Path]) -> Material:
+    """Read what a report is made of."""
+    runs = files.runs
+    return Material(
+        study=campaign.study,
+        site=setting.site_of(campaign, runs),
+        runs=runs,
+        epochs=current(read_table(files.epochs_csv, "epochs"), runs),
+        pictures=[picture(stem) for stem in figures],
+        tables={stem.name: made(stem) for stem in tables},
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Make the report of a study."""
+    parser = argparse.ArgumentParser(prog="report.make", description=main.__doc__)
+    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
+    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
+    parser.add_argument("--records", required=True, help="campaign, available, or the folder with published tables")
+    parser.add_argument("--runs", required=True, type=Path, metavar="CSV", help="runs.csv of the study")
+    parser.add_argument("--epochs", required=True, type=Path, metavar="CSV", help="epochs.csv of the study")
+    parser.add_argument(
+        "--figures", required=True, type=Path, nargs="*", metavar="STEM", help="figures, without suffix"
+    )
+    parser.add_argument("--tables", required=True, type=Path, nargs="*", metavar="STEM", help="tables, without suffix")
+    parser.add_argument("--checkout", required=True, help="the state of the checkout (report.checkout), as JSON")
+    parser.add_argument("--out", required=True, type=Path, metavar="HTML", help="report.html")
+    options = parser.parse_args(argv)
+    try:
+        state = State.from_json(options.checkout)
+    except ValueError as error:
+        raise InputError(f"--checkout: {error}") from None
+    records = "available" if options.records == "campaign" else options.records
+    campaign = load_campaign({"study": options.study, "site": options.site, "records": records})
+    material = material_of(campaign, Records(options.runs, options.epochs), options.figures, options.tables)
+    write_text(options.out, page(material, campaign, options.records, state, libraries.load()))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

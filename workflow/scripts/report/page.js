@@ -1,0 +1,429 @@
+// The page's program: the table of runs with its filters, the chart of them, and what opens on a click.
+// All text of others is set as text, never as HTML.
+
+const data = JSON.parse(document.getElementById("page-data").textContent);
+const by = (id) => document.getElementById(id);
+const place = Object.fromEntries(data.columns.map((column, index) => [column.name, index]));
+const number = new Map(data.rows.map((row, index) => [row[place.run_id], index]));
+const NOT_OK = "not ok";
+const NO_LEVEL = "–";
+
+function make(name, properties = {}, ...children) {
+  const { attributes = {}, ...others } = properties;
+  const element = Object.assign(document.createElement(name), others);
+  Object.entries(attributes).forEach(([key, value]) => element.setAttribute(key, value));
+  element.append(...children);
+  return element;
+}
+
+function trouble(text) {
+  by("trouble").textContent = text;
+  by("trouble").hidden = false;
+}
+
+// Packed blocks and the libraries in them.
+
+async function unpack(id) {
+  const bytes = Uint8Array.from(atob(by(id).textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).text();
+}
+
+function once(load) {
+  const loaded = new Map();
+  return (key) => {
+    if (!loaded.has(key)) loaded.set(key, load(key));
+    return loaded.get(key);
+  };
+}
+
+async function script(id) {
+  const address = URL.createObjectURL(new Blob([await unpack(id)], { type: "text/javascript" }));
+  await new Promise((resolve, reject) => {
+    document.head.append(make("script", { src: address, onload: resolve, onerror: reject }));
+  });
+  URL.revokeObjectURL(address);
+}
+
+const charts = once(async () => {
+  for (let part = 0; by(`charts-script-${part}`); part += 1) await script(`charts-script-${part}`);
+  window.Bokeh.set_log_level("error");
+  return window.Bokeh;
+});
+
+const tables = once(async () => {
+  const address = URL.createObjectURL(new Blob([await unpack("tables-script")], { type: "text/javascript" }));
+  const module = await import(address);
+  URL.revokeObjectURL(address);
+  return module.default;
+});
+
+const block = once(async (id) => JSON.parse(await unpack(id)));
+
+async function details(id) {
+  const at = number.get(id);
+  const some = await block(`block-${Math.floor(at / data.in_block)}`);
+  return some[at % data.in_block];
+}
+
+// The table of runs.
+
+const shown = (value, column) =>
+  value === null ? NO_LEVEL : column.decimals !== null ? value.toFixed(column.decimals).replace("-", "−") : String(value);
+const address_of = (id) => `#run=${encodeURIComponent(id)}`;
+
+function broken_at_dots(text) {
+  const parts = text.split(".");
+  return parts.flatMap((part, index) => (index + 1 < parts.length ? [`${part}.`, make("wbr")] : [part]));
+}
+
+const is_number = (column) => ["order", "number", "level"].includes(column.kind);
+
+// DataTables reads what it searches as HTML, and is told it as such.
+const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+
+function drawn(column) {
+  return (value, type, row) => {
+    if (type === "filter") return escaped(value === null ? "" : shown(value, column));
+    if (type !== "display") return value ?? (is_number(column) ? null : "");
+    if (column.kind !== "order") return document.createTextNode(shown(value, column));
+    const id = row[place.run_id];
+    return make("a", { href: address_of(id), textContent: value === null ? "open" : value, title: id, attributes: { "aria-label": id } });
+  };
+}
+
+async function table_of_runs() {
+  const DataTable = await tables();
+  const table = new DataTable("#run-table", {
+    data: data.rows,
+    columns: data.columns.map((column, index) => ({
+      data: index,
+      title: column.title,
+      className: is_number(column) ? "number" : column.name,
+      type: is_number(column) ? "num" : "string",
+      visible: !column.hidden,
+      render: drawn(column),
+    })),
+    createdRow: (element, row) => element.classList.toggle("bad", row[place.status] !== "ok"),
+    order: [[place.order, "asc"]],
+    autoWidth: false,
+    deferRender: true,
+    pageLength: 25,
+    lengthMenu: [25, 50, 100, { label: "all", value: -1 }],
+    layout: { topStart: null, topEnd: null, bottomStart: ["info", "pageLength"], bottomEnd: "paging" },
+    language: { info: "_START_ to _END_ of _TOTAL_ runs", infoFiltered: "(of _MAX_ in all)", infoEmpty: "no run", lengthMenu: "show _MENU_", zeroRecords: "No run is left by search and filters." },
+  });
+  by("run-table").tBodies[0].addEventListener("click", (event) => {
+    const row = table.row(event.target.closest("tr")).data();
+    if (row && !event.target.closest("a")) location.hash = address_of(row[place.run_id]);
+  });
+  return table;
+}
+
+function levels_of(column) {
+  const at = place[column.name];
+  const found = [...new Set(data.rows.map((row) => row[at]))];
+  return found.sort((one, other) => (typeof one === "number" && typeof other === "number" ? one - other : String(one).localeCompare(String(other))));
+}
+
+function filters(table, changed) {
+  const chosen = new Map();
+  const selects = data.columns.filter((column) => column.choose && levels_of(column).length > 1).map((column) => {
+    const select = make("select", { attributes: { "data-filter": column.name } }, make("option", { value: "", textContent: "all" }));
+    levels_of(column).forEach((level, index) => select.append(make("option", { value: String(index), textContent: shown(level, column) })));
+    select.addEventListener("change", () => {
+      if (select.value === "") chosen.delete(place[column.name]);
+      else chosen.set(place[column.name], levels_of(column)[Number(select.value)]);
+      apply();
+    });
+    by("filters").append(make("label", {}, column.title, select));
+    return select;
+  });
+
+  function apply() {
+    const wanted = [...chosen];
+    table.search.fixed("levels", wanted.length ? (text, row) => wanted.every(([at, level]) => row[at] === level) : null);
+    table.search(by("search").value).draw();
+    changed();
+  }
+
+  by("search").addEventListener("input", apply);
+  by("clear").addEventListener("click", () => {
+    by("search").value = "";
+    selects.forEach((select) => { select.value = ""; });
+    chosen.clear();
+    apply();
+  });
+}
+
+// The chart of runs: a point for each, in groups by colour.
+
+function grouped(name) {
+  const column = data.columns[place[name]];
+  const value_of = name === "series" ? (row, index) => data.series[index] : (row) => shown(row[place[name]], column);
+  const groups = new Map();
+  data.rows.forEach((row, index) => {
+    if (row[place.epoch_time_s] == null || row[place.order] === null) return;
+    const group = row[place.status] === "ok" ? value_of(row, index) : NOT_OK;
+    if (!groups.has(group)) groups.set(group, []);
+    groups.get(group).push(index);
+  });
+  const names = [...groups.keys()].filter((group) => group !== NOT_OK);
+  const order = name === "series" ? Object.keys(data.colours) : levels_of(column ?? {}).map((level) => shown(level, column));
+  names.sort((one, other) => order.indexOf(one) - order.indexOf(other));
+  const colour = (group, index) => (name === "series" && data.colours[group]) || data.palette[index % data.palette.length];
+  const made = names.map((group, index) => ({ group, colour: colour(group, index), marker: "circle", rows: groups.get(group) }));
+  if (groups.has(NOT_OK)) made.push({ group: NOT_OK, colour: data.other_colour, marker: "x", rows: groups.get(NOT_OK) });
+  return made;
+}
+
+const AXIS = {
+  axis_line_color: "#57606a",
+  major_tick_line_color: "#57606a",
+  minor_tick_line_color: null,
+  major_label_text_color: "#1f2328",
+  axis_label_text_color: "#1f2328",
+  axis_label_text_font_style: "normal",
+  major_label_text_font_size: "12px",
+  axis_label_text_font_size: "13px",
+};
+
+function plain(Bokeh, options) {
+  const figure = new Bokeh.Plotting.Figure({
+    sizing_mode: "stretch_width",
+    toolbar_location: null,
+    tools: [],
+    outline_line_color: null,
+    background_fill_color: "white",
+    ...options,
+  });
+  for (const axis of figure.axes) axis.setv(AXIS);
+  for (const grid of figure.grids) grid.grid_line_color = grid.dimension === 1 ? "#e4e7eb" : null;
+  for (const axis of figure.xaxes) axis.ticker = new Bokeh.BasicTicker({ min_interval: 1, num_minor_ticks: 0 });
+  return figure;
+}
+
+// A logarithmic axis has its marks at 1, 2 and 5, as plain numbers.
+function marked(Bokeh, figure, low, high) {
+  const ticks = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
+    ticks.push(...[1, 2, 5].map((digit) => digit * 10 ** power));
+  }
+  const ticker = new Bokeh.FixedTicker({ ticks });
+  for (const axis of figure.yaxes) axis.setv({ ticker, formatter: new Bokeh.PrintfTickFormatter({ format: "%g" }) });
+  for (const grid of figure.ygrids) grid.ticker = ticker;
+}
+
+async function chart_of_runs(table) {
+  const Bokeh = await charts();
+  const drawn_rows = data.rows.filter((row) => row[place.epoch_time_s] != null && row[place.order] !== null);
+  const times = drawn_rows.map((row) => row[place.epoch_time_s]);
+  if (!times.length) {
+    by("chart").textContent = "No run has an epoch time.";
+    return { refresh() {} };
+  }
+  const [low, high] = [times.reduce((one, other) => Math.min(one, other)), times.reduce((one, other) => Math.max(one, other))];
+  const log = high > data.log_from * low;
+  const options = [["series", data.series_title], ...data.columns.filter((column) => column.choose).map((column) => [column.name, column.title])];
+  by("colour").append(...options.map(([value, textContent]) => make("option", { value, textContent })));
+  let groups = [];
+  let view = null;
+
+  function points(rows) {
+    const left = new Set(table.rows({ search: "applied" }).indexes().toArray());
+    const some = rows.filter((index) => left.has(index));
+    const of = (name) => some.map((index) => data.rows[index][place[name]]);
+    return { x: of("order"), y: of("epoch_time_s"), run: of("run_id"), status: of("status") };
+  }
+
+  function glyphs(figure, { group, colour, marker, rows }) {
+    const source = new Bokeh.ColumnDataSource({ data: points(rows) });
+    const opaque = { fill_alpha: 0.75, nonselection_fill_alpha: 0.75, nonselection_line_alpha: 1 };
+    const glyph = figure.scatter({ field: "x" }, { field: "y" }, { source, marker, size: 6, line_color: colour, fill_color: colour, ...opaque });
+    const tooltips = [["run", "@run"], ["epoch time", "@y{0.000} s"], ["status", "@status"]];
+    figure.add_tools(new Bokeh.HoverTool({ renderers: [glyph], tooltips, visible: false }), new Bokeh.TapTool({ renderers: [glyph], visible: false }));
+    source.selected.properties.indices.change.connect(() => {
+      const [first] = source.selected.indices;
+      if (first === undefined) return;
+      const id = points(rows).run[first];
+      source.selected.indices = [];
+      location.hash = address_of(id);
+    });
+    return { group, colour, rows, source, glyph };
+  }
+
+  function legend() {
+    by("legend").replaceChildren(...groups.map(({ group, colour, glyph }) => {
+      const swatch = make("span", { className: "swatch" });
+      swatch.style.background = colour;
+      const button = make("button", { type: "button", attributes: { "aria-pressed": "true" } }, swatch, String(group));
+      button.addEventListener("click", () => {
+        glyph.visible = !glyph.visible;
+        button.setAttribute("aria-pressed", String(glyph.visible));
+      });
+      return button;
+    }));
+  }
+
+  async function draw() {
+    const last = drawn_rows.reduce((most, row) => Math.max(most, row[place.order]), 1);
+    const figure = plain(Bokeh, {
+      height: 340,
+      tools: "pan,box_zoom,reset",
+      active_drag: null,
+      toolbar_location: "above",
+      x_axis_label: data.order,
+      y_axis_label: "epoch time (s)",
+      y_axis_type: log ? "log" : "linear",
+      x_range: [0, last + 1],
+      y_range: log ? [low / 1.3, high * 1.3] : [0, high * 1.06],
+    });
+    figure.toolbar.logo = null;
+    if (log) marked(Bokeh, figure, low, high);
+    groups = grouped(by("colour").value).map((group) => glyphs(figure, group));
+    legend();
+    view?.remove();
+    by("chart").replaceChildren();
+    view = await Bokeh.Plotting.show(figure, by("chart"));
+  }
+
+  let waiting = 0;
+  const refresh = () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => groups.forEach(({ source, rows }) => { source.data = points(rows); }), 120);
+  };
+  by("colour").addEventListener("change", draw);
+  await draw();
+  return { refresh };
+}
+
+// What opens on a click.
+
+const CURVES = [
+  ["Epoch time (s)", [["epoch_time_s", "epoch time", "#004488"]]],
+  ["Loss", [["train_loss", "training", "#004488"], ["validation_loss", "validation", "#bb5566"]]],
+  ["Accuracy", [["train_accuracy", "training", "#004488"], ["validation_accuracy", "validation", "#bb5566"]]],
+];
+
+async function curves(epochs, into) {
+  const Bokeh = await charts();
+  for (const [title, lines] of CURVES) {
+    const there = lines.filter(([name]) => epochs[name]);
+    if (!there.length) continue;
+    const frame = make("div", { className: "drawn", attributes: { role: "img", "aria-label": `${title} by epoch; the numbers are below` } });
+    into.append(make("div", {}, make("h4", { textContent: title }), frame));
+    const figure = plain(Bokeh, { height: 210, x_axis_label: "epoch" });
+    for (const [name, label, colour] of there) {
+      const values = epochs[name].map((value) => value ?? NaN);
+      const source = new Bokeh.ColumnDataSource({ data: { x: epochs.epoch, y: values } });
+      const legend = there.length > 1 ? { legend_label: label } : {};
+      figure.line({ field: "x" }, { field: "y" }, { source, line_color: colour, line_width: 1.5, line_dash: name.startsWith("validation") ? [5, 3] : [], ...legend });
+      const warm = new Bokeh.ColumnDataSource({ data: { x: epochs.epoch, y: values, fill: epochs.epoch.map((epoch, index) => (index < epochs.warm_up ? "white" : colour)) } });
+      if (values.length <= 60) figure.scatter({ field: "x" }, { field: "y" }, { source: warm, size: 5, line_color: colour, fill_color: { field: "fill" }, ...legend });
+    }
+    if (there.length > 1) figure.legend.setv({ border_line_color: null, background_fill_alpha: 0.7, label_text_font_size: "11px", padding: 2, spacing: 0 });
+    await Bokeh.Plotting.show(figure, frame);
+  }
+}
+
+function table_of_epochs(epochs) {
+  const names = Object.keys(epochs).filter((name) => Array.isArray(epochs[name]));
+  const head = make("tr", {}, ...names.map((name) => make("th", { scope: "col", className: "number", textContent: name })));
+  const rows = epochs.epoch.map((_, index) => make("tr", {}, ...names.map((name) => make("td", { className: "number", textContent: epochs[name][index] ?? NO_LEVEL }))));
+  return make("details", {}, make("summary", { textContent: "Epochs as numbers" }), make("div", { className: "scroll high", tabIndex: 0 }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows))));
+}
+
+function facts(row) {
+  const list = make("dl", { className: "facts short" });
+  data.columns.forEach((column, index) => {
+    if (row[index] !== null && column.kind !== "run") list.append(make("div", {}, make("dt", { textContent: column.title }), make("dd", { textContent: shown(row[index], column) })));
+  });
+  return list;
+}
+
+async function show(id) {
+  const row = data.rows[number.get(id)];
+  by("run-title").replaceChildren(...broken_at_dots(id));
+  const into = make("div", { className: "curves" });
+  by("run-body").replaceChildren(facts(row));
+  if (!by("run").open) by("run").showModal();
+  by("run").scrollTop = 0;
+  by("run-title").focus();
+  const run = await details(id);
+  if (location.hash !== address_of(id)) return; // another one was asked for meanwhile
+  const body = by("run-body");
+  if (run.epochs) body.append(into, make("p", { className: "evidence", textContent: run.epochs.warm_up ? `Hollow: epochs of warm-up (${run.epochs.warm_up}), which are not timed.` : "" }), table_of_epochs(run.epochs));
+  body.append(make("h3", { textContent: "Log" }), make("p", { className: "evidence", textContent: run.note }));
+  if (run.log) body.append(make("pre", { id: "run-log", tabIndex: 0, textContent: run.log }));
+  body.append(make("h3", { textContent: run.record ? "Record" : "Row of runs.csv" }), make("pre", { id: "run-record", tabIndex: 0, textContent: JSON.stringify(run.record ?? run.row, null, 2) }));
+  if (run.epochs) await curves(run.epochs, into);
+}
+
+function route() {
+  const asked = location.hash.startsWith("#run=") ? decodeURIComponent(location.hash.slice("#run=".length)) : null;
+  if (asked !== null && number.has(asked)) show(asked).catch((error) => trouble(`The run cannot be shown: ${error.message}`));
+  else if (by("run").open) by("run").close();
+}
+
+function closing() {
+  by("close").addEventListener("click", () => by("run").close());
+  by("run").addEventListener("click", (event) => { if (event.target === by("run")) by("run").close(); });
+  by("run").addEventListener("close", () => {
+    if (location.hash.startsWith("#run=")) history.replaceState(null, "", "#runs");
+  });
+  window.addEventListener("hashchange", route);
+}
+
+// Sources of tables.
+
+const source = once(async (name) => JSON.parse(await unpack(`source-${name}`)));
+
+function sources_of_tables() {
+  for (const button of document.querySelectorAll("[data-csv]")) {
+    button.addEventListener("click", async () => {
+      const address = URL.createObjectURL(new Blob([(await source(button.dataset.csv)).csv], { type: "text/csv" }));
+      make("a", { href: address, download: `${button.dataset.csv}.csv` }).click();
+      setTimeout(() => URL.revokeObjectURL(address), 1000);
+    });
+  }
+  for (const box of document.querySelectorAll("[data-latex]")) {
+    const text = box.querySelector("pre");
+    box.addEventListener("toggle", async () => {
+      if (box.open && !text.textContent) text.textContent = (await source(box.dataset.latex)).latex;
+    });
+    box.querySelector("[data-copy]").addEventListener("click", async (event) => {
+      getSelection().selectAllChildren(text); // so that it can be copied by hand where the browser does not let us
+      await navigator.clipboard?.writeText(text.textContent).then(() => { event.target.textContent = "Copied"; }, () => {});
+    });
+  }
+}
+
+// On paper the table has all runs that search and filters leave, not a page of them.
+
+function printing(table) {
+  let length = null;
+  window.addEventListener("beforeprint", () => {
+    length = table.page.len();
+    table.page.len(-1).draw(false);
+  });
+  window.addEventListener("afterprint", () => {
+    if (length !== null) table.page.len(length).draw(false);
+    length = null;
+  });
+}
+
+try {
+  sources_of_tables();
+  closing();
+  const table = await table_of_runs();
+  let chart = { refresh() {} };
+  filters(table, () => chart.refresh());
+  printing(table);
+  route();
+  document.documentElement.dataset.ready = "table";
+  chart = await chart_of_runs(table);
+  document.documentElement.dataset.ready = "all";
+} catch (error) {
+  trouble(`The chart and the table of runs cannot be shown in this browser: ${error.message}`);
+  throw error;
+}

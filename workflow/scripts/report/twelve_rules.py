@@ -1,0 +1,445 @@
+"""The twelve rules of Hoefler & Belli, "Scientific Benchmarking of Parallel Computing Systems" (SC'15), held against this study.
+
+A rule's name is in our words. Whether it is met is computed, here, from runs, tables and captions: nothing is met by being written
+down as met. What cannot be computed is not met, with the reason; what the study has no object for does not apply.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis import conditions
+from analysis.measured import bases, is_numeric, one_line, title, unsuccessful, varying
+from analysis.tables import number
+from common.text import number_of
+from report.design import exclusions, kept_order
+from report.material import Material, column
+from report.setting import drawn
+
+MET, NOT_MET, NOT_APPLICABLE = "met", "not met", "does not apply"
+SAME = 1e-9  # relative: two numbers that differ less are the same number
+SETUP = {
+    "hosts": "hosts",
+    "devices": "devices",
+    "placement": "placement",
+    "cores_per_rank": "cores per rank",
+    "library_version": "the library's version",
+    "python_version": "Python's version",
+    "environment_digest": "the environment's digest",
+    "code_digest": "the code's digest",
+    "data_digest": "the data's digest",
+    "seed": "seed",
+    "started_at": "start",
+    "timing_scope": "timing scope",
+}
+BOUNDED = {"by_nodes": "epoch time by nodes", "scaling": "scaling", "network": "the network", "outlook": "the outlook"}
+Links = tuple[tuple[str, str], ...]  # where on the page, what it is called
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a rule came to; `said` has the numbers, or the reason."""
+
+    outcome: str
+    said: str
+    links: Links = ()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule with its number and its name in our words."""
+
+    number: int
+    name: str
+    judge: Callable[[Material], Verdict]
+
+
+def base_of_speedup(material: Material) -> Verdict:
+    """Rule 1."""
+    links: Links = (("table-speedup", "table of speed-up"),)
+    data = material.data("speedup")
+    if (material.runs["replicas"] <= 1).all():
+        return Verdict(NOT_APPLICABLE, "no cell has more than one replica, so that no speed-up is reported.")
+    parallel = data[column(data, "replicas") > 1] if len(data) else data
+    if parallel.empty:
+        return Verdict(
+            NOT_MET, "no cell with several replicas has a successful run, so that there is no speed-up.", links
+        )
+    without = int(parallel["base_cell"].isna().sum())
+    if without:
+        return Verdict(
+            NOT_MET,
+            f"{without} of {number_of(len(parallel), 'cell')} with several replicas have no successful base.",
+            links,
+        )
+    own = int((parallel["base_framework"] == parallel["framework"]).sum())
+    undistributed = sorted(set(parallel["base_framework"]) & set(bases(material.runs)))
+    others = len(parallel) - own
+    kinds = [
+        f"{others} an undistributed framework ({', '.join(undistributed)})" if others else "",
+        f"{own} the same framework on one replica" if own else "",
+    ]
+    seconds = column(parallel, "base_epoch_time_s")
+    return Verdict(
+        MET,
+        f"{number_of(len(parallel), 'cell')} with several replicas have a base: {', '.join(kind for kind in kinds if kind)}. Each "
+        f"base stands in its row in seconds, {_range(seconds)} s an epoch.",
+        links,
+    )
+
+
+def subsets(material: Material) -> Verdict:
+    """Rule 2."""
+    study, site = material.study, material.site
+    links: Links = (("design", "design"), ("failures", "failures"), ("data", "data sets"))
+    excluded, bad = exclusions(study), unsuccessful(material.runs)
+    silent = sum(entry.reason is None for entry in excluded)
+    unexplained = int((bad["reason"].map(one_line) == "").sum())
+    most = max(study.factors["nodes"])
+    why = [
+        f"the study's file gives no reason for {silent} of {number_of(len(excluded), 'exclusion')}" if silent else "",
+        f"{number_of(unexplained, 'run')} without a result have no reason" if unexplained else "",
+        f"it uses {most} of the site's {number_of(site.nodes, 'node')} and has no place to say why"
+        if site and most < site.nodes
+        else "",
+        "where the runs were made is not known here, so that unused resources cannot be told" if site is None else "",
+    ]
+    made_up = [name for name in study.factors["dataset"] if drawn(name)]
+    noted = f" Drawn by a program, and no benchmark: {', '.join(made_up)}." if made_up else ""
+    if any(why):
+        return Verdict(NOT_MET, f"{'; '.join(part for part in why if part)}.{noted}", links)
+    reasons = f"{number_of(len(excluded), 'exclusion')}, none without a reason" if excluded else "nothing is excluded"
+    lacking = (
+        f"{number_of(len(bad), 'run')} without a result, each with its reason" if len(bad) else "no run is missing"
+    )
+    return Verdict(MET, f"{reasons}; {lacking}; all {number_of(most, 'node')} of the site are used.{noted}", links)
+
+
+def means(material: Material) -> Verdict:
+    """Rule 3: the means in the table of cells, made again from the runs."""
+    links: Links = (("table-cells", "table of cells"),)
+    data, ok = material.data("cells"), material.ok
+    if ok.empty:
+        return Verdict(NOT_APPLICABLE, "no run succeeded, so that nothing is averaged.")
+    if "cell" not in data:
+        return Verdict(NOT_MET, "there is no table of cells.")
+    rows = data.set_index("cell")
+    times = ok.groupby("cell")["epoch_time_s"].mean()
+    rates = 1 / (1 / ok["throughput_samples_s"].astype(float)).groupby(ok["cell"]).mean()
+    off = max(
+        _apart(column(rows, "epoch_time_s_mean"), times),
+        _apart(column(rows, "throughput_samples_s_mean"), rates.dropna()),
+    )
+    if not off < SAME:
+        return Verdict(
+            NOT_MET,
+            f"means of the table of cells and those made here of the runs differ by up to {_share(off)}.",
+            links,
+        )
+    return Verdict(
+        MET,
+        f"made again from the runs, {len(times)} arithmetic means of epoch time and {len(rates.dropna())} harmonic means of throughput "
+        "are those of the table of cells.",
+        links,
+    )
+
+
+def ratios(material: Material) -> Verdict:
+    """Rule 4: every ratio in tables is one of two means."""
+    links: Links = (("table-speedup", "table of speed-up"), ("table-effects", "table of effects"))
+    speedup, effects = material.data("speedup"), material.data("effects")
+    pairs = [
+        (column(speedup, "speedup"), column(speedup, "base_epoch_time_s") / column(speedup, "epoch_time_s")),
+        (column(effects, "ratio"), column(effects, "to_s") / column(effects, "from_s")),
+    ]
+    count = sum(int(shown.notna().sum()) for shown, _ in pairs)
+    if not count:
+        return Verdict(NOT_APPLICABLE, "the study has no ratio of two measured times.")
+    off = max(_apart(shown, made) for shown, made in pairs)
+    if not off < SAME:
+        return Verdict(
+            NOT_MET, f"ratios in tables and quotients of their two means differ by up to {_share(off)}.", links
+        )
+    summed = len(material.data("prediction")) > 0
+    errors = (
+        " The one mean of ratios is MAPE in the table of predictions, which is a measure of error." if summed else ""
+    )
+    return Verdict(MET, f"{count} ratios are each the quotient of two mean times that stand beside it.{errors}", links)
+
+
+def intervals(material: Material) -> Verdict:
+    """Rule 5."""
+    links: Links = (("table-cells", "table of cells"),)
+    cells = material.pooling.cells
+    if cells.empty:
+        return Verdict(NOT_APPLICABLE, "no run succeeded, so that there is no number to give an interval.")
+    without = int(cells["low"].isna().sum())
+    if without:
+        return Verdict(
+            NOT_MET,
+            f"{without} of {number_of(len(cells), 'cell')} have no interval, since they have too few runs.",
+            links,
+        )
+    spread = cells["cv"].dropna()
+    chance = (
+        f"runs of a cell differ by {_range(100 * spread)} % (coefficient of variation)"
+        if len(spread)
+        else "no cell has two runs"
+    )
+    same = bool(len(spread)) and bool((spread == 0).all())
+    said = "runs of a cell do not differ at all" if same else chance
+    return Verdict(
+        MET, f"{said}; all {number_of(len(cells), 'cell')} have a 95 % interval, {_counts(cells['n'])}.", links
+    )
+
+
+def normality(material: Material) -> Verdict:
+    """Rule 6."""
+    links: Links = (("table-checks", "table of checks"), *_pictures(material, {"residuals": "residuals"}))
+    data = material.data("checks")
+    found = data[data["assumption"] == "normal residuals"] if "assumption" in data else data
+    if found.empty or found["test"].iloc[0] == "none":
+        why = found["verdict"].iloc[0] if len(found) else "nothing can be checked"
+        return Verdict(NOT_MET, f"{why}; intervals presume that logarithms of epoch times are normal.", links)
+    row = found.iloc[0]
+    p = "p < 0.001" if row["p"] < 0.001 else f"p = {row['p']:.3f}"
+    return Verdict(MET, f"{row['test']}: {p}; {row['verdict']}.", links)
+
+
+def comparisons(material: Material) -> Verdict:
+    """Rule 7."""
+    links: Links = (("table-effects", "table of effects"), ("table-anova", "analysis of variance"))
+    if not varying(material.runs):
+        return Verdict(NOT_APPLICABLE, "no factor varies, so that nothing is compared.")
+    effects, anova = material.data("effects"), material.data("anova")
+    tested, terms = int(column(effects, "p").notna().sum()), int(column(anova, "p").notna().sum())
+    if not tested and not terms:
+        return Verdict(NOT_MET, "no comparison has a test, which needs two runs of a cell.", links)
+    significant = int((column(effects, "p_holm") < 0.05).sum())
+    return Verdict(
+        MET,
+        f"{number_of(tested, 'pair')} of cells that differ in one factor are tested (t test on the log scale), of which {significant} "
+        f"differ with p < 0.05 after Holm's correction; the analysis of variance has {number_of(terms, 'tested term')}.",
+        links,
+    )
+
+
+def centre(material: Material) -> Verdict:
+    """Rule 8."""
+    links: Links = (
+        ("table-cells", "table of cells"),
+        *_pictures(material, {"epoch_time": "every run", "overview": "every run"}),
+    )
+    data = material.data("cells")
+    several = data[column(data, "n") > 2] if len(data) else data
+    if material.ok.empty:
+        return Verdict(NOT_APPLICABLE, "no run succeeded, so that there is no mean to look at.")
+    if several.empty:
+        return Verdict(NOT_MET, "no cell has three runs, and of two the median is the mean.", links)
+    mean, median = column(several, "epoch_time_s_mean"), column(several, "epoch_time_s_median")
+    if median.isna().any():
+        return Verdict(
+            NOT_MET, f"{int(median.isna().sum())} of {number_of(len(several), 'cell')} have no median.", links
+        )
+    low, high = column(several, "epoch_time_s_low"), column(several, "epoch_time_s_high")
+    outside = several["cell"][(median < low) | (median > high)].tolist()
+    ok = material.ok
+    within = (ok["epoch_time_median_s"] / ok["epoch_time_s"] - 1).abs().max()
+    where = (
+        f", outside of the mean's interval in {number_of(len(outside), 'cell')}: read the median there"
+        if outside
+        else ", always inside of the mean's interval"
+    )
+    enough = (material.runs["epochs"] - material.runs["warmup_epochs"]).max() > 2
+    epochs = (
+        f"; a run's median epoch is at most {_share(float(within))} off its mean epoch"
+        if enough and within >= 0
+        else ""
+    )
+    return Verdict(
+        MET,
+        f"medians of {number_of(len(several), 'cell')} are at most {_share(_apart(median, mean))} off the means{where}{epochs}.",
+        links,
+    )
+
+
+def setup(material: Material) -> Verdict:
+    """Rule 9."""
+    links: Links = (
+        ("design", "design"),
+        ("environment", "environment and site"),
+        ("data", "data sets"),
+        ("reproduce", "how to reproduce"),
+    )
+    runs, ok = material.runs, material.ok
+    if ok.empty:
+        return Verdict(NOT_MET, "no run succeeded, so that no record says with what it was made.", links)
+    factors = f"{len(varying(runs))} factors vary, and every level of all {len(material.study.factors)} is listed"
+    lacking = [
+        f"{words} ({int(ok[name].isna().sum())} of {len(ok)} runs)"
+        for name, words in SETUP.items()
+        if ok[name].isna().any()
+    ]
+    unnamed = {"cpu"} & {name for names in ok["devices"].dropna() for name in names.split()}
+    why = [
+        f"records lack {', '.join(lacking)}" if lacking else "",
+        "records say of processors that they are cpu, and not which" if unnamed else "",
+    ]
+    if any(why):
+        return Verdict(NOT_MET, f"{'; '.join(part for part in why if part)}. {factors}.", links)
+    return Verdict(MET, f"{factors}; all {len(ok)} runs name {', '.join(SETUP.values())}. {kept_order(runs)}", links)
+
+
+def timing(material: Material) -> Verdict:
+    """Rule 10: the runs' times, made again from their epochs."""
+    links: Links = (
+        ("environment", "timing scope"),
+        *_pictures(material, {"epoch_time": "epoch times", "overview": "epoch times"}),
+    )
+    ok, epochs = material.ok, material.epochs
+    if ok.empty:
+        return Verdict(NOT_APPLICABLE, "no run succeeded, so that nothing was timed.")
+    timed = epochs[~epochs["warm_up"].astype(bool) & epochs["run_id"].isin(ok["run_id"])]
+    made = timed.groupby("run_id")["epoch_time_s"].mean().reindex(ok["run_id"])
+    off = _apart(ok.set_index("run_id")["epoch_time_s"].astype(float), made)
+    unscoped = int(ok["timing_scope"].isna().sum())
+    why = [
+        f"{int(made.isna().sum())} of {number_of(len(ok), 'run')} have no timed epochs in epochs.csv"
+        if made.isna().any()
+        else "",
+        f"times of runs and means of their epochs differ by up to {_share(off)}" if off >= SAME else "",
+        f"{number_of(unscoped, 'run')} do not say whose clock was read" if unscoped else "",
+    ]
+    if any(why):
+        return Verdict(NOT_MET, f"{'; '.join(part for part in why if part)}.", links)
+    ranks, master = (int((ok["timing_scope"] == scope).sum()) for scope in ("ranks", "master"))
+    whose = [
+        f"the slowest rank's in {ranks} runs" if ranks else "",
+        f"the master's alone in {master}" if master else "",
+    ]
+    imbalance = column(ok, "imbalance_s") / ok["epoch_time_s"].astype(float)
+    apart = f" Ranks end up to {_share(float(imbalance.max()))} of an epoch apart." if imbalance.notna().any() else ""
+    warm = sorted(set(material.runs["warmup_epochs"]))
+    return Verdict(
+        MET,
+        "an epoch runs from one barrier of all ranks to the next; its time is "
+        f"{' and '.join(part for part in whose if part)}. A run's time is the arithmetic mean of its epochs after "
+        f"{' or '.join(map(str, warm))} of warm-up: made again from {len(timed)} epochs, all {len(ok)} agree.{apart}",
+        links,
+    )
+
+
+def bounds(material: Material) -> Verdict:
+    """Rule 11."""
+    links: Links = (("table-speedup", "table of speed-up"), *_pictures(material, BOUNDED))
+    speedup, network = material.data("speedup"), material.data("network")
+    ideal = column(speedup, "efficiency")[column(speedup, "replicas") > 1].dropna()
+    shares = column(network, "share").dropna()
+    if (material.runs["replicas"] <= 1).all():
+        return Verdict(
+            NOT_APPLICABLE, "no cell has more than one replica, so that there is no ideal speed-up to compare with."
+        )
+    said = [
+        f"{number_of(len(ideal), 'cell')} reach {_range(100 * ideal)} % of the ideal speed-up, the number of replicas"
+        if len(ideal)
+        else "",
+        f"{number_of(len(shares), 'sweep')} of all-reduce {_range(100 * shares)} % of the link's rate"
+        if len(shares)
+        else "",
+    ]
+    if not any(said):
+        return Verdict(
+            NOT_MET, "no speed-up has a base, and no sweep a link's rate, so that no bound can be drawn.", links
+        )
+    return Verdict(MET, f"{'; '.join(part for part in said if part)}.", links)
+
+
+def plots(material: Material) -> Verdict:
+    """Rule 12: what captions say, and which factors lines run along."""
+    links: Links = (("figures", "figures"), ("runs", "every run"))
+    if material.ok.empty:
+        return Verdict(NOT_APPLICABLE, "no run succeeded, so that figures have nothing to show.")
+    silent = [picture.name for picture in material.pictures if not _says_n(picture.caption)]
+    if not material.pictures or silent:
+        why = (
+            f"captions of {conditions.named(silent)} do not say how many runs stand behind a mark"
+            if silent
+            else "there is no figure"
+        )
+        return Verdict(NOT_MET, f"{why}.", links)
+    along = [title(name) for name in varying(material.runs) if is_numeric(name)]
+    joined = (
+        f"lines that join cells run along numbers alone ({', '.join(along)})"
+        if along
+        else "no factor is a number, so that no line joins cells"
+    )
+    return Verdict(
+        MET,
+        f"the captions of all {len(material.pictures)} figures say how many runs stand behind a mark; {joined}. Every one of the "
+        f"{len(material.ok)} successful runs is a point of its own in the chart of runs.",
+        links,
+    )
+
+
+RULES = [
+    Rule(1, "Speed-ups name their base, and its time", base_of_speedup),
+    Rule(2, "What was left out is said, and why", subsets),
+    Rule(3, "Times are averaged arithmetically, rates harmonically", means),
+    Rule(4, "Ratios are made of averages, and not averaged", ratios),
+    Rule(5, "Numbers that chance has a part in have intervals", intervals),
+    Rule(6, "Normality is checked before it is relied on", normality),
+    Rule(7, "Differences are tested", comparisons),
+    Rule(8, "The mean is held against the median", centre),
+    Rule(9, "Factors, levels and the whole setup are listed", setup),
+    Rule(10, "How epochs are timed and summed up is said, and kept to", timing),
+    Rule(11, "Bounds say what could have been reached", bounds),
+    Rule(12, "Figures show what is behind them, and join only what has something between", plots),
+]
+
+
+def judged(material: Material) -> list[tuple[Rule, Verdict]]:
+    """All twelve, in order."""
+    return [(rule, rule.judge(material)) for rule in RULES]
+
+
+def summary(verdicts: Sequence[tuple[Rule, Verdict]]) -> str:
+    """How many of each outcome, in a sentence."""
+    outcomes = [verdict.outcome for _, verdict in verdicts]
+    told = {MET: "met", NOT_MET: "not met", NOT_APPLICABLE: "without an object in this study"}
+    return (
+        ", ".join(f"{outcomes.count(outcome)} {words}" for outcome, words in told.items() if outcome in outcomes) + "."
+    )
+
+
+def _says_n(caption: str) -> bool:
+    return "n = " in caption or "No run of the study succeeded" in caption
+
+
+def _pictures(material: Material, wanted: dict[str, str]) -> Links:
+    """Links to the first figure of each kind that the page has."""
+    found = ((material.picture_of(kind), words) for kind, words in wanted.items())
+    return tuple((f"figure-{name}", f"figure: {words}") for name, words in found if name)
+
+
+def _apart(one: pd.Series, other: pd.Series) -> float:
+    """The largest relative difference of two columns; infinite where one has a number that the other lacks."""
+    both = pd.concat([one.astype(float), other.astype(float)], axis=1)
+    if (both.iloc[:, 0].isna() != both.iloc[:, 1].isna()).any():
+        return float("inf")
+    with np.errstate(all="ignore"):
+        return float((both.iloc[:, 0] / both.iloc[:, 1] - 1).abs().fillna(0.0).max()) if len(both) else 0.0
+
+
+def _share(value: float) -> str:
+    return f"{number(100 * value, 2)} %" if np.isfinite(value) else "an unknown share (one of them is missing)"
+
+
+def _range(values: pd.Series) -> str:
+    low, high = number(float(values.min())), number(float(values.max()))
+    return low if low == high else f"{low} to {high}"
+
+
+def _counts(n: pd.Series) -> str:
+    return f"n = {n.min()}" if n.min() == n.max() else f"n = {n.min()} to {n.max()}"
