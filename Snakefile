@@ -1,6 +1,6 @@
 """Ringside: a comparative study of distributed training, from install to paper figures.
 
-    plan -> environments -> datasets -> network -> runs -> records -> prediction, analysis -> figures
+    plan -> environments -> datasets -> network -> runs -> records -> prediction, analysis -> figures -> paper
 
 config/config.yaml says which study and which site; rules/ has one file per stage, in the order in which data flows.
 """
@@ -32,6 +32,7 @@ if CAMPAIGN.mode != "published":
 include: "rules/prediction.smk"
 include: "rules/analysis.smk"
 include: "rules/figures.smk"
+include: "rules/paper.smk"
 
 
 rule all:
