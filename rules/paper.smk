@@ -68,7 +68,7 @@ rule paper_parts:
         site=SITE,
         figures=[f"{RESULTS}/figures/{figure}" for figure in PAPER_FIGURES],
         tables=[f"{RESULTS}/tables/{table}" for table in PAPER_TABLES],
-        out=PAPER,
+        out=lambda wildcards, output: str(Path(output.references).parent),
     shell:
         """
         python -m report.paper \

@@ -384,15 +384,15 @@ def _why_excluded(facts: Facts, entry: Mapping[str, list[Any]]) -> str:
     """Why no cell of an excluded entry can be trained; nothing where one could be."""
     if facts.site is None:
         return ""
-    why = ""
+    why: dict[str, None] = {}
     for levels in facts.study.combinations():
         if all(levels[name] in entry[name] for name in entry):
             try:
                 geometry(levels, load_framework(levels["framework"]), facts.site)
                 return ""
             except Refused as refused:
-                why = why or str(refused)
-    return why
+                why[str(refused)] = None
+    return conditions.named(list(why), "; ")
 
 
 def _reasons(bad: pd.DataFrame) -> str:

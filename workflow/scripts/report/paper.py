@@ -37,6 +37,10 @@ PREAMBLE = r"""\usepackage[T1]{fontenc}
 \renewcommand{\topfraction}{0.95}
 \renewcommand{\floatpagefraction}{0.7}
 \renewcommand{\textfraction}{0.05}
+\makeatletter
+\renewcommand{\fps@table}{!htp}
+\newcommand{\floatsfirst}{\ifx\@deferlist\@empty\else\clearpage\fi} % tables that float stay before those that do not
+\makeatother
 \newsavebox{\ringsidebox}
 \newcommand{\fitgraphics}[1]{%
   \sbox{\ringsidebox}{\includegraphics{#1}}%
@@ -58,7 +62,7 @@ def texts(facts: Facts, captions: dict[str, str]) -> dict[str, str]:
         + "\n",
         "methods.tex": methods(facts) + factor_table(facts) + framework_table(facts),
         "results.tex": results(facts, captions),
-        "tables.tex": "".join(f"\\input{{tables/{name}}}\n" for name in facts.shown),
+        "tables.tex": "".join(f"\\input{{tables/{name}}}\\floatsfirst\n" for name in facts.shown),
         "threats.tex": threats(facts),
         "reproducibility.tex": reproducibility(facts),
         **{f"figures/{name}.tex": figure(name, caption) for name, caption in captions.items()},

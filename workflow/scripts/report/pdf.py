@@ -15,7 +15,8 @@ from common.files import shown, write_text, written_whole
 PACKAGES = ("texlive-latex-recommended", "texlive-fonts-recommended")
 MOST_PASSES = 6  # widths of long tables settle in four
 _AGAIN = re.compile(r"Rerun to get|Table widths have changed|Rerun LaTeX|There were undefined (references|citations)")
-_ERROR = re.compile(r"^(?:(?P<file>[^\s:][^:\n]*):(?P<line>\d+): |! )(?P<said>.+)$", re.MULTILINE)
+_PLACE = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+): ", re.MULTILINE)
+_ERROR = re.compile(rf"(?:{_PLACE.pattern}|^! )(?P<said>.+)$", re.MULTILINE)
 _PAGES = re.compile(r"Output written on .*\((\d+) pages?")
 
 
@@ -75,10 +76,10 @@ def error(said: str, folder: Path) -> str:
     found = _ERROR.search(said)
     if not found:
         return f"{shown(folder)}/main.tex: pdflatex failed without a word"
-    file = (found["file"] or "main.tex").removeprefix("./")
-    place = f"{shown(folder)}/{file}" + (f":{found['line']}" if found["line"] else "")
+    place = _PLACE.search(said)  # of a missing file it comes in a later line
+    file, line = (place["file"].removeprefix("./"), f":{place['line']}") if place else ("main.tex", "")
     advice = f"; {install()}" if ".sty' not found" in found["said"] else ""
-    return f"{place}: {found['said'].strip()}{advice}"
+    return f"{shown(folder)}/{file}{line}: {found['said'].strip()}{advice}"
 
 
 def install() -> str:

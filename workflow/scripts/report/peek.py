@@ -74,8 +74,6 @@ def main(argv: list[str] | None = None) -> None:
     )
     options = parser.parse_args(argv)
     os.nice(NICE)
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, lambda number, _: sys.exit(128 + number))
     study = str(configured(options.config)["study"])
     existing(CHECKOUT / "config" / "studies", study, "study")
     results = Path("results") / study
@@ -85,6 +83,8 @@ def main(argv: list[str] | None = None) -> None:
     def waiting(holder: str) -> None:
         print(f"peek: waiting for {holder or 'another run'}", flush=True)
 
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, lambda number, _: sys.exit(128 + number))
     holder = f"process {os.getpid()} on {os.uname().nodename}, which draws what is there so far of {study}"
     peek = results / "peek"
     with machine_lock(holder, waiting), workplace(results, peek) as work:
