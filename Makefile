@@ -25,7 +25,7 @@ MEMORY := 6G
 export RUNS
 
 .DEFAULT_GOAL := help
-.PHONY: help figures report images datasets plan models predict test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis
+.PHONY: help figures report paper status peek images datasets plan models predict test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
@@ -41,6 +41,15 @@ images: $(STAMP)  ## build the images that the study needs, at a site with deplo
 
 datasets: $(STAMP)  ## fetch and prepare the data sets that the study needs (where there is internet, before jobs need them)
 	@$(SNAKEMAKE) datasets $(OPTIONS)
+
+paper: $(STAMP)  ## the paper of the configured study: LaTeX sources and, where TeX is installed, the PDF
+	@$(SNAKEMAKE) paper $(OPTIONS)
+
+status: $(STAMP)  ## where the campaign stands: done, running, failed and why, time left; ARGS=--watch or --json
+	@$(RINGSIDE) records.status $(OPTIONS)
+
+peek: $(STAMP)  ## draw what is there so far, while the campaign goes on: results/<study>/peek
+	@$(RINGSIDE) report.peek $(OPTIONS)
 
 plan: $(STAMP)  ## say what the campaign will cost, before anything runs: make plan STUDY=NAME SITE=SITE
 	@$(RINGSIDE) plan.cost $(OPTIONS)

@@ -1,6 +1,6 @@
 """Ringside: a comparative study of distributed training, from install to paper figures.
 
-    plan -> environments -> datasets -> network -> runs -> records -> prediction, analysis -> figures -> report
+    plan -> environments -> datasets -> network -> runs -> records -> prediction, analysis -> figures -> report, paper
 
 config/config.yaml says which study and which site; rules/ has one file per stage, in the order in which data flows.
 """
@@ -33,6 +33,7 @@ include: "rules/prediction.smk"
 include: "rules/analysis.smk"
 include: "rules/figures.smk"
 include: "rules/report.smk"
+include: "rules/paper.smk"
 
 
 rule all:

@@ -16,7 +16,6 @@ from common.errors import InputError
 from sandbox import Sandbox, sandbox
 
 NEEDED = parse(nodes="3", bandwidth="1gbit", cpu="0.6", memory="6G", accounting=False)
-INSTALL = Path(virtual.__file__).with_name("install-packages")
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +48,7 @@ def virtual_cluster(root: None) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def installed(root: None) -> None:
     """Slurm with its accounting, from Debian's packages."""
-    subprocess.run([INSTALL, "--accounting"], check=True)
+    subprocess.run([virtual.INSTALL, *virtual.PACKAGES, *virtual.ACCOUNTING], check=True)
 
 
 @pytest.fixture(scope="module")

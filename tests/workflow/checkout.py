@@ -131,7 +131,7 @@ class Checkout:
         return {str(path.relative_to(self.results)): str(path.stat().st_ino) for path in made if path.exists()}
 
 
-TARGETS = ("all", "plan", "environments", "datasets", "network", "sweeps", "runs", "tables", "figures")
+TARGETS = ("all", "plan", "environments", "datasets", "network", "sweeps", "runs", "tables", "figures", "paper")
 
 
 def planned_jobs(output: str) -> dict[str, int]:

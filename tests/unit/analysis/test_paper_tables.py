@@ -21,6 +21,7 @@ PROGRAMS = {
     "scaling": scaling,
     "speedup": speedup,
 }
+WRAPPED = r">\{\\raggedright\\arraybackslash\}p\{[\d.]+em\}"
 SPECIAL = r"50 % of a_b & {c} ~ #1 \ $x^2$ <1 × ²"
 
 
@@ -38,7 +39,7 @@ def balanced(text):
         else:
             assert open_environments.pop() == name
     assert open_environments == []
-    columns = len(re.search(r"@\{\}([lr]+)@\{\}", text).group(1))
+    columns = len(re.search(r"@\{\}([lrp]+)@\{\}", re.sub(WRAPPED, "p", text)).group(1))
     rows = [line for line in text.splitlines() if line.endswith(r" \\")]
     assert rows
     assert {len(re.findall(r"(?<!\\)&", row)) + 1 for row in rows} == {columns}
@@ -112,12 +113,41 @@ def test_a_table_of_any_length_is_balanced_latex_and_whole_markdown(rows):
 @pytest.mark.parametrize("width", [40, 200])
 def test_a_wide_table_lies_across_the_page(width):
     shown = pd.DataFrame({"what": ["x" * width] * 4})
-    text = tables.latex(tables.Table("Title", shown, shown, notes=["100 %"], words=["what"], parts=[1, 3]), "tab:x")
+    text = tables.latex(tables.Table("Title", shown, shown, notes=["100 %"], parts=[1, 3]), "tab:x")
     balanced(text)
     assert (r"\begin{landscape}" in text) == (width == 200)
     lines = text.splitlines()
     rows = [number for number, line in enumerate(lines) if line.startswith("xx")]
     assert [lines[number - 1] == r"\midrule" for number in rows[1:]] == [True, False, True]
+
+
+def test_long_words_are_wrapped_so_that_the_table_stays_upright():
+    shown = pd.DataFrame({"run": ["a.b" * 20], "reason": ["it failed " * 20], "n": ["5"]})
+    text = tables.latex(tables.Table("Title", shown, shown, words=["run", "reason"]), "tab:x")
+    balanced(text)
+    assert "landscape" not in text and len(re.findall(WRAPPED, text)) == 2
+    assert r"a.\allowbreak{}ba.\allowbreak{}b" in text, "a long name has no blanks to be broken at"
+    assert "array" in text.splitlines()[0]
+
+
+def test_rows_that_are_wrapped_make_a_table_longer_than_a_page():
+    shown = pd.DataFrame({"reason": ["it failed " * 40] * 20})
+    assert "longtable" in tables.latex(tables.Table("Title", shown, shown, words=["reason"]), "tab:x")
+    assert "longtable" not in tables.latex(tables.Table("Title", shown, shown.assign(reason="it failed")), "tab:x")
+
+
+def test_a_long_table_has_its_caption_once_and_its_header_on_every_page():
+    shown = pd.DataFrame({"what": ["x"] * 100})
+    text = tables.latex(tables.Table("Title", shown, shown), "tab:x")
+    assert text.count(r"\caption") == text.count(r"\label") == 1
+    first, rest = text.split(r"\endfirsthead")
+    assert r"\caption" in first and "what" in rest.split(r"\endhead")[0]
+
+
+def test_a_row_that_begins_with_a_bracket_is_no_option_of_the_row_before():
+    shown = pd.DataFrame({"what": ["[1, 2]", "*", "x"]})
+    lines = tables.latex(tables.Table("Title", shown, shown), "tab:x").splitlines()
+    assert "{}[1, 2] " + 2 * chr(92) in lines and "{}* " + 2 * chr(92) in lines
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,8 @@ from plan.design import Run, design
 from plan.identity import digests, run_key
 from plan.site import load_site
 from plan.study import load_study
-from records.aggregate import aggregate, arguments_for, summary
+from records.aggregate import aggregate, summary
+from records.ways import arguments_for
 from runs import attempts
 from runs.epochs import mean_of_timed, read_epochs
 from runs.worker.meter import COLUMNS

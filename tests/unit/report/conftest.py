@@ -1,18 +1,20 @@
-"""Reports of made-up campaigns, and a real browser to open them in."""
+"""Reports of made-up campaigns, a real browser to open them in, and TeX: both as Debian has them."""
 
+import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from cluster.virtual import INSTALL
+from report.pdf import PACKAGES
 from reports import Made
 
-INSTALL = Path(__file__).with_name("install-chromium")
-PROGRAMS = ("chromium", "chromedriver")
+BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver"}  # program -> Debian package
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +32,24 @@ def in_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
 
 @pytest.fixture(scope="session")
 def chromium() -> Path:
-    """Chromium, installed from Debian's packages where it can be; where it cannot, the test is skipped and says why."""
-    if not all(map(shutil.which, PROGRAMS)):
-        done = subprocess.run([INSTALL], capture_output=True, text=True, check=False)
-        if done.returncode or not all(map(shutil.which, PROGRAMS)):
-            pytest.skip(f"needs Chromium and its driver: {INSTALL.name}: {' '.join(done.stderr.split())}")
-    return Path(shutil.which(PROGRAMS[0]) or "")
+    """Chromium, installed where it can be."""
+    have(BROWSER, [*BROWSER.values(), "fonts-dejavu-core"])
+    return Path(shutil.which("chromium") or "")
+
+
+@pytest.fixture(scope="session")
+def tex() -> None:
+    """pdfLaTeX, installed where it can be."""
+    have(["pdflatex", "bibtex"], PACKAGES)
+
+
+def have(programs: Iterable[str], packages: Sequence[str]) -> None:
+    """Install Debian's `packages` unless the programs are there; where that cannot be, the test is skipped and says why."""
+    if all(map(shutil.which, programs)):
+        return
+    if os.geteuid() or not shutil.which("apt-get"):
+        pytest.skip(f"needs {' and '.join(packages)}, or root on a Debian to install them")
+    subprocess.run([INSTALL, *packages], check=True)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +63,7 @@ def driver(chromium: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         options.add_argument(argument)
     options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('chromium')}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    service = webdriver.ChromeService(executable_path=shutil.which(PROGRAMS[1]))
+    service = webdriver.ChromeService(executable_path=shutil.which("chromedriver"))
     opened = webdriver.Chrome(options=options, service=service)
     opened.set_window_size(1280, 900)
     yield opened

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from network.gather import summary
-from records.aggregate import to_repeat
+from records.ways import to_repeat
 from runs.repeat import counted
 
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,43 +11,23 @@ import pandas as pd
 from analysis.intervals import Estimate
 from common.errors import InputError
 from common.files import shown, write_text
+from common.latex import latex_text
 from common.text import aligned
 
 PAGE_ROWS = 45
-FOOTNOTESIZE_CHARACTERS = 90
-PORTRAIT_CHARACTERS = 115
+PORTRAIT_PT, LANDSCAPE_PT = 490, 690  # what an A4 page with narrow margins has
+# Letters of a table, largest first: LaTeX's command, their size and half the gap between columns in pt.
+LETTERS = (
+    (r"\footnotesize", 8, 6),
+    (r"\scriptsize\setlength{\tabcolsep}{3pt}", 7, 3),
+    (r"\fontsize{6}{7}\selectfont\setlength{\tabcolsep}{2pt}", 6, 2),
+)
+LONG_EM, LEAST_EM = 14, 10  # columns of longer words may be wrapped, and have so much room at least
+WRAPPED_SHARE = 0.45  # of what the long columns take, at least, that wrapped ones get
+NOTE_EM = 65  # a line of notes
+NARROW, WIDE = set(" .,;:'|()[]/-ijlftrI"), set("mwMW%−×→±–")
 DASH = "–"
 _BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "–": r"--",
-    "−": r"$-$",
-    "×": r"$\times$",
-    "±": r"$\pm$",
-    "∓": r"$\mp$",
-    "√": r"$\surd$",
-    "η": r"$\eta$",
-    "ω": r"$\omega$",
-    "₁": r"\textsubscript{1}",
-    "²": r"\textsuperscript{2}",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "→": r"$\rightarrow$",
-    "∞": r"$\infty$",
-    "“": "``",
-    "”": "''",
-}
 
 
 @dataclass(frozen=True)
@@ -98,42 +78,55 @@ def read(stem: Path) -> Table:
     """
     file = Path(f"{stem}.md")
     try:
-        head, *lines = file.read_text(encoding="utf-8").split("\n")
+        head, *parts = file.read_text(encoding="utf-8").rstrip("\n").split("\n\n")
         data = pd.read_csv(Path(f"{stem}.csv"))
     except pd.errors.EmptyDataError:
         data = pd.DataFrame()
     except (OSError, ValueError) as error:
         raise InputError(f"{shown(file)}: cannot be read with its CSV: {error}; make it: snakemake tables") from None
-    rows = [_cells_of(line) for line in lines if line.startswith("|")]
-    notes = [line for line in lines if line and not line.startswith("|")]
+    rows = [_cells_of(line) for line in (parts or [""])[0].split("\n")]
     if not (head.startswith("**") and head.endswith("**") and len(rows) > 1 and len({len(row) for row in rows}) == 1):
         raise InputError(f"{shown(file)}: is no table of ours; remove it, and call again")
     header, rule, *body = rows
     words = [name for name, mark in zip(header, rule, strict=True) if not mark.endswith(":")]
-    return Table(head[2:-2], data, pd.DataFrame(body, columns=header, dtype=str), notes, words)
+    return Table(head[2:-2], data, pd.DataFrame(body, columns=header, dtype=str), parts[1:], words)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a table lies on a page: across it, in which letters, and the width in em of the columns that are wrapped."""
+
+    across: bool
+    letters: str
+    wrapped: Mapping[str, float]
 
 
 def latex(table: Table, label: str) -> str:
     """The table for LaTeX with booktabs; with longtable, too, where it is longer than a page, and across a wide one's page."""
-    align = "".join("l" if name in table.words else "r" for name in table.shown)
+    layout = _layout(table)
     header = " & ".join(_stacked(name, name in table.words) for name in table.shown) + r" \\"
-    rows = [" & ".join(latex_text(text) for text in row) + r" \\" for row in table.shown.itertuples(index=False)]
+    rows = [_row(texts, layout, table) for texts in table.shown.itertuples(index=False)]
     for row in sorted(table.parts, reverse=True):
         rows.insert(row, r"\midrule")
     notes = [
-        r"\par\medskip\begin{minipage}{\linewidth}\raggedright",
-        *(latex_text(note) + r"\par" for note in table.notes),
+        r"\par\medskip\noindent\begin{minipage}{\linewidth}\raggedright",
+        *(latex_text(note, breaks=True) + r"\par" for note in table.notes),
         r"\end{minipage}",
     ]
     caption = rf"\caption{{{latex_text(table.title)}}}\label{{{label}}}"
-    across = _characters(table) > PORTRAIT_CHARACTERS
-    if across or len(rows) > PAGE_ROWS:
+    columns = f"{{@{{}}{''.join(_column(name, layout, table) for name in table.shown)}@{{}}}}"
+    packages = ["booktabs"] + ["array"] * bool(layout.wrapped)
+    if layout.across or _lines(table, layout) > PAGE_ROWS:
+        packages += ["longtable"] + ["pdflscape"] * layout.across
         lines = [
-            f"% needs \\usepackage{{booktabs,longtable{',pdflscape' if across else ''}}}",
-            *([r"\begin{landscape}"] if across else []),
-            "{" + _size(table),
-            rf"\begin{{longtable}}{{@{{}}{align}@{{}}}}",
+            *([r"\begin{landscape}"] if layout.across else []),
+            "{" + layout.letters,
+            rf"\begin{{longtable}}{columns}",
             caption + r"\\",
+            r"\toprule",
+            header,
+            r"\midrule",
+            r"\endfirsthead",
             r"\toprule",
             header,
             r"\midrule",
@@ -144,15 +137,14 @@ def latex(table: Table, label: str) -> str:
             r"\end{longtable}",
             *notes,
             "}",
-            *([r"\end{landscape}"] if across else []),
+            *([r"\end{landscape}"] if layout.across else []),
         ]
     else:
         lines = [
-            "% needs \\usepackage{booktabs}",
             r"\begin{table*}",
-            r"\centering" + _size(table),
+            r"\centering" + layout.letters,
             caption,
-            rf"\begin{{tabular}}{{@{{}}{align}@{{}}}}",
+            rf"\begin{{tabular}}{columns}",
             r"\toprule",
             header,
             r"\midrule",
@@ -162,7 +154,19 @@ def latex(table: Table, label: str) -> str:
             *notes,
             r"\end{table*}",
         ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([f"% needs \\usepackage{{{','.join(packages)}}}", *lines]) + "\n"
+
+
+def _row(texts: Sequence[str], layout: _Layout, table: Table) -> str:
+    cells = [latex_text(text, breaks=name in layout.wrapped) for name, text in zip(table.shown, texts, strict=True)]
+    guard = "{}" if cells and cells[0].startswith(("[", "*")) else ""  # which the row before would take for its own
+    return guard + " & ".join(cells) + r" \\"
+
+
+def _column(name: str, layout: _Layout, table: Table) -> str:
+    if name in layout.wrapped:
+        return rf">{{\raggedright\arraybackslash}}p{{{layout.wrapped[name]:.1f}em}}"
+    return "l" if name in table.words else "r"
 
 
 def _stacked(heading: str, left: bool) -> str:
@@ -173,23 +177,60 @@ def _stacked(heading: str, left: bool) -> str:
     return rf"\shortstack[{'l' if left else 'r'}]{{" + r"\\".join(words) + "}"
 
 
-def _size(table: Table) -> str:
-    """Smaller letters and gaps for a table that would not fit the width of a page."""
-    fits = _characters(table) <= FOOTNOTESIZE_CHARACTERS
-    return r"\footnotesize" if fits else r"\scriptsize\setlength{\tabcolsep}{3pt}"
+def _layout(table: Table) -> _Layout:
+    """The largest letters that fit, upright rather than across; long words are wrapped before letters get smaller still."""
+    widths = _widths(table)
+    long = {name: width for name, width in widths.items() if name in table.words and width > LONG_EM}
+    short = sum(widths.values()) - sum(long.values())
+    for across, size, wrapping in (
+        (False, 0, False),
+        (False, 1, False),
+        (False, 1, True),
+        (True, 1, False),
+        (True, 1, True),
+    ):
+        letters, letter_pt, gap_pt = LETTERS[size]
+        room = _room(across, letter_pt, gap_pt, len(widths))
+        if sum(widths.values()) <= room:
+            return _Layout(across, letters, {})
+        if wrapping and room - short >= max(LEAST_EM * len(long), WRAPPED_SHARE * sum(long.values())) and long:
+            return _Layout(across, letters, _shared(long, room - short))
+    letters, letter_pt, gap_pt = LETTERS[2]
+    room = _room(True, letter_pt, gap_pt, len(widths))
+    fits = sum(widths.values()) <= room
+    return _Layout(True, letters, {} if fits else _shared(long, max(room - short, LEAST_EM * len(long))))
 
 
-def _characters(table: Table) -> int:
-    """The characters of a row, each column as wide as its widest entry."""
-    return sum(
-        max([*map(len, column), *(len(word) for word in name.split())], default=0)
-        for name, column in table.shown.items()
-    )
+def _room(across: bool, letter_pt: float, gap_pt: float, columns: int) -> float:
+    """What a page has for so many columns, in em."""
+    return ((LANDSCAPE_PT if across else PORTRAIT_PT) - 2 * gap_pt * (columns - 1)) / letter_pt
 
 
-def latex_text(text: str) -> str:
-    """`text` with LaTeX's special characters written out."""
-    return "".join(_LATEX.get(character, character) for character in text)
+def _shared(widths: Mapping[str, float], room: float) -> dict[str, float]:
+    """`room` given to columns: as much as each needs, and the same to those that need more."""
+    given: dict[str, float] = {}
+    for place, (name, width) in enumerate(sorted(widths.items(), key=lambda each: each[1])):
+        given[name] = min(width, (room - sum(given.values())) / (len(widths) - place))
+    return given
+
+
+def _widths(table: Table) -> dict[str, float]:
+    """The width of each column's widest entry, in em."""
+    return {
+        name: max([*map(_em, column), *map(_em, name.split())], default=0.0) for name, column in table.shown.items()
+    }
+
+
+def _em(text: str) -> float:
+    """About how wide a text is, in em, of letters as Times has them."""
+    return sum(0.3 if character in NARROW else 0.8 if character in WIDE else 0.5 for character in text)
+
+
+def _lines(table: Table, layout: _Layout) -> int:
+    """The lines that the rows and the notes take."""
+    wrapped = [[_em(text) / width for text in table.shown[name]] for name, width in layout.wrapped.items()]
+    rows = sum(math.ceil(max([1, *turns])) for turns in zip(*wrapped, strict=True)) if wrapped else len(table.shown)
+    return rows + sum(math.ceil(_em(note) / NOTE_EM) for note in table.notes)
 
 
 def number(value: float, digits: int = 3) -> str:

@@ -128,7 +128,7 @@ def _account(config: dict[str, str], site: Site) -> Finding:
         return verdicts.account(config, None, site)
     try:
         return verdicts.account(config, slurm.accounts(getpass.getuser()), site)
-    except (Unanswered, FileNotFoundError) as error:
+    except Unanswered as error:
         return warn("account", f"could not be looked at: sacctmgr: {error}")
 
 

@@ -37,12 +37,14 @@ class Node:
         return self.state == "idle"
 
 
-def ask(*command: str) -> str:
-    """What a client of Slurm answers. Unanswered when it fails or keeps silent."""
+def ask(*command: str, patience_s: float = PATIENCE_S) -> str:
+    """What a client of Slurm answers. Unanswered when it is not here, fails or keeps silent."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S, env=plain())
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience_s, env=plain())
+    except FileNotFoundError:
+        raise Unanswered(f"{command[0]}: is not on this machine") from None
     except subprocess.TimeoutExpired:
-        raise Unanswered(f"{command[0]}: no answer within {PATIENCE_S} s") from None
+        raise Unanswered(f"{command[0]}: no answer within {patience_s:g} s") from None
     if done.returncode:
         raise Unanswered(last_line(done.stderr) or f"{command[0]}: status {done.returncode}")
     return done.stdout

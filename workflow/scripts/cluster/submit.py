@@ -95,6 +95,11 @@ def job_names() -> str:
     return f"ringside-{digest_text(str(CHECKOUT))[:6]}-"
 
 
+def is_of(campaign: Campaign, name: str, comment: str) -> bool:
+    """Whether a job with this name and comment is a block of the campaign, submitted from this checkout."""
+    return name.startswith(job_names()) and comment.startswith(f"{campaign.study.name} ")
+
+
 def jobs(campaign: Campaign) -> dict[str, str]:
     """The jobs of the campaign that wait or run: number -> block and state. Slurm is asked again when it does not answer."""
     try:
@@ -102,12 +107,7 @@ def jobs(campaign: Campaign) -> dict[str, str]:
     except Lost as lost:
         raise InputError(str(lost)) from None
     rows = [line.split("|", 3) for line in listed]
-    mine = f"{campaign.study.name} "
-    return {
-        number: f"{comment} {state}"
-        for number, name, comment, state in rows
-        if name.startswith(job_names()) and comment.startswith(mine)
-    }
+    return {number: f"{comment} {state}" for number, name, comment, state in rows if is_of(campaign, name, comment)}
 
 
 def missing_sweeps(campaign: Campaign) -> bool:

@@ -27,7 +27,7 @@ from cluster.configuration import CLUSTER, DATABASE_PORT, MARK, SLURM_CONF, SLUR
 from cluster.limits import Limits
 from cluster.settings import LOGIN, Settings, address, from_json, parse, shaping
 from common.errors import InputError, exit_status
-from common.files import write_json, write_text
+from common.files import CHECKOUT, write_json, write_text
 from plan.site import Site
 
 STATE = Path("/run/ringside-cluster")
@@ -36,7 +36,9 @@ NAMESPACE = "ringside-"
 ACCOUNT = "rehearsal"  # where there is accounting
 READY_S = 60.0
 _SLURMD = "slurmd-"  # and the node's name
-_PACKAGES = Path(__file__).with_name("install-packages")
+INSTALL = CHECKOUT / "workflow" / "scripts" / "common" / "install-packages"
+PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge", "iproute2", "util-linux")
+ACCOUNTING = ("slurmdbd", "mariadb-server")
 
 # In the node's own namespaces: $1 name, $2 folder with the node's hosts file, the rest control groups to enter.
 _NODE = """
@@ -60,9 +62,9 @@ def up(settings: Settings) -> None:
     for file in (SLURM_CONF, SLURMDBD_CONF):
         if file.exists() and not file.read_text().startswith(MARK):
             raise InputError(f"{file}: belongs to another Slurm; the virtual cluster wants a machine without one")
-    arguments = ["--accounting"] if settings.accounting else []
-    if subprocess.run([_PACKAGES, *arguments], check=False).returncode:
-        raise InputError(f"{_PACKAGES.name}: the packages that the virtual cluster needs cannot be installed")
+    needed = [*PACKAGES, *(ACCOUNTING if settings.accounting else ())]
+    if subprocess.run([INSTALL, *needed], check=False).returncode:
+        raise InputError(f"{INSTALL.name}: the packages that the virtual cluster needs cannot be installed")
     started = time.monotonic()
     down()
     try:

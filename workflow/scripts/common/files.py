@@ -98,6 +98,20 @@ def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
         yield
 
 
+def held(path: Path) -> bool:
+    """Whether a process of this machine holds a lock on the file `path`, as the kernel lists them (proc_locks(5)): no lock is taken."""
+    try:
+        found, listed = os.stat(path), Path("/proc/locks").read_text()
+    except OSError:
+        return False
+    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
+    rows = (line.split() for line in listed.splitlines() if "->" not in line)  # those wait
+    places = [row[5].rsplit(":", 1) for row in rows if len(row) > 5]
+    same = [where for where, inode in places if inode == str(found.st_ino)]
+    # A file system without a device of its own (overlay, btrfs) tells stat(2) another number than the kernel's list has.
+    return any(where == device or (where[:2] == device[:2] == "00") for where in same)
+
+
 class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """YAML that refuses a key given twice instead of keeping the last."""
 

@@ -15,7 +15,7 @@ from network.measure import read
 from network.plan import KEYS, Sweep, key, output, wanted
 from plan.campaign import Campaign, load_campaign
 from plan.identity import lacks, link_rate
-from records.aggregate import arguments_for, to_repeat
+from records.ways import arguments_for, to_repeat
 
 
 def bus_bandwidth(message_bytes: float, seconds: float, ranks: int) -> float:

@@ -203,12 +203,18 @@ class Campaign:
         return environment_stamp(self.site.cache, environment, variant(self.site), realization(self.site))
 
 
+def record_of(file: Path) -> dict[str, Any]:
+    """What a record.json or a sweep.json says, unchecked; that its status is broken where it cannot be read."""
+    try:
+        said = json.loads(file.read_text())
+        return {**said, "status": str(said["status"])}
+    except (OSError, ValueError, TypeError, KeyError):
+        return {"status": "broken"}
+
+
 def record_status(record: Path) -> str:
     """The status in a record.json; broken where it cannot be read."""
-    try:
-        return str(json.loads(record.read_text())["status"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return "broken"
+    return str(record_of(record)["status"])
 
 
 def configured(arguments: Sequence[str], *files: str) -> dict[str, Any]:

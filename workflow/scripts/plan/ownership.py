@@ -43,8 +43,8 @@ def claim(state: Path) -> None:
     """`hold`, or InputError: two Snakemakes in one checkout would wait for each other without a word."""
     if not hold(state):
         raise InputError(
-            "another Snakemake works in this checkout; wait for its end, or take a second clone (to draw what is there "
-            "so far: --nolock --config records=available)"
+            "another Snakemake works in this checkout; wait for its end, or take a second clone (to draw what is there so "
+            "far: make peek)"
         )
 
 

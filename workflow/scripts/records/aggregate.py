@@ -7,14 +7,13 @@ import argparse
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from common.errors import InputError, exit_status
-from common.files import CHECKOUT, load_yaml, read_json, shown, written_whole
+from common.files import read_json, shown, written_whole
 from common.schemas import check, schema
 from common.tables import read_table, write_table
 from common.text import number_of
@@ -22,7 +21,8 @@ from plan.campaign import Campaign, load_campaign
 from plan.design import Run
 from plan.identity import digests, lacks, link_rate, run_key
 from plan.study import load_framework
-from runs.attempts import unfinished
+from records.ways import arguments_for, to_repeat, ways_to_run
+from runs.attempts import why_absent
 from runs.epochs import read_lines
 from runs.worker.meter import COLUMNS
 
@@ -63,17 +63,6 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
         "bandwidth_bytes_s": link_rate(campaign.site, run.levels),
         "base": load_framework(run.levels["framework"]).base,
     }
-
-
-def missing(run: Run, folder: Path) -> dict[str, Any]:
-    """Status and reason of a run without a record under its current key."""
-    if any(folder.parent.glob("*/record.json")):
-        reason = "old: measured with other software, code, data or settings only"
-    elif left := unfinished(folder):
-        reason = f"absent: attempt {left[-1]['attempt']} {left[-1]['reason']}"
-    else:
-        reason = "absent: has not run"
-    return {"status": "missing", "reason": reason}
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -164,19 +153,12 @@ def aggregate(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
                     file.write(epoch_lines(folder, record, run.levels["epochs"]))
                     row |= recorded_row(record)
                 else:
-                    row |= missing(run, folder)
+                    row |= {"status": "missing", "reason": why_absent(folder / "record.json")}
         epochs = of_epochs(read_table(partial, "epochs"))
     runs = pd.DataFrame(rows, columns=list(schema("runs")["properties"]))
     of_run = epochs.reindex(runs["run_id"]).set_axis(runs.index)
     runs[of_run.columns] = of_run
     return runs.assign(throughput_samples_s=runs["samples_per_epoch"] / runs["epoch_time_s"])
-
-
-def to_repeat(statuses: Iterable[str], arguments: str) -> list[str]:
-    """The line with the commands that repeat runs and sweeps of these statuses; none where nothing has gone wrong."""
-    again = [status for status in ("failed", "timeout", "invalid") if status in set(statuses)]
-    other = "".join(f", or RUNS={status}" for status in again[1:])
-    return [f"to repeat them: make repeat RUNS={again[0]}{other} {arguments}".rstrip()] if again else []
 
 
 def summary(runs: pd.DataFrame, arguments: str = "", way: str = "", site: str = "the site's file") -> str:
@@ -201,22 +183,6 @@ def summary(runs: pd.DataFrame, arguments: str = "", way: str = "", site: str = 
     if (not_ok.status == "missing").any() and not not_ok.reason.str.startswith("site ").all():
         lines.append(f"to run what is missing: {way or f'make figures {arguments}'}".rstrip())
     return "\n".join([text, *lines])
-
-
-def arguments_for(study: str, site: str) -> str:
-    """make's STUDY=... and SITE=... where they are not the configured ones, otherwise nothing."""
-    configured = load_yaml(CHECKOUT / "config" / "config.yaml")
-    named = {"study": study, "site": site}
-    return " ".join(f"{key.upper()}={value}" for key, value in named.items() if configured.get(key) != value)
-
-
-def ways_to_run(launcher: str, study: str, site: str) -> str:
-    """The commands that run a study at a site of a cluster; nothing for this machine."""
-    config = f"--config study={study} site={site}"
-    return {
-        "slurm": f"make submit STUDY={study} SITE={site}, or snakemake figures --profile slurm {config}",
-        "oar": f"snakemake figures --profile oar {config}",
-    }.get(launcher, "")
 
 
 def main(argv: list[str] | None = None) -> None:

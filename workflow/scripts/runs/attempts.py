@@ -1,7 +1,7 @@
 """Attempts: a run's folder holds one folder for every try at it; nothing here deletes one.
 
     runs/<run_id>/<key>/record.json        the published record, the only output that Snakemake knows
-    runs/<run_id>/<key>/attempt-<k>/       spec.json, log.txt, epochs.csv, record.json (written last)
+    runs/<run_id>/<key>/attempt-<k>/       holder.json (who is at it), spec.json, log.txt, epochs.csv, record.json (written last)
     runs/<run_id>/<key>/attempt-<k>/unfinished.txt   in place of a record: why there is none
 
 An attempt with a record.json is finished and is published instead of being repeated, unless it was put aside.
@@ -13,19 +13,23 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from common.errors import InputError
-from common.files import write_json, write_text, written_whole
+from common.files import held, read_json, utc, write_json, write_text, written_whole
 from common.schemas import check
 from runs.launch import Lost, Stopped
 
 Prepared = TypeVar("Prepared")
 PUT_ASIDE = "put-aside"
 UNFINISHED = "unfinished.txt"
+HOLDER = "holder.json"
+LOCKED = ".lock"  # beside the attempts, held while one is made
+NOT_RUN = "absent: has not run"
 UNKNOWN_END = "ended without a word: it was killed, or its node was lost"
 LOCK = "/dev/shm/ringside-machine.lock"  # noqa: S108 (one place that all users and all virtual nodes of a machine share)
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -62,6 +66,37 @@ def unfinished(folder: Path) -> list[dict[str, Any]]:
         {"attempt": _number(attempt), "reason": note.read_text().strip() if note.exists() else UNKNOWN_END}
         for attempt, note in reasons.items()
     ]
+
+
+def why_absent(published: Path) -> str:
+    """Why there is no record `published` under its current key."""
+    folder = published.parent
+    if any(folder.parent.glob(f"*/{published.name}")):
+        return "old: measured with other software, code, data or settings only"
+    attempt = under_way(folder)
+    if attempt and held(folder / LOCKED):
+        return f"absent: attempt {_number(attempt)} is under way"
+    if attempt and (host := holder(attempt).get("host", os.uname().nodename)) != os.uname().nodename:
+        return f"absent: attempt {_number(attempt)}, begun on {host}, has not ended, or was killed"
+    if left := unfinished(folder):
+        return f"absent: attempt {left[-1]['attempt']} {left[-1]['reason']}"
+    return NOT_RUN
+
+
+def under_way(folder: Path) -> Path | None:
+    """The latest attempt, where nothing says that it has ended: somebody is at it, or was killed."""
+    latest = attempts(folder)[-1:]
+    ended = latest and (_has_record(latest[0]) or (latest[0] / UNFINISHED).exists())
+    return latest[0] if latest and not ended else None
+
+
+def holder(attempt: Path) -> dict[str, Any]:
+    """Who began an attempt: process, host, job of the scheduler (or None), started_at (UTC); empty where that is not known."""
+    try:
+        said = read_json(attempt / HOLDER)
+    except (OSError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def give_up(attempt: Path, reason: str) -> None:
@@ -110,6 +145,7 @@ def settle(
             prepared, before = prepare(), unfinished(folder)
             number, done = start(folder)
             try:
+                write_json(done / HOLDER, _myself())
                 record = measure(prepared, done) | {"attempt": number, "unfinished_attempts": before}
                 check(record, kind, done / "record.json")
                 write_json(done / "record.json", record)
@@ -122,7 +158,7 @@ def settle(
 
 
 def _why(stopped: BaseException) -> str:
-    job = os.environ.get("SLURM_JOB_ID") or os.environ.get("OAR_JOB_ID")
+    job = _job()
     where = f" (job {job} on {os.uname().nodename})" if job else ""
     match stopped:
         case Stopped():
@@ -132,6 +168,16 @@ def _why(stopped: BaseException) -> str:
         case _:
             what = f"{type(stopped).__name__}: {stopped}"
     return what + where
+
+
+def _myself() -> dict[str, Any]:
+    """What `holder` says of an attempt that this process begins."""
+    return {"process": os.getpid(), "host": os.uname().nodename, "job": _job(), "started_at": utc(time.time())}
+
+
+def _job() -> str | None:
+    """The number of the scheduler's job that this process belongs to."""
+    return os.environ.get("SLURM_JOB_ID") or os.environ.get("OAR_JOB_ID")
 
 
 def put_aside(published: Path) -> None:
@@ -148,7 +194,7 @@ def run_lock(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
     Where the file system has no locks (make doctor says so) nothing is held.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "a") as lock:
+    with open(folder / LOCKED, "a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -167,7 +213,7 @@ def machine_lock(holder: str, waiting: Callable[[str], None]) -> Iterator[None]:
     The system frees the lock when the holder ends, however it ends. So a supervisor that outlived its Snakemake finishes
     its run first; whoever comes then finds the finished attempt. `waiting` is called once, with what the holder wrote.
     """
-    with _open_lock(Path(os.environ.get("RINGSIDE_LOCK", LOCK))) as lock:
+    with _open_lock(_machine()) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -178,6 +224,15 @@ def machine_lock(holder: str, waiting: Callable[[str], None]) -> Iterator[None]:
             yield
         finally:
             _say(lock, "")
+
+
+def machine_holder() -> str | None:
+    """Who holds this machine, in its own words; None where nobody does. Takes no lock."""
+    return _machine().read_text().strip() or "somebody" if held(_machine()) else None
+
+
+def _machine() -> Path:
+    return Path(os.environ.get("RINGSIDE_LOCK", LOCK))
 
 
 def _open_lock(path: Path) -> TextIO:

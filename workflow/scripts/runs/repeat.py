@@ -13,7 +13,7 @@ from network.plan import Sweeps
 from plan import unlock
 from plan.binding import read_binding
 from plan.campaign import STATUSES, Campaign, configured, load_campaign, record_status
-from records.aggregate import ways_to_run
+from records.ways import ways_to_run
 from runs.attempts import put_aside
 
 SWEEP = "sweep."

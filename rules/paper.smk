@@ -1,0 +1,104 @@
+# Paper: the study as a LaTeX document, from its tables and figures.
+#   in:  RUNS_CSV, NETWORK_CSV where the network was swept; all tables and figures
+#   out: RESULTS/paper/: main.tex (written once, then its author's), the parts that it reads (made anew), paper.pdf
+
+PAPER = f"{RESULTS}/paper"
+PAPER_PARTS = ["preamble", "methods", "results", "tables", "threats", "reproducibility"]
+PAPER_FIGURES = [*FIGURES, *PREDICTION_FIGURES, *(["network"] if SWEEPS.worth_drawing else [])]
+PAPER_TABLES = [
+    *[table for table in TABLES if table != "missing"],
+    "checks",
+    "decomposition",
+    "regression",
+    *PREDICTION_TABLES,
+    *(["network"] if SWEEPS.worth_drawing else []),
+    "missing",
+]
+
+
+localrules:
+    paper_main,
+    paper_parts,
+    paper_pdf,
+
+
+rule paper:
+    """The study's paper: sources, and the PDF where TeX is installed."""
+    input:
+        STANDS_ON,
+        pdf=f"{PAPER}/paper.pdf",
+
+
+rule paper_main:
+    """Begin the paper's own text, once: it is never written again."""
+    output:
+        main=update(f"{PAPER}/main.tex"),
+    resources:
+        machine=1,
+    params:
+        skeleton=f"{SCRIPTS}/report/main.tex",
+    shell:
+        """
+        [ -e {output.main:q} ] || cp {params.skeleton:q} {output.main:q}
+        """
+
+
+rule paper_parts:
+    """Write what the paper says of the study, and gather its figures and tables."""
+    input:
+        runs=RUNS_CSV,
+        network=NETWORK_CSV if SWEEPS.worth_drawing else [],
+        study=f"config/studies/{STUDY}.yaml",
+        figures=expand(f"{RESULTS}/figures/{{figure}}.pdf", figure=PAPER_FIGURES),
+        captions=expand(f"{RESULTS}/figures/{{figure}}.caption.md", figure=PAPER_FIGURES),
+        tables=expand(f"{RESULTS}/tables/{{table}}.tex", table=PAPER_TABLES),
+        checks=f"{RESULTS}/tables/checks.csv",
+        code=[f"{SCRIPTS}/report/{file}" for file in ["paper.py", "methods.py", "latex.py", "references.bib"]],
+    output:
+        parts=expand(f"{PAPER}/{{part}}.tex", part=PAPER_PARTS),
+        references=f"{PAPER}/references.bib",
+        figures=expand(f"{PAPER}/figures/{{figure}}.{{suffix}}", figure=PAPER_FIGURES, suffix=["pdf", "tex"]),
+        tables=expand(f"{PAPER}/tables/{{table}}.tex", table=PAPER_TABLES),
+    log:
+        f"{RESULTS}/logs/paper/parts.log",
+    resources:
+        machine=1,
+    params:
+        study=STUDY,
+        site=SITE,
+        figures=[f"{RESULTS}/figures/{figure}" for figure in PAPER_FIGURES],
+        tables=[f"{RESULTS}/tables/{table}" for table in PAPER_TABLES],
+        out=lambda wildcards, output: str(Path(output.references).parent),
+    shell:
+        """
+        python -m report.paper \
+            --study {params.study:q} \
+            --site {params.site:q} \
+            --runs {input.runs:q} \
+            --network {input.network:q} \
+            --figures {params.figures:q} \
+            --tables {params.tables:q} \
+            --out {params.out:q} \
+            2>&1 | tee {log:q}
+        """
+
+
+rule paper_pdf:
+    """Compile the paper; without TeX, say what to install."""
+    input:
+        main=f"{PAPER}/main.tex",
+        parts=rules.paper_parts.output,
+        script=f"{SCRIPTS}/report/pdf.py",
+    output:
+        pdf=f"{PAPER}/paper.pdf",
+    log:
+        f"{RESULTS}/logs/paper/tex.log",
+    resources:
+        machine=1,
+    shell:
+        """
+        python -m report.pdf \
+            --main {input.main:q} \
+            --out {output.pdf:q} \
+            --log {log:q}
+        """

@@ -1,0 +1,219 @@
+"""The paper's sources say what was done, and compile, whatever people have written; its author's own text is kept."""
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis import anova, cells, checks, decomposition, effects, missing, regression, scaling, speedup
+from common.errors import InputError, exit_status
+from common.files import CHECKOUT
+from common.tables import read_table
+from figures import style
+from network import fit
+from plan.site import load_site
+from plan.study import load_study
+from report import paper, pdf
+from report.latex import first_sentence, keys_of, references
+from report.methods import Facts, methods, reproducibility, threats
+from synthetic import campaign, write_frames
+
+KEPT = CHECKOUT / "docs" / "campaigns" / "tf-strategies-virtual"
+TABLES = {
+    "cells": cells, "speedup": speedup, "effects": effects, "anova": anova, "scaling": scaling, "checks": checks,
+    "decomposition": decomposition, "regression": regression, "missing": missing,
+}  # fmt: skip
+HOSTILE = '50 % of a_b & {c} ~ #1 \\ $x^2$ <1 × “Größe” naïve [x] `y` "z" -- 漢 \\input{main}'
+CAPTION = f"Times of {HOSTILE}: markers are means. Missing cells: {'tensorflow-multiworker.small_cnn.b64.n2.s1' * 4}."
+OVERFULL = re.compile(r"Overfull \\[hv]box \((\d+\.\d+)pt too (?:wide|high)\)")
+SKELETON = Path(paper.__file__).with_name("main.tex")
+
+
+def figure(stem: Path, width_in: float, height_in: float) -> Path:
+    """A figure of this size with a caption that has everything that LaTeX minds."""
+    drawn = style.figure(width_in, height_in)
+    drawn.subplots()
+    style.save(drawn, stem)
+    Path(f"{stem}.caption.md").write_text(CAPTION + "\n")
+    return stem
+
+
+def facts_of(runs_csv: Path, network_csv: Path | None = None, **changes: object) -> Facts:
+    runs = read_table(runs_csv, "runs")
+    return Facts(
+        study=replace(load_study(runs["study"].iloc[0]), **changes),
+        site=load_site(runs["site"].iloc[0]),
+        runs=runs,
+        network=read_table(network_csv, "network") if network_csv else None,
+        checks=None,
+        shown=list(TABLES),
+    )
+
+
+def sources(folder: Path, facts: Facts, runs_csv: Path, network_csv: Path | None = None) -> Path:
+    """All files of a paper, in `folder`/paper: real tables, and figures of three sizes."""
+    for name, program in TABLES.items():
+        program.main(["--runs", str(runs_csv), "--out", str(folder / "tables" / name)])
+    names = list(TABLES)
+    if network_csv:
+        fit.main(["--network", str(network_csv), "--out", str(folder / "tables" / "network")])
+        names.append("network")
+    stems = [
+        figure(folder / "figures" / name, *size)
+        for name, size in (("wide", (9, 3)), ("high", (6.9, 12)), ("s", (3, 2)))
+    ]
+    made = replace(facts, shown=names, checks=pd.read_csv(folder / "tables" / "checks.csv"))
+    paper.write(made, stems, [folder / "tables" / name for name in names], folder / "paper")
+    shutil.copy(SKELETON, folder / "paper" / "main.tex")
+    return folder / "paper"
+
+
+def compiled(folder: Path) -> str:
+    """What TeX said of a paper that compiles: nothing is too wide, and nothing that is referred to is missing."""
+    pdf.main(["--main", str(folder / "main.tex"), "--out", str(folder / "paper.pdf"), "--log", str(folder / "log")])
+    assert (folder / "paper.pdf").read_bytes().startswith(b"%PDF")
+    said = (folder / "log").read_text()
+    assert not [width for width in OVERFULL.findall(said) if float(width) > 20], said
+    for complaint in ("undefined", "multiply", "Float too large"):
+        assert complaint not in said, said
+    assert not [name for name in folder.iterdir() if name.suffix in (".aux", ".bbl", ".blg", ".out")]
+    return said
+
+
+def test_the_paper_of_a_kept_campaign_compiles(tex: None, tmp_path: Path) -> None:
+    network_csv = KEPT / "network.csv"
+    facts = facts_of(KEPT / "runs.csv", network_csv)
+    said = compiled(sources(tmp_path, facts, KEPT / "runs.csv", network_csv))
+    assert int(re.findall(r"\((\d+) pages", said)[-1]) > 10
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> tuple[Facts, Path]:
+    """Facts of a made-up campaign in which everything that a person writes has signs that LaTeX minds."""
+    runs, epochs = campaign()
+    bad = runs["status"] != "ok"
+    runs.loc[bad, "reason"] = f"rank 1 ended with status 1: {HOSTILE} " + "/a/very/long/path/of/a_module" * 8
+    runs_csv, _ = write_frames(tmp_path, runs.assign(devices=HOSTILE), epochs)
+    return facts_of(runs_csv, title=HOSTILE, question=f"{HOSTILE}\n\nand {HOSTILE}?"), runs_csv
+
+
+def test_whatever_people_write_compiles(tex: None, hostile: tuple[Facts, Path], tmp_path: Path) -> None:
+    compiled(sources(tmp_path, *hostile))
+
+
+@pytest.mark.parametrize("case", ["one run", "no successful run", "published without the rest"])
+def test_a_degenerate_study_compiles(tex: None, case: str, tmp_path: Path) -> None:
+    runs, epochs = campaign(replicates=1)
+    if case == "one run":
+        runs = runs[runs["framework"] == "pytorch-single"][:1]
+    if case == "no successful run":
+        runs = runs.assign(status="missing", reason="not run", epoch_time_s=None, placement=None)
+    if case == "published without the rest":
+        runs = runs.drop(columns=["hosts", "devices", "transport", "library_version", "python_version", "session"])
+    runs_csv, _ = write_frames(tmp_path, runs, epochs)
+    facts = facts_of(runs_csv)
+    if case == "published without the rest":
+        facts = replace(facts, site=None)
+    compiled(sources(tmp_path, facts, runs_csv))
+
+
+def test_methods_say_what_was_done() -> None:
+    facts = facts_of(KEPT / "runs.csv", KEPT / "network.csv")
+    said = " ".join(methods(facts).split())
+    for part in (
+        "a full factorial design~\\cite{jain1991} of the factors in Table~\\ref{tab:factors}: 54 cells, each with 5 replicates, "
+        "270 runs in all",
+        "study's seed (20200517)",
+        "5 sessions on 2026-11-21 (UTC)",
+        "TensorFlow MultiWorkerMirroredStrategy~\\cite{abadi2016}",
+        "2,483,026 trained parameters",
+        "4,608 training and 512 validation images",
+        "virtual (nodes are those of a virtual cluster on one machine), each with 0.6 core, links of 125 MB/s",
+        "3 epochs, of which the first is warm-up",
+        "9 message sizes from 1 KiB to 64 MiB",
+        "n = 5 per cell; intervals of epoch time are 95 \\% intervals",
+        "training loop fit, batches per exchange 4, since tensorflow-multiworker cannot do it",
+        "All 270 runs of the design succeeded.",
+    ):
+        assert part in said, part
+    assert "In 9 of 270 runs a hypervisor" in said and "9 of 270 runs" in threats(facts)
+    assert "virtual cluster" in threats(facts) and "make submit STUDY=tf-strategies-virtual" in reproducibility(
+        facts
+    ).replace(r"\allowbreak{}", "")
+
+
+def test_what_failed_is_said_with_its_reasons(tmp_path: Path) -> None:
+    runs_csv, _ = write_frames(tmp_path, *campaign())
+    facts = facts_of(runs_csv)
+    said = methods(facts)
+    assert "Of the 114 runs of the design 4 did not succeed (Table~\\ref{tab:missing})" in said
+    assert "1 invalid (disturbed: foreign\\_cpu\\_share 0.09)" in said
+    assert "the undistributed bases" in said.lower() and "no real network" not in said
+    assert "exchange gradients through its memory" in threats(facts)
+
+
+def test_a_fraction_says_what_it_cannot_tell_apart() -> None:
+    facts = facts_of(KEPT / "runs.csv")
+    screening = load_study("screening")
+    assert "a fraction, 2\\textasciicircum{}(5-1) of resolution V" in methods(replace(facts, study=screening))
+
+
+def test_references_are_of_frameworks_and_of_published_data_sets() -> None:
+    assert keys_of("horovod-pytorch", "pytorch", "horovod") == ["paszke2019", "sergeev2018"]
+    made = references({
+        "cifar-10": {"citation": "A. & B, 100 %", "files": [{}], "format": "cifar-10-binary"},
+        "synthetic": {"citation": "drawn here", "format": "patterns"},
+    })  # fmt: skip
+    assert "@misc{data-cifar-10,\n  note = {A. \\& B, 100 \\%},\n}" in made and "data-synthetic" not in made
+    assert made.count("{") == made.count("}")
+
+
+def test_a_caption_begins_with_a_sentence() -> None:
+    assert first_sentence("Times by nodes, e.g. 0.6 core: means. The rest.") == "Times by nodes, e.g. 0.6 core: means"
+
+
+def test_without_tex_one_line_says_what_to_install_and_where_the_sources_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    argv = ["--main", str(tmp_path / "main.tex"), "--out", str(tmp_path / "paper.pdf"), "--log", str(tmp_path / "log")]
+    assert exit_status(lambda: pdf.main(argv)) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"apt-get install {' '.join(pdf.PACKAGES)}" in said and str(tmp_path) in said
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a main.tex."""
+
+    def write(text: str) -> Path:
+        (tmp_path / "main.tex").write_text(text)
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("\\nothing", "main.tex:3: Undefined control sequence."),
+        ("\\input{gone}", "main.tex:3: LaTeX Error: File `gone.tex' not found."),
+    ],
+)
+def test_a_mistake_of_the_author_is_one_line(tex: None, written: Callable[[str], Path], body: str, said: str) -> None:
+    folder = written(f"\\documentclass{{article}}\n\\begin{{document}}\n{body}\n\\end{{document}}\n")
+    with pytest.raises(InputError) as refused:
+        pdf.compiled(folder, folder, folder / "log")
+    assert str(refused.value).endswith(said) and "\n" not in str(refused.value)
+
+
+def test_a_package_that_is_missing_is_named_with_what_to_install(tex: None, written: Callable[[str], Path]) -> None:
+    folder = written("\\documentclass{article}\n\\usepackage{gone}\n\\begin{document}\n\\end{document}\n")
+    with pytest.raises(
+        InputError, match=r"main.tex:\d+: LaTeX Error: File `gone.sty' not found.; on Debian: apt-get install"
+    ):
+        pdf.compiled(folder, folder, folder / "log")

@@ -1,0 +1,46 @@
+"""The folder that looks like the checkout, whose results are those of a peek."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from common.errors import exit_status
+from common.files import CHECKOUT
+from report import peek
+
+
+@pytest.fixture(autouse=True)
+def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
+    monkeypatch.setattr(os, "nice", lambda _: 0)
+
+
+def test_nothing_of_the_campaigns_is_written(tmp_path: Path) -> None:
+    results = Path("results/small")
+    (results / "runs" / "a").mkdir(parents=True)
+    (results / "campaign.json").write_text("{}")
+    for turn in range(2):
+        with peek.workplace(results, results / "peek") as work:
+            here = work / "results" / "small"
+            assert (here / "runs" / "a").is_dir() and (here / "campaign.json").read_text() == "{}"
+            assert (work / "Snakefile").read_text() == (CHECKOUT / "Snakefile").read_text()
+            (here / "runs.csv").write_text(str(turn))
+            (work / ".snakemake" / f"memory-{turn}").write_text("")
+        assert not work.exists()
+    assert (results / "peek" / "runs.csv").read_text() == "1" and not (results / "runs.csv").exists()
+    assert (results / "peek" / ".snakemake" / "memory-0").exists(), "what Snakemake knows is kept for the next time"
+    assert not (tmp_path / ".snakemake").exists() and not (results / "network").exists()
+
+
+def test_without_any_record_there_is_nothing_to_draw(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_status(lambda: peek.main(["--config", "study=quickstart"])) == 2
+    assert "results/quickstart: no run has ended yet, so there is nothing to draw" in capsys.readouterr().err
+    assert not Path("results").exists()
+
+
+def test_a_study_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_status(lambda: peek.main(["--config", "study=nothing"])) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "there is no config/studies/nothing.yaml" in said

@@ -1,0 +1,54 @@
+"""Given a campaign under way, when somebody asks for its figures, then they are drawn between two runs, and nothing else changes."""
+
+import csv
+import json
+import subprocess
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from checkout import Checkout
+from test_interruption import STUDY, wait_for
+
+PRODUCTS = ("figures/residuals.pdf", "figures/residuals.caption.md", "tables/missing.md")
+
+
+def test_what_is_there_is_drawn_between_two_runs(fresh: Callable[..., Checkout]) -> None:
+    checkout = fresh(STUDY)
+    with open(checkout.folder / "snakemake.out", "w") as out:
+        campaign = subprocess.Popen(
+            ["snakemake", "runs"], cwd=checkout.folder, env=checkout.environment, stdout=out, stderr=out, text=True
+        )
+    try:
+        wait_for(lambda: checkout.records() and len(checkout.attempts()) > len(checkout.records()), 600)
+        targets = [f"results/small/{name}" for name in PRODUCTS]
+        drawn = checkout.program("report.peek", "--config", "study=small", "--only", *targets)
+        during = len(checkout.records())
+    finally:
+        status = campaign.wait(timeout=600)
+    said = (checkout.folder / "snakemake.out").read_text()
+    assert drawn.returncode == 0, drawn.stderr + drawn.stdout
+    assert status == 0, said
+    assert "peek: waiting for process" in drawn.stdout and during < 4, "it came beside a run, and was not the last"
+    assert "which draws what is there so far of small" in said, "the next run waited for it"
+
+    peek = checkout.results / "peek"
+    with open(peek / "runs.csv") as file:
+        seen = [row["status"] for row in csv.DictReader(file)]
+    assert len(seen) == 4 and set(seen) == {"ok", "missing"}
+    records = [json.loads((checkout.results / path).read_text()) for path in checkout.records()]
+    assert [record["status"] for record in records] == ["ok"] * 4
+    assert all(attempt.endswith("/attempt-1") for attempt in checkout.attempts())
+    for made in [*(peek / name for name in PRODUCTS), peek / "runs.csv"]:
+        assert not beside_a_run(made, records), made
+    assert not [name for name in ("figures", "tables", "runs.csv", "design.csv") if (checkout.results / name).exists()]
+    assert checkout.snakemake("runs", "-n").jobs == {}, "nothing is to be repeated"
+
+
+def beside_a_run(made: Path, records: list[dict[str, str]]) -> bool:
+    """Whether a file was written while one of the runs went on."""
+    at = made.stat().st_mtime
+    spans = (
+        [datetime.fromisoformat(record[name]).timestamp() for name in ("started_at", "ended_at")] for record in records
+    )
+    return any(start < at < end for start, end in spans)

@@ -1,0 +1,331 @@
+"""Where a campaign stands: what is done, under way, left, what went wrong, and how long the rest will take.
+
+All of it is read from files, and from the cluster's queue where there is one; no lock is taken and nothing is written.
+"""
+
+import contextlib
+import itertools
+import os
+import re
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from cluster import slurm
+from cluster.submit import is_of
+from common.files import held, read_json, utc
+from network.plan import Sweeps
+from plan.campaign import Campaign, record_of
+from plan.design import Run
+from plan.identity import lacks
+from plan.site import JOB_MARGIN_S
+from records.ways import REPEATABLE, arguments_for, to_repeat, ways_to_run
+from runs import attempts
+
+PATIENCE_S = 5.0  # with the cluster's queue
+KEPT = ("status", "reason", "started_at", "ended_at", "session", "wall_s")
+_NUMBERS = re.compile(r"\d+(\.\d+)?")
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """A run or a sweep that somebody is at. `epoch` is the one that has begun, of `epochs`; 0 before the first, None of a sweep."""
+
+    name: str
+    hosts: list[str]
+    since: str
+    seconds: float
+    epoch: int | None
+    epochs: int | None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Runs that are not ok for the same reason: how many, the reason of the first one, and its name."""
+
+    status: str
+    reason: str
+    count: int
+    first: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job in the cluster's queue: the block or the run that it makes, its state, its nodes or why it waits."""
+
+    number: str
+    what: str
+    state: str
+    since: str
+    where: str
+
+    @property
+    def running(self) -> bool:
+        """Whether it has its nodes."""
+        return self.state == "RUNNING"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """All that `make status` tells; times in seconds, dates in UTC. `possible` are the runs that the site can make.
+
+    `left_s` is None while no run has ended. `jobs` is None where the site has no queue that is asked, or it did not answer;
+    then `queue` says why.
+    """
+
+    study: str
+    site: str
+    planned: int
+    possible: int
+    statuses: dict[str, int]
+    under_way: list[UnderWay]
+    left: int
+    left_s: float | None
+    problems: list[Problem]
+    repeat: str
+    run: str
+    sweeps: dict[str, int]
+    environments: list[str]
+    datasets: list[str]
+    sessions: int
+    last_session: dict[str, Any] | None
+    snakemake: bool
+    machine: str | None
+    jobs: list[Job] | None
+    queue: str
+
+    @property
+    def done(self) -> int:
+        """Runs with a record."""
+        return sum(self.statuses.values())
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything was measured, or is just being."""
+        stopped = any(problem.status != "not here" for problem in self.problems)
+        return bool(self.done or self.under_way or self.sweeps["done"] or stopped)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to do."""
+        return not self.left and not self.under_way
+
+
+class Reader:
+    """Reads records, each one again only when it has changed: who watches a campaign takes little of its processors."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {}
+
+    def read(self, path: str) -> dict[str, Any] | None:
+        """What is wanted of a record; None where there is none."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None
+        mark = (found.st_mtime_ns, found.st_size)
+        if path not in self._known or self._known[path][0] != mark:
+            said = record_of(Path(path))
+            self._known[path] = (mark, {name: said.get(name) for name in KEPT})
+        return self._known[path][1]
+
+
+def standing(campaign: Campaign, sweeps: Sweeps, reader: Reader) -> Standing:
+    """Where `campaign` stands now."""
+    now = time.time()
+    records = {run_id: said for run_id, path in campaign.records.items() if (said := reader.read(path))}
+    swept = {name: said for name, path in sweeps.outputs.items() if (said := reader.read(path))}
+    left = [campaign.by_id[run_id] for run_id in campaign.records if run_id not in records]
+    sweeps_left = [name for name in sweeps.outputs if name not in swept]
+    open_runs = _begun(campaign.results / "runs", {run.run_id: campaign.records[run.run_id] for run in left})
+    open_sweeps = _begun(campaign.results / "network", {name: sweeps.outputs[name] for name in sweeps_left})
+    keys = {Path(path).parent.name: name for name, path in {**campaign.records, **sweeps.outputs}.items()}
+    jobs, queue = _jobs(campaign, keys)
+    under_way, stopped = [], []
+    for name, published in {**open_runs, **open_sweeps}.items():
+        folder = published.parent
+        attempt = attempts.under_way(folder)
+        if attempt and _alive(folder, attempt, jobs, campaign.site.time_limit_s + JOB_MARGIN_S, now):
+            under_way.append(_told(name, attempt, campaign.by_id.get(name), now))
+        elif (why := attempts.why_absent(published)) != attempts.NOT_RUN:
+            stopped.append(("to run", why.removeprefix("absent: "), name))
+    arguments = arguments_for(campaign.study.name, campaign.site.name)
+    not_ok = [*records.items(), *((f"sweep {name}", said) for name, said in swept.items())]
+    not_here = [run for run in campaign.runs if run.run_id not in campaign.records]
+    return Standing(
+        study=campaign.study.name,
+        site=campaign.site.name,
+        planned=len(campaign.runs),
+        possible=len(campaign.records),
+        statuses=dict(Counter(said["status"] for said in records.values())),
+        under_way=under_way,
+        left=len(left),
+        left_s=_left_s(campaign, records, left, under_way, _mean_s(swept.values()) * len(sweeps_left)),
+        problems=grouped(
+            [
+                *((said["status"], said["reason"] or "", name) for name, said in not_ok if said["status"] != "ok"),
+                *stopped,
+                *(("not here", lacks(campaign.site, run.levels) or "", run.run_id) for run in not_here),
+            ]
+        ),
+        repeat="".join(to_repeat([said["status"] for _, said in not_ok], arguments)).removeprefix("to repeat them: "),
+        run=ways_to_run(campaign.site.launcher, campaign.study.name, campaign.site.name)
+        or f"make figures {arguments}".rstrip(),
+        sweeps={
+            "planned": len(sweeps.outputs),
+            "done": len(swept),
+            "ok": sum(said["status"] == "ok" for said in swept.values()),
+        },
+        environments=[name for name, stamp in campaign.environments.items() if not os.path.exists(stamp)],
+        datasets=[name for name, prepared in campaign.datasets.items() if not os.path.exists(prepared)],
+        **_sessions(campaign.results),
+        snakemake=held(Path(".snakemake") / "ringside.lock"),
+        machine=attempts.machine_holder() if campaign.site.placement != "distinct-nodes" else None,
+        jobs=jobs,
+        queue=queue,
+    )
+
+
+def grouped(problems: Iterable[tuple[str, str, str]]) -> list[Problem]:
+    """Statuses, reasons and names, those alike but for numbers together: worst first, then the most."""
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for status, reason, name in problems:
+        found.setdefault((status, _NUMBERS.sub("#", reason)), []).append((" ".join(reason.split()), name))
+    made = [Problem(status, same[0][0], len(same), same[0][1]) for (status, _), same in found.items()]
+    rank = {status: place for place, status in enumerate((*REPEATABLE, "broken", "to run", "not here"))}
+    return sorted(made, key=lambda problem: (rank.get(problem.status, len(rank)), -problem.count))
+
+
+def _begun(parent: Path, records: Mapping[str, str]) -> dict[str, Path]:
+    """Of runs or sweeps without a record, those with a folder in `parent`: name -> where the record will be."""
+    try:
+        there = set(os.listdir(parent))
+    except OSError:
+        return {}
+    return {name: Path(path) for name, path in records.items() if name in there}
+
+
+def _alive(folder: Path, attempt: Path, jobs: Sequence[Job] | None, limit_s: float, now: float) -> bool:
+    """Whether somebody is still at an attempt: by its lock on this machine, by the cluster's queue, or since it is young."""
+    if held(folder / attempts.LOCKED):
+        return True
+    holder = attempts.holder(attempt)
+    if jobs is not None and holder.get("job"):
+        return holder["job"] in {job.number for job in jobs if job.running}
+    if holder.get("host") == os.uname().nodename:
+        return False
+    return now - _since(attempt) < limit_s
+
+
+def _since(attempt: Path) -> float:
+    """When an attempt began, in seconds since the epoch."""
+    return _seconds(attempts.holder(attempt).get("started_at")) or attempt.stat().st_mtime
+
+
+def _told(name: str, attempt: Path, run: Run | None, now: float) -> UnderWay:
+    try:
+        hosts = [str(host) for host in read_json(attempt / "spec.json")["hosts"]]
+    except (OSError, ValueError, TypeError, KeyError):
+        hosts = []
+    since = _since(attempt)
+    if run is None:
+        return UnderWay(f"sweep {name}", hosts, utc(since), now - since, None, None)
+    epochs = run.levels["epochs"]
+    try:
+        ended = (attempt / "epochs.csv").read_bytes().count(b"\n") - 1  # its header
+        begun = min(max(ended, 0) + 1, epochs)
+    except OSError:
+        begun = 0
+    return UnderWay(name, hosts, utc(since), now - since, begun, epochs)
+
+
+def _jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | None, str]:
+    """The campaign's jobs in Slurm's queue; None, and why, where it does not answer. `keys`: key -> run or sweep."""
+    if campaign.site.launcher == "oar":
+        return None, "OAR's queue is not looked at; oarstat tells"
+    if campaign.site.launcher != "slurm":
+        return None, ""
+    wanted = ("squeue", "--me", "--noheader", "--format=%i|%j|%T|%S|%R|%k")
+    try:
+        rows = [line.split("|", 5) for line in slurm.ask(*wanted, patience_s=PATIENCE_S).splitlines()]
+    except slurm.Unanswered as unanswered:
+        return None, f"the queue cannot be asked: {unanswered}"
+    made = []
+    for number, name, state, since, where, comment in (row for row in rows if len(row) == 6):
+        run = keys.get(comment.rpartition("_")[2])  # Snakemake's own comment: rule_run_wildcards_<run_id>_<key>
+        if is_of(campaign, name, comment) or run:
+            what = run or comment.removeprefix(f"{campaign.study.name} ")
+            made.append(Job(number, what, state, since, where.strip("()")))
+    return made, ""
+
+
+def _left_s(
+    campaign: Campaign,
+    records: Mapping[str, Mapping[str, Any]],
+    left: Sequence[Run],
+    under_way: Sequence[UnderWay],
+    sweeps_s: float,
+) -> float | None:
+    """How long the runs that are left will take, by those that have ended: of the same cell, else of all."""
+    if not left:
+        return sweeps_s
+    lasted = {run_id: end - start for run_id, (start, end) in _spans(records).items()}
+    if not lasted:
+        return None
+    of_cell: dict[str, list[float]] = {}
+    for run_id, seconds in lasted.items():
+        of_cell.setdefault(campaign.by_id[run_id].cell, []).append(seconds)
+    usual, gap = statistics.fmean(lasted.values()), _gap_s(records)
+    expected = {run.run_id: statistics.fmean(of_cell.get(run.cell, [usual])) + gap for run in left}
+    gone = sum(min(each.seconds, expected[each.name]) for each in under_way if each.name in expected)
+    return (sum(expected.values()) - gone + sweeps_s) / campaign.site.scheduler.concurrent_runs
+
+
+def _gap_s(records: Mapping[str, Mapping[str, Any]]) -> float:
+    """The usual time from one run's end to the next one's start in a session."""
+    spans = _spans(records)
+    gaps = []
+    for session in {records[run_id]["session"] for run_id in spans}:
+        own = sorted(span for run_id, span in spans.items() if records[run_id]["session"] == session)
+        gaps += [start - end for (_, end), (start, _) in itertools.pairwise(own)]
+    return max(0.0, statistics.median(gaps)) if gaps else 0.0
+
+
+def _spans(records: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
+    """run_id -> start and end in seconds since the epoch."""
+    made = {run_id: (_seconds(said["started_at"]), _seconds(said["ended_at"])) for run_id, said in records.items()}
+    return {run_id: (start, end) for run_id, (start, end) in made.items() if start and end}
+
+
+def _seconds(date: Any) -> float | None:
+    """A date in ISO 8601 in seconds since the epoch; None where it is none."""
+    with contextlib.suppress(ValueError, TypeError):
+        return datetime.fromisoformat(date).timestamp()
+    return None
+
+
+def _mean_s(records: Iterable[Mapping[str, Any]]) -> float:
+    """The mean of what measurements took; 0 without any."""
+    seconds = [said["wall_s"] for said in records if isinstance(said["wall_s"], int | float)]
+    return statistics.fmean(seconds) if seconds else 0.0
+
+
+def _sessions(results: Path) -> dict[str, Any]:
+    """How many sessions the campaign had in which a run ended, and what the last one has done (runs/progress.py)."""
+    files = sorted((results / "sessions").glob("*.json"))
+    last = None
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, IndexError):
+        said = read_json(files[-1])
+        last = {"name": files[-1].stem, "started_at": utc(said["started"]), "ended": len(said["ended"])}
+    return {"sessions": len(files), "last_session": last}
+
+
+def observer(campaign: Campaign) -> Callable[[], Standing]:
+    """`standing` of a campaign, to be asked again and again."""
+    sweeps, reader = Sweeps(campaign), Reader()
+    return lambda: standing(campaign, sweeps, reader)

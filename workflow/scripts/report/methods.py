@@ -1,0 +1,455 @@
+"""What a paper says of how a study was made: text from its study, its site and its records, so that it says what was done.
+
+Every sentence is LaTeX. What captions and the notes of tables say, too, is taken from where they take it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pandas as pd
+
+from analysis import conditions, tables
+from analysis.measured import (
+    combination_text,
+    framework_order,
+    level_text,
+    levels_in_order,
+    one_line,
+    successful,
+    title_with_unit,
+    unsuccessful,
+    varying,
+)
+from common.errors import InputError
+from common.files import load_yaml
+from common.text import number_of
+from models.named import models
+from network import fit
+from plan.cost import fraction_line
+from plan.design import Refused, geometry
+from plan.site import Site
+from plan.study import Framework, Study, class_count, load_dataset, load_framework, model_graph
+from report.latex import cite, command, dataset_key, items, keys_of, listed, paragraph, published, see, text
+
+FEW_REPLICATES = 5
+FEW_EPOCHS = 50
+DIGEST = 12  # hex digits that name an environment
+MOST_REASONS = 10
+CLOCKS = {"ranks": "all ranks", "master": "master"}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a paper is made from. `site` is None where its file is not at hand; `shown` names the paper's tables.
+
+    `checks` is the table of checks (analysis/checks.py), None where there is none.
+    """
+
+    study: Study
+    site: Site | None
+    runs: pd.DataFrame
+    network: pd.DataFrame | None
+    checks: pd.DataFrame | None
+    shown: Sequence[str]
+
+    @property
+    def ok(self) -> pd.DataFrame:
+        """The runs that numbers are made of."""
+        return successful(self.runs)
+
+    def see(self, name: str, before: str = " (", after: str = ")") -> str:
+        """A reference to a table in brackets; nothing where the paper does not have it."""
+        return f"{before}{see('tab', name)}{after}" if name in self.shown else ""
+
+
+def methods(facts: Facts) -> str:
+    """The section on methods, without its heading."""
+    parts = (
+        ("Design", _design(facts)),
+        ("Frameworks", _frameworks(facts)),
+        ("Models and data", _workload(facts)),
+        ("Machine", _machine(facts)),
+        ("Measurement", _measurement(facts)),
+        ("Network", _network(facts)),
+        ("Statistics", _statistics(facts)),
+        ("What was left out, and what failed", _left_out(facts)),
+    )
+    return "\n".join(made for heading, sentences in parts if (made := paragraph(heading, sentences)))
+
+
+def threats(facts: Facts) -> str:
+    """What limits the study's conclusions, as far as its records show it."""
+    return items(_threats(facts))
+
+
+def reproducibility(facts: Facts) -> str:
+    """How to make the study and this paper again."""
+    name, site = facts.study.name, facts.site.name if facts.site else "SITE"
+    said = [
+        f"The study was planned, run and analysed by Ringside, a Snakemake{cite('koster2012')} workflow. "
+        f"Its study file, {command(f'config/studies/{name}.yaml')}, and the site's, "
+        f"{command(f'config/sites/{site}.yaml')}, say all that was chosen. A run is kept under a key that is made of its "
+        "settings and of digests of its environment, its code and its data, so that whatever changes is measured again, and "
+        "nothing else; the keys of all runs stand in the records.",
+        r"\begin{itemize}",
+        rf"\item Measure it again: {command(f'make figures STUDY={name} SITE={site}')}"
+        + (
+            f" (on a cluster: {command(f'make submit STUDY={name} SITE={site}')} first)"
+            if facts.site and facts.site.launcher == "slurm"
+            else ""
+        )
+        + ".",
+        r"\item Make figures, tables and this paper from the records, in a folder with runs.csv, epochs.csv and, where the "
+        f"network was swept, network.csv: {command(f'snakemake paper --config study={name} site={site} records=FOLDER')}.",
+        r"\end{itemize}",
+    ]
+    digests = facts.ok["environment_digest"].dropna().nunique()
+    if digests:
+        said.append(
+            f"{see('tab', 'frameworks')} names the environment of each framework by the first digits of its digest: that of "
+            "its lock, which has every package with its hash, and of its recipe."
+        )
+    return "\n".join(said) + "\n"
+
+
+def factor_table(facts: Facts) -> str:
+    """The factors that vary, with their levels; nothing where none does."""
+    names = varying(facts.runs)
+    shown = pd.DataFrame(
+        {
+            "factor": [title_with_unit(name) for name in names],
+            "levels": [", ".join(_level(name, level) for level in levels_in_order(facts.runs, name)) for name in names],
+        }
+    )
+    made = tables.Table("Factors that vary, and their levels", shown, shown, words=["factor", "levels"])
+    return tables.latex(made, "tab:factors") if names else ""
+
+
+def framework_table(facts: Facts) -> str:
+    """The frameworks with versions, exchange, clock and environment."""
+    rows = []
+    for name in framework_order(facts.runs):
+        own = facts.ok[facts.ok["framework"] == name]
+        found = _framework(name)
+        rows.append(
+            {
+                "framework": name,
+                "is": found.title if found else tables.DASH,
+                "library": _distinct(own["library_version"]),
+                "Python": _distinct(own["python_version"]),
+                "exchange": _distinct(own["transport"]),
+                "clock": _distinct(own["timing_scope"].map(CLOCKS)),
+                "environment": _distinct(own["environment_digest"].str[:DIGEST]),
+            }
+        )
+    shown = pd.DataFrame(rows)
+    return tables.latex(tables.Table("Frameworks as they were run", shown, shown, words=list(shown)), "tab:frameworks")
+
+
+def _distinct(values: pd.Series) -> str:
+    """All that a column says, in words; a dash for nothing."""
+    return "; ".join(sorted(set(values.dropna().astype(str)))) or tables.DASH
+
+
+def _level(name: str, level: Any) -> str:
+    return f"{level_text(level)} (the site's)" if conditions.THE_SITES.get(name) == level else level_text(level)
+
+
+def _framework(name: str) -> Framework | None:
+    """A framework's description; None where this checkout has none."""
+    try:
+        return load_framework(name)
+    except InputError:
+        return None
+
+
+def _design(facts: Facts) -> Iterator[str]:
+    study, runs = facts.study, facts.runs
+    cells, replicates = runs["cell"].nunique(), runs.groupby("cell").size()
+    each = number_of(int(replicates.max()), "replicate") if len(replicates) else "no replicate"
+    several = f"of the factors in {see('tab', 'factors')}" if varying(runs) else "of one cell, since no factor varies"
+    if study.fraction:
+        kind = f"a fraction, {text(study.fraction.name())}, of the combinations of two levels{cite('jain1991')},"
+    else:
+        kind = f"a full factorial design{cite('jain1991')}"
+    yield f"The study is {kind} {several}: {number_of(cells, 'cell')}, each with {each}, {number_of(len(runs), 'run')} in all."
+    if study.fraction:
+        yield f"What its cells cannot tell apart: {text(fraction_line(study.fraction).partition(': ')[2])}."
+    yield text(conditions.constants(runs))
+    yield (
+        "A replicate is an independent run, in new processes. Replicates are blocks, a randomized complete block "
+        f"design{cite('jain1991')}: a block holds every cell once, in an order that was drawn from the study's seed "
+        f"({study.seed}) before the first run, so that slow changes of the machine are noise to cells, not "
+        f"bias{cite('hoefler2015')}. The runs of a block share the seed of their weights and of the order of samples (common "
+        "random numbers)."
+    )
+    yield _when(facts)
+
+
+def _when(facts: Facts) -> str:
+    """In how many sessions the runs were made, from when to when."""
+    started = facts.runs["started_at"].dropna()
+    if started.empty:
+        return ""
+    first, last = (datetime.fromisoformat(date) for date in (started.min(), facts.runs["ended_at"].dropna().max()))
+    sessions = facts.runs["session"].dropna().nunique()
+    when = f"on {first:%Y-%m-%d}" if first.date() == last.date() else f"from {first:%Y-%m-%d} to {last:%Y-%m-%d}"
+    return f"They were made in {number_of(sessions, 'session')} {when} (UTC)."
+
+
+def _frameworks(facts: Facts) -> Iterator[str]:
+    named = []
+    for name in framework_order(facts.runs):
+        found = _framework(name)
+        keys = keys_of(name, *(found.libraries if found else ()))
+        named.append(f"{text(name)} ({text(found.title) if found else 'a framework of its own'}{cite(*keys)})")
+    one = len(named) == 1
+    yield f"{'The framework is' if one else 'Compared are'} {listed(named)}, in the versions of {see('tab', 'frameworks')}."
+    bases = facts.runs[facts.runs["base"].isin(facts.runs["framework"])][["framework", "base"]].drop_duplicates()
+    own = {base: sorted(set(rows["framework"]) - {base}) for base, rows in bases.groupby("base")}
+    said = [f"{text(str(base))} for {text(listed(names))}" for base, names in own.items() if names]
+    if said:
+        yield f"The undistributed bases of speed-ups are {listed(said)}."
+    if facts.site:
+        kind = "images" if facts.site.deployment == "apptainer" else "virtual environments"
+        yield f"Software is installed from locks that have every package with its hash, in {kind}."
+
+
+def _workload(facts: Facts) -> Iterator[str]:
+    pairs = list(facts.runs[["model", "dataset"]].drop_duplicates().itertuples(index=False, name=None))
+    for name in dict.fromkeys(model for model, _ in pairs):
+        sizes = {
+            size: dataset
+            for model, dataset in pairs
+            if model == name and (size := _parameters(name, dataset)) is not None
+        }
+        found = models().get(name)
+        source = f", {text(found.source)}" if found and found.source else ""
+        what = f" ({text(found.title)}{source})" if found else ""
+        counts = [
+            f"{count:,}" + (f" with {text(dataset)}" if len(sizes) > 1 else "") for count, dataset in sizes.items()
+        ]
+        yield f"The model {text(name)}{what}" + (
+            f" has {listed(counts)} trained parameters." if counts else " is trained."
+        )
+    yield (
+        "A model is described once, as a graph of operators, from which every framework's own is built; all begin with the "
+        "same weights, drawn once for a seed."
+    )
+    for name in dict.fromkeys(dataset for _, dataset in pairs):
+        yield _dataset(name)
+    yield (
+        "Every framework reads the same prepared images, in the same order, an equal part of each epoch on every replica, and "
+        "makes the same number of steps on all of them; what does not fill a step (2~\\% of the samples at most) is left out "
+        "of an epoch, and its time is scaled to all samples."
+    )
+
+
+def _parameters(model: str, dataset: str) -> int | None:
+    """The trained parameters of a model for a data set's images; None where one of the two is not known here."""
+    try:
+        return model_graph(model, dataset).parameters
+    except (InputError, KeyError, ValueError):
+        return None
+
+
+def _dataset(name: str) -> str:
+    try:
+        entry = load_dataset(name)
+    except InputError:
+        return f"The data set {text(name)} is not described here."
+    height, width, channels = entry["shape"]
+    cited = cite(dataset_key(name)) if published(entry) else ""
+    made = "" if cited else ", made up for measurements,"
+    return (
+        f"The data set {text(name)} ({text(entry['title'])}{cited}){made} has {entry['train_samples']:,} training and "
+        rf"{entry['validation_samples']:,} validation images of ${height} \times {width} \times {channels}$ in "
+        f"{class_count(entry)} classes; its licence: {text(entry['licence'])}."
+    )
+
+
+def _machine(facts: Facts) -> Iterator[str]:
+    ok = facts.ok
+    if facts.site:
+        description = load_yaml(facts.site.file)["description"]
+        yield f"The runs were made at the site {text(facts.site.name)}: {text(description)}."
+    hosts = sorted({host for said in ok["hosts"].dropna() for host in said.split()})
+    if hosts:
+        yield f"Host names of the nodes: {text(conditions.named(hosts))}."
+    devices = sorted({device for said in ok["devices"].dropna() for device in said.split()})
+    cores = sorted(set(ok["cores_per_rank"].dropna()))
+    if devices and cores:
+        yield (
+            f"What trains: {text(listed(devices))}, with {' or '.join(f'{count:.0f}' for count in cores)} of the machine's "
+            "processor cores for each rank, the same in all cells."
+        )
+    yield text(conditions.circumstances(facts.runs))
+
+
+def _measurement(facts: Facts) -> Iterator[str]:
+    runs = facts.runs
+    epochs, warm_up = (
+        listed([level_text(level) for level in sorted(runs[name].unique())]) for name in ("epochs", "warmup_epochs")
+    )
+    yield (
+        "A run starts new processes. All ranks meet at a barrier, over TCP and the same for all frameworks, before an epoch and "
+        "after it. Each rank's own monotonic clock, its device synchronized, runs from the release of the first barrier to its "
+        "own end; the epoch time is that of the slowest rank, always for the same number of samples. Start-up, imports, the "
+        "first step and validation are timed apart."
+    )
+    masters = sorted(set(facts.ok.loc[facts.ok["timing_scope"] == "master", "framework"]))
+    if masters:
+        yield f"Of {text(listed(masters))} only the master's clock is known."
+    first = {"0": "none is", "1": "the first is"}.get(warm_up, f"the first {warm_up} are")
+    yield (
+        f"A run has {epochs} epochs, of which {first} warm-up and not timed; it counts with the arithmetic mean "
+        "of the others. One run at a time has its machines to itself; the processor time that others use meanwhile is measured, "
+        "and a run is invalid beside which it was too much, whose gradients went another way than the site's network, whose "
+        "ranks were not where they should have been, or whose loss is not finite."
+    )
+
+
+def _network(facts: Facts) -> Iterator[str]:
+    if facts.network is None or facts.network.empty:
+        yield "The network by itself was not measured: no exchange between nodes is part of the study, or none was swept."
+        return
+    found = fit.measured(facts.network)
+    if len(found):
+        sizes = sorted(set(found["bytes"]))
+        span = (
+            fit.bytes_text(sizes[0])
+            if len(sizes) == 1
+            else f"{fit.bytes_text(sizes[0])} to {fit.bytes_text(sizes[-1])}"
+        )
+        nodes = listed([str(count) for count in sorted(set(found["nodes"]))])
+        yield (
+            f"In the same campaign all-reduce was swept through the library of each distributed framework, on {nodes} nodes, "
+            f"over {number_of(len(sizes), 'message size')} from {span}. Bandwidths are bus bandwidths, "
+            rf"$2 (n-1)/n$ times bytes over seconds with $n$ ranks{cite('patarasuk2009')}{facts.see('network')}."
+        )
+        yield text(fit.circumstances(facts.network))
+        yield text(fit.links(facts.network))
+    yield text(fit.shortfall(facts.network))
+
+
+def _statistics(facts: Facts) -> Iterator[str]:
+    yield text(conditions.replicates(facts.runs))
+    if len(facts.ok):
+        yield text(f"{conditions.ratios(facts.runs)} {conditions.differences(facts.runs)}")
+    yield (
+        "Costs are summarized by arithmetic, rates by harmonic means, and a speed-up is told with its base in "
+        f"seconds{cite('hoefler2015')}{facts.see('speedup')}."
+    )
+    told = {
+        "effects": f"Comparisons of cells are corrected for their number within each factor{cite('holm1979')}",
+        "anova": f"Shares of variation are type-II sums of squares of log epoch times{cite('jain1991')}",
+        "checks": "Normality, equal spread, drift and outliers are checked on residuals within cells",
+        "regression": f"Regressions have errors that hold where the spread is not constant{cite('mackinnon1985')}",
+        "scaling": f"Serial fractions are those of Amdahl's law{cite('amdahl1967')} and of Karp and Flatt{cite('karp1990')}",
+        "prediction": "Predictions are held against cells that were left out of the fit",
+    }
+    for name, sentence in told.items():
+        if name in facts.shown:
+            yield f"{sentence}{facts.see(name)}."
+    yield "The notes of each table say how its numbers are made."
+
+
+def _left_out(facts: Facts) -> Iterator[str]:
+    for entry in facts.study.exclude:
+        names = combination_text({name: " or ".join(map(level_text, levels)) for name, levels in entry.items()})
+        why = _why_excluded(facts, entry)
+        yield f"Not part of the design: {text(names)}, {f'since {text(why)}' if why else 'by choice'}."
+    bad = unsuccessful(facts.runs)
+    if bad.empty:
+        yield f"All {number_of(len(facts.runs), 'run')} of the design succeeded."
+    else:
+        yield (
+            f"Of the {number_of(len(facts.runs), 'run')} of the design {len(bad):,} did not succeed"
+            f"{facts.see('missing')}, and no number is made of them: {text(_reasons(bad))}."
+        )
+        yield text(conditions.shortfall(facts.runs))
+    again = facts.runs[facts.runs["attempt"].fillna(1) > 1]
+    if len(again):
+        lost = again["unfinished_attempts"].notna().sum()
+        yield (
+            f"{number_of(len(again), 'run')} {'was' if len(again) == 1 else 'were'} made in more than one attempt ("
+            f"{lost} after an attempt that came to no record, the others by request); the last one counts."
+        )
+    yield f"No successful run was left out for its value{facts.see('checks', ': outliers are listed in ', '')}."
+
+
+def _why_excluded(facts: Facts, entry: Mapping[str, list[Any]]) -> str:
+    """Why no cell of an excluded entry can be trained; nothing where one could be."""
+    if facts.site is None:
+        return ""
+    why: dict[str, None] = {}
+    for levels in facts.study.combinations():
+        if all(levels[name] in entry[name] for name in entry):
+            try:
+                geometry(levels, load_framework(levels["framework"]), facts.site)
+                return ""
+            except Refused as refused:
+                why[str(refused)] = None
+    return conditions.named(list(why), "; ")
+
+
+def _reasons(bad: pd.DataFrame) -> str:
+    """Statuses and reasons with their numbers, the most frequent first."""
+    counts = (
+        bad.assign(reason=bad["reason"].map(one_line)).groupby(["status", "reason"]).size().sort_values(ascending=False)
+    )
+    said = [f"{count} {status} ({reason})" for (status, reason), count in counts.head(MOST_REASONS).items()]
+    more = counts.iloc[MOST_REASONS:].sum()
+    return "; ".join([*said, *([f"{more} for other reasons"] if more else [])])
+
+
+def _threats(facts: Facts) -> Iterator[str]:
+    ok = facts.ok
+    if ok.empty:
+        yield "No run succeeded: nothing can be concluded."
+        return
+    placements = set(ok["placement"].dropna())
+    if "emulated" in placements:
+        yield (
+            "Nodes are groups of processes on one machine that exchange gradients through its memory: nothing here says how a "
+            "real network would do, and ranks compete for caches and memory bandwidth."
+        )
+    if "virtual" in placements:
+        yield (
+            "Nodes are those of a virtual cluster: they share one machine's memory and caches, their processors are parts of "
+            "its cores and their links are shaped by its kernel. Beside faster processors the same network matters more."
+        )
+    where = f" ({text(facts.site.name)})" if facts.site else ""
+    yield (
+        f"All runs are of one site{where} and one version of each library: other machines, versions and settings may order "
+        "frameworks in another way."
+    )
+    counts = ok.groupby("cell").size()
+    if counts.min() < FEW_REPLICATES:
+        yield (
+            f"Some cells have {number_of(int(counts.min()), 'successful run')} only: small differences are not resolved"
+            f"{facts.see('checks', ' (which ones are, says ')}."
+        )
+    if facts.checks is not None and {"assumption", "verdict", "p", "run_id"} <= set(facts.checks):
+        told = facts.checks[(facts.checks["p"] < 0.05) & facts.checks["run_id"].isna()]
+        for row in told.itertuples():
+            yield f"Assumed was: {text(str(row.assumption))}; found was: {text(str(row.verdict))}{facts.see('checks')}."
+    if work := conditions.work(facts.runs) if "nodes" in varying(facts.runs) else "":
+        yield text(work)
+    crowded = ok["oversubscribed"].fillna(False).astype(bool)
+    if crowded.any():
+        yield f"In {crowded.sum():,} runs there were more threads than cores, so that ranks waited for each other's turns."
+    stolen = ok["steal_share"] > conditions.NOTABLE_STEAL_SHARE
+    if stolen.any():
+        yield (
+            f"A hypervisor took more than {100 * conditions.NOTABLE_STEAL_SHARE:.0f}~\\% of the processor time in "
+            f"{stolen.sum():,} of {len(ok):,} runs; none was left out for that."
+        )
+    if facts.network is not None and len(fit.measured(facts.network)):
+        yield "A sweep of the network was made once, in one set of processes: its intervals say nothing of other days."
+    if len(unsuccessful(facts.runs)):
+        yield f"What failed is missing from every mean{facts.see('missing')}: where it failed for its slowness, means flatter."
+    if ok["epochs"].max() < FEW_EPOCHS:
+        yield "Trainings are short: accuracies compare frameworks after the same samples, not what they reach in the end."
