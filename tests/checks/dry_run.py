@@ -30,7 +30,7 @@ class Plan:
 
     def run(self, folder: Path) -> tuple[bool, str]:
         """Whether it succeeded in `folder`, and what to say."""
-        command = ["snakemake", "-n", "figures", "--profile", f"profiles/{self.profile}", "--config", *self.settings]
+        command = ["snakemake", "-n", "report", "--profile", f"profiles/{self.profile}", "--config", *self.settings]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         planned = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("total ")]
         jobs = f"{planned[0]} jobs" if planned else "nothing to do"

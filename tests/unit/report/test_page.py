@@ -5,6 +5,7 @@ import gzip
 import itertools
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -12,6 +13,7 @@ from urllib.parse import unquote
 import pytest
 
 from common.errors import InputError
+from report import libraries, material
 from report.checkout import State
 from reports import COMMIT
 from synthetic import campaign
@@ -125,6 +127,24 @@ def test_the_same_files_give_the_same_bytes(made, page: Page) -> None:
 
 def test_a_page_of_114_runs_is_small(page: Page) -> None:
     assert page.file.stat().st_size < 6_000_000
+
+
+def test_a_large_figure_is_an_image_of_points_where_that_is_smaller(made) -> None:
+    stem = made.figures[0]
+    before = material.picture(stem)
+    assert before.image.startswith("data:image/svg+xml") and (before.width, before.height) == (966, 280)
+    svg = stem.with_suffix(".svg").read_text()
+    (stem.parent / "large.svg").write_text(svg + "<!-- " + "x" * material.LARGE_SVG + " -->")
+    for suffix in ("png", "caption.md"):
+        shutil.copy(f"{stem}.{suffix}", stem.parent / f"large.{suffix}")
+    after = material.picture(stem.parent / "large")
+    assert after.image.startswith("data:image/png") and (after.width, after.height) == (before.width, before.height)
+
+
+def test_a_lost_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "TABLES", "html/gone.js")
+    with pytest.raises(InputError, match=r"^itables: has no html/gone\.js"):
+        libraries.load()
 
 
 def test_the_table_of_runs_has_every_run(page: Page, made) -> None:

@@ -51,7 +51,7 @@ def ends(material: Material) -> Grid | None:
     work = [name for name in ("model", "dataset") if name in varying(material.runs)]
     words = material.cell_words(but=work)
     of_cell = material.ok.drop_duplicates("cell").set_index("cell")
-    header = [*(title(name) for name in work), "", "cell", "n", "epoch time (s)", "ratio to the fastest"]
+    header = [*(title(name) for name in work), "which", "cell", "n", "epoch time (s)", "ratio to the fastest"]
     rows = []
     for levels, cells in of_cell.groupby(work) if work else [((), of_cell)]:
         means = pooling.cells.loc[list(cells.index), "mean"].sort_values(kind="stable")
@@ -102,7 +102,16 @@ def effects(material: Material) -> Grid | None:
     if "ratio" not in data or data.empty:
         return None
     data = data[data["ratio"].notna()]
-    header = ["factor", "change", "pairs", "least ratio", "there", "greatest ratio", "there ", "p < 0.05 (Holm)"]
+    header = [
+        "factor",
+        "change",
+        "pairs",
+        "least ratio",
+        "least at",
+        "greatest ratio",
+        "greatest at",
+        "p < 0.05 (Holm)",
+    ]
     rows = []
     for (factor, start, end), own in data.groupby(["factor", "from", "to"], sort=False):
         least, greatest = own.loc[own["ratio"].idxmin()], own.loc[own["ratio"].idxmax()]
@@ -125,7 +134,7 @@ def effects(material: Material) -> Grid | None:
         "pairs of cells that differ in that factor alone the least and the greatest ratio, and at which other levels they were found."
         + (f" {more} more changes are in the table of effects." if more > 0 else "")
     )
-    return Grid(caption, header, rows[:MOST_ROWS], ("factor", "change", "there", "there "))
+    return Grid(caption, header, rows[:MOST_ROWS], ("factor", "change", "least at", "greatest at"))
 
 
 def variation(material: Material) -> str:

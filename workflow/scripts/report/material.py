@@ -19,12 +19,11 @@ from plan.site import Site
 from plan.study import Study
 from report.text import clean
 
-LARGEST_SVG = 300_000  # bytes; dozens of panels are smaller, and quicker on a phone, as an image of points
+LARGE_SVG = 300_000  # bytes, from which on the PNG is taken where it is smaller
 POINTS_IN = 72
 PIXELS_PER_IN = 140  # of the screen's, so that letters of 6.5 points are read without a lens
 # The figures' font, and what has letters of the same width where a reader's machine lacks it.
 FONT, FONTS = "'DejaVu Sans'", "'DejaVu Sans', 'Bitstream Vera Sans', Verdana, sans-serif"
-_PNG_START = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
@@ -122,16 +121,14 @@ def made(stem: Path) -> Made:
 
 
 def picture(stem: Path) -> Picture:
-    """The figure that lies at `stem`.svg, .png and .caption.md: its SVG, or the PNG where that is very large."""
+    """The figure that lies at `stem`.svg, .png and .caption.md: its SVG, or the PNG where that is smaller and the SVG large."""
     caption = clean(_read(Path(f"{stem}.caption.md")).strip())
     vector, raster = Path(f"{stem}.svg"), Path(f"{stem}.png")
     text = _read(vector).replace(FONT, FONTS)
     width_in, height_in = _inches(text, vector)
     kind, raw = "svg+xml", text.encode()
-    if len(raw) > LARGEST_SVG:
+    if len(raw) > LARGE_SVG and raster.stat().st_size < len(raw):
         kind, raw = "png", raster.read_bytes()
-        if not raw.startswith(_PNG_START):
-            raise InputError(f"{shown(raster)}: is no PNG; remove it, and call again")
     image = f"data:image/{kind};base64,{base64.b64encode(raw).decode('ascii')}"
     return Picture(stem.name, image, round(width_in * PIXELS_PER_IN), round(height_in * PIXELS_PER_IN), caption)
 

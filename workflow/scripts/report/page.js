@@ -177,7 +177,10 @@ function grouped(name) {
   return made;
 }
 
+const FONT = "system-ui, sans-serif";
 const AXIS = {
+  major_label_text_font: FONT,
+  axis_label_text_font: FONT,
   axis_line_color: "#57606a",
   major_tick_line_color: "#57606a",
   minor_tick_line_color: null,
@@ -302,7 +305,7 @@ async function chart_of_runs(table) {
 const CURVES = [
   ["Epoch time (s)", [["epoch_time_s", "epoch time", "#004488"]]],
   ["Loss", [["train_loss", "training", "#004488"], ["validation_loss", "validation", "#bb5566"]]],
-  ["Accuracy", [["train_accuracy", "training", "#004488"], ["validation_accuracy", "validation", "#bb5566"]]],
+  ["Accuracy (%)", [["train_accuracy", "training", "#004488"], ["validation_accuracy", "validation", "#bb5566"]]],
 ];
 
 async function curves(epochs, into) {
@@ -314,14 +317,14 @@ async function curves(epochs, into) {
     into.append(make("div", {}, make("h4", { textContent: title }), frame));
     const figure = plain(Bokeh, { height: 210, x_axis_label: "epoch" });
     for (const [name, label, colour] of there) {
-      const values = epochs[name].map((value) => value ?? NaN);
+      const values = epochs[name].map((value) => (value ?? NaN) * (name.endsWith("accuracy") ? 100 : 1));
       const source = new Bokeh.ColumnDataSource({ data: { x: epochs.epoch, y: values } });
       const legend = there.length > 1 ? { legend_label: label } : {};
       figure.line({ field: "x" }, { field: "y" }, { source, line_color: colour, line_width: 1.5, line_dash: name.startsWith("validation") ? [5, 3] : [], ...legend });
       const warm = new Bokeh.ColumnDataSource({ data: { x: epochs.epoch, y: values, fill: epochs.epoch.map((epoch, index) => (index < epochs.warm_up ? "white" : colour)) } });
       if (values.length <= 60) figure.scatter({ field: "x" }, { field: "y" }, { source: warm, size: 5, line_color: colour, fill_color: { field: "fill" }, ...legend });
     }
-    if (there.length > 1) figure.legend.setv({ border_line_color: null, background_fill_alpha: 0.7, label_text_font_size: "11px", padding: 2, spacing: 0 });
+    if (there.length > 1) figure.legend.setv({ location: title.startsWith("Accuracy") ? "bottom_right" : "top_right", border_line_color: null, background_fill_alpha: 0.7, label_text_font: FONT, label_text_font_size: "11px", padding: 2, spacing: 0 });
     await Bokeh.Plotting.show(figure, frame);
   }
 }
@@ -359,9 +362,17 @@ async function show(id) {
   if (run.epochs) await curves(run.epochs, into);
 }
 
+function asked_for() {
+  try {
+    return location.hash.startsWith("#run=") ? decodeURIComponent(location.hash.slice("#run=".length)) : null;
+  } catch {
+    return null; // a hand-made address
+  }
+}
+
 function route() {
-  const asked = location.hash.startsWith("#run=") ? decodeURIComponent(location.hash.slice("#run=".length)) : null;
-  if (asked !== null && number.has(asked)) show(asked).catch((error) => trouble(`The run cannot be shown: ${error.message}`));
+  const asked = asked_for();
+  if (number.has(asked)) show(asked).catch((error) => trouble(`The run cannot be shown: ${error.message}`));
   else if (by("run").open) by("run").close();
 }
 

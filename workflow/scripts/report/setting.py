@@ -12,7 +12,7 @@ from analysis import conditions
 from analysis.tables import DASH, number
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, shown
-from environments.description import VARIANTS, read
+from environments.description import VARIANTS, Environment, read
 from plan.campaign import Campaign
 from plan.identity import data_digest, data_folder, realization, variant
 from plan.site import Site, load_site
@@ -136,20 +136,27 @@ def locks(campaign: Campaign, site: Site | None, runs: pd.DataFrame) -> Grid:
     """The locked environments as they are in this checkout, and whether the runs were made with them."""
     header = ["lock", "SHA-256", "environment", "measured with it"]
     rows = [["requirements.txt", digest_file(CHECKOUT / "requirements.txt"), "the workflow's own", DASH]]
-    names = {load_framework(name).environment for name in campaign.study.factors["framework"]}
-    for name in sorted(names):
+    frameworks = campaign.study.factors["framework"]
+    for name in sorted({load_framework(framework).environment for framework in frameworks}):
         for which in [variant(site)] if site else VARIANTS:
             environment = read(name, which)
             if not environment.lock.is_file():
                 continue
-            rows.append([shown(environment.lock), digest_file(environment.lock), name, _used(environment, site, runs)])
+            rows.append(
+                [
+                    shown(environment.lock),
+                    digest_file(environment.lock),
+                    name,
+                    _used(environment, frameworks, site, runs),
+                ]
+            )
     caption = "Locks of the software, as they are in the checkout that made this page."
     return Grid(caption, header, rows, tuple(header))
 
 
-def _used(environment: Any, site: Site | None, runs: pd.DataFrame) -> str:
+def _used(environment: Environment, frameworks: Sequence[str], site: Site | None, runs: pd.DataFrame) -> str:
     """How many runs hold the digest of the environment as it would be made now."""
-    mine = [name for name in set(runs["framework"]) if load_framework(name).environment == environment.name]
+    mine = [name for name in frameworks if load_framework(name).environment == environment.name]
     own = runs[runs["framework"].isin(mine) & runs["environment_digest"].notna() & (runs["status"] != "missing")]
     if own.empty or site is None:
         return DASH

@@ -1,5 +1,6 @@
 """Text that others wrote (logs, reasons, titles) made fit for a page: nothing that steers a terminal, and not more than it bears."""
 
+import itertools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +34,7 @@ def clean(text: str) -> str:
 
 
 def tail(log: Path, characters: int) -> Tail | None:
-    """The last TAIL_LINES lines of a log, cleaned, cut to LONGEST_LINE each and to `characters` together; None without a log.
-
-    Of a line that was written over (progress bars) what stood there last is kept.
-    """
+    """The last TAIL_LINES lines of a log, cleaned, cut to LONGEST_LINE each and to `characters` together; None without a log."""
     if not log.is_file():
         return None
     try:
@@ -52,14 +50,15 @@ def tail(log: Path, characters: int) -> Tail | None:
     whole = length <= TAIL_BYTES
     if not whole and len(rows) > 1:
         del rows[0]  # which begins in its middle
-    kept = [_line(row) for row in rows[-TAIL_LINES:]]
-    while len(kept) > 1 and sum(map(len, kept)) > characters:
-        del kept[0]
+    # Of a line that was written over, what stood there last.
+    last = [row.rstrip("\r").rpartition("\r")[2] for row in rows[-TAIL_LINES:]]
+    lines = [_cut(line) for line in clean("\n".join(last)).split("\n")] if last else []
+    room = itertools.accumulate(map(len, reversed(lines)))
+    kept = lines[len(lines) - max(1, sum(used <= characters for used in room)) :] if lines else []
     if whole and len(kept) == len(rows):
         return Tail("\n".join(kept), "all of it" if kept else "is empty")
     return Tail("\n".join(kept), f"its last {number_of(len(kept), 'line')}, of {size(length)}")
 
 
-def _line(row: str) -> str:
-    text = clean(row.rstrip("\r").rpartition("\r")[2])
-    return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]} …"
+def _cut(line: str) -> str:
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]} …"

@@ -442,4 +442,4 @@ def _range(values: pd.Series) -> str:
 
 
 def _counts(n: pd.Series) -> str:
-    return f"n = {n.min()}" if n.min() == n.max() else f"n = {n.min()} to {n.max()}"
+    return f"n\u00a0= {n.min()}" if n.min() == n.max() else f"n\u00a0= {n.min()} to {n.max()}"
