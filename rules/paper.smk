@@ -4,7 +4,7 @@
 
 PAPER = f"{RESULTS}/paper"
 PAPER_PARTS = ["preamble", "methods", "results", "tables", "threats", "reproducibility"]
-PAPER_FIGURES = [*FIGURES, *PREDICTION_FIGURES, *(["network"] if SWEEPS.worth_drawing else [])]
+PAPER_FIGURES = list(ASKED)
 PAPER_TABLES = [
     *[table for table in TABLES if table != "missing"],
     "checks",

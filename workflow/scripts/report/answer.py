@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.intervals import LEVEL, Estimate
+from analysis.intervals import COLUMNS, LEVEL, Estimate
 from analysis.measured import level_text, levels_in_order, title, varying
 from common.text import number_of
 from report.material import Material, column
@@ -58,7 +58,8 @@ def ends(material: Material) -> Grid | None:
         fastest, slowest = str(means.index[0]), str(means.index[-1])
         for what, cell in (("fastest", fastest), ("slowest", slowest)):
             mean = pooling.of(cell)
-            ratio = "1" if cell == fastest else tables.difference(pooling.ratio(cell, fastest))
+            to_fastest = Estimate(*pooling.ratios([cell], [fastest])[COLUMNS].iloc[0])
+            ratio = "1" if cell == fastest else tables.difference(to_fastest)
             rows.append([*map(level_text, levels), what, words[cell], str(mean.n), tables.interval(mean), ratio])
             if len(means) == 1:
                 break

@@ -22,6 +22,8 @@ from common.errors import InputError, exit_status
 from common.files import write_text
 from common.tables import read_table
 from figures import panels, style
+from figures.declared import Declared
+from figures.view import view
 from plan.campaign import Campaign, load_campaign
 from report import answer, design, every_run, libraries, setting, twelve_rules
 from report.checkout import State
@@ -38,6 +40,7 @@ RUNS_IN_BLOCK = 16  # that are opened together: neighbours are alike, so that th
 SECTIONS = ("design", "environment", "data", "figures", "failures", "runs", "reproduce")
 MOST_REASONS = 50
 RUNS_OF_A_REASON = 3
+OVERVIEW = Declared("overview", "overview")  # series and their colours are those of this figure
 OTHER_COLOUR = style.MUTED  # of runs that do not count
 # Who may open it: top-level await, DecompressionStream and <dialog>.
 BROWSERS = "Chrome or Edge 89, Firefox 113, Safari 16.4 or newer"
@@ -89,20 +92,21 @@ def page(material: Material, campaign: Campaign, records: str, state: State, car
         tables_style=Markup(carried.tables_style),  # noqa: S704 (checked when loaded)
         program=Markup(program),  # noqa: S704 (ours)
         program_hash=base64.b64encode(sha256(program.encode()).digest()).decode(),
-        series=panels.told_apart(runs),
+        series=view(runs, OVERVIEW).told_apart,
     )
 
 
 def page_data(material: Material, table: Table) -> dict[str, Any]:
     """What the page's program draws: the table of runs, each run's series, the colours of series and of other groups."""
     by_clock = every_run.order(material.runs)[1]
+    seen = view(material.runs, OVERVIEW)
     return {
         **table.to_json(),
         "in_block": RUNS_IN_BLOCK,
         "order": "run, in the order in which they started" if by_clock else "run, in the planned order",
         "series": every_run.series(material.runs).tolist(),
-        "series_title": panels.told_apart(material.runs),
-        "colours": {one.name: one.look.colour for one in panels.all_series(material.runs)},
+        "series_title": seen.told_apart,
+        "colours": {one.name: one.look.colour for one in seen.series},
         "palette": [look.colour for look in style.TREATMENT_LOOKS],
         "other_colour": OTHER_COLOUR,
         "log_from": panels.LOG_FROM_RATIO,

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions, tables
+from analysis.effects import compare
 from analysis.measured import (
     combination_text,
     framework_order,
@@ -25,12 +26,13 @@ from analysis.measured import (
 from common.errors import InputError
 from common.files import load_yaml
 from common.text import number_of
+from datasets.table import class_count, load_dataset
 from models.named import models
 from network import fit
 from plan.cost import fraction_line
 from plan.design import Refused, geometry
 from plan.site import Site
-from plan.study import Framework, Study, class_count, load_dataset, load_framework, model_graph
+from plan.study import Framework, Study, load_framework, model_graph
 from report.latex import cite, command, dataset_key, items, keys_of, listed, paragraph, published, see, text
 
 FEW_REPLICATES = 5
@@ -330,14 +332,14 @@ def _network(facts: Facts) -> Iterator[str]:
             rf"$2 (n-1)/n$ times bytes over seconds with $n$ ranks{cite('patarasuk2009')}{facts.see('network')}."
         )
         yield text(fit.circumstances(facts.network))
-        yield text(fit.links(facts.network))
+        yield text(fit.link_rates_text(facts.network))
     yield text(fit.shortfall(facts.network))
 
 
 def _statistics(facts: Facts) -> Iterator[str]:
     yield text(conditions.replicates(facts.runs))
     if len(facts.ok):
-        yield text(f"{conditions.ratios(facts.runs)} {conditions.differences(facts.runs)}")
+        yield text(conditions.contrasts(facts.runs, compare(facts.runs)["within_blocks"]))
     yield (
         "Costs are summarized by arithmetic, rates by harmonic means, and a speed-up is told with its base in "
         f"seconds{cite('hoefler2015')}{facts.see('speedup')}."

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions
-from analysis.measured import bases, is_numeric, one_line, title, unsuccessful, varying
+from analysis.measured import bases, one_line, title, unsuccessful, varying
 from analysis.tables import number
 from common.text import number_of
+from plan.factors import is_numeric
 from report.design import exclusions, kept_order
 from report.material import Material, column
 from report.setting import drawn
