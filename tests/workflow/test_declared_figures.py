@@ -63,6 +63,6 @@ def test_a_mistake_in_a_declaration_is_one_line_and_no_work(published: Checkout)
     assert done.status != 0 and "Traceback" not in done.output
     (line,) = [line for line in done.output.splitlines() if line.startswith("ringside: ")]
     assert line.startswith(
-        f"ringside: {STUDY}: figures.0.x: 'node' is no factor that varies; expected one of framework"
+        f"ringside: {STUDY}: figures.0.x: 'node' is no factor that varies in what is drawn; expected one of framework"
     )
     assert not published.path("results").exists()

@@ -696,7 +696,7 @@ def test_a_figure_is_asked_for_in_a_line_that_is_read_back():
 EMPTY = {
     "network": "no sweep of the network",
     "prediction": "nothing was left out and predicted",
-    "outlook": "nothing to predict from",
+    "outlook": "no outlook: see the caption",
 }
 
 

@@ -78,7 +78,7 @@ def test_the_interval_of_the_exchange_stands_around_where_it_begins(records):
     ]
     assert ends == pytest.approx(sorted(100 * (1 - known["exchange_high"])))
     assert "Lines: 95 % intervals of where exchange begins" in caption
-    assert "on the log scale with" in caption
+    assert "on the log scale: within blocks" in caption
 
 
 def test_panels_are_what_is_left_and_share_an_axis_within_a_model(records):

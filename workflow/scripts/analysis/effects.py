@@ -111,7 +111,7 @@ def compare(runs: pd.DataFrame) -> pd.DataFrame:
     """One row per pair: factor, from, to, the other levels, the columns of `contrasts`, p_holm within each factor."""
     varied, found = varying(runs), pairs(runs)
     if found.empty:
-        return pd.DataFrame(columns=["factor", "from", "to", "p"])
+        return pd.DataFrame(columns=["factor", "from", "to", "p", "within_blocks"])
     by_cell = cells(runs).set_index("cell")[varied].astype(object)
     ends = {end: by_cell.loc[found[f"{end}_cell"]].reset_index(drop=True) for end in ("from", "to")}
     levels = {

@@ -89,7 +89,7 @@ def _made(name: str, kept: Path, folder: Path) -> Path:
 
 def main(argv: list[str] | None = None) -> None:
     """Draw the pictures again, or those of some kinds."""
-    parser = argparse.ArgumentParser(prog="figures.gallery", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make gallery", description=__doc__)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help="kinds to draw; all where none is named")
     args = parser.parse_args(argv)
     if unknown := [kind for kind in args.kinds if kind not in KINDS]:
