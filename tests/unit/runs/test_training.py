@@ -172,10 +172,12 @@ def test_each_epoch_leaves_a_line_and_each_run_a_result(trainings: Trainings) ->
     assert all(rank["weights_finite"] for rank in result["ranks"])
 
 
-@pytest.mark.parametrize("framework", ["tensorflow-single", "pytorch-ddp"])
-def test_a_training_leaves_no_temporary_files(trainings: Trainings, framework: str) -> None:
-    """TensorFlow writes the functions that it has rewritten, and removes them only when the interpreter ends by itself."""
-    folder = trainings.of(framework, **of_64(framework), sync_every=5)
+@pytest.mark.parametrize(
+    ("framework", "levels"), [("tensorflow-single", {"training_loop": "fit"}), ("pytorch-ddp", {"sync_every": 5})]
+)
+def test_a_training_leaves_no_temporary_files(trainings: Trainings, framework: str, levels: dict[str, Any]) -> None:
+    """Keras writes the functions that it has rewritten, and removes them only when the interpreter ends by itself."""
+    folder = trainings.of(framework, **of_64(framework), **levels)
     assert list((folder / TEMPORARY).iterdir()) == []
 
 

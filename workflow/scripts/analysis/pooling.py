@@ -13,11 +13,11 @@ spread.
 Cells are compared within blocks, since designs are of randomized complete ones: over the blocks in which both have a run,
 so that what a block does to both is in neither the ratio nor its error. The spread is what cells and blocks leave of the
 logarithms (two-way additive model by least squares; Montgomery, Design and Analysis of Experiments, 8th ed. (2013), section
-4.1), one for all cells where these share it before and after, else that of the two cells' differences (paired t test).
-Student's t grows fast where few degrees of freedom are left, so a comparison needs FEWEST_DF of them; two cells that share
-fewer blocks are compared as independent groups, whose intervals blocks can only make too wide. A run is in the block that
-it was planned for where it was made in one session with the others. A cell's own mean keeps blocks in its spread: another
-replicate would be in another block.
+4.1), one for all cells where these share it before blocks are taken out and after, else that of the two cells' differences
+(paired t test). Student's t grows fast where few degrees of freedom are left, so a comparison needs FEWEST_DF of them; two
+cells that share fewer blocks are compared as independent groups, whose intervals blocks can only make too wide. A run is in
+the block that it was planned for where it was made in one session with the others. A cell's own mean keeps blocks in its
+spread: another replicate would be in another block.
 """
 
 import math
@@ -43,7 +43,8 @@ FEWEST_DF = 4  # Student's t is at most a fifth above that of twice as many; wit
 class Values:
     """One response of the runs: `groups`, cell -> its values; `blocks` [cells, blocks] the same, NaN where a cell has no run.
 
-    Where a cell has several runs in a block, blocks are not those of a complete design, and `blocks` has NaN alone.
+    A run that is alone in its block is not in `blocks`. Where a cell has several runs in a block, blocks are not those of a
+    complete design, and there is NaN alone.
     """
 
     groups: dict[str, np.ndarray]
@@ -56,6 +57,7 @@ class Values:
         groups = {str(cell): values[rows] for cell, rows in runs.groupby("cell").indices.items()}
         block = runs.groupby(["session", "block"], dropna=False).ngroup().to_numpy()
         table = pd.DataFrame({"cell": runs["cell"].to_numpy(str), "block": block, "value": values})
+        table = table[table.duplicated("block", keep=False)]
         if table.empty or table.duplicated(["cell", "block"]).any():
             return cls(groups, pd.DataFrame(math.nan, index=list(groups), columns=[0]))
         return cls(groups, table.pivot(index="cell", columns="block", values="value"))
