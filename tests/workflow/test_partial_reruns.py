@@ -12,7 +12,9 @@ import pytest
 from checkout import Checkout
 from plan.site import load_site
 
-FIGURES = ("overview", "accuracy", "accuracy-updates", "accuracy-wall_time", "residuals", "regression")
+FIGURES = (
+    "overview", "accuracy", "accuracy-updates", "accuracy-wall_time", "residuals", "regression", "timeline", "shares", "energy",
+)  # fmt: skip
 
 
 def design_rows(checkout: Checkout) -> dict[str, dict[str, str]]:
