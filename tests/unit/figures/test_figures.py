@@ -651,3 +651,14 @@ def test_without_a_sweep_the_figures_of_the_network_say_so(kind, csv):
     drawn, caption = drawn_by(Declared(kind, kind), Records(*csv))
     assert [text.get_text() for text in drawn.axes[0].texts] == [EMPTY[kind]]
     assert "nan" not in caption and caption.endswith(".")
+
+
+def test_records_of_another_day_that_lack_what_is_declared_are_drawn_as_far_as_they_go(treated):
+    asked = Declared("a", "by_factor", x="nodes", colour=("momentum",), facet=("precision",), filter={"nodes": [1, 2]})
+    shown = view(treated.runs, asked)
+    assert (shown.colour, shown.facet) == (["framework"], ["model", "batch_size", "sync_every", "training_loop"])
+    drawn, caption = drawn_by(Declared("a", "overview", filter={"nodes": [7]}), treated)
+    assert [text.get_text() for text in drawn.axes[0].texts] == ["no successful run"]
+    assert "nan" not in caption
+    drawn, _ = drawn_by(Declared("a", "by_factor", x="momentum"), treated)
+    assert [text.get_text() for text in drawn.axes[0].texts] == ["momentum is 0.9 in all cells"]
