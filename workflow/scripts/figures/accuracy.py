@@ -125,11 +125,12 @@ def _epochs(records: Records, of: View, x: str) -> pd.DataFrame:
     """The epochs of the runs that are drawn, with `x`: what the end of the epoch stands at; no row where none succeeded."""
     if of.ok.empty:
         return pd.DataFrame()
-    epochs = records.epochs_of(of.runs).sort_values(["run_id", "epoch"])
+    epochs = records.epochs_of(of.runs)
     if x == "epochs":
         return epochs.assign(x=epochs["epoch"].astype(float))
+    epochs = epochs.sort_values("epoch", kind="stable")
     each = epochs["exchanges"] if x == "updates" else epochs["epoch_time_s"] + epochs["validation_time_s"].fillna(0.0)
-    return epochs.assign(x=each.astype(float).groupby(epochs["run_id"]).cumsum())
+    return epochs.assign(x=each.astype(float).groupby(epochs["run_id"], sort=False).cumsum())
 
 
 def _ends(x: pd.Series, *, whole: bool) -> tuple[float, float]:

@@ -94,7 +94,7 @@ class View:
             return own
         known = _looks(self.study, usual)
         found = [[other.look for other in known if len(other.of(one.of(self.runs)))] for one in own]
-        if sorted(map(len, found)) != [1] * len({looks[0] for looks in found}):
+        if any(len(looks) != 1 for looks in found) or len({looks[0] for looks in found}) < len(own):
             return own
         return [replace(one, look=looks[0]) for one, looks in zip(own, found, strict=True)]
 
