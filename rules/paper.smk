@@ -4,16 +4,8 @@
 
 PAPER = f"{RESULTS}/paper"
 PAPER_PARTS = ["preamble", "methods", "results", "tables", "threats", "reproducibility"]
-PAPER_FIGURES = list(ASKED)
-PAPER_TABLES = [
-    *[table for table in TABLES if table != "missing"],
-    "checks",
-    "decomposition",
-    "regression",
-    *PREDICTION_TABLES,
-    *(["network"] if SWEEPS.worth_drawing else []),
-    "missing",
-]
+PAPER_FIGURES = [Path(stem).name for stem in REPORTED_FIGURES]
+PAPER_TABLES = [Path(stem).name for stem in REPORTED_TABLES]
 
 
 localrules:
@@ -53,7 +45,10 @@ rule paper_parts:
         captions=expand(f"{RESULTS}/figures/{{figure}}.caption.md", figure=PAPER_FIGURES),
         tables=expand(f"{RESULTS}/tables/{{table}}.tex", table=PAPER_TABLES),
         checks=f"{RESULTS}/tables/checks.csv",
-        code=[f"{SCRIPTS}/report/{file}" for file in ["paper.py", "methods.py", "latex.py", "references.bib"]],
+        code=[
+            *[f"{SCRIPTS}/report/{file}" for file in ["paper.py", "methods.py", "latex.py", "references.bib"]],
+            f"{SCRIPTS}/common/latex.py",
+        ],
     output:
         parts=expand(f"{PAPER}/{{part}}.tex", part=PAPER_PARTS),
         references=f"{PAPER}/references.bib",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from runs import attempts
+from runs.launch import Stopped
 
 
 def finish(attempt: Path, text: str) -> None:
@@ -141,3 +142,33 @@ def test_a_file_system_without_locks_is_no_obstacle_and_other_errors_are(
     refuse(errno.EIO)
     with pytest.raises(OSError, match="Input/output error"), attempts.run_lock(tmp_path / "key", lambda: None):
         pass
+
+
+def test_who_is_at_an_attempt_is_told_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    published = tmp_path / "run" / "key" / "record.json"
+    assert attempts.why_absent(published) == attempts.NOT_RUN and attempts.under_way(published.parent) is None
+
+    def measure(_: None, folder: Path) -> dict[str, object]:
+        holder = attempts.holder(folder)
+        assert (holder["process"], holder["host"], holder["job"]) == (os.getpid(), os.uname().nodename, "17")
+        assert attempts.under_way(published.parent) == folder
+        assert attempts.why_absent(published) == "absent: attempt 1 is under way"
+        assert f"process {os.getpid()} on" in (attempts.machine_holder() or "")
+        raise Stopped("SIGTERM")
+
+    with pytest.raises(Stopped):
+        attempts.settle(published, "a run", "record", lambda: None, measure)
+    assert attempts.why_absent(published).startswith("absent: attempt 1 stopped by SIGTERM (job 17 on ")
+    assert attempts.under_way(published.parent) is None and attempts.machine_holder() is None
+
+
+def test_of_an_attempt_begun_elsewhere_nobody_here_knows_whether_it_lives(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "key"
+    _, attempt = attempts.start(folder)
+    (attempt / "holder.json").write_text('{"host": "another-node"}')
+    said = attempts.why_absent(folder / "record.json")
+    assert said == "absent: attempt 1, begun on another-node, has not ended, or was killed"
+    (attempt / "holder.json").write_text("cut o")
+    assert attempts.why_absent(folder / "record.json").endswith(attempts.UNKNOWN_END)

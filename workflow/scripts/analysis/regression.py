@@ -230,11 +230,13 @@ def lack_of_fit(runs: pd.DataFrame, x: np.ndarray) -> dict[str, float]:
     Regression Analysis, 3rd ed. (1998), section 2.1; where cells do not share one spread, `_own_spreads`.
     """
     of_cell = runs.groupby("cell", sort=False)["measured"]
-    within = runs["measured"] - of_cell.transform("mean")
-    pure, all_of_it = (float((values**2).sum()) for values in (within, runs["residual"]))
-    missed, cells = max(all_of_it - pure, 0.0), of_cell.ngroups
+    cells, pure, missed = of_cell.ngroups, 0.0, 0.0
     f, df, pure_df, own = math.nan, float(cells - x.shape[1]), float(len(runs) - cells), False
-    if df > 0 and pure_df > 0 and pure > NO_VARIATION * float((runs["measured"] ** 2).sum()):
+    if df > 0 and pure_df > 0:
+        within = runs["measured"] - of_cell.transform("mean")
+        pure, all_of_it = (float((values**2).sum()) for values in (within, runs["residual"]))
+        missed = max(all_of_it - pure, 0.0)
+    if pure > NO_VARIATION * float((runs["measured"] ** 2).sum()):
         f = (missed / df) / (pure / pure_df)
         if own := Spread({str(cell): values.to_numpy() for cell, values in of_cell}, 0).differ:
             first = ~runs["cell"].duplicated().to_numpy()

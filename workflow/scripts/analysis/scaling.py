@@ -8,7 +8,7 @@ noise is a share of the time.
 import math
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,7 +144,7 @@ def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
     Where both nodes and devices vary, a row has its levels of both.
     """
-    rows: list[dict[str, Any]] = []
+    found: list[tuple[dict[str, Any], Law, dict[int, str]]] = []
     alone: dict[str, set[str]] = {}
     drawn: set[str] = set()
     unfitted = []
@@ -156,13 +156,17 @@ def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
             continue
         drawn |= set(sample["cell"])
         if law := amdahl(sample["replicas"].to_numpy(float), sample["epoch_time_s"].to_numpy(float)):
-            by_count = sample.sort_values("replicas").drop_duplicates("replicas").set_index("replicas")
+            by_count = dict(sorted(zip(sample["replicas"].astype(int), sample["cell"], strict=True)))
             if set(SCALES) <= set(factors):
-                levels = levels | {scaled: ", ".join(map(level_text, by_count[scaled]))}
+                levels = levels | {scaled: ", ".join(map(level_text, sorted(sample[scaled].unique())))}
             row = {factor: levels[factor] for factor in factors if factor in levels} | {"scaled": scaled}
-            rows.append(row | _row(law, {int(count): cell for count, cell in by_count["cell"].items()}, pooling))
+            found.append((row, law, by_count))
         else:
             unfitted.append(name)
+    fewest = [by_count[min(by_count)] for *_, by_count in found]
+    fastest = [by_count[_fastest(by_count, pooling)] for *_, by_count in found]
+    speedups = pooling.ratios(fewest, fastest).to_dict("records")  # all at once: one by one they took most of the time
+    rows = [row | _row(law, by_count, pooling, one) for (row, law, by_count), one in zip(found, speedups, strict=True)]
     said = {
         "Measured at one replica count only, so that nothing scales": [
             name for name, own in alone.items() if not own <= drawn
@@ -173,13 +177,19 @@ def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["replicas"]), sentences
 
 
-def _row(law: Law, by_count: dict[int, str], pooling: Pooling) -> dict[str, Any]:
-    """The columns of a series after its levels. `by_count`: replicas -> cell, by increasing replicas."""
+def _fastest(by_count: dict[int, str], pooling: Pooling) -> int:
+    """Of the replica counts above the fewest that with the shortest epoch."""
+    more = sorted(by_count)[1:]
+    return min(more, key=lambda p: pooling.of(by_count[p]).value)
+
+
+def _row(law: Law, by_count: dict[int, str], pooling: Pooling, ratio: Mapping[str, float]) -> dict[str, Any]:
+    """The columns of a series after its levels. `by_count`: replicas -> cell, by increasing replicas; `ratio`: of the fewest
+    replicas' time to that of the fastest, with its bounds and within_blocks."""
     times = {count: pooling.of(cell) for count, cell in by_count.items()}
-    fewest, *more = times
-    fastest = min(more, key=lambda p: times[p].value)
-    speedup = pooling.ratios([by_count[fewest]], [by_count[fastest]]).iloc[0]
+    fewest, fastest = min(times), _fastest(by_count, pooling)
     each = fewest / fastest
+    speedup = Estimate(ratio["value"], ratio["low"], ratio["high"])
     one_s = times[1].value if fewest == 1 else law.one_replica_s.value
     fractions = [karp_flatt(Estimate(one_s / times[p].value), p).value for p in times if p > 1]
     return {
@@ -190,10 +200,10 @@ def _row(law: Law, by_count: dict[int, str], pooling: Pooling) -> dict[str, Any]
         **columns("one_replica_fitted_s", law.one_replica_s),
         **columns("serial_fraction", law.fraction),
         **columns("limit", law.limit),
-        **columns("speedup", Estimate(*speedup[["value", "low", "high"]])),
+        **columns("speedup", speedup),
         "speedup_replicas": fastest,
-        "within_blocks": speedup["within_blocks"],
-        **columns("efficiency", Estimate(*(each * speedup[["value", "low", "high"]]))),
+        "within_blocks": ratio["within_blocks"],
+        **columns("efficiency", Estimate(each * speedup.value, each * speedup.low, each * speedup.high)),
         "karp_flatt_first": fractions[0],
         "karp_flatt_last": fractions[-1],
         "lack_of_fit_p": law.lack_of_fit_p,

@@ -44,6 +44,7 @@ DIVIDED = (
     "treatment on one replica. Exchange: the rest of the epoch, so also waiting for the slowest rank and whatever else more "
     "replicas cost. Lines: 95 % intervals of where exchange begins, from the ratio of both cells' mean epoch times."
 )
+ALONE = "no cell on one replica was measured with the same framework, model, data set, local batch and treatment"
 ALL_EPOCHS = "Both are those of all epochs, in the shares that they have of the timed ones."
 
 
@@ -130,18 +131,17 @@ def _look(name: str) -> dict[str, Any]:
 
 def _division(data: pd.DataFrame, of_runs: bool, study: pd.DataFrame) -> list[str]:
     """How computation and exchange are told apart, and in which cells they are not."""
-    undivided, below = data.index[data["exchange"].isna()].tolist(), data.index[data["exchange"] < 0].tolist()
-    said = []
-    if len(undivided) < len(data):
-        said = [DIVIDED, ALL_EPOCHS if of_runs else "", conditions.ratios(study, data["within_blocks"])]
+    undivided, below = data["exchange"].isna(), data.index[data["exchange"] < 0].tolist()
+    said = [] if undivided.all() else [DIVIDED, ALL_EPOCHS if of_runs else "", conditions.ratios(study, data["within_blocks"])]
     if below:
         said.append(
             f"Without exchange, since computation alone would take longer than the epoch did: {conditions.named(below)}."
         )
-    if undivided:
-        where = conditions.named(undivided) if len(undivided) < len(data) else "in all cells"
-        said.append(
-            "Training is one share where no cell on one replica was measured with the same framework, model, data set, "
-            f"local batch and treatment: {where}."
-        )
+    for why, lacking in (
+        (ALONE, undivided & (data["alone"] == "")),
+        ("batches were not counted", undivided & (data["alone"] != "")),
+    ):
+        if lacking.any():
+            where = "in all cells" if lacking.all() else conditions.named(data.index[lacking].tolist())
+            said.append(f"Training is one share where {why}: {where}.")
     return said

@@ -1,9 +1,11 @@
 """The sources of a study's paper, made anew from its records: results/<study>/paper/, all but main.tex, which is its author's.
 
-preamble.tex                what the other files need; the study's title and question
-methods.tex, threats.tex, reproducibility.tex    text
-results.tex, tables.tex     all figures and all tables; figures/ and tables/ have each by itself
-references.bib              what is cited
+    preamble.tex                what the other files need; the study's title and question
+    methods.tex, threats.tex, reproducibility.tex    text
+    results.tex, tables.tex     all figures and all tables; figures/ and tables/ have each by itself
+    references.bib              what is cited
+
+The figures and tables are copies, so that the folder can be taken elsewhere as it is.
 """
 
 import argparse
