@@ -132,7 +132,11 @@ def _look(name: str) -> dict[str, Any]:
 def _division(data: pd.DataFrame, of_runs: bool, study: pd.DataFrame) -> list[str]:
     """How computation and exchange are told apart, and in which cells they are not."""
     undivided, below = data["exchange"].isna(), data.index[data["exchange"] < 0].tolist()
-    said = [] if undivided.all() else [DIVIDED, ALL_EPOCHS if of_runs else "", conditions.ratios(study, data["within_blocks"])]
+    said = (
+        []
+        if undivided.all()
+        else [DIVIDED, ALL_EPOCHS if of_runs else "", conditions.ratios(study, data["within_blocks"])]
+    )
     if below:
         said.append(
             f"Without exchange, since computation alone would take longer than the epoch did: {conditions.named(below)}."
