@@ -144,7 +144,6 @@ SAID = {
     "too short": "Without exchange, since computation alone would take longer than the epoch did: ",
     "a cell failed": "Missing cells: ",
     "one replicate": "too few for an interval",
-    "steps were not counted": "Training is one share where batches were not counted: in all cells.",
 }
 
 

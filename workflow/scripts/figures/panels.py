@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from analysis import conditions
 from analysis.measured import combination_text
@@ -135,8 +135,8 @@ def time_axis(
         bottom = max(lowest, shortest / CUT_AT)
         said = ["The axis of time is logarithmic."]
         (ax.set_yscale if axis == "y" else ax.set_xscale)("log")
+        round_numbers(ax.yaxis if axis == "y" else ax.xaxis, top / bottom)
         limits = bottom / 1.1, 1.1 * top
-        round_numbers(ax.yaxis if axis == "y" else ax.xaxis, *limits)
     if highest > top or lowest < limits[0]:
         said.append("Intervals are cut where they leave the axis.")
     (ax.set_ylim if axis == "y" else ax.set_xlim)(*limits)
@@ -144,14 +144,11 @@ def time_axis(
     return said
 
 
-def round_numbers(axis: Axis, low: float, high: float, most: int = 5) -> None:
-    """Round numbers at a logarithmic axis from `low` to `high`; about `most` where these are not far apart."""
-    if high / low < ROUND_TO_RATIO:
-        numbers = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
-        axis.set_major_locator(FixedLocator([number for number in numbers if low <= number <= high]))
-    else:
-        digits = next((some for ratio, some in DIGITS.items() if high / low < ratio), (1,))
-        axis.set_major_locator(LogLocator(10, subs=digits))
+def round_numbers(axis: Axis, ratio: float, most: int = 5) -> None:
+    """Round numbers at a logarithmic axis that reaches over such a `ratio`; at `most` so many where that is small."""
+    digits = next((some for most, some in DIGITS.items() if ratio < most), (1,))
+    round_ones = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10])
+    axis.set_major_locator(round_ones if ratio < ROUND_TO_RATIO else LogLocator(10, subs=digits))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter("{x:g}")
 

@@ -61,7 +61,9 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         ax.plot(ends, ends, color=style.MUTED, linewidth=0.7, zorder=2)
         for one, of_all in itertools.product(series, (False, True)):
             points = one.of(own)[lambda data, of_all=of_all: data["common"] == of_all]
-            if points.empty:  # a line of no points has a place all the same, far off, for which the layout would make room
+            if (
+                points.empty
+            ):  # a line of no points has a place all the same, far off, for which the layout would make room
                 continue
             shown = points["predicted_s"].clip(bottom * 1.1, top / 1.1)
             look = panels.marker(one.look) | {"markersize": 2.2, "alpha": 0.75 if of_all else 0.25}
