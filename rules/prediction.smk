@@ -15,9 +15,7 @@ PREDICTION_CODE = (
     + [f"{SCRIPTS}/network/fit.py", f"{SCRIPTS}/models/graph.py", f"{SCRIPTS}/common/tables.py"]
 )
 PREDICTION_TABLES = ["prediction", "outlook"] if PREDICTED else []
-EXTRA_P = (
-    or_say_so(lambda: str(environment_stamp(CACHE, "extrap"))) if PREDICTED and CAMPAIGN.study.extra_p else []
-)
+EXTRA_P = or_say_so(lambda: str(environment_stamp(CACHE, "extrap"))) if PREDICTED and CAMPAIGN.study.extra_p else []
 
 
 localrules:
