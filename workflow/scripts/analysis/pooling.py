@@ -148,7 +148,7 @@ class Spread:
         """Whether all cells are taken to have one standard deviation."""
         return not self.against
 
-    @property
+    @cached_property
     def against(self) -> str:
         """Why each cell keeps its own spread, in words; empty where nothing speaks against one for all."""
         cells = len(self.spreads)

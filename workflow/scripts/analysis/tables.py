@@ -216,9 +216,7 @@ def _shared(widths: Mapping[str, float], room: float) -> dict[str, float]:
 
 def _widths(table: Table) -> dict[str, float]:
     """The width of each column's widest entry, in em."""
-    return {
-        name: max([*map(_em, column), *map(_em, name.split())], default=0.0) for name, column in table.shown.items()
-    }
+    return {name: max(map(_em, {*column, *name.split()}), default=0.0) for name, column in table.shown.items()}
 
 
 def _em(text: str) -> float:

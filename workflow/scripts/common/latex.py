@@ -1,5 +1,6 @@
 """Text for LaTeX: whatever a person may write, as pdfLaTeX prints it with T1 fonts, in ASCII."""
 
+import functools
 import re
 import unicodedata
 
@@ -81,12 +82,14 @@ def latex_text(text: str, breaks: bool = False) -> str:
     return " ".join(_word(word, breaks and len(word) > LONG_WORD) for word in words)
 
 
+@functools.lru_cache(maxsize=2**16)
 def _word(word: str, breaks: bool) -> str:
     return "".join(
         _written(character) + (r"\allowbreak{}" if breaks and character in _BREAKS else "") for character in word
     )
 
 
+@functools.cache
 def _written(character: str) -> str:
     if character in _SIGNS:
         return _SIGNS[character]

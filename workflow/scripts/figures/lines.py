@@ -144,18 +144,20 @@ def _not_drawn(of: View, what: str, why: str, remark: str) -> tuple[Figure, str]
 
 def _several(of: View, x: str, to_compare: bool) -> list[dict[str, Any]]:
     """The panels with two levels of `x`, and `to_compare` two series over them; where none was measured, those with a run."""
-    measured = of.cells[of.cells["cell"].isin(set(of.ok["cell"]))]
-    found = [levels for levels in of.panels if _worth(panels.at(of.cells, levels), of, x, 2 if to_compare else 1)]
-    if all(panels.at(measured, levels).empty for levels in found):  # better one level than no run
-        return [] if to_compare else [levels for levels in of.panels if len(panels.at(measured, levels))]
+    worth, measured = of.cells, of.cells[of.cells["cell"].isin(set(of.ok["cell"]))]
+    if to_compare:
+        series = {row: place for place, one in enumerate(of.series) for row in one.of(worth).index}
+        worth = _with_two(worth.assign(series=pd.Series(series)), x, [*of.facet, "series"])
+    found = panels.among(of.panels, _with_two(worth, "series" if to_compare else x, of.facet))
+    if not panels.among(found, measured):  # better one level than no run
+        return [] if to_compare else panels.among(of.panels, measured)
     return found
 
 
-def _worth(cells: pd.DataFrame, of: View, x: str, fewest: int) -> bool:
-    """Whether a panel has two levels of `x`, and so many series over them."""
-    if fewest == 1:
-        return bool(cells[x].nunique() > 1)
-    return sum(one.of(cells)[x].nunique() > 1 for one in of.series) >= fewest
+def _with_two(cells: pd.DataFrame, column: str, by: Sequence[str]) -> pd.DataFrame:
+    """The rows with whose levels of `by` there are two levels of `column`."""
+    groups = cells.assign(all=0).groupby(["all", *by], dropna=False)
+    return cells[groups[column].transform("nunique") > 1]
 
 
 def scale_of_axis(runs: pd.DataFrame, x: str, series: int) -> Scale:

@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -60,6 +60,19 @@ def at(frame: pd.DataFrame, levels: Mapping[str, Any]) -> pd.DataFrame:
     for name, level in levels.items():
         frame = frame[frame[name].isna()] if pd.isna(level) else frame[frame[name] == level]
     return frame
+
+
+def among(shown: Sequence[dict[str, Any]], frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The panels of `shown` that have a row in `frame`: as `at` finds them, but at once."""
+    names = list(shown[0]) if shown else []
+    if not names:
+        return list(shown) if len(frame) else []
+    there = {_key(levels) for levels in frame[names].drop_duplicates().itertuples(index=False, name=None)}
+    return [levels for levels in shown if _key(levels.values()) in there]
+
+
+def _key(levels: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(None if pd.isna(level) else level for level in levels)
 
 
 def scaled_by(around: Sequence[str]) -> list[str]:

@@ -43,11 +43,11 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         why = "no cell with several replicas succeeded" if compared.any() else "no base of a speed-up succeeded"
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), why), of.caption(WHAT, f"Not drawn: {why}.")
     several = rows[compared & (rows["replicas"] > 1)]
-    worth = [levels for levels in of.panels if len(panels.at(several, levels))]
+    worth = panels.among(of.panels, several)
     left_out = [levels for levels in of.panels if levels not in worth]
     of = of.on_a_page(2 * PANEL_IN + panels.titles_height(worth), shown=worth)
     rows, several = (frame[frame["cell"].isin(set(of.cells["cell"]))] for frame in (rows, several))
-    shown = [levels for levels in of.panels if len(panels.at(several, levels))]
+    shown = panels.among(of.panels, several)
     of_shown = pd.concat([panels.at(rows, levels) for levels in shown])
     scaled = [one for one in of.series if len(one.of(several))]
     extra = [Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=IDEAL, label="ideal")]
@@ -84,7 +84,8 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     counted = "nodes" if (of_shown["replicas"] == of_shown["nodes"]).all() else "replicas"
     drawn.supxlabel(counted, fontsize=style.FONT_SIZE)
     panels.legend(drawn, scaled, extra)
-    without = [cell for cell in dict.fromkeys(of.ok["cell"]) if cell not in base_cells(of.study)]
+    found = base_cells(of.study)
+    without = [cell for cell in dict.fromkeys(of.ok["cell"]) if cell not in found]
     return drawn, of.caption(
         WHAT,
         BOUND if bounded else "",

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from common.files import written_whole
@@ -113,10 +116,10 @@ _SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "ringside",
     "path.simplify": False,
 }
-_METADATA = {
-    "pdf": {"Creator": "Ringside", "CreationDate": None},
-    "svg": {"Creator": "Ringside", "Date": None},
-    "png": {"Software": None},
+_WRITTEN: dict[str, tuple[type[FigureCanvasBase], dict[str, str | None]]] = {
+    "pdf": (FigureCanvasPdf, {"Creator": "Ringside", "CreationDate": None}),
+    "svg": (FigureCanvasSVG, {"Creator": "Ringside", "Date": None}),
+    "png": (FigureCanvasAgg, {"Software": None}),
 }
 
 
@@ -148,6 +151,8 @@ def save(drawn: Figure, stem: Path) -> None:
         if layout := drawn.get_layout_engine():
             layout.execute(drawn)
     drawn.set_layout_engine("none")
-    for suffix, metadata in _METADATA.items():
+    for suffix, (canvas, metadata) in _WRITTEN.items():
         with written_whole(Path(f"{stem}.{suffix}")) as partial:
-            drawn.savefig(partial, format=suffix, dpi=DPI, metadata=metadata)
+            # not savefig, which draws everything once more to find out what it needs no more
+            drawn.set_dpi(DPI)
+            getattr(canvas(drawn), f"print_{suffix}")(partial, metadata=metadata)
