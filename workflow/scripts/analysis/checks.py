@@ -321,7 +321,7 @@ def _resolution(pooling: Pooling) -> Iterator[Check]:
     n = int(counts[counts > 1].mode().max())
     spread, df = pooling.resolution(n)
     one_s = pooling.holds if spread is pooling else pooling.holds_within
-    half = half_width(n, pooling.df if pooling.holds else None)
+    half = half_width(n, pooling.freedom if pooling.holds else None)
     for name, width, of, one in (
         ("half the interval of a mean", half, pooling, pooling.holds),
         ("least difference of two means", least_difference(n, df), spread, one_s),

@@ -54,7 +54,7 @@ def spread(pooling: Pooling) -> str:
         others = "; a cell with one run has its interval from the spread of the others" if alone else ""
         return (
             f"{said} with one s for all cells, the standard deviation of the logarithms within cells "
-            f"({pooling.sd:.3g}, {pooling.df} degrees of freedom), since nothing speaks against it "
+            f"({pooling.sd:.3g}, {_freedom(pooling)}), since nothing speaks against it "
             f"(Bartlett's test, {p_text(pooling.p)}; the largest is {pooling.apart:.2g} times the smallest){others}."
         )
     none = "; a cell with one run has none" if alone else ""
@@ -62,6 +62,13 @@ def spread(pooling: Pooling) -> str:
         f"{said} with each cell's own standard deviation of the logarithms as s, since {pooling.against}{none}."
         f"{TWO_RUNS if two else ''}"
     )
+
+
+def _freedom(pooling: Pooling) -> str:
+    """The degrees of freedom of the spread that cells share, and why they are fewer than those of the runs."""
+    if pooling.freedom > pooling.df - 0.5:
+        return f"{pooling.df} degrees of freedom"
+    return f"{pooling.freedom:.1f} degrees of freedom by Satterthwaite, fewer than {pooling.df} since all cells share their blocks"
 
 
 def ratios(runs: pd.DataFrame, within_blocks: pd.Series) -> str:

@@ -17,7 +17,8 @@ logarithms (two-way additive model by least squares; Montgomery, Design and Anal
 (paired t test). Student's t grows fast where few degrees of freedom are left, so a comparison needs FEWEST_DF of them; two
 cells that share fewer blocks are compared as independent groups, whose intervals blocks can only make too wide. A run is in
 the block that it was planned for where it was made in one session with the others. A cell's own mean keeps blocks in its
-spread: another replicate would be in another block.
+spread: another replicate would be in another block. Where that spread is pooled, what blocks add to it is known from the blocks
+alone, however many cells there are (`Pooling.freedom`).
 """
 
 import math
@@ -209,7 +210,7 @@ class Pooling(Spread):
 
         log(mean) has the variance of the mean logarithm, s^2 / n (delta method), and Student's t the freedom of s.
         """
-        s, df = (self.sd, self.df) if self.holds else (log_sd, np.asarray(n) - 1)
+        s, df = (self.sd, self.freedom) if self.holds else (log_sd, np.asarray(n) - 1)
         low, high = intervals.t_interval(0.0, s / np.sqrt(n), df)
         return mean * np.exp(low), mean * np.exp(high)
 
@@ -223,6 +224,20 @@ class Pooling(Spread):
         return Spread(dict(zip(log.index[np.unique(cell)], parts, strict=False)), lost)
 
     @cached_property
+    def freedom(self) -> float:
+        """The degrees of freedom of `sd`, the spread of a cell's mean, by Satterthwaite (Biometrics 2, 1946): at most `df`.
+
+        Blocks move all of their cells together, so that what they add to the variance is known from the blocks alone, however many
+        cells there are. With as many runs of every cell in every block that is the error of a mean in randomized complete blocks.
+        """
+        logs, within = self.seconds.log.blocks, self.within
+        about_means = float((logs.sub(logs.mean(axis="columns"), axis="index") ** 2).sum(axis=None))
+        of_blocks = max(0.0, about_means - (within.sd**2 * within.df if within.df else 0.0))
+        others = self.sd**2 * self.df - of_blocks
+        squares = [part**2 / df for part, df in ((of_blocks, within.lost), (others, self.df - within.lost)) if df]
+        return min(float(self.df), (self.sd**2 * self.df) ** 2 / sum(squares)) if sum(squares) else float(self.df)
+
+    @cached_property
     def holds_within(self) -> bool:
         """Whether comparisons within blocks have one spread for all cells: they share it, and Bartlett's test after blocks, which
         can hide what differs, does not speak against it."""
@@ -233,11 +248,11 @@ class Pooling(Spread):
         """How many blocks two cells must share to be compared within them."""
         return FEWEST_BLOCKS if self.holds_within else FEWEST_DF + 1
 
-    def resolution(self, n: int) -> tuple[Spread, int]:
+    def resolution(self, n: int) -> tuple[Spread, float]:
         """The spread on which comparisons of two cells of n runs rest, `within` blocks or `self`, and its degrees of freedom."""
         if n >= self.fewest_blocks and self.within.df >= FEWEST_DF:
             return self.within, self.within.df if self.holds_within else n - 1
-        return self, self.df if self.holds else 2 * n - 2
+        return self, self.freedom if self.holds else 2 * n - 2
 
     def ratios(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
         """A row per pair of cells: ratio of mean epoch times, its interval, n (the smaller), p that it is 1; within_blocks:
@@ -266,7 +281,7 @@ class Pooling(Spread):
         seconds, logs = (values.compared(to, base, self.fewest_blocks) for values in (self.seconds, self.seconds.log))
         within = logs["within_blocks"] > 0
         inside = (self.within.sd, self.within.df) if self.holds_within else (math.nan, math.nan)
-        outside = (self.sd, self.df) if self.holds else (math.nan, math.nan)
+        outside = (self.sd, self.freedom) if self.holds else (math.nan, math.nan)
         sd, df = (np.where(within, *both) for both in zip(inside, outside, strict=True))
         mean, base_mean, n, base_n = (seconds[name].to_numpy(float) for name in ("to", "base", "n", "base_n"))
         with np.errstate(all="ignore"):

@@ -229,18 +229,20 @@ def lack_of_fit(runs: pd.DataFrame, x: np.ndarray) -> dict[str, float]:
     NaN without replicates, without cells to spare, and where all replicates are equal. The F test of Draper & Smith, Applied
     Regression Analysis, 3rd ed. (1998), section 2.1; where cells do not share one spread, `_own_spreads`.
     """
-    of_cell = runs.groupby("cell", sort=False)["measured"]
-    cells, pure, missed = of_cell.ngroups, 0.0, 0.0
-    f, df, pure_df, own = math.nan, float(cells - x.shape[1]), float(len(runs) - cells), False
+    code, cells = pd.factorize(runs["cell"])
+    measured, n = runs["measured"].to_numpy(float), np.bincount(code).astype(float)
+    within = measured - (np.bincount(code, measured) / n)[code]
+    pure = missed = 0.0
+    f, df, pure_df, own = math.nan, float(len(cells) - x.shape[1]), float(len(runs) - len(cells)), False
     if df > 0 and pure_df > 0:
-        within = runs["measured"] - of_cell.transform("mean")
-        pure, all_of_it = (float((values**2).sum()) for values in (within, runs["residual"]))
+        pure, all_of_it = (float((values**2).sum()) for values in (within, runs["residual"].to_numpy(float)))
         missed = max(all_of_it - pure, 0.0)
-    if pure > NO_VARIATION * float((runs["measured"] ** 2).sum()):
+    if pure > NO_VARIATION * float((measured**2).sum()):
         f = (missed / df) / (pure / pure_df)
-        if own := Spread({str(cell): values.to_numpy() for cell, values in of_cell}, 0).differ:
+        in_order, ends = measured[np.argsort(code, kind="stable")], np.cumsum(n.astype(int))[:-1]
+        if own := Spread(dict(zip(cells, np.split(in_order, ends), strict=True)), 0).differ:
             first = ~runs["cell"].duplicated().to_numpy()
-            n, variance = of_cell.size().to_numpy(float), of_cell.var().fillna(pure / pure_df).to_numpy()
+            variance = np.where(n > 1, np.bincount(code, within**2) / np.maximum(n - 1, 1), pure / pure_df)
             f, df, pure_df = _own_spreads(missed, x[first], n, variance, pure_df)
     return {
         "lack of fit: F": f,
