@@ -223,7 +223,7 @@ def test_the_resolution_is_in_percent_of_the_epoch_time(read):
     assert row["size_percent"] == pytest.approx(100 * math.expm1(row["statistic"] * within.sd))
     assert row["test"].endswith("one s for all cells, within blocks") and "s.d. after blocks" in row["verdict"]
     mean = table_of(runs).loc["half the interval of a mean, n = 3"]
-    assert mean["statistic"] == pytest.approx(stats.t.ppf(0.975, pooling.df) / math.sqrt(3))
+    assert mean["statistic"] == pytest.approx(stats.t.ppf(0.975, pooling.freedom) / math.sqrt(3))
     assert mean["size_percent"] == pytest.approx(100 * math.expm1(mean["statistic"] * pooling.sd))
 
 

@@ -334,7 +334,7 @@ def test_cells_that_share_too_few_blocks_are_independent_groups():
     assert pooling.holds_within
     assert pooling.ratios(["a", "a", "b"], ["b", "c", "c"])["within_blocks"].tolist() == [0, 0, 3]
     low, high = (math.log(ratio(pooling, "a", "b")[bound]) for bound in ("low", "high"))
-    assert high - low == pytest.approx(2 * stats.t.ppf(0.975, pooling.df) * pooling.sd * math.sqrt(1 / 2 + 1 / 3))
+    assert high - low == pytest.approx(2 * stats.t.ppf(0.975, pooling.freedom) * pooling.sd * math.sqrt(1 / 2 + 1 / 3))
 
 
 def test_the_ratio_and_the_difference_are_those_of_the_blocks_that_both_have():
@@ -421,3 +421,35 @@ def test_intervals_of_comparisons_hold_the_truth_as_often_as_they_say(case):
         assert np.mean(growth) == pytest.approx(stats.t.ppf(0.975, df[0]) / stats.t.ppf(0.975, df[1]), rel=0.01)
     if case == "one spread":
         assert np.mean(growth) < 0.65
+
+
+def blocked(rng, cells, blocks, block_sd, sd):
+    """Runs of cells whose times have the median 1, in complete blocks."""
+    logs = rng.normal(0, block_sd, blocks) + rng.normal(0, sd, (cells, blocks))
+    return in_blocks({f"cell {number}": np.exp(own) for number, own in enumerate(logs)})
+
+
+def test_the_freedom_of_means_in_blocks_is_that_of_the_mean_squares():
+    # the error of a treatment's mean in randomized complete blocks: (MS blocks + (c - 1) MS error) / (c n), Satterthwaite
+    runs = blocked(np.random.default_rng(2), cells=4, blocks=5, block_sd=0.1, sd=0.05)
+    log = np.log(runs["epoch_time_s"].to_numpy().reshape(4, 5))
+    residual = log - log.mean(axis=1, keepdims=True) - log.mean(axis=0) + log.mean()
+    of_blocks, error = 4 * ((log.mean(axis=0) - log.mean()) ** 2).sum() / 4, (residual**2).sum() / 12
+    found = pooled(runs)
+    assert found.sd**2 == pytest.approx((of_blocks + 3 * error) / 4)
+    expected = (of_blocks + 3 * error) ** 2 / (of_blocks**2 / 4 + (3 * error) ** 2 / 12)
+    assert found.freedom == pytest.approx(expected)
+    assert found.freedom < found.df == 16
+
+
+def test_without_blocks_all_runs_inform_the_error_of_a_mean(growth):
+    assert growth.freedom == growth.df
+
+
+@pytest.mark.parametrize("cells, blocks, block_sd", [(8, 3, 0.2), (8, 5, 0.04), (24, 3, 0.1), (8, 5, 0.0)])
+def test_intervals_of_means_hold_the_truth_though_all_cells_share_blocks(cells, blocks, block_sd):
+    rng, held = np.random.default_rng(7), []
+    for _ in range(120):
+        of_cells = pooled(blocked(rng, cells, blocks, block_sd, sd=0.02)).cells
+        held.append(((of_cells["low"] <= 1) & (of_cells["high"] >= 1)).mean())
+    assert 0.885 < np.mean(held) < 0.985  # 0.84 with the freedom of all runs in the first case

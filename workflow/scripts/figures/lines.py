@@ -58,7 +58,11 @@ class Scale:
     @property
     def beside(self) -> float:
         """How far from its mean a replicate's dot stands."""
-        return 0.8 * self.gap
+        return 0.5 * self.gap
+
+    def said(self, name: str) -> str:
+        """What the caption must say of the axis `name`."""
+        return f"The axis of {name} is logarithmic." if self.doubling else ""
 
     def on(self, ax: Axes, labels: Sequence[str] = ()) -> None:
         """Ticks and limits."""
@@ -130,6 +134,7 @@ def draw(
         what,
         _base_sentence(of, drawn_cells, found) if with_bases else "",
         remark,
+        scale.said(title(x)),
         *remarks,
         f"Without a line, since measured at one level only: {', '.join(one.name for one in alone)}." if alone else "",
         left_out_sentence(

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from analysis.measured import Records
+from analysis.measured import Records, combination_text
 from figures import panels, style
 from figures.declared import Declared
 from network.fit import achieved, bound, bytes_text, circumstances, fit, link_rates_text, measured, shortfall
@@ -42,16 +42,21 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     has_bound = bool(ok["link_bytes_s"].notna().any())
     line = Line2D([], [], color=style.MUTED, linewidth=0.8, linestyle=BOUND, label="link's rate")
     extra = [line] if has_bound else []
-    rows, columns, width = panels.layout(len(shown))
+    links = network["bandwidth"].nunique()
+    whole = len(shown) == links * network["nodes"].nunique()
+    in_rows = whole and 2 < links <= panels.PANELS_IN_PAGE  # one for each number of nodes
+    rows, columns, width = panels.layout(len(shown), links if in_rows else panels.PANELS_IN_PAGE)
     titled = shown if len(shown) > 1 else []
     above = panels.legend_height(len([*frameworks, *extra]), width)
     drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(titled)) + 0.15 + above)
     axes = panels.grid(drawn, (rows, columns), len(shown))
     shifts = {name: GAP**place for name, place in panels.dodge(frameworks, 1).items()}
+    unfitted = []
     for ax, levels in zip(axes, shown, strict=True):
         here = panels.at(ok, levels)
         for framework, sweep in here.groupby("framework"):
-            _series(ax, sweep, str(framework), shifts[str(framework)])
+            if not _series(ax, sweep, str(framework), shifts[str(framework)]):
+                unfitted.append(f"{framework} on {combination_text(levels)}")
         for link, ranks in here[["link_bytes_s", "ranks"]].dropna().drop_duplicates().itertuples(index=False):
             ax.axhline(bound(link, levels["nodes"], ranks) / 1e6, color=style.MUTED, linewidth=0.8, linestyle=BOUND)
         if here.empty:
@@ -69,14 +74,17 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         BOUND_WHAT if has_bound else "",
         link_rates_text(network),
         same,
+        f"Without a line, since no latency and bandwidth above zero come near: {'; '.join(unfitted)}."
+        if unfitted
+        else "",
         circumstances(network),
         shortfall(network),
     ]
     return drawn, " ".join(sentence for sentence in [*said, unseen] if sentence)
 
 
-def _series(ax: Axes, sweep: pd.DataFrame, framework: str, shift: float) -> None:
-    """One framework's achieved bandwidth by size, and its fit."""
+def _series(ax: Axes, sweep: pd.DataFrame, framework: str, shift: float) -> bool:
+    """One framework's achieved bandwidth by size, and its fit. Whether there is one."""
     look = style.look(framework)
     for size, estimate in achieved(sweep).items():
         x, bars = [size * shift] * 2, [estimate.low / 1e6, estimate.high / 1e6]
@@ -84,11 +92,12 @@ def _series(ax: Axes, sweep: pd.DataFrame, framework: str, shift: float) -> None
         ax.plot([size * shift], [estimate.value / 1e6], zorder=4, **panels.marker(framework))
     made = fit(sweep)
     if made is None or not made.bandwidth_bytes_s.value > 0:
-        return
+        return False
     sizes = np.geomspace(sweep["bytes"].min(), sweep["bytes"].max(), 100)
     seconds = made.seconds(sizes)
     rate = made.seconds_per_byte.value * made.bandwidth_bytes_s.value * sizes / np.where(seconds > 0, seconds, np.nan)
     ax.plot(sizes * shift, rate / 1e6, color=look.colour, linestyle=look.line, linewidth=0.8, zorder=2)
+    return True
 
 
 def _scales(ax: Axes, ok: pd.DataFrame, factor: int) -> None:

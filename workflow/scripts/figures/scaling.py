@@ -88,6 +88,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     without = [cell for cell in dict.fromkeys(of.ok["cell"]) if cell not in found]
     return drawn, of.caption(
         WHAT,
+        scale.said(counted),
         BOUND if bounded else "",
         lines.bases_sentence(sorted(set(of_shown["base_cell"].dropna())), of),
         conditions.ratios(of.study, of_shown["within_blocks"]),
