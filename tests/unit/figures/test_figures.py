@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -129,7 +130,9 @@ CASES = [
 @pytest.mark.parametrize("case", CASES)
 def test_a_figure_is_drawn_whatever_the_campaign_holds(name, case, tmp_path):
     drawn, caption = drawn_by(name, Records(*write_frames(tmp_path, *changed(case))))
-    drawn.draw_without_rendering()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # such as of a layout that collapsed
+        drawn.draw_without_rendering()
     assert caption.endswith(".")
     assert "nan" not in caption
     texts = [text.get_text() for ax in drawn.axes for text in ax.texts]

@@ -71,6 +71,8 @@ def _panel(ax: Axes, each: Fit, drawn_as: list[tuple[Look, set[str]]]) -> int:
     shown = points["without_cell"].clip(bottom * 1.1, top / 1.1)
     for look, cells in drawn_as:
         own = points["cell"].isin(cells)
+        if not own.any():  # of markers without a place the layout takes the figure's corner
+            continue
         small = panels.marker(look) | {"markersize": 2.6 if len(each.cells) < MANY_CELLS else 1.6}
         ax.plot(
             points.loc[own, "measured"],
