@@ -225,7 +225,7 @@ def test_little_gives_a_table_that_says_so(case, read):
         case "one cell":
             runs = runs[runs["cell"] == runs["cell"].iloc[0]]
         case "all equal":
-            runs = runs.assign(epoch_time_s=2.0)
+            runs = runs.assign(epoch_time_s=0.5)
         case "no run":
             runs = runs.assign(status="failed")
     table = anova.table(runs)
@@ -238,3 +238,12 @@ def test_little_gives_a_table_that_says_so(case, read):
         "no run": "No run of the study succeeded.",
     }[case] in said
     assert not np.isinf(table.data.select_dtypes("number").to_numpy(float)).any()
+
+
+@pytest.mark.parametrize("seconds", [0.5, 0.3, 1.0, 700.0])
+def test_times_that_differ_by_rounding_alone_have_no_shares(read, seconds):
+    runs = read(failures={})
+    last_digits = np.where(np.arange(len(runs)) % 3, seconds, np.nextafter(seconds, 2 * seconds))
+    rows = anova.table(runs.assign(epoch_time_s=last_digits)).data
+    assert (rows["sum_sq"] == 0).all()
+    assert rows[["F", "p", "share", "eta_sq_partial", "omega_sq_partial"]].isna().all(axis=None)

@@ -12,7 +12,7 @@ from common import tables
 from common.errors import InputError
 from common.schemas import schema
 from common.tables import read_table, write_table
-from synthetic import campaign, write_campaign
+from synthetic import campaign, sweeps, write_campaign
 
 UNDERSTOOD = {
     "type",
@@ -105,6 +105,83 @@ def test_a_broken_file_is_refused_in_one_line(tmp_path, runs, old, new, expected
     if old == ",False,":
         old, expected = ",false,", "oversubscribed: 'maybe' is not true or false"
     assert expected in broken(tmp_path, runs, old, new)
+
+
+def lines_of(path):
+    return path.read_text().splitlines(keepends=True)
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+def test_a_run_that_stands_twice_is_refused(tmp_path, runs, quoted):
+    path = tmp_path / "runs.csv"
+    write_table(runs.assign(reason='"no",\nit said' if quoted else None), "runs", path)
+    again = path.read_text().split("\n", 1)[1].partition("\n" + runs["run_id"][1])[0] + "\n"
+    path.write_text(path.read_text() + again)
+    with pytest.raises(InputError) as caught:
+        read_table(path, "runs")
+    line = 1 + (len(runs) + 1) * (2 if quoted else 1)
+    assert str(caught.value).endswith(
+        f"runs.csv, line {line}: run_id '{runs['run_id'][0]}' stands twice; remove one of the two rows, or make the table again"
+    )
+
+
+def test_an_epoch_and_a_repetition_that_stand_twice_are_refused(tmp_path):
+    _, epochs = write_campaign(tmp_path)
+    lines = lines_of(epochs)
+    run_id, _, epoch, *_ = lines[15].split(",")
+    epochs.write_text("".join([*lines, lines[15]]))
+    said = f"line {len(lines) + 1}: run_id '{run_id}', epoch {epoch} stand twice; remove one"
+    with pytest.raises(InputError, match=re.escape(said)):
+        read_table(epochs, "epochs")
+    assert len(read_table(epochs, "epochs", {lines[1].split(",")[0]})) == 6
+    of_run = [line for line in lines if line.startswith(run_id)]
+    with pytest.raises(InputError, match=re.escape(f"line {len(lines) + 1}: run_id '{run_id}', epoch {epoch} stand")):
+        read_table(epochs, "epochs", {run_id})
+    assert len(of_run) == 6
+    network = tmp_path / "network.csv"
+    write_table(sweeps("pytorch-ddp"), "network", network)
+    lines = lines_of(network)
+    network.write_text("".join([*lines, lines[3]]))
+    with pytest.raises(InputError, match=r"framework 'pytorch-ddp', nodes 2, .* round 1, repetition 3 stand twice"):
+        read_table(network, "network")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "before"),
+    [("batch_size", 128, 16), ("replicas", 3, 1), ("base", "none", "'pytorch-single'"), ("optimizer", "adam", "'sgd'")],
+)
+def test_rows_of_a_cell_that_contradict_each_other_are_refused(tmp_path, runs, column, value, before):
+    path = tmp_path / "runs.csv"
+    changed = runs.assign(reason=None)
+    changed.loc[2, column] = value
+    write_table(changed, "runs", path)
+    with pytest.raises(InputError) as caught:
+        read_table(path, "runs")
+    said = repr(value) if isinstance(value, str) else value
+    assert str(caught.value).endswith(
+        f"runs.csv, line 4: {column}: {said}, but an earlier row of cell '{runs['cell'][0]}' has {before}; correct one of them, "
+        "or make the table again"
+    )
+
+
+def test_20000_runs_and_2000000_epochs_are_told_apart_in_no_time(runs):
+    copies = [runs.assign(run_id=runs["run_id"] + f".{copy}", cell=runs["cell"] + f".{copy}") for copy in range(176)]
+    many = pd.concat(copies, ignore_index=True)[:20_000]
+    epochs = pd.DataFrame(
+        {"run_id": many["run_id"].astype("str").repeat(100), "epoch": [*range(1, 101)] * len(many)}
+    ).reset_index(drop=True)
+    many = many.reindex(columns=list(schema("runs")["properties"]))
+    start = time.perf_counter()
+    assert tables._trouble_between_rows(many, "runs") is None
+    assert tables._trouble_between_rows(epochs, "epochs") is None
+    assert time.perf_counter() - start < 2  # 0.15 s where nothing else runs
+
+
+def test_the_mark_that_spreadsheets_begin_a_file_with_is_no_part_of_it(tmp_path):
+    for path, name in zip(write_campaign(tmp_path), ("runs", "epochs"), strict=True):
+        plain = read_table(path, name)
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+        pd.testing.assert_frame_equal(read_table(path, name), plain)
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "1e999", "0x10", "1_000", " 1", "-1", "0", "fast"])
@@ -235,7 +312,8 @@ def test_errors_of_two_lines_do_not_cancel(tmp_path):
 
 
 def test_18000_runs_are_written_and_read_in_seconds(tmp_path, runs):
-    many = pd.concat([runs] * (18_000 // len(runs) + 1), ignore_index=True)[:18_000]
+    copies = [runs.assign(run_id=runs["run_id"] + f".{copy}") for copy in range(18_000 // len(runs) + 1)]
+    many = pd.concat(copies, ignore_index=True)[:18_000]
     start = time.perf_counter()
     write_table(many, "runs", tmp_path / "runs.csv")
     assert len(read_table(tmp_path / "runs.csv", "runs")) == 18_000

@@ -38,6 +38,15 @@ def test_every_small_number_of_nodes_is_asked_for():
     assert counts(20).tolist()[:16] == list(range(1, 17))
     assert counts(1024)[-1] == 1024
     assert counts(3).tolist() == [1, 2, 3]
+    assert len(counts(1024)) == 64
+
+
+def test_the_largest_number_of_nodes_does_not_change_what_is_said_of_fewer(tmp_path):
+    """Numbers in between are those of the same curve, so an answer does not depend on how far it goes."""
+    assert set(counts(1024)) <= set(counts(10**9))
+    few, many = (ask(tmp_path, *MODEL, "--nodes", nodes).set_index("rate") for nodes in ("4096", "1000000"))
+    for name in ("nodes_at_80", "nodes_at_50"):
+        assert many.loc[np.isfinite(few[name]), name].tolist() == few[name][np.isfinite(few[name])].tolist()
 
 
 def test_by_numbers_alone_it_is_arithmetic(tmp_path):
@@ -87,9 +96,29 @@ def test_without_out_the_table_is_printed(capsys):
         (["--step-time", "0.1"], "give one of --model, --parameters and --gradient-bytes"),
         ([*MODEL, "--model", "alexnet"], "give one of --model"),
         (["--step-time", "0.1", "--model", "alexnett"], "--model: 'alexnett' is unknown; expected one of alexnet"),
+        (["--step-time", "0.1", "--model", ""], "--model: '' is unknown"),
         (["--step-time", "0.1", "--model", "alexnet", "--dataset", "x"], "--dataset: 'x' is unknown"),
-        ([*MODEL, "--rate", "0"], "--rate: 0 is not above 0"),
-        ([*MODEL, "--share", "1.1"], "--share: 1.1 is not above 0 and at most 1"),
+        ([*MODEL, "--rate", "0"], "--rate: 0 is too small; expected at least 1e-06"),
+        ([*MODEL, "--share", "1.1"], "--share: 1.1 is too large; expected at most 1"),
+        ([*MODEL, "--hidden", "-0.1"], "--hidden: -0.1 is too small; expected at least 0"),
+        ([*MODEL, "--scatter", "1e308"], "--scatter: 1e308 is too large; expected at most 1000"),
+        ([*MODEL, "--latency", "1e300"], "--latency: 1e300 is too large"),
+        ([*MODEL, "--step-time", "inf"], "--step-time: inf is too large; expected at most 1e+06"),
+        ([*MODEL, "--step-time", "nan"], "--step-time: nan is no number"),
+        ([*MODEL, "--step-time", "1e-300"], "--step-time: 1e-300 is too small; expected at least 1e-09"),
+        ([*MODEL, "--batch-size", "64.5"], "--batch-size: '64.5' is not a whole number"),
+        ([*MODEL, "--nodes", "1" + 23 * "0"], "is too large; expected at most 1e+09"),
+        ([*MODEL, "--samples", "1" + 20 * "0"], "is too large; expected at most 1e+15"),
+        ([*MODEL, "--sync-every", "1" + 20 * "0"], "is too large; expected at most 1e+09"),
+        (["--step-time", "1", "--parameters", "1e308"], "--parameters: 1e308 is too large; expected at most 2.5e+14"),
+        (["--step-time", "1", "--gradient-bytes", "1e-320"], "--gradient-bytes: 1e-320 is too small"),
+        ([*MODEL, "--dataset", "digits"], "--dataset means nothing with --gradient-bytes"),
+        (["--from", "x", "--batch-size", "32"], "--batch-size means nothing with --from alone"),
+        (["--from", "x", "--framework", "pytorch-ddp"], "--framework means nothing with --from alone"),
+        (["--from", "x", "--latency", "1"], "--latency means nothing with --from"),
+        (["--from", "x", *MODEL, "--share", "0.9"], "--share means nothing with --from"),
+        ([*MODEL, "--out", "/proc/none/x"], "/proc/none"),
+        ([*MODEL, "--curves", "/proc/none/x.csv"], "/proc/none"),
         ([*MODEL, "--nodes", "0"], "--nodes: 0 is too small"),
         ([*MODEL, "--samples", "31"], "--samples: 31 is too small; expected at least the batch size, 32"),
         (["--from", "/nowhere"], "/nowhere/runs.csv: no such file"),
@@ -103,6 +132,18 @@ def test_bad_input_is_one_line(capsys, options, said):
     assert said in line
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("step", ["1e-9", "1e6"])
+@pytest.mark.parametrize("size", ["1", "1e15"])
+@pytest.mark.parametrize("rate", ["1e-6", "1e6"])
+@pytest.mark.parametrize("rest", [["--latency", "0"], ["--latency", "1e3", "--scatter", "1e3", "--share", "1e-6"]])
+def test_at_the_limits_of_the_options_all_is_a_number(capsys, step, size, rate, rest):
+    options = ["--step-time", step, "--gradient-bytes", size, "--rate", rate, "--samples", "1000000000000000"]
+    outlook.main([*options, *rest, "--nodes", "1000000000"])
+    said = capsys.readouterr().out
+    assert "nan" not in said and "inf" not in said
+
+
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
@@ -112,7 +153,7 @@ def study(tmp_path_factory):
     return folder, truth
 
 
-def test_from_a_study_its_truth_comes_back(study, tmp_path, monkeypatch):
+def test_from_a_study_its_truth_comes_back(study, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(outlook, "DRAWS", 20)
     folder, truth = study
     rows = ask(tmp_path, "--from", str(folder), "--rate", "0.5", "1", "--nodes", "8").set_index(["batch_size", "rate"])
@@ -123,6 +164,7 @@ def test_from_a_study_its_truth_comes_back(study, tmp_path, monkeypatch):
         assert row["at_nodes"] == 8
         assert row["greatest_speedup"] == pytest.approx(times[1] / times[8], rel=0.05)
         assert row["greatest_speedup_low"] < row["greatest_speedup_high"]
+    assert capsys.readouterr().err.splitlines() == ["intervals: 0 of 20 refits are done"]
     said = (tmp_path / "outlook.md").read_text()
     assert "nan" not in said
     assert "0.3 core of a virtual cluster" in said
@@ -167,8 +209,9 @@ def test_another_model_on_a_studys_network(study, tmp_path):
     assert exit_status(lambda: ask(tmp_path, "--from", str(folder), *MODEL, "--framework", "horovod-pytorch")) == 2
 
 
-def test_a_study_that_cannot_be_predicted_says_so(tmp_path):
-    known.runs(folder=tmp_path, nodes=(1,))
+@pytest.mark.parametrize("nodes", [(1,), (1, 2, 4)], ids=["one node", "no sweep"])
+def test_a_study_that_cannot_be_predicted_says_so(tmp_path, nodes):
+    known.runs(folder=tmp_path, nodes=nodes)
     known.network(folder=tmp_path, nodes=(1,))
     rows = ask(tmp_path, "--from", str(tmp_path))
     assert rows.empty

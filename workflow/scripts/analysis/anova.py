@@ -19,7 +19,7 @@ from scipy import linalg, stats
 from statsmodels.regression.linear_model import OLS
 
 from analysis import conditions, tables
-from analysis.intervals import CONFIDENCE, Estimate
+from analysis.intervals import CONFIDENCE, Estimate, one_value
 from analysis.measured import arguments, level_text, levels_in_order, successful, title, varying
 from analysis.pooling import after_blocks, pooled
 from common.errors import exit_status
@@ -257,7 +257,9 @@ def of_runs(runs: pd.DataFrame) -> Analysis:
         rank = {level: place for place, level in enumerate(levels_in_order(ok, name))}
         codes[title(name)] = ok[name].map(rank).fillna(len(rank)).astype(int).to_numpy()
     factors = pd.DataFrame(codes, index=range(len(ok)))
-    return analyse(np.log(ok["epoch_time_s"].to_numpy(float)), factors, ok["block"].to_numpy(int))
+    seconds = ok["epoch_time_s"].to_numpy(float)
+    y = np.zeros(len(seconds)) if one_value(seconds) else np.log(seconds)  # shares of rounding would be any number
+    return analyse(y, factors, ok["block"].to_numpy(int))
 
 
 def table(runs: pd.DataFrame) -> tables.Table:

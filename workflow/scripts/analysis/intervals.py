@@ -15,6 +15,7 @@ from scipy import stats
 CONFIDENCE = 0.95
 LEVEL = 0.05  # a smaller p is called significant
 ROUNDING = 1e-12  # of a logarithm
+NO_VARIATION = 1e-20  # a share of the sum of squares that is rounding
 COLUMNS = ["value", "low", "high", "n"]
 
 
@@ -62,6 +63,14 @@ def mean(
     s = float(x.std(ddof=1))
     low, high = t_interval(m, s / math.sqrt(n), n - 1, confidence)
     return Estimate(m, max(float(low), minimum), min(float(high), maximum), n, s / abs(m) if m else math.nan)
+
+
+def one_value(values: np.ndarray) -> bool:
+    """Whether numbers [n] differ by no more than rounding."""
+    if not values.any():
+        return True
+    shares = values / np.abs(values).max()
+    return bool(((shares - shares.mean()) ** 2).sum() <= NO_VARIATION * (shares**2).sum())
 
 
 def t_interval(

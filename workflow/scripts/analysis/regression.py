@@ -18,7 +18,7 @@ from statsmodels.regression.linear_model import OLS, RegressionResults
 from statsmodels.tools.eval_measures import aicc
 
 from analysis import conditions, leave_out, tables
-from analysis.intervals import LEVEL
+from analysis.intervals import LEVEL, NO_VARIATION, one_value
 from analysis.measured import arguments, level_text, scale_factor, successful, title, varying
 from analysis.pooling import MOST_APART, Spread
 from analysis.terms import MODELS, Columns, base_level, estimable, takes_numbers
@@ -48,7 +48,6 @@ LACK_OF_FIT = (
     f"cells do not share one spread of replicates, or the largest is above {MOST_APART:g} times the smallest, with each cell's own "
     "(Brown & Forsythe 1974, degrees of freedom of Mehrotra 1997)."
 )
-NO_VARIATION = 1e-20  # a share of the sum of squares that is rounding
 TERM = [
     "term",
     "estimate",
@@ -126,6 +125,8 @@ def fit(y: np.ndarray, columns: Columns, cell: np.ndarray, level: np.ndarray) ->
     kept, refused = estimable(columns)
     if n <= len(kept):
         return Fit(refused=refused, problem=f"too few runs: {n} for {len(kept)} coefficients")
+    if one_value(y):
+        return Fit(refused=refused, problem="all values are the same")
     x = np.column_stack([columns[name] for name in kept])
     size = np.linalg.norm(x, axis=0)
     x /= size
@@ -193,14 +194,13 @@ def vif(x: np.ndarray, n: np.ndarray) -> np.ndarray:
 
 def _statistics(fitted: RegressionResults, runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, float]:
     n, coefficients = fitted.model.exog.shape
-    y = runs["measured"].to_numpy()
-    total = float(((y - y.mean()) ** 2).sum())
-    varies = total > NO_VARIATION * float((y**2).sum())
     found = {"n (runs)": n, "cells": len(cells), "coefficients": coefficients, "residual d.f.": int(fitted.df_resid)}
     found |= {
-        "R²": float(fitted.rsquared) if varies and coefficients > 1 else math.nan,
-        "adjusted R²": float(fitted.rsquared_adj) if varies and coefficients > 1 else math.nan,
-        "AICc": float(aicc(fitted.llf, n, coefficients + 1)) if fitted.ssr > NO_VARIATION * total else math.nan,
+        "R²": float(fitted.rsquared) if coefficients > 1 else math.nan,
+        "adjusted R²": float(fitted.rsquared_adj) if coefficients > 1 else math.nan,
+        "AICc": float(aicc(fitted.llf, n, coefficients + 1))
+        if fitted.ssr > NO_VARIATION * fitted.uncentered_tss
+        else math.nan,
         "residual s.d.": math.sqrt(fitted.mse_resid),
     }
     found |= lack_of_fit(runs, fitted.model.exog)

@@ -1,12 +1,14 @@
 """CSV tables kept to their schema: read into a DataFrame, written from one, both checked column by column.
 
 A field is empty where the schema allows null or does not require the column; then the frame holds a missing value.
-A frame has every column of its schema, in the schema's order: str, Int64, float64 or boolean.
+A frame has every column of its schema, in the schema's order: str, Int64, float64 or boolean. A schema also says in which
+columns no two rows are alike (`unique`), and which are the same in all rows of a cell (`same_in_cell`).
 """
 
 import csv
 import difflib
 import io
+import itertools
 import math
 import re
 import warnings
@@ -42,14 +44,68 @@ def read_table(path: Path, schema_name: str, only: Collection[str] | None = None
     """Read the CSV `path`; a column that it lacks has its default, as a factor has that came later.
 
     `only`: the rows whose first field is one of these, in seconds from a table of millions; other rows may go unchecked.
-    InputError (one line: file, line, column, what was expected) where it breaks its schema.
+    InputError (one line: file, line, column, what was expected) where it breaks its schema, has a row twice (`unique`), or
+    rows of one cell that say different things of it (`same_in_cell`).
     """
     path = Path(path)
     try:
-        return _read_at_once(path, schema_name, only)
+        frame = _read_at_once(path, schema_name, only)
     except (OSError, ValueError, OverflowError, pd.errors.ParserWarning):  # the other reader says where and what
         frame = _read_by_field(path, schema_name)
-        return frame if only is None else frame[frame.iloc[:, 0].isin(only)].reset_index(drop=True)
+        frame = frame if only is None else frame[frame.iloc[:, 0].isin(only)].reset_index(drop=True)
+    if trouble := _trouble_between_rows(frame, schema_name):
+        row, what = trouble
+        raise InputError(f"{shown(path)}, line {_line(path, frame.columns[0], only, row)}: {what}")
+    return frame
+
+
+def _trouble_between_rows(frame: pd.DataFrame, schema_name: str) -> tuple[int, str] | None:
+    """The first row that another one before it contradicts or repeats, and what is wrong with it."""
+    names = schema(schema_name)["unique"]
+    if not _surely_unique(frame, names) and (again := frame.duplicated(names)).any():
+        row = int(again.to_numpy().argmax())
+        said = ", ".join(f"{name} {_said(frame.at[row, name])}" for name in names)
+        stand = "stands" if len(names) == 1 else "stand"
+        return row, f"{said} {stand} twice; remove one of the two rows, or make the table again"
+    columns = _same_in_cell(schema_name)
+    different = frame[["cell", *columns]].drop_duplicates() if columns else frame[:0]
+    if not columns or not (again := different["cell"].duplicated()).any():
+        return None
+    row = int(different.index[again.to_numpy().argmax()])
+    first, other = frame.loc[frame["cell"] == frame.at[row, "cell"]].iloc[0], frame.loc[row]
+    name = next(name for name in columns if _said(first[name]) != _said(other[name]))
+    return row, (
+        f"{name}: {_said(other[name])}, but an earlier row of cell {first['cell']!r} has {_said(first[name])}; correct "
+        "one of them, or make the table again"
+    )
+
+
+def _surely_unique(frame: pd.DataFrame, names: Sequence[str]) -> bool:
+    """Whether rows with the same first name stand together and their last one rises, which is told sooner than by hashing."""
+    first, last = frame[names[0]].to_numpy(), frame[names[-1]]
+    new = np.r_[True, first[1:] != first[:-1]][: len(first)]
+    rises = (last > last.shift()).fillna(False).to_numpy(dtype=bool)
+    groups = first[new].tolist()
+    return bool((new | rises).all()) and len(set(groups)) == len(groups)
+
+
+def _same_in_cell(schema_name: str) -> list[str]:
+    """The columns that `same_in_cell` names, every factor for `factors`."""
+    named = schema(schema_name).get("same_in_cell", [])
+    return [name for one in named for name in (schema(one)["properties"] if one == "factors" else [one])]
+
+
+def _said(value: Any) -> str:
+    return "nothing" if pd.isna(value) else repr(value) if isinstance(value, str) else str(value)
+
+
+def _line(path: Path, first: str, only: Collection[str] | None, row: int) -> int:
+    """The line of a row of `read_table`, whose column `first` is the schema's first one."""
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file)
+        place = next(reader).index(first)
+        lines = (reader.line_num for fields in reader if only is None or fields[place] in only)
+        return next(itertools.islice(lines, row, None))
 
 
 def _read_at_once(path: Path, schema_name: str, only: Collection[str] | None = None) -> pd.DataFrame:
@@ -158,7 +214,7 @@ def _checked_at_once(column: pd.Series, rules: dict[str, Any], kind: str, quoted
 
 def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
     try:
-        with open(path, encoding="utf-8", newline="") as file:
+        with open(path, encoding="utf-8-sig", newline="") as file:  # with or without the mark of spreadsheets
             reader = csv.reader(file, strict=True)
             header = next(reader, [])
             rows, lines = [], []

@@ -15,8 +15,8 @@ LEVELS = (0.8, 0.5)  # of efficiency
 
 
 def counts(most: int) -> np.ndarray:
-    """Numbers of nodes from 1 to `most`, every one up to 16 and then ever fewer."""
-    every = np.r_[1:17, np.geomspace(16, max(most, 16), 49).round(), most]
+    """Numbers of nodes from 1 to `most`, every one up to 16 and then eight in each doubling, whatever `most` is."""
+    every = np.r_[1:17, (16 * 2 ** (np.arange(1, 8 * np.log2(max(most, 16) / 16) + 1) / 8)).round(), most]
     return np.unique(every[every <= most]).astype(int)
 
 
@@ -48,6 +48,12 @@ def curves(made: Physics, cells: pd.DataFrame) -> pd.DataFrame:
     seconds = pd.Series(made.predict(cells), index=cells.index)
     base = seconds.where(cells["nodes"] == 1).groupby([cells[name] for name in [*FACTORS, "rate"]]).transform("max")
     return cells.assign(epoch_time_s=seconds, speedup=base / seconds, efficiency=base / seconds / cells["nodes"])
+
+
+def answerable(drawn: pd.DataFrame) -> pd.DataFrame:
+    """The `curves` whose every number of nodes has a prediction: one node alone says nothing of several."""
+    known = drawn["speedup"].notna().groupby([drawn[name] for name in [*FACTORS, "rate"]]).transform("all")
+    return drawn[known.astype(bool)].reset_index(drop=True)
 
 
 def anywhere(made: Physics) -> Physics:

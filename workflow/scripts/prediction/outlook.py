@@ -7,7 +7,7 @@ device, the network. Both may be mixed: --from with --step-time puts another mod
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,7 +17,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.measured import title
-from common.errors import InputError, exit_status
+from common.errors import InputError, exit_status, system_faults
 from common.files import write_text
 from common.tables import read_table
 from datasets.table import load_dataset
@@ -26,7 +26,18 @@ from figures import style
 from models.graph import BYTES
 from plan.study import model_graph, model_names
 from prediction import exchange, law, physics
-from prediction.extrapolate import FACTORS, LEVELS, answers, anywhere, cases, curves, hypothetical, redrawn, with_bands
+from prediction.extrapolate import (
+    FACTORS,
+    LEVELS,
+    answerable,
+    answers,
+    anywhere,
+    cases,
+    curves,
+    hypothetical,
+    redrawn,
+    with_bands,
+)
 from prediction.law import Law, rate_text
 from prediction.physics import Physics
 
@@ -34,6 +45,16 @@ RATES = (1.0, 10.0, 25.0, 100.0)  # Gbit/s
 MOST_NODES = 1024
 DEFAULT_FRAMEWORK = "pytorch-ddp"
 DRAWS = 400
+SAID_EVERY = 100  # draws
+MOST_BYTES, MOST_SAMPLES, MOST = 1e15, 10**15, 10**9  # of gradients, of an epoch, of anything else that is counted
+OF_STEP: dict[str, Any] = {
+    "batch_size": 32,
+    "samples": 1281167,
+    "dataset": "synthetic-224x224x3-1000",
+    "sync_every": 1,
+    "framework": None,
+}
+OF_NETWORK: dict[str, Any] = {"latency": 30e-6, "share": 0.9, "algorithm": "ring", "hidden": 0.0, "scatter": 0.0}
 NOTHING = "There is no answer: it needs cells on one node, and cells on several nodes whose network was swept at two sizes of messages."
 EMULATED = (
     "There is no outlook from emulated nodes: processes on one machine show its loopback and no network. Ask with numbers (`make "
@@ -116,7 +137,7 @@ def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physi
 
 
 def _gradients(args: argparse.Namespace) -> tuple[exchange.Tensors, tuple[str, str]]:
-    if args.model:
+    if args.model is not None:
         if args.model not in model_names():
             raise InputError(f"--model: '{args.model}' is unknown; expected one of {', '.join(model_names())}")
         load_dataset(args.dataset, "--dataset")
@@ -136,52 +157,72 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="make predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    positive, share = _number(0, np.inf), _number(0, 1)
     parser.add_argument(
         "--from", dest="study", type=Path, metavar="FOLDER", help="results/<study>, or a folder of docs/campaigns/"
     )
     model = parser.add_argument_group("a model that was not measured")
-    model.add_argument("--step-time", type=positive, metavar="S", help="seconds of a training step on one device")
-    model.add_argument("--batch-size", type=int, default=32, metavar="N", help="samples of that step (default 32)")
     model.add_argument(
-        "--samples", type=int, default=1281167, metavar="N", help="samples of an epoch (default: ImageNet's)"
+        "--step-time", type=_number(1e-9, 1e6), metavar="S", help="seconds of a training step on one device"
+    )
+    model.add_argument(
+        "--batch-size", type=_whole(MOST), metavar="N", help=f"samples of that step (default {OF_STEP['batch_size']})"
+    )
+    model.add_argument(
+        "--samples", type=_whole(MOST_SAMPLES), metavar="N", help="samples of an epoch (default: ImageNet's)"
     )
     model.add_argument("--model", help="a model of make models; with --dataset, which gives its images and classes")
-    model.add_argument("--dataset", default="synthetic-224x224x3-1000", help="default: %(default)s")
+    model.add_argument("--dataset", help=f"default: {OF_STEP['dataset']}")
     model.add_argument(
-        "--parameters", type=_number(0, np.inf), metavar="N", help="instead of --model: parameters of 4 bytes"
+        "--parameters",
+        type=_number(1, MOST_BYTES / BYTES),
+        metavar="N",
+        help="instead of --model: parameters of 4 bytes",
     )
     model.add_argument(
-        "--gradient-bytes", type=positive, metavar="N", help="instead of --model: bytes that are exchanged"
+        "--gradient-bytes",
+        type=_number(1, MOST_BYTES),
+        metavar="N",
+        help="instead of --model: bytes that are exchanged",
     )
-    model.add_argument("--sync-every", type=int, default=1, metavar="K", help="batches per exchange (default 1)")
+    model.add_argument(
+        "--sync-every", type=_whole(MOST), metavar="K", help=f"batches per exchange (default {OF_STEP['sync_every']})"
+    )
     network = parser.add_argument_group("the network; with --from all but the rates are the study's")
     network.add_argument(
-        "--rate", type=positive, nargs="+", default=RATES, metavar="G", help="links, Gbit/s (default 1 10 25 100)"
+        "--rate",
+        type=_number(1e-6, 1e6),
+        nargs="+",
+        default=RATES,
+        metavar="G",
+        help="links, Gbit/s (default 1 10 25 100)",
     )
     network.add_argument(
-        "--latency", type=positive, default=30e-6, metavar="S", help="of a message to the next node (default 30e-6)"
+        "--latency",
+        type=_number(0, 1e3),
+        metavar="S",
+        help=f"of a message to the next node (default {OF_NETWORK['latency']:g})",
     )
     network.add_argument(
-        "--share", type=share, default=0.9, help="of the link's rate that all-reduce reaches (default 0.9)"
+        "--share",
+        type=_number(1e-6, 1),
+        help=f"of the link's rate that all-reduce reaches (default {OF_NETWORK['share']})",
     )
     network.add_argument(
-        "--algorithm", choices=law.GROWTH, default="ring", help="how latency grows with nodes (default ring)"
+        "--algorithm", choices=law.GROWTH, help=f"how latency grows with nodes (default {OF_NETWORK['algorithm']})"
     )
     network.add_argument(
         "--framework", choices=exchange.RULES, help=f"whose messages (default {DEFAULT_FRAMEWORK}, or the study's one)"
     )
     network.add_argument(
-        "--hidden",
-        type=_number(-1e-12, 1),
-        default=0.0,
-        help="share of the backward pass that hides messages (default 0)",
+        "--hidden", type=_number(0, 1), help="share of the backward pass that hides messages (default 0)"
     )
-    network.add_argument(
-        "--scatter", type=_number(-1e-12, np.inf), default=0.0, help="s.d. of a batch's time over itself (default 0)"
-    )
+    network.add_argument("--scatter", type=_number(0, 1e3), help="s.d. of a batch's time over itself (default 0)")
     parser.add_argument(
-        "--nodes", type=int, default=MOST_NODES, metavar="N", help="the largest number of nodes (default 1024)"
+        "--nodes",
+        type=_whole(MOST),
+        default=MOST_NODES,
+        metavar="N",
+        help="the largest number of nodes (default 1024)",
     )
     parser.add_argument(
         "--out", type=Path, metavar="STEM", help="where to write table and figure; default: the table is printed alone"
@@ -193,35 +234,76 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _number(least: float, most: float) -> Callable[[str], float]:
+    """What reads a number from `least` to `most`."""
+
     def number(text: str) -> float:
         value = float(text)
-        if not least < value <= most or np.isinf(value):
-            raise argparse.ArgumentTypeError(
-                f"{text} is not above {max(least, 0):g}" + (f" and at most {most:g}" if most < np.inf else "")
-            )
+        if np.isnan(value):
+            raise argparse.ArgumentTypeError(f"{text} is no number")
+        _limited(text, value, least, most)
         return value
 
     return number
 
 
-def _checked(args: argparse.Namespace) -> None:
-    """InputError where the numbers do not make a question."""
-    sizes = [name for name in ("model", "parameters", "gradient_bytes") if getattr(args, name)]
+def _whole(most: int) -> Callable[[str], int]:
+    """What reads a whole number from 1 to `most`."""
+
+    def whole(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        _limited(text, value, 1, most)
+        return value
+
+    return whole
+
+
+def _limited(text: str, value: float, least: float, most: float) -> None:
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{text} is too small; expected at least {least:g}")
+    if value > most:
+        raise argparse.ArgumentTypeError(f"{text} is too large; expected at most {most:g}")
+
+
+def _asked(argv: list[str] | None) -> argparse.Namespace:
+    """The command line with its defaults. InputError where its numbers do not make a question, or some mean nothing in it."""
+    args = _parser().parse_args(argv)
+    sizes = [name for name in ("model", "parameters", "gradient_bytes") if getattr(args, name) is not None]
     if args.step_time is None and (sizes or not args.study):
         raise InputError("--step-time is missing: seconds of a training step on one device; or take a study by --from")
     if args.step_time is not None and len(sizes) != 1:
         raise InputError("give one of --model, --parameters and --gradient-bytes: what an exchange carries")
-    for name in ("batch_size", "samples", "sync_every", "nodes"):
-        if getattr(args, name) < 1:
-            raise InputError(f"--{name.replace('_', '-')}: {getattr(args, name)} is too small; expected at least 1")
+    if args.study:
+        _refuse(args, OF_NETWORK, "with --from: it is taken from the study's sweeps and runs; leave it out")
+    if args.step_time is None:
+        _refuse(
+            args,
+            OF_STEP,
+            "with --from alone, which answers for what the study measured; with --step-time it asks of another model",
+        )
+    elif args.model is None:
+        _refuse(
+            args, ["dataset"], f"with --{sizes[0].replace('_', '-')}, which says how much is exchanged; leave it out"
+        )
+    for name, default in (OF_STEP | OF_NETWORK).items():
+        if getattr(args, name) is None:
+            setattr(args, name, default)
     if args.samples < args.batch_size:
         raise InputError(f"--samples: {args.samples} is too small; expected at least the batch size, {args.batch_size}")
+    return args
+
+
+def _refuse(args: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    for name in names:
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name.replace('_', '-')} means nothing {why}")
 
 
 def main(argv: list[str] | None = None) -> None:
     """Answer, as a table and a figure."""
-    args = _parser().parse_args(argv)
-    _checked(args)
+    args = _asked(argv)
     study = by_study(args.study) if args.study else None
     if study and args.step_time is None:
         made, asked = study.fitted, cases(study.cells)
@@ -229,29 +311,53 @@ def main(argv: list[str] | None = None) -> None:
         made, asked = by_numbers(args, study.fitted if study else None)
     if emulated := study is not None and conditions.emulated(study.runs):
         asked = asked[:0]
-    drawn = curves(made, hypothetical(asked, [GIGABIT * rate for rate in args.rate], args.nodes))
-    drawn = drawn[drawn["speedup"].notna()].reset_index(drop=True)
+    drawn = answerable(
+        curves(made, hypothetical(asked, [GIGABIT * rate for rate in dict.fromkeys(args.rate)], args.nodes))
+    )
     rows = answers(drawn)
     if study and args.step_time is None and len(rows):
-        rng = np.random.default_rng(DRAWS)
-        again = [redrawn(study.cells, study.sweeps, made, rng) for _ in range(DRAWS)]
-        drawn, rows = with_bands(drawn, rows, again)
-    notes = [*([] if len(rows) else [NOTHING]), *_notes(), *(_of_study(study, args) if study else _of_numbers(args))]
+        drawn, rows = with_bands(drawn, rows, _refits(study))
+    notes = [_unanswered(asked, rows), *_notes(), *(_of_study(study, args) if study else _of_numbers(args))]
     if study and emulated:
         notes = [EMULATED, conditions.circumstances(study.runs)]
     notes = [note for note in notes if note]
     answered = table(rows, notes)
     if args.out:
-        tables.write(answered, args.out)
+        with system_faults(args.out):
+            tables.write(answered, args.out)
     if args.curves:
         bands = [name for name in drawn if name.startswith(("speedup", "efficiency"))]
-        tables.write_csv(drawn[[*FACTORS, "rate", "nodes", "epoch_time_s", *bands]], args.curves)
+        with system_faults(args.curves):
+            tables.write_csv(drawn[[*FACTORS, "rate", "nodes", "epoch_time_s", *bands]], args.curves)
         return
     print(tables.markdown(answered))
     if args.out:
         picture, caption = figure.curves(drawn, rows, notes)
-        style.save(picture, args.out)
-        write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
+        with system_faults(args.out):
+            style.save(picture, args.out)
+            write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
+
+
+def _refits(study: Study) -> list[Physics]:
+    """DRAWS models of the bootstrap; they take up to minutes, so that it is said how far they are."""
+    rng, made = np.random.default_rng(DRAWS), []
+    for done in range(DRAWS):
+        if done % SAID_EVERY == 0:
+            print(f"intervals: {done} of {DRAWS} refits are done", file=sys.stderr, flush=True)
+        made.append(redrawn(study.cells, study.sweeps, study.fitted, rng))
+    return made
+
+
+def _unanswered(asked: pd.DataFrame, rows: pd.DataFrame) -> str:
+    """Which frameworks have no answer, if any."""
+    if rows.empty:
+        return NOTHING
+    without = sorted(set(asked["framework"]) - set(rows["framework"]))
+    return (
+        f"Without an answer, since their network was not swept at two sizes of messages: {conditions.named(without)}."
+        if without
+        else ""
+    )
 
 
 def _notes() -> list[str]:
