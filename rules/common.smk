@@ -14,6 +14,7 @@ from plan import ownership
 from plan.campaign import load_campaign
 from plan.scheduling import build_resources
 from plan.study import read_config
+from records import time_left
 from runs.progress import SESSION_VARIABLE, Session, current_session, new_session, quiet
 
 
@@ -83,7 +84,15 @@ wildcard_constraints:
 from snakemake.logging import logger
 
 SESSION = (
-    Session(CAMPAIGN.results, current_session(), len(CAMPAIGN.records), len(CAMPAIGN.available()))
+    or_say_so(
+        lambda: Session(
+            CAMPAIGN.results,
+            current_session(),
+            planned=len(CAMPAIGN.records),
+            done=len(CAMPAIGN.available()),
+            left_s=time_left.observer(CAMPAIGN),
+        )
+    )
     if CAMPAIGN.mode == "campaign" and workflow.is_main_process
     else None
 )
