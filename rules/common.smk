@@ -55,23 +55,8 @@ os.environ.setdefault(SESSION_VARIABLE, new_session())
 workflow.register_resource("machine", 100)
 
 
-# What is light stays where Snakemake is; so do builds, unless the site says otherwise.
-localrules:
-    plan,
-    design,
-    records,
-    table,
-    regression,
-    figure,
-
-
-if CAMPAIGN.site.scheduler.build_on == "login":
-
-    localrules:
-        environment,
-        dataset,
-
-
+# What is light stays where Snakemake is (localrules of each file); so do builds, unless the site says otherwise.
+BUILD_LOCALLY = CAMPAIGN.site.scheduler.build_on == "login"
 BUILD_RESOURCES = build_resources(CAMPAIGN.site)
 
 

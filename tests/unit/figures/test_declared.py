@@ -52,7 +52,7 @@ def refusal(folder: Path, *figures: object) -> str:
 def test_a_study_that_declares_nothing_has_the_usual_figures(tmp_path: Path) -> None:
     assert [figure.name for figure in study(tmp_path)] == [
         "overview", "by_batch_size", "by_nodes", "scaling", "accuracy", "accuracy-updates", "accuracy-wall_time",
-        "interaction", "residuals", "regression", "network", "prediction", "outlook", "timeline", "shares", "energy",
+        "interaction", "residuals", "regression", "network", "prediction", "outlook", "timeline", "shares",
     ]  # fmt: skip
 
 

@@ -46,6 +46,15 @@ def test_what_a_program_has_said_in_its_one_line_is_not_buried(status: int, kept
     assert quiet(None, logging.makeLogRecord({"msg": message, "event": LogEvent.ERROR})) is kept
 
 
+@pytest.mark.parametrize(("rules", "kept"), [("extra_p dataset", False), ("extra_p table", True)])
+def test_what_another_checkout_made_in_the_cache_is_not_worth_a_word(rules: str, kept: bool) -> None:
+    message = (
+        "2 jobs have missing provenance/metadata so that it in part cannot be used to trigger re-runs.\n"
+        f"Rules with missing metadata: {rules}"
+    )
+    assert quiet(None, logging.makeLogRecord({"msg": message})) is kept
+
+
 def test_why_a_job_on_the_cluster_failed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "17.log"
     log.write_text("ringside: a run: lost: No space left on device\nError in rule run:\n    jobid: 0\n")

@@ -30,7 +30,8 @@ WHAT = (
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """The figure and its caption, of what prediction.outlook wrote."""
     notes = tables.read(records.outlook_csv.with_suffix("")).notes if records.outlook_csv else []
-    return curves(records.outlook_curves, records.outlook, notes)
+    drawn, said = curves(records.outlook_curves, records.outlook, notes)
+    return drawn, panels.caption(records.runs, said, of_time=None)
 
 
 def curves(drawn: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tuple[Figure, str]:

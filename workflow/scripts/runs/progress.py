@@ -95,7 +95,8 @@ def quiet(session: Session | None, record: logging.LogRecord) -> bool:
     if session and name == "job_error" and (number := told["aux"].get("external_jobid")):
         print(f"ringside: {told['rule_name']}: job {number} of the cluster failed: {last_word(told)}", flush=True)
     said = str(record.msg)
-    return name not in ("job_finished", "progress") and not said.startswith(_NOISE) and not _TOLD.match(said)
+    noise = said.startswith(_NOISE) or _TOLD.match(said) or _OF_THE_CACHE.match(said)
+    return name not in ("job_finished", "progress") and not noise
 
 
 def last_word(told: Mapping[str, Any]) -> str:
@@ -112,6 +113,10 @@ def last_word(told: Mapping[str, Any]) -> str:
 
 # A program that ends with status 2 has said why in one line (common.errors): Snakemake would repeat its whole command.
 _TOLD = re.compile(r"RuleException:\nCalledProcessError in file .* returned non-zero exit status 2\.\s*\Z", re.DOTALL)
+# What lies in the cache may have been made from another checkout, whose Snakemake alone knows how; its path has its digest.
+_OF_THE_CACHE = re.compile(
+    r"\d+ jobs have missing provenance/metadata .*\nRules with missing metadata:(?: (?:environment|dataset|extra_p))+\Z"
+)
 _NOISE = (
     "Select jobs to execute",
     "Execute ",
