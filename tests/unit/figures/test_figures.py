@@ -44,6 +44,7 @@ FIGURES = {
     )
 }
 OF_ACCURACY = [name for name in FIGURES if name.startswith("accuracy")]
+WITHOUT_INTERVALS = ["residuals", "regression"]
 SUFFIXES = ["pdf", "svg", "png", "caption.md"]
 
 
@@ -148,7 +149,8 @@ def test_a_caption_says_what_every_caption_must(name, made):
     assert caption.count("\n") == 1
     for said in (
         "n = 2 to 3 per cell",
-        "95 % t intervals of the mean over replicates" if name in OF_ACCURACY else "each cell's own standard deviation",
+        "95 % t intervals of the mean over replicates" if name in OF_ACCURACY else "",
+        "each cell's own standard deviation" if name not in [*OF_ACCURACY, *WITHOUT_INTERVALS] else "",
         "Placement: emulated",
         "Batch scope: local",
         "Timing scope: the slowest of all ranks",
@@ -157,11 +159,12 @@ def test_a_caption_says_what_every_caption_must(name, made):
         "model small-cnn, data set digits",
     ):
         assert said in caption
+    assert name not in WITHOUT_INTERVALS or "ntervals" not in caption, "of what is not drawn nothing is said"
 
 
 def test_the_caption_by_nodes_names_each_base_with_its_seconds(made):
     caption = (made / "by_nodes.caption.md").read_text()
-    assert re.search(r"pytorch-single\.small-cnn\.digits\.b64\.n1\.s1 0\.\d+ \[0\.\d+, 0\.\d+\] s", caption)
+    assert re.search(r"pytorch-single, batch size 64, 1 node, every batch: 0\.\d+ \[0\.\d+, 0\.\d+\] s", caption)
     assert "Horizontal lines: the undistributed bases." in caption
 
 
@@ -557,8 +560,8 @@ def test_the_test_in_the_caption_of_an_interaction_is_that_of_the_table(treated)
 def test_panels_of_one_line_are_left_out_of_an_interaction_and_named(treated):
     asked = Declared("interaction", "interaction", x="nodes", colour=("sync_every",))
     drawn, caption = drawn_by(asked, treated)
-    assert {ax.get_title().split("\n")[-1] for ax in drawn.axes if ax.get_title()} == {"training loop custom"}
-    assert "Not shown, because a single line would be there:" in caption and "training loop fit" in caption
+    assert {ax.get_title().split("\n")[-1] for ax in drawn.axes if ax.get_title()} == {"custom"}
+    assert "Not shown, because a single line would be there:" in caption and ", fit; " in caption
 
 
 def test_accuracy_over_updates_and_wall_time_ends_where_the_runs_did(treated):

@@ -16,7 +16,6 @@ from analysis.conditions import THE_SITES, named
 from analysis.measured import (
     bases,
     cells,
-    combination_text,
     level_text,
     levels_in_order,
     successful,
@@ -255,5 +254,5 @@ def left_out_sentence(left_out: Sequence[dict[str, Any]], why: str) -> str:
     """Which panels are not shown and why; empty for none."""
     if not left_out:
         return ""
-    names = named([combination_text(levels) for levels in left_out], "; ")
+    names = named([treatment_text(levels) for levels in left_out], "; ")
     return f"Not shown, because {why}: {names}."
