@@ -65,6 +65,11 @@ def test_what_does_not_vary_and_is_not_swept_has_no_figure_unasked(tmp_path: Pat
     assert "interaction" not in names and "prediction" not in names
 
 
+def test_energy_is_drawn_unasked_where_devices_are_compared() -> None:
+    assert "energy" in {figure.kind for figure in declared(load_study("resnet34-devices"))}
+    assert "energy" not in {figure.kind for figure in declared(load_study("cnn-horovod"))}
+
+
 def test_devices_stand_for_nodes_where_only_they_vary(tmp_path: Path) -> None:
     small = declared(load_study("cnn-horovod-small"), swept=False)
     by_name = {figure.name: figure for figure in small}
