@@ -292,7 +292,7 @@ def of_many_panels(tmp_path_factory):
 
 def test_a_page_holds_as_many_levels_of_the_last_factor_as_fit(of_many_panels):
     whole = view(of_many_panels.runs, FIGURES["by_nodes"])
-    assert whole.facet == ["batch_size", "sync_every", "optimizer", "learning_rate"]
+    assert whole.facet == ["batch_size", "optimizer", "sync_every", "learning_rate"]
     assert len(whole.panels) == 4 * 2 * 6
     assert whole.on_a_page(0.6).panels is whole.panels
     some = whole.on_a_page(2.0)
