@@ -11,8 +11,10 @@ ALSO_CODE = {"scaling": [*REGRESSION_CODE, f"{SCRIPTS}/analysis/effects.py", f"{
 
 
 localrules:
+    table,
     checks,
     decomposition,
+    regression,
 
 
 rule tables:

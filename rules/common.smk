@@ -14,6 +14,7 @@ from plan import ownership
 from plan.campaign import load_campaign
 from plan.scheduling import build_resources
 from plan.study import read_config
+from records import time_left
 from runs.progress import SESSION_VARIABLE, Session, current_session, new_session, quiet
 
 
@@ -54,23 +55,8 @@ os.environ.setdefault(SESSION_VARIABLE, new_session())
 workflow.register_resource("machine", 100)
 
 
-# What is light stays where Snakemake is; so do builds, unless the site says otherwise.
-localrules:
-    plan,
-    design,
-    records,
-    table,
-    regression,
-    figure,
-
-
-if CAMPAIGN.site.scheduler.build_on == "login":
-
-    localrules:
-        environment,
-        dataset,
-
-
+# What is light stays where Snakemake is (localrules of each file); so do builds, unless the site says otherwise.
+BUILD_LOCALLY = CAMPAIGN.site.scheduler.build_on == "login"
 BUILD_RESOURCES = build_resources(CAMPAIGN.site)
 
 
@@ -83,7 +69,15 @@ wildcard_constraints:
 from snakemake.logging import logger
 
 SESSION = (
-    Session(CAMPAIGN.results, current_session(), len(CAMPAIGN.records), len(CAMPAIGN.available()))
+    or_say_so(
+        lambda: Session(
+            CAMPAIGN.results,
+            current_session(),
+            planned=len(CAMPAIGN.records),
+            done=len(CAMPAIGN.available()),
+            left_s=time_left.observer(CAMPAIGN),
+        )
+    )
     if CAMPAIGN.mode == "campaign" and workflow.is_main_process
     else None
 )

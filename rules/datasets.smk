@@ -3,6 +3,12 @@
 #   out: <cache>/datasets/<name>/<digest>/prepared, beside it manifest.json, train/ and validation/; <cache>/downloads/<name>/
 
 
+if BUILD_LOCALLY:
+
+    localrules:
+        dataset,
+
+
 rule datasets:
     """Fetch and prepare all data sets that the study needs."""
     input:

@@ -6,6 +6,11 @@
 from environments.description import names, parent_stamps
 from plan.identity import realization, variant
 
+if BUILD_LOCALLY:
+
+    localrules:
+        environment,
+
 
 rule environments:
     """Build and test all environments that the study needs."""

@@ -36,6 +36,10 @@ FIGURE_FILES = {
 }
 
 
+localrules:
+    figure,
+
+
 rule figures:
     """All figures and tables of the study."""
     input:

@@ -26,7 +26,6 @@ NETWORK_PRODUCTS = (
 
 
 localrules:
-    network_records,
     network_table,
 
 
@@ -74,6 +73,9 @@ if REQUIRED_SWEEPS:
 
 
 if CAMPAIGN.mode != "published":
+
+    localrules:
+        network_records,
 
     rule network_records:
         """Gather the sweeps into network.csv, whether or not they succeeded."""

@@ -3,6 +3,11 @@
 #   out: results/<study>/design.csv, one row per run (config/schemas/design.schema.yaml)
 
 
+localrules:
+    plan,
+    design,
+
+
 rule plan:
     """Say what the campaign will cost: runs, hours, disk. Nothing runs, and nothing is written."""
     resources:

@@ -3,6 +3,10 @@
 #   out: results/<study>/runs.csv and epochs.csv (config/schemas/runs.schema.yaml, epochs.schema.yaml)
 
 
+localrules:
+    records,
+
+
 rule records:
     """Aggregate the records into runs.csv and epochs.csv, one row per run whether or not it succeeded."""
     input:

@@ -13,7 +13,7 @@ from checkout import Checkout
 from plan.site import load_site
 
 FIGURES = (
-    "overview", "accuracy", "accuracy-updates", "accuracy-wall_time", "residuals", "regression", "timeline", "shares", "energy",
+    "overview", "accuracy", "accuracy-updates", "accuracy-wall_time", "residuals", "regression", "timeline", "shares",
 )  # fmt: skip
 
 

@@ -40,3 +40,11 @@ def test_help_of_a_bench_names_the_target(target: str, part: str) -> None:
 def test_there_are_such_programs() -> None:
     assert {"models", "doctor", "submit", "repeat", "cluster-up"} <= {target for target, _, _ in CALLED}
     assert {"bench-overhead", "bench-input"} <= {target for target, _ in BENCHES}
+
+
+def test_a_reader_that_has_seen_enough_ends_a_program_without_a_word() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-m", "models.listing"], stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")

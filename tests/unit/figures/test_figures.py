@@ -45,6 +45,7 @@ FIGURES = {
     )
 }
 OF_ACCURACY = [name for name in FIGURES if name.startswith("accuracy")]
+WITHOUT_INTERVALS = ["residuals", "regression", "shares", "shares-epoch"]  # of epoch time
 SUFFIXES = ["pdf", "svg", "png", "caption.md"]
 
 
@@ -151,7 +152,8 @@ def test_a_caption_says_what_every_caption_must(name, made):
     assert caption.count("\n") == 1
     for said in (
         "n = 2 to 3 per cell",
-        "95 % t intervals of the mean over replicates" if name in OF_ACCURACY else "each cell's own standard deviation",
+        "95 % t intervals of the mean over replicates" if name in OF_ACCURACY else "",
+        "each cell's own standard deviation" if name not in [*OF_ACCURACY, *WITHOUT_INTERVALS] else "",
         "Placement: emulated",
         "Batch scope: local",
         "Timing scope: the slowest of all ranks",
@@ -160,11 +162,14 @@ def test_a_caption_says_what_every_caption_must(name, made):
         "model small-cnn, data set digits",
     ):
         assert said in caption
+    assert name not in WITHOUT_INTERVALS or "intervals of epoch time" not in caption, (
+        "of what is not drawn nothing is said"
+    )
 
 
 def test_the_caption_by_nodes_names_each_base_with_its_seconds(made):
     caption = (made / "by_nodes.caption.md").read_text()
-    assert re.search(r"pytorch-single\.small-cnn\.digits\.b64\.n1\.s1 0\.\d+ \[0\.\d+, 0\.\d+\] s", caption)
+    assert re.search(r"pytorch-single, batch size 64, 1 node, every batch: 0\.\d+ \[0\.\d+, 0\.\d+\] s", caption)
     assert "Horizontal lines: the undistributed bases." in caption
 
 
@@ -290,7 +295,7 @@ def of_many_panels(tmp_path_factory):
 
 def test_a_page_holds_as_many_levels_of_the_last_factor_as_fit(of_many_panels):
     whole = view(of_many_panels.runs, FIGURES["by_nodes"])
-    assert whole.facet == ["batch_size", "sync_every", "optimizer", "learning_rate"]
+    assert whole.facet == ["batch_size", "optimizer", "sync_every", "learning_rate"]
     assert len(whole.panels) == 4 * 2 * 6
     assert whole.on_a_page(0.6).panels is whole.panels
     some = whole.on_a_page(2.0)
@@ -527,6 +532,20 @@ def test_each_panel_of_scaling_says_the_seconds_of_its_bases(treated):
     assert "Bases (a framework's own cell with one replica)" in caption
 
 
+def test_series_without_a_cell_on_one_replica_are_named_and_bases_told_in_words():
+    kept = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
+    asked = Declared("scaling", "scaling", colour=("bandwidth",))
+    _, caption = drawn_by(asked, Records(kept / "runs.csv", kept / "epochs.csv"))
+    assert "and so without a marker there: 250 Mbit/s, 500 Mbit/s." in caption
+    assert re.search(r"vary: batch size 32, 1 node, 1000 Mbit/s: 3\.\d+ \[.*\] s; batch size 64, ", caption)
+
+
+def test_panels_have_the_names_and_the_order_that_treatments_have_as_series(treated):
+    asked = Declared("by_batch_size", "by_factor", x="batch_size", colour=("nodes",), filter={"model": ["small-cnn"]})
+    drawn, _ = drawn_by(asked, treated)
+    assert [title for ax in drawn.axes if (title := ax.get_title())] == TREATMENTS
+
+
 def test_without_a_base_there_is_no_speed_up_and_the_figure_says_so(tmp_path):
     runs, epochs = campaign(failures={})
     runs.loc[runs["nodes"] == 1, ["status", "epoch_time_s"]] = ["failed", None]
@@ -560,8 +579,8 @@ def test_the_test_in_the_caption_of_an_interaction_is_that_of_the_table(treated)
 def test_panels_of_one_line_are_left_out_of_an_interaction_and_named(treated):
     asked = Declared("interaction", "interaction", x="nodes", colour=("sync_every",))
     drawn, caption = drawn_by(asked, treated)
-    assert {ax.get_title().split("\n")[-1] for ax in drawn.axes if ax.get_title()} == {"training loop custom"}
-    assert "Not shown, because a single line would be there:" in caption and "training loop fit" in caption
+    assert {ax.get_title().split("\n")[-1] for ax in drawn.axes if ax.get_title()} == {"custom"}
+    assert "Not shown, because a single line would be there:" in caption and ", fit; " in caption
 
 
 def test_accuracy_over_updates_and_wall_time_ends_where_the_runs_did(treated):

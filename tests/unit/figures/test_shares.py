@@ -105,6 +105,8 @@ def test_neighbours_differ_in_grey_by_lightness_or_hatching():
         colour = figure.LOOKS[name][0]
         return np.dot([0.299, 0.587, 0.114], [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
 
+    for one, other in itertools.combinations(figure.LOOKS, 2):  # as the legend has them, far from each other
+        assert figure.LOOKS[one][1] != figure.LOOKS[other][1] or abs(grey(one) - grey(other)) > 0.07, (one, other)
     whole = ["startup_s", "warm_up_s", "computation_s", "exchange_s", "validation_s", "rest_s"]
     undivided = ["startup_s", "warm_up_s", "training_s", "validation_s"]
     for order in (whole, undivided):
@@ -143,7 +145,7 @@ SAID = {
     "data set, local batch and treatment: in all cells.",
     "too short": "Without exchange, since computation alone would take longer than the epoch did: ",
     "a cell failed": "Missing cells: ",
-    "one replicate": "too few for an interval",
+    "one replicate": "n = 1 per cell",
 }
 
 

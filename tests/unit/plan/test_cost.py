@@ -14,6 +14,7 @@ from plan.campaign import Campaign, planned
 from plan.cost import ASSUMED_GFLOPS, DEPTHWISE, START_S, Cost, main, measured_at, report, swept_at, weighed_macs
 from plan.site import load_site
 from plan.study import load_study, model_graph
+from recorded import content
 from synthetic import designed_campaign
 
 NOTHING = measured_at("nowhere", Path("nowhere"))
@@ -200,7 +201,7 @@ def test_what_remains_is_told_by_status(tmp_path: Path, monkeypatch: pytest.Monk
     def leave(wanted: Campaign, statuses: list[str]) -> None:
         for path, status in zip(wanted.records.values(), statuses, strict=False):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            Path(path).write_text(json.dumps({"status": status}) if status != "broken" else "{")
+            Path(path).write_text(json.dumps(content(status=status)) if status != "broken" else "{")
 
     leave(campaign("rehearsal", "virtual"), ["ok"] * 18 + ["invalid"] * 2 + ["failed", "broken"])
     wanted = campaign("rehearsal", "virtual")

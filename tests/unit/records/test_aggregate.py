@@ -16,6 +16,7 @@ from plan.design import Run, design
 from plan.identity import digests, run_key
 from plan.site import load_site
 from plan.study import load_study
+from recorded import content
 from records.aggregate import aggregate, summary
 from records.ways import arguments_for
 from runs import attempts
@@ -50,18 +51,9 @@ def record(campaign: Campaign, run: Run, times: list[float], **changes: Any) -> 
     folder = folder_of(campaign, run)
     attempt = folder / "attempt-1"
     attempt.mkdir(parents=True)
-    content = {
-        "run_id": run.run_id, "key": folder.name, "study": campaign.study.name, "site": "local", "session": "s", "attempt": 1,
-        "status": "ok", "reason": None, "started_at": "2026-01-01T00:00:00Z", "ended_at": "2026-01-01T00:00:09Z",
-        **digests(campaign.site, run), "placement": "emulated", "timing_scope": "ranks", "cores_per_rank": 1,
-        "oversubscribed": False, "max_foreign_cpu_share": 0.05, "wall_s": 9.0, "packages": {}, "unfinished_attempts": [],
-        "job": {"number": "17", "submitted_at": "2025-12-31T23:00:00.000Z", "started_at": "2025-12-31T23:59:00.000Z"},
-        "measured": {"hosts": ["a"], "devices": ["cpu"], "transport": "gloo over tcp lo", "startup_s": 2.0, "import_s": 1.0,
-                     "first_step_s": 0.1, "memory_peak_bytes": 1000, "device_memory_peak_bytes": None, "throttled_s": 0.5,
-                     "sent_bytes": 2.5e6, "energy_j": None,
-                     "foreign_cpu_share": 0.0, "steal_share": 0.0, "python_version": "3.11", "library_version": "torch 2"},
-        **changes,
-    }  # fmt: skip
+    said = content(
+        run_id=run.run_id, key=folder.name, study=campaign.study.name, **digests(campaign.site, run), **changes
+    )
     rows = [
         dict(
             zip(
@@ -76,8 +68,8 @@ def record(campaign: Campaign, run: Run, times: list[float], **changes: Any) -> 
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    (attempt / "record.json").write_text(json.dumps(content))
-    (folder / "record.json").write_text(json.dumps(content))
+    (attempt / "record.json").write_text(json.dumps(said))
+    (folder / "record.json").write_text(json.dumps(said))
     return folder
 
 
@@ -174,9 +166,9 @@ def test_a_loss_that_is_not_finite_is_an_empty_field(campaign: Campaign, tmp_pat
 @pytest.mark.parametrize("broken", ["", "{", '{"run_id": "x"}', "[]"])
 def test_a_broken_record_is_refused_in_one_line(campaign: Campaign, broken: str) -> None:
     (record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2]) / "record.json").write_text(broken)
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(InputError, match=r"record.json: is broken .*; repeat it: make repeat RUNS=") as refused:
         aggregated(campaign)
-    assert "record.json" in str(refused.value) and "\n" not in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_cut_off_epochs_table_is_refused_in_one_line(campaign: Campaign) -> None:

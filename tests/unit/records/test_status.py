@@ -21,8 +21,10 @@ from plan.design import Run, design
 from plan.identity import run_key
 from plan.site import load_site
 from plan.study import load_study
+from recorded import content
 from records import status
-from records.standing import Reader, Standing, grouped, standing
+from records.standing import Standing, grouped, standing
+from records.time_left import Reader, observer
 from runs import attempts
 from runs.worker.meter import COLUMNS
 
@@ -60,7 +62,7 @@ def record(
     folder = folder_of(campaign, run)
     folder.mkdir(parents=True)
     dates = {"started_at": utc(NOW - 1000 + start), "ended_at": utc(NOW - 1000 + start + lasts)}
-    said = {"status": status, "reason": reason or None, "session": "s", "wall_s": lasts, **dates}
+    said = content(status=status, reason=reason or None, wall_s=lasts, **dates)
     (folder / "record.json").write_text(json.dumps(said))
 
 
@@ -111,6 +113,26 @@ def test_what_is_done_and_what_went_wrong_is_counted_by_reason_with_the_command_
     assert "to repeat  make repeat RUNS=failed, or RUNS=invalid\n" in text
 
 
+def test_a_record_that_is_broken_is_not_done_and_told_with_the_command_that_repeats_it() -> None:
+    here = campaign()
+    record(here, here.runs[0])
+    for run, said in zip(here.runs[1:], ("{", '{"status": "ok"}', json.dumps(content(status="zzz"))), strict=True):
+        record(here, run)
+        (folder_of(here, run) / "record.json").write_text(said)
+    found = look(here)
+    assert (found.done, found.left, found.statuses) == (1, 0, {"ok": 1, "broken": 3})
+    told = status.text(found)
+    assert "1 of 4 runs done" in told and "to repeat  make repeat RUNS=broken" in told
+    reasons = [each.reason for each in found.problems]
+    for expected in (
+        "Expecting property name",
+        "key 'run_id' is missing; expected",
+        "status: 'zzz' is not one of ok, ",
+    ):
+        assert any(reason.startswith(expected) for reason in reasons), reasons
+    assert json.loads(status.to_json(found))["repeat"] == "make repeat RUNS=broken"
+
+
 def test_a_run_under_way_is_told_with_its_epoch_and_where_it_is() -> None:
     here = campaign()
     attempt = begin(here, here.runs[0])
@@ -151,7 +173,7 @@ def test_time_left_comes_from_runs_of_the_same_cells_and_the_gaps_between_them()
     found = look(here)
     gaps = [100 - lasts[run.cell] for run in here.runs[:3]]
     expected = sum(lasts[run.cell] for run in here.runs[4:]) + 2 * sorted(gaps)[1]
-    assert found.left_s == pytest.approx(expected)
+    assert found.left_s == pytest.approx(expected) == observer(here)(), "as the line after a run tells it"
     with locked(begin(here, here.runs[4])):
         assert look(here).left_s == pytest.approx(expected - 5)
 
@@ -274,7 +296,7 @@ def test_a_record_is_read_again_only_when_it_has_changed(monkeypatch: pytest.Mon
     reader = Reader()
     path = here.records[here.runs[0].run_id]
     first = reader.read(path)
-    monkeypatch.setattr("records.standing.record_of", lambda _: {"status": "failed"})
+    monkeypatch.setattr("records.time_left.record_of", lambda _: {"status": "failed"})
     assert reader.read(path) is first
     os.utime(path, (1, 1))
     assert (reader.read(path) or {})["status"] == "failed"

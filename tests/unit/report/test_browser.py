@@ -222,6 +222,10 @@ def test_a_phone_shows_all_without_moving_sideways(opened: Any, page: Path) -> N
         ".filter((e) => e.getBoundingClientRect().right > 376 && !e.closest('.scroll')).map((e) => e.textContent.slice(0, 60))"
     )
     assert too_wide == []
+    whole = "return [...document.querySelectorAll('.wide img')].map((e) => e.getBoundingClientRect().width)"
+    assert 0 < max(opened.execute_script(whole)) <= PHONE["width"], "all panels of a figure are seen"
+    opened.execute_script("document.querySelector('.wide').focus()")
+    assert opened.execute_script(whole)[0] > PHONE["width"], "and it is large where it is tapped"
     opened.execute_script("location.hash = '#run=pytorch-single.small-cnn.digits.b16.n1.s1.r1'")
     wait(opened, "document.getElementById('run-record')")
     assert (

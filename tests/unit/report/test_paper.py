@@ -140,10 +140,19 @@ def test_methods_say_what_was_done() -> None:
         "All 270 runs of the design succeeded.",
     ):
         assert part in said, part
+    assert "cpu (the records do not tell its model), each rank with 1 thread for computation. All nodes share" in said
+    assert "may order treatments in another way." in threats(facts) and "frameworks" not in threats(facts)
     assert "In 9 of 270 runs a hypervisor" in said and "9 of 270 runs" in threats(facts)
     assert "virtual cluster" in threats(facts) and "make submit STUDY=tf-strategies-virtual" in reproducibility(
         facts
     ).replace(r"\allowbreak{}", "")
+
+
+def test_what_a_check_found_is_told_with_what_follows_from_it() -> None:
+    table = checks.table(read_table(KEPT / "runs.csv", "runs")).data
+    said = threats(replace(facts_of(KEPT / "runs.csv"), checks=table))
+    assert "Checked was: blocks alike; found was: " in said and "Assumed" not in said
+    assert "Comparisons within blocks are free of that, intervals of means are not." in said
 
 
 def test_what_failed_is_said_with_its_reasons(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The folder that looks like the checkout, whose results are those of a peek."""
 
+import json
 import os
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from common.errors import exit_status
 from common.files import CHECKOUT
+from recorded import content
 from report import peek
 
 
@@ -38,6 +40,18 @@ def test_without_any_record_there_is_nothing_to_draw(capsys: pytest.CaptureFixtu
     assert exit_status(lambda: peek.main(["--config", "study=quickstart"])) == 2
     assert "results/quickstart: no run has ended yet, so there is nothing to draw" in capsys.readouterr().err
     assert not Path("results").exists()
+
+
+def test_without_a_successful_run_nothing_is_drawn_and_the_machine_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(peek, "machine_lock", lambda *_: pytest.fail("the machine was taken"))
+    for run, status in (("a", "invalid"), ("b", "failed")):
+        folder = Path("results/quickstart/runs") / run / "0123456789ab"
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_text(json.dumps(content(status=status, reason="no")))
+    assert exit_status(lambda: peek.main(["--config", "study=quickstart"])) == 2
+    assert "no run has succeeded yet, so there is nothing to draw" in capsys.readouterr().err
 
 
 def test_a_study_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,17 +10,14 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from runs.progress import Session, quiet
 
 
-def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1000.0]
-    monkeypatch.setattr("time.time", lambda: now[0])
-    session = Session(tmp_path, "s", planned=4, done=1)
-    now[0] += 100
+def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path) -> None:
+    left_s = iter([200.0, None])
+    session = Session(tmp_path, "s", planned=4, done=1, left_s=lambda: next(left_s))
     session.add("b", "ok")
     assert session.line("b", "ok", "0.2 s/epoch").split("|")[1:] == [" 2 left, about 3 min ", " 0 not ok"]
-    now[0] += 20
     session.add("c", "failed")
     line = session.line("c", "failed", "rank 0 ended")
-    assert line.startswith("[3/4] failed") and line.endswith("rank 0 ended | 1 left, about 60 s | 1 not ok")
+    assert line.startswith("[3/4] failed") and line.endswith("rank 0 ended | 1 left | 1 not ok")
     session.add("d", "ok")
     assert "all runs done" in session.line("d", "ok", "x")
     ended = json.loads((tmp_path / "sessions" / "s.json").read_text())["ended"]
@@ -40,22 +37,6 @@ def test_a_line_is_printed_when_snakemake_finishes_a_run(tmp_path: Path, capsys:
     assert capsys.readouterr().out.startswith("[1/2] timeout a") and session.line("a", "timeout", "x")
 
 
-def test_what_came_before_the_first_run_says_nothing_of_how_long_runs_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [1000.0]
-    monkeypatch.setattr("time.time", lambda: now[0])
-    session = Session(tmp_path, "s", planned=3, done=0)
-    session.watch("job_info", 1, "sweep", {"sweep": "pytorch-ddp.n2", "key": "0123456789ab"})
-    now[0] += 500
-    session.watch("job_info", 2, "run", {"run_id": "a", "key": "0123456789ab"})
-    now[0] += 5
-    session.watch("job_info", 3, "run", {"run_id": "b", "key": "0123456789ab"})
-    now[0] += 5
-    session.add("a", "ok")
-    assert "2 left, about 20 s" in session.line("a", "ok", "x")
-
-
 @pytest.mark.parametrize(("status", "kept"), [(2, False), (137, True)])
 def test_what_a_program_has_said_in_its_one_line_is_not_buried(status: int, kept: bool) -> None:
     message = (
@@ -63,6 +44,15 @@ def test_what_a_program_has_said_in_its_one_line_is_not_buried(status: int, kept
         f"Command 'set -euo pipefail; python -m datasets.prepare' returned non-zero exit status {status}."
     )
     assert quiet(None, logging.makeLogRecord({"msg": message, "event": LogEvent.ERROR})) is kept
+
+
+@pytest.mark.parametrize(("rules", "kept"), [("extra_p dataset", False), ("extra_p table", True)])
+def test_what_another_checkout_made_in_the_cache_is_not_worth_a_word(rules: str, kept: bool) -> None:
+    message = (
+        "2 jobs have missing provenance/metadata so that it in part cannot be used to trigger re-runs.\n"
+        f"Rules with missing metadata: {rules}"
+    )
+    assert quiet(None, logging.makeLogRecord({"msg": message})) is kept
 
 
 def test_why_a_job_on_the_cluster_failed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,7 +136,7 @@ def _factor_level(factor: str, level: Any) -> str:
 
 
 def treatment_text(levels: Mapping[str, Any]) -> str:
-    """Levels of treatment factors as a legend names them: `custom, every 4 batches`."""
+    """Levels as legends and panels name them, those of treatments in fewer words: `custom, every 4 batches`, `2 nodes`."""
     return ", ".join(_treatment_level(factor, level) for factor, level in levels.items())
 
 

@@ -15,6 +15,7 @@ from common.latex import latex_text
 from common.text import aligned
 
 PAGE_ROWS = 45
+FITS = r"its width holds for \usepackage[T1]{fontenc} \usepackage{mathptmx}, 10pt, \textwidth 6.9in (the paper's)"
 PORTRAIT_PT, LANDSCAPE_PT = 490, 690  # what an A4 page with narrow margins has
 # Letters of a table, largest first: LaTeX's command, their size and half the gap between columns in pt.
 LETTERS = (
@@ -154,7 +155,8 @@ def latex(table: Table, label: str) -> str:
             *notes,
             r"\end{table*}",
         ]
-    return "\n".join([f"% needs \\usepackage{{{','.join(packages)}}}", *lines]) + "\n"
+    needs = f"% needs \\usepackage{{{','.join(packages)}}}; {FITS}"
+    return "\n".join([needs, *lines]) + "\n"
 
 
 def _row(texts: Sequence[str], layout: _Layout, table: Table) -> str:

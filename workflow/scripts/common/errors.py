@@ -1,5 +1,7 @@
 """One way to refuse bad input: a single clear line and exit status 2."""
 
+import os
+import select
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,10 +23,22 @@ def system_faults(where: Path) -> Iterator[None]:
 
 
 def exit_status(main: Callable[[], None]) -> int:
-    """Run a program's main; 0 when it returns, 2 with one line on stderr when its input is wrong."""
+    """Run a program's main; 0 when it returns or nobody reads on, 2 with one line on stderr when its input is wrong."""
     try:
         main()
+        sys.stdout.flush()
     except InputError as error:
         print(f"ringside: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        if not _unread():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is written on the way out
     return 0
+
+
+def _unread() -> bool:
+    """Whether who read the output has gone, as `head` does once it has its lines."""
+    watched = select.poll()
+    watched.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in watched.poll(0))

@@ -103,7 +103,7 @@ KINDS: dict[str, Kind] = {
     "outlook": Kind(lambda of: [{}] if of.swept and "nodes" in of.varied else [], reads=("outlook",)),
     "timeline": Kind(lambda of: [{}], takes=("colour", "filter")),
     "shares": Kind(lambda of: [{}], takes=("x", *SHOWN), x=("run", "epoch"), along_scale=True),
-    "energy": Kind(lambda of: [{}], takes=SHOWN, along_scale=True),
+    "energy": Kind(lambda of: [{}] if "device" in of.varied else [], takes=SHOWN, along_scale=True),
 }
 
 

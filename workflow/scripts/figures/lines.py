@@ -15,12 +15,14 @@ from analysis import tables
 from analysis.conditions import THE_SITES, named
 from analysis.measured import (
     bases,
-    combination_text,
+    cells,
     level_text,
     levels_in_order,
     successful,
     title,
     title_with_unit,
+    treatment_text,
+    varying,
 )
 from analysis.pooling import Pooling
 from analysis.speedup import base_cells
@@ -144,7 +146,9 @@ def draw(
 
 
 def _not_drawn(of: View, what: str, why: str, remark: str) -> tuple[Figure, str]:
-    return panels.nothing(style.figure(style.COLUMN_IN, 1.4), why), of.caption(what, f"Not drawn: {why}.", remark)
+    return panels.nothing(style.figure(style.COLUMN_IN, 1.4), why), of.caption(
+        what, f"Not drawn: {why}.", remark, of_time=None
+    )
 
 
 def _several(of: View, x: str, to_compare: bool) -> list[dict[str, Any]]:
@@ -159,10 +163,10 @@ def _several(of: View, x: str, to_compare: bool) -> list[dict[str, Any]]:
     return found
 
 
-def _with_two(cells: pd.DataFrame, column: str, by: Sequence[str]) -> pd.DataFrame:
+def _with_two(rows: pd.DataFrame, column: str, by: Sequence[str]) -> pd.DataFrame:
     """The rows with whose levels of `by` there are two levels of `column`."""
-    groups = cells.assign(all=0).groupby(["all", *by], dropna=False)
-    return cells[groups[column].transform("nunique") > 1]
+    groups = rows.assign(all=0).groupby(["all", *by], dropna=False)
+    return rows[groups[column].transform("nunique") > 1]
 
 
 def scale_of_axis(runs: pd.DataFrame, x: str, series: int) -> Scale:
@@ -225,8 +229,8 @@ def _base(ax: Axes, of: View, base: pd.DataFrame, replicas: pd.Series, scale: Sc
     ax.plot(x, mean / replicas.to_numpy(float), color=colour, linewidth=0.7, linestyle=BOUND, zorder=1)
 
 
-def _base_sentence(of: View, cells: set[str], found: dict[str, str]) -> str:
-    used = sorted({found[cell] for cell in cells if cell in found})
+def _base_sentence(of: View, drawn: set[str], found: dict[str, str]) -> str:
+    used = sorted({found[cell] for cell in drawn if cell in found})
     if not used:
         return "No base of a speed-up succeeded."
     undistributed = of.runs["framework"].isin(bases(of.study)).any()
@@ -245,12 +249,15 @@ def bases_sentence(used: Sequence[str], of: View) -> str:
     if len(used) > MOST_BASES:
         ends = sorted(of.pooling.of(cell).value for cell in used)[:: len(used) - 1]
         return f"{what}: {len(used)}, of {' to '.join(map(tables.number, ends))} s; each is in the table of cells."
-    return f"{what}: {', '.join(f'{cell} {tables.interval(of.pooling.of(cell))} s' for cell in used)}."
+    levels = cells(own).set_index("cell")[varying(of.study)]
+    seconds = [f"{tables.interval(of.pooling.of(cell))} s" for cell in levels.index]
+    names = [treatment_text(one) for one in levels.to_dict("records")]
+    return f"{what}: {'; '.join(f'{name}: {of_it}' if name else of_it for name, of_it in zip(names, seconds, strict=True))}."
 
 
 def left_out_sentence(left_out: Sequence[dict[str, Any]], why: str) -> str:
     """Which panels are not shown and why; empty for none."""
     if not left_out:
         return ""
-    names = named([combination_text(levels) for levels in left_out], "; ")
+    names = named([treatment_text(levels) for levels in left_out], "; ")
     return f"Not shown, because {why}: {names}."

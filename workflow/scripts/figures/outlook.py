@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from analysis import tables
+from analysis import conditions, tables
 from analysis.measured import Records
 from figures import panels, style
 from figures.declared import Declared
@@ -30,7 +30,9 @@ WHAT = (
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """The figure and its caption, of what prediction.outlook wrote."""
     notes = tables.read(records.outlook_csv.with_suffix("")).notes if records.outlook_csv else []
-    return curves(records.outlook_curves, records.outlook, notes)
+    once = [note for note in notes if note != conditions.circumstances(records.runs)]  # which every caption ends with
+    drawn, said = curves(records.outlook_curves, records.outlook, once)
+    return drawn, panels.caption(records.runs, said, of_time=None)
 
 
 def curves(drawn: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tuple[Figure, str]:

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from analysis import conditions
-from analysis.measured import combination_text
+from analysis.measured import treatment_text
 from analysis.pooling import Pooling
 from figures import style
 from figures.style import Look
@@ -111,7 +111,7 @@ def panel_title(levels: Mapping[str, Any], characters: int = TITLE_CHARACTERS) -
     """Which levels a panel shows, in lines that fit above it."""
     lines: list[str] = []
     for name, level in levels.items():
-        part = combination_text({name: level})
+        part = treatment_text({name: level})
         if lines and len(f"{lines[-1]}, {part}") <= characters:
             lines[-1] = f"{lines[-1]}, {part}"
         else:

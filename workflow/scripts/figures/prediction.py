@@ -38,7 +38,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     methods = [name for name, own in left.groupby("method", sort=False) if own["predicted_s"].notna().any()]
     if not methods:
         text = "nothing was left out and predicted"
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, WHAT)
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, WHAT, of_time=None)
     wanted = len(left[["left_out", "cell"]].drop_duplicates())
     left = left.assign(common=common(left))[left["predicted_s"].notna()]
     partly = not left["common"].all()
@@ -83,7 +83,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     cut = f"{outside} predictions that lie beyond the axes, or below 0, are drawn at their edges." if outside else ""
     checked = ON_LOOPBACK if conditions.emulated(runs) else ""
     return drawn, panels.caption(
-        runs, WHAT, OTHERS if partly else "", checked, band, f"Left out: {', '.join(kinds)}.", cut
+        runs, WHAT, OTHERS if partly else "", checked, band, f"Left out: {', '.join(kinds)}.", cut, of_time=None
     )
 
 

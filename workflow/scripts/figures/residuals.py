@@ -52,7 +52,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     what = WHAT.format(order=_order(data), bands=_bands(data, column))
     if data.empty:
         text = "no successful run" if successful(runs).empty else "no two runs of a cell differ"
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, what)
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, what, of_time=None)
     drawn = style.figure(style.PAGE_IN, HEIGHT_IN)
     normal, fitted, order = drawn.subplots(1, 3)
     percent = 100 * data["residual"]
@@ -77,7 +77,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         ax.axhline(0, color=style.MUTED, linewidth=0.7, zorder=1)
     if data["outlier"].any():
         drawn.legend(handles=[Line2D([], [], label="outlier", **OUTLIER)], loc="outside upper center")
-    return drawn, panels.caption(runs, what, _outliers(data))
+    return drawn, panels.caption(runs, what, _outliers(data), of_time=None)
 
 
 def _dots(ax: Axes, x: pd.Series, y: pd.Series, outlier: pd.Series) -> None:

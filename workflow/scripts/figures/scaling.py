@@ -41,7 +41,9 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     compared = rows["speedup"].notna()
     if not (compared & (rows["replicas"] > 1)).any():
         why = "no cell with several replicas succeeded" if compared.any() else "no base of a speed-up succeeded"
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), why), of.caption(WHAT, f"Not drawn: {why}.")
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), why), of.caption(
+            WHAT, f"Not drawn: {why}.", of_time=None
+        )
     several = rows[compared & (rows["replicas"] > 1)]
     worth = panels.among(of.panels, several)
     left_out = [levels for levels in of.panels if levels not in worth]
@@ -85,6 +87,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     drawn.supxlabel(counted, fontsize=style.FONT_SIZE)
     panels.legend(drawn, scaled, extra)
     found = base_cells(of.study)
+    elsewhere = [one.name for one in scaled if not (one.of(rows)["replicas"] == 1).any()]
     without = [cell for cell in dict.fromkeys(of.ok["cell"]) if cell not in found]
     return drawn, of.caption(
         WHAT,
@@ -93,6 +96,9 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         lines.bases_sentence(sorted(set(of_shown["base_cell"].dropna())), of),
         conditions.ratios(of.study, of_shown["within_blocks"]),
         conditions.work(of.runs),
+        f"Without a cell of their own on one replica, and so without a marker there: {', '.join(elsewhere)}."
+        if elsewhere
+        else "",
         f"Without a successful base: {conditions.named(without)}." if without else "",
         lines.left_out_sentence(left_out, "nothing there has several replicas"),
     )

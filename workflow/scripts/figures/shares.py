@@ -25,7 +25,7 @@ SEEN = 0.002  # of the longest bar: shorter parts are nowhere to be seen
 # Neighbours differ in grey, too: by lightness, or by hatching.
 LOOKS: Mapping[str, tuple[str, str]] = {
     "startup_s": ("#dddddd", ""),
-    "warm_up_s": ("#aaaaaa", ""),
+    "warm_up_s": ("#c8c8c8", "xxxxx"),
     "computation_s": ("#2b4a7a", ""),
     "exchange_s": ("#ee9a5f", ""),
     "training_s": ("#7d8fae", "/////"),
@@ -59,7 +59,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     what = OF_RUNS if of_runs else OF_EPOCHS
     if data.empty:
         said = "no successful run" if seen.ok.empty else "no run tells its start-up and its wall time"
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), said), seen.caption(what)
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), said), seen.caption(what, of_time=None)
     rows, scaled_by = seen.rows, panels.scaled_by(seen.facet) if of_runs else []
     shown, cells = seen.panels, seen.cells
     there = [name for name in shares.PARTS if name in data]
@@ -93,7 +93,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     drawn.supxlabel("wall time of a run (s)" if of_runs else "share of the epoch (%)", fontsize=style.FONT_SIZE)
     handles = [Patch(label=shares.PARTS[name], **_look(name)) for name in parts]
     drawn.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
-    return drawn, seen.caption(what, AROUND if of_runs else "", *_division(data, of_runs, seen.study))
+    return drawn, seen.caption(what, AROUND if of_runs else "", *_division(data, of_runs, seen.study), of_time=None)
 
 
 def _in_percent(data: pd.DataFrame) -> pd.DataFrame:

@@ -320,7 +320,7 @@ def _symbol(marker: str) -> dict[str, Any]:
 
 
 def _legend(ran: pd.DataFrame, series: Sequence[Series]) -> list[Patch | Line2D]:
-    """The series that ran, what is light and dark, and the symbols with how many there are of each."""
+    """The series that ran, what is light and dark (framed: in grey they could be series), and the symbols with how many there are of each."""
     told = ran["ready_h"].notna()
     handles: list[Patch | Line2D] = [
         Patch(facecolor=one.look.colour, label=one.name) for one in series if len(one.of(ran))
@@ -328,8 +328,8 @@ def _legend(ran: pd.DataFrame, series: Sequence[Series]) -> list[Patch | Line2D]
     if told.any():
         muted = np.array(to_rgb(style.MUTED))
         handles += [
-            Patch(facecolor=tuple(_light(muted)), label="start-up"),
-            Patch(facecolor=tuple(muted), label="training"),
+            Patch(facecolor=tuple(_light(muted)), edgecolor=style.INK, label="start-up"),
+            Patch(facecolor=tuple(muted), edgecolor=style.INK, label="training"),
         ]
     if not told.all():
         handles.append(Patch(facecolor="white", edgecolor=style.MUTED, label="start-up not told"))

@@ -27,7 +27,7 @@ from analysis.pooling import Pooling, pooled
 from figures import panels, style
 from figures.declared import KINDS, Declared
 from figures.panels import Series, combinations
-from plan.factors import NOT_TREATMENTS
+from plan.factors import NOT_TREATMENTS, treatments_of
 
 Row = tuple[Series, dict[str, Any], str]
 Levels = Sequence[dict[str, Any]]  # of panels
@@ -154,7 +154,8 @@ def view(runs: pd.DataFrame, asked: Declared) -> View:
     if not colour:
         colour = ["framework"] if asked.colour else series_factors(drawn, but=[*own, *facet])
     left = [name for name in varied if name not in (*own, *colour, *facet)]
-    return View(runs, drawn, asked, colour, [*facet, *left])
+    treated = treatments_of(left)  # in the order that they have as series
+    return View(runs, drawn, asked, colour, [*facet, *(name for name in left if name not in treated), *treated])
 
 
 def _fitting(shown: Levels, ok: pd.DataFrame, most: int) -> Levels:

@@ -4,7 +4,6 @@ The Snakefile makes one Campaign while it is parsed; all that its rules need to 
 """
 
 import csv
-import json
 import os
 import shlex
 import socket
@@ -17,7 +16,8 @@ from typing import Any
 
 from cluster import virtual
 from common.errors import InputError
-from common.files import CHECKOUT, shown
+from common.files import CHECKOUT, read_json, shown
+from common.schemas import check
 from common.text import number_of
 from environments import container
 from environments.build import check_machine as check_machine_for
@@ -204,16 +204,17 @@ class Campaign:
 
 
 def record_of(file: Path) -> dict[str, Any]:
-    """What a record.json or a sweep.json says, unchecked; that its status is broken where it cannot be read."""
+    """What a record.json or a sweep.json says; that its status is broken, and why, where it cannot be read or breaks its schema."""
     try:
-        said = json.loads(file.read_text())
-        return {**said, "status": str(said["status"])}
-    except (OSError, ValueError, TypeError, KeyError):
-        return {"status": "broken"}
+        said: dict[str, Any] = read_json(file)
+        check(said, file.stem, file)
+    except (OSError, ValueError, InputError) as error:
+        return {"status": "broken", "reason": str(error).removeprefix(f"{shown(file)}: ")}
+    return said
 
 
 def record_status(record: Path) -> str:
-    """The status in a record.json; broken where it cannot be read."""
+    """The status in a record.json or a sweep.json; broken where `record_of` says so."""
     return str(record_of(record)["status"])
 
 

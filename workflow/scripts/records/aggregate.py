@@ -13,11 +13,11 @@ from typing import Any
 import pandas as pd
 
 from common.errors import InputError, exit_status
-from common.files import read_json, shown, written_whole
-from common.schemas import check, schema
+from common.files import shown, written_whole
+from common.schemas import schema
 from common.tables import read_table, write_table
 from common.text import number_of
-from plan.campaign import Campaign, load_campaign
+from plan.campaign import Campaign, load_campaign, record_of
 from plan.design import Run
 from plan.identity import digests, lacks, link_rate, run_key
 from plan.study import load_framework
@@ -67,12 +67,9 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
 
 def read_record(folder: Path) -> dict[str, Any]:
     """The published record of a run. InputError when it is broken."""
-    file = folder / "record.json"
-    try:
-        record: dict[str, Any] = read_json(file)
-    except ValueError as error:
-        raise InputError(f"{file}: is broken ({error}); {_advice(folder)}") from None
-    check(record, "record", file)
+    record = record_of(file := folder / "record.json")
+    if record["status"] == "broken":
+        raise InputError(f"{file}: is broken ({record['reason']}); {_advice(folder)}")
     return record
 
 

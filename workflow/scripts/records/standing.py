@@ -4,15 +4,12 @@ All of it is read from files, and from the cluster's queue where there is one; n
 """
 
 import contextlib
-import itertools
 import os
 import re
-import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +17,15 @@ from cluster import slurm
 from cluster.submit import is_of
 from common.files import held, read_json, utc
 from network.plan import Sweeps
-from plan.campaign import Campaign, record_of
+from plan.campaign import Campaign
 from plan.design import Run
 from plan.identity import lacks
 from plan.site import JOB_MARGIN_S
+from records.time_left import Reader, left_s, seconds
 from records.ways import REPEATABLE, arguments_for, to_repeat, ways_to_run
 from runs import attempts
 
 PATIENCE_S = 5.0  # with the cluster's queue
-KEPT = ("status", "reason", "started_at", "ended_at", "session", "wall_s")
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 
@@ -101,8 +98,8 @@ class Standing:
 
     @property
     def done(self) -> int:
-        """Runs with a record."""
-        return sum(self.statuses.values())
+        """Runs with a record that is not broken."""
+        return sum(count for status, count in self.statuses.items() if status != "broken")
 
     @property
     def begun(self) -> bool:
@@ -116,30 +113,10 @@ class Standing:
         return not self.left and not self.under_way
 
 
-class Reader:
-    """Reads records, each one again only when it has changed: who watches a campaign takes little of its processors."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {}
-
-    def read(self, path: str) -> dict[str, Any] | None:
-        """What is wanted of a record; None where there is none."""
-        try:
-            found = os.stat(path)
-        except OSError:
-            return None
-        mark = (found.st_mtime_ns, found.st_size)
-        if path not in self._known or self._known[path][0] != mark:
-            said = record_of(Path(path))
-            self._known[path] = (mark, {name: said.get(name) for name in KEPT})
-        return self._known[path][1]
-
-
 def standing(campaign: Campaign, sweeps: Sweeps, reader: Reader) -> Standing:
     """Where `campaign` stands now."""
     now = time.time()
-    records = {run_id: said for run_id, path in campaign.records.items() if (said := reader.read(path))}
-    swept = {name: said for name, path in sweeps.outputs.items() if (said := reader.read(path))}
+    records, swept = reader.read_all(campaign.records), reader.read_all(sweeps.outputs)
     left = [campaign.by_id[run_id] for run_id in campaign.records if run_id not in records]
     sweeps_left = [name for name in sweeps.outputs if name not in swept]
     open_runs = _begun(campaign.results / "runs", {run.run_id: campaign.records[run.run_id] for run in left})
@@ -165,7 +142,7 @@ def standing(campaign: Campaign, sweeps: Sweeps, reader: Reader) -> Standing:
         statuses=dict(Counter(said["status"] for said in records.values())),
         under_way=under_way,
         left=len(left),
-        left_s=_left_s(campaign, records, left, under_way, _mean_s(swept.values()) * len(sweeps_left)),
+        left_s=left_s(campaign, records, sweeps.outputs, swept, {each.name: each.seconds for each in under_way}),
         problems=grouped(
             [
                 *((said["status"], said["reason"] or "", name) for name, said in not_ok if said["status"] != "ok"),
@@ -197,7 +174,7 @@ def grouped(problems: Iterable[tuple[str, str, str]]) -> list[Problem]:
     for status, reason, name in problems:
         found.setdefault((status, _NUMBERS.sub("#", reason)), []).append((" ".join(reason.split()), name))
     made = [Problem(status, same[0][0], len(same), same[0][1]) for (status, _), same in found.items()]
-    rank = {status: place for place, status in enumerate((*REPEATABLE, "broken", "to run", "not here"))}
+    rank = {status: place for place, status in enumerate((*REPEATABLE, "to run", "not here"))}
     return sorted(made, key=lambda problem: (rank.get(problem.status, len(rank)), -problem.count))
 
 
@@ -224,7 +201,7 @@ def _alive(folder: Path, attempt: Path, jobs: Sequence[Job] | None, limit_s: flo
 
 def _since(attempt: Path) -> float:
     """When an attempt began, in seconds since the epoch."""
-    return _seconds(attempts.holder(attempt).get("started_at")) or attempt.stat().st_mtime
+    return seconds(attempts.holder(attempt).get("started_at")) or attempt.stat().st_mtime
 
 
 def _told(name: str, attempt: Path, run: Run | None, now: float) -> UnderWay:
@@ -262,57 +239,6 @@ def _jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | None
             what = run or comment.removeprefix(f"{campaign.study.name} ")
             made.append(Job(number, what, state, since, where.strip("()")))
     return made, ""
-
-
-def _left_s(
-    campaign: Campaign,
-    records: Mapping[str, Mapping[str, Any]],
-    left: Sequence[Run],
-    under_way: Sequence[UnderWay],
-    sweeps_s: float,
-) -> float | None:
-    """How long the runs that are left will take, by those that have ended: of the same cell, else of all."""
-    if not left:
-        return sweeps_s
-    lasted = {run_id: end - start for run_id, (start, end) in _spans(records).items()}
-    if not lasted:
-        return None
-    of_cell: dict[str, list[float]] = {}
-    for run_id, seconds in lasted.items():
-        of_cell.setdefault(campaign.by_id[run_id].cell, []).append(seconds)
-    usual, gap = statistics.fmean(lasted.values()), _gap_s(records)
-    expected = {run.run_id: statistics.fmean(of_cell.get(run.cell, [usual])) + gap for run in left}
-    gone = sum(min(each.seconds, expected[each.name]) for each in under_way if each.name in expected)
-    return (sum(expected.values()) - gone + sweeps_s) / campaign.site.scheduler.concurrent_runs
-
-
-def _gap_s(records: Mapping[str, Mapping[str, Any]]) -> float:
-    """The usual time from one run's end to the next one's start in a session."""
-    spans = _spans(records)
-    gaps = []
-    for session in {records[run_id]["session"] for run_id in spans}:
-        own = sorted(span for run_id, span in spans.items() if records[run_id]["session"] == session)
-        gaps += [start - end for (_, end), (start, _) in itertools.pairwise(own)]
-    return max(0.0, statistics.median(gaps)) if gaps else 0.0
-
-
-def _spans(records: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
-    """run_id -> start and end in seconds since the epoch."""
-    made = {run_id: (_seconds(said["started_at"]), _seconds(said["ended_at"])) for run_id, said in records.items()}
-    return {run_id: (start, end) for run_id, (start, end) in made.items() if start and end}
-
-
-def _seconds(date: Any) -> float | None:
-    """A date in ISO 8601 in seconds since the epoch; None where it is none."""
-    with contextlib.suppress(ValueError, TypeError):
-        return datetime.fromisoformat(date).timestamp()
-    return None
-
-
-def _mean_s(records: Iterable[Mapping[str, Any]]) -> float:
-    """The mean of what measurements took; 0 without any."""
-    seconds = [said["wall_s"] for said in records if isinstance(said["wall_s"], int | float)]
-    return statistics.fmean(seconds) if seconds else 0.0
 
 
 def _sessions(results: Path) -> dict[str, Any]:

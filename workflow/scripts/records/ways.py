@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from common.files import CHECKOUT, load_yaml
 
-REPEATABLE = ("failed", "timeout", "invalid")
+REPEATABLE = ("failed", "timeout", "invalid", "broken")
 
 
 def to_repeat(statuses: Iterable[str], arguments: str) -> list[str]:

@@ -20,6 +20,7 @@ from analysis.measured import (
     one_line,
     successful,
     title_with_unit,
+    treatments,
     unsuccessful,
     varying,
 )
@@ -39,6 +40,14 @@ FEW_REPLICATES = 5
 FEW_EPOCHS = 50
 DIGEST = 12  # hex digits that name an environment
 MOST_REASONS = 10
+CONSEQUENCES = {  # of a check that fails, for what is said of the study
+    "normal residuals": " Intervals and tests are rough where a cell has few runs.",
+    "equal spread in all cells": " So each cell has its own, which few runs tell roughly.",
+    "no drift over run order": " What drifts within a block is spread of the cells.",
+    "blocks alike": " Comparisons within blocks are free of that, intervals of means are not.",
+    "sessions alike": " Comparisons within blocks of one session are free of that, intervals of means are not.",
+    "no run depends on the one before it": " Intervals take runs as independent.",
+}
 CLOCKS = {"ranks": "all ranks", "master": "master"}
 
 
@@ -283,11 +292,32 @@ def _machine(facts: Facts) -> Iterator[str]:
     devices = sorted({device for said in ok["devices"].dropna() for device in said.split()})
     cores = sorted(set(ok["cores_per_rank"].dropna()))
     if devices and cores:
+        unnamed = " (the records do not tell its model)" if devices == ["cpu"] else ""
+        threads = "thread" if cores == [1] else "threads"
         yield (
-            f"What trains: {text(listed(devices))}, with {' or '.join(f'{count:.0f}' for count in cores)} of the machine's "
-            "processor cores for each rank, the same in all cells."
+            f"What trains: {text(listed(devices))}{unnamed}, each rank with {' or '.join(f'{count:.0f}' for count in cores)} {threads} "
+            f"for computation.{_cores(facts.site)}"
         )
     yield text(conditions.circumstances(facts.runs))
+
+
+def _cores(site: Site | None) -> str:
+    """Whose cores the ranks have, as the site's file says it; nothing where that is not at hand."""
+    if site is None:
+        return ""
+    cores = load_yaml(site.file)["cores"]  # not Site's number, which auto makes of the machine that writes the paper
+    count = "the cores" if cores == "auto" else number_of(cores, "core")
+    said = {
+        "emulated": f"All ranks of a run share {count} of one machine.",
+        "virtual": "All nodes share the cores of one machine.",
+        "distinct-nodes": f"The ranks of a node share {count} of it.",
+    }
+    return f" {said[site.placement]}"
+
+
+def _compared(runs: pd.DataFrame) -> str:
+    """What the study puts in an order; nothing where it has one framework, trained in one way."""
+    return "frameworks" if runs["framework"].nunique() > 1 else "treatments" if treatments(runs) else ""
 
 
 def _measurement(facts: Facts) -> Iterator[str]:
@@ -304,9 +334,11 @@ def _measurement(facts: Facts) -> Iterator[str]:
     masters = sorted(set(facts.ok.loc[facts.ok["timing_scope"] == "master", "framework"]))
     if masters:
         yield f"Of {text(listed(masters))} only the master's clock is known."
-    first = {"0": "none is", "1": "the first is"}.get(warm_up, f"the first {warm_up} are")
+    warm = {"0": "none of them warm-up", "1": "of which the first is warm-up, which does not count"}.get(
+        warm_up, f"of which the first {warm_up} are warm-up, which does not count"
+    )
     yield (
-        f"A run has {epochs} epochs, of which {first} warm-up and not timed; it counts with the arithmetic mean "
+        f"A run has {epochs} epochs, {warm}; its epoch time is the arithmetic mean "
         "of the others. One run at a time has its machines to itself; the processor time that others use meanwhile is measured, "
         "and a run is invalid beside which it was too much, whose gradients went another way than the site's network, whose "
         "ranks were not where they should have been, or whose loss is not finite."
@@ -424,9 +456,10 @@ def _threats(facts: Facts) -> Iterator[str]:
             "its cores and their links are shaped by its kernel. Beside faster processors the same network matters more."
         )
     where = f" ({text(facts.site.name)})" if facts.site else ""
+    compared = _compared(facts.runs)
+    other = f"order {compared} in another way" if compared else "give other times"
     yield (
-        f"All runs are of one site{where} and one version of each library: other machines, versions and settings may order "
-        "frameworks in another way."
+        f"All runs are of one site{where} and one version of each library: other machines, versions and settings may {other}."
     )
     counts = ok.groupby("cell").size()
     if counts.min() < FEW_REPLICATES:
@@ -437,7 +470,8 @@ def _threats(facts: Facts) -> Iterator[str]:
     if facts.checks is not None and {"assumption", "verdict", "p", "run_id"} <= set(facts.checks):
         told = facts.checks[(facts.checks["p"] < 0.05) & facts.checks["run_id"].isna()]
         for row in told.itertuples():
-            yield f"Assumed was: {text(str(row.assumption))}; found was: {text(str(row.verdict))}{facts.see('checks')}."
+            so = CONSEQUENCES.get(str(row.assumption), "")
+            yield f"Checked was: {text(str(row.assumption))}; found was: {text(str(row.verdict))}{facts.see('checks')}.{so}"
     if work := conditions.work(facts.runs) if "nodes" in varying(facts.runs) else "":
         yield text(work)
     crowded = ok["oversubscribed"].fillna(False).astype(bool)
@@ -454,4 +488,4 @@ def _threats(facts: Facts) -> Iterator[str]:
     if len(unsuccessful(facts.runs)):
         yield f"What failed is missing from every mean{facts.see('missing')}: where it failed for its slowness, means flatter."
     if ok["epochs"].max() < FEW_EPOCHS:
-        yield "Trainings are short: accuracies compare frameworks after the same samples, not what they reach in the end."
+        yield "Trainings are short: accuracies are those after few samples, not what is reached in the end."

@@ -355,7 +355,7 @@ async function show(id) {
   const run = await details(id);
   if (location.hash !== address_of(id)) return; // another one was asked for meanwhile
   const body = by("run-body");
-  if (run.epochs) body.append(into, make("p", { className: "evidence", textContent: run.epochs.warm_up ? `Hollow: epochs of warm-up (${run.epochs.warm_up}), which are not timed.` : "" }), table_of_epochs(run.epochs));
+  if (run.epochs) body.append(into, make("p", { className: "evidence", textContent: run.epochs.warm_up ? `Hollow: epochs of warm-up (${run.epochs.warm_up}), which do not count.` : "" }), table_of_epochs(run.epochs));
   body.append(make("h3", { textContent: "Log" }), make("p", { className: "evidence", textContent: run.note }));
   if (run.log) body.append(make("pre", { id: "run-log", tabIndex: 0, textContent: run.log }));
   body.append(make("h3", { textContent: run.record ? "Record" : "Row of runs.csv" }), make("pre", { id: "run-record", tabIndex: 0, textContent: JSON.stringify(run.record ?? run.row, null, 2) }));

@@ -20,7 +20,7 @@ from common.errors import InputError, exit_status
 from common.files import CHECKOUT
 from plan import unlock
 from plan.binding import BINDING
-from plan.campaign import configured
+from plan.campaign import configured, record_status
 from plan.study import existing
 from runs.attempts import machine_lock
 from runs.launch import kill
@@ -77,8 +77,10 @@ def main(argv: list[str] | None = None) -> None:
     study = str(configured(options.config)["study"])
     existing(CHECKOUT / "config" / "studies", study, "study")
     results = Path("results") / study
-    if next(results.glob("runs/*/*/record.json"), None) is None:
-        raise InputError(f"{results}: no run has ended yet, so there is nothing to draw; make status tells more")
+    statuses = map(record_status, results.glob("runs/*/*/record.json"))
+    if (first := next(statuses, None)) != "ok" and "ok" not in statuses:
+        ended = "ended" if first is None else "succeeded"
+        raise InputError(f"{results}: no run has {ended} yet, so there is nothing to draw; make status tells more")
 
     def waiting(holder: str) -> None:
         print(f"peek: waiting for {holder or 'another run'}", flush=True)

@@ -163,9 +163,13 @@ def ratios(material: Material) -> Verdict:
         return Verdict(
             NOT_MET, f"ratios in tables and quotients of their two means differ by up to {_share(off)}.", links
         )
-    summed = len(material.data("prediction")) > 0
+    tables = [
+        words
+        for name, words in (("prediction", "the table of predictions"), ("regression", "that of the regression"))
+        if len(material.data(name))
+    ]
     errors = (
-        " The one mean of ratios is MAPE in the table of predictions, which is a measure of error." if summed else ""
+        f" Means of ratios are only the measures of error, MAPE and bias, in {' and '.join(tables)}." if tables else ""
     )
     return Verdict(MET, f"{count} ratios are each the quotient of two mean times that stand beside it.{errors}", links)
 

@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,19 +35,19 @@ def current_session() -> str:
 class Session:
     """What one invocation has done, kept in results/<study>/sessions/<session>.json."""
 
-    def __init__(self, results: Path, name: str, planned: int, done: int) -> None:
-        """`planned` runs in all, `done` of them before this session."""
+    def __init__(
+        self, results: Path, name: str, planned: int, done: int, left_s: Callable[[], float | None] = lambda: None
+    ) -> None:
+        """`planned` runs in all, `done` of them before this session; `left_s`: how long the others will take, where it is known."""
         self._file = results / "sessions" / f"{name}.json"
         self._state: dict[str, Any] = {"started": time.time(), "planned": planned, "done_before": done, "ended": []}
         self._running: dict[int, dict[str, str]] = {}
-        self._first_run_at: float | None = None
+        self._left_s = left_s
         self._results = results
 
     def watch(self, event: str, job: int, rule: str | None, wildcards: Mapping[str, str] | None) -> None:
         """Snakemake started (JOB_INFO) or finished (JOB_FINISHED) a job; for a run that has ended a line is printed."""
         if event == "job_info" and rule in ("run", "sweep"):
-            if rule == "run" and self._first_run_at is None:
-                self._first_run_at = time.time()  # what came before says nothing of how long runs take
             self._running[job] = dict(wildcards or {})
         elif event == "job_finished" and job in self._running:
             run = self._running.pop(job)
@@ -78,9 +78,9 @@ class Session:
         done = min(planned, self._state["done_before"] + len(ended))
         left = planned - done
         failed = sum(entry["status"] != "ok" for entry in ended)
-        each_s = (time.time() - (self._first_run_at or self._state["started"])) / len(ended)
-        width = len(str(planned))
-        tail = f"{left} left, about {duration(left * each_s)}" if left else "all runs done"
+        width, left_s = len(str(planned)), self._left_s() if left else None
+        about = "" if left_s is None else f", about {duration(left_s)}"
+        tail = f"{left} left{about}" if left else "all runs done"
         return f"[{done:{width}d}/{planned}] {status:8s}{run_id:58s} {what} | {tail} | {failed} not ok"
 
 
@@ -95,7 +95,8 @@ def quiet(session: Session | None, record: logging.LogRecord) -> bool:
     if session and name == "job_error" and (number := told["aux"].get("external_jobid")):
         print(f"ringside: {told['rule_name']}: job {number} of the cluster failed: {last_word(told)}", flush=True)
     said = str(record.msg)
-    return name not in ("job_finished", "progress") and not said.startswith(_NOISE) and not _TOLD.match(said)
+    noise = said.startswith(_NOISE) or _TOLD.match(said) or _OF_THE_CACHE.match(said)
+    return name not in ("job_finished", "progress") and not noise
 
 
 def last_word(told: Mapping[str, Any]) -> str:
@@ -112,6 +113,10 @@ def last_word(told: Mapping[str, Any]) -> str:
 
 # A program that ends with status 2 has said why in one line (common.errors): Snakemake would repeat its whole command.
 _TOLD = re.compile(r"RuleException:\nCalledProcessError in file .* returned non-zero exit status 2\.\s*\Z", re.DOTALL)
+# What lies in the cache may have been made from another checkout, whose Snakemake alone knows how; its path has its digest.
+_OF_THE_CACHE = re.compile(
+    r"\d+ jobs have missing provenance/metadata .*\nRules with missing metadata:(?: (?:environment|dataset|extra_p))+\Z"
+)
 _NOISE = (
     "Select jobs to execute",
     "Execute ",
