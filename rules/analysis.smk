@@ -2,19 +2,15 @@
 #   in:  RUNS_CSV; NETWORK_CSV where the study's network was swept
 #   out: RESULTS/tables/<table>.csv, .md and .tex, the regression's predictions of all cells, the residuals of the runs
 
-TABLES = ["cells", "speedup", "effects", "anova", "scaling", "missing"]
+TABLES = ["cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "decomposition", "regression"]
 TABLE_CODE = [
     f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "conditions", "intervals", "pooling", "tables"]
 ] + [f"{SCRIPTS}/common/tables.py", f"{SCRIPTS}/plan/factors.py"]
 REGRESSION_CODE = [f"{SCRIPTS}/analysis/{module}.py" for module in ["regression", "terms", "leave_out"]]
-ALSO_CODE = {"scaling": [*REGRESSION_CODE, f"{SCRIPTS}/analysis/effects.py", f"{SCRIPTS}/analysis/speedup.py"]}
 
 
 localrules:
-    table,
-    checks,
-    decomposition,
-    regression,
+    analysis,
 
 
 rule tables:
@@ -24,111 +20,36 @@ rule tables:
         RUNS_CSV,
         tables=expand(
             f"{RESULTS}/tables/{{table}}.{{suffix}}",
-            table=[*TABLES, "checks", "decomposition", "regression", *PREDICTION_TABLES],
+            table=[*TABLES, *PREDICTION_TABLES],
             suffix=["csv", "md", "tex"],
         ),
 
 
-rule table:
-    """Make one table from the runs."""
-    input:
-        runs=RUNS_CSV,
-        script=f"{SCRIPTS}/analysis/{{table}}.py",
-        code=lambda wildcards: TABLE_CODE + ALSO_CODE.get(wildcards.table, []),
-    output:
-        csv=f"{RESULTS}/tables/{{table}}.csv",
-        markdown=f"{RESULTS}/tables/{{table}}.md",
-        latex=f"{RESULTS}/tables/{{table}}.tex",
-    log:
-        f"{RESULTS}/logs/tables/{{table}}.log",
-    wildcard_constraints:
-        table="|".join(TABLES),
-    resources:
-        machine=1,
-    params:
-        stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
-    shell:
-        """
-        python -m analysis.{wildcards.table} \
-            --runs {input.runs:q} \
-            --out {params.stem:q} \
-            2>&1 | tee {log:q}
-        """
-
-
-rule checks:
-    """Check what intervals and tests assume; list the residuals of the runs."""
-    input:
-        runs=RUNS_CSV,
-        script=f"{SCRIPTS}/analysis/checks.py",
-        code=TABLE_CODE,
-    output:
-        csv=f"{RESULTS}/tables/checks.csv",
-        markdown=f"{RESULTS}/tables/checks.md",
-        latex=f"{RESULTS}/tables/checks.tex",
-        residuals=f"{RESULTS}/tables/residuals.csv",
-    log:
-        f"{RESULTS}/logs/tables/checks.log",
-    resources:
-        machine=1,
-    params:
-        stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
-    shell:
-        """
-        python -m analysis.checks \
-            --runs {input.runs:q} \
-            --out {params.stem:q} \
-            2>&1 | tee {log:q}
-        """
-
-
-rule decomposition:
-    """Take the contrast of treatments apart, beside what the network alone would do."""
+rule analysis:
+    """Make the tables that stand on the runs, from means to regression; list the residuals of the runs."""
     input:
         runs=RUNS_CSV,
         network=NETWORK_CSV if SWEEPS.worth_drawing else [],
-        script=f"{SCRIPTS}/analysis/decomposition.py",
-        code=[*TABLE_CODE, f"{SCRIPTS}/analysis/effects.py"],
+        code=[
+            *TABLE_CODE,
+            *REGRESSION_CODE,
+            *[f"{SCRIPTS}/analysis/{module}.py" for module in ["study", *TABLES] if module != "regression"],
+        ],
     output:
-        csv=f"{RESULTS}/tables/decomposition.csv",
-        markdown=f"{RESULTS}/tables/decomposition.md",
-        latex=f"{RESULTS}/tables/decomposition.tex",
+        tables=expand(f"{RESULTS}/tables/{{table}}.{{suffix}}", table=TABLES, suffix=["csv", "md", "tex"]),
+        cells=f"{RESULTS}/tables/regression_cells.csv",
+        residuals=f"{RESULTS}/tables/residuals.csv",
     log:
-        f"{RESULTS}/logs/tables/decomposition.log",
+        f"{RESULTS}/logs/tables.log",
     resources:
         machine=1,
     params:
-        stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
+        folder=subpath(output.cells, parent=True),
     shell:
         """
-        python -m analysis.decomposition \
+        python -m analysis.study \
             --runs {input.runs:q} \
             --network {input.network:q} \
-            --out {params.stem:q} \
-            2>&1 | tee {log:q}
-        """
-
-
-rule regression:
-    """Fit the linear and the quadratic model of epoch time and of throughput."""
-    input:
-        runs=RUNS_CSV,
-        code=[*TABLE_CODE, *REGRESSION_CODE],
-    output:
-        csv=f"{RESULTS}/tables/regression.csv",
-        markdown=f"{RESULTS}/tables/regression.md",
-        latex=f"{RESULTS}/tables/regression.tex",
-        cells=f"{RESULTS}/tables/regression_cells.csv",
-    log:
-        f"{RESULTS}/logs/tables/regression.log",
-    resources:
-        machine=1,
-    params:
-        stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
-    shell:
-        """
-        python -m analysis.regression \
-            --runs {input.runs:q} \
-            --out {params.stem:q} \
+            --out {params.folder:q} \
             2>&1 | tee {log:q}
         """

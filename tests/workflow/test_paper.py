@@ -30,6 +30,6 @@ def test_the_paper_needs_all_tables_and_figures_and_no_run(fresh: Callable[..., 
     write_campaign(checkout.path("published"))
     planned = checkout.snakemake("paper", "-n", *PUBLISHED)
     assert planned.status == 0, planned.output
-    assert {"paper_main", "paper_parts", "paper_pdf", "table", "figure"} <= set(
+    assert {"paper_main", "paper_parts", "paper_pdf", "analysis", "figure"} <= set(
         planned.jobs
     ) and "run" not in planned.jobs

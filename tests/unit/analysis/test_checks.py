@@ -11,7 +11,7 @@ from statsmodels.stats.anova import anova_lm
 from statsmodels.stats.diagnostic import normal_ad
 from statsmodels.stats.power import TTestIndPower
 
-from analysis import checks, tables
+from analysis import checks, study, tables
 from analysis.pooling import pooled
 from published import PLANT_GROWTH
 
@@ -257,7 +257,7 @@ def test_little_is_said_in_words(case, read):
 
 
 def test_the_residuals_stand_beside_the_table(csv, runs, tmp_path):
-    checks.main(["--runs", str(csv[0]), "--out", str(tmp_path / "checks")])
+    study.main(["--runs", str(csv[0]), "--out", str(tmp_path)])
     made = pd.read_csv(tmp_path / "residuals.csv")
     assert len(made) == 110
     assert (made["fitted_log"] + made["residual"]).to_numpy() == pytest.approx(

@@ -9,7 +9,7 @@ from scipy import stats
 from statsmodels.formula.api import ols
 from statsmodels.stats.multitest import multipletests
 
-from analysis import decomposition, effects
+from analysis import decomposition, effects, study
 from analysis.intervals import Estimate
 from analysis.pooling import pooled
 from common.tables import read_table, write_table
@@ -378,7 +378,7 @@ def test_the_program_takes_the_sweeps_where_there_are_any(flags, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     write_frames(tmp_path, *designed_campaign())
     write_table(sweeps(FRAMEWORK), "network", tmp_path / "network.csv")
-    decomposition.main(["--runs", "runs.csv", *flags, "--out", "made"])
-    made = pd.read_csv("made.csv")
+    study.main(["--runs", "runs.csv", *flags, "--out", "made"])
+    made = pd.read_csv("made/decomposition.csv")
     assert len(made) == 54
     assert ("network_s" in made) == (len(flags) == 2)

@@ -5,22 +5,12 @@ import re
 import pandas as pd
 import pytest
 
-from analysis import anova, cells, checks, decomposition, effects, missing, regression, scaling, speedup, tables
+from analysis import study, tables
 from analysis.intervals import Estimate
 from common.errors import exit_status
 from synthetic import campaign, designed_campaign, write_frames
 
-PROGRAMS = {
-    "anova": anova,
-    "cells": cells,
-    "checks": checks,
-    "decomposition": decomposition,
-    "effects": effects,
-    "missing": missing,
-    "regression": regression,
-    "scaling": scaling,
-    "speedup": speedup,
-}
+TABLES = ["anova", "cells", "checks", "decomposition", "effects", "missing", "regression", "scaling", "speedup"]
 WRAPPED = r">\{\\raggedright\\arraybackslash\}p\{[\d.]+em\}"
 SPECIAL = r"50 % of a_b & {c} ~ #1 \ $x^2$ <1 × ²"
 
@@ -150,61 +140,68 @@ def test_a_row_that_begins_with_a_bracket_is_no_option_of_the_row_before():
     assert "{}[1, 2] " + 2 * chr(92) in lines and "{}* " + 2 * chr(92) in lines
 
 
+def made(folder, runs_csv):
+    """A folder with all tables of these runs."""
+    study.main(["--runs", str(runs_csv), "--out", str(folder)])
+    return folder
+
+
 @pytest.fixture(scope="module")
-def treatments_csv(tmp_path_factory):
-    return write_frames(tmp_path_factory.mktemp("designed"), *designed_campaign())
+def of_treatments(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("designed")
+    return made(folder / "tables", write_frames(folder, *designed_campaign())[0])
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_each_program_makes_tables_of_a_study_of_treatments(name, treatments_csv, tmp_path):
-    PROGRAMS[name].main(["--runs", str(treatments_csv[0]), "--out", str(tmp_path / name)])
-    text = (tmp_path / f"{name}.md").read_text()
+@pytest.fixture(scope="module")
+def of_campaign(csv, tmp_path_factory):
+    return made(tmp_path_factory.mktemp("tables"), csv[0])
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_of_a_study_of_treatments_are_made(name, of_treatments):
+    text = (of_treatments / f"{name}.md").read_text()
     assert "nan" not in text.lower()
-    balanced((tmp_path / f"{name}.tex").read_text())
+    balanced((of_treatments / f"{name}.tex").read_text())
     if name in ("effects", "decomposition"):
         assert "fit" in text
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_each_program_writes_csv_markdown_and_balanced_latex(name, csv, tmp_path):
-    PROGRAMS[name].main(["--runs", str(csv[0]), "--out", str(tmp_path / name)])
-    assert len(pd.read_csv(tmp_path / f"{name}.csv")) > 0
-    assert (tmp_path / f"{name}.md").read_text().startswith("**")
-    text = (tmp_path / f"{name}.tex").read_text()
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_are_csv_markdown_and_balanced_latex(name, of_campaign):
+    assert len(pd.read_csv(of_campaign / f"{name}.csv")) > 0
+    assert (of_campaign / f"{name}.md").read_text().startswith("**")
+    text = (of_campaign / f"{name}.tex").read_text()
     balanced(text)
     assert text.isascii(), "LaTeX knows few other characters"
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_each_program_gives_the_same_bytes_twice(name, csv, tmp_path):
-    for folder in ("a", "b"):
-        PROGRAMS[name].main(["--runs", str(csv[0]), "--out", str(tmp_path / folder / name)])
-    for file in (tmp_path / "a").iterdir():
-        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
+def test_tables_are_the_same_bytes_twice(csv, of_campaign, tmp_path):
+    again = made(tmp_path, csv[0])
+    files = sorted(path.name for path in of_campaign.iterdir())
+    assert files == sorted(path.name for path in again.iterdir()) and len(files) == 3 * len(TABLES) + 2
+    for name in files:
+        assert (of_campaign / name).read_bytes() == (again / name).read_bytes()
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("case", ["no successful run", "one run", "one replicate"])
-def test_each_program_copes_with_little(name, case, tmp_path):
+def test_tables_cope_with_little(case, tmp_path):
     runs, epochs = campaign(replicates=1)
     if case == "one run":
         runs = runs[:1]
     if case == "no successful run":
         runs = runs.assign(status="missing", reason="not run", epoch_time_s=None)
-    runs_csv, _ = write_frames(tmp_path, runs, epochs)
-    PROGRAMS[name].main(["--runs", str(runs_csv), "--out", str(tmp_path / "tables" / name)])
-    assert (tmp_path / "tables" / f"{name}.md").exists()
-    assert "nan" not in (tmp_path / "tables" / f"{name}.md").read_text()
+    folder = made(tmp_path / "tables", write_frames(tmp_path, runs, epochs)[0])
+    for name in TABLES:
+        assert "nan" not in (folder / f"{name}.md").read_text(), name
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_broken_csv_gives_one_line_and_status_2(name, tmp_path, capsys):
+def test_a_broken_csv_gives_one_line_and_status_2(tmp_path, capsys):
     (tmp_path / "runs.csv").write_text("run_id,statis\nx,ok\n")
-    argv = ["--runs", str(tmp_path / "runs.csv"), "--out", str(tmp_path / name)]
-    assert exit_status(lambda: PROGRAMS[name].main(argv)) == 2
+    assert exit_status(lambda: made(tmp_path / "tables", tmp_path / "runs.csv")) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "unknown column 'statis'; did you mean 'status'?" in said
+    assert not (tmp_path / "tables").exists()
 
 
 @pytest.mark.parametrize("rows", [2, 0])
@@ -215,3 +212,12 @@ def test_notes_of_a_table_are_read_back(rows, tmp_path):
     assert tables.read(tmp_path / "t").notes == notes
     tables.write(tables.Table("Title", shown, shown), tmp_path / "t")
     assert tables.read(tmp_path / "t").notes == []
+
+
+def test_of_very_many_rows_people_read_the_first(tmp_path):
+    shown = pd.DataFrame({"row": [f"row {number}" for number in range(tables.MOST_ROWS + 1)]})
+    tables.write(tables.Table("Title", shown, shown, ["A note."], parts=[10, tables.MOST_ROWS]), tmp_path / "t")
+    read = tables.read(tmp_path / "t")
+    assert len(read.data) == tables.MOST_ROWS + 1 and len(read.shown) == tables.MOST_ROWS
+    assert read.notes == ["The first 1,000 of 1,001 rows; all are in t.csv.", "A note."]
+    assert "row 999" in (tmp_path / "t.tex").read_text() and "row 1000" not in (tmp_path / "t.tex").read_text()

@@ -199,6 +199,33 @@ def test_epochs_that_no_time_can_be_made_of_are_refused(campaign: Campaign, old:
     assert said in str(refused.value) and "attempt-1/epochs.csv: " in str(refused.value)
 
 
+def test_many_runs_that_are_read_on_all_cores_make_the_same_tables(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place, run in enumerate(campaign.runs[:-1]):  # the last one is missing
+        record(campaign, run, [1.0, 0.2 + place / 100, 0.2, 0.3])
+    at_once = aggregated(campaign)[0]
+    whole = Path("epochs.csv").read_bytes()
+    monkeypatch.setattr("records.aggregate.AT_ONCE", 1)
+    pd.testing.assert_frame_equal(aggregated(campaign)[0], at_once)
+    assert Path("epochs.csv").read_bytes() == whole and not list(Path().glob(".epochs*"))
+
+
+def test_an_epoch_with_a_field_that_no_table_may_have_is_refused_with_its_attempt(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("records.aggregate.AT_ONCE", 2)
+    for run in campaign.runs:
+        table = record(campaign, run, [1.0, 0.2, 0.2, 0.2]) / "attempt-1" / "epochs.csv"
+    table.write_text(table.read_text().replace("\n3,false,0.2,", "\n3,false,-0.2,"))
+    with pytest.raises(
+        InputError, match=r"epochs.csv of its attempt is broken \(epoch_time_s: '-0.2' .*; repeat it"
+    ) as refused:
+        aggregated(campaign)
+    assert table.parents[1].as_posix() in str(refused.value)
+    assert not Path("epochs.csv").exists() and not list(Path().glob(".epochs*"))
+
+
 def test_a_mean_of_which_an_epoch_lacks_the_number_is_missing(campaign: Campaign) -> None:
     table = record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2]) / "attempt-1" / "epochs.csv"
     table.write_text(table.read_text().replace("\n3,false,0.2,0.2,0.01,", "\n3,false,0.2,0.2,,"))

@@ -9,7 +9,6 @@ is a test); it has no answer for an interaction of which cells are missing, wher
 
 import itertools
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,10 +19,8 @@ from statsmodels.regression.linear_model import OLS
 
 from analysis import conditions, tables
 from analysis.intervals import CONFIDENCE, Estimate, one_value
-from analysis.measured import arguments, level_text, levels_in_order, successful, title, varying
+from analysis.measured import level_text, levels_in_order, successful, title, varying
 from analysis.pooling import after_blocks, pooled
-from common.errors import exit_status
-from common.tables import read_table
 
 BLOCK, HIGHER, ERROR, TOTAL = "block", "interactions of more factors", "error", "total"
 TIMES = " × "
@@ -355,13 +352,3 @@ def _notes(runs: pd.DataFrame, made: Analysis) -> list[str]:
     if made.too_many:
         notes.append(f"Left out, since they have too many levels: {conditions.named(made.too_many)}.")
     return [*notes, conditions.circumstances(runs), conditions.shortfall(runs), conditions.constants(runs)]
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Write the table of the analysis of variance."""
-    args = arguments(__doc__).parse_args(argv)
-    tables.write(table(read_table(args.runs, "runs")), args.out)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

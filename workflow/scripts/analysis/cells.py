@@ -4,7 +4,6 @@ Costs have arithmetic means and rates harmonic ones (Hoefler & Belli, SC'15, rul
 """
 
 import math
-import sys
 import warnings
 from dataclasses import dataclass
 
@@ -14,10 +13,8 @@ from scipy import stats
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
-from analysis.measured import arguments, cells, level_text, successful, title, varying
+from analysis.measured import cells, level_text, successful, title, varying
 from analysis.pooling import Pooling, pooled
-from common.errors import exit_status
-from common.tables import read_table
 
 TIME, RATE = "epoch_time_s", "throughput_samples_s"
 ENOUGH = 10  # runs of a cell from which on they are resampled
@@ -141,13 +138,3 @@ def _median_note(data: pd.DataFrame) -> str:
             f"for cells with {ENOUGH} runs or more.{fewer}"
         )
     return f"Medians have no interval: resampling fewer than {ENOUGH} runs says nothing."
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Write the table of cell means."""
-    args = arguments(__doc__).parse_args(argv)
-    tables.write(table(read_table(args.runs, "runs")), args.out)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

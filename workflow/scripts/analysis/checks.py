@@ -5,7 +5,6 @@ Nothing is left out because of a check: outliers are listed. The residuals thems
 """
 
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
@@ -18,10 +17,8 @@ from statsmodels.stats.multitest import multipletests
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import LEVEL, ROUNDING
-from analysis.measured import arguments, successful
+from analysis.measured import successful
 from analysis.pooling import Pooling, pooled
-from common.errors import exit_status
-from common.tables import read_table
 
 MOST_SHAPIRO = (
     5000  # values; beyond, the p of Shapiro and Wilk's test is not known well (Royston, Applied Statistics 44, 1995)
@@ -404,15 +401,7 @@ def _per_n(pooling: Pooling) -> str:
     )
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Write the table of checks, and the residuals beside it."""
-    args = arguments(__doc__).parse_args(argv)
-    runs = read_table(args.runs, "runs")
-    data = residuals(runs)
-    tables.write(table(runs, data), args.out)
+def listed(data: pd.DataFrame) -> pd.DataFrame:
+    """What residuals.csv has of `residuals`."""
     order = ["run_id", "cell", "session", "block", "order", "fitted_log", "residual", "studentized", "normal_quantile"]
-    tables.write_csv(data[[*order, "p_outlier", "outlier"]], args.out.with_name("residuals.csv"))
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    return data[[*order, "p_outlier", "outlier"]]

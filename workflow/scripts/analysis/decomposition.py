@@ -8,9 +8,7 @@ T(end) / T(start) = T(middle) / T(start) x T(end) / T(middle). Parts share a cel
 """
 
 import math
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,6 @@ from analysis import conditions, intervals, tables
 from analysis.effects import THROTTLED, apart, contrasts, interval_texts, not_compared
 from analysis.intervals import Estimate, columns
 from analysis.measured import (
-    arguments,
     cells,
     level_text,
     levels_in_order,
@@ -30,8 +27,7 @@ from analysis.measured import (
     varying,
 )
 from analysis.pooling import pooled
-from common.errors import InputError, exit_status
-from common.tables import read_table
+from common.errors import InputError
 from plan.study import model_graph
 
 ACCUMULATION = "sync_every"
@@ -264,18 +260,3 @@ def _network_notes(data: pd.DataFrame, network: pd.DataFrame | None, runs: pd.Da
             f"{conditions.named(lacking)}."
         )
     return notes
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Write the table of contrasts."""
-    parser = arguments(__doc__)
-    parser.add_argument(
-        "--network", type=Path, nargs="?", metavar="CSV", help="network.csv of the study, where its network was swept"
-    )
-    args = parser.parse_args(argv)
-    network = read_table(args.network, "network") if args.network else None
-    tables.write(table(read_table(args.runs, "runs"), network), args.out)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

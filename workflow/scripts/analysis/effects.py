@@ -4,7 +4,6 @@ A row is a pair of cells that differ in one factor. The base level is the first 
 first in factors.schema.yaml. Of frameworks every pair is compared. How two cells are compared: analysis.pooling.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,10 +13,8 @@ from scipy.sparse import csr_array
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
-from analysis.measured import arguments, cells, level_text, levels_in_order, successful, title, treatments, varying
+from analysis.measured import cells, level_text, levels_in_order, successful, title, treatments, varying
 from analysis.pooling import Pooling, Values, pooled
-from common.errors import exit_status
-from common.tables import read_table
 
 TITLE = "Effect of each factor on epoch time, all else equal, with 95 % intervals"
 EVERY_PAIR = ("framework",)
@@ -231,13 +228,3 @@ def _family(data: pd.DataFrame) -> str:
 
 def _megabytes(value: float) -> str:
     return tables.DASH if pd.isna(value) else tables.number(value / 1e6 if value >= 1000 else 0.0)  # an ARP or two
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Write the table of effects."""
-    args = arguments(__doc__).parse_args(argv)
-    tables.write(table(read_table(args.runs, "runs")), args.out)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

@@ -1,13 +1,9 @@
 """Table of the runs that did not succeed: their status and why."""
 
-import sys
-
 import pandas as pd
 
 from analysis import tables
-from analysis.measured import arguments, one_line, unsuccessful
-from common.errors import exit_status
-from common.tables import read_table
+from analysis.measured import one_line, unsuccessful
 
 
 def table(runs: pd.DataFrame) -> tables.Table:
@@ -27,13 +23,3 @@ def table(runs: pd.DataFrame) -> tables.Table:
         notes=[said],
         words=["run", "status", "reason"],
     )
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Write the table of unsuccessful runs."""
-    args = arguments(__doc__).parse_args(argv)
-    tables.write(table(read_table(args.runs, "runs")), args.out)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

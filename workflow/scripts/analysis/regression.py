@@ -6,10 +6,8 @@ of fit that hold where variances differ, and errors at cells and at node counts 
 
 import itertools
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,11 +17,9 @@ from statsmodels.tools.eval_measures import aicc
 
 from analysis import conditions, leave_out, tables
 from analysis.intervals import LEVEL, NO_VARIATION, one_value
-from analysis.measured import arguments, level_text, scale_factor, successful, title, varying
+from analysis.measured import level_text, scale_factor, successful, title, varying
 from analysis.pooling import MOST_APART, Spread
 from analysis.terms import MODELS, Columns, base_level, estimable, takes_numbers
-from common.errors import exit_status
-from common.tables import read_table
 
 STARS = {0.001: "***", 0.01: "**", LEVEL: "*"}
 SHOWN = [
@@ -482,16 +478,3 @@ def _unpredicted(cells: pd.DataFrame, unknown: pd.DataFrame, what: str, words: s
 
 def _name(key: tuple[Response, str]) -> str:
     return f"{key[0].name}, {key[1]}"
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Fit both models to both responses; write their table, and a CSV file of all cells with their predictions."""
-    args = arguments(__doc__).parse_args(argv)
-    runs = read_table(args.runs, "runs")
-    fits = fit_all(runs)
-    tables.write_csv(by_cell(fits), Path(f"{args.out}_cells.csv"))
-    tables.write(table(runs, fits), args.out)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

@@ -6,7 +6,6 @@ noise is a share of the time.
 """
 
 import math
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,12 +19,10 @@ from scipy.optimize import OptimizeWarning, curve_fit
 from analysis import conditions, tables
 from analysis.effects import interval_texts
 from analysis.intervals import LEVEL, Estimate, columns
-from analysis.measured import arguments, cells, combination_text, level_text, successful, title, varying
+from analysis.measured import cells, combination_text, level_text, successful, title, varying
 from analysis.pooling import Pooling, pooled
 from analysis.regression import LACK_OF_FIT, lack_of_fit
 from analysis.speedup import karp_flatt
-from common.errors import exit_status
-from common.tables import read_table
 
 TITLE = "Scaling laws: serial fraction by Amdahl's law, and the largest speed-up"
 SCALES = ("nodes", "devices_per_node")  # what a series can vary
@@ -267,13 +264,3 @@ def table(runs: pd.DataFrame) -> tables.Table:
         words=[*(title(name) for name in ("framework", "model", "dataset", "training_loop")), "replicas", "reads as"],
         parts=data.index[data["scaled"] != data["scaled"].shift()].tolist()[1:],
     )
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Write the table of scaling laws."""
-    args = arguments(__doc__).parse_args(argv)
-    tables.write(table(read_table(args.runs, "runs")), args.out)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

@@ -7,17 +7,14 @@ has one level of them only. Without such a cell the base is the framework's own 
 """
 
 import math
-import sys
 from collections.abc import Sequence
 
 import pandas as pd
 
 from analysis import conditions, tables
 from analysis.intervals import COLUMNS, Estimate, columns
-from analysis.measured import arguments, cells, factors, level_text, successful, title, varying
+from analysis.measured import cells, factors, level_text, successful, title, varying
 from analysis.pooling import pooled
-from common.errors import exit_status
-from common.tables import read_table
 
 WITHOUT_EFFECT_ON_ONE_REPLICA = ("sync_every", "batch_scope", "lr_scaling", "bandwidth")
 
@@ -161,13 +158,3 @@ def table(runs: pd.DataFrame) -> tables.Table:
 def _shown(data: pd.DataFrame, name: str) -> list[str]:
     bounds = data[[name, f"{name}_low", f"{name}_high"]]
     return [tables.interval(Estimate(*row)) for row in bounds.itertuples(index=False)]
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Write the table of speed-ups."""
-    args = arguments(__doc__).parse_args(argv)
-    tables.write(table(read_table(args.runs, "runs")), args.out)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

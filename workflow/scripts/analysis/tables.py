@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
@@ -28,6 +28,7 @@ WRAPPED_SHARE = 0.45  # of what the long columns take, at least, that wrapped on
 NOTE_EM = 65  # a line of notes
 NARROW, WIDE = set(" .,;:'|()[]/-ijlftrI"), set("mwMW%−×→±–")
 DASH = "–"
+MOST_ROWS = 1000  # of what people read; such a table has twenty pages
 _BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
 
 
@@ -47,8 +48,12 @@ class Table:
 
 
 def write(table: Table, stem: Path) -> None:
-    """Write `stem`.csv, .md and .tex, each whole or not at all."""
+    """Write `stem`.csv, .md and .tex, each whole or not at all; of very many rows the latter two have the first MOST_ROWS."""
     write_csv(table.data, Path(f"{stem}.csv"))
+    if len(table.shown) > MOST_ROWS:
+        said = f"The first {MOST_ROWS:,} of {len(table.shown):,} rows; all are in {stem.name}.csv."
+        parts = [row for row in table.parts if row < MOST_ROWS]
+        table = replace(table, shown=table.shown[:MOST_ROWS], notes=[said, *table.notes], parts=parts)
     write_text(Path(f"{stem}.md"), markdown(table))
     write_text(Path(f"{stem}.tex"), latex(table, label=f"tab:{Path(stem).name}"))
 

@@ -113,5 +113,6 @@ def _outliers(data: pd.DataFrame) -> str:
     if not count:
         return "No run is an outlier (p < 5 % after Bonferroni's correction)."
     return (
-        f"Crosses: outliers ({count}; p < 5 % after Bonferroni's correction), listed in the table of checks and kept."
+        f"Crosses: outliers ({count}; p < 5 % after Bonferroni's correction), listed in the table of checks and kept; they are found "
+        "one after the other, since one pulls its cell's mean away from the cell's other runs."
     )

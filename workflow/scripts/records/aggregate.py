@@ -4,9 +4,17 @@ Only the current keys count: a record that was made of other software, code, dat
 """
 
 import argparse
+import contextlib
+import multiprocessing
+import os
 import re
+import shutil
 import sys
+import tempfile
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +48,8 @@ LAST_EPOCH = (
 )  # fmt: skip
 MEANS = ("epoch_time_s", "imbalance_s", "validation_time_s")
 NAMED = 10  # numbers of epochs in a message
+HEADER = ",".join(["run_id", "key", *COLUMNS]) + "\n"
+AT_ONCE = 1000  # runs that one process reads, whose epochs it holds in memory
 _NOT_FINITE = re.compile(r"(?<=,)-?(?:nan|inf)(?=,|$)")
 
 
@@ -132,30 +142,68 @@ def of_epochs(epochs: pd.DataFrame) -> pd.DataFrame:
 
 
 def aggregate(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
-    """The rows of runs.csv in planned order. Writes epochs.csv, in the same order, whole or not at all."""
-    rows = []
-    with written_whole(epochs_csv) as partial:
-        with open(partial, "w", encoding="utf-8") as file:
-            file.write(",".join(["run_id", "key", *COLUMNS]) + "\n")
-            for run in campaign.runs:
-                row = planned_row(campaign, run)
-                rows.append(row)
-                if reason := lacks(campaign.site, run.levels):
-                    row |= {"status": "missing", "reason": reason}
-                    continue
-                row |= {"key": run_key(campaign.study, campaign.site, run), **digests(campaign.site, run)}
-                folder = campaign.results / "runs" / run.run_id / row["key"]
-                if (folder / "record.json").exists():
-                    record = read_record(folder)
-                    file.write(epoch_lines(folder, record, run.levels["epochs"]))
-                    row |= recorded_row(record)
-                else:
-                    row |= {"status": "missing", "reason": why_absent(folder / "record.json")}
-        epochs = of_epochs(read_table(partial, "epochs"))
+    """The rows of runs.csv in planned order. Writes epochs.csv, in the same order, whole or not at all.
+
+    Many runs are read on all cores. InputError where a record is broken.
+    """
+    parts = [campaign.runs[first : first + AT_ONCE] for first in range(0, len(campaign.runs), AT_ONCE)]
+    rows: list[dict[str, Any]] = []
+    added = []
+    with written_whole(epochs_csv) as partial, contextlib.ExitStack() as stack:
+        several: Callable[..., Iterable[Any]] = map
+        if len(parts) > 1:
+            pool = ProcessPoolExecutor(len(os.sched_getaffinity(0)), multiprocessing.get_context("fork"))
+            several = stack.enter_context(pool).map
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".epochs-", dir=partial.parent))
+        files = [Path(folder) / f"{number}.csv" for number in range(len(parts))]
+        with open(partial, "wb") as whole:
+            whole.write(HEADER.encode())
+            for (of_part, of_epochs), file in zip(several(_read, repeat(campaign), parts, files), files, strict=True):
+                rows += of_part
+                added.append(of_epochs)
+                with open(file, "rb") as part:
+                    part.readline()
+                    shutil.copyfileobj(part, whole, 2**20)
+                file.unlink()
     runs = pd.DataFrame(rows, columns=list(schema("runs")["properties"]))
-    of_run = epochs.reindex(runs["run_id"]).set_axis(runs.index)
+    of_run = pd.concat(added).reindex(runs["run_id"]).set_axis(runs.index)
     runs[of_run.columns] = of_run
     return runs.assign(throughput_samples_s=runs["samples_per_epoch"] / runs["epoch_time_s"])
+
+
+def _read(campaign: Campaign, runs: Sequence[Run], epochs_csv: Path) -> tuple[list[dict[str, Any]], pd.DataFrame]:
+    """The rows of these runs, and what their epochs add to them (`of_epochs`). Writes their part of epochs.csv."""
+    rows, lines = [], {}
+    for run in runs:
+        row = planned_row(campaign, run)
+        rows.append(row)
+        if reason := lacks(campaign.site, run.levels):
+            row |= {"status": "missing", "reason": reason}
+            continue
+        row |= {"key": run_key(campaign.study, campaign.site, run), **digests(campaign.site, run)}
+        folder = campaign.results / "runs" / run.run_id / row["key"]
+        if (folder / "record.json").exists():
+            record = read_record(folder)
+            lines[folder] = epoch_lines(folder, record, run.levels["epochs"])
+            row |= recorded_row(record)
+        else:
+            row |= {"status": "missing", "reason": why_absent(folder / "record.json")}
+    try:
+        return rows, of_epochs(_table(lines.values(), epochs_csv))
+    except InputError:
+        for folder, own in lines.items():  # which of them it was
+            try:
+                _table([own], epochs_csv)
+            except InputError as error:
+                what = str(error).partition(": ")[2]
+                raise InputError(f"{folder}: epochs.csv of its attempt is broken ({what}); {_advice(folder)}") from None
+        raise
+
+
+def _table(lines: Iterable[str], file: Path) -> pd.DataFrame:
+    """The table of these lines, which are left in `file`. InputError where they break its schema."""
+    file.write_text(HEADER + "".join(lines), encoding="utf-8")
+    return read_table(file, "epochs")
 
 
 def summary(runs: pd.DataFrame, arguments: str = "", way: str = "", site: str = "the site's file") -> str:
