@@ -12,7 +12,7 @@ def content(**changes: Any) -> dict[str, Any]:
         "placement": "emulated", "timing_scope": "ranks", "cores_per_rank": 1,
         "oversubscribed": False, "max_foreign_cpu_share": 0.05, "wall_s": 9.0, "packages": {}, "unfinished_attempts": [],
         "job": {"number": "17", "submitted_at": "2025-12-31T23:00:00.000Z", "started_at": "2025-12-31T23:59:00.000Z"},
-        "measured": {"hosts": ["a"], "devices": ["cpu"], "transport": "gloo over tcp lo", "startup_s": 2.0, "import_s": 1.0,
+        "measured": {"hosts": ["a"], "devices": ["NVIDIA H100 80GB HBM3"] * 2, "transport": "gloo over tcp lo", "startup_s": 2.0, "import_s": 1.0,
                      "first_step_s": 0.1, "memory_peak_bytes": 1000, "device_memory_peak_bytes": None, "throttled_s": 0.5,
                      "sent_bytes": 2.5e6, "energy_j": None,
                      "foreign_cpu_share": 0.0, "steal_share": 0.0, "python_version": "3.11", "library_version": "torch 2"},

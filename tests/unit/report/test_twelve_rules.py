@@ -32,7 +32,7 @@ def recorded(runs, epochs):
     digests = {f"{name}_digest": name[0] * 64 for name in ("environment", "code", "data")}
     said = {
         "started_at": [f"2026-11-21T10:{i // 60:02d}:{i % 60:02d}.000Z" for i in range(len(runs))],
-        "devices": "EPYC EPYC",
+        "devices": "AMD EPYC",
     }
     return runs.sort_values("order_key").assign(**digests, **said), epochs
 
@@ -170,7 +170,7 @@ def test_records_that_lack_something_do_not_list_the_setup(whole: Material, name
 
 
 def test_a_processor_without_a_name_is_not_a_setup(whole: Material) -> None:
-    verdict = outcome(9, replace(whole, runs=whole.runs.assign(devices="cpu cpu")))
+    verdict = outcome(9, replace(whole, runs=whole.runs.assign(devices="cpu")))
     assert verdict.outcome == NOT_MET and "not which" in verdict.said
 
 

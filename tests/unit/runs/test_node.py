@@ -1,6 +1,7 @@
 """What a node counts by itself, read from files as the kernel writes them, and from the kernel of this machine."""
 
 import os
+import platform
 import resource
 import socket
 import threading
@@ -192,3 +193,16 @@ def test_what_one_of_two_readings_does_not_tell_is_not_told() -> None:
 
 def test_two_nodes_on_one_machine_know_that_they_are() -> None:
     assert node.machine() == node.machine() != ""
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "said"),
+    [
+        ("processor\t: 0\nmodel\t\t: 1\nmodel name\t: AMD EPYC  7R13 Processor\n", "AMD EPYC 7R13 Processor"),
+        ("processor\t: 0\nCPU part\t: 0xd40\n", platform.machine()),  # as arm64 kernels have it
+    ],
+)
+def test_a_processor_is_told_by_its_model_or_else_by_its_architecture(cpuinfo: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    assert node.processor(tmp_path / "cpuinfo") == said
+    assert node.processor(), "of this machine"

@@ -204,6 +204,11 @@ def missing_cells(runs: pd.DataFrame) -> list[str]:
     return [cell for cell in dict.fromkeys(runs["cell"]) if cell not in measured]
 
 
+def devices_of(runs: pd.DataFrame) -> list[str]:
+    """The models of processors and accelerators that trained, sorted; `cpu` where records do not tell which."""
+    return sorted({name for names in runs["devices"].dropna() for name in names.split("; ")})
+
+
 def one_line(text: Any) -> str:
     """A text that fits one row of a table."""
     return "" if pd.isna(text) else " ".join(str(text).split())

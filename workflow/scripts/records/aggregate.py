@@ -126,7 +126,7 @@ def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
         "job_started_at": job.get("started_at"),
         "unfinished_attempts": before or None,
         "hosts": " ".join(measured.get("hosts", [])) or None,
-        "devices": " ".join(measured.get("devices", [])) or None,
+        "devices": "; ".join(dict.fromkeys(measured.get("devices", []))) or None,
     }
 
 

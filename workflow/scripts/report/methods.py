@@ -14,6 +14,7 @@ from analysis import conditions, tables
 from analysis.effects import compare
 from analysis.measured import (
     combination_text,
+    devices_of,
     framework_order,
     level_text,
     levels_in_order,
@@ -289,7 +290,7 @@ def _machine(facts: Facts) -> Iterator[str]:
     hosts = sorted({host for said in ok["hosts"].dropna() for host in said.split()})
     if hosts:
         yield f"Host names of the nodes: {text(conditions.named(hosts))}."
-    devices = sorted({device for said in ok["devices"].dropna() for device in said.split()})
+    devices = devices_of(ok)
     cores = sorted(set(ok["cores_per_rank"].dropna()))
     if devices and cores:
         unnamed = " (the records do not tell its model)" if devices == ["cpu"] else ""

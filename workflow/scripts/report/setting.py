@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions
+from analysis.measured import devices_of
 from analysis.tables import DASH, number
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, shown
@@ -73,7 +74,7 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
     """The site and its nodes: what the records say, then what the site's file does."""
     ok = runs[runs["status"] == "ok"]
     hosts = sorted({host for names in runs["hosts"].dropna() for host in names.split()})
-    devices = sorted({name for names in runs["devices"].dropna() for name in set(names.split())})
+    devices = devices_of(runs)
     said = [
         ("site", ", ".join(sorted(set(runs["site"].dropna()))) or (site.name if site else "")),
         ("circumstances", conditions.circumstances(runs)),

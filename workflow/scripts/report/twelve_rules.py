@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions
-from analysis.measured import bases, one_line, title, unsuccessful, varying
+from analysis.measured import bases, devices_of, one_line, title, unsuccessful, varying
 from analysis.tables import number
 from common.text import number_of
 from plan.factors import is_numeric
@@ -287,7 +287,7 @@ def setup(material: Material) -> Verdict:
         for name, words in SETUP.items()
         if ok[name].isna().any()
     ]
-    unnamed = {"cpu"} & {name for names in ok["devices"].dropna() for name in names.split()}
+    unnamed = "cpu" in devices_of(ok)
     why = [
         f"records lack {', '.join(lacking)}" if lacking else "",
         "records say of processors that they are cpu, and not which" if unnamed else "",

@@ -11,7 +11,7 @@ import numpy as np
 
 from runs.worker.context import from_environment
 from runs.worker.meter import Meter
-from runs.worker.node import driver, machine
+from runs.worker.node import driver, machine, processor
 from runs.worker.process import adapter_of, as_rank, host, leave_result, versions
 from runs.worker.trainer import Trainer
 
@@ -31,7 +31,7 @@ def run(folder: Path) -> Trainer:
     mine: dict[str, Any] = {
         "host": host(),
         "machine": machine(),
-        "device": trainer.device,
+        "device": processor() if trainer.device == "cpu" else trainer.device,
         "driver": driver() if context.spec["device"] != "cpu" else None,
         "import_s": import_s,
         "first_step_s": meter.first_step_s,

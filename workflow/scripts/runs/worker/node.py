@@ -6,6 +6,7 @@ the machine does not tell, and then stays None: nothing is estimated.
 
 import contextlib
 import os
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,15 @@ class Package:
 def machine() -> str:
     """What two nodes share that are one machine (nodes of the virtual cluster): the kernel's boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """This node's processor by its model, such as `AMD EPYC 7R13 Processor`; by its architecture where the kernel tells no model."""
+    for line in cpuinfo.read_text(errors="replace").splitlines():
+        name, _, said = line.partition(":")
+        if name.strip() == "model name" and said.strip():
+            return " ".join(said.split())
+    return platform.machine()
 
 
 def driver() -> str | None:
