@@ -306,9 +306,9 @@ def test_a_page_holds_as_many_levels_of_the_last_factor_as_fit(of_many_panels):
         "and the tables have every cell."
     )
     few = whole.on_a_page(9.0)
-    assert few.facet == ["batch_size", "sync_every"]
+    assert few.facet == ["batch_size"]
     assert set(few.runs["optimizer"]) == {"sgd"}
-    assert "those at optimizer sgd, learning rate 0.01;" in few.unseen
+    assert "those at optimizer sgd, batches per exchange 1, learning rate 0.01;" in few.unseen
     assert few.pooling.df == whole.pooling.df, "intervals stand on all runs"
 
 
