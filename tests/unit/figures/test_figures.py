@@ -732,7 +732,7 @@ def test_without_a_sweep_the_figures_of_the_network_say_so(kind, csv):
 def test_records_of_another_day_that_lack_what_is_declared_are_drawn_as_far_as_they_go(treated):
     asked = Declared("a", "by_factor", x="nodes", colour=("momentum",), facet=("precision",), filter={"nodes": [1, 2]})
     shown = view(treated.runs, asked)
-    assert (shown.colour, shown.facet) == (["framework"], ["model", "batch_size", "sync_every", "training_loop"])
+    assert (shown.colour, shown.facet) == (["framework"], ["model", "batch_size", "training_loop", "sync_every"])
     drawn, caption = drawn_by(Declared("a", "overview", filter={"nodes": [7]}), treated)
     assert [text.get_text() for text in drawn.axes[0].texts] == ["no successful run"]
     assert "nan" not in caption
