@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from checkout import Checkout
+from runs.worker.node import processor
 
 STUDY = """\
 title: one run of two ranks
@@ -135,7 +136,7 @@ def test_a_run_goes_through_oar_from_submission_to_row(cluster: Checkout, oar: P
         (row,) = csv.DictReader(file)
     assert row["status"] == "ok", row["reason"]
     assert (row["job"], row["site"], row["placement"]) == ("1000", "gros", "distinct-nodes")
-    assert (row["hosts"], row["devices"], row["ranks"]) == (socket.gethostname(), "cpu cpu", "2")
+    assert (row["hosts"], row["devices"], row["ranks"]) == (socket.gethostname(), processor(), "2")
     assert f"RINGSIDE_SESSION={row['session']}" in words
     assert "1 not ok" not in done.output and "all runs done" in done.output, done.output
     assert cluster.snakemake("records", "--profile", "oar").jobs == {}, "nothing is left to do"
