@@ -211,7 +211,8 @@ def test_a_rank_that_is_killed_on_its_node_is_a_failure(
 ) -> None:
     programs("oarsh", "#!/bin/sh\nexit 255\n")  # as ssh does where the remote end was killed
     outcome = run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
-    assert (outcome.status, outcome.reason) == ("failed", "rank 0 on gros-1 was killed, or ended with status 255")
+    seen_first = [f"rank {rank} on gros-{rank + 1} was killed, or ended with status 255" for rank in (0, 1)]
+    assert outcome.status == "failed" and outcome.reason in seen_first
 
 
 def test_outside_of_a_job_and_in_a_job_that_is_too_small_nothing_starts(
