@@ -7,6 +7,7 @@ import pandas as pd
 from analysis.intervals import p_text
 from analysis.measured import combination_text, factors, missing_cells, successful, title, unsuccessful
 from analysis.pooling import Pooling, pooled
+from plan.study import notes_of
 
 NAMED = 10
 THE_SITES = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # levels that leave it to the site
@@ -139,6 +140,7 @@ def circumstances(runs: pd.DataFrame) -> str:
             said[-1] += f"for {', '.join(masters)} the clock of the master only."
     elif masters:
         said.append("Timing scope: the clock of the master only.")
+    said += [note for name in sorted(set(ok["framework"])) for note in notes_of(name)]
     crowded = sorted(set(ok.loc[ok["oversubscribed"].fillna(False), "cell"]))
     if crowded:
         said.append(f"More threads than cores (oversubscribed): {named(crowded)}.")

@@ -1,4 +1,4 @@
-"""Build one environment in the site's cache, as a virtual environment or as an image, test it, and say what is in it.
+"""Build one environment in the site's cache, as a virtual environment or as an image, or find it installed; test it, and say what is in it.
 
 The folder `<cache>/environments/<name>/<digest>/` is whole when it has `environment.json`, which is written last.
 A folder without it is started over, unless everything but that file is there.
@@ -17,10 +17,11 @@ from typing import Any
 from common.errors import InputError, exit_status, system_faults
 from common.files import write_json
 from common.shell import shell_command
-from environments import image, venv
+from environments import image, installed, venv
 from environments.description import VENV, WHOLE, Environment, Realization, read, stamp_of, tools
 from environments.steps import Stopwatch, building, say
 
+WAYS = {"venv": venv, "apptainer": image, "installed": installed}
 LOG = "build.log"
 SET_UP = "RINGSIDE_SET_UP"
 
@@ -44,8 +45,7 @@ def build(
     folder = stamp.parent
     with building(folder.with_name(f".{folder.name}.lock"), f"the environment {environment.name}"):
         if not stamp.is_file():
-            way = venv if environment.deployment(realization) == "venv" else image
-            record = way.record_of_whole(folder)
+            record = WAYS[environment.deployment(realization)].record_of_whole(folder)
             if record is None:
                 _clear(folder)
                 record = _realize(environment, folder, parent, cache, indexes or {}, realization)
@@ -67,10 +67,7 @@ def _clear(folder: Path) -> None:
 
 def check_machine(environment: Environment, realization: Realization) -> None:
     """InputError when this machine lacks what making the environment needs: a compiler, a hash for its Python, Apptainer."""
-    if environment.deployment(realization) == "venv":
-        venv.check_machine(environment)
-    else:
-        image.check_machine(environment, realization)
+    WAYS[environment.deployment(realization)].check_machine(environment, realization)
 
 
 def _realize(
@@ -84,12 +81,15 @@ def _realize(
     """Make what the environment is at this site, and return all that its environment.json says."""
     log = folder / LOG
     deployment = environment.deployment(realization)
-    say(f"building the environment {environment.name} ({environment.variant}, {deployment}); log: {log}")
+    doing = "testing what is installed as" if deployment == "installed" else "building"
+    say(f"{doing} the environment {environment.name} ({environment.variant}, {deployment}); log: {log}")
     watch = Stopwatch()
     if deployment == "venv":
         made = venv.realize(environment, folder, parent, cache, indexes, watch, log)
-    else:
+    elif deployment == "apptainer":
         made = image.realize(environment, folder, parent, realization, indexes, watch, log)
+    else:
+        made = installed.realize(environment, realization, watch, log)
     say(f"the environment {environment.name} is ready after {sum(watch.seconds.values()):.0f} s")
     return {
         "name": environment.name,

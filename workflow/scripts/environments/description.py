@@ -19,7 +19,7 @@ from common.schemas import check
 CONTAINERS = CHECKOUT / "containers"
 VARIANTS = ("cpu", "cuda")
 TOOL_VARIANTS = ("cpu",)
-DEPLOYMENTS = ("venv", "apptainer")
+DEPLOYMENTS = ("venv", "apptainer")  # how a site wants what locks describe; what it has installed itself is "installed"
 LAYOUT = 1  # raise it when environments must be made again although no file of theirs has changed
 WHOLE = "whole.json"  # beside a stamp, which it is a copy of: there once all else is
 BASE = "docker://debian:bookworm-slim"  # what images are built on, unless the site has another
@@ -68,8 +68,17 @@ class Spack:
 
 
 @dataclass(frozen=True)
+class Installed:
+    """What a site has installed itself: its program, or the Python that has it; and the variables that it needs."""
+
+    executable: str
+    variables: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
 class Realization:
-    """How a site wants its environments: the deployment; the base of images; images that the site brings, by environment.
+    """How a site wants its environments: the deployment; the base of images; by environment, the images that it brings and
+    what it has installed.
 
     `abi` is the Python that virtual environments are for; None is the running one.
     """
@@ -78,6 +87,7 @@ class Realization:
     base: str = BASE
     brought: tuple[tuple[str, str], ...] = ()
     abi: str | None = None
+    installed: tuple[tuple[str, Installed], ...] = ()
 
 
 VENV = Realization()
@@ -97,6 +107,7 @@ class Environment:
     sources: tuple[Source, ...]
     origin: str
     spack: Spack | None
+    program: str | None
     selftest_limit_s: float
     content: dict[str, Any] = field(repr=False)
 
@@ -121,8 +132,20 @@ class Environment:
         return self.folder / "selftest.py"
 
     def deployment(self, realization: Realization) -> str:
-        """venv or apptainer: what no lock describes is an image at every site, a tool is none at any."""
+        """venv, apptainer or installed: what no lock describes is an image where the site has not installed it; a tool is none."""
+        if self.installed(realization):
+            return "installed"
         return {"locks": realization.deployment, "tool": "venv"}.get(self.origin, "apptainer")
+
+    def installed(self, realization: Realization) -> Installed | None:
+        """What the site has installed of it, if it has."""
+        return dict(realization.installed).get(self.name)
+
+    def available(self, realization: Realization) -> bool:
+        """Whether the site can have it: installed, brought, or made here. What no lock describes is made as an image alone."""
+        if self.origin in ("locks", "tool") or self.installed(realization) or self.brought(realization):
+            return True
+        return self.origin == "spack" and realization.deployment == "apptainer"
 
     def brought(self, realization: Realization) -> str | None:
         """The image that the site brings for this environment, if it does: a path or docker://..."""
@@ -134,7 +157,9 @@ class Environment:
 
     def digest(self, realization: Realization = VENV) -> str:
         """SHA-256, in hex, over all that decides what the environment becomes at a site: files in git, and the site's choice."""
-        if self.deployment(realization) == "venv":
+        if has := self.installed(realization):
+            decisive = self._decides_installed(has)
+        elif self.deployment(realization) == "venv":
             decisive = self._decides_venv(realization)
         else:
             decisive = self._decides_image(realization)
@@ -150,6 +175,10 @@ class Environment:
             "parent": self.parent.digest(realization) if self.parent else None,
         }
 
+    def _decides_installed(self, has: Installed) -> dict[str, Any]:
+        found = {"executable": has.executable, "variables": {**self.variables, **dict(has.variables)}}
+        return {"deployment": "installed", **found, "files": self.digests([self.selftest])}
+
     def _decides_image(self, realization: Realization) -> dict[str, Any]:
         from environments.recipe import copied_files, recipe  # which in turn needs this module's words
 
@@ -158,8 +187,8 @@ class Environment:
             return {"deployment": "apptainer", "brought": brought, "variables": self.variables, "files": selftest}
         if self.origin == "site":
             raise InputError(
-                f"{shown(self.description)}: nothing here builds it, and the site brings no image of it; "
-                f"say images.brought.{self.name} in the site's file, or leave its framework out of the site's frameworks"
+                f"{shown(self.description)}: nothing here builds it, and the site has it neither installed nor as an image; "
+                f"say installed.{self.name} or images.brought.{self.name} in the site's file"
             )
         if self.parent and self.parent.brought(realization):
             raise InputError(
@@ -239,6 +268,7 @@ def read(
         sources=tuple(sources),
         origin=origin,
         spack=_spack(image["spack"], variant) if origin == "spack" else None,
+        program=content.get("program"),
         selftest_limit_s=content["selftest_limit_s"],
         content=content,
     )

@@ -21,19 +21,12 @@ from common.files import CHECKOUT, digest_file, write_text, written
 from environments import container, selftest
 from environments.container import PROGRAM, Bind, inside
 from environments.description import WHOLE, Environment, Realization, is_address
-from environments.packages import LIST, fetch, listed
+from environments.packages import ABOUT, LIST, fetch, listed
 from environments.recipe import PACKAGES, recipe
 from environments.steps import Stopwatch, call, isolated
 
 IMAGE = "image.sif"
 COMPRESSION = "-comp zstd -Xcompression-level 3"  # half of gzip's time to build, and quicker to open; as small
-# Run by an image's Python: what it is.
-_PYTHON = (
-    "import json, platform, sys, sysconfig; "
-    "machine = sysconfig.get_platform().replace('-', '_').replace('.', '_'); "
-    "abi = f'cp{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}-{machine}'; "
-    "print(json.dumps({'version': platform.python_version(), 'abi': abi, 'executable': sys.executable}))"
-)
 
 
 def check_machine(environment: Environment, realization: Realization) -> None:
@@ -81,7 +74,7 @@ def realize(
             program = ["python3", *files, "--limit", f"{environment.selftest_limit_s:g}"]
             command = inside(draft, program, map(Bind, files), environment.variables)
             tested = selftest.run(command, environment.variables, environment.name, log)
-        said = [_ask(draft, program, environment.name, log) for program in (_PYTHON, LIST)]
+        said = [_ask(draft, program, environment.name, log) for program in (ABOUT, LIST)]
         draft.replace(folder / IMAGE)
     finally:
         draft.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
+from environments import installed
 from environments.container import unchanged
 from environments.description import WHOLE
 
@@ -17,6 +18,8 @@ def read_made(stamp: Path) -> dict[str, Any]:
         environment: dict[str, Any] = json.loads(said.read_text())
         image = environment.get("image")
         usable = unchanged(image) if image else Path(environment["python"]["executable"]).exists()
+        if has := environment.get("installed"):
+            usable = usable and installed.unchanged(has)
     except (OSError, ValueError, TypeError, KeyError):
         usable = False
     if not usable:

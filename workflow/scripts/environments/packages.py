@@ -20,6 +20,13 @@ LIST = (
     "import importlib.metadata as m, json; "
     "print(json.dumps([[d.metadata['Name'], d.version] for d in m.distributions()]))"
 )
+# Run by a Python that is not ours: what it is.
+ABOUT = (
+    "import json, platform, sys, sysconfig; "
+    "machine = sysconfig.get_platform().replace('-', '_').replace('.', '_'); "
+    "abi = f'cp{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}-{machine}'; "
+    "print(json.dumps({'version': platform.python_version(), 'abi': abi, 'executable': sys.executable}))"
+)
 GLIBC = (2, 36)  # of Debian bookworm: the images' base
 
 

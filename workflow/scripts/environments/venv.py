@@ -9,7 +9,7 @@ from typing import Any
 
 from common.files import shown
 from environments import selftest
-from environments.description import WHOLE, Environment, python_abi
+from environments.description import WHOLE, Environment, Realization, python_abi
 from environments.packages import LIST, listed
 from environments.steps import (
     Stopwatch,
@@ -23,7 +23,7 @@ from environments.steps import (
 from environments.wheels import built_wheel, check_needs, install_built, install_recorded, recorded_sha256
 
 
-def check_machine(environment: Environment) -> None:
+def check_machine(environment: Environment, realization: Realization) -> None:
     """InputError when this machine cannot build the environment: no recorded wheel for its Python, no compiler."""
     for wheel in environment.wheels:
         recorded_sha256(wheel, environment.description, python_abi())

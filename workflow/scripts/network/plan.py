@@ -61,7 +61,8 @@ def wanted(runs: Iterable[Run]) -> list[Sweep]:
     """A sweep for each distributed framework of `runs`, each of its numbers of nodes from two on, and each kind of ranks."""
     found: dict[str, Sweep] = {}
     for run in runs:
-        if run.geometry.nodes > 1 and load_framework(run.levels["framework"]).distributed:
+        framework = load_framework(run.levels["framework"])
+        if run.geometry.nodes > 1 and framework.distributed and framework.network_sweep:
             sweep = Sweep(run)
             found.setdefault(sweep.name, sweep)
     return sorted(found.values(), key=lambda sweep: (sweep.framework, sweep.nodes, sweep.name))

@@ -132,7 +132,8 @@ def _check_capabilities(levels: Levels, framework: Framework) -> None:
     if not framework.can(levels):
         entries = [entry.items() for entry in framework.capabilities]
         missed = [name for entry in entries for name, possible in entry if levels[name] not in possible]
-        why = f"{framework.name} cannot do it (capabilities in {shown(framework.file)})"
+        because = "".join(f": {framework.why[name]}" for name in dict.fromkeys(missed) if name in framework.why)
+        why = f"{framework.name} cannot do it{because} (capabilities in {shown(framework.file)})"
         raise Refused(why, ("framework", *missed), "change the factors")
 
 

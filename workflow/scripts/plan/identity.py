@@ -13,6 +13,7 @@ from cluster.settings import shaping
 from common.files import digest_sources, digest_text
 from datasets.table import DATASETS, FRESH, load_dataset
 from environments.description import Realization, environment_digest
+from environments.description import read as read_environment
 from models.graph import Graph
 from plan.design import Run
 from plan.site import Site
@@ -70,8 +71,14 @@ def lacks(site: Site, levels: Mapping[str, Any]) -> str | None:
     name, what = levels["framework"], device(site, levels)
     if not site.has(name):
         return f"site {site.name} does not have {name}"
-    if not load_framework(name).adapter:
+    framework = load_framework(name)
+    if not framework.adapter:
         return f"site {site.name} cannot run {name}: its adapter is not written yet"
+    if not read_environment(framework.environment).available(realization(site)):
+        where = f"installed.{framework.environment} or images.brought.{framework.environment}"
+        return f"{framework.environment} is not installed at site {site.name} (see {where} in config/schemas/site.schema.yaml)"
+    if framework.mpi and site.launcher == "oar":
+        return f"site {site.name} starts ranks by oarsh, {name} needs srun or mpirun"
     if what == "hybrid":
         return f"site {site.name} cannot train on processors and accelerators together: no framework here does yet"
     if what == "cuda" != site.device:
@@ -110,7 +117,7 @@ def variant(site: Site) -> str:
 
 def realization(site: Site) -> Realization:
     """How the site wants its environments."""
-    return Realization(site.deployment, site.images.base, site.images.brought, site.python_abi)
+    return Realization(site.deployment, site.images.base, site.images.brought, site.python_abi, site.installed)
 
 
 @functools.cache

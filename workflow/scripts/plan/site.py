@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, schema
-from environments.description import locked, names, python_abi
+from environments.description import Installed, locked, names, python_abi
 from plan.study import existing, framework_names
 
 WORKFLOWS_OWN = (
@@ -88,6 +88,7 @@ class Site:
     devices_per_node: int
     deployment: str
     images: Images
+    installed: tuple[tuple[str, Installed], ...]
     binds: tuple[str, ...]
     cores: int
     cpu_share: float | None
@@ -121,6 +122,7 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
     raw = load_yaml(file)
     check(raw, "site", file)
     _check_images(raw, file)
+    _check_installed(raw, file)
     known = framework_names()
     for i, framework in enumerate(raw.get("frameworks", [])):
         if framework not in known:
@@ -133,6 +135,10 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
     images = _with_defaults(values["images"] or {}, schema("site")["properties"]["images"]["properties"])
     values |= {
         "images": Images(**{**images, "brought": tuple(sorted(images["brought"].items()))}),
+        "installed": tuple(
+            (name, Installed(has["executable"], tuple(sorted(has.get("variables", {}).items()))))
+            for name, has in sorted(values["installed"].items())
+        ),
         "binds": tuple(values["binds"]),
         "scheduler": Scheduler(**{**scheduler, "options": tuple(scheduler["options"])}),
         "cores": len(os.sched_getaffinity(0)) if values["cores"] == "auto" else values["cores"],
@@ -172,6 +178,19 @@ def _check_images(raw: Mapping[str, Any], file: Path) -> None:
     if "://" not in base and not base.startswith("/") and base != "debootstrap":
         expected = "docker://..., debootstrap, debootstrap:MIRROR or an absolute path"
         raise InputError(f"{shown(file)}: images.base: '{base}' does not look right; expected {expected}")
+
+
+def _check_installed(raw: Mapping[str, Any], file: Path) -> None:
+    """InputError when what the site has installed is no environment, is made here from a lock, or is brought as an image, too."""
+    possible = [name for name in names() if name not in locked()]
+    for environment in raw.get("installed", {}):
+        if environment not in possible:
+            why = "is built from its lock" if environment in locked() else "is unknown"
+            raise InputError(f"{shown(file)}: installed: '{environment}' {why}; expected one of {', '.join(possible)}")
+        if environment in raw.get("images", {}).get("brought", {}):
+            raise InputError(
+                f"{shown(file)}: installed.{environment}: images.brought has it, too; take one of the two out"
+            )
 
 
 def _check_together(values: Mapping[str, Any], file: Path) -> None:

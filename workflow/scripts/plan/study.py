@@ -64,10 +64,14 @@ class Framework:
     modules: tuple[str, ...]
     distributed: bool
     mirrored: bool
+    mpi: bool
+    network_sweep: bool
     adapter: bool
     base: str
     timing_scope: str
     capabilities: tuple[dict[str, list[Any]], ...]
+    why: dict[str, str]
+    notes: tuple[str, ...]
 
     def can(self, levels: Mapping[str, Any]) -> bool:
         """Whether a cell with these levels fits one of the capabilities."""
@@ -197,7 +201,13 @@ def load_framework(name: str) -> Framework:
                 check_value(level, table[factor], where, file)
         capabilities.append({factor: _as_list(levels) for factor, levels in entry.items()})
     fields = {key: raw[key] for key in ("title", "environment", "distributed", "base", "timing_scope")}
-    fields |= {"mirrored": raw.get("mirrored", False), "adapter": (file.parent / "adapter.py").is_file()}
+    fields |= {key: raw.get(key, False) for key in ("mirrored", "mpi")}
+    fields |= {
+        "network_sweep": raw.get("network_sweep", True),
+        "why": raw.get("why", {}),
+        "notes": tuple(raw.get("notes", [])),
+    }
+    fields |= {"adapter": (file.parent / "adapter.py").is_file()}
     return Framework(
         name=name,
         file=file,
@@ -206,6 +216,11 @@ def load_framework(name: str) -> Framework:
         capabilities=tuple(capabilities),
         **fields,
     )
+
+
+def notes_of(name: str) -> tuple[str, ...]:
+    """What must be said beside a framework's numbers; nothing of one that is not here any more."""
+    return load_framework(name).notes if name in framework_names() else ()
 
 
 @functools.cache

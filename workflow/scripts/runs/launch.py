@@ -64,10 +64,10 @@ class Launcher(Protocol):
         """End every rank on every node, whether or not its process here has ended, and wait for it."""
 
 
-def launcher(site: Site, spec: Mapping[str, Any]) -> Launcher:
-    """The site's launcher for a run with this spec."""
+def launcher(site: Site, spec: Mapping[str, Any], mpi: bool = False) -> Launcher:
+    """The site's launcher for a run with this spec; `mpi`: what ranks start are programs of MPI, which are to find each other."""
     module = importlib.import_module(f"runs.launchers.{site.launcher}")
-    made: Launcher = module.launcher(site, spec)
+    made: Launcher = module.launcher(site, spec, mpi)
     return made
 
 

@@ -49,7 +49,7 @@ def supervise(study: Study, site: Site, run: Run, key: str, results: Path, sessi
     def prepare() -> tuple[dict[str, Any], launch.Launcher]:
         environment = read_environment(site, run)
         check_data(data_folder(site, run.levels["dataset"]), run.levels["dataset"])
-        ranks = launch.launcher(site, spec(study, site, run))
+        ranks = launch.launcher(site, spec(study, site, run), load_framework(run.levels["framework"]).mpi)
         bind(results, study.name, site)
         return environment, ranks
 
@@ -173,13 +173,19 @@ def measurement(
         "first_step_s": max(first_steps, default=None),
         "memory_peak_bytes": max(rank["memory_peak_bytes"] for rank in ranks),
         "device_memory_peak_bytes": max(device_memory, default=None),
-        "weights_finite": all(rank["weights_finite"] for rank in ranks),
+        "weights_finite": _all([rank["weights_finite"] for rank in ranks]),
         **{name: mean_of_timed(epochs, name) for name in ("throttled_s", "sent_bytes", "energy_j")},
         "foreign_cpu_share": result["foreign_cpu_share"],
         "steal_share": result["steal_share"],
+        "told": result["told"],
         "python_version": result["python_version"],
         "library_version": result["library_version"],
     }
+
+
+def _all(answers: Sequence[bool | None]) -> bool | None:
+    """Whether all are true; None where one is not known."""
+    return None if None in answers else all(answers)
 
 
 def judge(
@@ -199,7 +205,7 @@ def judge(
     for row in epochs:
         if not all(math.isfinite(row[loss]) for loss in ("train_loss", "validation_loss")):
             return "invalid", f"the loss is not finite in epoch {row['epoch']:.0f}"
-    if not measured["weights_finite"]:
+    if measured["weights_finite"] is False:
         return "invalid", "weights are not finite after the last epoch"
     if said := spoiled(measured["hosts"], measured["machines"], hosts, measured["foreign_cpu_share"], site):
         return "invalid", said

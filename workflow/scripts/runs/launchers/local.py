@@ -1,4 +1,4 @@
-"""Ranks as processes of this machine, on disjoint cores."""
+"""Ranks as processes of this machine, on disjoint cores; what is a program of MPI the adapter starts, by mpirun."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from runs.launch import ending, kept_variables, kill, spawn
 class Local:
     """See runs.launch.Launcher."""
 
-    def __init__(self, site: Site, spec: Mapping[str, Any]) -> None:
+    def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
         self._setup, self._spec = site.setup, spec
         self._processes: list[subprocess.Popen[bytes]] = []
         self.job = None

@@ -22,7 +22,7 @@ _LOST = re.compile(r"(ssh: |kex_exchange|client_loop: |Connection (to|closed|res
 class Oar:
     """See runs.launch.Launcher. The first nodes of the job's $OAR_NODEFILE take the run."""
 
-    def __init__(self, site: Site, spec: Mapping[str, Any]) -> None:
+    def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
         listed = os.environ.get("OAR_NODEFILE")
         if not listed:
             raise InputError(

@@ -1,4 +1,4 @@
-"""Ranks as tasks of one srun, inside a Slurm job: no ssh, no MPI."""
+"""Ranks as tasks of one srun, inside a Slurm job: no ssh; what is a program of MPI meets by Slurm's PMIx."""
 
 import contextlib
 import os
@@ -54,7 +54,7 @@ def current_job() -> Job | None:
 class Slurm:
     """See runs.launch.Launcher. The first nodes of the job take the run."""
 
-    def __init__(self, site: Site, spec: Mapping[str, Any]) -> None:
+    def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
         job = current_job()
         if job is None:
             raise InputError(
@@ -65,7 +65,7 @@ class Slurm:
             raise InputError(
                 f"Slurm job {job.number}: has {len(job.hosts)} nodes, the run needs {spec['nodes']}; ask for more"
             )
-        self._site, self._spec = site, spec
+        self._site, self._spec, self._mpi = site, spec, mpi
         self._name = f"ringside-{spec['run_id']}"[:200]
         self._process: subprocess.Popen[bytes] | None = None
         self.job = {"number": job.number, "submitted_at": utc(job.submitted_at), "started_at": utc(job.started_at)}
@@ -87,7 +87,7 @@ class Slurm:
             "--distribution=block",
             "--cpu-bind=cores",
             "--mem=0",
-            "--mpi=none",
+            f"--mpi={'pmix' if self._mpi else 'none'}",
             "--input=none",
             f"--immediate={PATIENCE_S:.0f}",  # what the step has to wait for is not the run's time
             "--kill-on-bad-exit=0",

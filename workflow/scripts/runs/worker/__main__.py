@@ -7,16 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from runs.worker.context import from_environment
 from runs.worker.meter import Meter
 from runs.worker.node import driver, machine, processor
-from runs.worker.process import adapter_of, as_rank, host, leave_result, versions
-from runs.worker.trainer import Trainer
+from runs.worker.process import adapter_of, as_rank, host, leave_result
+from runs.worker.trainer import Training
 
 
-def run(folder: Path) -> Trainer:
+def run(folder: Path) -> Training:
     """Train, and return the trainer; rank 0 leaves result.json in the attempt's folder, written last."""
     context = from_environment(folder)
     adapter = adapter_of(context)
@@ -24,7 +22,7 @@ def run(folder: Path) -> Trainer:
     for module in context.job["modules"]:
         importlib.import_module(module)
     import_s = time.monotonic() - started
-    trainer: Trainer = adapter.trainer(context)
+    trainer: Training = adapter.trainer(context)
     meter = Meter(context)
     trainer.train(meter)
     foreign_cpu_share, steal_share = meter.load.shares()
@@ -35,10 +33,9 @@ def run(folder: Path) -> Trainer:
         "driver": driver() if context.spec["device"] != "cpu" else None,
         "import_s": import_s,
         "first_step_s": meter.first_step_s,
-        "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "memory_peak_bytes": memory_peak_bytes(),
         "device_memory_peak_bytes": trainer.device_memory_peak_bytes(),
-        # Last, since it costs time and memory. Losses alone do not tell: in some libraries the relu of NaN is 0.
-        "weights_finite": all(np.isfinite(weight).all() for weight in trainer.weights().values()),
+        "weights_finite": trainer.weights_finite(),  # last, since it costs time and memory
     }
     result = {
         "ready_at": meter.ready_at,
@@ -47,10 +44,16 @@ def run(folder: Path) -> Trainer:
         "foreign_cpu_share": foreign_cpu_share,
         "steal_share": steal_share,
         "python_version": platform.python_version(),
-        "library_version": versions(context.job["modules"]),
+        "library_version": trainer.library_version(),
+        "told": trainer.told(),
     }
     leave_result(context, result)
     return trainer
+
+
+def memory_peak_bytes() -> int:
+    """Most memory that this rank held, or one program that it started."""
+    return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) * 1024
 
 
 if __name__ == "__main__":

@@ -11,24 +11,36 @@ from runs.worker.node import busy_seconds, machine, stolen_seconds
 
 
 def own_cpu_s() -> float:
-    """Processor seconds of this process, its threads, its ended children, and of what opens its image."""
+    """Processor seconds of this process, its threads, what it has started (children of children, too), and what opens its image.
+
+    In a container that is the file system that it reads: Apptainer's runtime is the parent of both.
+    """
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     used = sum(usage.ru_utime + usage.ru_stime for usage in usages)
-    return used + (_siblings_cpu_s() if "APPTAINER_CONTAINER" in os.environ else 0.0)
+    processes = _processes()
+    mine = _below(os.getpid(), processes)
+    if "APPTAINER_CONTAINER" in os.environ:
+        mine |= {number for number, (parent, _) in processes.items() if parent == os.getppid()} - {os.getpid()}
+    return used + sum(processes[number][1] for number in mine)
 
 
-def _siblings_cpu_s() -> float:
-    """Processor seconds of the other children of this process's parent: in a container, of the file system that it reads.
+def _processes() -> dict[int, tuple[int, float]]:
+    """Every living process: its parent, and the processor seconds of itself and of its ended children.
 
-    Apptainer's runtime is the parent of both (proc(5): the parent is field 4 of stat, user and system time 14 and 15).
+    proc(5): of stat the parent is field 4; times are fields 14 to 17, in ticks.
     """
-    used = 0
+    found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
-            if int(fields[1]) == os.getppid() and int(stat.parent.name) != os.getpid():
-                used += int(fields[11]) + int(fields[12])
-    return used / os.sysconf("SC_CLK_TCK")
+            found[int(stat.parent.name)] = int(fields[1]), sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+def _below(process: int, processes: dict[int, tuple[int, float]]) -> set[int]:
+    """All living descendants of a process."""
+    children = {number for number, (parent, _) in processes.items() if parent == process}
+    return children.union(*(_below(child, processes) for child in children))
 
 
 class Load:

@@ -2,6 +2,7 @@
 
 import csv
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -86,6 +87,18 @@ class Meter:
         if self.group.rank == 0:
             self._write(gathered)
 
+    def close_told(self, told: Mapping[str, Any] | None) -> None:
+        """An epoch has ended in a program that trains and times by itself; rank 0 knows what it told.
+
+        `told` has columns of epochs.csv; those that it lacks, other than the nodes' own counts, stay empty. Nodes count from
+        the end of the epoch before, so validation is in what they count, and what goes on between epochs.
+        """
+        self.epoch += 1
+        counted = self.group.all_gather(self._since(self._epoch_opened))
+        self._epoch_opened = self._read()
+        if told is not None:
+            self._put({**dict.fromkeys(COLUMNS), **told}, counted)
+
     def _read(self) -> Reading | None:
         """The node's counters; one rank of a node reads them."""
         return self._node.read() if self._node else None
@@ -107,27 +120,34 @@ class Meter:
         samples = sum(seen["samples"] for seen in trained)
         scale = spec["samples_per_epoch"] / samples
         row = {
-            "epoch": self.epoch,
-            "warm_up": "true" if self.epoch <= self.context.levels["warmup_epochs"] else "false",
             "epoch_time_s": max(own) * scale,
             "closed_time_s": max(closed) * scale,
             "imbalance_s": max(own) - min(own),
             "validation_time_s": max(validation),
-            "learning_rate": self.context.learning_rate(self.epoch * len(self.context.accumulation_groups) - 1),
             "steps": spec["steps"],
             "exchanges": len(self.context.accumulation_groups),
             "samples_trained": samples,
             **_means("train", trained),
             **_means("validation", validated),
-            **_node_totals([node for node in counted if node]),
         }
-        if self._epochs is not None:
-            csv.writer(self._epochs, lineterminator="\n").writerow(row[column] for column in COLUMNS)
+        self._put(row, counted)
         if self._steps is not None:
             writer = csv.writer(self._steps, lineterminator="\n")
             writer.writerows(
                 (self.epoch, rank, i + 1, t) for rank, times in enumerate(steps) for i, t in enumerate(times)
             )
+
+    def _put(self, row: Mapping[str, Any], counted: Sequence[dict[str, Any] | None]) -> None:
+        """Write the line of an epoch; `counted` is what every rank's node counted, None of all but one rank of a node."""
+        whole = {
+            **row,
+            "epoch": self.epoch,
+            "warm_up": "true" if self.epoch <= self.context.levels["warmup_epochs"] else "false",
+            "learning_rate": self.context.learning_rate(self.epoch * len(self.context.accumulation_groups) - 1),
+            **_node_totals([node for node in counted if node]),
+        }
+        if self._epochs is not None:
+            csv.writer(self._epochs, lineterminator="\n").writerow(whole[column] for column in COLUMNS)
 
 
 def _means(what: str, seen: tuple[dict[str, Any], ...]) -> dict[str, float]:

@@ -1,15 +1,17 @@
-"""What an adapter gives: a trainer. The loop over epochs is here, once for all frameworks."""
+"""What an adapter gives: a trainer. The loop over epochs is here, once for all frameworks that let us have one."""
 
 import abc
+from typing import Any
 
 import numpy as np
 
 from runs.worker.context import Context
 from runs.worker.meter import Meter, Seen
+from runs.worker.process import versions
 
 
-class Trainer(abc.ABC):
-    """Trains one replica of the model on one rank."""
+class Training(abc.ABC):
+    """What a run needs to know of how one rank trains, whoever has the loop over epochs."""
 
     #: what carries the gradients between ranks, as it goes into the record
     transport = "none"
@@ -18,6 +20,30 @@ class Trainer(abc.ABC):
 
     def __init__(self, context: Context) -> None:
         self.context = context
+
+    @abc.abstractmethod
+    def train(self, meter: Meter) -> None:
+        """Train all epochs, and let `meter` know of each."""
+
+    def weights_finite(self) -> bool | None:
+        """Whether all weights are numbers; None where the framework does not show them."""
+        return None
+
+    def library_version(self) -> str:
+        """Names and versions of what trains."""
+        return versions(self.context.job["modules"])
+
+    def told(self) -> dict[str, Any] | None:
+        """What a program that trains by itself tells beside (record.json, measured.told)."""
+        return None
+
+    def device_memory_peak_bytes(self) -> int | None:
+        """Most memory that the device held for this rank; None where the library does not tell."""
+        return None
+
+
+class Trainer(Training):
+    """Trains one replica of the model on one rank, in a loop of ours."""
 
     def train(self, meter: Meter) -> None:
         """Train all epochs, each opened and closed by `meter`."""
@@ -38,6 +64,10 @@ class Trainer(abc.ABC):
             )
         return self.validate()
 
+    def weights_finite(self) -> bool:
+        """See Training. Losses alone do not tell: in some libraries the relu of NaN is 0."""
+        return all(np.isfinite(weight).all() for weight in self.weights().values())
+
     @abc.abstractmethod
     def train_epoch(self, epoch: int, meter: Meter) -> Seen:
         """Train this rank's batches of `epoch`; the device is idle on return."""
@@ -57,7 +87,3 @@ class Trainer(abc.ABC):
     @abc.abstractmethod
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
         """Put others in their place."""
-
-    def device_memory_peak_bytes(self) -> int | None:
-        """Most memory that the device held for this rank; None where the library does not tell."""
-        return None

@@ -6,7 +6,7 @@ names, src/layers and src/weights for what they do.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,31 @@ Layer = dict[str, Any]
 
 OPERATORS = {"sigmoid": "SigmoidOperator", "tanh": "TanhOperator"}
 IN_PLACE = ("relu", "dropout")  # layers that may write their output over their input
+NORMALIZATION = "normalization"  # the weights of the layer that normalizes pixels
 ACCURACY = "accuracy"  # the metric, as LBANN prints it, in percent
 
 
-def model(graph: Graph, folder: Path, *, device: str = "cpu", weight_decay: float = 0.0) -> Message:
+def model(
+    graph: Graph,
+    folder: Path,
+    *,
+    device: str = "cpu",
+    weight_decay: float = 0.0,
+    normalized: bool = True,
+    parallelism: str = "data",
+) -> Message:
     """The fields of `model` that follow from a graph: layers, weights, objective and accuracy.
 
-    `folder` is the one that `save` has filled with weights; LBANN loads from it (an absolute path, the same on all nodes).
-    `device` is cpu or cuda. Weight decay is LBANN's L2 regularization of the kernels: the same gradients as in the other
+    `folder` is the one that `save` has filled with weights; LBANN loads from it (an absolute path). `device` is cpu or cuda;
+    `normalized` says whether samples come as the model wants them, or as pixels whose mean and deviation `save_normalization`
+    has written; `parallelism` is a level of the factor. Weight decay is LBANN's L2 regularization of the kernels: the same gradients as in the other
     libraries, but the objective that is printed has weight_decay / 2 times the sum of their squares in it, too.
 
     ValueError, in one line, for what LBANN cannot do as the graph says.
     """
     decayed = [name for name in graph.weights() if is_decayed(name)]
     regularization = [{"scale_factor": weight_decay, "weights": decayed}] if weight_decay else []
+    constant = [] if normalized else [NORMALIZATION]
     return {
         "disable_cuda": device == "cpu",
         "objective_function": {
@@ -41,14 +52,16 @@ def model(graph: Graph, folder: Path, *, device: str = "cpu", weight_decay: floa
             "l2_weight_regularization": regularization,
         },
         "metric": {"layer_metric": {"layer": "accuracy", "name": ACCURACY, "unit": "%"}},
-        "layer": layers(graph, device),
+        "layer": layers(graph, device, normalized, parallelism),
         "weights": [
             {
                 "name": name,
-                "optimizer": [] if is_trained(name) else [{"no_optimizer": {}}],  # none: the experiment's own
+                "optimizer": [{"no_optimizer": {}}]
+                if name in constant or not is_trained(name)
+                else [],  # the experiment's own
                 "initializer": {"numpy_initializer": {"file": str(file_of(name, folder))}},
             }
-            for name in graph.weights()
+            for name in (*graph.weights(), *constant)
         ],
     }
 
@@ -69,7 +82,13 @@ def save(weights: Mapping[str, np.ndarray], graph: Graph, folder: Path) -> None:
         np.save(file_of(name, folder), channels_first(weight, operator, graph))
 
 
-def layers(graph: Graph, device: str = "cpu") -> list[Layer]:
+def save_normalization(mean: Sequence[float], std: Sequence[float], folder: Path) -> None:
+    """Write what makes pixels what the model wants, x / std - mean / std: float32 [channels, 2], from each channel's mean and deviation."""
+    scale = 1 / np.asarray(std, np.float64)
+    np.save(file_of(NORMALIZATION, folder), np.stack([scale, -np.asarray(mean) * scale], axis=1).astype(np.float32))
+
+
+def layers(graph: Graph, device: str = "cpu", normalized: bool = True, parallelism: str = "data") -> list[Layer]:
     """The layers of a graph, and those of its objective: probabilities, labels, loss, accuracy. ValueError as in `model`."""
     made: list[Layer] = []
     outputs: dict[str, str] = {}  # the layer that gives an operator's output
@@ -79,7 +98,7 @@ def layers(graph: Graph, device: str = "cpu") -> list[Layer]:
             outputs[operator.name] = inputs[0]
             continue
         try:
-            made += _layers(operator, inputs, graph, device)
+            made += _layers(operator, inputs, graph, device, normalized)
         except ValueError as error:
             raise ValueError(f"LBANN cannot compute {operator.name} of {graph.model}: {error}") from None
         outputs[operator.name] = made[-1]["name"]
@@ -89,6 +108,9 @@ def layers(graph: Graph, device: str = "cpu") -> list[Layer]:
         _layer("loss", ["probabilities", "labels"], "cross_entropy"),
         _layer("accuracy", ["probabilities", "labels"], "categorical_accuracy"),
     ]
+    if parallelism == "dense":
+        for layer in made:
+            layer |= {"data_layout": "model_parallel"} if "fully_connected" in layer else {}
     _check_names(made, graph)
     _check_shared(made, graph)
     return [
@@ -96,13 +118,13 @@ def layers(graph: Graph, device: str = "cpu") -> list[Layer]:
     ]
 
 
-def _layers(operator: Operator, inputs: list[str], graph: Graph, device: str) -> list[Layer]:
+def _layers(operator: Operator, inputs: list[str], graph: Graph, device: str, normalized: bool) -> list[Layer]:
     """The layers of one operator; the last one, which has its name, gives its output."""
     name, channels = operator.name, operator.shape[-1]
     weights = [f"{name}.{weight}" for weight in operator.weights]
     match operator.kind:
         case "input":
-            return [_layer(name, [], "input", data_field="samples")]
+            return _input(name, normalized)
         case "conv" | "depthwise_conv":
             groups = channels if operator.kind == "depthwise_conv" else 1
             if groups > 1 and device == "cpu":
@@ -162,6 +184,14 @@ def _layers(operator: Operator, inputs: list[str], graph: Graph, device: str) ->
         case "dropout":
             return [_layer(name, inputs, "dropout", keep_prob=1.0 - operator["rate"])]
     raise ValueError(f"no layer of LBANN is known for {operator.kind}")
+
+
+def _input(name: str, normalized: bool) -> list[Layer]:
+    if normalized:
+        return [_layer(name, [], "input", data_field="samples")]
+    pixels = f"{name}.pixels"
+    normalize = _layer(name, [pixels], "channelwise_scale_bias", [NORMALIZATION])
+    return [_layer(pixels, [], "input", data_field="samples"), normalize]
 
 
 def _activation(name: str, inputs: list[str], function: str, device: str) -> list[Layer]:

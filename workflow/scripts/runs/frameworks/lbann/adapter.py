@@ -1,0 +1,83 @@
+"""LBANN (Van Essen et al. 2015): a program of its own, that reads an experiment's file and prints what it measures.
+
+Its master's clock times an epoch's training (`timing_scope: master`); our worker beside it counts what the nodes use.
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from runs.frameworks.lbann import experiment, program
+from runs.frameworks.lbann.output import Output, row
+from runs.worker.context import Context
+from runs.worker.meter import Meter
+from runs.worker.trainer import Training
+
+READY = "Callbacks:"  # begins the last thing that LBANN prints of a model before it trains
+
+
+def environment(context: Context) -> dict[str, str]:
+    """For MPI, which LBANN starts."""
+    return program.variables(context)
+
+
+class LbannTraining(Training):
+    """LBANN as one rank sees it: rank 0 reads what it prints, the others hear of it."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.transport = "mpi" if context.ranks > 1 else "none"
+        self._output = Output()
+        self._program: program.Program | None = None
+        folder = Path(tempfile.mkdtemp(prefix="lbann-"))
+        if context.rank == 0 or program.starts_itself(context):
+            file = experiment.write(context, folder)
+            if context.rank == 0:
+                shutil.copyfile(file, context.folder / file.name)
+        if command := program.command(context):
+            self._program = program.Program(command, folder)
+        if context.rank == 0:
+            while READY not in self._line():
+                pass
+
+    def train(self, meter: Meter) -> None:
+        """See Training."""
+        for number in range(self.context.levels["epochs"]):
+            meter.close_told(self._epoch(number) if self.context.rank == 0 else None)
+        while self._program and (line := self._program.line()) is not None:
+            self._output.take(line)
+
+    def _epoch(self, number: int) -> dict[str, Any]:
+        """Epoch `number`, from 0, once it is complete."""
+        while not self._output.has(number):
+            self._line()
+        return row(self._output.epochs[number], self.context.spec["samples_per_epoch"])
+
+    def _line(self) -> str:
+        """The next line that LBANN prints, taken in. RuntimeError where it has ended, since more is waited for."""
+        line = self._program.line() if self._program else None
+        if line is None:
+            done = sum(epoch.complete for epoch in self._output.epochs)
+            raise RuntimeError(
+                f"LBANN ended after {done} of {self.context.levels['epochs']} epochs: {self._program and self._program.last_words}"
+            )
+        self._output.take(line)
+        return line
+
+    def library_version(self) -> str:
+        """See Training. As LBANN prints it; known to rank 0."""
+        return ", ".join(f"{name} {version}" for name, version in self._output.versions.items())
+
+    def told(self) -> dict[str, Any]:
+        """See Training."""
+        return {
+            "steps_s": [epoch.steps_s for epoch in self._output.epochs],
+            "forward_share": self._output.share("forward prop*"),
+            "backward_share": self._output.share("back prop*"),
+        }
+
+
+def trainer(context: Context) -> Training:
+    """LBANN, started, with its model built."""
+    return LbannTraining(context)

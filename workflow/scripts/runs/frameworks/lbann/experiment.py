@@ -1,0 +1,72 @@
+"""LBANN's experiment for one run: the file that it reads, and the data and weights that the file names.
+
+LBANN shuffles by itself, trains a shorter last step, too, and is told the batch of all ranks together. Pixels come as they
+are prepared and are normalized in the model, as in the other frameworks. Fields: LBANN's src/proto/*.proto.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runs.frameworks.lbann.layers import model, save, save_normalization
+from runs.frameworks.lbann.prototext import Message, text
+from runs.worker.batches import Prepared, split_of
+from runs.worker.context import Context
+
+FILE = "experiment.prototext"
+SEED_RANGE = 2**31 - 1  # of LBANN's random_seed
+ROLES = {"train": "train", "validation": "validate"}  # our splits -> LBANN's readers
+
+
+def write(context: Context, folder: Path) -> Path:
+    """Write all that LBANN reads to the empty `folder`, and return the experiment's file."""
+    graph, levels, weights = context.graph, context.levels, folder / "weights"
+    weights.mkdir()
+    save(context.initial_weights(), graph, weights)
+    save_normalization(context.manifest["mean"], context.manifest["std"], weights)
+    message = {
+        "data_reader": {"reader": [_reader(context, split, folder) for split in ROLES]},
+        "model": {
+            **model(
+                graph,
+                weights,
+                device=context.spec["device"],
+                weight_decay=levels["weight_decay"],
+                normalized=bool(context.manifest.get("fresh")),
+                parallelism=levels["parallelism"],
+            ),
+            "num_epochs": levels["epochs"],
+            "callback": [{"print_model_description": {}}, {"print": {}}, {"timer": {}}],
+        },
+        "optimizer": optimizer(levels, context.learning_rate(0)),
+        "trainer": {
+            "mini_batch_size": context.spec["local_batch"] * context.spec["replicas"],
+            "random_seed": 1 + context.spec["seed"] % SEED_RANGE,
+        },
+    }
+    file = folder / FILE
+    file.write_text(text(message))
+    return file
+
+
+def optimizer(levels: dict[str, Any], rate: float) -> Message:
+    """The experiment's optimizer. proto3 has no defaults: what is left out is 0."""
+    if levels["optimizer"] == "adam":
+        return {"adam": {"learn_rate": rate, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}}
+    return {"sgd": {"learn_rate": rate, "momentum": levels["momentum"]}}
+
+
+def _reader(context: Context, split: str, folder: Path) -> Message:
+    """The reader of a split, whose data are written to `folder`: noise is LBANN's own."""
+    role = {"role": ROLES[split], "shuffle": split == "train", "fraction_of_data_to_use": 1.0}
+    found = split_of(Path(context.job["data"]), split, context.manifest, context.spec["seed"])
+    if not isinstance(found, Prepared):
+        height, width, channels = context.graph.shape
+        noise = {"num_samples": len(found), "synth_dimensions": f"{channels} {height} {width}"}
+        return {"name": "synthetic", **role, **noise, "num_labels": len(context.manifest["classes"])}
+    file = folder / f"{split}.npz"
+    images = np.ascontiguousarray(np.moveaxis(found.images, -1, 1), np.int16)  # of what LBANN reads, the smallest
+    np.savez(file, data=images, labels=found.labels.astype(np.int32))
+    values = {"scaling_factor_int16": 1.0, "disable_responses": True}
+    return {"name": "numpy_npz", **role, "data_filename": str(file), **values}

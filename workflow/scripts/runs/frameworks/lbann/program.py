@@ -1,0 +1,117 @@
+"""LBANN as a program of its own: started by this rank, or by mpirun for all of them, and read as it prints.
+
+Under Slurm every rank starts its own: srun --mpi=pmix tells it where the others are. Elsewhere rank 0 starts all of them.
+"""
+
+import ctypes
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from runs.frameworks.lbann.experiment import FILE
+from runs.frameworks.lbann.output import LastWords
+from runs.worker.context import Context
+
+PMIX = "PMIX_RANK"  # in the environment of what srun --mpi=pmix starts
+PROGRAM = "lbann"
+PR_SET_PDEATHSIG = 1
+
+
+def starts_itself(context: Context) -> bool:
+    """Whether this rank starts a program of its own."""
+    return PMIX in os.environ or context.ranks == 1
+
+
+def command(context: Context) -> list[str] | None:
+    """What this rank starts in the experiment's folder; None where rank 0 does that for it. Collective."""
+    lbann = [
+        os.environ.get("RINGSIDE_PROGRAM", PROGRAM),
+        f"--prototext={FILE}",  # no path: of a path with `trainer` in it LBANN takes only the beginning
+        f"--procs_per_trainer={context.ranks}",
+        f"--omp_num_threads={context.spec['cores_per_rank']}",
+        "--num_io_threads=1",
+    ]
+    cores = context.group.all_gather(sorted(os.sched_getaffinity(0)))
+    if starts_itself(context):
+        return lbann
+    if context.rank:
+        return None
+    ranks = []
+    for own in cores:
+        # mpirun's children are ended by the kernel if it is killed, and have their rank's cores.
+        on = ["setpriv", "--pdeathsig", "KILL", "taskset", "--cpu-list", ",".join(map(str, own))]
+        ranks += [*([":"] if ranks else []), "-n", "1", *on, *lbann]
+    return ["mpirun", *ranks]
+
+
+def variables(context: Context) -> dict[str, str]:
+    """What MPI wants to know: the network, and that we place ranks ourselves. Other MPI libraries than Open MPI ignore it."""
+    told = {
+        "LBANN_DISABLE_ACT_GC": "1",  # without it, losses become infinite now and then on a processor
+        "OMP_NUM_THREADS": str(context.spec["cores_per_rank"]),
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+    if context.spec["fabric"] == "ethernet":
+        told |= {
+            "OMPI_MCA_pml": "ob1",
+            "OMPI_MCA_btl_tcp_if_include": context.spec["interface"],
+            "OMPI_MCA_oob_tcp_if_include": context.spec["interface"],
+        }
+        if context.spec["placement"] == "emulated" and context.spec["nodes"] > 1:
+            told["OMPI_MCA_btl"] = "self,tcp"  # what stands for nodes must not meet in memory
+    return told
+
+
+class Program:
+    """A program that is running. Its output goes to the attempt's log, and to who asks for it.
+
+    A program that fails ends this rank, with the line that says why.
+    """
+
+    def __init__(self, command: Sequence[str], folder: Path) -> None:
+        if shutil.which(command[0]) is None:
+            raise RuntimeError(
+                f"there is no {command[0]} here; say where it is by PATH in the site's variables or setup"
+            )
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._process = subprocess.Popen(
+            list(command),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            bufsize=1,
+            preexec_fn=_end_with_parent,  # noqa: PLW1509 (only a system call)
+        )
+        self.last_words = LastWords()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def line(self) -> str | None:
+        """The next line; None once the program has ended well."""
+        return self._lines.get()
+
+    def _read(self) -> None:
+        for line in self._process.stdout or ():
+            sys.stdout.write(line)
+            self.last_words.take(line)
+            self._lines.put(line)
+        if code := self._process.wait():
+            ending = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+            print(f"Error: LBANN {ending}: {self.last_words}", flush=True)
+            os._exit(1)
+        self._lines.put(None)
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
