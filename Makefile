@@ -25,7 +25,7 @@ MEMORY := 6G
 export RUNS
 
 .DEFAULT_GOAL := help
-.PHONY: help figures report paper status peek images datasets plan models predict test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis
+.PHONY: help figures report paper status peek images datasets plan models predict test frameworks-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
@@ -62,6 +62,9 @@ predict: $(STAMP)  ## how many nodes are worth it, without a campaign: ARGS="--s
 
 test: $(STAMP)  ## run all tests (they build the environments that they need, once)
 	@$(BIN)/python -m pytest -m "not every_study or ci" $(ARGS)
+
+frameworks-test: $(STAMP)  ## train what a site has installed (LBANN, Tarantella) against PyTorch: make frameworks-test SITE=NAME
+	@RINGSIDE_TEST_SITE=$(SITE) $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_lbann_training.py -k "tarantella or lbann" $(ARGS)
 
 studies-test: $(STAMP)  ## run every reduced study to its figures (about 30 min)
 	@$(BIN)/python -m pytest tests/workflow/test_studies.py $(ARGS)

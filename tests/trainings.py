@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from datasets.prepare import prepare
+from installed_site import INSTALLED
+from installed_site import SITE as TEST_SITE
 from one_run import one_run
 from plan.identity import graph_of
-from plan.site import load_site
 from plan.study import load_framework
 from runs import launch
 from runs.supervise import job
 
-SITE = replace(load_site("local"), cores=2, time_limit_s=120.0)
+SITE = replace(TEST_SITE, cores=2, time_limit_s=120.0)
 TWO_DEVICES = replace(SITE, nodes=1, ranks_per_node=2)
 SEED = 20261120
 TEMPORARY = "tmp"  # of the ranks, in the attempt's folder
@@ -31,6 +32,7 @@ FRAMEWORKS = (
     "tensorflow-mirrored",
     "tensorflow-multiworker",
     "horovod-tensorflow",
+    *(["tarantella"] if "tarantella" in INSTALLED else []),
 )
 DISTRIBUTED = tuple(
     name for name in FRAMEWORKS if name not in ("pytorch-single", "tensorflow-single", "tensorflow-mirrored")
@@ -53,12 +55,18 @@ class Trainings:
         """The weights after it, in the canonical layout."""
         return weights(self.of(framework, **levels) / "after.npz")
 
+    def losses(self, framework: str, **levels: Any) -> list[float]:
+        """The training losses of its epochs."""
+        return [float(row["train_loss"]) for row in epochs(self.of(framework, **levels))]
+
     def _train(self, framework: str, told: tuple[tuple[str, Any], ...]) -> Path:
         levels = dict(told)
         folder = self.folder / ".".join([framework, *(f"{name}={level}" for name, level in told)])
         (folder / TEMPORARY).mkdir(parents=True)
         site = TWO_DEVICES if levels.get("devices_per_node") else SITE
-        run, planned = one_run(site, SEED, step_times=True, **{**PLAIN, "framework": framework, **levels})
+        run, planned = one_run(
+            site, levels.pop("seed", SEED), step_times=True, **{**PLAIN, "framework": framework, **levels}
+        )
         data = self.folder / "data" / run.levels["dataset"]
         prepare(run.levels["dataset"], data)
         described = load_framework(framework)
@@ -73,7 +81,8 @@ class Trainings:
             "TF_ENABLE_ONEDNN_OPTS": "0",  # whose rounding may push a relu over its kink, and all that follows with it
             "TMPDIR": str(folder / TEMPORARY),
         }
-        outcome = launch.run(ranks, {**environment, "variables": variables}, folder, planned, site, program="trained")
+        program = launch.WORKER if described.mpi else "trained"  # of another program's training nothing can be kept
+        outcome = launch.run(ranks, {**environment, "variables": variables}, folder, planned, site, program=program)
         assert outcome.status == "ok", f"{outcome.reason}: {(folder / 'log.txt').read_text()[-3000:]}"
         return folder
 

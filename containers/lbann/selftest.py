@@ -11,6 +11,12 @@ from pathlib import Path
 
 RANKS = os.environ["RINGSIDE_SIZE"]
 MEETING = Path(os.environ["RINGSIDE_MEETING"])
+PROGRAM = os.environ.get("RINGSIDE_PROGRAM", "lbann")
+OPEN_MPI = {  # that root may start it, and more ranks than cores; other MPI libraries ignore it
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+}
 EXPERIMENT = """
 data_reader {
   reader {
@@ -46,11 +52,9 @@ def main() -> None:
     if os.environ["RINGSIDE_RANK"] == "0":
         file = MEETING / "experiment.prototext"
         file.write_text(EXPERIMENT)
-        mpirun = ["mpirun", "-n", RANKS, "--oversubscribe"]
-        mpirun += ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        done = subprocess.run(
-            [*mpirun, "lbann", f"--prototext={file}"], stdout=subprocess.PIPE, text=True, check=False, cwd=MEETING
-        )
+        command = ["mpirun", "-n", RANKS, PROGRAM, f"--prototext={file.name}"]
+        variables = {**os.environ, **OPEN_MPI, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=MEETING, env=variables)
         print(done.stdout)
         if done.returncode or "training epoch 0 run time" not in done.stdout:
             raise SystemExit(f"lbann ended with status {done.returncode}, and timed no epoch")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
+from environments.description import Installed
 from plan import campaign, cost
 from plan.binding import bind
 from plan.campaign import load_campaign, planned
@@ -126,6 +127,32 @@ def test_tf32_is_missing_where_processors_train() -> None:
     levels = {**design(shipped, site)[0].levels, "precision": "tf32"}
     assert lacks(site, levels) == "site local cannot compute in tf32: only device cuda can"
     assert lacks(replace(site, device="cuda"), levels) is None
+
+
+def levels_of(framework: str) -> dict[str, object]:
+    return {**design(load_study("quickstart"), load_site("local"))[0].levels, "framework": framework}
+
+
+@pytest.mark.parametrize("name", ["lbann", "tarantella"])
+def test_what_no_lock_describes_is_missing_where_the_site_does_not_have_it(name):
+    site, levels = load_site("local"), levels_of(name)
+    said = lacks(site, levels)
+    assert (
+        said
+        == f"{name} is not installed at site local (see installed.{name} or images.brought.{name} in config/schemas/site.schema.yaml)"
+    )
+    has = ((name, Installed("/opt/bin/it")),)
+    assert lacks(replace(site, installed=has), levels) is None
+    brings = replace(site.images, brought=((name, "/images/it.sif"),))
+    assert lacks(replace(site, images=brings), levels) is None
+    assert (lacks(replace(site, deployment="apptainer"), levels) is None) == (name == "lbann"), (
+        "Spack builds it as an image"
+    )
+
+
+def test_lbann_is_missing_where_nothing_joins_programs_of_mpi():
+    site = replace(load_site("grid5000"), installed=(("lbann", Installed("/opt/bin/lbann")),))
+    assert lacks(site, levels_of("lbann")) == "site grid5000 starts ranks by oarsh, lbann needs srun or mpirun"
 
 
 def test_a_design_stands_until_it_would_plan_other_runs() -> None:

@@ -74,7 +74,7 @@ def lacks(site: Site, levels: Mapping[str, Any]) -> str | None:
     framework = load_framework(name)
     if not framework.adapter:
         return f"site {site.name} cannot run {name}: its adapter is not written yet"
-    if not read_environment(framework.environment).available(realization(site)):
+    if not _available(framework.environment, site):
         where = f"installed.{framework.environment} or images.brought.{framework.environment}"
         return f"{framework.environment} is not installed at site {site.name} (see {where} in config/schemas/site.schema.yaml)"
     if framework.mpi and site.launcher == "oar":
@@ -118,6 +118,11 @@ def variant(site: Site) -> str:
 def realization(site: Site) -> Realization:
     """How the site wants its environments."""
     return Realization(site.deployment, site.images.base, site.images.brought, site.python_abi, site.installed)
+
+
+@functools.cache
+def _available(environment: str, site: Site) -> bool:
+    return read_environment(environment).available(realization(site))
 
 
 @functools.cache

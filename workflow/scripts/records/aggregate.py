@@ -47,6 +47,7 @@ LAST_EPOCH = (
     "train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "samples_trained", "steps", "exchanges",
 )  # fmt: skip
 MEANS = ("epoch_time_s", "imbalance_s", "validation_time_s")
+TO_RUN = ("absent: ", "old: ")  # how the reasons begin of rows that can be run here (runs.attempts.why_absent)
 NAMED = 10  # numbers of epochs in a message
 HEADER = ",".join(["run_id", "key", *COLUMNS]) + "\n"
 AT_ONCE = 1000  # runs that one process reads, whose epochs it holds in memory
@@ -225,7 +226,7 @@ def summary(runs: pd.DataFrame, arguments: str = "", way: str = "", site: str = 
             f"raise max_foreign_cpu_share in {site}, which every caption then tells"
         )
     lines += to_repeat(counts, arguments)
-    if (not_ok.status == "missing").any() and not not_ok.reason.str.startswith("site ").all():
+    if not_ok.loc[not_ok.status == "missing", "reason"].str.startswith(TO_RUN).any():
         lines.append(f"to run what is missing: {way or f'make figures {arguments}'}".rstrip())
     return "\n".join([text, *lines])
 

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -23,15 +24,22 @@ HELD = "held"  # the file in it that names the rank's node, and that the rank ho
 
 
 def as_rank(run: Callable[[Path], object]) -> None:
-    """Call `run` with the attempt's folder, the program's argument, and end this process."""
+    """Call `run` with the attempt's folder, the program's argument, and end this process: with status 1 where it fails.
+
+    Libraries' own ends can take seconds, or hang once a peer is gone; everything is on disk by then.
+    """
     bind_to_launcher()
-    with temporary_folder() as temporary:
-        os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
-        run(Path(sys.argv[1]))
-    # Libraries' own ends can take seconds, or hang once a peer is gone; everything is on disk by now.
+    status = 0
+    try:
+        with temporary_folder() as temporary:
+            os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
+            run(Path(sys.argv[1]))
+    except BaseException:
+        traceback.print_exc()
+        status = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(status)
 
 
 @contextlib.contextmanager
@@ -106,10 +114,17 @@ def host() -> str:
 
 
 def versions(modules: list[str]) -> str:
-    """Names and versions of the distributions that the framework's modules come from."""
+    """Names and versions of the distributions that the framework's modules come from; of one that is no distribution the name."""
     providers = importlib.metadata.packages_distributions()
-    found = {providers.get(name.split(".")[0], [name])[0] for name in modules}
-    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in sorted(found))
+    found = sorted({providers.get(name.split(".")[0], [name])[0] for name in modules})
+    return ", ".join(f"{name} {_version(name)}".strip() for name in found)
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def leave_result(context: Context, result: dict[str, Any]) -> None:

@@ -1,0 +1,8 @@
+"""The site whose frameworks tests train: local, unless `make frameworks-test SITE=...` names one that has others installed."""
+
+import os
+
+from plan.site import load_site
+
+SITE = load_site(os.environ.get("RINGSIDE_TEST_SITE", "local"))
+INSTALLED = dict(SITE.installed)

@@ -1,0 +1,130 @@
+"""LBANN itself, where a site has it (`make frameworks-test SITE=...`): the same mathematics as PyTorch, and honest ends."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from installed_site import INSTALLED
+from trainings import SEED, Trainings, epochs
+
+pytestmark = pytest.mark.skipif(
+    "lbann" not in INSTALLED, reason="this site has no LBANN installed (make frameworks-test)"
+)
+
+STILL = 1e-12  # a learning rate with which nothing is learnt
+REPLICATES = 5
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
+    return Trainings(tmp_path_factory.mktemp("trainings"), real)
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset"), [("small-cnn", "digits"), ("lenet-5", "fashion-mnist-small"), ("small-cnn", "cifar-10-small")]
+)
+def test_before_anything_is_learnt_it_computes_what_pytorch_computes(
+    trainings: Trainings, model: str, dataset: str
+) -> None:
+    """The same samples, normalized alike, go through the same model with the same weights."""
+    told = {"model": model, "dataset": dataset, "batch_size": 64, "learning_rate": STILL}
+    ours, theirs = (epochs(trainings.of(name, **told))[0] for name in ("lbann", "pytorch-single"))
+    assert float(ours["validation_loss"]) == pytest.approx(float(theirs["validation_loss"]), rel=1e-4)
+    assert float(ours["validation_accuracy"]) == pytest.approx(float(theirs["validation_accuracy"]), abs=1e-4)
+    # The others leave a rest of samples out, another one every epoch; LBANN trains it.
+    assert float(ours["train_loss"]) == pytest.approx(float(theirs["train_loss"]), rel=2e-2)
+
+
+@pytest.mark.parametrize("levels", [{}, {"parallelism": "dense"}], ids=["data", "dense"])
+def test_two_ranks_train_like_one(trainings: Trainings, levels: dict[str, str]) -> None:
+    """To five digits in the first epoch, before rounding has told them apart."""
+    one = trainings.losses("lbann", batch_size=64, epochs=3)
+    two = trainings.losses("lbann", batch_size=32, nodes=2, epochs=3, **levels)
+    assert two[0] == pytest.approx(one[0], rel=1e-4)
+    assert two == pytest.approx(one, rel=0.05)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("dataset", ["digits", "fashion-mnist-small"])
+@pytest.mark.parametrize(
+    "optimizer", [{"learning_rate": 0.05}, {"optimizer": "adam", "learning_rate": 0.001}], ids=["sgd", "adam"]
+)
+def test_it_learns_as_well_as_pytorch(
+    trainings: Trainings, dataset: str, nodes: int, optimizer: dict[str, Any]
+) -> None:
+    """The mean of replicates lies within what the mean of as many of PyTorch's would, at 99 %."""
+    told = {"dataset": dataset, "epochs": 5, **optimizer}
+    ours, theirs = (
+        [
+            float(
+                epochs(trainings.of(name, batch_size=64 // ranks, nodes=ranks, seed=SEED + i, **told))[-1][
+                    "validation_accuracy"
+                ]
+            )
+            for i in range(REPLICATES)
+        ]
+        for name, ranks in (("lbann", nodes), ("pytorch-single", 1))
+    )
+    half = stats.t.ppf(0.995, REPLICATES - 1) * np.std(theirs, ddof=1) * (2 / REPLICATES) ** 0.5
+    assert abs(np.mean(ours) - np.mean(theirs)) <= max(half, 0.01), (ours, theirs)
+
+
+def test_weight_decay_is_that_of_the_others(trainings: Trainings) -> None:
+    told = {"batch_size": 64, "learning_rate": STILL}
+    plain, decayed = (trainings.losses("lbann", weight_decay=decay, **told)[0] for decay in (0.0, 0.1))
+    weights = trainings.weights("pytorch-single", weight_decay=0.1, **told)
+    kernels = sum(float((weight**2).sum()) for name, weight in weights.items() if name.endswith(".kernel"))
+    assert decayed - plain == pytest.approx(0.05 * kernels, rel=1e-3)
+
+
+def test_every_epoch_tells_what_lbann_prints(trainings: Trainings) -> None:
+    folder = trainings.of("lbann", batch_size=32, nodes=2, epochs=3)
+    rows = epochs(folder)
+    assert len(rows) == 3
+    for row in rows:
+        assert (row["steps"], row["samples_trained"]) == ("24", "1536")
+        assert float(row["epoch_time_s"]) > 0 < float(row["validation_time_s"])
+        assert row["closed_time_s"] == row["imbalance_s"] == "", "what LBANN does not print is not invented"
+        assert float(row["sent_bytes"]) > 24 * 544_522 * 4 / 2, "gradients go through the interface"
+    result = json.loads((folder / "result.json").read_text())
+    assert result["transport"] == "mpi" and "LBANN" in result["library_version"]
+    told = result["told"]
+    assert len(told["steps_s"]) == 3 and all(epoch["mean"] > 0 for epoch in told["steps_s"])
+    assert 0 < told["forward_share"] < 1 and 0 < told["backward_share"] < 1
+    assert (folder / "experiment.prototext").read_text().startswith("data_reader {")
+    assert result["foreign_cpu_share"] < 0.5, "what LBANN uses is the run's own"
+
+
+def test_a_rank_that_is_killed_ends_the_run_with_lbanns_own_word(trainings: Trainings) -> None:
+    """And nothing of it is left."""
+
+    def kill_one() -> None:
+        while True:
+            time.sleep(0.05)
+            found = [int(folder.name) for folder in Path("/proc").glob("[0-9]*") if _is_rank(folder)]
+            if len(found) == 2:
+                time.sleep(1)
+                os.kill(found[1], signal.SIGKILL)
+                return
+
+    threading.Thread(target=kill_one, daemon=True).start()
+    with pytest.raises(AssertionError, match=r"rank 0 ended with status 1") as failed:
+        trainings.of("lbann", batch_size=8, nodes=2, epochs=500)
+    assert "Error: LBANN ended with status" in str(failed.value)
+    time.sleep(1)
+    assert not [folder for folder in Path("/proc").glob("[0-9]*") if _is_rank(folder)]
+
+
+def _is_rank(folder: Path) -> bool:
+    try:
+        return folder.joinpath("cmdline").read_bytes().split(b"\0")[0] == INSTALLED["lbann"].executable.encode()
+    except OSError:
+        return False
