@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from plan.study import load_framework
 from trainings import DISTRIBUTED, FRAMEWORKS, REPLICAS, TEMPORARY, Trainings, assert_same, epochs, weights
 
 
@@ -47,7 +48,14 @@ def test_every_framework_flushes_the_last_group_and_averages_over_replicas_alike
     assert_same(trainings.weights(framework, **of_64(framework), sync_every=5), reference, 1e-4)
 
 
-@pytest.mark.parametrize("framework", ["tensorflow-single", "tensorflow-multiworker", "horovod-tensorflow"])
+@pytest.mark.parametrize(
+    "framework",
+    [
+        name
+        for name in FRAMEWORKS
+        if any("fit" in e.get("training_loop", []) for e in load_framework(name).capabilities)
+    ],
+)
 def test_fit_trains_like_the_custom_loop(trainings: Trainings, framework: str) -> None:
     fitted = trainings.weights(framework, **of_64(framework), training_loop="fit")
     assert_same(fitted, trainings.weights(framework, batch_size=64), 1e-4)

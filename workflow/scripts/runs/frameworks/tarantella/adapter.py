@@ -4,9 +4,11 @@ It is started without its own command, which needs ssh: every rank is told its p
 each plus the rank on its machine), so two jobs on one machine cannot both have it.
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 from runs.worker.context import Context
+from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 HOSTS = "gaspi-hosts"
@@ -44,3 +46,27 @@ def trainer(context: Context) -> Trainer:
             return tnt.optimizers.Optimizer(optimizer, group=tnt.Group())
 
     return TarantellaTrainer(context)
+
+
+def all_reducer(context: Context) -> Reducer:
+    """Sums by what Tarantella's optimizer averages gradients with."""
+    import tarantella as tnt
+
+    from runs.libraries.tensorflow import TensorFlowReducer
+
+    class TarantellaReducer(TensorFlowReducer):
+        transport = "gaspi"
+
+        def __init__(self) -> None:
+            super().__init__(context)
+            self._communicators: list[Any] = []  # one for each size, alive as long as its graph
+
+        def all_reduce(self, values: Any) -> Any:
+            communicator = tnt.SynchCommunicator(tnt.Group())
+            summand = context.ranks * values, SimpleNamespace(name=f"sweep.{values.shape[0]}", shape=values.shape)
+            communicator.setup_infrastructure([summand])
+            self._communicators.append(communicator)
+            ((average, _),) = communicator.reduce_gradients([summand])
+            return average
+
+    return TarantellaReducer()
