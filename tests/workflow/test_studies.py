@@ -12,7 +12,7 @@ from plan.study import load_study
 
 SITES = {"cnn-horovod-small": "local-devices", "resnet34-devices-small": "local-devices"}
 MISSING = {
-    "frameworks-small": {"lbann": "its adapter is not written yet", "tarantella": "its adapter is not written yet"},
+    "frameworks-small": {name: f"{name} is not installed at site local" for name in ("lbann", "tarantella")},
     "resnet34-devices-small": {
         "device=cuda": "has no device cuda",
         "device=hybrid": "processors and accelerators together",

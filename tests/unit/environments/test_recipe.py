@@ -145,7 +145,7 @@ class TestWhatASiteBrings:
 
     @pytest.mark.parametrize("name", ["tarantella", "flexflow"])
     def test_what_nobody_builds_must_be_brought_at_any_site(self, name):
-        with pytest.raises(InputError, match=f"say images.brought.{name} in the site's file"):
+        with pytest.raises(InputError, match=f"say installed.{name} or images.brought.{name} in the site's file"):
             environment_digest(name)
         for deployment in ("venv", "apptainer"):
             brings = Realization(deployment, brought=((name, "/images/it.sif"),))

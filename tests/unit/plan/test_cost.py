@@ -223,7 +223,9 @@ def test_nodes_and_accelerators_are_counted(tmp_path: Path) -> None:
     assert cost.gpu_hours == pytest.approx(2 * cost.node_hours), "two accelerators a node, held by every run"
     assert Cost(campaign("frameworks", "plafrim"), NOTHING, {}).gpu_hours == 0
     assert set(cost.reasons) == {
-        f"site slurm-example cannot run {name}: its adapter is not written yet" for name in ("lbann", "tarantella")
+        f"{name} is not installed at site slurm-example (see installed.{name} or images.brought.{name} in "
+        "config/schemas/site.schema.yaml)"
+        for name in ("lbann", "tarantella")
     }
     archives = 170_052_171 + 26_421_880 + 29_515 + 4_422_102 + 5_148
     images = 60_000 * (32 * 32 * 3 + 8) + 70_000 * (28 * 28 + 8)

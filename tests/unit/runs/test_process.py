@@ -56,6 +56,25 @@ def test_a_rank_that_ends_leaves_nothing(tmp_path: Path, start: Callable[[str], 
     assert rank.wait(60) == 0 and left(tmp_path / "scratch") == []
 
 
+def test_a_rank_that_fails_says_why_and_ends_at_once(tmp_path: Path) -> None:
+    """Libraries would hang where a peer is gone: here a thread that never ends stands for theirs."""
+    program = """\
+import threading, time
+from runs.worker.process import as_rank
+
+def run(folder):
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    raise ArithmeticError("no sum")
+
+as_rank(run)
+"""
+    told = {"PYTHONPATH": str(SCRIPTS), "RINGSIDE_ALARM_S": "60", "RINGSIDE_SCRATCH": str(tmp_path)}
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    ended = subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 1 and ended.stderr.endswith("ArithmeticError: no sum\n")
+    assert left(tmp_path) == []
+
+
 def test_what_a_killed_rank_left_is_removed_by_the_next_and_nothing_of_the_living(
     tmp_path: Path, start: Callable[[str], subprocess.Popen[bytes]]
 ) -> None:

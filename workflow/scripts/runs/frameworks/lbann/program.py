@@ -42,7 +42,7 @@ def command(context: Context) -> list[str] | None:
         return lbann
     if context.rank:
         return None
-    ranks = []
+    ranks: list[str] = []
     for own in cores:
         # mpirun's children are ended by the kernel if it is killed, and have their rank's cores.
         on = ["setpriv", "--pdeathsig", "KILL", "taskset", "--cpu-list", ",".join(map(str, own))]
