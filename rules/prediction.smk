@@ -4,6 +4,7 @@
 # Made where the network was swept and the study has two numbers of nodes.
 
 from environments.description import environment_stamp
+from plan.study import load_framework
 
 PREDICTED = SWEEPS.worth_drawing and len(CAMPAIGN.study.factors["nodes"]) > 1
 PREDICTION_CODE = (
@@ -13,6 +14,7 @@ PREDICTION_CODE = (
         for module in ["measured", "conditions", "intervals", "pooling", "tables", "terms"]
     ]
     + [f"{SCRIPTS}/network/fit.py", f"{SCRIPTS}/models/graph.py", f"{SCRIPTS}/common/tables.py"]
+    + [str(load_framework(name).file) for name in CAMPAIGN.study.factors["framework"]]
 )
 PREDICTION_TABLES = ["prediction", "outlook"] if PREDICTED else []
 EXTRA_P = or_say_so(lambda: str(environment_stamp(CACHE, "extrap"))) if PREDICTED and CAMPAIGN.study.extra_p else []

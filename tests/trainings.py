@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from datasets.prepare import prepare
-from installed_site import INSTALLED
+from environments.description import read
 from installed_site import SITE as TEST_SITE
 from one_run import one_run
-from plan.identity import graph_of
-from plan.study import load_framework
+from plan.identity import graph_of, realization
+from plan.study import framework_names, load_framework
 from runs import launch
 from runs.supervise import job
 
@@ -24,19 +24,13 @@ TWO_DEVICES = replace(SITE, nodes=1, ranks_per_node=2)
 SEED = 20261120
 TEMPORARY = "tmp"  # of the ranks, in the attempt's folder
 PLAIN = {"model": "small-cnn", "dataset": "digits", "nodes": 1, "sync_every": 1, "epochs": 1, "warmup_epochs": 0}
-FRAMEWORKS = (
-    "pytorch-single",
-    "pytorch-ddp",
-    "horovod-pytorch",
-    "tensorflow-single",
-    "tensorflow-mirrored",
-    "tensorflow-multiworker",
-    "horovod-tensorflow",
-    *(["tarantella"] if "tarantella" in INSTALLED else []),
+# Every framework that can be trained at this site; of the training of another program the weights cannot be kept.
+FRAMEWORKS = tuple(
+    framework.name
+    for framework in map(load_framework, framework_names())
+    if framework.adapter and not framework.mpi and read(framework.environment).available(realization(SITE))
 )
-DISTRIBUTED = tuple(
-    name for name in FRAMEWORKS if name not in ("pytorch-single", "tensorflow-single", "tensorflow-mirrored")
-)
+DISTRIBUTED = tuple(name for name in FRAMEWORKS if load_framework(name).distributed)
 REPLICAS = dict.fromkeys((*DISTRIBUTED, "tensorflow-mirrored"), 2)  # of the others there is one
 
 

@@ -18,8 +18,7 @@ from plan.campaign import load_campaign
 from plan.design import design
 from plan.site import load_site
 from plan.study import load_framework, load_study
-
-DISTRIBUTED = ("pytorch-ddp", "horovod-pytorch", "tensorflow-multiworker", "horovod-tensorflow")
+from trainings import DISTRIBUTED
 
 # A framework without a library: sums by our own group of ranks.
 ADAPTER = """
@@ -64,6 +63,7 @@ def site(tmp_path, monkeypatch):
 
 
 def sweep_of(framework, study, site):
+    study = replace(study, factors={**study.factors, "framework": sorted({*study.factors["framework"], framework})})
     return next(sweep for sweep in planned(design(study, site), site) if sweep.framework == framework)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plan.study import model_graph
-from prediction.exchange import MIB, RULES, Rule, Tensors, buckets, exposed, streams, tensors, whole
+from prediction.exchange import MIB, Rule, Tensors, buckets, exposed, rule_of, streams, tensors, whole
 
 TWO = Tensors(np.array([10.0, 20.0]), np.array([0.5, 1.0]))
 BACKWARD = np.array([4.0])
@@ -41,7 +41,7 @@ def test_buckets_are_those_of_torch():
 
 def test_ddp_sends_resnet_50_in_a_small_bucket_and_four_large_ones():
     made = tensors(model_graph("resnet-50", "synthetic-224x224x3-1000"))
-    joined = buckets(made, RULES["pytorch-ddp"].limits_bytes)
+    joined = buckets(made, rule_of("pytorch-ddp").limits_bytes)
     assert made.total_bytes == joined.bytes.sum() == 4 * 25_557_032  # torchvision's number of parameters
     assert len(joined.bytes) == 5
     assert (joined.bytes[1:-1] >= 25 * MIB).all()

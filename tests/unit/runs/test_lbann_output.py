@@ -121,6 +121,18 @@ def test_what_no_run_of_ours_prints_is_refused(text, said):
             ],
             "LBANN error on rank 1 (data_reader_numpy_npz.cpp:94): can't open file : train.npz",
         ),
+        (
+            [
+                "Process 0 caught error message:",
+                "*" * 64,
+                "numpy_reader: classes are not indexed from 0",
+                "Stack trace:",
+                "   0: lbann::stack_trace::get[abi:cxx11]()",
+                "*" * 64,
+                "[node1:23583] [[12513,0],0] ORTE_ERROR_LOG: Data unpack would read past end of buffer",
+            ],
+            "numpy_reader: classes are not indexed from 0",
+        ),
         (["mpirun noticed that process rank 1 exited on signal 9 (Killed).", "----"], "mpirun noticed that process rank 1 exited on signal 9 (Killed)."),
         (["\x1b[31mError: unknown flag\x1b[0m", "usage"], "Error: unknown flag"),
         (["epoch 3 began"], "epoch 3 began"),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from datasets.prepare import prepare
 from installed_site import INSTALLED
 from trainings import SEED, Trainings, epochs
 
@@ -103,6 +104,21 @@ def test_every_epoch_tells_what_lbann_prints(trainings: Trainings) -> None:
     assert 0 < told["forward_share"] < 1 and 0 < told["backward_share"] < 1
     assert (folder / "experiment.prototext").read_text().startswith("data_reader {")
     assert result["foreign_cpu_share"] < 0.5, "what LBANN uses is the run's own"
+
+
+def test_what_lbann_refuses_is_told_in_its_own_words(
+    tmp_path: Path, real: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_class_0(dataset: str, folder: Path) -> None:
+        prepare(dataset, folder)
+        labels = folder / "train" / "labels.npy"
+        np.save(labels, np.maximum(np.load(labels), 1))
+
+    monkeypatch.setattr("trainings.prepare", without_class_0)
+    with pytest.raises(AssertionError) as failed:
+        Trainings(tmp_path, real).of("lbann", batch_size=64)
+    last = str(failed.value).rstrip().splitlines()[-1]
+    assert last.startswith("Error: LBANN ") and "classes are not indexed from 0" in last
 
 
 def test_a_rank_that_is_killed_ends_the_run_with_lbanns_own_word(trainings: Trainings) -> None:

@@ -44,6 +44,7 @@ LOOKS = {
     "tensorflow-single": Look("#5b6b7d", "^", ":", filled=False),
     "pytorch-ddp": Look("#c8420a", "o", "-"),
     "horovod-pytorch": Look("#e69f00", "s", "--"),
+    "pytorch-fsdp": Look("#7f2704", "h", "-."),
     "tensorflow-multiworker": Look("#00518c", "^", "-"),
     "horovod-tensorflow": Look("#56b4e9", "D", "--"),
     "tensorflow-mirrored": Look("#332288", "v", "-."),

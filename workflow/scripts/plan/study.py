@@ -66,6 +66,7 @@ class Framework:
     mirrored: bool
     mpi: bool
     network_sweep: bool
+    exchange: dict[str, Any] | None
     adapter: bool
     base: str
     timing_scope: str
@@ -204,6 +205,7 @@ def load_framework(name: str) -> Framework:
     fields |= {key: raw.get(key, False) for key in ("mirrored", "mpi")}
     fields |= {
         "network_sweep": raw.get("network_sweep", True),
+        "exchange": raw.get("exchange"),
         "why": raw.get("why", {}),
         "notes": tuple(raw.get("notes", [])),
     }

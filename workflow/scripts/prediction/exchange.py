@@ -11,6 +11,7 @@ A framework sends one message after the other, or so many at once that its `chan
              section 3.1; operations.cc: 128 MiB, looked for in cycles of 1 ms)
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from models.graph import BYTES, Graph, is_trained
+from plan.study import framework_names, load_framework
 from prediction.law import Here
 
 MIB = 2**20
@@ -37,21 +39,30 @@ class Rule:
     extra: Mapping[str, int] = field(default_factory=dict)
 
 
-# Keras' fit reads loss and accuracy, a total and a count each, over all workers after every batch.
-_AT_THE_END = Rule("ends", extra={"fit": 4})
-_FUSED = Rule("fusion", (128 * MIB, 128 * MIB), cycle_s=1e-3)
-RULES = {
-    "pytorch-ddp": Rule("buckets", (MIB, 25 * MIB), channels=2),  # Gloo's two threads (ProcessGroupGloo::Options)
-    "horovod-pytorch": _FUSED,
-    "horovod-tensorflow": _FUSED,
-    "tensorflow-multiworker": _AT_THE_END,
-}
-UNKNOWN = Rule("ends")
+@functools.cache
+def rule_of(framework: str) -> Rule:
+    """What its framework.yaml says (exchange); of a framework that says nothing, or is not here any more, one message at the end."""
+    said = load_framework(framework).exchange if framework in framework_names() else None
+    if said is None:
+        return Rule("ends")
+    limits = [MIB * limit for limit in said.get("limits_mib", (math.inf, math.inf))]
+    return Rule(
+        said["messages"],
+        (limits[0], limits[1]),
+        said.get("cycle_s", 0.0),
+        said.get("channels", 1),
+        said.get("extra", {}),
+    )
+
+
+def described() -> list[str]:
+    """The frameworks whose messages are known."""
+    return [name for name in framework_names() if load_framework(name).exchange]
 
 
 def streams(framework: str) -> bool:
     """Whether a framework sends gradients while others are still being made."""
-    return RULES.get(framework, UNKNOWN).kind != "ends"
+    return rule_of(framework).kind != "ends"
 
 
 @dataclass(frozen=True)

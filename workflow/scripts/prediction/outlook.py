@@ -211,7 +211,9 @@ def _parser() -> argparse.ArgumentParser:
         "--algorithm", choices=law.GROWTH, help=f"how latency grows with nodes (default {OF_NETWORK['algorithm']})"
     )
     network.add_argument(
-        "--framework", choices=exchange.RULES, help=f"whose messages (default {DEFAULT_FRAMEWORK}, or the study's one)"
+        "--framework",
+        choices=exchange.described(),
+        help=f"whose messages (default {DEFAULT_FRAMEWORK}, or the study's one)",
     )
     network.add_argument(
         "--hidden", type=_number(0, 1), help="share of the backward pass that hides messages (default 0)"

@@ -173,7 +173,7 @@ class Part:
 
 
 def _on_several(carrier: Carrier, cells: pd.DataFrame, own: np.ndarray, network: Law, made: Tensors) -> Part:
-    rule = exchange.RULES.get(carrier[0], exchange.UNKNOWN)
+    rule = exchange.rule_of(carrier[0])
     steps, exchanges, ranks = (cells[name].to_numpy() for name in ("steps", "exchanges", "ranks"))
     batch_s = own[:, 0] / steps
     here = network.at(cells["nodes"].to_numpy(), ranks, cells["rate"].to_numpy())

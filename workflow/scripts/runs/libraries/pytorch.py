@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import fx, nn
 
 from models.graph import Graph, Operator, is_decayed
 from runs.libraries.channels_first import canonical, channels_first
 from runs.worker.batches import read_ahead
 from runs.worker.context import Context
+from runs.worker.group import free_port
 from runs.worker.meter import Meter, Seen
 from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
@@ -132,6 +134,15 @@ def configured(context: Context) -> torch.device:
     torch.set_num_threads(context.spec["cores_per_rank"])
     torch.set_num_interop_threads(1)
     return torch.device("cuda", context.local_rank) if context.spec["device"] == "cuda" else torch.device("cpu")
+
+
+def join(context: Context) -> str:
+    """Make PyTorch's group of all ranks; returns its backend."""
+    backend = "nccl" if context.spec["device"] == "cuda" else "gloo"
+    address, port = context.group.broadcast([context.group.address, free_port(context.group.address)])
+    store = dist.TCPStore(address, port, context.ranks, context.rank == 0, wait_for_workers=False)
+    dist.init_process_group(backend, store=store, rank=context.rank, world_size=context.ranks)
+    return backend
 
 
 def device_name(device: torch.device) -> str:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,13 +21,15 @@ from runs.worker.context import Context
 
 PR_SET_PDEATHSIG = 1
 TEMPORARY = "ringside-"  # what the name of a rank's temporary folder begins with
+PAUSE_S = 0.5  # longer than a launcher needs to see that a rank has ended
 HELD = "held"  # the file in it that names the rank's node, and that the rank holds
 
 
 def as_rank(run: Callable[[Path], object]) -> None:
     """Call `run` with the attempt's folder, the program's argument, and end this process: with status 1 where it fails.
 
-    Libraries' own ends can take seconds, or hang once a peer is gone; everything is on disk by then.
+    Libraries' own ends can take seconds, or hang once a peer is gone; everything is on disk by then. A rank that fails
+    pauses before it ends, so that the first end that a launcher sees is the cause, not a rank that misses another.
     """
     bind_to_launcher()
     status = 0
@@ -37,6 +40,7 @@ def as_rank(run: Callable[[Path], object]) -> None:
     except BaseException:
         traceback.print_exc()
         status = 1
+        time.sleep(PAUSE_S)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -22,7 +22,8 @@ _STATISTIC = re.compile(rf"(?P<value>{_FLOAT}|N/A)s* (?P<name>mean|median|max|mi
 _TRAINERS = re.compile(r"\s*Trainers\s*: (?P<count>\d+)")
 _VERSION = re.compile(r".*LLNL (?P<what>LBANN|Hydrogen|Aluminum) version: (?P<version>\S+)")
 _TIMER = re.compile(rf"\s*(?P<label>train\(\)|forward prop\*|back prop\*)\s*\|\s*\d+ \|\s*(?P<total>{_FLOAT}) \|")
-# Of what LBANN and those below it say when they end badly, the most telling first.
+_CAUGHT = re.compile(r".*caught error message:")  # a frame of stars follows, in it the message
+# Of what else LBANN and those below it say when they end badly, the most telling first.
 _FAILURES = (
     re.compile(r".*LBANN error on rank.*"),
     re.compile(r".*\b(?:what\(\):|terminate called|HYDROGEN|El::|[Ee]rror:).*"),
@@ -55,13 +56,18 @@ class LastWords:
 
     def __init__(self) -> None:
         self._last = ""
-        self._telling: dict[int, str] = {}  # by their place in _FAILURES
+        self._telling: dict[int, str] = {}  # by their place in _FAILURES, an exception's message before them
+        self._caught = False
 
     def take(self, line: str) -> None:
         """Take a line."""
-        if not (said := plain(line)):
+        said = plain(line)
+        if not said.strip("*"):
             return
         self._last = said
+        if self._caught:
+            self._telling.setdefault(-1, said)
+        self._caught = bool(_CAUGHT.fullmatch(said))
         for place, pattern in enumerate(_FAILURES):
             if pattern.fullmatch(said):
                 self._telling.setdefault(place, said)

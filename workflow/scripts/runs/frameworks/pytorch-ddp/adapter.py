@@ -16,7 +16,7 @@ def trainer(context: Context) -> Trainer:
     """A trainer whose model is wrapped in DDP; `no_sync` keeps the batches of a group from being exchanged one by one."""
     from torch.nn.parallel import DistributedDataParallel
 
-    from runs.libraries.pytorch import PyTorchTrainer
+    from runs.libraries.pytorch import PyTorchTrainer, join
 
     class DDPTrainer(PyTorchTrainer):
         def distribute(self) -> None:
@@ -39,7 +39,7 @@ def all_reducer(context: Context) -> Reducer:
     import torch
     import torch.distributed as dist
 
-    from runs.libraries.pytorch import PyTorchReducer
+    from runs.libraries.pytorch import PyTorchReducer, join
 
     class DDPReducer(PyTorchReducer):
         def __init__(self) -> None:
@@ -50,21 +50,3 @@ def all_reducer(context: Context) -> Reducer:
             dist.all_reduce(tensor)
 
     return DDPReducer()
-
-
-def join(context: Context) -> str:
-    """Make the process group; returns its backend."""
-    import torch.distributed as dist
-
-    backend = "nccl" if context.spec["device"] == "cuda" else "gloo"
-    store = dist.TCPStore(*meeting_point(context), context.ranks, context.rank == 0, wait_for_workers=False)
-    dist.init_process_group(backend, store=store, rank=context.rank, world_size=context.ranks)
-    return backend
-
-
-def meeting_point(context: Context) -> tuple[str, int]:
-    """Address and port of rank 0's store, known to all ranks."""
-    from runs.worker.group import free_port
-
-    address, port = context.group.broadcast([context.group.address, free_port(context.group.address)])
-    return address, port

@@ -1,0 +1,89 @@
+"""PyTorch FSDP2 (Zhao et al., VLDB 2023): every rank keeps a share of parameters, gradients and optimizer state (ZeRO, stage 3).
+
+Before a unit of layers is used its parameters are gathered; its gradients are reduced to the shares (reduce-scatter).
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+from runs.worker.context import Context
+from runs.worker.reducer import Reducer
+from runs.worker.trainer import Trainer
+
+UNIT_BYTES = 25 * 2**20  # what DDP puts into a bucket
+
+
+def environment(context: Context) -> dict[str, str]:
+    """Gloo on the site's interface."""
+    return {"GLOO_SOCKET_IFNAME": context.spec["interface"]}
+
+
+def trainer(context: Context) -> Trainer:
+    """A trainer whose model is sharded, layer after layer in units of 25 MiB; what is left at the end is the last unit."""
+    from torch import nn
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    from runs.libraries.pytorch import PyTorchTrainer, join, make_optimizer
+    from runs.worker.meter import Meter, Seen
+
+    def units(module: nn.Module) -> Iterator[list[nn.Module]]:
+        layers: list[nn.Module] = []
+        size = 0
+        for layer in module.children():
+            layers.append(layer)
+            size += sum(weight.nbytes for weight in layer.parameters())
+            if size >= UNIT_BYTES:
+                yield layers
+                layers, size = [], 0
+
+    class FSDPTrainer(PyTorchTrainer):
+        def distribute(self) -> None:
+            self.transport = join(context)
+            for layers in units(self.module):
+                fully_shard(layers)
+            fully_shard(self.module)
+            # The parameters are others now: this rank's shares.
+            self.optimizer = make_optimizer(self.module, context.graph, context.levels, context.learning_rate(0))
+            self.sharded = [module for module in self.module.modules() if isinstance(module, FSDPModule)]
+
+        def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
+            self.module.set_requires_gradient_sync(last)
+            self.module.set_reshard_after_backward(last)
+            return contextlib.nullcontext()
+
+        def train_epoch(self, epoch: int, meter: Meter) -> Seen:
+            for unit in self.sharded:
+                unit.set_reshard_after_forward(unit is not self.module, recurse=False)
+                unit.reshard()
+            return super().train_epoch(epoch, meter)
+
+        def validate(self) -> Seen:
+            """With all parameters on every rank, where they stay: ranks have unlike numbers of batches, and exchange nothing."""
+            for unit in self.sharded:
+                unit.set_reshard_after_forward(False, recurse=False)
+                unit.unshard()
+            return super().validate()
+
+    return FSDPTrainer(context)
+
+
+def all_reducer(context: Context) -> Reducer:
+    """Sums as FSDP makes them: each rank sums its share, and all gather the shares."""
+    import torch
+    import torch.distributed as dist
+
+    from runs.libraries.pytorch import PyTorchReducer, join
+
+    class FSDPReducer(PyTorchReducer):
+        def __init__(self) -> None:
+            super().__init__(context)
+            self.transport = join(context)
+
+        def all_reduce(self, tensor: torch.Tensor) -> None:
+            padded = torch.nn.functional.pad(tensor, (0, -len(tensor) % context.ranks))
+            share = padded.new_empty(len(padded) // context.ranks)
+            dist.reduce_scatter_tensor(share, padded)
+            dist.all_gather_into_tensor(padded, share)
+            tensor.copy_(padded[: len(tensor)])
+
+    return FSDPReducer()
