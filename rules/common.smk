@@ -60,6 +60,20 @@ BUILD_LOCALLY = CAMPAIGN.site.scheduler.build_on == "login"
 BUILD_RESOURCES = build_resources(CAMPAIGN.site)
 
 
+def is_made(stamp):
+    """Whether a cache has this, so that it is no job's output.
+
+    As one it could be out of date for other reasons than its absence (other params, as of another site that shares the cache);
+    and then Snakemake leaves out all that stands on it, since that takes it as ancient (9.27, DAG.update_needrun).
+    """
+    return workflow.is_main_process and Path(stamp).exists()
+
+
+def lacking(stamps):
+    """The digests of those stamps that have to be made, as the constraint of a wildcard."""
+    return "|".join(Path(stamp).parent.name for stamp in stamps if not is_made(stamp)) or "(?!)"
+
+
 wildcard_constraints:
     run_id=r"[^/]+",
     key=r"[0-9a-f]{12}",

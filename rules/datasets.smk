@@ -22,7 +22,7 @@ rule dataset:
     log:
         f"{RESULTS}/logs/datasets/{{dataset}}.{{digest}}.log",
     wildcard_constraints:
-        digest=r"[0-9a-f]{12}",
+        digest=lacking(CAMPAIGN.datasets.values()),
     priority: 10**9
     resources:
         **BUILD_RESOURCES,

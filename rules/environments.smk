@@ -39,7 +39,7 @@ rule environment:
         f"{RESULTS}/logs/environments/{{environment}}.{{digest}}.log",
     wildcard_constraints:
         environment="|".join(names()),
-        digest=r"[0-9a-f]{12}",
+        digest=lacking(CAMPAIGN.environments.values()),
     priority: 2 * 10**9
     resources:
         **BUILD_RESOURCES,

@@ -25,7 +25,7 @@ localrules:
     outlook,
 
 
-if EXTRA_P:
+if EXTRA_P and not is_made(EXTRA_P):
 
     localrules:
         extra_p,

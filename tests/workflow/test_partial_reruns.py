@@ -51,6 +51,19 @@ def test_every_file_touched_runs_nothing(campaign: Checkout) -> None:
     assert campaign.products() == before
 
 
+def test_what_another_site_has_made_in_the_same_cache_holds_nothing_up(campaign: Checkout, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "environments").symlink_to(load_site("local").cache / "environments")
+    campaign.edit("config/sites/local.yaml", "cache: ~/.cache/ringside", f"cache: {cache}")
+    assert campaign.snakemake("datasets").jobs == {"dataset": 1}
+    campaign.write("config/sites/other.yaml", campaign.path("config/sites/local.yaml").read_text())
+    shutil.rmtree(campaign.results)
+    planned = campaign.snakemake("-n", "figures", "--config", "site=other")
+    assert planned.status == 0, planned.output
+    assert planned.jobs["run"] == 3 and not {"dataset", "environment"} & set(planned.jobs)
+
+
 def test_one_more_replicate_runs_only_the_new_runs(campaign: Checkout) -> None:
     old_rows, old_attempts = design_rows(campaign), campaign.attempts()
     campaign.edit("config/studies/small.yaml", "replicates: 1", "replicates: 2")
