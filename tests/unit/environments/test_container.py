@@ -4,6 +4,7 @@ import csv
 import itertools
 import os
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,3 +97,17 @@ def test_oar_finds_the_ranks_of_an_image_by_their_command_line(site: Site) -> No
 def test_root_enters_by_a_user_namespace(user: int, namespace: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(container.os, "geteuid", lambda: user)
     assert ("--userns" in inside("/image.sif", ["true"])) == namespace
+
+
+@pytest.mark.parametrize("pmix", [True, False])
+def test_a_rank_of_mpi_finds_its_server_from_within(tmp_path: Path, pmix: bool) -> None:
+    """What srun --mpi=pmix tells, its server's folder among it; of other ranks' Slurm variables nothing is let in."""
+    (tmp_path / "apptainer").write_text("#!/bin/sh\nenv\n")
+    (tmp_path / "apptainer").chmod(0o755)
+    told = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_PROCID": "1", "APPTAINER_BIND": "/home", "SECRET": "x"}
+    server = {"PMIX_RANK": "1", "PMIX_SERVER_TMPDIR": "/run/pmix.2.0/"} if pmix else {}
+    said = subprocess.run(inside("/image.sif", ["true"]), env=told | server, capture_output=True, text=True, check=True)
+    seen = dict(line.split("=", 1) for line in said.stdout.splitlines())
+    assert seen.get("APPTAINER_BIND") == server.get("PMIX_SERVER_TMPDIR")
+    let_in = {name.removeprefix("APPTAINERENV_") for name in seen if name.startswith("APPTAINERENV_")}
+    assert let_in == ({*server, "SLURM_PROCID"} if pmix else set())

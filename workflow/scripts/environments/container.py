@@ -21,12 +21,17 @@ RANKS_OWN = (
     "SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
 )  # fmt: skip
 # Of Apptainer's own variables only those about the machine are left. Ours reach the inside under a prefix; as arguments,
-# values with commas or quotes would be taken apart.
+# values with commas or quotes would be taken apart. Ranks of MPI find each other by what srun --mpi=pmix tells each of them, by
+# their server's folder on the node, and by Slurm's variables, without which Open MPI takes a rank for the only one.
 _ON_WITH = r"""
 for name in $(env | sed -n 's/^\(\(APPTAINER\|SINGULARITY\)[A-Za-z0-9_]*\)=.*/\1/p'); do
     case $name in *_CACHEDIR|*_TMPDIR|*_CONFIGDIR) ;; *) unset "$name" ;; esac
 done
-for name in $1; do
+if [ -n "${PMIX_RANK-}" ]; then
+    own=$(env | sed -n 's/^\(\(PMIX\|SLURM\)_[A-Za-z0-9_]*\)=.*/\1/p')
+    export APPTAINER_BIND="${PMIX_SERVER_TMPDIR-}"
+fi
+for name in $1 ${own-}; do
     eval "[ -z \"\${$name+set}\" ] || export APPTAINERENV_$name=\"\${$name-}\""
 done
 shift
@@ -76,7 +81,7 @@ def inside(
     variables: Iterable[str] = (),
     options: Sequence[str] = (),
 ) -> list[str]:
-    """`command` in the image. Of the caller's variables it sees those that `variables` names, and RANKS_OWN.
+    """`command` in the image. Of the caller's variables it sees those that `variables` names, RANKS_OWN, and a rank of MPI its own.
 
     Root has to enter by a user namespace, too, since machines may withhold some of its capabilities.
     """
