@@ -86,6 +86,18 @@ def test_another_file_at_its_place_is_not_taken_for_what_was_tested(tmp_path: Pa
     assert json.loads(stamp.read_text()) == again
 
 
+def test_a_package_of_another_version_is_not_taken_for_what_was_tested(tmp_path: Path) -> None:
+    it, packages = described(tmp_path, ""), tmp_path / "packages"
+    (packages / "toy-1.0.dist-info").mkdir(parents=True)
+    wanted = at_site(sys.executable, PYTHONPATH=str(packages))
+    stamp = stamp_of(it, tmp_path / "cache", wanted)
+    build(it, tmp_path / "cache", realization=wanted)
+    assert read_made(stamp)["name"] == "it"
+    (packages / "toy-1.0.dist-info").rename(packages / "toy-1.1.dist-info")
+    with pytest.raises(InputError, match=r"is broken, or what it names is gone or another"):
+        read_made(stamp)
+
+
 def test_its_digest_is_of_its_path_and_variables(tmp_path: Path) -> None:
     it = described(tmp_path, "program: it\n")
     wanted = [

@@ -4,26 +4,13 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from ranks import on_ranks
 from runs.worker.group import Group, GroupError, address_of
-
-
-def on_ranks(size: int, folder: Path, work: Callable[[Group], Any], timeout_s: float = 5) -> list[Any]:
-    def rank(number: int) -> Any:
-        group = Group(number, size, folder, "lo", timeout_s)
-        try:
-            return work(group)
-        finally:
-            group.close()
-
-    with ThreadPoolExecutor(size) as pool:
-        return [done.result() for done in [pool.submit(rank, number) for number in range(size)]]
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

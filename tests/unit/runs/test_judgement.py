@@ -105,6 +105,10 @@ def test_the_reason_quotes_the_line_of_the_log_that_names_an_error(tmp_path: Pat
     assert said == "rank 1 ended with status 1: RuntimeError: out of memory"
     log.write_text("RuntimeError: no luck\nsrun: error: node2: task 1: Exited with exit code 1\n")
     assert with_last_line("rank 1 on node2", log) == "rank 1 on node2: RuntimeError: no luck", "srun does not say why"
+    log.write_text(
+        "LBANN error on rank 1 (reader.cpp:94): can't open file : x\nmodel0 training epoch 3 accuracy : 99%\n"
+    )
+    assert with_last_line("rank 1", log) == "rank 1: LBANN error on rank 1 (reader.cpp:94): can't open file : x"
     assert with_last_line("killed", tmp_path / "nothing") == "killed"
 
 

@@ -176,7 +176,9 @@ def test_a_plain_cnn_is_written_like_one_that_lbann_has_run() -> None:
         kind = kind_of(theirs)
         assert theirs[kind][0].items() <= ours[kind][0].items()
     assert written["objective_function"][0]["layer_term"] == [{"scale_factor": [1.0], "layer": ["loss"]}]
-    assert written["metric"] == [{"layer_metric": [{"layer": ["accuracy"], "name": ["accuracy"], "unit": ["%"]}]}]
+    loss, accuracy = (metric["layer_metric"][0] for metric in written["metric"])
+    assert loss == {"layer": ["loss"], "name": ["cross-entropy"]}, "without regularization, as in the other frameworks"
+    assert accuracy == {"layer": ["accuracy"], "name": ["accuracy"], "unit": ["%"]}
 
 
 def kind_of(layer: Fields) -> str:

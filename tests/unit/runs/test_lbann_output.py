@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from runs.frameworks.lbann.output import LastWords, Output, Unreadable, row
+from runs.frameworks.lbann.output import LastWords, Output, UnreadableError, row
 
 LOGS = Path(__file__).with_name("lbann_output")
-VALIDATED = (
-    LOGS / "validation.log"
-).read_text()  # five epochs of digits on one rank, a tenth of the samples for validation
+VALIDATED = (LOGS / "validation.log").read_text()  # five epochs of digits on one rank, as our adapter has them trained
 UNVALIDATED = (LOGS / "no-validation.log").read_text()  # three epochs, and a test at the end
 
 
@@ -25,36 +23,36 @@ def read(text: str) -> Output:
 def test_every_epoch_is_read_as_it_was_printed():
     output = read(VALIDATED)
     assert [output.has(number) for number in range(6)] == [True] * 5 + [False]
-    assert row(output.epochs[4], 1294) == {
-        "epoch_time_s": pytest.approx(0.58002),
-        "validation_time_s": pytest.approx(0.0399211),
-        "steps": 21,
-        "exchanges": 21,
-        "samples_trained": 20 * 64 + 14,
-        "train_loss": pytest.approx(0.191481),
-        "train_accuracy": pytest.approx(0.937403),
-        "validation_loss": pytest.approx(0.124629),
-        "validation_accuracy": pytest.approx(0.972028),
+    assert row(output.epochs[4], 1536) == {
+        "epoch_time_s": pytest.approx(1.10444),
+        "validation_time_s": pytest.approx(0.073241),
+        "steps": 26,
+        "exchanges": 26,
+        "samples_trained": 25 * 61 + 11,
+        "train_loss": pytest.approx(0.0217551),
+        "train_accuracy": pytest.approx(0.994141),
+        "validation_loss": pytest.approx(0.0375182),
+        "validation_accuracy": pytest.approx(0.984674),
     }
     assert output.epochs[4].steps_s == {
-        "mean": 0.0276024, "median": 0.0287782, "max": 0.0381081, "min": 0.00799743, "stdev": 0.00560654,
+        "mean": 0.0424535, "median": 0.043419, "max": 0.0514757, "min": 0.0112126, "stdev": 0.00661941,
     }  # fmt: skip
 
 
 def test_an_epoch_is_scaled_to_the_data_sets_samples():
     epoch = read(VALIDATED).epochs[4]
-    assert row(epoch, 2 * 1294)["epoch_time_s"] == pytest.approx(2 * 0.58002)
+    assert row(epoch, 2 * 1536)["epoch_time_s"] == pytest.approx(2 * 1.10444)
 
 
 def test_shares_come_from_the_table_of_training_not_of_validation():
     output = read(VALIDATED)
-    assert output.share("forward prop*") == pytest.approx(1.0218 / 3.1661)
-    assert output.share("back prop*") == pytest.approx(1.8743 / 3.1661)
+    assert output.share("forward prop*") == pytest.approx(2.0337 / 5.3850)
+    assert output.share("back prop*") == pytest.approx(3.0499 / 5.3850)
     assert read(VALIDATED.partition("Timer:")[0]).share("back prop*") is None
 
 
 def test_versions_are_those_that_it_prints():
-    assert read(VALIDATED).versions == {"LBANN": "0.105.0", "Hydrogen": "1.5.3", "Aluminum": "1.4.1"}
+    assert read(VALIDATED).versions == {"LBANN": "0.104.0", "Hydrogen": "1.5.2", "Aluminum": "1.4.1"}
 
 
 def test_a_last_test_is_no_validation():
@@ -77,12 +75,12 @@ def test_output_that_is_cut_has_only_whole_epochs(cut):
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-nan"])
 def test_what_is_no_number_stays_none(value):
-    output = read(VALIDATED.replace("objective function : 0.124629", f"objective function : {value}"))
-    assert not math.isfinite(row(output.epochs[4], 1294)["validation_loss"])
+    output = read(VALIDATED.replace("cross-entropy : 0.0375182", f"cross-entropy : {value}"))
+    assert not math.isfinite(row(output.epochs[4], 1536)["validation_loss"])
 
 
 def test_statistics_of_no_steps_are_empty():
-    said = "0.0276024s mean, 0.0287782s median, 0.0381081s max, 0.00799743s min, 0.00560654s stdev"
+    said = "0.0424535s mean, 0.043419s median, 0.0514757s max, 0.0112126s min, 0.00661941s stdev"
     output = read(VALIDATED.replace(said, "N/A mean, nans median, N/A max, N/A min, N/A stdev"))
     assert set(output.epochs[4].steps_s.values()) == {None}
     assert output.has(4)
@@ -91,10 +89,10 @@ def test_statistics_of_no_steps_are_empty():
 def test_exponents_colours_and_progress_bars_are_read():
     progress = "Training epoch 4 [=>   ] 12%\rTraining epoch 4 [====>] 99%\r"
     text = VALIDATED.replace(
-        "model0 (instance 0) training epoch 4 run time : 0.58002s",
-        f"{progress}\x1b[32mmodel0 (instance 0) training epoch 4 run time : 5.8002e-01s\x1b[0m",
+        "model0 (instance 0) training epoch 4 run time : 1.10444s",
+        f"{progress}\x1b[32mmodel0 (instance 0) training epoch 4 run time : 1.10444e+00s\x1b[0m",
     )
-    assert row(read(text).epochs[4], 1294)["epoch_time_s"] == pytest.approx(0.58002)
+    assert row(read(text).epochs[4], 1536)["epoch_time_s"] == pytest.approx(1.10444)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +104,7 @@ def test_exponents_colours_and_progress_bars_are_read():
     ],
 )  # fmt: skip
 def test_what_no_run_of_ours_prints_is_refused(text, said):
-    with pytest.raises(Unreadable, match=said):
+    with pytest.raises(UnreadableError, match=said):
         read(text)
 
 

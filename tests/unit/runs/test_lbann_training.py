@@ -82,10 +82,18 @@ def test_it_learns_as_well_as_pytorch(
 
 def test_weight_decay_is_that_of_the_others(trainings: Trainings) -> None:
     told = {"batch_size": 64, "learning_rate": STILL}
-    plain, decayed = (trainings.losses("lbann", weight_decay=decay, **told)[0] for decay in (0.0, 0.1))
+    plain, decayed = (objective(trainings.of("lbann", weight_decay=decay, **told)) for decay in (0.0, 0.1))
     weights = trainings.weights("pytorch-single", weight_decay=0.1, **told)
     kernels = sum(float((weight**2).sum()) for name, weight in weights.items() if name.endswith(".kernel"))
     assert decayed - plain == pytest.approx(0.05 * kernels, rel=1e-3)
+    losses = [trainings.losses("lbann", weight_decay=decay, **told)[0] for decay in (0.0, 0.1)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4), "the loss is told apart from it"
+
+
+def objective(folder: Path) -> float:
+    """What LBANN made smaller in the last epoch of an attempt."""
+    told: list[float] = json.loads((folder / "result.json").read_text())["told"]["objective"]
+    return told[-1]
 
 
 def test_every_epoch_tells_what_lbann_prints(trainings: Trainings) -> None:

@@ -195,6 +195,18 @@ def test_two_nodes_on_one_machine_know_that_they_are() -> None:
     assert node.machine() == node.machine() != ""
 
 
+def test_an_accelerator_is_told_by_its_driver_or_else_by_what_it_is(tmp_path: Path) -> None:
+    for number, model in enumerate(["NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"]):
+        folder = tmp_path / f"0000:{number}1:00.0"
+        folder.mkdir()
+        (folder / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 154\n")
+    assert [node.accelerator(number, tmp_path) for number in range(3)] == [
+        "NVIDIA A100-SXM4-40GB",
+        "NVIDIA H100 80GB HBM3",
+        "cuda",
+    ]
+
+
 @pytest.mark.parametrize(
     ("cpuinfo", "said"),
     [

@@ -135,6 +135,13 @@ def test_batch_statistics_are_each_replicas_own_and_averaged_to_validate(trainin
         np.testing.assert_allclose(ours, theirs, rtol=2e-3, err_msg=column)
 
 
+def test_fsdp_shards_a_model_of_many_units(trainings: Trainings) -> None:
+    """Of which some would begin with an activation that overwrites its input."""
+    told = {"model": "vgg-16", "dataset": "synthetic-8x8x3-10-64", "batch_size": 32, "nodes": 2, "learning_rate": 1e-3}
+    ours, theirs = (epochs(trainings.of(name, **told))[0] for name in ("pytorch-fsdp", "pytorch-ddp"))
+    assert float(ours["train_loss"]) == pytest.approx(float(theirs["train_loss"]), rel=1e-4)
+
+
 @pytest.mark.parametrize("framework", DISTRIBUTED)
 def test_every_rank_drops_out_of_its_own(trainings: Trainings, framework: str) -> None:
     folder = trainings.of(framework, nodes=2, model="cnn-cifar10", dataset="synthetic-16x16x3-10-64", batch_size=32)

@@ -12,7 +12,14 @@ import pytest
 from plan.site import Site, load_site
 from runs.transport import described, objection
 
-TWO_NODES: dict[str, Any] = {"device": "cpu", "ranks": 4, "nodes": 2, "replicas_per_rank": 1, "interface": "eth0"}
+TWO_NODES: dict[str, Any] = {
+    "device": "cpu",
+    "ranks": 4,
+    "nodes": 2,
+    "replicas_per_rank": 1,
+    "interface": "eth0",
+    "fabric": "ethernet",
+}
 CLUSTER = replace(load_site("virtual"), placement="distinct-nodes", cpu_share=None)
 
 INFINIBAND = """\
@@ -96,6 +103,12 @@ def test_gloo_goes_over_the_sites_interface_and_one_replica_over_nothing(tmp_pat
     assert described("nccl", {**TWO_NODES, "nodes": 1}, tmp_path) == "nccl over links within the node"
 
 
+def test_what_mpi_takes_on_infiniband_nobody_tells(tmp_path: Path) -> None:
+    assert described("mpi", TWO_NODES, tmp_path) == "mpi over tcp eth0", "where we say so"
+    said = described("mpi", {**TWO_NODES, "fabric": "infiniband"}, tmp_path)
+    assert said == "mpi over a network that it does not name"
+
+
 MB = 1_000_000
 
 
@@ -158,6 +171,16 @@ def test_accelerators_exchange_through_nccl_or_not_at_all(nodes: int) -> None:
     ours = "nccl over tcp eth0" if nodes == 2 else "nccl over links within the node"
     assert objection(ours, spec, site, [], 4 * MB) is None
     assert objection("none", {**spec, "ranks": 1, "nodes": 1}, site, [], 4 * MB) is None
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("library", ["mpi", "gaspi"])
+def test_what_mpi_and_gaspi_do_with_accelerators_is_theirs(library: str, nodes: int) -> None:
+    spec = {**TWO_NODES, "device": "cuda", "nodes": nodes, "ranks": 2}
+    infiniband = replace(CLUSTER, fabric="infiniband")
+    assert objection(f"{library} over a network that it does not name", spec, infiniband, epochs(0.0), 4 * MB) is None
+    told = objection(f"{library} over tcp eth0", spec, CLUSTER, epochs(9.0 * MB), 4 * MB)
+    assert (told is None) == (nodes == 1), "on Ethernet its bytes are counted, too"
 
 
 def test_accelerators_of_one_node_that_exchange_by_the_network_are_objected_to(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from environments.description import WHOLE, Environment, Installed, Realization
 from environments.packages import ABOUT, LIST, listed
 from environments.steps import Stopwatch, isolated
 
+PATH = "import json, sys; print(json.dumps([folder for folder in sys.path if folder]))"  # run by a site's Python
 PROGRAM_VARIABLE = "RINGSIDE_PROGRAM"  # tells ranks where the program is that they start
 
 
@@ -36,8 +37,9 @@ def record_of_whole(folder: Path) -> dict[str, Any] | None:
 
 
 def unchanged(installed: Mapping[str, Any]) -> bool:
-    """Whether what is installed is the file that was tested."""
-    return bool(written(Path(installed["executable"])) == installed["written"])
+    """Whether what is installed is the file that was tested, with the same packages where it is a Python."""
+    same: bool = written(Path(installed["executable"])) == installed["written"]
+    return same and _distributions(installed["path"]) == installed["distributions"]
 
 
 def realize(environment: Environment, realization: Realization, watch: Stopwatch, log: Path) -> dict[str, Any]:
@@ -51,17 +53,28 @@ def realize(environment: Environment, realization: Realization, watch: Stopwatch
         program = [python, str(selftest.DRIVER), str(environment.selftest)]
         limit = ["--limit", f"{environment.selftest_limit_s:g}"]
         tested = selftest.run([*program, *limit], variables, environment.name, log)
-    about, packages = (_ask(python, program, variables, environment.name) for program in (ABOUT, LIST))
+    about, packages, path = (_ask(python, program, variables, environment.name) for program in (ABOUT, LIST, PATH))
+    folders = [] if environment.program else json.loads(path.splitlines()[-1])
     return {
         "variables": variables,
         "python": {**json.loads(about.splitlines()[-1]), "executable": python},
         "image": None,
-        "installed": {"executable": has.executable, "written": written(Path(has.executable))},
+        "installed": {
+            "executable": has.executable,
+            "written": written(Path(has.executable)),
+            "path": folders,
+            "distributions": _distributions(folders),
+        },
         "prefixes": [],
         "packages": {} if environment.program else listed(packages),  # of the workflow's own Python they say nothing
         "wheels": {},
         "selftest": tested,
     }
+
+
+def _distributions(folders: Iterable[str]) -> list[str]:
+    """What installers leave of every package in these folders, named after it and its version."""
+    return sorted(info.name for folder in folders for info in Path(folder).glob("*.*-info"))
 
 
 def _installed(environment: Environment, realization: Realization) -> Installed:

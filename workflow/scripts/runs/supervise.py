@@ -9,6 +9,7 @@ import errno
 import json
 import math
 import os
+import re
 import signal
 import sys
 import time
@@ -41,6 +42,8 @@ from plan.study import Framework, Study, load_framework, load_study
 from runs import attempts, launch, transport
 from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import current_session
+
+_ERROR = re.compile(r"Error|\berror(?::| on rank)")
 
 
 def supervise(study: Study, site: Site, run: Run, key: str, results: Path, session: str) -> dict[str, Any]:
@@ -169,7 +172,7 @@ def measurement(
         "drivers": sorted({rank["driver"] for rank in ranks if rank["driver"]}),
         "transport": transport.described(result["transport"], run_spec, folder),
         "startup_s": max(0.0, result["ready_at"] - launched_at),
-        "import_s": max(rank["import_s"] for rank in ranks),
+        "import_s": max((rank["import_s"] for rank in ranks if rank["import_s"] is not None), default=None),
         "first_step_s": max(first_steps, default=None),
         "memory_peak_bytes": max(rank["memory_peak_bytes"] for rank in ranks),
         "device_memory_peak_bytes": max(device_memory, default=None),
@@ -249,7 +252,7 @@ def with_last_line(reason: str, log: Path) -> str:
         [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
     )
     lines = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]  # they say that, not why
-    errors = [line for line in lines if "Error" in line or "error:" in line]
+    errors = [line for line in lines if _ERROR.search(line)]
     telling = [line for line in errors if "a rank is gone" not in line] or errors
     last = (telling or lines or [""])[-1]
     return f"{reason}: {last[:300]}" if last else reason

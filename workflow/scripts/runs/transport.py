@@ -12,6 +12,8 @@ _DEVICES = re.compile(r"NET/(IB|Socket)\s*:\s*Using\s*(\[.*)")
 _CHANNEL = re.compile(r"via NET/([^/\n]+)/\d")
 _CHOSEN = re.compile(r"Using network (\S.*)")
 _DEVICE = re.compile(r"\[\d+\]([^\s:<\[]+)(?::\d+/(\w+))?")
+# Of what these do with accelerators and with InfiniBand their libraries tell nothing; they choose by themselves.
+UNTOLD = ("mpi", "gaspi")
 WITHIN = "links within the node"
 LEAST_SHARE = 0.5
 
@@ -20,10 +22,12 @@ def described(library: str, spec: Mapping[str, Any], folder: Path) -> str:
     """`library over protocol interface`, such as `gloo over tcp eth0`; none where there is one replica.
 
     For NCCL its own log in the attempt's `folder` tells (nccl.*.log; `NET/IB : Using [0]mlx5_0:1/IB`, NCCL 2.x): ib is
-    InfiniBand, roce the same protocol on Ethernet.
+    InfiniBand, roce the same protocol on Ethernet. Of MPI and GASPI on InfiniBand nobody tells.
     """
     if spec["ranks"] == 1:
         return f"{library} over {WITHIN}" if spec["replicas_per_rank"] > 1 else "none"
+    if library in UNTOLD and spec["fabric"] == "infiniband":
+        return f"{library} over a network that it does not name"
     if library != "nccl":
         return f"{library} over tcp {spec['interface']}"
     said = "\n".join(log.read_text(errors="replace") for log in sorted(folder.glob("nccl.*.log")))
@@ -39,13 +43,14 @@ def objection(
 
     `gradient_bytes` is the size of all gradients; `epochs` are rows of epochs.csv as numbers.
     """
-    if spec["device"] == "cuda" and spec["ranks"] > 1 and not transport.startswith("nccl "):
+    by_nccl = spec["device"] == "cuda" and not transport.startswith(UNTOLD)
+    if by_nccl and spec["ranks"] > 1 and not transport.startswith("nccl "):
         return f"the gradients of accelerators went through {transport}, not through NCCL"
     if spec["nodes"] == 1:
-        left = spec["device"] == "cuda" and spec["ranks"] > 1 and not transport.endswith(WITHIN)
+        left = by_nccl and spec["ranks"] > 1 and not transport.endswith(WITHIN)
         return f"the accelerators of one node exchanged their gradients by {transport}" if left else None
     words = f" {transport} "
-    if site.fabric == "infiniband" and spec["device"] == "cuda" and (" ib " not in words or " tcp " in words):
+    if site.fabric == "infiniband" and by_nccl and (" ib " not in words or " tcp " in words):
         return f"the site says infiniband, but the gradients went over {transport.partition(' over ')[2]}"
     if " tcp " not in words or site.placement == "emulated":
         return None

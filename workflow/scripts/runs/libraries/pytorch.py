@@ -133,7 +133,10 @@ def configured(context: Context) -> torch.device:
     """The rank's device, after PyTorch has been given the rank's threads."""
     torch.set_num_threads(context.spec["cores_per_rank"])
     torch.set_num_interop_threads(1)
-    return torch.device("cuda", context.local_rank) if context.spec["device"] == "cuda" else torch.device("cpu")
+    if context.spec["device"] != "cuda":
+        return torch.device("cpu")
+    torch.cuda.set_device(context.local_rank)  # for what asks for none, such as meshes of devices
+    return torch.device("cuda", context.local_rank)
 
 
 def join(context: Context) -> str:

@@ -2,7 +2,6 @@
 
 import importlib
 import platform
-import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ def run(folder: Path) -> Training:
     started = time.monotonic()
     for module in context.job["modules"]:
         importlib.import_module(module)
-    import_s = time.monotonic() - started
+    import_s = time.monotonic() - started if context.job["modules"] else None
     trainer: Training = adapter.trainer(context)
     meter = Meter(context)
     trainer.train(meter)
@@ -33,7 +32,7 @@ def run(folder: Path) -> Training:
         "driver": driver() if context.spec["device"] != "cpu" else None,
         "import_s": import_s,
         "first_step_s": meter.first_step_s,
-        "memory_peak_bytes": memory_peak_bytes(),
+        "memory_peak_bytes": trainer.memory_peak_bytes(),
         "device_memory_peak_bytes": trainer.device_memory_peak_bytes(),
         "weights_finite": trainer.weights_finite(),  # last, since it costs time and memory
     }
@@ -49,11 +48,6 @@ def run(folder: Path) -> Training:
     }
     leave_result(context, result)
     return trainer
-
-
-def memory_peak_bytes() -> int:
-    """Most memory that this rank held, or one program that it started."""
-    return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) * 1024
 
 
 if __name__ == "__main__":

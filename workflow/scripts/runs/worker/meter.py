@@ -94,6 +94,7 @@ class Meter:
         the end of the epoch before, so validation is in what they count, and what goes on between epochs.
         """
         self.epoch += 1
+        self.group.barrier()  # the others come at once, and would read their nodes before the epoch
         counted = self.group.all_gather(self._since(self._epoch_opened))
         self._epoch_opened = self._read()
         if told is not None:

@@ -92,6 +92,16 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return platform.machine()
 
 
+def accelerator(number: int, gpus: Path = Path("/proc/driver/nvidia/gpus")) -> str:
+    """The model of this node's accelerator, as the driver tells it to everyone, such as `NVIDIA H100 80GB HBM3`; else `cuda`."""
+    for folder in sorted(gpus.glob("*"))[number : number + 1]:
+        for line in (folder / "information").read_text(errors="replace").splitlines():
+            name, _, said = line.partition(":")
+            if name.strip() == "Model" and said.strip():
+                return said.strip()
+    return "cuda"
+
+
 def driver() -> str | None:
     """The accelerators' driver in this node's kernel, such as `nvidia 580.65.06`; an image brings everything but that."""
     for name in ("nvidia", "amdgpu"):

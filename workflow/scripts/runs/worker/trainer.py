@@ -1,6 +1,7 @@
 """What an adapter gives: a trainer. The loop over epochs is here, once for all frameworks that let us have one."""
 
 import abc
+import resource
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,10 @@ class Training(abc.ABC):
     def told(self) -> dict[str, Any] | None:
         """What a program that trains by itself tells beside (record.json, measured.told)."""
         return None
+
+    def memory_peak_bytes(self) -> int:
+        """Most memory that this rank held."""
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def device_memory_peak_bytes(self) -> int | None:
         """Most memory that the device held for this rank; None where the library does not tell."""

@@ -3,6 +3,7 @@
 Its master's clock times an epoch's training (`timing_scope: master`); our worker beside it counts what the nodes use.
 """
 
+import resource
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,6 +13,7 @@ from runs.frameworks.lbann import experiment, program
 from runs.frameworks.lbann.output import Output, row
 from runs.worker.context import Context
 from runs.worker.meter import Meter
+from runs.worker.node import accelerator
 from runs.worker.trainer import Training
 
 READY = "Callbacks:"  # begins the last thing that LBANN prints of a model before it trains
@@ -28,6 +30,8 @@ class LbannTraining(Training):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.transport = "mpi" if context.ranks > 1 else "none"
+        if context.spec["device"] == "cuda":
+            self.device = accelerator(context.local_rank)
         self._output = Output()
         self._program: program.Program | None = None
         folder = Path(tempfile.mkdtemp(prefix="lbann-"))
@@ -69,9 +73,14 @@ class LbannTraining(Training):
         """See Training. As LBANN prints it; known to rank 0."""
         return ", ".join(f"{name} {version}" for name, version in self._output.versions.items())
 
+    def memory_peak_bytes(self) -> int:
+        """See Training. Of the programs that this rank started; this one only wrote their data."""
+        return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+
     def told(self) -> dict[str, Any]:
         """See Training."""
         return {
+            "objective": [epoch.train["objective function"] for epoch in self._output.epochs],
             "steps_s": [epoch.steps_s for epoch in self._output.epochs],
             "forward_share": self._output.share("forward prop*"),
             "backward_share": self._output.share("back prop*"),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from models.graph import Graph, Operator, is_decayed, is_trained
+from runs.frameworks.lbann.output import LOSS
 from runs.frameworks.lbann.prototext import Message, Word
 from runs.libraries.channels_first import channels_first
 
@@ -21,7 +22,6 @@ Layer = dict[str, Any]
 OPERATORS = {"sigmoid": "SigmoidOperator", "tanh": "TanhOperator"}
 IN_PLACE = ("relu", "dropout")  # layers that may write their output over their input
 NORMALIZATION = "normalization"  # the weights of the layer that normalizes pixels
-ACCURACY = "accuracy"  # the metric, as LBANN prints it, in percent
 
 
 def model(
@@ -38,7 +38,7 @@ def model(
     `folder` is the one that `save` has filled with weights; LBANN loads from it (an absolute path). `device` is cpu or cuda;
     `normalized` says whether samples come as the model wants them, or as pixels whose mean and deviation `save_normalization`
     has written; `parallelism` is a level of the factor. Weight decay is LBANN's L2 regularization of the kernels: the same gradients as in the other
-    libraries, but the objective that is printed has weight_decay / 2 times the sum of their squares in it, too.
+    libraries, but the objective that is printed has weight_decay / 2 times the sum of their squares in it, too; the loss alone is a metric.
 
     ValueError, in one line, for what LBANN cannot do as the graph says.
     """
@@ -51,7 +51,10 @@ def model(
             "layer_term": {"scale_factor": 1.0, "layer": "loss"},
             "l2_weight_regularization": regularization,
         },
-        "metric": {"layer_metric": {"layer": "accuracy", "name": ACCURACY, "unit": "%"}},
+        "metric": [
+            {"layer_metric": {"layer": "loss", "name": LOSS}},
+            {"layer_metric": {"layer": "accuracy", "name": "accuracy", "unit": "%"}},
+        ],
         "layer": layers(graph, device, normalized, parallelism),
         "weights": [
             {

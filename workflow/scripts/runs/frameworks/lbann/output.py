@@ -9,19 +9,21 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+LOSS = "cross-entropy"  # the metric by which it is printed apart from regularization
+PARTS = {"objective function", LOSS, "accuracy", "run time"}
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _FLOAT = r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf)"
 _SHAPE = re.compile(r"\[(?P<epoch>\d+)\] Epoch : .*iter/epoch = \[(?P<train>\d+)/(?P<validation>\d+)/")
 _SIZES = re.compile(r"Global MB = \[\s*(?P<size>\d+)/.*Global last MB = \[\s*(?P<last>\d+)/")
 _METRIC = re.compile(
     rf"\S+ \(instance (?P<trainer>\d+)\) (?:training epoch (?P<epoch>\d+)|(?P<split>validation|test|tournament)) "
-    rf"(?P<what>objective function|accuracy|run time) : (?P<value>{_FLOAT})(?P<unit>%|s)?"
+    rf"(?:(?P<what>objective function|{LOSS}) : (?P<value>{_FLOAT})|accuracy : (?P<percent>{_FLOAT})%|run time : (?P<seconds>{_FLOAT})s)"
 )
 _STEPS = re.compile(r"\S+ \(instance \d+\) training epoch (?P<epoch>\d+) mini-batch time statistics : (?P<all>.*)")
 _STATISTIC = re.compile(rf"(?P<value>{_FLOAT}|N/A)s* (?P<name>mean|median|max|min|stdev)")
 _TRAINERS = re.compile(r"\s*Trainers\s*: (?P<count>\d+)")
 _VERSION = re.compile(r".*LLNL (?P<what>LBANN|Hydrogen|Aluminum) version: (?P<version>\S+)")
-_TIMER = re.compile(rf"\s*(?P<label>train\(\)|forward prop\*|back prop\*)\s*\|\s*\d+ \|\s*(?P<total>{_FLOAT}) \|")
+_TIMER = re.compile(rf"\s*(?P<label>train minibatch|forward prop\*|back prop\*)\s*\|\s*\d+ \|\s*(?P<total>{_FLOAT}) \|")
 _CAUGHT = re.compile(r".*caught error message:")  # a frame of stars follows, in it the message
 # Of what else LBANN and those below it say when they end badly, the most telling first.
 _FAILURES = (
@@ -31,13 +33,13 @@ _FAILURES = (
 )
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """LBANN printed what no run of ours prints."""
 
 
 @dataclass
 class Epoch:
-    """One epoch as far as it has been printed. Times in seconds, accuracies as fractions."""
+    """One epoch as far as it has been printed, PARTS of training and of validation. Times in seconds, accuracies as fractions."""
 
     steps: int = 0
     samples: int = 0
@@ -48,7 +50,7 @@ class Epoch:
     @property
     def complete(self) -> bool:
         """Whether all that an epoch has was printed."""
-        return self.samples > 0 and len(self.train) == 3 and len(self.validation) == 3
+        return self.samples > 0 and set(self.train) == set(self.validation) == PARTS
 
 
 class LastWords:
@@ -91,7 +93,7 @@ class Output:
         self._timers: dict[str, float] = {}
 
     def take(self, line: str) -> None:
-        """Take a line; one without an end was cut, and counts for nothing. Unreadable where there are several trainers, or an
+        """Take a line; one without an end was cut, and counts for nothing. UnreadableError where there are several trainers, or an
         epoch is missing."""
         if not line.endswith("\n"):
             return
@@ -113,31 +115,35 @@ class Output:
         elif found := _TIMER.match(said):
             self._timers.setdefault(found["label"], float(found["total"]))
         elif (found := _TRAINERS.fullmatch(said)) and int(found["count"]) != 1:
-            raise Unreadable(f"LBANN made {found['count']} trainers, which train models of their own: {said}")
+            raise UnreadableError(f"LBANN made {found['count']} trainers, which train models of their own: {said}")
 
     def has(self, number: int) -> bool:
         """Whether epoch `number`, from 0, is complete."""
         return len(self.epochs) > number and self.epochs[number].complete
 
     def share(self, label: str) -> float | None:
-        """The part of all training that a timer of LBANN's table has (`forward prop*`, `back prop*`)."""
-        whole, part = self._timers.get("train()"), self._timers.get(label)
+        """The part of all training steps that a timer of LBANN's table has (`forward prop*`, `back prop*`)."""
+        whole, part = self._timers.get("train minibatch"), self._timers.get(label)
         return None if not whole or part is None else part / whole
 
     def _metric(self, found: re.Match[str]) -> None:
         if found["trainer"] != "0":
-            raise Unreadable(f"LBANN trains several models: {found[0]}")
+            raise UnreadableError(f"LBANN trains several models: {found[0]}")
         if found["epoch"] is None and not self.epochs:
             return  # of nothing that was trained
         epoch = self._epoch(int(found["epoch"])) if found["epoch"] else self.epochs[-1]
-        value = float(found["value"])
         part = epoch.train if found["epoch"] else epoch.validation
-        part[found["what"]] = value / 100 if found["unit"] == "%" else value
+        if found["percent"]:
+            part["accuracy"] = float(found["percent"]) / 100
+        elif found["seconds"]:
+            part["run time"] = float(found["seconds"])
+        else:
+            part[found["what"]] = float(found["value"])
 
     def _epoch(self, number: int) -> Epoch:
-        """The epoch with LBANN's number, from 0. Unreadable where one was skipped: output is missing."""
+        """The epoch with LBANN's number, from 0. UnreadableError where one was skipped: output is missing."""
         if number > len(self.epochs):
-            raise Unreadable(f"LBANN's output lacks epoch {len(self.epochs)}: it goes on with epoch {number}")
+            raise UnreadableError(f"LBANN's output lacks epoch {len(self.epochs)}: it goes on with epoch {number}")
         if number == len(self.epochs):
             self.epochs.append(Epoch())
         return self.epochs[number]
@@ -151,9 +157,9 @@ def row(epoch: Epoch, samples_per_epoch: int) -> dict[str, Any]:
         "steps": epoch.steps,
         "exchanges": epoch.steps,
         "samples_trained": epoch.samples,
-        "train_loss": epoch.train["objective function"],
+        "train_loss": epoch.train[LOSS],
         "train_accuracy": epoch.train["accuracy"],
-        "validation_loss": epoch.validation["objective function"],
+        "validation_loss": epoch.validation[LOSS],
         "validation_accuracy": epoch.validation["accuracy"],
     }
 

@@ -4,6 +4,7 @@ Under Slurm every rank starts its own: srun --mpi=pmix tells it where the others
 """
 
 import ctypes
+import io
 import os
 import queue
 import shutil
@@ -11,8 +12,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 from runs.frameworks.lbann.experiment import FILE
 from runs.frameworks.lbann.output import LastWords
@@ -88,26 +91,46 @@ class Program:
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            bufsize=1,
+            stderr=subprocess.PIPE,
             preexec_fn=_end_with_parent,  # noqa: PLW1509 (only a system call)
         )
+        self._complained = threading.Event()
         self.last_words = LastWords()
-        threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._ending_with_this_rank, args=[self._complain], daemon=True).start()
+        threading.Thread(target=self._ending_with_this_rank, args=[self._read], daemon=True).start()
 
     def line(self) -> str | None:
         """The next line; None once the program has ended well."""
         return self._lines.get()
 
-    def _read(self) -> None:
-        for line in self._process.stdout or ():
+    @staticmethod
+    def _ending_with_this_rank(work: Callable[[], None]) -> None:
+        """Do `work`; where it fails (a full disk), nobody would read what the rank waits for."""
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+    def _lines_of(self, pipe: IO[bytes] | None) -> Iterator[str]:
+        """The lines of a pipe, each passed on to the log and heard for last words; a carriage return ends none."""
+        for line in io.TextIOWrapper(pipe or io.BytesIO(), encoding="utf-8", errors="replace", newline="\n"):
             sys.stdout.write(line)
             self.last_words.take(line)
+            yield line
+
+    def _complain(self) -> None:
+        """What is said on stderr is apart from what is measured, which it would be in the middle of."""
+        for _ in self._lines_of(self._process.stderr):
+            pass
+        self._complained.set()
+
+    def _read(self) -> None:
+        for line in self._lines_of(self._process.stdout):
             self._lines.put(line)
+        self._complained.wait()
         if code := self._process.wait():
-            ending = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+            ending = f"was killed ({signal.strsignal(-code)})" if code < 0 else f"ended with status {code}"
             print(f"Error: LBANN {ending}: {self.last_words}", flush=True)
             os._exit(1)
         self._lines.put(None)

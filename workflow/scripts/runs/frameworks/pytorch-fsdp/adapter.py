@@ -21,6 +21,7 @@ def environment(context: Context) -> dict[str, str]:
 def trainer(context: Context) -> Trainer:
     """A trainer whose model is sharded, layer after layer in units of 25 MiB; what is left at the end is the last unit."""
     from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
     from runs.libraries.pytorch import PyTorchTrainer, join, make_optimizer
@@ -30,18 +31,20 @@ def trainer(context: Context) -> Trainer:
         layers: list[nn.Module] = []
         size = 0
         for layer in module.children():
-            layers.append(layer)
-            size += sum(weight.nbytes for weight in layer.parameters())
-            if size >= UNIT_BYTES:
+            own = sum(weight.nbytes for weight in layer.parameters())
+            if own and size >= UNIT_BYTES:  # not in front of an activation, which would overwrite what FSDP hands over
                 yield layers
                 layers, size = [], 0
+            layers.append(layer)
+            size += own
 
     class FSDPTrainer(PyTorchTrainer):
         def distribute(self) -> None:
             self.transport = join(context)
+            mesh = init_device_mesh(self.torch_device.type, (context.ranks,))
             for layers in units(self.module):
-                fully_shard(layers)
-            fully_shard(self.module)
+                fully_shard(layers, mesh=mesh)
+            fully_shard(self.module, mesh=mesh)
             # The parameters are others now: this rank's shares.
             self.optimizer = make_optimizer(self.module, context.graph, context.levels, context.learning_rate(0))
             self.sharded = [module for module in self.module.modules() if isinstance(module, FSDPModule)]
@@ -68,7 +71,7 @@ def trainer(context: Context) -> Trainer:
 
 
 def all_reducer(context: Context) -> Reducer:
-    """Sums as FSDP makes them: each rank sums its share, and all gather the shares."""
+    """Sums as FSDP makes them: reduced to shares (reduce-scatter), which all gather."""
     import torch
     import torch.distributed as dist
 

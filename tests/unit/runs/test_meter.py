@@ -1,0 +1,56 @@
+"""The clock of a run where a program of its own trains: nodes count whole epochs, whoever waits for whom."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ranks import on_ranks
+from runs.epochs import read_epochs
+from runs.worker import meter
+from runs.worker.group import Group
+from runs.worker.node import Reading
+
+EPOCH_S = 0.2
+
+
+class Clock:
+    """A node that sends a byte each second."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def read(self) -> Reading:
+        return Reading(0.0, time.monotonic(), time.monotonic())  # type: ignore[arg-type]
+
+
+class Context:
+    """What a meter asks of a run: two nodes, one rank on each."""
+
+    local_rank = 0
+    accumulation_groups = (1,)
+
+    def __init__(self, group: Group, folder: Path) -> None:
+        self.group, self.folder = group, folder
+        self.spec = {"device": "cpu", "interface": "lo", "step_times": False}
+        self.levels = {"warmup_epochs": 0}
+
+    def learning_rate(self, batch: int) -> float:
+        return 0.1
+
+
+def test_every_node_counts_the_epoch_that_rank_0_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "Node", Clock)
+    machines = iter(["one", "other"] * 3)
+    monkeypatch.setattr(meter, "machine", lambda: next(machines))
+
+    def work(group: Group) -> None:
+        ours = meter.Meter(Context(group, tmp_path))  # type: ignore[arg-type]
+        for _ in range(2):
+            if group.rank == 0:
+                time.sleep(EPOCH_S)  # reads what the program prints
+            ours.close_told({"train_loss": 1.0, "validation_loss": 1.0} if group.rank == 0 else None)
+
+    on_ranks(2, tmp_path, work)
+    for row in read_epochs(tmp_path / "epochs.csv"):
+        assert row["energy_j"] > 1.8 * EPOCH_S, "of both machines"
