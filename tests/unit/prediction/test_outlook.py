@@ -164,7 +164,7 @@ def test_from_a_study_its_truth_comes_back(study, tmp_path, monkeypatch, capsys)
         assert row["at_nodes"] == 8
         assert row["greatest_speedup"] == pytest.approx(times[1] / times[8], rel=0.05)
         assert row["greatest_speedup_low"] < row["greatest_speedup_high"]
-    assert capsys.readouterr().err.splitlines() == ["intervals: 0 of 20 refits are done"]
+    assert capsys.readouterr().err.splitlines() == ["intervals: 20 of 20 refits are done"]
     said = (tmp_path / "outlook.md").read_text()
     assert "nan" not in said
     assert "0.3 core of a virtual cluster" in said

@@ -12,6 +12,7 @@ from prediction.physics import Physics
 
 FACTORS = ["framework", "device", "model", "dataset", "batch_size"]
 LEVELS = (0.8, 0.5)  # of efficiency
+BANDS = ["speedup", "efficiency"]
 
 
 def counts(most: int) -> np.ndarray:
@@ -117,12 +118,13 @@ def sweep_noise(sweeps: pd.DataFrame, made: Physics) -> np.ndarray:
     return np.nan_to_num(np.fmax(misfit, np.sqrt(squares.to_numpy(float))))
 
 
-def with_bands(drawn: pd.DataFrame, rows: pd.DataFrame, draws: Sequence[Physics]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Both with columns <name>_low and <name>_high: the 2.5 and 97.5 % quantiles over the models `draws`."""
-    again = [curves(made, drawn) for made in draws]
-    found = [answers(one) for one in again]
+def with_bands(
+    drawn: pd.DataFrame, rows: pd.DataFrame, draws: Sequence[tuple[pd.DataFrame, pd.DataFrame]]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Both with columns <name>_low and <name>_high: the 2.5 and 97.5 % quantiles over `draws`, the BANDS of both by other models."""
+    again, found = zip(*draws, strict=True)
     for frame, name, many in [
-        *((drawn, name, again) for name in ("speedup", "efficiency")),
+        *((drawn, name, again) for name in BANDS),
         *((rows, name, found) for name in rows.columns if name.startswith(("nodes_at", "greatest"))),
     ]:
         values = np.array([one[name].to_numpy(float) for one in many])

@@ -6,9 +6,13 @@ device, the network. Both may be mixed: --from with --step-time puts another mod
 """
 
 import argparse
+import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +31,7 @@ from models.graph import BYTES
 from plan.study import model_graph, model_names
 from prediction import exchange, law, physics
 from prediction.extrapolate import (
+    BANDS,
     FACTORS,
     LEVELS,
     answerable,
@@ -46,6 +51,7 @@ MOST_NODES = 1024
 DEFAULT_FRAMEWORK = "pytorch-ddp"
 DRAWS = 400
 SAID_EVERY = 100  # draws
+AT_ONCE = 25  # draws that one process makes
 MOST_BYTES, MOST_SAMPLES, MOST = 1e15, 10**15, 10**9  # of gradients, of an epoch, of anything else that is counted
 OF_STEP: dict[str, Any] = {
     "batch_size": 32,
@@ -318,7 +324,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     rows = answers(drawn)
     if study and args.step_time is None and len(rows):
-        drawn, rows = with_bands(drawn, rows, _refits(study))
+        drawn, rows = with_bands(drawn, rows, _redrawn(study, drawn))
     notes = [_unanswered(asked, rows), *_notes(), *(_of_study(study, args) if study else _of_numbers(args))]
     if study and emulated:
         notes = [EMULATED, conditions.circumstances(study.runs)]
@@ -340,14 +346,25 @@ def main(argv: list[str] | None = None) -> None:
             write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
 
 
-def _refits(study: Study) -> list[Physics]:
-    """DRAWS models of the bootstrap; they take up to minutes, so that it is said how far they are."""
-    rng, made = np.random.default_rng(DRAWS), []
-    for done in range(DRAWS):
-        if done % SAID_EVERY == 0:
-            print(f"intervals: {done} of {DRAWS} refits are done", file=sys.stderr, flush=True)
-        made.append(redrawn(study.cells, study.sweeps, study.fitted, rng))
+def _redrawn(study: Study, drawn: pd.DataFrame) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
+    """BANDS and `answers` by DRAWS models of the bootstrap, on all cores; up to minutes, so that it is said how far they are."""
+    streams = np.random.default_rng(DRAWS).spawn(DRAWS)
+    parts = [streams[first : first + AT_ONCE] for first in range(0, DRAWS, AT_ONCE)]
+    made: list[tuple[pd.DataFrame, pd.DataFrame]] = []
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), multiprocessing.get_context("fork")) as pool:
+        for part in pool.map(_refitted, repeat(replace(study, runs=study.runs[:0])), repeat(drawn), parts):
+            made += part
+            if len(made) % SAID_EVERY == 0 or len(made) == DRAWS:
+                print(f"intervals: {len(made)} of {DRAWS} refits are done", file=sys.stderr, flush=True)
     return made
+
+
+def _refitted(
+    study: Study, drawn: pd.DataFrame, streams: Sequence[np.random.Generator]
+) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
+    """The same for a model of each of these streams of random numbers."""
+    again = (curves(redrawn(study.cells, study.sweeps, study.fitted, rng), drawn) for rng in streams)
+    return [(one[BANDS], answers(one)) for one in again]
 
 
 def _unanswered(asked: pd.DataFrame, rows: pd.DataFrame) -> str:
