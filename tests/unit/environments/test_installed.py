@@ -58,7 +58,9 @@ def test_without_a_program_it_is_the_python_that_ranks_run_in(tmp_path: Path) ->
 
 def test_a_failing_self_test_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
     it, wanted = described(tmp_path, "program: it\n", CHECK), at_site(program(tmp_path, "goodbye"))
-    with pytest.raises(InputError, match=r"the self-test containers/it/selftest.py failed: "):
+    with pytest.raises(
+        InputError, match=r"selftest.py failed: rank \d ended with status 1: AssertionError: goodbye; its output is in "
+    ):
         build(it, tmp_path / "cache", realization=wanted)
     assert not stamp_of(it, tmp_path / "cache", wanted).exists()
 
@@ -71,6 +73,13 @@ def test_what_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
         build(it, tmp_path / "cache", realization=at_site("/nowhere/it"))
 
 
+@pytest.mark.parametrize("says", ["hello", "'[1, 2'", "'[1, 2]'"])
+def test_what_is_no_python_is_said_in_one_line(tmp_path: Path, says: str) -> None:
+    it = described(tmp_path, "")
+    with pytest.raises(InputError, match=r"^environment it: its Python answers .*; is it a Python\?$"):
+        build(it, tmp_path / "cache", realization=at_site(program(tmp_path, says)))
+
+
 def test_another_file_at_its_place_is_not_taken_for_what_was_tested(tmp_path: Path) -> None:
     it, own = described(tmp_path, "program: it\n", CHECK), program(tmp_path, "hello")
     wanted = at_site(own)
@@ -78,7 +87,7 @@ def test_another_file_at_its_place_is_not_taken_for_what_was_tested(tmp_path: Pa
     build(it, tmp_path / "cache", realization=wanted)
     assert read_made(stamp)["name"] == "it"
     program(tmp_path, "'hello '")
-    with pytest.raises(InputError, match=r"is broken, or what it names is gone or another"):
+    with pytest.raises(InputError, match=r"what the site has installed is another than was tested"):
         read_made(stamp)
     stamp.unlink()
     again = build(it, tmp_path / "cache", realization=wanted)
@@ -94,7 +103,7 @@ def test_a_package_of_another_version_is_not_taken_for_what_was_tested(tmp_path:
     build(it, tmp_path / "cache", realization=wanted)
     assert read_made(stamp)["name"] == "it"
     (packages / "toy-1.0.dist-info").rename(packages / "toy-1.1.dist-info")
-    with pytest.raises(InputError, match=r"is broken, or what it names is gone or another"):
+    with pytest.raises(InputError, match=r"what the site has installed is another than was tested"):
         read_made(stamp)
 
 

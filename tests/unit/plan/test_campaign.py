@@ -150,6 +150,17 @@ def test_what_no_lock_describes_is_missing_where_the_site_does_not_have_it(name)
     )
 
 
+def test_operators_that_a_framework_lacks_on_a_device_are_lacking_there_alone() -> None:
+    has = (("lbann", Installed("/opt/lbann/bin/lbann")),)
+    site = replace(load_site("local"), installed=has)
+    levels = levels_of("lbann") | {"model": "efficientnet-b0", "dataset": "tiny-imagenet-200"}
+    assert lacks(site, levels) == (
+        "site local has device cpu, on which lbann cannot compute depthwise_conv of efficientnet-b0"
+    )
+    assert lacks(replace(site, device="cuda"), levels) is None
+    assert lacks(site, levels | {"model": "resnet-18"}) is None
+
+
 def test_lbann_is_missing_where_nothing_joins_programs_of_mpi():
     site = replace(load_site("grid5000"), installed=(("lbann", Installed("/opt/bin/lbann")),))
     assert lacks(site, levels_of("lbann")) == "site grid5000 starts ranks by oarsh, lbann needs srun or mpirun"

@@ -177,7 +177,9 @@ def test_a_plain_cnn_is_written_like_one_that_lbann_has_run() -> None:
         assert theirs[kind][0].items() <= ours[kind][0].items()
     assert written["objective_function"][0]["layer_term"] == [{"scale_factor": [1.0], "layer": ["loss"]}]
     loss, accuracy = (metric["layer_metric"][0] for metric in written["metric"])
-    assert loss == {"layer": ["loss"], "name": ["cross-entropy"]}, "without regularization, as in the other frameworks"
+    assert loss == {"layer": ["loss"], "name": ["cross-entropy"], "unit": [" nats"]}, (
+        "without regularization, as in the other frameworks"
+    )
     assert accuracy == {"layer": ["accuracy"], "name": ["accuracy"], "unit": ["%"]}
 
 

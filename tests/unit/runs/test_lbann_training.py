@@ -1,6 +1,7 @@
 """LBANN itself, where a site has it (`make frameworks-test SITE=...`): the same mathematics as PyTorch, and honest ends."""
 
 import json
+import math
 import os
 import signal
 import threading
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from common.schemas import check_value, schema
 from datasets.prepare import prepare
 from installed_site import INSTALLED
 from trainings import SEED, Trainings, epochs
@@ -112,6 +114,14 @@ def test_every_epoch_tells_what_lbann_prints(trainings: Trainings) -> None:
     assert 0 < told["forward_share"] < 1 and 0 < told["backward_share"] < 1
     assert (folder / "experiment.prototext").read_text().startswith("data_reader {")
     assert result["foreign_cpu_share"] < 0.5, "what LBANN uses is the run's own"
+
+
+def test_what_diverged_is_told_without_numbers_that_are_none(trainings: Trainings) -> None:
+    folder = trainings.of("lbann", batch_size=64, epochs=2, learning_rate=1e6)
+    assert not all(math.isfinite(float(row["train_loss"])) for row in epochs(folder))
+    told = json.loads((folder / "result.json").read_text(), parse_constant=pytest.fail)["told"]
+    assert None in told["objective"]
+    check_value(told, schema("record")["properties"]["measured"]["properties"]["told"], "told", folder)
 
 
 def test_what_lbann_refuses_is_told_in_its_own_words(

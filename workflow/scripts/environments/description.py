@@ -21,6 +21,7 @@ VARIANTS = ("cpu", "cuda")
 TOOL_VARIANTS = ("cpu",)
 DEPLOYMENTS = ("venv", "apptainer")  # how a site wants what locks describe; what it has installed itself is "installed"
 LAYOUT = 1  # raise it when environments must be made again although no file of theirs has changed
+LAYOUT_INSTALLED = 2  # the same, for what sites have installed
 WHOLE = "whole.json"  # beside a stamp, which it is a copy of: there once all else is
 BASE = "docker://debian:bookworm-slim"  # what images are built on, unless the site has another
 IMAGE_ABI = "cp311-linux_x86_64"  # of the Python in that base
@@ -177,7 +178,12 @@ class Environment:
 
     def _decides_installed(self, has: Installed) -> dict[str, Any]:
         found = {"executable": has.executable, "variables": {**self.variables, **dict(has.variables)}}
-        return {"deployment": "installed", **found, "files": self.digests([self.selftest])}
+        return {
+            "deployment": "installed",
+            "tested": LAYOUT_INSTALLED,
+            **found,
+            "files": self.digests([self.selftest]),
+        }
 
     def _decides_image(self, realization: Realization) -> dict[str, Any]:
         from environments.recipe import copied_files, recipe  # which in turn needs this module's words

@@ -14,7 +14,9 @@ from environments.description import WHOLE, Environment, Installed, Realization
 from environments.packages import ABOUT, LIST, listed
 from environments.steps import Stopwatch, isolated
 
-PATH = "import json, sys; print(json.dumps([folder for folder in sys.path if folder]))"  # run by a site's Python
+PATH = (
+    "import json, sys; print(json.dumps({'path': [folder for folder in sys.path if folder]}))"  # run by a site's Python
+)
 PROGRAM_VARIABLE = "RINGSIDE_PROGRAM"  # tells ranks where the program is that they start
 
 
@@ -54,10 +56,10 @@ def realize(environment: Environment, realization: Realization, watch: Stopwatch
         limit = ["--limit", f"{environment.selftest_limit_s:g}"]
         tested = selftest.run([*program, *limit], variables, environment.name, log)
     about, packages, path = (_ask(python, program, variables, environment.name) for program in (ABOUT, LIST, PATH))
-    folders = [] if environment.program else json.loads(path.splitlines()[-1])
+    folders = [] if environment.program else _last(path, environment.name)["path"]
     return {
         "variables": variables,
-        "python": {**json.loads(about.splitlines()[-1]), "executable": python},
+        "python": {**_last(about, environment.name), "executable": python},
         "image": None,
         "installed": {
             "executable": has.executable,
@@ -79,6 +81,10 @@ def _distributions(folders: Iterable[str]) -> list[str]:
 
 def _installed(environment: Environment, realization: Realization) -> Installed:
     return dict(realization.installed)[environment.name]
+
+
+def _last(output: str, name: str) -> dict[str, Any]:
+    return selftest.answer((output.splitlines() or [""])[-1], name)
 
 
 def _ask(python: str, program: str, variables: Mapping[str, str], name: str) -> str:

@@ -17,13 +17,12 @@ def read_made(stamp: Path) -> dict[str, Any]:
     try:
         environment: dict[str, Any] = json.loads(said.read_text())
         image = environment.get("image")
+        has = environment.get("installed")
         usable = unchanged(image) if image else Path(environment["python"]["executable"]).exists()
-        if has := environment.get("installed"):
-            usable = usable and installed.unchanged(has)
+        same = not has or installed.unchanged(has)
     except (OSError, ValueError, TypeError, KeyError):
-        usable = False
-    if not usable:
-        raise InputError(
-            f"{stamp}: is broken, or what it names is gone or another; remove {stamp.parent} and start again"
-        )
-    return environment
+        usable, same = False, True
+    if usable and same:
+        return environment
+    why = "is broken, or what it names is gone" if same else "what the site has installed is another than was tested"
+    raise InputError(f"{stamp}: {why}; remove {stamp.parent} and start again")

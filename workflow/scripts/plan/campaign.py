@@ -244,7 +244,8 @@ def load_campaign(values: Mapping[str, Any]) -> Campaign:
         return Campaign(study, load_site(config["site"]), "published", [], published_tables(records, study))
     bound = read_binding(results)
     if records == "available":
-        site = load_site(bound["site"] if bound else config["site"])
+        site = load_site(config["site"])
+        site = load_site(bound["site"]) if bound else site
         if bound:
             site = replace(site, cores=bound["cores"], python_abi=bound["python_abi"])
         return Campaign(study, site, records, design(study, site), None)

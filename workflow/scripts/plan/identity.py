@@ -87,6 +87,8 @@ def lacks(site: Site, levels: Mapping[str, Any]) -> str | None:
         return f"site {site.name} cannot set the rate of its links: only the virtual cluster can"
     if levels["precision"] == "tf32" and what != "cuda":
         return f"site {site.name} cannot compute in tf32: only device cuda can"
+    if without := _cannot_compute(name, levels["model"], levels["dataset"], what):
+        return f"site {site.name} has device {what}, on which {name} cannot compute {', '.join(without)} of {levels['model']}"
     if levels["compiler"] != "none" and site.deployment == "apptainer":
         return f"site {site.name} trains in images, which have no compiler for {levels['compiler']}"
     return None
@@ -118,6 +120,15 @@ def variant(site: Site) -> str:
 def realization(site: Site) -> Realization:
     """How the site wants its environments."""
     return Realization(site.deployment, site.images.base, site.images.brought, site.python_abi, site.installed)
+
+
+@functools.cache
+def _cannot_compute(framework: str, model: str, dataset: str, device: str) -> list[str]:
+    """The kinds of operators in a model that a framework does not have on a device."""
+    without = load_framework(framework).without.get(device, [])
+    return (
+        sorted({operator.kind for operator in model_graph(model, dataset).operators} & set(without)) if without else []
+    )
 
 
 @functools.cache

@@ -71,6 +71,7 @@ class Framework:
     base: str
     timing_scope: str
     capabilities: tuple[dict[str, list[Any]], ...]
+    without: dict[str, list[str]]
     why: dict[str, str]
     notes: tuple[str, ...]
 
@@ -206,6 +207,7 @@ def load_framework(name: str) -> Framework:
     fields |= {
         "network_sweep": raw.get("network_sweep", True),
         "exchange": raw.get("exchange"),
+        "without": raw.get("without", {}),
         "why": raw.get("why", {}),
         "notes": tuple(raw.get("notes", [])),
     }

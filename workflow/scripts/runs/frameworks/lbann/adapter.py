@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runs.frameworks.lbann import experiment, program
-from runs.frameworks.lbann.output import Output, row
+from runs.frameworks.lbann.output import Output, UnreadableError, finite, row
 from runs.worker.context import Context
 from runs.worker.meter import Meter
 from runs.worker.node import accelerator
@@ -51,6 +51,8 @@ class LbannTraining(Training):
             meter.close_told(self._epoch(number) if self.context.rank == 0 else None)
         while self._program and (line := self._program.line()) is not None:
             self._output.take(line)
+        if len(self._output.epochs) > self.context.levels["epochs"]:
+            raise UnreadableError(f"LBANN went on after {self.context.levels['epochs']} epochs")
 
     def _epoch(self, number: int) -> dict[str, Any]:
         """Epoch `number`, from 0, once it is complete."""
@@ -80,7 +82,7 @@ class LbannTraining(Training):
     def told(self) -> dict[str, Any]:
         """See Training."""
         return {
-            "objective": [epoch.train["objective function"] for epoch in self._output.epochs],
+            "objective": [finite(epoch.train["objective function"]) for epoch in self._output.epochs],
             "steps_s": [epoch.steps_s for epoch in self._output.epochs],
             "forward_share": self._output.share("forward prop*"),
             "backward_share": self._output.share("back prop*"),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from models.graph import Graph, Operator, is_decayed, is_trained
-from runs.frameworks.lbann.output import LOSS
+from runs.frameworks.lbann.output import LOSS, UNIT
 from runs.frameworks.lbann.prototext import Message, Word
 from runs.libraries.channels_first import channels_first
 
@@ -52,7 +52,7 @@ def model(
             "l2_weight_regularization": regularization,
         },
         "metric": [
-            {"layer_metric": {"layer": "loss", "name": LOSS}},
+            {"layer_metric": {"layer": "loss", "name": LOSS, "unit": UNIT}},
             {"layer_metric": {"layer": "accuracy", "name": "accuracy", "unit": "%"}},
         ],
         "layer": layers(graph, device, normalized, parallelism),

@@ -10,26 +10,37 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LOSS = "cross-entropy"  # the metric by which it is printed apart from regularization
+UNIT = " nats"  # of it: what ends its line, so that a number that was cut is none
 PARTS = {"objective function", LOSS, "accuracy", "run time"}
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_FLOAT = r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf)"
-_SHAPE = re.compile(r"\[(?P<epoch>\d+)\] Epoch : .*iter/epoch = \[(?P<train>\d+)/(?P<validation>\d+)/")
-_SIZES = re.compile(r"Global MB = \[\s*(?P<size>\d+)/.*Global last MB = \[\s*(?P<last>\d+)/")
+_WHOLE = r"[0-9]{1,15}"
+_FLOAT = r"[-+]?(?:[0-9]{1,20}(?:\.[0-9]{0,20})?(?:e[-+]?[0-9]{1,4})?|nan|inf)"
+_SHAPE = re.compile(rf"\[(?P<epoch>{_WHOLE})\] Epoch : .*iter/epoch = \[(?P<train>{_WHOLE})/(?P<validation>{_WHOLE})/")
+_SIZES = re.compile(rf"Global MB = \[\s*(?P<size>{_WHOLE})/.*Global last MB = \[\s*(?P<last>{_WHOLE})/")
 _METRIC = re.compile(
-    rf"\S+ \(instance (?P<trainer>\d+)\) (?:training epoch (?P<epoch>\d+)|(?P<split>validation|test|tournament)) "
-    rf"(?:(?P<what>objective function|{LOSS}) : (?P<value>{_FLOAT})|accuracy : (?P<percent>{_FLOAT})%|run time : (?P<seconds>{_FLOAT})s)"
+    rf"\S+ \(instance (?P<trainer>{_WHOLE})\) (?:training epoch (?P<epoch>{_WHOLE})|(?P<split>validation|test|tournament)) "
+    rf"(?:objective function : (?P<objective>{_FLOAT})|{LOSS} : (?P<loss>{_FLOAT}){UNIT}|accuracy : (?P<percent>{_FLOAT})%|run time : (?P<seconds>{_FLOAT})s)"
 )
-_STEPS = re.compile(r"\S+ \(instance \d+\) training epoch (?P<epoch>\d+) mini-batch time statistics : (?P<all>.*)")
+_STEPS = re.compile(
+    rf"\S+ \(instance {_WHOLE}\) training epoch (?P<epoch>{_WHOLE}) mini-batch time statistics : (?P<all>.*)"
+)
 _STATISTIC = re.compile(rf"(?P<value>{_FLOAT}|N/A)s* (?P<name>mean|median|max|min|stdev)")
-_TRAINERS = re.compile(r"\s*Trainers\s*: (?P<count>\d+)")
+_TRAINERS = re.compile(rf"\s*Trainers\s*: (?P<count>{_WHOLE})")
 _VERSION = re.compile(r".*LLNL (?P<what>LBANN|Hydrogen|Aluminum) version: (?P<version>\S+)")
-_TIMER = re.compile(rf"\s*(?P<label>train minibatch|forward prop\*|back prop\*)\s*\|\s*\d+ \|\s*(?P<total>{_FLOAT}) \|")
+_TIMER = re.compile(
+    rf"\s*(?P<label>train minibatch|forward prop\*|back prop\*)\s*\|\s*{_WHOLE} \|\s*(?P<total>{_FLOAT}) \|"
+)
 _CAUGHT = re.compile(r".*caught error message:")  # a frame of stars follows, in it the message
-# Of what else LBANN and those below it say when they end badly, the most telling first.
+_FRAME = re.compile(r"[0-9]+: .*")  # of a stack
+# Of what else LBANN and those below it say when they end badly, the most telling first. When a rank is lost mpirun asks the others
+# to end (signal 15), which abort: a consequence.
 _FAILURES = (
     re.compile(r".*LBANN error on rank.*"),
-    re.compile(r".*\b(?:what\(\):|terminate called|HYDROGEN|El::|[Ee]rror:).*"),
-    re.compile(r".*(?:MPI_ABORT|MPI_Abort|exited on signal|[Nn]ot enough slots).*"),
+    re.compile(
+        r".*(?:Caught signal (?!15\b)|exited on signal|what\(\):|terminate called|[Nn]ot enough slots|HYDROGEN).*"
+    ),
+    re.compile(r".*\b[Ee]rror:.*"),
+    re.compile(r".*(?:MPI_ABORT|MPI_Abort|Caught signal).*"),
 )
 
 
@@ -64,7 +75,7 @@ class LastWords:
     def take(self, line: str) -> None:
         """Take a line."""
         said = plain(line)
-        if not said.strip("*"):
+        if _FRAME.fullmatch(said) or not any(character.isalnum() for character in said):
             return
         self._last = said
         if self._caught:
@@ -108,12 +119,12 @@ class Output:
             epoch.steps, epoch.samples = steps, (steps - 1) * int(found["size"]) + int(found["last"])
             self._shape = None
         elif found := _STEPS.match(said):
-            told = {each["name"]: _finite(each["value"]) for each in _STATISTIC.finditer(found["all"])}
+            told = {each["name"]: _time(each["value"]) for each in _STATISTIC.finditer(found["all"])}
             self._epoch(int(found["epoch"])).steps_s = told
         elif found := _VERSION.match(said):
             self.versions[found["what"]] = found["version"]
-        elif found := _TIMER.match(said):
-            self._timers.setdefault(found["label"], float(found["total"]))
+        elif (found := _TIMER.match(said)) and (total := _time(found["total"])) is not None:
+            self._timers.setdefault(found["label"], total)
         elif (found := _TRAINERS.fullmatch(said)) and int(found["count"]) != 1:
             raise UnreadableError(f"LBANN made {found['count']} trainers, which train models of their own: {said}")
 
@@ -124,7 +135,7 @@ class Output:
     def share(self, label: str) -> float | None:
         """The part of all training steps that a timer of LBANN's table has (`forward prop*`, `back prop*`)."""
         whole, part = self._timers.get("train minibatch"), self._timers.get(label)
-        return None if not whole or part is None else part / whole
+        return None if not whole or part is None or part > whole else part / whole
 
     def _metric(self, found: re.Match[str]) -> None:
         if found["trainer"] != "0":
@@ -133,12 +144,10 @@ class Output:
             return  # of nothing that was trained
         epoch = self._epoch(int(found["epoch"])) if found["epoch"] else self.epochs[-1]
         part = epoch.train if found["epoch"] else epoch.validation
-        if found["percent"]:
-            part["accuracy"] = float(found["percent"]) / 100
-        elif found["seconds"]:
-            part["run time"] = float(found["seconds"])
-        else:
-            part[found["what"]] = float(found["value"])
+        what, value = _read(found)
+        if what in part:
+            raise UnreadableError(f"LBANN printed this for an epoch that had it already: {found[0]}")
+        part[what] = value
 
     def _epoch(self, number: int) -> Epoch:
         """The epoch with LBANN's number, from 0. UnreadableError where one was skipped: output is missing."""
@@ -149,10 +158,29 @@ class Output:
         return self.epochs[number]
 
 
+def _read(found: re.Match[str]) -> tuple[str, float]:
+    """What a metric's line says: one of PARTS, and its value; NaN where a loss or an accuracy is none."""
+    if found["seconds"]:
+        seconds = float(found["seconds"])
+        if not 0 < seconds < math.inf:
+            raise UnreadableError(f"LBANN printed no time: {found[0]}")
+        return "run time", seconds
+    if found["percent"]:
+        share = round(float(found["percent"]) / 100, 12)
+        if math.isfinite(share) and not 0 <= share <= 1:
+            raise UnreadableError(f"LBANN printed no accuracy: {found[0]}")
+        return "accuracy", share
+    if found["loss"]:
+        return LOSS, float(found["loss"])
+    return "objective function", float(found["objective"])
+
+
 def row(epoch: Epoch, samples_per_epoch: int) -> dict[str, Any]:
-    """A complete epoch in the columns of epochs.csv; the time is scaled to `samples_per_epoch`."""
+    """A complete epoch in the columns of epochs.csv. UnreadableError where it did not train on all samples, each once."""
+    if epoch.samples != samples_per_epoch:
+        raise UnreadableError(f"LBANN trained on {epoch.samples} samples in an epoch, not on {samples_per_epoch}")
     return {
-        "epoch_time_s": epoch.train["run time"] * samples_per_epoch / epoch.samples,
+        "epoch_time_s": epoch.train["run time"],
         "validation_time_s": epoch.validation["run time"],
         "steps": epoch.steps,
         "exchanges": epoch.steps,
@@ -164,6 +192,11 @@ def row(epoch: Epoch, samples_per_epoch: int) -> dict[str, Any]:
     }
 
 
-def _finite(text: str) -> float | None:
-    value = math.nan if text == "N/A" else float(text)
+def finite(value: float) -> float | None:
+    """The value; None where it is none."""
     return value if math.isfinite(value) else None
+
+
+def _time(text: str) -> float | None:
+    value = math.nan if text == "N/A" else float(text)
+    return finite(value) if value >= 0 else None

@@ -24,6 +24,7 @@ from runs.worker.context import Context
 PMIX = "PMIX_RANK"  # in the environment of what srun --mpi=pmix starts
 PROGRAM = "lbann"
 PR_SET_PDEATHSIG = 1
+LAST_LINES_S = 5  # that are waited for once the program has ended: what it has started may keep its output open
 
 
 def starts_itself(context: Context) -> bool:
@@ -94,23 +95,28 @@ class Program:
             stderr=subprocess.PIPE,
             preexec_fn=_end_with_parent,  # noqa: PLW1509 (only a system call)
         )
-        self._complained = threading.Event()
         self.last_words = LastWords()
-        threading.Thread(target=self._ending_with_this_rank, args=[self._complain], daemon=True).start()
-        threading.Thread(target=self._ending_with_this_rank, args=[self._read], daemon=True).start()
+        self._readers = [self._beside(self._read), self._beside(self._complain)]
+        self._beside(self._end)
 
     def line(self) -> str | None:
         """The next line; None once the program has ended well."""
         return self._lines.get()
 
     @staticmethod
-    def _ending_with_this_rank(work: Callable[[], None]) -> None:
-        """Do `work`; where it fails (a full disk), nobody would read what the rank waits for."""
-        try:
-            work()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
+    def _beside(work: Callable[[], None]) -> threading.Thread:
+        """Do `work` in a thread; where it fails (a full disk), nobody would read what the rank waits for: end this rank."""
+
+        def ending_with_this_rank() -> None:
+            try:
+                work()
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+
+        thread = threading.Thread(target=ending_with_this_rank, daemon=True)
+        thread.start()
+        return thread
 
     def _lines_of(self, pipe: IO[bytes] | None) -> Iterator[str]:
         """The lines of a pipe, each passed on to the log and heard for last words; a carriage return ends none."""
@@ -123,13 +129,16 @@ class Program:
         """What is said on stderr is apart from what is measured, which it would be in the middle of."""
         for _ in self._lines_of(self._process.stderr):
             pass
-        self._complained.set()
 
     def _read(self) -> None:
         for line in self._lines_of(self._process.stdout):
             self._lines.put(line)
-        self._complained.wait()
-        if code := self._process.wait():
+
+    def _end(self) -> None:
+        code = self._process.wait()
+        for reader in self._readers:
+            reader.join(LAST_LINES_S)
+        if code:
             ending = f"was killed ({signal.strsignal(-code)})" if code < 0 else f"ended with status {code}"
             print(f"Error: LBANN {ending}: {self.last_words}", flush=True)
             os._exit(1)
