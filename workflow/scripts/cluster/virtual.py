@@ -35,6 +35,7 @@ BRIDGE = "ringside0"
 NAMESPACE = "ringside-"
 ACCOUNT = "rehearsal"  # where there is accounting
 READY_S = 60.0
+DAEMON = "RINGSIDE_CLUSTER_DAEMON"  # in the environment of each, by which one is found whose start was killed before it was noted
 _SLURMD = "slurmd-"  # and the node's name
 INSTALL = CHECKOUT / "workflow" / "scripts" / "common" / "install-packages"
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge", "iproute2", "util-linux")
@@ -81,7 +82,7 @@ def down(keep_logs: bool = False) -> bool:
     names = limits.nodes()
     for name in names:
         Limits(name).kill()
-    for program, pid in _pids().items():
+    for program, pid in [*_pids().items(), *_daemons()]:
         _end(program, pid)
     for namespace in _namespaces():
         _run("ip", "netns", "delete", namespace)
@@ -255,6 +256,7 @@ def _daemon(program: str, command: list[str]) -> None:
     variables = {**os.environ, "TMPDIR": "/tmp"}  # noqa: S108 (of the node's own)
     for name in [name for name in variables if name.startswith(("SLURM", "SNAKEMAKE", "RINGSIDE"))]:
         del variables[name]
+    variables[DAEMON] = program
     with open(STATE / f"{program}.out", "ab") as out:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd="/", env=variables, start_new_session=True
@@ -269,6 +271,22 @@ def _pids() -> dict[str, int]:
     except (OSError, ValueError):
         return {}
     return state["pids"] if state.get("boot") == _boot() else {}
+
+
+def _daemons() -> list[tuple[str, int]]:
+    """The daemons that run here, noted or not: program, process."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(folder / "ns" / "pid") != os.readlink("/proc/self/ns/pid"):
+                continue  # of another corner of this machine
+            variables = (folder / "environ").read_bytes().split(b"\0")
+            found += [
+                (said[len(DAEMON) + 1 :].decode(), int(folder.name))
+                for said in variables
+                if said.startswith(f"{DAEMON}=".encode())
+            ]
+    return found
 
 
 def _end(program: str, pid: int) -> None:
