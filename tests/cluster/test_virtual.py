@@ -17,6 +17,22 @@ NOTHING: dict[str, list[str]] = {"processes": [], "files": [], "links": [], "gro
 FOREIGN = "ClusterName=real\n"
 CONF = "/etc/slurm/slurm.conf"
 
+# Ends as if it were killed once a daemon runs, before its process is noted.
+KILLED = """
+import os, sys, time
+from cluster import virtual
+write = virtual.write_json
+
+def noted(file, state):
+    if sys.argv[1] in state["pids"]:
+        time.sleep(0.2)
+        os._exit(9)
+    write(file, state)
+
+virtual.write_json = noted
+virtual.main(["up", "--nodes=2"])
+"""
+
 # Task 0 takes what task 1 sends, and tells the rate in Mbit/s; the first half second, full of saved tokens, does not count.
 TRANSFER = """
 import os, socket, time
@@ -125,11 +141,19 @@ def test_an_interrupted_start_leaves_nothing(corner: Sandbox, after_s: float) ->
     ids=lambda file: file.partition(".")[0],
 )
 def test_what_a_killed_start_left_is_no_obstacle(corner: Sandbox, reached: str) -> None:
-    """Killed as soon as it has come so far: a daemon may run whose process is not noted yet."""
+    """Killed as soon as it has come so far."""
     kills = f"{sys.executable} -m cluster.virtual up --nodes=40 & until [ -e /run/ringside-cluster/{reached} ]; do :; done; kill -9 $!"
     corner.run("sh", "-c", kills)
     assert corner.left() != NOTHING
     up(corner, "--nodes=1")
+    down(corner)
+    assert corner.left() == NOTHING
+
+
+@pytest.mark.parametrize("program", ["munged", "slurmctld", "slurmd-node1"])
+def test_a_start_that_is_killed_before_it_has_noted_a_daemon_leaves_none(corner: Sandbox, program: str) -> None:
+    corner.run(sys.executable, "-c", KILLED, program)
+    assert any(process.startswith(program.partition("-")[0]) for process in corner.left()["processes"])
     down(corner)
     assert corner.left() == NOTHING
 
