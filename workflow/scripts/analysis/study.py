@@ -1,15 +1,68 @@
 """Make the tables of a study, from its runs alone.
 
-One program for all of them: each by itself would spend most of its time on reading the runs and on its libraries.
+One program for all of them: each by itself would spend most of its time on reading the runs and on its libraries. Those of
+many runs are made on all cores.
 """
 
 import argparse
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
+
 from analysis import anova, cells, checks, decomposition, effects, missing, regression, scaling, speedup, tables
+from analysis.pooling import pooled
+from common.cores import all_cores
 from common.errors import exit_status
 from common.tables import read_table
+
+MANY = 2000  # runs, from which on a second process is worth its start
+
+
+@dataclass(frozen=True)
+class Study:
+    """What all tables are made from, and the folder that they go to."""
+
+    runs: pd.DataFrame
+    network: pd.DataFrame | None
+    out: Path
+
+    def regression(self) -> None:
+        """The table, and what the models predict of all cells."""
+        fits = regression.fit_all(self.runs)
+        tables.write_csv(regression.by_cell(fits), self.out / "regression_cells.csv")
+        tables.write(regression.table(self.runs, fits), self.out / "regression")
+
+    def checks(self) -> None:
+        """The table, and the residuals of the runs."""
+        residuals = checks.residuals(self.runs)
+        tables.write_csv(checks.listed(residuals), self.out / "residuals.csv")
+        tables.write(checks.table(self.runs, residuals), self.out / "checks")
+
+    def decomposition(self) -> None:
+        """The table, with what the network explains where it was swept."""
+        tables.write(decomposition.table(self.runs, self.network), self.out / "decomposition")
+
+    def make(self, name: str) -> None:
+        """One of LONGEST_FIRST."""
+        if name in OTHERS:
+            tables.write(OTHERS[name](self.runs), self.out / name)
+        else:
+            getattr(self, name)()
+
+
+OTHERS: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
+    "effects": effects.table,
+    "scaling": scaling.table,
+    "cells": cells.table,
+    "anova": anova.table,
+    "speedup": speedup.table,
+    "missing": missing.table,
+}
+LONGEST_FIRST = ("regression", "effects", "scaling", "decomposition", "cells", "anova", "checks", "speedup", "missing")
+_read: list[Study] = []  # which the processes of a pool find, and need not be sent
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -23,18 +76,19 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     runs = read_table(args.runs, "runs")
     network = read_table(args.network, "network") if args.network else None
-    residuals, fits = checks.residuals(runs), regression.fit_all(runs)
-    tables.write_csv(checks.listed(residuals), args.out / "residuals.csv")
-    tables.write_csv(regression.by_cell(fits), args.out / "regression_cells.csv")
-    tables.write(cells.table(runs), args.out / "cells")
-    tables.write(speedup.table(runs), args.out / "speedup")
-    tables.write(effects.table(runs), args.out / "effects")
-    tables.write(anova.table(runs), args.out / "anova")
-    tables.write(scaling.table(runs), args.out / "scaling")
-    tables.write(missing.table(runs), args.out / "missing")
-    tables.write(checks.table(runs, residuals), args.out / "checks")
-    tables.write(decomposition.table(runs, network), args.out / "decomposition")
-    tables.write(regression.table(runs, fits), args.out / "regression")
+    study = Study(runs, network, args.out)
+    if len(runs) < MANY:
+        for name in LONGEST_FIRST:
+            study.make(name)
+        return
+    _ = pooled(runs).freedom, pooled(runs).holds_within  # once for all
+    _read[:] = [study]
+    with all_cores() as pool:
+        list(pool.map(_make, LONGEST_FIRST))
+
+
+def _make(name: str) -> None:
+    _read[0].make(name)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 from cluster import virtual
 from common.errors import InputError
 from common.files import CHECKOUT, read_json, shown
-from common.schemas import check
+from common.schemas import check, schema
 from common.text import number_of
 from environments import container
 from environments.build import check_machine as check_machine_for
@@ -214,8 +214,14 @@ def record_of(file: Path) -> dict[str, Any]:
 
 
 def record_status(record: Path) -> str:
-    """The status in a record.json or a sweep.json; broken where `record_of` says so."""
-    return str(record_of(record)["status"])
+    """The status in a record.json or a sweep.json; broken where it cannot be read or lacks a key. What else `record_of` asks for is
+    asked when numbers are made of it: tens of thousands are counted while Snakemake starts."""
+    try:
+        said = read_json(record)
+    except (OSError, ValueError):
+        return "broken"
+    whole = isinstance(said, dict) and all(key in said for key in schema(record.stem)["required"])
+    return said["status"] if whole and said["status"] in STATUSES else "broken"
 
 
 def configured(arguments: Sequence[str], *files: str) -> dict[str, Any]:

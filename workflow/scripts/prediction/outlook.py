@@ -6,11 +6,8 @@ device, the network. Both may be mixed: --from with --step-time puts another mod
 """
 
 import argparse
-import multiprocessing
-import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
@@ -21,6 +18,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.measured import title
+from common.cores import all_cores
 from common.errors import InputError, exit_status, system_faults
 from common.files import write_text
 from common.tables import read_table
@@ -351,7 +349,7 @@ def _redrawn(study: Study, drawn: pd.DataFrame) -> list[tuple[pd.DataFrame, pd.D
     streams = np.random.default_rng(DRAWS).spawn(DRAWS)
     parts = [streams[first : first + AT_ONCE] for first in range(0, DRAWS, AT_ONCE)]
     made: list[tuple[pd.DataFrame, pd.DataFrame]] = []
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), multiprocessing.get_context("fork")) as pool:
+    with all_cores() as pool:
         for part in pool.map(_refitted, repeat(replace(study, runs=study.runs[:0])), repeat(drawn), parts):
             made += part
             if len(made) % SAID_EVERY == 0 or len(made) == DRAWS:

@@ -5,21 +5,19 @@ Only the current keys count: a record that was made of other software, code, dat
 
 import argparse
 import contextlib
-import multiprocessing
-import os
 import re
 import shutil
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from common.cores import all_cores
 from common.errors import InputError, exit_status
 from common.files import shown, written_whole
 from common.schemas import schema
@@ -153,8 +151,7 @@ def aggregate(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
     with written_whole(epochs_csv) as partial, contextlib.ExitStack() as stack:
         several: Callable[..., Iterable[Any]] = map
         if len(parts) > 1:
-            pool = ProcessPoolExecutor(len(os.sched_getaffinity(0)), multiprocessing.get_context("fork"))
-            several = stack.enter_context(pool).map
+            several = stack.enter_context(all_cores()).map
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".epochs-", dir=partial.parent))
         files = [Path(folder) / f"{number}.csv" for number in range(len(parts))]
         with open(partial, "wb") as whole:
