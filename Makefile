@@ -22,10 +22,10 @@ BANDWIDTH := 1gbit
 CPU := 0.6
 MEMORY := 6G
 
-export RUNS
+export RUNS BASE OTHER AGAINST
 
 .DEFAULT_GOAL := help
-.PHONY: help figures report paper status peek images datasets plan models predict test frameworks-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis
+.PHONY: help figures report paper archive verify compare status peek images datasets plan models predict test frameworks-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes settings doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
@@ -44,6 +44,15 @@ datasets: $(STAMP)  ## fetch and prepare the data sets that the study needs (whe
 
 paper: $(STAMP)  ## the paper of the configured study: LaTeX sources and, where TeX is installed, the PDF
 	@$(SNAKEMAKE) paper $(OPTIONS)
+
+archive: $(STAMP)  ## everything behind the figures in one file, which makes them again elsewhere: results/<study>/<study>.tar.gz
+	@$(SNAKEMAKE) archive $(OPTIONS)
+
+verify: $(STAMP)  ## are figures, tables and records those that a manifest tells of? make verify STUDY=NAME AGAINST=FILE
+	@$(RINGSIDE) provenance.verify --study "$$STUDY" $(if $(AGAINST),--against "$$AGAINST") $(ARGS)
+
+compare: $(STAMP)  ## two campaigns, of another date, site or version: what changed? make compare BASE=FOLDER OTHER=FOLDER
+	@$(SNAKEMAKE) compare --config "base=$$BASE" "other=$$OTHER" $(ARGS)
 
 status: $(STAMP)  ## where the campaign stands: done, running, failed and why, time left; ARGS=--watch or --json
 	@$(RINGSIDE) records.status $(OPTIONS)
@@ -96,6 +105,9 @@ format: $(STAMP)  ## rewrite code and rules in the project's style
 
 lock: $(STAMP)  ## make all locks again (requirements.txt, containers/*/requirements.*.txt)
 	@$(RINGSIDE) environments.lock $(ARGS)
+
+settings: $(STAMP)  ## write config/README.md again, which lists every key of the configuration
+	@$(RINGSIDE) plan.settings
 
 recipes: $(STAMP)  ## write the images' recipes again (containers/*/recipe.*.def)
 	@$(RINGSIDE) environments.recipe

@@ -32,8 +32,10 @@ if CAMPAIGN.mode != "published":
 include: "rules/prediction.smk"
 include: "rules/analysis.smk"
 include: "rules/figures.smk"
+include: "rules/provenance.smk"
 include: "rules/report.smk"
 include: "rules/paper.smk"
+include: "rules/comparison.smk"
 
 
 rule all:

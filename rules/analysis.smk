@@ -7,6 +7,11 @@ TABLE_CODE = [
     f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "conditions", "intervals", "pooling", "tables"]
 ] + [f"{SCRIPTS}/common/tables.py", f"{SCRIPTS}/plan/factors.py"]
 REGRESSION_CODE = [f"{SCRIPTS}/analysis/{module}.py" for module in ["regression", "terms", "leave_out"]]
+ANALYSIS_CODE = [
+    *TABLE_CODE,
+    *REGRESSION_CODE,
+    *[f"{SCRIPTS}/analysis/{module}.py" for module in ["study", *TABLES] if module != "regression"],
+]
 
 
 localrules:
@@ -30,11 +35,7 @@ rule analysis:
     input:
         runs=RUNS_CSV,
         network=NETWORK_CSV if SWEEPS.worth_drawing else [],
-        code=[
-            *TABLE_CODE,
-            *REGRESSION_CODE,
-            *[f"{SCRIPTS}/analysis/{module}.py" for module in ["study", *TABLES] if module != "regression"],
-        ],
+        code=ANALYSIS_CODE,
     output:
         tables=expand(f"{RESULTS}/tables/{{table}}.{{suffix}}", table=TABLES, suffix=["csv", "md", "tex"]),
         cells=f"{RESULTS}/tables/regression_cells.csv",

@@ -49,6 +49,7 @@ rule figures:
         figures=[file for files in FIGURE_FILES.values() for file in files],
         tables=rules.tables.input.tables,
         network=NETWORK_PRODUCTS,
+        manifest=f"{RESULTS}/manifest.json",
 
 
 rule figure:

@@ -40,6 +40,8 @@ class Study:
     step_times: bool
     extra_p: bool = False
     fraction: Fraction | None = None  # with design: fractional
+    authors: tuple[dict[str, str], ...] = ()
+    licence: str | None = None
     figures: tuple[dict[str, Any], ...] = ()  # as they are written; figures.declared reads them
 
     def combinations(self) -> Iterator[Levels]:
@@ -141,6 +143,8 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         step_times=raw.get("step_times", False),
         extra_p=raw.get("extra_p", False),
         fraction=_fraction(raw, factors, file),
+        authors=tuple(raw.get("authors", [])),
+        licence=raw.get("licence"),
         figures=tuple(raw.get("figures", [])),
     )
     declared_figures(study)  # whoever reads a study hears what is wrong with it

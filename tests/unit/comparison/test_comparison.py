@@ -1,0 +1,175 @@
+"""Two made-up campaigns compared: what changed is found, what cannot be compared is refused, with the reason."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from common.errors import InputError
+from common.tables import read_table
+from comparison import matched
+from comparison.changes import changes, table
+from comparison.compare import main
+from comparison.matched import Compared
+from published import SLEEP
+from synthetic import campaign, write_frames
+
+NAMES = ("before", "after")
+SLOWER = 1.2
+
+
+@pytest.fixture(scope="module")
+def base() -> pd.DataFrame:
+    """Five replicates, all successful."""
+    return campaign(replicates=5, failures={})[0].assign(started_at="2026-11-20T12:00:00.000Z")
+
+
+@pytest.fixture
+def other() -> pd.DataFrame:
+    """The same campaign on another day."""
+    runs = campaign(replicates=5, failures={}, seed=2)[0]
+    return runs.assign(started_at="2026-12-01T12:00:00.000Z", session="2026-12-01T12:00:00Z")
+
+
+@pytest.fixture
+def compare(tmp_path):
+    """Compare tables as the program does: written and read again."""
+
+    def of(base: pd.DataFrame, other: pd.DataFrame) -> Compared:
+        return Compared(NAMES, *(read(frame, name) for frame, name in zip((base, other), NAMES, strict=True)))
+
+    def read(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+        return read_table(write_frames(tmp_path / name, frame, campaign(1)[1])[0], "runs")
+
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+    return of
+
+
+def test_a_change_of_one_framework_is_found_in_its_cells_alone(compare, base, other) -> None:
+    hit = other["framework"] == "horovod-pytorch"
+    other.loc[hit, "epoch_time_s"] *= SLOWER
+    data = changes(compare(base, other)).set_index("cell")
+    slow = data.index.str.startswith("horovod-pytorch")
+    assert set(data.loc[slow, "change"]) == {"slower"}
+    assert set(data.loc[~slow, "change"]) == {"no change shown"}
+    assert np.log(data.loc[slow, "ratio"]).mean() == pytest.approx(np.log(SLOWER), abs=0.015)
+    assert ((data["ratio_low"] < data["ratio"]) & (data["ratio"] < data["ratio_high"])).all()
+
+
+def test_intervals_hold_the_truth_and_nothing_is_found_where_nothing_changed(compare, base, other) -> None:
+    one, two = compare(base, other).base, compare(base, other).other
+    rng, inside, found, studies = np.random.default_rng(1), [], 0, 40
+    for _ in range(studies):
+        drawn = [runs.assign(epoch_time_s=rng.lognormal(0, 0.03, len(runs))) for runs in (one, two)]
+        data = changes(Compared(NAMES, *drawn))
+        inside += ((data["ratio_low"] < 1) & (data["ratio_high"] > 1)).tolist()
+        found += bool((data["p_holm"] < 0.05).any())
+    assert 0.93 < np.mean(inside) < 0.97  # 95 %; binomial standard error 0.6 %
+    assert found / studies < 0.16  # 5 %; standard error 3 %
+
+
+def test_errors_and_freedom_are_those_of_welch_as_r_prints_them(compare, base, other) -> None:
+    """R: t.test(extra ~ group, data = sleep): t = -1.8608, df = 17.776, p-value = 0.07939; here sleep is of logarithms, so
+    that the ratio of arithmetic means, which is compared, is moved to that of geometric ones."""
+    frames = []
+    for times, runs in zip(SLEEP, (base, other), strict=True):
+        one = runs[runs["cell"] == runs["cell"].iloc[0]].head(1)
+        frame = pd.concat([one] * len(times), ignore_index=True)
+        frame["run_id"] = [f"{run}{number}" for number, run in enumerate(frame["run_id"])]
+        frame["replicate"] = frame["block"] = range(1, len(times) + 1)
+        made = {"epoch_time_s": np.exp(times / 100), "key": f"{len(frames)}" * 12}  # so small that both means agree
+        frames.append(frame.assign(**made))
+    data = changes(compare(*frames)).iloc[0]
+    assert data["p"] == pytest.approx(0.07939, rel=0.02)
+    bounds = 100 * np.log([data["ratio_low"], data["ratio_high"]])
+    assert bounds == pytest.approx([-0.2054832, 3.3654832], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("data_digest", "f" * 64, "other data were trained on"),
+        ("samples_per_epoch", 100, "another number of samples"),
+        ("timing_scope", "master", "other clocks"),
+        ("effective_batch", 7, "effective batch"),
+    ],
+)
+def test_what_trained_something_else_is_refused_by_cell(compare, base, other, column, value, said) -> None:
+    cell = other["cell"].iloc[0]
+    other.loc[other["cell"] == cell, column] = value
+    compared = compare(base, other)
+    assert list(compared.refused) == [cell]
+    assert said in compared.refused[cell]
+    assert cell not in set(changes(compared)["cell"])
+    assert any(said in note and cell in note for note in table(compared).notes)
+
+
+def test_emulated_nodes_are_not_compared_with_real_ones_but_one_node_is(compare, base, other) -> None:
+    compared = compare(base, other.assign(placement="distinct-nodes"))
+    refused = compared.cells.set_index("cell").loc[list(compared.refused), "nodes"]
+    assert set(refused) == {2}
+    assert set(compared.cells.set_index("cell").loc[compared.common, "nodes"]) == {1}
+    assert "placement: emulated → distinct-nodes" in compared.differences
+
+
+def test_cells_that_one_lacks_are_named(compare, base, other) -> None:
+    gone, failed = other["cell"].unique()[:2]
+    other = other[other["cell"] != gone]
+    other.loc[other["cell"] == failed, ["status", "reason", "epoch_time_s"]] = ["failed", "lost", None]
+    compared = compare(base, other)
+    assert compared.refused == {gone: "after has no such cell", failed: "after has no successful run of it"}
+
+
+def test_what_differs_is_told_by_framework(compare, base, other) -> None:
+    assert compare(base, other).differences == ["dates: 2026-11-20 → 2026-12-01"]
+    other.loc[other["framework"].str.contains("tensorflow"), "library_version"] = "tensorflow 3.0"
+    said = compare(base, other.assign(site="elsewhere")).differences
+    assert said[1] == "site: local → elsewhere"
+    assert said[2].endswith("→ tensorflow 3.0")
+    assert "tensorflow-single" in said[2] and "pytorch-ddp" not in said[2]
+
+
+def folders(tmp_path, *frames: pd.DataFrame) -> list[str]:
+    found = []
+    for name, frame in zip(NAMES, frames, strict=True):
+        (tmp_path / name).mkdir()
+        write_frames(tmp_path / name, frame, campaign(1)[1])
+        found.append(str(tmp_path / name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda runs: runs, "it was not measured again (38 of 38 cells)"),
+        (lambda runs: runs.assign(status="failed", reason="lost", epoch_time_s=None), "has no successful run"),
+        (
+            lambda runs: runs.assign(cell=runs["cell"] + ".x", model="lenet-5"),
+            "no cell in common (model: small-cnn and lenet-5)",
+        ),
+    ],
+)
+def test_campaigns_without_anything_to_compare_are_refused_in_one_line(tmp_path, base, change, said) -> None:
+    with pytest.raises(InputError) as error:
+        matched.read(*folders(tmp_path, base, change(base)))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_one_run_a_cell_has_ratios_without_intervals(compare, base, other) -> None:
+    first = [runs[runs["replicate"] == 1] for runs in (base, other)]
+    data = changes(compare(*first))
+    assert set(data["change"]) == {"no interval"}
+    assert data["ratio"].notna().all() and data[["ratio_low", "p", "p_holm"]].isna().all(axis=None)
+
+
+def test_the_program_writes_table_and_figure_and_says_what_changed(tmp_path, base, other, capsys) -> None:
+    other["epoch_time_s"] /= SLOWER
+    one, two = folders(tmp_path, base, other)
+    main(["--base", one, "--other", two, "--out", str(tmp_path / "made" / "comparison")])
+    made = sorted(path.name for path in (tmp_path / "made").iterdir())
+    assert made == [f"comparison.{end}" for end in ("caption.md", "csv", "md", "pdf", "png", "svg", "tex")]
+    said = capsys.readouterr().out
+    assert said.startswith(f"From before to after, of {base['cell'].nunique()} compared cells:") and "faster by" in said
+    caption = (tmp_path / "made" / "comparison.caption.md").read_text()
+    assert "Holm" in caption and "dates: 2026-11-20 → 2026-12-01" in caption

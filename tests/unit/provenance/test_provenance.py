@@ -1,0 +1,192 @@
+"""The parts of provenance: what differs and by how much, what runs cost, what an archive holds. Whole: tests/workflow/test_provenance.py."""
+
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from common.errors import InputError
+from common.files import CHECKOUT, digest_file
+from plan.campaign import load_campaign
+from plan.study import load_study
+from provenance import appendix, archive, verify
+from provenance.account import account
+from provenance.citation import citation
+from provenance.differing import changes
+from provenance.sources import measured_with
+from provenance.sources import sources as sources_of
+from report.setting import Grid
+from synthetic import campaign
+
+KEPT = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
+
+
+def test_changes_are_told_by_group_with_values_where_they_are_short() -> None:
+    before = {
+        "study": {"a.yaml": "1"},
+        "site": {"cores": "2", "interface": '"lo"'},
+        "code": {"a.py": "1", "b.py": "1"},
+        "data": {"digits": "1"},
+    }
+    now = {
+        "study": {"a.yaml": "1"},
+        "site": {"cores": "4", "interface": '"lo"'},
+        "code": {"a.py": "2", "c.py": "1"},
+        "data": {"digits": "2"},
+    }
+    assert changes(before, now) == [
+        "  the site, where it is measured: cores 2 → 4",
+        "  code: a.py; added c.py; gone b.py",
+        "  data: digits",
+    ]
+    assert changes(before, before) == []
+    many = {"code": {f"{i}.py": "1" for i in range(5)}}
+    assert changes(many, {"code": dict.fromkeys(many["code"], "2")}) == ["  code: 0.py, 1.py, 2.py and 2 more"]
+    assert changes({"study": {}}, {"study": {}, "site": {"cores": "2"}}) == [], "of another mode"
+
+
+def test_sources_change_with_what_they_are_of_and_with_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = load_campaign({"study": "quickstart", "site": "local", "records": "available"})
+    found = sources_of(here, ["workflow/scripts/figures/overview.py"])
+    assert found["study"] == {
+        "config/studies/quickstart.yaml": digest_file(CHECKOUT / "config/studies/quickstart.yaml")
+    }
+    assert "containers/pytorch/requirements.cpu.txt" in found["locks"]
+    assert "containers/pytorch/requirements.cuda.txt" not in found["locks"], "which nothing here is made of"
+    assert "workflow/scripts/figures/overview.py" in found["code"]
+    assert "workflow/scripts/cluster/doctor.py" not in found["code"]
+    assert "time_limit_s" not in found["site"] and found["site"]["device"] == '"cpu"'
+
+
+def test_digests_of_runs_are_gathered_by_what_has_them() -> None:
+    row = {
+        "framework": "a",
+        "model": "m",
+        "dataset": "d",
+        "environment_digest": "1",
+        "code_digest": "2",
+        "data_digest": "",
+    }
+    assert measured_with([row, {**row, "environment_digest": "3"}, {**row, "framework": "b", "code_digest": ""}]) == {
+        "environment": {"a": ["1", "3"], "b": ["1"]},
+        "code": {"a m d": ["2"]},
+        "data": {},
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("a,b\n1,2.0\n", "a,b\n1,2.000000002\n", "numbers by up to 1.0e-09 of them"),
+        ("a,b\n1,x\n", "a,b\n1,y\n", "'x' became 'y'"),
+        ("a,b\n1,x\n", "a,b\n", "other rows or columns"),
+    ],
+)
+def test_how_far_tables_differ_is_told(tmp_path: Path, old: str, new: str, said: str) -> None:
+    for name, text in (("old.csv", old), ("new.csv", new)):
+        (tmp_path / name).write_text(text)
+    assert verify.how_far(tmp_path / "old.csv", tmp_path / "new.csv") == said
+
+
+def test_how_far_pictures_differ_is_told(tmp_path: Path) -> None:
+    picture = np.full((10, 10, 3), 255, np.uint8)
+    Image.fromarray(picture).save(tmp_path / "old.png")
+    picture[0, :5] = 0
+    Image.fromarray(picture).save(tmp_path / "new.png")
+    assert verify.how_far(tmp_path / "old.png", tmp_path / "new.png") == "5 % of the pixels"
+    Image.fromarray(picture[:5]).save(tmp_path / "small.png")
+    assert verify.how_far(tmp_path / "old.png", tmp_path / "small.png") == "10 x 10 pixels became 10 x 5"
+
+
+def test_what_runs_cost_is_counted() -> None:
+    runs = campaign(2)[0].assign(started_at=None, ended_at=None)
+    published = load_campaign({"study": "prediction-virtual", "site": "virtual-six", "records": str(KEPT)})
+    cost = account(published, runs)
+    wall = runs["wall_s"].fillna(0)
+    assert cost.runs_s == pytest.approx(wall.sum()) and cost.node_s == pytest.approx((wall * runs["nodes"]).sum())
+    assert cost.longest_s == wall.max() and cost.first is cost.last is None
+    assert cost.records_bytes is cost.environments_bytes is None, "published tables say nothing of these"
+
+
+def test_a_citation_has_the_authors_that_a_study_names_or_says_whose_it_is() -> None:
+    study = load_study("quickstart")
+    said = yaml.safe_load(citation(study, "2026-11-20", None))
+    assert said["authors"] == [{"name": "The authors of quickstart"}] and "license" not in said and "commit" not in said
+
+
+def test_an_archive_has_no_dates_and_owners_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "program").write_text("#!/bin/sh\n")
+    (tmp_path / "program").chmod(0o700)
+    (tmp_path / "link").symlink_to("program")
+    contents: dict[str, bytes | Path] = {
+        "a/program": tmp_path / "program",
+        "link": tmp_path / "link",
+        "text": b"said",
+        "remake": b"x",
+    }
+    for name in ("one", "two"):
+        archive.write(contents, "top", 1_790_000_000, tmp_path / name)
+        (tmp_path / "program").touch()
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    with tarfile.open(tmp_path / "one") as found:
+        members = {member.name: member for member in found}
+    assert list(members) == ["top/a/program", "top/link", "top/text", "top/remake"]
+    assert [oct(member.mode) for member in members.values() if member.isfile()] == ["0o755", "0o644", "0o755"]
+    assert members["top/link"].issym() and members["top/link"].linkname == "program"
+    assert {(member.uid, member.uname, member.mtime) for member in members.values()} == {(0, "", 1_790_000_000)}
+
+
+def test_the_checkout_in_an_archive_is_what_the_study_needs_and_nothing_private() -> None:
+    published = load_campaign({"study": "prediction-virtual", "site": "virtual-six", "records": str(KEPT)})
+    names = archive.workflow_files(published)
+    assert {
+        "Snakefile",
+        "Makefile",
+        "requirements.txt",
+        "config/studies/prediction-virtual.yaml",
+        "rules/figures.smk",
+    } <= set(names)
+    assert not [name for name in names if name.startswith((".venv/", ".snakemake/", "results/", ".git/"))]
+
+
+def test_the_appendix_is_the_same_in_markdown_and_latex() -> None:
+    grid = Grid("A table.", ["name", "n"], [["a_b", "3"]], ("name",))
+    part = appendix.Section("Time & disk", ["One 5 % line."], [("runs", "1 h")], [grid], [("make x", "it makes x")])
+    text = appendix.to_markdown("Title", [part])
+    assert "## Time & disk\n\nOne 5 % line.\n\n* runs: 1 h\n\n    make x\n\nit makes x.\n" in text and "| a_b" in text
+    latex = appendix.to_latex([part])
+    assert (
+        r"\subsection{Time \& disk}" in latex
+        and r"One 5 \% line." in latex
+        and r"\item runs: 1 h" in latex
+        and r"a\_b" in latex
+    )
+
+
+def test_a_manifest_of_another_study_is_refused(tmp_path: Path) -> None:
+    said = {
+        "study": "other", "sites": [], "records": "records", "commit": None, "changed": [], "python": "3.11", "libraries": {},
+        "sources": {"study": {}, "locks": {}, "code": {}, "tables": {}, "records": {}},
+        "measured_with": {"environment": {}, "code": {}, "data": {}}, "products": {},
+    }  # fmt: skip
+    (tmp_path / "manifest.json").write_text(json.dumps(said))
+    with pytest.raises(InputError, match=r"is of study other, not mine; name it with STUDY="):
+        verify.main(["--study", "mine", "--against", str(tmp_path / "manifest.json")])
+
+
+def test_pandas_has_no_part_in_what_is_read_while_snakemake_parses() -> None:
+    """It alone would take longer than all the rest."""
+    program = "import provenance.differing, sys; sys.exit('pandas' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, env={"PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
+    )
+    assert done.returncode == 0

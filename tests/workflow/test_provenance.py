@@ -1,0 +1,241 @@
+"""What figures were made of is written down and told when it differs; one file makes them again elsewhere; two campaigns are compared."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from checkout import SMALL_STUDY, Checkout
+from synthetic import campaign as campaign_of
+from synthetic import write_campaign, write_frames
+from validators import accepts_citation, accepts_crate
+
+STUDY = "config/studies/small.yaml"
+FIGURE = "workflow/scripts/figures/overview.py"
+LOCK = "containers/tensorflow/requirements.cpu.txt"
+
+LEFT_OUT = {  # of what is only recommended
+    "process-run-crate-0.5_5.1",  # a workflow with an address: this one is in the crate
+    "workflow-ro-crate-1.0_8.1",  # Bioschemas' profile, too
+    "ro-crate-1.1_22.3",  # a publisher: nobody has published it yet
+}
+
+
+def manifest(checkout: Checkout) -> dict:
+    return json.loads((checkout.results / "manifest.json").read_text())
+
+
+def verified(checkout: Checkout, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return checkout.program("provenance.verify", "--study", "small", *arguments)
+
+
+def test_the_manifest_has_all_that_figures_were_made_of(campaign: Checkout) -> None:
+    said = manifest(campaign)
+    files = {str(path.relative_to(campaign.folder)) for path in campaign.results.glob("figures/*")}
+    assert {
+        file for name, one in said["products"].items() if name.startswith("figures/") for file in one["files"]
+    } == files
+    sources = said["sources"]
+    assert list(sources["study"]) == [STUDY]
+    assert json.loads(sources["site"]["cores"]) >= 1
+    assert {"requirements.txt", LOCK, "containers/horovod-pytorch/requirements.cpu.txt"} <= set(sources["locks"])
+    worker = "workflow/scripts/runs/worker/meter.py"
+    assert {FIGURE, worker, "workflow/scripts/runs/frameworks/horovod-pytorch/adapter.py"} <= set(sources["code"])
+    assert "digits" in sources["data"]
+    assert {"design.csv", "runs.csv", "epochs.csv"} <= set(sources["tables"])
+    assert len([file for file in sources["records"] if file.endswith("record.json")]) == 3
+    assert len([file for file in sources["records"] if file.endswith("attempt-1/epochs.csv")]) == 3
+    assert FIGURE in said["products"]["figures/overview"]["made_of"]
+    done = verified(campaign)
+    assert done.returncode == 0 and done.stdout.rstrip().endswith(f"{len(files) + table_files(said)} identical"), (
+        done.stdout
+    )
+
+
+def table_files(said: dict) -> int:
+    tables = sum(len(one["files"]) for name, one in said["products"].items() if name.startswith("tables/"))
+    return tables + len(said["sources"]["tables"])
+
+
+def test_figures_say_what_has_changed_since_they_were_made(campaign: Checkout) -> None:
+    done = campaign.snakemake("figures")
+    assert done.status == 0 and "changed since" not in done.output
+
+    campaign.edit(STUDY, "title: the smallest", "title: the very smallest")
+    campaign.write(FIGURE, campaign.path(FIGURE).read_text() + "# changed\n")
+    campaign.edit("config/sites/local.yaml", "time_limit_s: 300", "time_limit_s: 301")
+    for arguments in (["-n"], []):
+        done = campaign.snakemake("figures", *arguments)
+        assert done.status == 0, done.output
+        assert "small: changed since its figures were made; what stands on it is made again:" in done.output
+        assert f"  the study: {STUDY}\n" in done.output and f"  code: {FIGURE}\n" in done.output
+        assert "the site, where" not in done.output, "a limit changes no measurement"
+        assert done.jobs == {"figure": 1}
+    assert "changed since" not in campaign.snakemake("figures").output
+
+    campaign.write(LOCK, campaign.path(LOCK).read_text() + "# another\n")
+    done = campaign.snakemake("figures", "-n")
+    assert f"  locked software: {LOCK}\n" in done.output and done.jobs["run"] == 1
+
+
+def test_verify_finds_what_is_not_as_it_was_made(campaign: Checkout) -> None:
+    table = campaign.results / "tables" / "cells.csv"
+    head, first, *others = table.read_text().splitlines()
+    table.write_text("\n".join([head, first.replace("1", "2"), *others]) + "\n")
+    (campaign.results / "figures" / "overview.svg").unlink()
+    done = verified(campaign)
+    assert done.returncode == 1
+    assert "results/small/tables/cells.csv: differs\n" in done.stdout
+    assert "results/small/figures/overview.svg: not there\n" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def archived(finished_campaign: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive of the small campaign, unpacked: <study>/."""
+    checkout = finished_campaign.copy(tmp_path_factory.mktemp("archived") / "checkout")
+    study = checkout.path(STUDY)
+    study.write_text(
+        f"{study.read_text()}licence: CC-BY-4.0\nauthors:\n"
+        "  - {family-names: Lovelace, given-names: Ada, orcid: 'https://orcid.org/0000-0002-1825-0097', affiliation: Nowhere}\n"
+    )
+    done = checkout.snakemake("archive")
+    assert done.status == 0, done.output
+    assert done.jobs == {"archived": 1}
+    file = checkout.results / "small.tar.gz"
+    before = file.read_bytes()
+    file.unlink()
+    assert checkout.snakemake("archive").status == 0
+    assert file.read_bytes() == before, "the same content makes the same file"
+    folder = tmp_path_factory.mktemp("elsewhere")
+    with tarfile.open(file) as archive:
+        archive.extractall(folder, filter="data")
+    shutil.rmtree(checkout.folder)
+    return folder / "small"
+
+
+def test_an_archive_makes_everything_again_elsewhere(archived: Path) -> None:
+    command = (archived / "remake").read_text()
+    assert "make figures STUDY=small SITE=local ARGS=records=available" in command
+    again = Checkout(archived / "ringside")
+    assert not (again.results / "figures").exists() and not (again.results / "runs.csv").exists()
+    done = again.snakemake("figures", "--config", "study=small", "site=local", "records=available")
+    assert done.status == 0 and "run" not in done.jobs, done.output
+    compared = verified(again, "--against", "../manifest.json")
+    assert compared.returncode == 0, compared.stdout
+    for name in ("runs.csv", "epochs.csv"):
+        assert (again.results / name).read_bytes() == (archived / "records" / name).read_bytes()
+
+
+def test_an_archive_describes_itself(archived: Path) -> None:
+    text = (archived / "appendix.md").read_text()
+    for heading in (
+        "Contribution",
+        "Hardware",
+        "Software",
+        "Data",
+        "Installation and execution",
+        "Time and disk",
+        "Analysis",
+    ):
+        assert f"## {heading}\n" in text
+    assert "digits" in text and "horovod" in text and "SHA-256" in text
+    assert "node hours" in text and "MB" in text
+    said = yaml.safe_load((archived / "CITATION.cff").read_text())
+    assert said["authors"][0]["family-names"] == "Lovelace" and said["license"] == "CC-BY-4.0"
+    crate = json.loads((archived / "ro-crate-metadata.json").read_text())
+    by_id = {entity["@id"]: entity for entity in crate["@graph"]}
+    for name, entity in by_id.items():
+        if {"File", "Dataset"} & set([entity["@type"]] if isinstance(entity["@type"], str) else entity["@type"]):
+            assert (archived / name).exists(), name
+    campaign = by_id["#campaign"]
+    assert campaign["startTime"] < campaign["endTime"]
+    assert by_id[campaign["agent"][0]["@id"]]["name"] == "Ada Lovelace"
+
+
+def test_public_validators_accept_it(archived: Path) -> None:
+    found = accepts_crate(archived, "workflow-run-crate")
+    assert not [said for said in found if said.startswith("REQUIRED")]
+    assert {said.split()[1].rstrip(":") for said in found} <= LEFT_OUT, found
+    assert accepts_citation(archived / "CITATION.cff") == []
+
+
+def test_published_tables_can_be_archived_and_told_from_what_this_checkout_would_measure(
+    fresh: Callable[..., Checkout],
+) -> None:
+    checkout = fresh(SMALL_STUDY)
+    shipped = "config/studies/quickstart.yaml"
+    checkout.write(shipped, checkout.path(shipped).read_text() + "figures: [{kind: overview}]\n")
+    checkout.path("published").mkdir()
+    runs, epochs = campaign_of(1)
+    digests = {"code_digest": "c" * 64, "data_digest": "d" * 64, "environment_digest": "e" * 64}
+    write_frames(checkout.path("published"), runs.assign(**digests), epochs)
+    asked = ("--config", "study=quickstart", "records=published")
+    assert checkout.snakemake("archive", *asked).status == 0
+    with tarfile.open(checkout.folder / "results" / "quickstart" / "quickstart.tar.gz") as archive:
+        names = archive.getnames()
+    assert {"quickstart/records/runs.csv", "quickstart/records/epochs.csv", "quickstart/manifest.json"} <= set(names)
+    assert not [name for name in names if "/results/" in name]
+    said = checkout.snakemake("figures", *asked).output
+    for kind in (
+        "code than this checkout has: horovod-pytorch",
+        "data: digits",
+        "environments than this checkout has: horovod-",
+    ):
+        assert f"quickstart: the published runs were measured with other {kind}" in said
+    assert "Nothing to be done" in said
+
+
+def test_two_campaigns_are_compared(fresh: Callable[..., Checkout]) -> None:
+    checkout = fresh(SMALL_STUDY)
+    for name, seed in (("one", 1), ("two", 2)):
+        checkout.path(name).mkdir()
+        write_campaign(checkout.path(name), seed=seed)
+    done = checkout.snakemake("compare", "--config", "base=one", "other=two")
+    assert done.status == 0, done.output
+    assert "From one to two, of 37 compared cells: " in done.output
+    assert (checkout.folder / "results" / "comparison" / "one--two" / "comparison.png").stat().st_size > 10_000
+    assert checkout.snakemake("compare", "--config", "base=one", "other=two").jobs == {}
+    for arguments, said in (
+        (
+            [],
+            "ringside: which two campaigns? expected two folders with runs.csv: snakemake compare --config base=FOLDER other=FOLDER",
+        ),
+        (["--config", "base=one", "other=three"], "ringside: other: there is no three/runs.csv; expected"),
+        (["--config", "base=one", "other=one"], "was not measured again (37 of 38 cells)"),
+    ):
+        done = checkout.snakemake("compare", *arguments)
+        assert done.status != 0 and said in done.output and "Traceback" not in done.output, done.output
+
+
+def test_the_catalogues_entry_is_the_workflow(fresh: Callable[..., Checkout]) -> None:
+    checkout = fresh(SMALL_STUDY)
+    for arguments in ([], ["--snakefile", "workflow/Snakefile"]):
+        done = checkout.snakemake(*arguments, "-n", "figures")
+        assert done.status == 0 and done.jobs["run"] == 3, done.output
+    elsewhere = checkout.folder.parent / "elsewhere"
+    elsewhere.mkdir()
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "snakemake",
+            "-n",
+            "--cores",
+            "1",
+            "--snakefile",
+            str(checkout.path("workflow/Snakefile")),
+        ],
+        cwd=elsewhere,
+        env={name: value for name, value in checkout.environment.items() if name != "SNAKEMAKE_PROFILE"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "is not the workflow's checkout; call snakemake in" in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,56 @@
+"""The figure of a comparison: the ratio of every compared cell with its interval."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis.measured import treatment_text, varying
+from comparison.changes import CHANGES, differing, summary
+from comparison.matched import Compared
+from figures import panels, style
+
+ROW_IN, AXIS_IN = 0.12, 0.5
+MOST_ROWS = 60  # of a printed page
+COLOURS = {CHANGES[0]: "#bb5566", CHANGES[1]: "#004488"}  # Tol's high contrast, as figures of treatments have it
+
+
+def draw(compared: Compared, data: pd.DataFrame) -> tuple[Figure, str]:
+    """Rows are cells in the order of tables, at most MOST_ROWS of those that differ most. The figure and its caption."""
+    farthest = np.abs(np.log(data["ratio"])).sort_values(ascending=False, kind="stable").index[:MOST_ROWS]
+    rows = data.loc[sorted(farthest)]
+    drawn = style.figure(style.PAGE_IN, len(rows) * ROW_IN + AXIS_IN)
+    ax = drawn.subplots()
+    ax.axvline(1, color=style.INK, linewidth=0.6, zorder=1)
+    for y, row in enumerate(rows.itertuples()):
+        colour = COLOURS.get(row.change, style.MUTED)
+        ax.plot([row.ratio_low, row.ratio_high], [y, y], color=colour, linewidth=0.9, solid_capstyle="butt")
+        ax.plot(
+            [row.ratio],
+            [y],
+            "o",
+            color=colour,
+            markerfacecolor=colour if row.change in CHANGES else "white",
+            markersize=3,
+        )
+    varied = [name for name in varying(compared.cells) if name in rows]
+    labels = [treatment_text({name: row[name] for name in varied}) or row["cell"] for _, row in rows.iterrows()]
+    ax.set_yticks(range(len(rows)), labels)
+    ax.set_ylim(len(rows) - 0.4, -0.6)
+    ax.set_xscale("log")
+    ends = rows[["ratio", "ratio_low", "ratio_high"]].to_numpy(float)
+    low, high = min(np.nanmin(ends), 1 / 1.02), max(np.nanmax(ends), 1.02)
+    ax.set_xlim(low / 1.02, high * 1.02)
+    panels.round_numbers(ax.xaxis, high / low, most=8)
+    ax.grid(True, axis="x")
+    ax.set_xlabel(f"epoch time, {compared.names[1]} over {compared.names[0]}")
+    some = (
+        f" {len(rows)} of {len(data)} cells are drawn, those that differ most; the table has all."
+        if len(rows) < len(data)
+        else ""
+    )
+    caption = (
+        f"Mean epoch time in {compared.names[1]} over that in {compared.names[0]}, cell by cell, on a logarithmic axis. Bars are 95 % "
+        "intervals, each for its own cell alone; filled in colour where p < 0.05 after Holm's correction for all cells, red slower, "
+        f"blue faster.{some} {summary(compared, data)} {differing(compared)}"
+    )
+    return drawn, caption

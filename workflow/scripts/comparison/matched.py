@@ -1,0 +1,203 @@
+"""Two campaigns side by side: which cells both have, what keeps some of them from being compared, and what else differs.
+
+A cell is compared where both campaigns trained the same thing in it, measured in the same way. What may differ is what a
+comparison is for: date, site, software; it is listed, since a change cannot be told from whatever else differs with it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.measured import cells, factors, framework_order, successful
+from common.errors import InputError
+from common.files import shown
+from common.tables import read_table
+
+# The same in every run of a cell that can be compared, with what a difference in it means.
+SAME = {
+    "data_digest": "other data were trained on, or they were prepared in another way",
+    "samples_per_epoch": "an epoch has another number of samples",
+    "effective_batch": "the effective batch is another",
+    "replicas": "there are other numbers of replicas",
+    "timing_scope": "epochs were timed by other clocks (all ranks, or the master's alone)",
+}
+# What may explain a change, in words.
+EXPLAINS = {
+    "site": "site",
+    "devices": "devices",
+    "library_version": "library",
+    "python_version": "Python",
+    "environment_digest": "environment (its lock, its recipe, how it is realized)",
+    "code_digest": "code that trains",
+    "transport": "what carried the gradients",
+    "cores_per_rank": "cores per rank",
+    "cpu_share": "share of the cores",
+    "bandwidth_bytes_s": "links in MB/s",
+    "placement": "placement",
+    "oversubscribed": "threads on crowded cores",
+}
+PER_FRAMEWORK = ("library_version", "python_version", "environment_digest", "code_digest", "transport")
+DIGITS = 12  # of a digest
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The runs of the campaign `base`, and of the `other` one. `names`: what tables call the two."""
+
+    names: tuple[str, str]
+    base: pd.DataFrame
+    other: pd.DataFrame
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """The planned cells of both: cell, every factor, in the order of tables."""
+        both = pd.concat([self.base, self.other], ignore_index=True)
+        return cells(both)
+
+    @cached_property
+    def refused(self) -> dict[str, str]:
+        """Cell -> why it cannot be compared, in the order of `cells`."""
+        found = {}
+        runs = [successful(self.base), successful(self.other)]
+        planned = [set(self.base["cell"]), set(self.other["cell"])]
+        by_cell = [{str(cell): own for cell, own in some.groupby("cell")} for some in runs]
+        for cell in self.cells["cell"]:
+            if why := self._why_not(cell, planned, by_cell):
+                found[cell] = why
+        return found
+
+    @cached_property
+    def common(self) -> list[str]:
+        """The cells that are compared."""
+        return [cell for cell in self.cells["cell"] if cell not in self.refused]
+
+    def _why_not(self, cell: str, planned: Sequence[set[str]], by_cell: Sequence[dict[str, pd.DataFrame]]) -> str:
+        for name, there in zip(self.names, planned, strict=True):
+            if cell not in there:
+                return f"{name} has no such cell"
+        for name, runs in zip(self.names, by_cell, strict=True):
+            if cell not in runs:
+                return f"{name} has no successful run of it"
+        a, b = by_cell[0][cell], by_cell[1][cell]
+        for column, meaning in SAME.items():
+            if _levels(a[column]) != _levels(b[column]):
+                return f"{meaning} ({column})"
+        places = [set(one["placement"].dropna()) for one in (a, b)]
+        if a["nodes"].iloc[0] > 1 and places[0] != places[1] and "emulated" in places[0] | places[1]:
+            return "nodes are emulated in one of the two only, which says nothing about a network (placement)"
+        same = [set(zip(one["run_id"], one["key"], one["epoch_time_s"], strict=True)) for one in (a, b)]
+        if same[0] & same[1]:
+            return "runs of it are in both campaigns: it was not measured again"
+        return ""
+
+    @cached_property
+    def differences(self) -> list[str]:
+        """What differs between the compared runs of the two and may explain a change, a line each."""
+        a, b = (self._compared_runs(runs) for runs in (self.base, self.other))
+        said = [f"dates: {_dates(a)} → {_dates(b)}"] if _dates(a) != _dates(b) else []
+        for column, words in EXPLAINS.items():
+            if column not in PER_FRAMEWORK:
+                levels = [_levels(runs[column]) for runs in (a, b)]
+                said += [f"{words}: {_said(levels[0])} → {_said(levels[1])}"] if levels[0] != levels[1] else []
+                continue
+            by_framework: dict[str, list[str]] = {}
+            for framework in framework_order(a):
+                levels = [_levels(runs.loc[runs["framework"] == framework, column]) for runs in (a, b)]
+                if levels[0] != levels[1]:
+                    by_framework.setdefault(f"{_said(levels[0])} → {_said(levels[1])}", []).append(framework)
+            said += [f"{words} of {', '.join(names)}: {change}" for change, names in by_framework.items()]
+        return said
+
+    def _compared_runs(self, runs: pd.DataFrame) -> pd.DataFrame:
+        ok = successful(runs)
+        ok = ok[ok["cell"].isin(self.common)]
+        return ok.assign(bandwidth_bytes_s=ok["bandwidth_bytes_s"] / 1e6)
+
+
+def read(base: str, other: str) -> Compared:
+    """The campaigns in two folders with runs.csv. InputError where there is none, or where nothing can be compared."""
+    files = [_table_in(folder, key) for key, folder in (("base", base), ("other", other))]
+    runs = [read_table(file, "runs") for file in files]
+    for file, some in zip(files, runs, strict=True):
+        if successful(some).empty:
+            raise InputError(f"{shown(file)}: has no successful run; there is nothing to compare")
+    compared = Compared(names(base, other), *runs)
+    if not compared.common:
+        raise InputError(f"{shown(files[0])} and {shown(files[1])}: cannot be compared: {_nothing(compared)}")
+    return compared
+
+
+def names(base: str, other: str) -> tuple[str, str]:
+    """What two campaigns are called: as their folders, where these have other names."""
+    one, two = (Path(folder).resolve().name for folder in (base, other))
+    return (one, two) if one != two else (f"{one} (base)", f"{two} (other)")
+
+
+def stem(base: str, other: str) -> Path:
+    """Where the comparison of two folders goes, without suffix."""
+    return Path("results", "comparison", f"{Path(base).resolve().name}--{Path(other).resolve().name}", "comparison")
+
+
+def asked(config: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The folders that a configuration asks to compare; None where it names neither. InputError where there are no tables."""
+    folders = {key: config[key] for key in ("base", "other") if key in config}
+    if len(folders) == 1:
+        refuse()
+    for key, folder in folders.items():
+        _table_in(folder, key)
+    return (folders["base"], folders["other"]) if folders else None
+
+
+def refuse() -> None:
+    """InputError: two campaigns have to be named."""
+    raise InputError(
+        "which two campaigns? expected two folders with runs.csv: snakemake compare --config base=FOLDER other=FOLDER"
+    )
+
+
+def _table_in(folder: str, key: str) -> Path:
+    file = Path(folder) / "runs.csv"
+    if not file.is_file() or set("{}") & set(folder):
+        raise InputError(
+            f"{key}: there is no {folder[:200]}/runs.csv; expected a campaign's folder (without braces), such as results/NAME"
+        )
+    return file
+
+
+def _nothing(compared: Compared) -> str:
+    """Why no cell can be, the most frequent reason first."""
+    a, b = (set(runs["cell"]) for runs in (compared.base, compared.other))
+    if not a & b:
+        differ = [
+            f"{name}: {_said(_levels(compared.base[name]))} and {_said(_levels(compared.other[name]))}"
+            for name in factors()
+            if not set(_levels(compared.base[name])) & set(_levels(compared.other[name]))
+        ]
+        return f"they have no cell in common ({'; '.join(differ) or 'no combination of levels is in both'})"
+    reasons = pd.Series([why for cell, why in compared.refused.items() if cell in a & b]).value_counts()
+    return "; ".join(f"{why} ({count} of {len(a & b)} cells)" for why, count in reasons.items())
+
+
+def _levels(values: pd.Series) -> tuple[str, ...]:
+    """What occurs in a column, as text, sorted; nothing known is no level."""
+    return tuple(sorted({_text(value) for value in values.dropna()}))
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _said(levels: Sequence[str]) -> str:
+    short = [level[:DIGITS] if len(level) == 64 else level for level in levels]
+    return " and ".join(short[:3]) + (f" and {len(short) - 3} more" if len(short) > 3 else "") if short else "not known"
+
+
+def _dates(runs: pd.DataFrame) -> str:
+    dates = sorted(str(start)[:10] for start in runs["started_at"].dropna())
+    if not dates:
+        return "not known"
+    return dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"

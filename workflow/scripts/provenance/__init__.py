@@ -1,0 +1,1 @@
+"""What figures were made of: the manifest, the archive that makes them again, and what it says of itself."""

@@ -1,0 +1,199 @@
+"""One file with everything behind a study's figures, which makes them again on another machine, without training.
+
+    <study>/README.md, remake       how
+            figures/, tables/, records/, manifest.json    what was made, and of what
+            appendix.md, appendix.tex, CITATION.cff, ro-crate-metadata.json    what it says of itself
+            ringside/               the workflow as it was, with the records in results/<study>/
+
+The same content makes the same file, byte by byte.
+"""
+
+import argparse
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import pandas as pd
+
+from common.errors import InputError, exit_status
+from common.files import CHECKOUT, source_files, written_whole
+from common.tables import read_table
+from plan.campaign import Campaign, load_campaign
+from plan.study import Study
+from provenance import appendix
+from provenance.account import account
+from provenance.citation import citation
+from provenance.crate import crate
+from provenance.manifest import read
+from report.checkout import GIT_LIMIT_S, state
+
+WORKFLOW = "ringside"
+BESIDE_GIT = (  # the checkout, where there is no git to ask
+    "Snakefile", "Makefile", "README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md", "pyproject.toml", "requirements.in",
+    "requirements.txt", ".gitignore", "config", "rules", "workflow", "containers", "profiles", "tests", "docs", "slurm", "oar",
+)  # fmt: skip
+NOT_KEPT = (".lock", "holder.json")  # of an attempt
+REMAKE = """\
+#!/bin/sh
+# Makes all figures and tables again from the records, training nothing, and compares them with those that lie here.
+set -e
+cd "$(dirname "$0")/{workflow}"
+make figures STUDY={study} SITE={site} ARGS=records={records} PYTHON="${{PYTHON:-python3}}"
+make verify STUDY={study} AGAINST=../manifest.json
+"""
+README = """\
+# {title}
+
+{question}
+
+* `figures/` (each with its caption), `tables/` (each as CSV, Markdown and LaTeX with its notes), `records/` (one row per run, per epoch).
+* `./remake` makes all of them again from the records of every run, trains nothing, and compares every file: Linux, Python 3.11 or
+  newer with venv, make; it installs the locked libraries into `{workflow}/.venv`. Another processor may give other last digits.
+* `manifest.json`: the SHA-256 of every figure and table, and of all that stands behind it: study, site, locks, code, data, records.
+* `appendix.md`, `appendix.tex`: hardware, software, data, time and disk, for the artifact description of a paper.
+* `ro-crate-metadata.json`: the campaign as a Workflow Run RO-Crate.
+* `{workflow}/`: the workflow as it was, with its README; records, and what each run said, in `{workflow}/results/{study}/`. Logs
+  hold names of hosts and paths.
+"""
+
+
+def members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Path]:
+    """What the archive holds: name in it -> a file, or its content."""
+    said = read(manifest)
+    runs = read_table(campaign.runs_csv, "runs")
+    study, site = campaign.study, (said["sites"] or [campaign.site.name])[0]
+    records = "available" if campaign.published is None else "../records"
+    found: dict[str, bytes | Path] = {f"{WORKFLOW}/{name}": CHECKOUT / name for name in workflow_files(campaign)}
+    products = {file: Path(file) for one in said["products"].values() for file in one["files"]}
+    found |= {str(path.relative_to(campaign.results)): path for path in products.values()}
+    tables = {name: campaign.runs_csv.parent / name for name in said["sources"]["tables"] if name != "design.csv"}
+    found |= {f"records/{name}": path for name, path in tables.items()}
+    if campaign.published is None:
+        found |= {f"{WORKFLOW}/{path}": path for path in left_by_runs(campaign.results)}
+    ends = runs["ended_at"].dropna().astype(str)
+    last = ends.max() if len(ends) else None
+    form = {"study": study.name, "site": site, "records": records, "workflow": WORKFLOW}
+    checkout = state()
+    parts = list(appendix.sections(campaign, runs, account(campaign, runs), checkout, "./remake"))
+    texts = {
+        "README.md": README.format(title=study.title, question=study.question, **form),
+        "remake": REMAKE.format(**form),
+        "appendix.md": appendix.to_markdown(study.title, parts),
+        "appendix.tex": appendix.to_latex(parts),
+        "CITATION.cff": citation(study, (last or "1970-01-01")[:10], checkout.commit),
+        "manifest.json": manifest.read_text(encoding="utf-8"),
+    }
+    found |= {name: text.encode() for name, text in texts.items()}
+    described = crate_of(study, runs, found, {"ringside": checkout.commit, "snakemake": version("snakemake")}, site)
+    found["ro-crate-metadata.json"] = (json.dumps(described, indent=2, ensure_ascii=False) + "\n").encode()
+    return dict(sorted(found.items()))
+
+
+def crate_of(
+    study: Study, runs: pd.DataFrame, found: Mapping[str, object], versions: Mapping[str, str | None], site: str
+) -> dict[str, object]:
+    """The crate of an archive that holds what is `found`."""
+    inputs = {
+        f"{WORKFLOW}/config/studies/{study.name}.yaml": "the study",
+        f"{WORKFLOW}/config/sites/{site}.yaml": "the site",
+        f"{WORKFLOW}/requirements.txt": "the lock of the workflow's own libraries",
+    }
+    results = {name: _called(name) for name in found if name.split("/")[0] in ("figures", "tables", "records")}
+    others = {name: _called(name) for name in found if "/" not in name and name != "ro-crate-metadata.json"}
+    if any(name.startswith(f"{WORKFLOW}/results/{study.name}/runs/") for name in found):
+        results[f"{WORKFLOW}/results/{study.name}/runs/"] = "the records of all runs"
+    others[f"{WORKFLOW}/"] = "the workflow as it was"
+    there = {name: what for name, what in inputs.items() if name in found}
+    return crate(study, runs, there, results, others, f"{WORKFLOW}/Snakefile", versions)
+
+
+def _called(name: str) -> str:
+    folder, _, file = name.rpartition("/")
+    return f"{folder.removesuffix('s')} {file}" if folder else file
+
+
+def workflow_files(campaign: Campaign) -> list[str]:
+    """The files of the checkout: those that git knows, as they are now, and the study's, the site's and the data sets' own."""
+    done = subprocess.run(
+        ["git", "-C", str(CHECKOUT), "ls-files", "-z"], capture_output=True, text=True, check=False, timeout=GIT_LIMIT_S
+    )
+    own = [campaign.study.file, campaign.site.file, *(CHECKOUT / "config").glob("datasets*.yaml")]
+    if done.returncode == 0 and state().commit:
+        names = [name for name in done.stdout.split("\0") if name]
+    else:
+        there = [CHECKOUT / name for name in BESIDE_GIT]
+        files = [
+            file
+            for path in there
+            for file in (source_files(path) if path.is_dir() and not path.is_symlink() else [path])
+        ]
+        names = [str(file.relative_to(CHECKOUT)) for file in files]
+    names += [str(file.relative_to(CHECKOUT)) for file in own]
+    return sorted({name for name in names if (CHECKOUT / name).is_symlink() or (CHECKOUT / name).is_file()})
+
+
+def left_by_runs(results: Path) -> Iterator[Path]:
+    """What runs and sweeps have left, but for what only says who is at it; and what their results are bound to."""
+    yield from (file for name in ("campaign.json", "design.csv") if (file := results / name).is_file())
+    for folder in (results / "runs", results / "network"):
+        for file in sorted(folder.rglob("*")):
+            if file.is_file() and not file.is_symlink() and not file.name.startswith(".") and file.name not in NOT_KEPT:
+                yield file
+
+
+def write(contents: Mapping[str, bytes | Path], top: str, date_s: float, out: Path) -> None:
+    """A tar of `contents` in a folder `top`, compressed; owners, and dates but for `date_s`, are left out of it."""
+    with (
+        written_whole(out) as partial,
+        open(partial, "wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name, content in contents.items():
+            entry = tarfile.TarInfo(f"{top}/{name}")
+            entry.mtime = date_s
+            if isinstance(content, Path) and content.is_symlink():
+                entry.type, entry.linkname = tarfile.SYMTYPE, str(content.readlink())
+                archive.addfile(entry)
+                continue
+            data = content.read_bytes() if isinstance(content, Path) else content
+            runs = isinstance(content, Path) and content.stat().st_mode & 0o100
+            entry.size, entry.mode = len(data), 0o755 if runs or name == "remake" else 0o644
+            archive.addfile(entry, io.BytesIO(data))
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write the archive of a study whose figures and manifest are there."""
+    parser = argparse.ArgumentParser(prog="provenance.archive", description=main.__doc__)
+    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
+    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
+    parser.add_argument("--records", required=True, help="campaign, available, or the folder with published tables")
+    parser.add_argument("--manifest", required=True, type=Path, metavar="JSON", help="manifest.json")
+    parser.add_argument("--out", required=True, type=Path, metavar="TAR.GZ", help="the archive")
+    options = parser.parse_args(argv)
+    records = "available" if options.records == "campaign" else options.records
+    campaign = load_campaign({"study": options.study, "site": options.site, "records": records})
+    contents = members(campaign, options.manifest)
+    gone = [content for content in contents.values() if isinstance(content, Path) and not os.path.lexists(content)]
+    if gone:
+        raise InputError(f"{gone[0]}: is gone; make it again: snakemake figures")
+    ends = read_table(campaign.runs_csv, "runs")["ended_at"].dropna().astype(str)
+    date_s = int(datetime.fromisoformat(ends.max()).timestamp()) if len(ends) else 0
+    write(contents, options.study, date_s, options.out)
+    print(f"{options.out}: {len(contents):,} files, {options.out.stat().st_size / 1e6:.1f} MB")
+    if not campaign.study.authors:
+        print(
+            f"{campaign.study.file.name} names no authors: CITATION.cff says 'The authors of {campaign.study.name}'; add the key authors"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,92 @@
+"""The manifest of a study: the SHA-256 of every figure and table, and of everything that stands behind it.
+
+It is made anew whenever one of these changes, after all figures and tables: what it says of sources is what the figures
+beside it were made of, since Snakemake has made whatever stands on a changed one again.
+"""
+
+import argparse
+import csv
+import json
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError, exit_status
+from common.files import digest_file, read_json, shown, write_json
+from common.schemas import check
+from network.plan import Sweeps
+from plan.campaign import Campaign, load_campaign
+from provenance import sources
+from report.checkout import state
+
+NAME = "manifest.json"
+LIBRARIES = (
+    "matplotlib",
+    "numpy",
+    "pandas",
+    "scipy",
+    "snakemake",
+    "statsmodels",
+)  # that decide about last digits and pixels
+
+
+def manifest(campaign: Campaign, products: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, Any]:
+    """What manifest.json says. `products`: name -> its files, and the files that it is made of; paths from the checkout."""
+    code = sorted({file for one in products.values() for file in one["made_of"] if file.endswith(sources.CODE)})
+    with open(campaign.runs_csv, encoding="utf-8", newline="") as table:
+        rows = list(csv.DictReader(table))
+    sweeps = Sweeps(campaign).available() if campaign.published is None else []
+    checkout = state()
+    return {
+        "study": campaign.study.name,
+        "sites": sorted({row["site"] for row in rows if row.get("site")}),
+        "records": str(campaign.published or "records"),
+        "commit": checkout.commit,
+        "changed": list(checkout.changed),
+        "python": platform.python_version(),
+        "libraries": {name: version(name) for name in LIBRARIES},
+        "sources": sources.sources(campaign, code) | sources.records(campaign, sweeps),
+        "measured_with": sources.measured_with(rows),
+        "products": {
+            name: {
+                "files": {file: digest_file(Path(file)) for file in one["files"]},
+                "made_of": sorted(one["made_of"]),
+            }
+            for name, one in sorted(products.items())
+        },
+    }
+
+
+def read(file: Path) -> dict[str, Any]:
+    """The manifest in a file. InputError in one line where it is none."""
+    try:
+        said = read_json(file)
+    except FileNotFoundError:
+        raise InputError(f"{shown(file)}: no such file; make it: snakemake figures") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{shown(file)}: cannot be read: {error}; remove it, and call snakemake figures") from None
+    check(said, "manifest", file)
+    return dict(said)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write the manifest of a study whose figures and tables are there."""
+    parser = argparse.ArgumentParser(prog="provenance.manifest", description=main.__doc__)
+    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
+    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
+    parser.add_argument("--records", required=True, help="campaign, available, or the folder with published tables")
+    parser.add_argument("--products", required=True, help="JSON: name -> files, made_of")
+    parser.add_argument("--out", required=True, type=Path, metavar="JSON", help="manifest.json")
+    options = parser.parse_args(argv)
+    records = "available" if options.records == "campaign" else options.records
+    campaign = load_campaign({"study": options.study, "site": options.site, "records": records})
+    said = manifest(campaign, json.loads(options.products))
+    check(said, "manifest", options.out)
+    write_json(options.out, said)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,117 @@
+"""Whether what was made again is what was made before: the figures, tables and records of a study against a manifest."""
+
+import argparse
+import csv
+import math
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import InputError, exit_status
+from common.files import digest_file
+from provenance.manifest import read
+
+IDENTICAL, GONE, DIFFERS = "identical", "not there", "differs"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of one file: identical, not there, or differs, and by how much as far as the old file is at hand."""
+
+    file: str
+    verdict: str
+    detail: str = ""
+
+
+def verdicts(against: Path, results: Path) -> list[Verdict]:
+    """A verdict for every product and every table of records that the manifest `against` names. `results`: results/<study>."""
+    said = read(against)
+    wanted = {
+        str(Path(file).relative_to(f"results/{said['study']}")): sha256
+        for one in said["products"].values()
+        for file, sha256 in one["files"].items()
+    }
+    if said["records"] == "records":
+        wanted |= said["sources"]["tables"]
+    return [_verdict(name, sha256, results, against.parent) for name, sha256 in sorted(wanted.items())]
+
+
+def _verdict(name: str, sha256: str, results: Path, before: Path) -> Verdict:
+    file = results / name
+    if not file.is_file():
+        return Verdict(name, GONE)
+    if digest_file(file) == sha256:
+        return Verdict(name, IDENTICAL)
+    old = next(
+        (
+            path
+            for path in (before / name, before / "records" / name)
+            if path.is_file() and path.resolve() != file.resolve()
+        ),
+        None,
+    )
+    return Verdict(name, DIFFERS, how_far(old, file) if old else "")
+
+
+def how_far(old: Path, new: Path) -> str:
+    """By how much two files of the same kind differ, in words."""
+    try:
+        match new.suffix:
+            case ".csv":
+                return _numbers(old, new)
+            case ".png":
+                return _pixels(old, new)
+    except (OSError, ValueError):
+        pass
+    return ""
+
+
+def _numbers(old: Path, new: Path) -> str:
+    rows = [list(csv.reader(path.open(encoding="utf-8", newline=""))) for path in (old, new)]
+    if [len(row) for row in rows[0]] != [len(row) for row in rows[1]]:
+        return "other rows or columns"
+    largest = 0.0
+    for a, b in zip(*([cell for row in table for cell in row] for table in rows), strict=True):
+        if a != b:
+            try:
+                x, y = float(a), float(b)
+            except ValueError:
+                return f"{a[:40]!r} became {b[:40]!r}"
+            largest = max(largest, abs(x - y) / max(abs(x), abs(y)) if math.isfinite(x - y) else math.inf)
+    return f"numbers by up to {largest:.1e} of them"
+
+
+def _pixels(old: Path, new: Path) -> str:
+    from PIL import Image, ImageChops
+
+    with Image.open(old) as a, Image.open(new) as b:
+        if a.size != b.size:
+            return f"{a.size[0]} x {a.size[1]} pixels became {b.size[0]} x {b.size[1]}"
+        apart = ImageChops.difference(a.convert("L"), b.convert("L"))
+        share = 1 - apart.histogram()[0] / (apart.size[0] * apart.size[1])
+    return f"{100 * share:.2g} % of the pixels"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Compare a study's figures, tables and records with those that a manifest tells of; status 1 where one is not the same."""
+    parser = argparse.ArgumentParser(prog="make verify", description=main.__doc__)
+    parser.add_argument("--study", required=True, help="whose results: results/<study>")
+    parser.add_argument("--against", type=Path, metavar="JSON", help="the manifest; that of the results by default")
+    options = parser.parse_args(argv)
+    results = Path("results") / options.study
+    against = options.against or results / "manifest.json"
+    if read(against)["study"] != options.study:
+        raise InputError(f"{against}: is of study {read(against)['study']}, not {options.study}; name it with STUDY=")
+    found = verdicts(against, results)
+    for one in found:
+        if one.verdict != IDENTICAL:
+            print(f"{results / one.file}: {one.verdict}{f': {one.detail}' if one.detail else ''}")
+    counts = Counter(one.verdict for one in found)
+    print(f"{len(found)} files of {against}: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
+    if set(counts) - {IDENTICAL}:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
