@@ -4,9 +4,10 @@ import os
 import sys
 from pathlib import Path
 
+CHECKOUT = Path(str(workflow.current_basedir)).parent  # whichever Snakefile was named: workflow/ has one, too
 SCRIPTS = "workflow/scripts"
-sys.path.insert(0, f"{workflow.basedir}/{SCRIPTS}")
-os.environ["PYTHONPATH"] = f"{workflow.basedir}/{SCRIPTS}"
+sys.path.insert(0, f"{CHECKOUT}/{SCRIPTS}")
+os.environ["PYTHONPATH"] = f"{CHECKOUT}/{SCRIPTS}"
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 from common.errors import InputError
@@ -27,7 +28,16 @@ def or_say_so(action):
         sys.exit(2)
 
 
-or_say_so(lambda: read_config(Path(workflow.basedir, "config", "config.yaml")))
+def in_the_checkout():
+    """All paths are those of a checkout."""
+    if Path.cwd() != CHECKOUT.resolve():
+        raise InputError(
+            f"{Path.cwd()}: is not the workflow's checkout; call snakemake in {CHECKOUT}, or clone it here"
+        )
+
+
+or_say_so(in_the_checkout)
+or_say_so(lambda: read_config(CHECKOUT / "config" / "config.yaml"))
 
 
 configfile: "config/config.yaml"
