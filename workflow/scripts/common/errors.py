@@ -9,7 +9,13 @@ from pathlib import Path
 
 
 class InputError(Exception):
-    """Something that a person wrote is wrong. The message is one line: file, key, what was expected, what to do."""
+    """Something that a person wrote is wrong. The message is one line: file, key, what was expected, what to do.
+
+    What cannot be printed in a line, such as a line's end in a name that is told, is escaped.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__("".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in message))
 
 
 @contextmanager

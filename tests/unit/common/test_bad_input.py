@@ -1,0 +1,473 @@
+"""Whatever a person or a dying disk makes of our input: it works, or ends in one clear line before anything is done.
+
+Hypothesis mutates what is shipped and what was recorded, more than a thousand ways: never a traceback, a hang, or half a file.
+"""
+
+import contextlib
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from analysis import study as analysis
+from common.errors import InputError
+from common.files import CHECKOUT
+from common.tables import read_table
+from datasets.archives import Archive
+from datasets.made_up import write_archives
+from datasets.prepare import READERS
+from datasets.prepared import write_part
+from datasets.table import load_dataset, read_datasets
+from plan import study as studies
+from plan.campaign import record_of
+from plan.design import design
+from plan.site import load_site
+from plan.study import FRAMEWORKS, load_framework, load_study
+from provenance import manifest
+from records.aggregate import epoch_lines
+from runs.frameworks.lbann.output import LastWords, Output, UnreadableError, row
+from synthetic import campaign, write_frames
+
+HANG_S = 20
+LONGEST = 2000  # characters of a complaint
+LOG = Path(__file__).parents[1] / "runs" / "lbann_output" / "validation.log"
+
+
+TIMES = int(os.environ.get("RINGSIDE_MUTATIONS", "1"))  # more of them, and others every time
+
+
+def mutated(examples: int) -> Any:
+    """Settings: so many examples, the same in every run of the tests unless more are asked for."""
+    return settings(
+        max_examples=TIMES * examples,
+        deadline=None,
+        derandomize=TIMES == 1,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+class Hang(BaseException):
+    """Nothing came of it in HANG_S."""
+
+
+@contextlib.contextmanager
+def works_or_complains(*also: type[Exception]) -> Iterator[None]:
+    """What is done here ends in time: well, or by an InputError (or `also`) in one line."""
+
+    def ring(signum: int, frame: Any) -> None:
+        raise Hang
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(HANG_S)
+    try:
+        yield
+    except (InputError, *also) as error:
+        said = str(error)
+        assert said and "\n" not in said, said
+        assert len(said) < LONGEST, said
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# What stands where something else is expected.
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.sampled_from([10**6, 2**31, 2**63, 10**30, -(10**30)]),
+    st.floats(),
+    st.sampled_from(
+        ["", " ", "~", "../../etc", "a/b", "{x}", "'", "\x00", "\n", "é" * 300, "yes", "1e-3", "2020-01-01", "*"]
+    ),
+    st.text(max_size=8),
+    st.lists(st.integers(-2, 9), max_size=4),
+    st.dictionaries(st.text(max_size=5), st.integers(0, 3), max_size=3),
+)
+
+
+def places(value: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths of everything in nested lists and mappings."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path for key, entry in entries for path in ((*above, key), *places(entry, (*above, key)))]
+
+
+@st.composite
+def nested(draw: Any, original: Any) -> Any:
+    """Lists and mappings of which one or two entries are replaced, taken out, renamed, doubled or moved."""
+    value = deepcopy(original)
+    for _ in range(draw(st.integers(1, 2))):
+        if not (there := places(value)):
+            break
+        *path, last = draw(st.sampled_from(there))
+        holder = value
+        for key in path:
+            holder = holder[key]
+        match draw(st.sampled_from(["replace", "replace", "remove", "rename", "wrap", "swap"])):
+            case "replace":
+                holder[last] = draw(ODD)
+            case "remove":
+                del holder[last]
+            case "rename" if isinstance(holder, dict):
+                holder[draw(st.one_of(st.text(max_size=6), st.just(f"{last}s")))] = holder.pop(last)
+            case "wrap":
+                holder[last] = draw(st.sampled_from([[holder[last]], [holder[last]] * 2, {"x": holder[last]}]))
+            case _:
+                other = draw(st.sampled_from(there))
+                with contextlib.suppress(KeyError, IndexError, TypeError):
+                    found = value
+                    for key in other:
+                        found = found[key]
+                    holder[last] = deepcopy(found)
+    return value
+
+
+@st.composite
+def bytes_of(draw: Any, original: bytes) -> bytes:
+    """A file that was cut, overwritten, doubled or filled up somewhere."""
+    content = original
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(content)))
+        end = draw(st.integers(at, min(len(content), at + 200)))
+        match draw(st.sampled_from(["cut", "take", "put", "flip", "again", "line"])):
+            case "cut":
+                content = content[:at]
+            case "take":
+                content = content[:at] + content[end:]
+            case "put":
+                put = st.one_of(
+                    st.binary(max_size=12),
+                    st.sampled_from(
+                        [b"\xff\xfe", b"\x00", b"\r\n", b'"', b",", b"\t", b"nan", b"inf", b"-1", b"1e999", b"&a [*a]"]
+                    ),
+                )
+                content = content[:at] + draw(put) + content[at:]
+            case "flip" if content:
+                place = min(at, len(content) - 1)
+                content = content[:place] + bytes([content[place] ^ draw(st.integers(1, 255))]) + content[place + 1 :]
+            case "again":
+                content = content[:end] + content[at:end] + content[end:]
+            case _:
+                lines = content.split(b"\n")
+                place = draw(st.integers(0, len(lines) - 1))
+                lines.insert(draw(st.integers(0, len(lines) - 1)), lines.pop(place))
+                content = b"\n".join(lines)
+    return content
+
+
+def yaml_of(name: str) -> tuple[Any, bytes]:
+    """A file of the checkout, as its content and as its bytes."""
+    content = (CHECKOUT / name).read_bytes()
+    return yaml.safe_load(content), content
+
+
+def either(value: Any, content: bytes) -> Any:
+    """A mutation of what a YAML file says, or of its bytes."""
+    as_bytes = nested(value).map(lambda said: yaml.safe_dump(said, allow_unicode=True).encode("utf-8", "replace"))
+    return st.one_of(as_bytes, as_bytes, bytes_of(content))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bad")
+
+
+@mutated(300)
+@given(content=either(*yaml_of("config/studies/quickstart.yaml")))
+def test_studies(folder: Path, content: bytes) -> None:
+    (folder / "bad.yaml").write_bytes(content)
+    with works_or_complains():
+        study = load_study("bad", folder)
+        if len(list(zip(range(2000), study.combinations(), strict=False))) < 2000:
+            design(study, load_site("local"))
+
+
+@mutated(300)
+@given(
+    content=st.one_of(either(*yaml_of("config/sites/local.yaml")), either(*yaml_of("config/sites/slurm-example.yaml")))
+)
+def test_sites(folder: Path, content: bytes) -> None:
+    (folder / "bad.yaml").write_bytes(content)
+    with works_or_complains():
+        design(load_study("quickstart"), load_site("bad", folder))
+
+
+@mutated(150)
+@given(
+    content=st.sampled_from(["pytorch-ddp", "lbann"]).flatmap(
+        lambda name: either(*yaml_of(f"workflow/scripts/runs/frameworks/{name}/framework.yaml"))
+    )
+)
+def test_frameworks(folder: Path, content: bytes) -> None:
+    frameworks = folder / "frameworks"
+    if not frameworks.exists():
+        shutil.copytree(FRAMEWORKS, frameworks)
+    (frameworks / "lbann" / "framework.yaml").write_bytes(content)
+    with pytest.MonkeyPatch.context() as patch, works_or_complains():
+        patch.setattr(studies, "FRAMEWORKS", frameworks)
+        load_framework.__wrapped__("lbann")
+
+
+@mutated(100)
+@given(content=either(*yaml_of("workflow/scripts/datasets/table.yaml")))
+def test_tables_of_data_sets(folder: Path, content: bytes) -> None:
+    (folder / "table.yaml").write_bytes(content)
+    with works_or_complains():
+        read_datasets(folder / "table.yaml", folder / "none.yaml")
+
+
+def csv_files() -> dict[str, bytes]:
+    """The tables of a small made-up campaign, and of a kept one's network."""
+    runs, epochs = campaign(2)
+    some = runs[runs["framework"].isin(["pytorch-single", "pytorch-ddp"]) & (runs["batch_size"] == 32)]
+    with TemporaryDirectory() as there:
+        files = write_frames(Path(there), some, epochs[epochs["run_id"].isin(some["run_id"])])
+        made = {file.stem: file.read_bytes() for file in files}
+    kept = (CHECKOUT / "docs" / "campaigns" / "prediction-virtual" / "network.csv").read_bytes().split(b"\n")
+    return made | {"network": b"\n".join(kept[:40]) + b"\n"}
+
+
+TABLES = csv_files()
+
+
+@st.composite
+def fields(draw: Any, content: bytes) -> bytes:
+    """A CSV of which some fields are others."""
+    rows = list(csv.reader(io.StringIO(content.decode())))
+    for _ in range(draw(st.integers(1, 3))):
+        line = draw(st.integers(0, len(rows) - 1))
+        place = draw(st.integers(0, len(rows[line]) - 1))
+        odd = [
+            "",
+            "nan",
+            "inf",
+            "-1",
+            "0",
+            "1e308",
+            "1e-320",
+            "x",
+            "1,5",
+            "true",
+            "2.0",
+            '"',
+            "ok",
+            "failed",
+            " 3",
+            "9" * 400,
+        ]
+        rows[line][place] = draw(
+            st.one_of(st.sampled_from(odd), st.text(max_size=6).filter(lambda text: "\r" not in text))
+        )
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue().encode("utf-8", "replace")
+
+
+def test_what_is_mutated_works_as_it_is(folder: Path, archives: Any) -> None:
+    """Else nothing would be learnt from refusals."""
+    for name, content in TABLES.items():
+        (folder / f"{name}.csv").write_bytes(content)
+        assert len(read_table(folder / f"{name}.csv", name)) > 3
+    analysis.main(["--runs", str(folder / "runs.csv"), "--out", str(folder / "tables")])
+    (folder / "record.json").write_bytes(a_record()[1])
+    assert record_of(folder / "record.json")["status"] == "ok"
+    attempt = folder / "0123456789ab" / "attempt-1"
+    attempt.mkdir(parents=True, exist_ok=True)
+    (attempt / "epochs.csv").write_bytes(EPOCHS)
+    assert epoch_lines(attempt.parent, a_record()[0], 2).count("\n") == 2
+    (folder / "manifest.json").write_text(json.dumps(MANIFEST))
+    assert manifest.read(folder / "manifest.json") == MANIFEST
+    for name, (entry, found) in archives.items():
+        assert prepared(folder / f"whole-{name}", entry, found) == [20, 10]
+
+
+@mutated(300)
+@given(data=st.data())
+def test_tables(folder: Path, data: Any) -> None:
+    name = data.draw(st.sampled_from(list(TABLES)))
+    content = data.draw(st.one_of(fields(TABLES[name]), bytes_of(TABLES[name])))
+    (folder / f"{name}.csv").write_bytes(content)
+    with works_or_complains():
+        read_table(folder / f"{name}.csv", name)
+
+
+@mutated(25)
+@given(content=fields(TABLES["runs"]))
+def test_tables_are_analysed_or_refused_before_anything_is_written(folder: Path, content: bytes) -> None:
+    (folder / "whole.csv").write_bytes(content)
+    shutil.rmtree(folder / "tables", ignore_errors=True)
+    refused = True
+    with works_or_complains():
+        analysis.main(["--runs", str(folder / "whole.csv"), "--out", str(folder / "tables")])
+        refused = False
+    assert refused != (folder / "tables").exists()
+    assert not list(folder.rglob("*.partial"))
+
+
+def a_record() -> tuple[Any, bytes]:
+    """A record as runs leave them, and the epochs beside it."""
+    made = {
+        "run_id": "a.small-cnn.digits.b64.n1.s1.r1", "key": "0" * 12, "study": "small", "site": "local", "session": "s", "attempt": 1,
+        "status": "ok", "reason": None, "started_at": "2026-11-20T12:00:00.000Z", "ended_at": "2026-11-20T12:01:00.000Z",
+        "environment_digest": "0" * 64, "code_digest": "0" * 64, "data_digest": "0" * 64, "placement": "emulated",
+        "timing_scope": "ranks", "cores_per_rank": 1, "oversubscribed": False, "max_foreign_cpu_share": 0.05, "wall_s": 50.0,
+        "job": None, "unfinished_attempts": [], "deployment": "venv", "image": None, "packages": {"torch": "2.13.0"},
+        "measured": {"hosts": ["vm"], "machines": 1, "devices": ["cpu"], "drivers": [], "transport": "none", "startup_s": 3.0,
+                     "import_s": 2.0, "first_step_s": 0.1, "memory_peak_bytes": 3, "device_memory_peak_bytes": None,
+                     "throttled_s": 0.1, "sent_bytes": 1.0, "energy_j": None, "foreign_cpu_share": 0.01, "steal_share": 0.0,
+                     "python_version": "3.11", "library_version": "torch 2.13.0"},
+    }  # fmt: skip
+    return made, json.dumps(made).encode()
+
+
+@mutated(200)
+@given(content=st.one_of(nested(a_record()[0]).map(lambda said: json.dumps(said).encode()), bytes_of(a_record()[1])))
+def test_records(folder: Path, content: bytes) -> None:
+    (folder / "record.json").write_bytes(content)
+    with works_or_complains():
+        said = record_of(folder / "record.json")
+        assert said["status"] != "broken" or (said["reason"] and "\n" not in said["reason"])
+
+
+EPOCHS = (
+    b"epoch,warm_up,epoch_time_s,closed_time_s,imbalance_s,validation_time_s,learning_rate,steps,exchanges,samples_trained,train_loss,"
+    b"train_accuracy,validation_loss,validation_accuracy,throttled_s,sent_bytes,energy_j\n"
+    b"1,true,1.5,1.6,0.1,0.2,0.05,24,24,1536,0.9,0.7,0.8,0.75,0.0,123,\n2,false,1.4,1.5,0.1,0.2,0.05,24,24,1536,0.5,0.8,0.4,0.85,0.0,123,\n"
+)
+
+
+@mutated(150)
+@given(content=bytes_of(EPOCHS))
+def test_epochs_of_attempts(folder: Path, content: bytes) -> None:
+    attempt = folder / "0123456789ab" / "attempt-1"
+    attempt.mkdir(parents=True, exist_ok=True)
+    (attempt / "epochs.csv").write_bytes(content)
+    with works_or_complains():
+        epoch_lines(attempt.parent, a_record()[0], 2)
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, dict[str, Archive]]]:
+    """Small archives of each format: data set -> its entry, its archives."""
+    made = {}
+    for name in ("cifar-10-small", "fashion-mnist-small", "tiny-imagenet-200-small"):
+        entry = load_dataset(name) | {"train_samples": 20, "validation_samples": 10}
+        made[name] = entry, write_archives(entry, tmp_path_factory.mktemp(name))
+    return made
+
+
+def prepared(out: Path, entry: Any, found: dict[str, Archive]) -> list[int]:
+    """Read archives and write what is in them; how many images of each part there are."""
+    content = READERS[entry["format"]](entry, found)
+    sizes = []
+    for part in ("train", "validation"):
+        samples = entry[f"{part}_samples"]
+        write_part(out / part, getattr(content, part), samples, entry["shape"], len(content.classes), "it")
+        sizes.append(len(np.load(out / part / "images.npy")))
+    return sizes
+
+
+@mutated(150)
+@given(data=st.data())
+def test_archives_of_data_sets(folder: Path, archives: Any, data: Any) -> None:
+    entry, found = archives[data.draw(st.sampled_from(sorted(archives)))]
+    name = data.draw(st.sampled_from(sorted(found)))
+    bad = folder / name
+    bad.write_bytes(data.draw(bytes_of(found[name].path.read_bytes())))
+    out = folder / "prepared"
+    shutil.rmtree(out, ignore_errors=True)
+    with works_or_complains():
+        prepared(out, entry, found | {name: Archive(bad, found[name].unpacked_bytes, "here")})
+
+
+@mutated(250)
+@given(content=bytes_of(LOG.read_bytes()))
+def test_logs_of_lbann(content: bytes) -> None:
+    output, words = Output(), LastWords()
+    with works_or_complains(UnreadableError):
+        for line in content.decode(errors="replace").splitlines(keepends=True):
+            words.take(line)
+            output.take(line)
+        for number, epoch in enumerate(output.epochs):
+            if output.has(number):
+                assert row(epoch, 1536)["epoch_time_s"] > 0
+    assert "\n" not in str(words)
+
+
+MANIFEST = {
+    "study": "x", "sites": ["local"], "records": "records", "commit": None, "changed": [], "python": "3.11", "libraries": {},
+    "sources": {"study": {"a": "0" * 64}, "locks": {}, "code": {}, "tables": {}, "records": {}},
+    "measured_with": {"environment": {}, "code": {}, "data": {}},
+    "products": {"figures/a": {"files": {"results/x/figures/a.pdf": "0" * 64}, "made_of": ["b"]}},
+}  # fmt: skip
+
+
+@mutated(100)
+@given(
+    content=st.one_of(
+        nested(MANIFEST).map(lambda said: json.dumps(said).encode()), bytes_of(json.dumps(MANIFEST).encode())
+    )
+)
+def test_manifests(folder: Path, content: bytes) -> None:
+    (folder / "manifest.json").write_bytes(content)
+    with works_or_complains():
+        manifest.read(folder / "manifest.json")
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bytes], subprocess.CompletedProcess[str]]:
+    """Says `make plan` with a file in place of a shipped one."""
+    copied = tmp_path_factory.mktemp("checkout")
+    for name in ("config", "containers", "workflow"):
+        shutil.copytree(CHECKOUT / name, copied / name, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def plan(name: str, content: bytes) -> subprocess.CompletedProcess[str]:
+        before = (copied / name).read_bytes()
+        (copied / name).write_bytes(content)
+        try:
+            return subprocess.run(
+                [sys.executable, "-m", "plan.cost", "--config", "study=quickstart", "site=local"],
+                cwd=copied,
+                env={"PYTHONPATH": str(copied / "workflow" / "scripts"), "HOME": str(copied), "PATH": ""},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=HANG_S,
+            )
+        finally:
+            (copied / name).write_bytes(before)
+
+    return plan
+
+
+@pytest.mark.parametrize("name", ["config/config.yaml", "config/studies/quickstart.yaml", "config/sites/local.yaml"])
+def test_programs_end_with_one_line_and_a_status(checkout: Any, name: str) -> None:
+    said, content = yaml_of(name)
+
+    @mutated(6)
+    @given(bad=either(said, content))
+    def mutates(bad: bytes) -> None:
+        done = checkout(name, bad)
+        assert done.returncode in (0, 2), done.stderr
+        assert "Traceback" not in done.stderr
+        if done.returncode:
+            (line,) = done.stderr.strip().splitlines()
+            assert line.startswith("ringside: ")
+
+    mutates()
