@@ -48,9 +48,7 @@ def sections(campaign: Campaign, runs: pd.DataFrame, cost: Account, state: State
     yield Section("Hardware", facts=setting.facts(site, runs))
     yield Section(
         "Software",
-        [
-            "Environments are made of the locks, in which every package has its hash; each record says what was found."
-        ],
+        ["Environments are made of the locks, in which every package has its hash; each record says what was found."],
         grids=[setting.software(runs), setting.locks(campaign, site, runs)],
     )
     yield Section("Data", [_data(one) for one in setting.data_sets(list(dict.fromkeys(runs["dataset"])), site, runs)])
