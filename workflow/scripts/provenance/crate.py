@@ -136,8 +136,11 @@ def _people(made: ROCrate, study: Study) -> list[ContextEntity]:
             properties = {"@type": "Organization", "name": one["name"]}
         else:
             properties = {"@type": "Person", "name": f"{one['given-names']} {one['family-names']}"}
-            properties |= {"affiliation": one["affiliation"]} if "affiliation" in one else {}
-        found.append(made.add(ContextEntity(made, one.get("orcid", f"#author-{number + 1}"), properties=properties)))
+        entity = made.add(ContextEntity(made, one.get("orcid", f"#author-{number + 1}"), properties=properties))
+        if "affiliation" in one:
+            place = {"@type": "Organization", "name": one["affiliation"]}
+            entity["affiliation"] = made.add(ContextEntity(made, f"#affiliation-{number + 1}", properties=place))
+        found.append(entity)
     return found
 
 
