@@ -120,4 +120,5 @@ onstart:
         job.wildcards.environment for job in workflow.dag.needrun_jobs() if job.rule.name == "environment"
     }:
         or_say_so(lambda: CAMPAIGN.check_builds(sorted(to_build)))
-    print(CAMPAIGN.outlook(), flush=True)
+    if "base" not in config:  # which is about other campaigns
+        print(CAMPAIGN.outlook(), flush=True)

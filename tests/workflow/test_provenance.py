@@ -20,6 +20,7 @@ STUDY = "config/studies/small.yaml"
 FIGURE = "workflow/scripts/figures/overview.py"
 LOCK = "containers/tensorflow/requirements.cpu.txt"
 
+PRIVATE = ("config/secret.env", "config/studies/private.yaml", "config/sites/private.yaml", "docs/private/key.pem")
 LEFT_OUT = {  # of what is only recommended
     "process-run-crate-0.5_5.1",  # a workflow with an address: this one is in the crate
     "workflow-ro-crate-1.0_8.1",  # Bioschemas' profile, too
@@ -105,6 +106,9 @@ def archived(finished_campaign: Checkout, tmp_path_factory: pytest.TempPathFacto
         f"{study.read_text()}licence: CC-BY-4.0\nauthors:\n"
         "  - {family-names: Lovelace, given-names: Ada, orcid: 'https://orcid.org/0000-0002-1825-0097', affiliation: Nowhere}\n"
     )
+    for name in PRIVATE:
+        checkout.path(name).parent.mkdir(exist_ok=True)
+        checkout.write(name, "secret")
     done = checkout.snakemake("archive")
     assert done.status == 0, done.output
     assert done.jobs == {"archived": 1}
@@ -129,6 +133,14 @@ def test_an_archive_makes_everything_again_elsewhere(archived: Path) -> None:
     assert done.status == 0 and "run" not in done.jobs, done.output
     compared = verified(again, "--against", "../manifest.json")
     assert compared.returncode == 0, compared.stdout
+    assert not [name for name in PRIVATE if again.path(name).exists()]
+    assert any(again.path("config/studies").glob("small.yaml"))
+    copy = archived / "figures" / "overview.svg"
+    whole = copy.read_bytes()
+    copy.write_bytes(whole + b"<!-- -->")
+    compared = verified(again, "--against", "../manifest.json")
+    copy.write_bytes(whole)
+    assert compared.returncode == 1 and "../figures/overview.svg: differs" in compared.stdout
     for name in ("runs.csv", "epochs.csv"):
         assert (again.results / name).read_bytes() == (archived / "records" / name).read_bytes()
 
@@ -207,8 +219,8 @@ def test_two_campaigns_are_compared(fresh: Callable[..., Checkout]) -> None:
             [],
             "ringside: which two campaigns? expected two folders with runs.csv: snakemake compare --config base=FOLDER other=FOLDER",
         ),
-        (["--config", "base=one", "other=three"], "ringside: other: there is no three/runs.csv; expected"),
-        (["--config", "base=one", "other=one"], "was not measured again (37 of 38 cells)"),
+        (["--config", "base=one", "other=2024"], "ringside: other: there is no 2024/runs.csv; expected"),
+        (["--config", "base=one", "other=one"], "was not measured anew (37 of 38 cells)"),
     ):
         done = checkout.snakemake("compare", *arguments)
         assert done.status != 0 and said in done.output and "Traceback" not in done.output, done.output
@@ -217,7 +229,7 @@ def test_two_campaigns_are_compared(fresh: Callable[..., Checkout]) -> None:
 def test_the_catalogues_entry_is_the_workflow(fresh: Callable[..., Checkout]) -> None:
     checkout = fresh(SMALL_STUDY)
     for arguments in ([], ["--snakefile", "workflow/Snakefile"]):
-        done = checkout.snakemake(*arguments, "-n", "figures")
+        done = checkout.snakemake(*arguments, "-n")
         assert done.status == 0 and done.jobs["run"] == 3, done.output
     elsewhere = checkout.folder.parent / "elsewhere"
     elsewhere.mkdir()

@@ -15,19 +15,20 @@ from synthetic import campaign, write_frames
 
 NAMES = ("before", "after")
 SLOWER = 1.2
+DATA = "0" * 64
 
 
 @pytest.fixture(scope="module")
 def base() -> pd.DataFrame:
     """Five replicates, all successful."""
-    return campaign(replicates=5, failures={})[0].assign(started_at="2026-11-20T12:00:00.000Z")
+    return campaign(replicates=5, failures={})[0].assign(started_at="2026-11-20T12:00:00.000Z", data_digest=DATA)
 
 
 @pytest.fixture
 def other() -> pd.DataFrame:
     """The same campaign on another day."""
     runs = campaign(replicates=5, failures={}, seed=2)[0]
-    return runs.assign(started_at="2026-12-01T12:00:00.000Z", session="2026-12-01T12:00:00Z")
+    return runs.assign(started_at="2026-12-01T12:00:00.000Z", session="2026-12-01T12:00:00Z", data_digest=DATA)
 
 
 @pytest.fixture
@@ -112,6 +113,18 @@ def test_emulated_nodes_are_not_compared_with_real_ones_but_one_node_is(compare,
     assert "placement: emulated → distinct-nodes" in compared.differences
 
 
+def test_what_is_known_of_one_only_is_no_difference_but_is_told(compare, base, other) -> None:
+    compared = compare(base, other.assign(data_digest=None))
+    assert not compared.refused
+    assert "known of one of them only: data_digest" in compared.differences
+
+
+def test_large_changes_are_told_in_plain_numbers(compare, base, other) -> None:
+    other["epoch_time_s"] *= 3
+    said = table(compare(base, other)).notes[0]
+    assert "38 slower by 1" in said and " to 2" in said and "e+" not in said
+
+
 def test_cells_that_one_lacks_are_named(compare, base, other) -> None:
     gone, failed = other["cell"].unique()[:2]
     other = other[other["cell"] != gone]
@@ -141,7 +154,7 @@ def folders(tmp_path, *frames: pd.DataFrame) -> list[str]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda runs: runs, "it was not measured again (38 of 38 cells)"),
+        (lambda runs: runs, "it was not measured anew (38 of 38 cells)"),
         (lambda runs: runs.assign(status="failed", reason="lost", epoch_time_s=None), "has no successful run"),
         (
             lambda runs: runs.assign(cell=runs["cell"] + ".x", model="lenet-5"),

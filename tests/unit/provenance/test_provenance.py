@@ -176,7 +176,8 @@ def test_a_manifest_of_another_study_is_refused(tmp_path: Path) -> None:
     said = {
         "study": "other", "sites": [], "records": "records", "commit": None, "changed": [], "python": "3.11", "libraries": {},
         "sources": {"study": {}, "locks": {}, "code": {}, "tables": {}, "records": {}},
-        "measured_with": {"environment": {}, "code": {}, "data": {}}, "products": {},
+        "measured_with": {"environment": {}, "code": {}, "data": {}},
+        "products": {"tables/cells": {"files": {"results/other/tables/cells.csv": "0" * 64}, "made_of": []}},
     }  # fmt: skip
     (tmp_path / "manifest.json").write_text(json.dumps(said))
     with pytest.raises(InputError, match=r"is of study other, not mine; name it with STUDY="):
@@ -190,3 +191,18 @@ def test_pandas_has_no_part_in_what_is_read_while_snakemake_parses() -> None:
         [sys.executable, "-c", program], check=False, env={"PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
     )
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "file", ["results/other/tables/cells.csv", "results/mine/figures/../../x.pdf", "/etc/hostname"]
+)
+def test_a_manifest_names_no_files_but_those_of_its_study(tmp_path: Path, file: str) -> None:
+    said = {
+        "study": "mine", "sites": [], "records": "records", "commit": None, "changed": [], "python": "3.11", "libraries": {},
+        "sources": {"study": {}, "locks": {}, "code": {}, "tables": {}, "records": {}},
+        "measured_with": {"environment": {}, "code": {}, "data": {}},
+        "products": {"tables/cells": {"files": {file: "0" * 64}, "made_of": []}},
+    }  # fmt: skip
+    (tmp_path / "manifest.json").write_text(json.dumps(said))
+    with pytest.raises(InputError, match=r"remove it, and call snakemake figures$"):
+        verify.main(["--study", "mine", "--against", str(tmp_path / "manifest.json")])

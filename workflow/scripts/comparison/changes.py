@@ -82,7 +82,7 @@ def summary(compared: Compared, data: pd.DataFrame) -> str:
     mean = float(np.exp(np.log(data["ratio"]).mean()))
     text = f"From {a} to {b}, of {_cells(len(data))}: {', '.join(said)}. Geometric mean of the ratios {tables.number(mean)}."
     unchanged = data[data["change"] == UNCHANGED]
-    if len(unchanged):
+    if len(unchanged) and unchanged["ratio_high"].max() > unchanged["ratio_low"].min():
         text += (
             f" Where no change is shown there may be one: the intervals of these cells reach from {tables.number(unchanged['ratio_low'].min())} "
             f"to {tables.number(unchanged['ratio_high'].max())}."
@@ -94,7 +94,7 @@ def _counted(data: pd.DataFrame, change: str) -> str:
     own = data.loc[data["change"] == change, "ratio"]
     if change not in CHANGES:
         return f"{len(own)} with {change}"
-    ends = dict.fromkeys(f"{size:.2g}" for size in sorted(100 * (own - 1).abs()))
+    ends = dict.fromkeys(tables.number(size, 2) for size in sorted(100 * (own - 1).abs()))
     by = [next(iter(ends)), *list(ends)[1:][-1:]]
     return f"{len(own)} {change} by {' to '.join(by)} %"
 

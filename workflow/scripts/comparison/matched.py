@@ -84,14 +84,15 @@ class Compared:
                 return f"{name} has no successful run of it"
         a, b = by_cell[0][cell], by_cell[1][cell]
         for column, meaning in SAME.items():
-            if _levels(a[column]) != _levels(b[column]):
+            levels = _levels(a[column]), _levels(b[column])
+            if all(levels) and levels[0] != levels[1]:
                 return f"{meaning} ({column})"
         places = [set(one["placement"].dropna()) for one in (a, b)]
         if a["nodes"].iloc[0] > 1 and places[0] != places[1] and "emulated" in places[0] | places[1]:
             return "nodes are emulated in one of the two only, which says nothing about a network (placement)"
         same = [set(zip(one["run_id"], one["key"], one["epoch_time_s"], strict=True)) for one in (a, b)]
         if same[0] & same[1]:
-            return "runs of it are in both campaigns: it was not measured again"
+            return "runs of it are in both campaigns: it was not measured anew"
         return ""
 
     @cached_property
@@ -99,6 +100,8 @@ class Compared:
         """What differs between the compared runs of the two and may explain a change, a line each."""
         a, b = (self._compared_runs(runs) for runs in (self.base, self.other))
         said = [f"dates: {_dates(a)} → {_dates(b)}"] if _dates(a) != _dates(b) else []
+        if unknown := [column for column in SAME if _known(a[column]) != _known(b[column])]:
+            said.append(f"known of one of them only: {', '.join(unknown)}")
         for column, words in EXPLAINS.items():
             if column not in PER_FRAMEWORK:
                 levels = [_levels(runs[column]) for runs in (a, b)]
@@ -144,7 +147,7 @@ def stem(base: str, other: str) -> Path:
 
 def asked(config: Mapping[str, Any]) -> tuple[str, str] | None:
     """The folders that a configuration asks to compare; None where it names neither. InputError where there are no tables."""
-    folders = {key: config[key] for key in ("base", "other") if key in config}
+    folders = {key: str(config[key]) for key in ("base", "other") if key in config}
     if len(folders) == 1:
         refuse()
     for key, folder in folders.items():
@@ -185,6 +188,10 @@ def _nothing(compared: Compared) -> str:
 def _levels(values: pd.Series) -> tuple[str, ...]:
     """What occurs in a column, as text, sorted; nothing known is no level."""
     return tuple(sorted({_text(value) for value in values.dropna()}))
+
+
+def _known(values: pd.Series) -> bool:
+    return bool(values.notna().any())
 
 
 def _text(value: object) -> str:

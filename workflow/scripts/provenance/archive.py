@@ -24,7 +24,7 @@ from pathlib import Path
 import pandas as pd
 
 from common.errors import InputError, exit_status
-from common.files import CHECKOUT, source_files, written_whole
+from common.files import CHECKOUT, shown, source_files, written_whole
 from common.tables import read_table
 from plan.campaign import Campaign, load_campaign
 from plan.study import Study
@@ -36,9 +36,13 @@ from provenance.manifest import read
 from report.checkout import GIT_LIMIT_S, state
 
 WORKFLOW = "ringside"
-BESIDE_GIT = (  # the checkout, where there is no git to ask
+BESIDE_GIT = (  # the checkout where there is no git to ask: these, and of folders what ends as our files do
     "Snakefile", "Makefile", "README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md", "pyproject.toml", "requirements.in",
-    "requirements.txt", ".gitignore", "config", "rules", "workflow", "containers", "profiles", "tests", "docs", "slurm", "oar",
+    "requirements.txt", ".gitignore", "config/config.yaml", "config/slurm.yaml", "config/oar.yaml", "config/README.md",
+    "config/schemas", "rules", "workflow", "containers", "profiles", "tests", "docs", "slurm", "oar",
+)  # fmt: skip
+OUR_ENDS = (
+    ".py", ".smk", ".yaml", ".md", ".txt", ".in", ".csv", ".png", ".jinja", ".css", ".js", ".tex", ".bib", ".def", ".log", ""
 )  # fmt: skip
 NOT_KEPT = (".lock", "holder.json")  # of an attempt
 REMAKE = """\
@@ -68,8 +72,10 @@ README = """\
 def members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Path]:
     """What the archive holds: name in it -> a file, or its content."""
     said = read(manifest)
+    if said["study"] != campaign.study.name:
+        raise InputError(f"{shown(manifest)}: is of study {said['study']}; make it again: snakemake figures")
     runs = read_table(campaign.runs_csv, "runs")
-    study, site = campaign.study, (said["sites"] or [campaign.site.name])[0]
+    study, site = campaign.study, campaign.site.name
     records = "available" if campaign.published is None else "../records"
     found: dict[str, bytes | Path] = {f"{WORKFLOW}/{name}": CHECKOUT / name for name in workflow_files(campaign)}
     products = {file: Path(file) for one in said["products"].values() for file in one["files"]}
@@ -122,20 +128,19 @@ def _called(name: str) -> str:
 
 def workflow_files(campaign: Campaign) -> list[str]:
     """The files of the checkout: those that git knows, as they are now, and the study's, the site's and the data sets' own."""
-    done = subprocess.run(
-        ["git", "-C", str(CHECKOUT), "ls-files", "-z"], capture_output=True, text=True, check=False, timeout=GIT_LIMIT_S
-    )
     own = [campaign.study.file, campaign.site.file, *(CHECKOUT / "config").glob("datasets*.yaml")]
-    if done.returncode == 0 and state().commit:
+    if state().commit:
+        asked = ["git", "-C", str(CHECKOUT), "ls-files", "-z"]
+        done = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=GIT_LIMIT_S)
         names = [name for name in done.stdout.split("\0") if name]
     else:
         there = [CHECKOUT / name for name in BESIDE_GIT]
-        files = [
+        found = [
             file
             for path in there
             for file in (source_files(path) if path.is_dir() and not path.is_symlink() else [path])
         ]
-        names = [str(file.relative_to(CHECKOUT)) for file in files]
+        names = [str(file.relative_to(CHECKOUT)) for file in found if file.suffix in OUR_ENDS or file in there]
     names += [str(file.relative_to(CHECKOUT)) for file in own]
     return sorted({name for name in names if (CHECKOUT / name).is_symlink() or (CHECKOUT / name).is_file()})
 

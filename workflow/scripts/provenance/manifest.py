@@ -23,6 +23,7 @@ from provenance import sources
 from report.checkout import state
 
 NAME = "manifest.json"
+ANEW = "remove it, and call snakemake figures"
 LIBRARIES = (
     "matplotlib",
     "numpy",
@@ -43,7 +44,7 @@ def manifest(campaign: Campaign, products: Mapping[str, Mapping[str, Sequence[st
     return {
         "study": campaign.study.name,
         "sites": sorted({row["site"] for row in rows if row.get("site")}),
-        "records": str(campaign.published or "records"),
+        "records": _place(campaign.published) if campaign.published else "records",
         "commit": checkout.commit,
         "changed": list(checkout.changed),
         "python": platform.python_version(),
@@ -67,9 +68,24 @@ def read(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise InputError(f"{shown(file)}: no such file; make it: snakemake figures") from None
     except (OSError, ValueError) as error:
-        raise InputError(f"{shown(file)}: cannot be read: {error}; remove it, and call snakemake figures") from None
-    check(said, "manifest", file)
+        raise InputError(f"{shown(file)}: cannot be read: {error}; {ANEW}") from None
+    try:
+        check(said, "manifest", file)
+        if outside := [name for name in _files(said) if not name.startswith(f"results/{said['study']}/")]:
+            raise InputError(f"{shown(file)}: products: {outside[0]} is no product of {said['study']}")
+    except InputError as error:
+        raise InputError(f"{error}; {ANEW}") from None
     return dict(said)
+
+
+def _files(said: Mapping[str, Any]) -> list[str]:
+    return [name for one in said["products"].values() for name in one["files"]]
+
+
+def _place(folder: Path) -> str:
+    """Where published tables lie, as far as another machine has it, too: in the checkout, else by the folder's name."""
+    said = shown(folder)
+    return Path(said).name if Path(said).is_absolute() or said.startswith("..") else said
 
 
 def main(argv: list[str] | None = None) -> None:

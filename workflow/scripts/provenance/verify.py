@@ -12,6 +12,7 @@ from common.errors import InputError, exit_status
 from common.files import digest_file
 from provenance.manifest import read
 
+DESIGN = "design.csv"  # which lies with the records themselves
 IDENTICAL, GONE, DIFFERS = "identical", "not there", "differs"
 
 
@@ -25,33 +26,34 @@ class Verdict:
 
 
 def verdicts(against: Path, results: Path) -> list[Verdict]:
-    """A verdict for every product and every table of records that the manifest `against` names. `results`: results/<study>."""
-    said = read(against)
-    wanted = {
-        str(Path(file).relative_to(f"results/{said['study']}")): sha256
+    """A verdict for every product and every table of records that the manifest `against` names. `results`: results/<study>.
+
+    In an archive the manifest lies beside what was made before, which has to be as it says, too.
+    """
+    said, before = read(against), against.parent
+    products = {
+        name.removeprefix(f"results/{said['study']}/"): sha256
         for one in said["products"].values()
-        for file, sha256 in one["files"].items()
+        for name, sha256 in one["files"].items()
     }
-    if said["records"] == "records":
-        wanted |= said["sources"]["tables"]
-    return [_verdict(name, sha256, results, against.parent) for name, sha256 in sorted(wanted.items())]
+    tables = said["sources"]["tables"]
+    own = tables if said["records"] == "records" else {}
+    found = [_verdict(results / name, sha256, before) for name, sha256 in sorted({**products, **own}.items())]
+    if before.resolve() == results.resolve():
+        return found
+    copies = {f"records/{name}": sha256 for name, sha256 in tables.items() if name != DESIGN} | products
+    there = [name for name in copies if (before / name.partition("/")[0]).is_dir()]
+    return found + [_verdict(before / name, copies[name]) for name in sorted(there)]
 
 
-def _verdict(name: str, sha256: str, results: Path, before: Path) -> Verdict:
-    file = results / name
+def _verdict(file: Path, sha256: str, before: Path | None = None) -> Verdict:
     if not file.is_file():
-        return Verdict(name, GONE)
+        return Verdict(str(file), GONE)
     if digest_file(file) == sha256:
-        return Verdict(name, IDENTICAL)
-    old = next(
-        (
-            path
-            for path in (before / name, before / "records" / name)
-            if path.is_file() and path.resolve() != file.resolve()
-        ),
-        None,
-    )
-    return Verdict(name, DIFFERS, how_far(old, file) if old else "")
+        return Verdict(str(file), IDENTICAL)
+    places = [before / file.parent.name / file.name, before / "records" / file.name] if before else []
+    old = next((place for place in places if place.is_file() and digest_file(place) == sha256), None)
+    return Verdict(str(file), DIFFERS, how_far(old, file) if old else "")
 
 
 def how_far(old: Path, new: Path) -> str:
@@ -106,7 +108,7 @@ def main(argv: list[str] | None = None) -> None:
     found = verdicts(against, results)
     for one in found:
         if one.verdict != IDENTICAL:
-            print(f"{results / one.file}: {one.verdict}{f': {one.detail}' if one.detail else ''}")
+            print(f"{one.file}: {one.verdict}{f': {one.detail}' if one.detail else ''}")
     counts = Counter(one.verdict for one in found)
     print(f"{len(found)} files of {against}: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
     if set(counts) - {IDENTICAL}:
