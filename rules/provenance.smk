@@ -57,7 +57,8 @@ rule manifest:
     input:
         [file for product in PRODUCTS.values() for file in product["files"]],
         BEHIND,
-        [str(file) for files in sources.files(CAMPAIGN, MAKES_FIGURES).values() for file in files],
+        # by content: a date of an absolute path counts for Snakemake even where the file is the same
+        [ancient(str(file)) for files in sources.files(CAMPAIGN, MAKES_FIGURES).values() for file in files],
         code=[f"{SCRIPTS}/provenance/{module}.py" for module in ["manifest", "sources"]],
     output:
         manifest=MANIFEST,

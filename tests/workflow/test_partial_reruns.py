@@ -36,7 +36,7 @@ def set_dates(checkout: Checkout, when: float) -> None:
 def test_nothing_changed_runs_nothing(campaign: Checkout) -> None:
     before = campaign.products()
     done = campaign.snakemake("figures")
-    assert (done.status, done.jobs) == (0, {})
+    assert (done.status, done.jobs) == (0, {}), done.output
     assert campaign.products() == before
 
 
