@@ -4,6 +4,7 @@
 
 import json
 
+from common.files import digest_text
 from provenance import differing, sources
 
 # Of every product its files, and what Snakemake makes it of.
@@ -57,8 +58,6 @@ rule manifest:
     input:
         [file for product in PRODUCTS.values() for file in product["files"]],
         BEHIND,
-        # by content: a date of an absolute path counts for Snakemake even where the file is the same
-        [ancient(str(file)) for files in sources.files(CAMPAIGN, MAKES_FIGURES).values() for file in files],
         code=[f"{SCRIPTS}/provenance/{module}.py" for module in ["manifest", "sources"]],
     output:
         manifest=MANIFEST,
@@ -71,6 +70,7 @@ rule manifest:
         site=SITE,
         records=str(CAMPAIGN.published or CAMPAIGN.mode),
         products=json.dumps(PRODUCTS),
+        made_of=digest_text(json.dumps(sources.sources(CAMPAIGN, MAKES_FIGURES), sort_keys=True)),  # by content, not by date
     shell:
         """
         python -m provenance.manifest \
