@@ -17,6 +17,9 @@ SITE ?= $(site)
 OPTIONS = $(if $(STUDY)$(SITE),--config) $(if $(STUDY),"study=$$STUDY") $(if $(SITE),"site=$$SITE") $(ARGS)
 export STUDY SITE
 
+# Two workers share the tests, file by file: most of a test is a start of Snakemake or of a framework on one core.
+PARALLEL := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+
 NODES := 3
 BANDWIDTH := 1gbit
 CPU := 0.6
@@ -70,7 +73,7 @@ predict: $(STAMP)  ## how many nodes are worth it, without a campaign: ARGS="--s
 	@$(RINGSIDE) prediction.outlook $(ARGS)
 
 test: $(STAMP)  ## run all tests (they build the environments that they need, once)
-	@$(BIN)/python -m pytest -m "not every_study or ci" $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not every_study or ci" $(ARGS)
 
 frameworks-test: $(STAMP)  ## train what a site has installed (LBANN, Tarantella) against PyTorch: make frameworks-test SITE=NAME
 	@RINGSIDE_TEST_SITE=$(SITE) $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_lbann_training.py -k "tarantella or lbann" $(ARGS)

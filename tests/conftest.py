@@ -1,4 +1,4 @@
-"""What several stages' tests need: the shipped environments, really built."""
+"""What several stages' tests need: the shipped environments, really built; and how tests share a machine's cores."""
 
 import os
 from pathlib import Path
@@ -9,6 +9,17 @@ from environments.build import build
 from environments.description import read
 from installed_site import SITE
 from plan.identity import realization
+
+@pytest.fixture(scope="session", autouse=True)
+def machine(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Of two pytest workers each has a machine of its own, as far as campaigns are concerned: they do not wait."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        os.environ["RINGSIDE_LOCK"] = str(tmp_path_factory.getbasetemp() / "machine.lock")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole workflows first, since they take longest: both of two workers end at about the same time."""
+    items.sort(key=lambda item: "workflow" not in item.path.parts)
 
 
 @pytest.fixture(scope="session")
