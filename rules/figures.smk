@@ -27,6 +27,10 @@ ALSO_DRAWN_BY = {
     "outlook": PREDICTION_CODE,
     "shares": [f"{SCRIPTS}/analysis/{module}.py" for module in ["shares", "speedup"]],
 }
+DRAWN_BY = {
+    name: [f"{SCRIPTS}/figures/{figure.kind}.py", *FIGURE_CODE, *ALSO_DRAWN_BY.get(figure.kind, [])]
+    for name, figure in ASKED.items()
+}
 BESIDE = {
     name: {what: files if what in KINDS[figure.kind].reads else [] for what, files in READABLE.items()}
     for name, figure in ASKED.items()
@@ -60,8 +64,7 @@ rule figure:
         network=lambda wildcards: BESIDE[wildcards.figure]["network"],
         predictions=lambda wildcards: BESIDE[wildcards.figure]["predictions"],
         outlook=lambda wildcards: BESIDE[wildcards.figure]["outlook"],
-        script=lambda wildcards: f"{SCRIPTS}/figures/{ASKED[wildcards.figure].kind}.py",
-        code=lambda wildcards: FIGURE_CODE + ALSO_DRAWN_BY.get(ASKED[wildcards.figure].kind, []),
+        code=lambda wildcards: DRAWN_BY[wildcards.figure],
     output:
         pdf=f"{RESULTS}/figures/{{figure}}.pdf",
         svg=f"{RESULTS}/figures/{{figure}}.svg",

@@ -16,9 +16,7 @@ PRODUCTS = {
                 RUNS_CSV,
                 EPOCHS_CSV,
                 *[file for some in BESIDE[name].values() for file in some],
-                f"{SCRIPTS}/figures/{ASKED[name].kind}.py",
-                *FIGURE_CODE,
-                *ALSO_DRAWN_BY.get(ASKED[name].kind, []),
+                *DRAWN_BY[name],
             ],
         }
         for name, files in FIGURE_FILES.items()

@@ -10,6 +10,7 @@ from environments.description import read
 from installed_site import SITE
 from plan.identity import realization
 
+
 @pytest.fixture(scope="session", autouse=True)
 def machine(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Of two pytest workers each has a machine of its own, as far as campaigns are concerned: they do not wait."""

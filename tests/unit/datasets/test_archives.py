@@ -112,7 +112,9 @@ def test_a_zip_that_lies_about_a_size_is_not_unpacked(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"no archive", gzip.compress(bytes(3000))[:-9], gzip.compress(b"no tar" * 200)]
+    "content",
+    [b"", b"no archive", gzip.compress(bytes(3000))[:-9], gzip.compress(b"no tar" * 200)],
+    ids=["nothing", "text", "a cut gzip", "a gzip of no tar"],
 )
 def test_what_is_no_archive_is_refused(tmp_path, content):
     assert "cannot be" in refusal(read_tar, archive(tmp_path, content))

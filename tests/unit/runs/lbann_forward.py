@@ -22,14 +22,14 @@ from runs.libraries.channels_first import canonical
 from runs.libraries.pytorch import build, load, tensors
 
 SAMPLES = 4
+LISTS = ("dims", "scaling_factors")
 SIMPLE = {
     "input": lambda x: x,
     "relu": torch.relu,
     "sum": torch.add,
     "hadamard": lambda x, y: x * y.reshape(x.shape),  # entry by entry: nothing is broadcast
     "channelwise_mean": lambda x: x.mean((2, 3)),
-    "softmax": lambda x: x.softmax(1),
-    "cross_entropy": lambda x, labels: -(labels * x.log()).sum(1),
+    "log_softmax": lambda x: x.log_softmax(1),
     "categorical_accuracy": lambda x, labels: (x.argmax(1) == labels.argmax(1)).float(),
 }
 
@@ -58,7 +58,7 @@ class Lbann:
                     if kind == "input":
                         inputs = [fields[layer[kind][0]["data_field"][0]]]
                     own = [self.weights[weight] for weight in layer.get("weights", [])]
-                    settings = {key: values[0] if key != "dims" else values for key, values in layer[kind][0].items()}
+                    settings = {key: values if key in LISTS else values[0] for key, values in layer[kind][0].items()}
                     outputs[name] = computed(kind, settings, inputs, own, training)
             assert len(outputs) > before, "parents that are not there"
         return outputs
@@ -98,6 +98,11 @@ def computed(kind: str, of: dict[str, Any], inputs: list[Any], weights: list[Any
             return x.reshape(-1, *of["dims"])
         case "tessellate":
             return x.repeat(1, *(new // old for new, old in zip(of["dims"], x.shape[1:], strict=True)))
+        case "reduction":
+            assert of["mode"] == "sum"
+            return x.flatten(1).sum(1, keepdim=True)
+        case "weighted_sum":
+            return sum(factor * one for factor, one in zip(of["scaling_factors"], inputs, strict=True))
         case "dropout":
             assert of["keep_prob"] == 1.0, "nothing is random here"
             return x
@@ -114,7 +119,7 @@ def compare(graph: Graph, model: Fields, weights: dict[str, np.ndarray]) -> dict
     one_hot = functional.one_hot(labels, graph.operators[-1].shape[0]).double()
 
     (term,) = model["objective_function"][0]["layer_term"]
-    (softmax,) = (layer for layer in lbann.layers.values() if "softmax" in layer)
+    (softmax,) = (layer for layer in lbann.layers.values() if "log_softmax" in layer)
     with torch.no_grad():
         logits = lbann(images, one_hot, training=False)[softmax["parents"][0]]
         expected = module.eval()(images)

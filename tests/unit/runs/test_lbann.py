@@ -42,8 +42,9 @@ KINDS = {
     "sum": "",
     "hadamard": "",
     "channelwise_mean": "",
-    "softmax": "",
-    "cross_entropy": "",
+    "log_softmax": "",
+    "reduction": "mode",
+    "weighted_sum": "scaling_factors",
     "categorical_accuracy": "",
 }
 FIELDS = KINDS | {
@@ -70,9 +71,11 @@ layer { convolution { num_dims: 2 out_channels: 6 kernel_size: 5 stride: 1 group
 layer { relu { } }
 layer { pooling { pool_mode: "max" num_dims: 2 pool_dims_i: 2 pool_strides_i: 2 } }
 layer { fully_connected { num_neurons: 10 has_bias: true } }
-layer { softmax { } }
+layer { log_softmax { } }
 layer { input { data_field: "labels" } }
-layer { cross_entropy { } }
+layer { hadamard { } }
+layer { reduction { mode: "sum" } }
+layer { weighted_sum { scaling_factors: -1 } }
 layer { categorical_accuracy { } }
 """
 

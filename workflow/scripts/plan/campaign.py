@@ -3,6 +3,7 @@
 The Snakefile makes one Campaign while it is parsed; all that its rules need to know is here.
 """
 
+import argparse
 import csv
 import os
 import shlex
@@ -263,6 +264,19 @@ def load_campaign(values: Mapping[str, Any]) -> Campaign:
     campaign = planned(study, site)
     _ = campaign.environments  # a broken description is found now, not in the middle of the rules
     return campaign
+
+
+def add_campaign_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a program is told by a rule, so that it finds the campaign: `measured_campaign` takes it."""
+    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
+    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
+    parser.add_argument("--records", required=True, help="campaign, available, or the folder with published tables")
+
+
+def measured_campaign(options: argparse.Namespace) -> Campaign:
+    """The campaign of these arguments, as far as it was measured: nothing is planned or checked for running. As load_campaign."""
+    records = "available" if options.records == "campaign" else options.records
+    return load_campaign({"study": options.study, "site": options.site, "records": records})
 
 
 def check_folder(folder: Path, advice: str) -> None:

@@ -26,7 +26,7 @@ import pandas as pd
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, shown, source_files, written_whole
 from common.tables import read_table
-from plan.campaign import Campaign, load_campaign
+from plan.campaign import Campaign, add_campaign_arguments, measured_campaign
 from plan.study import Study
 from provenance import appendix
 from provenance.account import account
@@ -178,14 +178,11 @@ def write(contents: Mapping[str, bytes | Path], top: str, date_s: float, out: Pa
 def main(argv: list[str] | None = None) -> None:
     """Write the archive of a study whose figures and manifest are there."""
     parser = argparse.ArgumentParser(prog="provenance.archive", description=main.__doc__)
-    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
-    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    parser.add_argument("--records", required=True, help="campaign, available, or the folder with published tables")
+    add_campaign_arguments(parser)
     parser.add_argument("--manifest", required=True, type=Path, metavar="JSON", help="manifest.json")
     parser.add_argument("--out", required=True, type=Path, metavar="TAR.GZ", help="the archive")
     options = parser.parse_args(argv)
-    records = "available" if options.records == "campaign" else options.records
-    campaign = load_campaign({"study": options.study, "site": options.site, "records": records})
+    campaign = measured_campaign(options)
     contents = members(campaign, options.manifest)
     gone = [content for content in contents.values() if isinstance(content, Path) and not os.path.lexists(content)]
     if gone:

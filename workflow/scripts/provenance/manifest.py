@@ -18,11 +18,10 @@ from common.errors import InputError, exit_status
 from common.files import digest_file, read_json, shown, write_json
 from common.schemas import check
 from network.plan import Sweeps
-from plan.campaign import Campaign, load_campaign
+from plan.campaign import Campaign, add_campaign_arguments, measured_campaign
 from provenance import sources
 from report.checkout import state
 
-NAME = "manifest.json"
 ANEW = "remove it, and call snakemake figures"
 LIBRARIES = (
     "matplotlib",
@@ -91,14 +90,11 @@ def _place(folder: Path) -> str:
 def main(argv: list[str] | None = None) -> None:
     """Write the manifest of a study whose figures and tables are there."""
     parser = argparse.ArgumentParser(prog="provenance.manifest", description=main.__doc__)
-    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
-    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    parser.add_argument("--records", required=True, help="campaign, available, or the folder with published tables")
+    add_campaign_arguments(parser)
     parser.add_argument("--products", required=True, help="JSON: name -> files, made_of")
     parser.add_argument("--out", required=True, type=Path, metavar="JSON", help="manifest.json")
     options = parser.parse_args(argv)
-    records = "available" if options.records == "campaign" else options.records
-    campaign = load_campaign({"study": options.study, "site": options.site, "records": records})
+    campaign = measured_campaign(options)
     said = manifest(campaign, json.loads(options.products))
     check(said, "manifest", options.out)
     write_json(options.out, said)

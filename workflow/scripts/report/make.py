@@ -24,7 +24,7 @@ from common.tables import read_table
 from figures import panels, style
 from figures.declared import Declared
 from figures.view import view
-from plan.campaign import Campaign, load_campaign
+from plan.campaign import Campaign, add_campaign_arguments, measured_campaign
 from report import answer, design, every_run, libraries, setting, twelve_rules
 from report.checkout import State
 from report.every_run import Table
@@ -176,9 +176,7 @@ def material_of(campaign: Campaign, files: Records, figures: Sequence[Path], tab
 def main(argv: list[str] | None = None) -> None:
     """Make the report of a study."""
     parser = argparse.ArgumentParser(prog="report.make", description=main.__doc__)
-    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
-    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    parser.add_argument("--records", required=True, help="campaign, available, or the folder with published tables")
+    add_campaign_arguments(parser)
     parser.add_argument("--runs", required=True, type=Path, metavar="CSV", help="runs.csv of the study")
     parser.add_argument("--epochs", required=True, type=Path, metavar="CSV", help="epochs.csv of the study")
     parser.add_argument(
@@ -192,8 +190,7 @@ def main(argv: list[str] | None = None) -> None:
         state = State.from_json(options.checkout)
     except ValueError as error:
         raise InputError(f"--checkout: {error}") from None
-    records = "available" if options.records == "campaign" else options.records
-    campaign = load_campaign({"study": options.study, "site": options.site, "records": records})
+    campaign = measured_campaign(options)
     material = material_of(campaign, Records(options.runs, options.epochs), options.figures, options.tables)
     write_text(options.out, page(material, campaign, options.records, state, libraries.load()))
 

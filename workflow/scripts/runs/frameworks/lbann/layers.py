@@ -92,7 +92,7 @@ def save_normalization(mean: Sequence[float], std: Sequence[float], folder: Path
 
 
 def layers(graph: Graph, device: str = "cpu", normalized: bool = True, parallelism: str = "data") -> list[Layer]:
-    """The layers of a graph, and those of its objective: probabilities, labels, loss, accuracy. ValueError as in `model`."""
+    """The layers of a graph, and those of its objective: log-probabilities, labels, loss, accuracy. ValueError as in `model`."""
     made: list[Layer] = []
     outputs: dict[str, str] = {}  # the layer that gives an operator's output
     for operator in graph.operators:
@@ -106,10 +106,13 @@ def layers(graph: Graph, device: str = "cpu", normalized: bool = True, paralleli
             raise ValueError(f"LBANN cannot compute {operator.name} of {graph.model}: {error}") from None
         outputs[operator.name] = made[-1]["name"]
     made += [
-        _layer("probabilities", [outputs[graph.operators[-1].name]], "softmax"),
+        _layer("log_probabilities", [outputs[graph.operators[-1].name]], "log_softmax"),
         _layer("labels", [], "input", data_field="labels"),
-        _layer("loss", ["probabilities", "labels"], "cross_entropy"),
-        _layer("accuracy", ["probabilities", "labels"], "categorical_accuracy"),
+        # Its cross_entropy of a softmax is infinite where a probability rounds to 0; other libraries' losses are not.
+        _layer("labelled", ["log_probabilities", "labels"], "hadamard"),
+        _layer("log_likelihood", ["labelled"], "reduction", mode="sum"),
+        _layer("loss", ["log_likelihood"], "weighted_sum", scaling_factors=[-1.0]),
+        _layer("accuracy", ["log_probabilities", "labels"], "categorical_accuracy"),
     ]
     if parallelism == "dense":
         for layer in made:
