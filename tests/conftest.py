@@ -18,9 +18,13 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> None:
         os.environ["RINGSIDE_LOCK"] = str(tmp_path_factory.getbasetemp() / "machine.lock")
 
 
+LONGEST = ("workflow", "runs", "models")  # stages whose tests train
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole workflows first, since they take longest: both of two workers end at about the same time."""
-    items.sort(key=lambda item: "workflow" not in item.path.parts)
+    """Files whose tests train come first: so both of two workers end at about the same time."""
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.parent.name, len(place)))
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,11 @@ factors:
   batch_size: [64]
   sync_every: 1
   epochs: 2
+figures:
+  - {kind: overview}
+  - {kind: residuals}
+  - {kind: accuracy}
+  - {kind: accuracy, x: updates}
 """
 
 

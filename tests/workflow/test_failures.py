@@ -20,6 +20,7 @@ seed: 3
 design: full
 replicates: 1
 factors: {{framework: pytorch-ddp, model: small-cnn, dataset: digits, nodes: 2, batch_size: 64, sync_every: 1, epochs: {epochs}}}
+figures: [{{kind: overview}}]
 """
 FOR_EVER = 100000
 
@@ -140,17 +141,17 @@ def test_a_framework_that_raises_is_a_row_and_can_be_repeated(fresh: Callable[..
     working = adapter.read_text()
     broken = 'def environment(context: Context) -> dict[str, str]:\n    if context.rank == 1:\n        raise RuntimeError("no luck today")\n'
     adapter.write_text(working.replace("def environment(context: Context) -> dict[str, str]:\n", broken))
-    done = checkout.snakemake("figures")
+    done = checkout.snakemake("records")
     assert done.status == 0, done.output
     (row,) = rows(checkout)
     assert row["status"] == "failed" and row["reason"].endswith("RuntimeError: no luck today")
-    assert checkout.snakemake("figures").jobs == {}, "a failure is data: it is not repeated by itself"
+    assert checkout.snakemake("records").jobs == {}, "a failure is data: it is not repeated by itself"
 
     repeated = checkout.program("runs.repeat", "--runs", "failed")
     assert repeated.returncode == 0 and "1 run and 1 sweep will be repeated" in repeated.stdout, (
         "the run and its network's sweep"
     )
-    done = checkout.snakemake("figures")
+    done = checkout.snakemake("records")
     assert done.status == 0 and done.jobs["run"] == 1, done.output
     assert [Path(attempt).name for attempt in checkout.attempts()] == ["attempt-1", "attempt-2"]
     assert rows(checkout)[0]["attempt"] == "2"

@@ -15,6 +15,7 @@ seed: 3
 design: full
 replicates: 4
 factors: {framework: pytorch-single, model: small-cnn, dataset: digits, nodes: 1, batch_size: 64, sync_every: 1, epochs: 3}
+figures: [{kind: residuals}]
 """
 
 

@@ -19,7 +19,7 @@ MISSING = {
     },
 }
 STUDIES = sorted(path.stem for path in Path("config/studies").glob("*-small.yaml"))
-IN_CI = "cnn-horovod-small"
+IN_CI = "resnet34-devices-small"
 
 
 @pytest.mark.every_study

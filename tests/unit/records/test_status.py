@@ -191,6 +191,9 @@ def test_what_the_site_cannot_do_is_told_apart() -> None:
     here = campaign(frameworks=("pytorch-ddp",))
     text = told(here)
     assert "not here   2 x site local does not have pytorch-single" in text and "not begun" in text
+    assert told(campaign(frameworks=("lbann",))).startswith(
+        "quickstart at local: 4 runs, none of which can run here\nnot here "
+    )
 
 
 def test_environments_and_data_that_are_not_there_yet_are_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import special
 
 CONFIDENCE = 0.95
 LEVEL = 0.05  # a smaller p is called significant
@@ -77,7 +77,7 @@ def t_interval(
     middle: np.ndarray | float, error: np.ndarray | float, df: np.ndarray | float, confidence: float = CONFIDENCE
 ) -> tuple[np.ndarray, np.ndarray]:
     """Student's t interval around `middle` with its standard error; no width where that is 0, NaN without freedom."""
-    half = stats.t.ppf((1 + confidence) / 2, df) * error
+    half = special.stdtrit(df, (1 + confidence) / 2) * error
     return middle - half, middle + half
 
 
@@ -110,6 +110,8 @@ def welch(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[st
     sizes = np.array([(len(x), len(y)) for x, y in pairs], dtype=int).reshape(-1, 2)
     error, df = np.full(len(pairs), math.nan), np.full(len(pairs), math.nan)
     for size in np.unique(sizes[(sizes > 1).all(axis=1)], axis=0):
+        from scipy import stats  # slow to import, and single replicates have no such test
+
         rows = np.flatnonzero((sizes == size).all(axis=1))
         x, y = (np.stack([pairs[row][side] for row in rows]) for side in (0, 1))
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -146,7 +148,7 @@ def bounded(pairs: pd.DataFrame) -> pd.DataFrame:
 def two_sided(difference: np.ndarray, error: np.ndarray, df: np.ndarray) -> np.ndarray:
     """p of Student's t test that a difference with this standard error is 0; where that is 0, 1 for none and 0 for any."""
     with np.errstate(all="ignore"):
-        p = 2 * stats.t.sf(np.abs(difference) / error, df)
+        p = 2 * special.stdtr(df, -np.abs(difference) / error)
     return np.where(np.asarray(error) == 0, (np.abs(difference) < ROUNDING).astype(float), p)
 
 

@@ -44,6 +44,8 @@ def text(found: Standing, colour: bool = False) -> str:
 
 
 def _head(found: Standing) -> str:
+    if not found.possible:
+        return f"{number_of(found.planned, 'run')}, none of which can run here"
     if not found.begun:
         return f"{number_of(found.planned, 'run')}, not begun; {found.run} starts it"
     done = f"{found.done:,} of {number_of(found.planned, 'run')} done"
