@@ -19,7 +19,7 @@ from plan.study import framework_names, load_framework
 from runs import launch
 from runs.supervise import job
 
-SITE = replace(TEST_SITE, cores=2, time_limit_s=120.0)
+SITE = replace(TEST_SITE, cores=2, time_limit_s=300.0)
 TWO_DEVICES = replace(SITE, nodes=1, ranks_per_node=2)
 SEED = 20261120
 TEMPORARY = "tmp"  # of the ranks, in the attempt's folder

@@ -137,21 +137,22 @@ def test_a_stopped_supervisor_leaves_no_rank_and_no_record(
 
 def test_a_framework_that_raises_is_a_row_and_can_be_repeated(fresh: Callable[..., Checkout]) -> None:
     checkout = fresh(STUDY.format(epochs=2))
+    everything = ("runs", "sweeps", "records")
     adapter = checkout.path("workflow/scripts/runs/frameworks/pytorch-ddp/adapter.py")
     working = adapter.read_text()
     broken = 'def environment(context: Context) -> dict[str, str]:\n    if context.rank == 1:\n        raise RuntimeError("no luck today")\n'
     adapter.write_text(working.replace("def environment(context: Context) -> dict[str, str]:\n", broken))
-    done = checkout.snakemake("records")
+    done = checkout.snakemake(*everything)
     assert done.status == 0, done.output
     (row,) = rows(checkout)
     assert row["status"] == "failed" and row["reason"].endswith("RuntimeError: no luck today")
-    assert checkout.snakemake("records").jobs == {}, "a failure is data: it is not repeated by itself"
+    assert checkout.snakemake(*everything).jobs == {}, "a failure is data: it is not repeated by itself"
 
     repeated = checkout.program("runs.repeat", "--runs", "failed")
     assert repeated.returncode == 0 and "1 run and 1 sweep will be repeated" in repeated.stdout, (
         "the run and its network's sweep"
     )
-    done = checkout.snakemake("records")
+    done = checkout.snakemake(*everything)
     assert done.status == 0 and done.jobs["run"] == 1, done.output
     assert [Path(attempt).name for attempt in checkout.attempts()] == ["attempt-1", "attempt-2"]
     assert rows(checkout)[0]["attempt"] == "2"

@@ -122,7 +122,7 @@ def test_the_design_is_written_before_anything_runs(finished_campaign: Checkout)
 
 def test_a_run_that_was_removed_runs_again(campaign: Checkout) -> None:
     shutil.rmtree(next(iter((campaign.results / "runs").glob("pytorch-single.*"))))
-    done = campaign.snakemake("records")
+    done = campaign.snakemake("runs")
     assert done.status == 0 and done.jobs["run"] == 1, done.output
 
 

@@ -188,7 +188,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("bad")
 
 
-@mutated(300)
+@mutated(200)
 @given(content=either(*yaml_of("config/studies/quickstart.yaml")))
 def test_studies(folder: Path, content: bytes) -> None:
     (folder / "bad.yaml").write_bytes(content)
@@ -198,7 +198,7 @@ def test_studies(folder: Path, content: bytes) -> None:
             design(study, load_site("local"))
 
 
-@mutated(300)
+@mutated(150)
 @given(
     content=st.one_of(either(*yaml_of("config/sites/local.yaml")), either(*yaml_of("config/sites/slurm-example.yaml")))
 )
@@ -208,7 +208,7 @@ def test_sites(folder: Path, content: bytes) -> None:
         design(load_study("quickstart"), load_site("bad", folder))
 
 
-@mutated(150)
+@mutated(100)
 @given(
     content=st.sampled_from(["pytorch-ddp", "lbann"]).flatmap(
         lambda name: either(*yaml_of(f"workflow/scripts/runs/frameworks/{name}/framework.yaml"))
@@ -224,7 +224,7 @@ def test_frameworks(folder: Path, content: bytes) -> None:
         load_framework.__wrapped__("lbann")
 
 
-@mutated(100)
+@mutated(80)
 @given(content=either(*yaml_of("workflow/scripts/datasets/table.yaml")))
 def test_tables_of_data_sets(folder: Path, content: bytes) -> None:
     (folder / "table.yaml").write_bytes(content)
@@ -297,7 +297,7 @@ def test_what_is_mutated_works_as_it_is(folder: Path, archives: Any) -> None:
         assert prepared(folder / f"whole-{name}", entry, found) == [20, 10]
 
 
-@mutated(300)
+@mutated(200)
 @given(data=st.data())
 def test_tables(folder: Path, data: Any) -> None:
     name = data.draw(st.sampled_from(list(TABLES)))
@@ -307,7 +307,7 @@ def test_tables(folder: Path, data: Any) -> None:
         read_table(folder / f"{name}.csv", name)
 
 
-@mutated(25)
+@mutated(15)
 @given(content=fields(TABLES["runs"]))
 def test_tables_are_analysed_or_refused_before_anything_is_written(folder: Path, content: bytes) -> None:
     (folder / "whole.csv").write_bytes(content)
@@ -336,7 +336,7 @@ def a_record() -> tuple[Any, bytes]:
     return made, json.dumps(made).encode()
 
 
-@mutated(200)
+@mutated(150)
 @given(content=st.one_of(nested(a_record()[0]).map(lambda said: json.dumps(said).encode()), bytes_of(a_record()[1])))
 def test_records(folder: Path, content: bytes) -> None:
     (folder / "record.json").write_bytes(content)
@@ -352,7 +352,7 @@ EPOCHS = (
 )
 
 
-@mutated(150)
+@mutated(100)
 @given(content=bytes_of(EPOCHS))
 def test_epochs_of_attempts(folder: Path, content: bytes) -> None:
     attempt = folder / "0123456789ab" / "attempt-1"
@@ -383,7 +383,7 @@ def prepared(out: Path, entry: Any, found: dict[str, Archive]) -> list[int]:
     return sizes
 
 
-@mutated(150)
+@mutated(100)
 @given(data=st.data())
 def test_archives_of_data_sets(folder: Path, archives: Any, data: Any) -> None:
     entry, found = archives[data.draw(st.sampled_from(sorted(archives)))]
@@ -396,7 +396,7 @@ def test_archives_of_data_sets(folder: Path, archives: Any, data: Any) -> None:
         prepared(out, entry, found | {name: Archive(bad, found[name].unpacked_bytes, "here")})
 
 
-@mutated(250)
+@mutated(200)
 @given(content=bytes_of(LOG.read_bytes()))
 def test_logs_of_lbann(content: bytes) -> None:
     output, words = Output(), LastWords()
@@ -418,7 +418,7 @@ MANIFEST = {
 }  # fmt: skip
 
 
-@mutated(100)
+@mutated(80)
 @given(
     content=st.one_of(
         nested(MANIFEST).map(lambda said: json.dumps(said).encode()), bytes_of(json.dumps(MANIFEST).encode())
@@ -460,7 +460,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bytes],
 def test_programs_end_with_one_line_and_a_status(checkout: Any, name: str) -> None:
     said, content = yaml_of(name)
 
-    @mutated(6)
+    @mutated(4)
     @given(bad=either(said, content))
     def mutates(bad: bytes) -> None:
         done = checkout(name, bad)
