@@ -17,6 +17,7 @@ question: what is left when something breaks?
 seed: 7
 design: full
 replicates: {replicates}
+figures: [{figure}]
 factors:
   framework: {framework}
   model: small-cnn
@@ -28,9 +29,15 @@ factors:
 """
 
 
-def study(framework: str = "pytorch-ddp", nodes: str = "3", epochs: int = 12, replicates: int = 1) -> str:
-    """A study's text."""
-    return STUDY.format(framework=framework, nodes=nodes, epochs=epochs, replicates=replicates)
+def study(
+    framework: str = "pytorch-ddp",
+    nodes: str = "3",
+    epochs: int = 12,
+    replicates: int = 1,
+    figure: str = "{kind: overview}",
+) -> str:
+    """A study's text, of which the last key is `factors`."""
+    return STUDY.format(framework=framework, nodes=nodes, epochs=epochs, replicates=replicates, figure=figure)
 
 
 FOLDERS = "ringside-test-"
