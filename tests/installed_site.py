@@ -4,5 +4,5 @@ import os
 
 from plan.site import load_site
 
-SITE = load_site(os.environ.get("RINGSIDE_TEST_SITE", "local"))
+SITE = load_site(os.environ.get("RINGSIDE_TEST_SITE") or "local")
 INSTALLED = dict(SITE.installed)

@@ -128,10 +128,16 @@ CASES = [
 ]
 
 
+@pytest.fixture(scope="module", params=CASES)
+def unusual(request, tmp_path_factory):
+    """What a campaign is like, and its tables."""
+    return request.param, Records(*write_frames(tmp_path_factory.mktemp("unusual"), *changed(request.param)))
+
+
 @pytest.mark.parametrize("name", FIGURES)
-@pytest.mark.parametrize("case", CASES)
-def test_a_figure_is_drawn_whatever_the_campaign_holds(name, case, tmp_path):
-    drawn, caption = drawn_by(name, Records(*write_frames(tmp_path, *changed(case))))
+def test_a_figure_is_drawn_whatever_the_campaign_holds(name, unusual):
+    case, records = unusual
+    drawn, caption = drawn_by(name, records)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # such as of a layout that collapsed
         drawn.draw_without_rendering()
