@@ -122,6 +122,7 @@ def test_the_design_is_written_before_anything_runs(finished_campaign: Checkout)
 
 def test_a_run_that_was_removed_runs_again(campaign: Checkout) -> None:
     shutil.rmtree(next(iter((campaign.results / "runs").glob("pytorch-single.*"))))
+    assert campaign.snakemake("figures", "-n").jobs["run"] == 1
     done = campaign.snakemake("runs")
     assert done.status == 0 and done.jobs["run"] == 1, done.output
 

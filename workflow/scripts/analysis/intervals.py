@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import special
+import scipy  # which loads its parts when they are used: its tests are slow to import, and few programs make any
 
 CONFIDENCE = 0.95
 LEVEL = 0.05  # a smaller p is called significant
@@ -77,7 +77,7 @@ def t_interval(
     middle: np.ndarray | float, error: np.ndarray | float, df: np.ndarray | float, confidence: float = CONFIDENCE
 ) -> tuple[np.ndarray, np.ndarray]:
     """Student's t interval around `middle` with its standard error; no width where that is 0, NaN without freedom."""
-    half = special.stdtrit(df, (1 + confidence) / 2) * error
+    half = scipy.special.stdtrit(df, (1 + confidence) / 2) * error
     return middle - half, middle + half
 
 
@@ -110,15 +110,13 @@ def welch(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[st
     sizes = np.array([(len(x), len(y)) for x, y in pairs], dtype=int).reshape(-1, 2)
     error, df = np.full(len(pairs), math.nan), np.full(len(pairs), math.nan)
     for size in np.unique(sizes[(sizes > 1).all(axis=1)], axis=0):
-        from scipy import stats  # slow to import, and single replicates have no such test
-
         rows = np.flatnonzero((sizes == size).all(axis=1))
         x, y = (np.stack([pairs[row][side] for row in rows]) for side in (0, 1))
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore", RuntimeWarning)  # groups of equal values
-            df[rows] = stats.ttest_ind(x, y, axis=1, equal_var=False).df
+            df[rows] = scipy.stats.ttest_ind(x, y, axis=1, equal_var=False).df
         equal = (np.ptp(x, axis=1) == 0) & (np.ptp(y, axis=1) == 0)
-        error[rows] = np.where(equal, 0.0, np.hypot(stats.sem(x, axis=1), stats.sem(y, axis=1)))
+        error[rows] = np.where(equal, 0.0, np.hypot(scipy.stats.sem(x, axis=1), scipy.stats.sem(y, axis=1)))
     means = {"to": _means(groups, to), "base": _means(groups, base)}
     return pd.DataFrame({**means, "n": sizes[:, 0], "base_n": sizes[:, 1], "error": error, "df": df})
 
@@ -148,7 +146,7 @@ def bounded(pairs: pd.DataFrame) -> pd.DataFrame:
 def two_sided(difference: np.ndarray, error: np.ndarray, df: np.ndarray) -> np.ndarray:
     """p of Student's t test that a difference with this standard error is 0; where that is 0, 1 for none and 0 for any."""
     with np.errstate(all="ignore"):
-        p = 2 * special.stdtr(df, -np.abs(difference) / error)
+        p = 2 * scipy.special.stdtr(df, -np.abs(difference) / error)
     return np.where(np.asarray(error) == 0, (np.abs(difference) < ROUNDING).astype(float), p)
 
 

@@ -28,6 +28,7 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
+import scipy
 
 from analysis import intervals
 from analysis.intervals import LEVEL, ROUNDING, Estimate, p_text
@@ -119,9 +120,7 @@ class Spread:
         """Statistic and p of Bartlett's test that all cells have one standard deviation; NaN where it cannot be made."""
         if len(self.several) < 2 or not self.spreads.all():
             return math.nan, math.nan
-        from scipy import stats  # slow to import, and of single replicates nothing is tested
-
-        test = stats.bartlett(*self.several)
+        test = scipy.stats.bartlett(*self.several)
         return float(test.statistic), float(test.pvalue)
 
     @property
