@@ -149,7 +149,8 @@ def report(made: int, epochs: int, costs: dict[str, Timed], command: str) -> str
     said = (
         f"{made:,} made-up runs in {made // REPLICATES:,} cells, {epochs} epochs each: {made * epochs:,} epochs. In a checkout with "
         "their records `snakemake tables --config records=available`, then `snakemake figures` with the same, each with a start of "
-        "Snakemake, which looks at every record. Memory: of all processes together at any moment."
+        "Snakemake, which looks at every record. No sweep of the network is among them, so nothing is predicted but by regression. "
+        "Memory: of all processes together at any moment."
     )
     header = ["", "wall time", "peak memory", "aim"]
     return section("From records to figures of a large campaign", command, table(header, rows), said)

@@ -30,8 +30,11 @@ from analysis.pooling import pooled
 from common.errors import InputError
 from plan.study import model_graph
 
+Levels = Mapping[str, Any]  # of a cell
+
 ACCUMULATION = "sync_every"
 TOTAL = "total"
+SWEPT = ("framework", "nodes", "device", "bandwidth")  # what a sweep of the network has of a cell, beside its ranks
 TITLE = "Contrast of treatments, taken apart into the effect of each, with 95 % intervals"
 
 
@@ -60,7 +63,7 @@ def all_reduce_s(sweep: pd.DataFrame, size: float) -> Estimate:
     return intervals.mean((1 - share) * times[:, right - 1] + share * times[:, right], minimum=0)
 
 
-def paths(runs: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.Series, pd.Series]]:
+def paths(runs: pd.DataFrame) -> Iterator[tuple[str, Levels, Levels, Levels]]:
     """Factor of the first part, and the cells at start, middle and end (rows of `cells`), for each planned contrast.
 
     Where accumulation is the only treatment, it is the factor, and start and middle are the same cell.
@@ -74,7 +77,7 @@ def paths(runs: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.Series, pd.Se
     ends = [base | {ACCUMULATION: level} for level in order[ACCUMULATION][1:]]
     context = varying(runs, but=treated)
     rows = cells(runs)
-    by_levels = {tuple(row[name] for name in (*context, *treated)): pd.Series(row) for row in rows.to_dict("records")}
+    by_levels = {tuple(row[name] for name in (*context, *treated)): row for row in rows.to_dict("records")}
     for factor, start in starts or [(ACCUMULATION, base)]:
         for end in ends:
             for place in dict.fromkeys(tuple(row) for row in rows[context].itertuples(index=False)):
@@ -116,22 +119,22 @@ def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.Dat
     data = pd.concat([data, measured.drop(columns=["p"])], axis=1)
     if network is None:
         return data
-    predicted = [
-        _network_part(row, _sweep(network, end), gradient_bytes(end["model"], end["dataset"]))
-        if row["part"] == ACCUMULATION
-        else {}
-        for row, end in zip(data.to_dict("records"), ends, strict=True)
-    ]
+    sweeps = dict(list(network.groupby([*SWEPT, "ranks"], sort=False)))
+    all_reduce_of: dict[tuple[Any, ...], tuple[float, Estimate]] = {}  # one for all cells with these levels
+    predicted: list[dict[str, float]] = []
+    for row, end in zip(data.to_dict("records"), ends, strict=True):
+        if row["part"] != ACCUMULATION:
+            predicted.append({})
+            continue
+        place, what = tuple(end[name] for name in (*SWEPT, "replicas")), (end["model"], end["dataset"])
+        if (place, what) not in all_reduce_of:
+            size = gradient_bytes(*what)
+            all_reduce_of[place, what] = size, all_reduce_s(sweeps.get(place, network[:0]), size)
+        predicted.append(_network_part(row, *all_reduce_of[place, what]))
     return pd.concat([data, pd.DataFrame(predicted)], axis=1)
 
 
-def _sweep(network: pd.DataFrame, cell: pd.Series) -> pd.DataFrame:
-    like = [network[name] == cell[name] for name in ("framework", "nodes", "device", "bandwidth")]
-    return network[np.logical_and.reduce([*like, network["ranks"] == cell["replicas"]])]
-
-
-def _network_part(row: Mapping[str, Any], sweep: pd.DataFrame, size: float) -> dict[str, float]:
-    one = all_reduce_s(sweep, size)
+def _network_part(row: Mapping[str, Any], size: float, one: Estimate) -> dict[str, float]:
     change = row["to_exchanges"] - row["from_exchanges"]
     predicted = change * one.value
     bounds = sorted([change * one.low, change * one.high])

@@ -61,7 +61,7 @@ OTHERS: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
     "speedup": speedup.table,
     "missing": missing.table,
 }
-LONGEST_FIRST = ("regression", "effects", "scaling", "decomposition", "cells", "anova", "checks", "speedup", "missing")
+LONGEST_FIRST = ("regression", "scaling", "effects", "decomposition", "anova", "speedup", "cells", "checks", "missing")
 _read: list[Study] = []  # which the processes of a pool find, and need not be sent
 
 

@@ -84,14 +84,15 @@ def last_above(nodes: np.ndarray, efficiency: np.ndarray, level: float) -> float
 def answers(drawn: pd.DataFrame) -> pd.DataFrame:
     """A row per case and rate: the last number of nodes above every level of efficiency, the greatest speed-up and its nodes."""
     rows = []
-    for names, curve in drawn.groupby([*FACTORS, "rate"], sort=False):
+    of_curve = [*FACTORS, "rate"]
+    for names, curve in drawn[[*of_curve, "nodes", *BANDS]].groupby(of_curve, sort=False):
         nodes, efficiency = curve["nodes"].to_numpy(), curve["efficiency"].to_numpy()
         best = int(np.argmax(curve["speedup"].to_numpy()))
         found = {f"nodes_at_{100 * level:.0f}": last_above(nodes, efficiency, level) for level in LEVELS}
         greatest = {"greatest_speedup": curve["speedup"].iloc[best], "at_nodes": nodes[best], "most_nodes": nodes[-1]}
-        rows.append({**dict(zip([*FACTORS, "rate"], names, strict=True)), **found, **greatest})
+        rows.append({**dict(zip(of_curve, names, strict=True)), **found, **greatest})
     levels = [f"nodes_at_{100 * level:.0f}" for level in LEVELS]
-    names = [*FACTORS, "rate", *levels, "greatest_speedup", "at_nodes", "most_nodes"]
+    names = [*of_curve, *levels, "greatest_speedup", "at_nodes", "most_nodes"]
     return pd.DataFrame(rows, columns=names)
 
 

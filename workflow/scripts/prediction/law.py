@@ -12,7 +12,7 @@ a library does differently with messages of different sizes is kept as a factor 
 nodes and rate where they were measured, otherwise the geometric mean.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -143,9 +143,11 @@ def fit(sweeps: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
     ways = [(PIPELINED, *split[0]), *[(SUM, rate > 0, rate > 0)] * several, *((PIPELINED, *one) for one in split[1:])]
     ways += [(LARGEST, *one) for one in split]
     best: Law | None = None
-    for algorithm in GROWTH if used["ranks"].nunique() > 2 else list(GROWTH)[:1]:
+    algorithms = list(GROWTH)[: 2 if used["ranks"].nunique() > 2 else 1]
+    swept = _Swept.of(used, algorithms)
+    for algorithm in algorithms:
         for way, link, processors in ways:
-            law = _fitted(used, algorithm, way, link, processors)
+            law = _fitted(swept, algorithm, way, link, processors)
             if best is None or (law.misfit + EXACT < (1 - LEAST_GAIN) * best.misfit and _possible(law)):
                 best = law
     return best
@@ -156,19 +158,45 @@ def _possible(law: Law) -> bool:
     return law.way != SUM or law.link > LEAST_LINK
 
 
-def _fitted(sweeps: pd.DataFrame, algorithm: str, way: str, link: np.ndarray, processors: np.ndarray) -> Law:
+@dataclass(frozen=True)
+class _Swept:
+    """The points of one carrier, [points]: `row` and `column` of each in a table of `places` (rate 0: not known) by `log_sizes`.
+
+    `of_bytes`: which take twice as long as the fastest one of their place.
+    """
+
+    columns: Mapping[str, np.ndarray]
+    seconds: np.ndarray
+    log_sizes: np.ndarray
+    column: np.ndarray
+    places: np.ndarray
+    row: np.ndarray
+    of_bytes: np.ndarray
+
+    @classmethod
+    def of(cls, sweeps: pd.DataFrame, algorithms: Sequence[str]) -> "_Swept":
+        """Those of `points`, with their `terms` by each of these algorithms."""
+        size, nodes, ranks, rate, seconds = (sweeps[name].to_numpy() for name in ("bytes", *PLACE, "seconds"))
+        log_sizes, column = np.unique(np.log(size), return_inverse=True)
+        places, row = np.unique(np.column_stack([nodes, ranks, np.nan_to_num(rate)]), axis=0, return_inverse=True)
+        least = np.full(len(places), np.inf)
+        np.minimum.at(least, row, seconds)
+        columns = {name: terms(size, nodes, ranks, rate, name) for name in algorithms}
+        if len(np.unique(ranks)) == 1:  # a latency at one number of ranks grows as the algorithm says
+            for one in columns.values():
+                one[:, 0] = 0.0
+        return cls(columns, seconds, log_sizes, column, places, row, seconds > 2 * least[row])
+
+
+def _fitted(swept: _Swept, algorithm: str, way: str, link: np.ndarray, processors: np.ndarray) -> Law:
     """Least squares of relative errors, no coefficient below 0 (Lawson & Hanson 1974, chapter 23).
 
-    `link`, `processors`: the rows in which bytes take the time of either, [rows]. Of the largest of terms it is asked
-    again and again which one that is in every row.
+    `link`, `processors`: the points in which bytes take the time of either, [points]. Of the largest of terms it is asked
+    again and again which one that is in every point.
     """
-    size, nodes, ranks, rate = (sweeps[name].to_numpy() for name in ("bytes", *PLACE))
-    columns = terms(size, nodes, ranks, rate, algorithm)
-    columns[:, 0] *= sweeps["ranks"].nunique() > 1  # a latency at one number of ranks grows as the algorithm says
-    seconds = sweeps["seconds"].to_numpy()
+    columns, seconds = swept.columns[algorithm], swept.seconds
     used = columns * np.column_stack([np.ones((len(columns), 2)), link, processors])
-    least = sweeps.groupby(PLACE, dropna=False)["seconds"].transform("min").to_numpy()
-    of_bytes, before = seconds > 2 * least, None
+    of_bytes, before = swept.of_bytes, None
     for _ in range(ROUNDS if way == LARGEST else 1):
         told = np.column_stack([~of_bytes, ~of_bytes, of_bytes, of_bytes]) if way == LARGEST else np.ones(used.shape)
         coefficients = nnls(used * told / seconds[:, None], np.ones(len(seconds)))[0]
@@ -177,16 +205,14 @@ def _fitted(sweeps: pd.DataFrame, algorithm: str, way: str, link: np.ndarray, pr
             break
     start_s, step_s, link_time, cost_s = map(float, coefficients)
     law_s = together(columns * coefficients, way)
-    sizes, column = np.unique(np.log(size), return_inverse=True)
-    places, row = np.unique(sweeps[PLACE].fillna(0.0).to_numpy(), axis=0, return_inverse=True)
-    off = np.full((len(places), len(sizes)), np.nan)
-    off[row, column] = np.log(seconds / np.maximum(law_s, TINY_S))
+    off = np.full((len(swept.places), len(swept.log_sizes)), np.nan)
+    off[swept.row, swept.column] = np.log(seconds / np.maximum(law_s, TINY_S))
     mean = np.nanmean(off, axis=0)
     factors = np.exp(np.vstack([np.where(np.isnan(off), mean, off), mean]))
-    df = int((~np.isnan(off)).sum()) - len(sizes)
+    df = int((~np.isnan(off)).sum()) - off.shape[1]
     misfit = float(np.sqrt(np.nansum((off - mean) ** 2) / df)) if df else np.nan
-    found = tuple((float(row[0]), float(row[1]), float(row[2])) for row in places)
-    return Law(algorithm, way, start_s, step_s, link_time, cost_s, sizes, factors, found, misfit)
+    found = tuple((float(row[0]), float(row[1]), float(row[2])) for row in swept.places)
+    return Law(algorithm, way, start_s, step_s, link_time, cost_s, swept.log_sizes, factors, found, misfit)
 
 
 def rate_text(bytes_s: float) -> str:

@@ -14,7 +14,7 @@ and sigma. Each has to earn its place: it is left out unless it makes the errors
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -39,6 +39,8 @@ NOT_COMPUTATION = (
 )  # fmt: skip
 COUNTS = ["nodes", "ranks", "replicas", "sync_every"]
 MEASURES = ["local_batch", "steps", "exchanges", "rate", "samples"]
+OF_COMPUTATION = ["steps", "exchanges", "local_batch", "epoch_time_s"]
+OF_PART = ["nodes", "ranks", "rate", "steps", "exchanges", "training_loop"]
 TERMS = ("hidden", "scatter")
 LIMITS = np.array([[0.0, 0.0], [1.0, 5.0]])
 
@@ -134,13 +136,15 @@ class Physics:
         """
         own = self._computed(cells)
         single, several = (cells["replicas"] == 1).to_numpy(), (cells["nodes"] > 1).to_numpy()
+        columns = {name: cells[name].to_numpy() for name in OF_PART}
         for names, places in cells.groupby(["framework", "device", "model", "dataset"]).indices.items():
             carrier, model = names[:2], names[2:]
             alone, here = places[single[places]], places[several[places]]
             if len(alone):
                 yield alone, Part(carrier, own[alone].sum(axis=1))
             if len(here) and carrier in self.laws and model in self.gradients:
-                yield here, _on_several(carrier, cells.iloc[here], own[here], self.laws[carrier], self.gradients[model])
+                theirs = {name: values[here] for name, values in columns.items()}
+                yield here, _on_several(carrier, theirs, own[here], self.laws[carrier], self.gradients[model])
 
     def _computed(self, cells: pd.DataFrame) -> np.ndarray:
         """Seconds of an epoch in batches and in updates, [cells, 2]: the framework's own, or that of its base."""
@@ -172,13 +176,15 @@ class Part:
         return self.computed + self.beyond(hidden) + scatter * self.waiting
 
 
-def _on_several(carrier: Carrier, cells: pd.DataFrame, own: np.ndarray, network: Law, made: Tensors) -> Part:
+def _on_several(
+    carrier: Carrier, cells: Mapping[str, np.ndarray], own: np.ndarray, network: Law, made: Tensors
+) -> Part:
     rule = exchange.rule_of(carrier[0])
-    steps, exchanges, ranks = (cells[name].to_numpy() for name in ("steps", "exchanges", "ranks"))
+    steps, exchanges, ranks = cells["steps"], cells["exchanges"], cells["ranks"]
     batch_s = own[:, 0] / steps
-    here = network.at(cells["nodes"].to_numpy(), ranks, cells["rate"].to_numpy())
-    extra = cells["training_loop"].map(lambda loop: rule.extra.get(loop, 0)).to_numpy(float)
-    beside = steps * extra * here.seconds(np.full(len(cells), exchange.NUMBER_BYTES))
+    here = network.at(cells["nodes"], ranks, cells["rate"])
+    extra = np.array([rule.extra.get(loop, 0) for loop in cells["training_loop"]], float)
+    beside = steps * extra * here.seconds(np.full(len(steps), exchange.NUMBER_BYTES))
     each, place = np.unique(ranks, return_inverse=True)
     slowest = np.array([expected_largest(int(count)) for count in each])[place]
 
@@ -193,7 +199,8 @@ def plain(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Physics:
     keys = tuple(name for name in factors() if name not in NOT_COMPUTATION and cells[name].nunique(dropna=False) > 1)
     single = cells[cells["replicas"] == 1]
     computation = {
-        tuple(levels): _computation(group) for levels, group in single.groupby(["framework", *keys], dropna=False)
+        tuple(levels): _computation(group)
+        for levels, group in single[["framework", *keys, *OF_COMPUTATION]].groupby(["framework", *keys], dropna=False)
     }
     names = cells[["model", "dataset"]].drop_duplicates().itertuples(index=False, name=None)
     gradients = {name: made for name in names if (made := model_tensors(*name))}
@@ -231,11 +238,10 @@ def fitted(made: Physics, cells: pd.DataFrame, terms: Sequence[str] = TERMS) -> 
 
 def _computation(cells: pd.DataFrame) -> np.ndarray:
     """alpha, beta, u of one replica's cells: relative least squares, none below 0; what cannot be told apart is 0."""
-    steps, exchanges, batch = (cells[name].to_numpy() for name in ("steps", "exchanges", "local_batch"))
+    steps, exchanges, batch, seconds = (cells[name].to_numpy() for name in OF_COMPUTATION)
     columns = np.column_stack([steps, steps * batch, exchanges])
     kept = [len(set(batch)) > 1, True, len(set(np.round(exchanges / steps, 6))) > 1]
     found = np.zeros(3)
-    seconds = cells["epoch_time_s"].to_numpy()
     found[kept] = nnls(columns[:, kept] / seconds[:, None], np.ones(len(cells)))[0]
     return found
 
