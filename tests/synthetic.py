@@ -194,6 +194,8 @@ def _result(rng: np.random.Generator, curve: list[dict[str, object]]) -> dict[st
         "job_started_at": None,
         "hosts": "one",
         "devices": "cpu",
+        "systems": "Debian GNU/Linux 12 (bookworm), Linux 6.1.0",
+        "node_memory_bytes": 24 * 2**30,
         "placement": "emulated",
         "transport": "gloo over tcp lo",
         "timing_scope": "ranks",

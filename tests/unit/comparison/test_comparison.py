@@ -136,10 +136,11 @@ def test_cells_that_one_lacks_are_named(compare, base, other) -> None:
 def test_what_differs_is_told_by_framework(compare, base, other) -> None:
     assert compare(base, other).differences == ["dates: 2026-11-20 → 2026-12-01"]
     other.loc[other["framework"].str.contains("tensorflow"), "library_version"] = "tensorflow 3.0"
-    said = compare(base, other.assign(site="elsewhere")).differences
-    assert said[1] == "site: local → elsewhere"
-    assert said[2].endswith("→ tensorflow 3.0")
-    assert "tensorflow-single" in said[2] and "pytorch-ddp" not in said[2]
+    kernel = base["systems"].iloc[0].replace("6.1.0", "6.12.3")
+    said = compare(base, other.assign(site="elsewhere", systems=kernel)).differences
+    assert said[1:3] == ["site: local → elsewhere", f"operating system: {base['systems'].iloc[0]} → {kernel}"]
+    assert said[3].endswith("→ tensorflow 3.0")
+    assert "tensorflow-single" in said[3] and "pytorch-ddp" not in said[3]
 
 
 def folders(tmp_path, *frames: pd.DataFrame) -> list[str]:

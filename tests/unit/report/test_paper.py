@@ -110,11 +110,21 @@ def test_a_degenerate_study_compiles(tex: None, case: str, tmp_path: Path) -> No
         runs = runs.assign(status="missing", reason="not run", epoch_time_s=None, placement=None)
     if case == "published without the rest":
         runs = runs.drop(columns=["hosts", "devices", "transport", "library_version", "python_version", "session"])
+        runs = runs.drop(columns=["systems", "node_memory_bytes"])
     runs_csv, _ = write_frames(tmp_path, runs, epochs)
     facts = facts_of(runs_csv)
     if case == "published without the rest":
         facts = replace(facts, site=None)
     compiled(sources(tmp_path, facts, runs_csv))
+
+
+def test_methods_say_what_the_nodes_were(tmp_path: Path) -> None:
+    runs, epochs = campaign(replicates=1)
+    runs.loc[runs.index[0], "node_memory_bytes"] = 6 * 2**30
+    runs_csv, _ = write_frames(tmp_path, runs.assign(drivers="nvidia 580.65.06"), epochs)
+    said = " ".join(methods(facts_of(runs_csv)).split())
+    assert "Memory of a node: 6.00 to 24.0 GiB. " in said
+    assert "What the ranks run on: Debian GNU/Linux 12 (bookworm), Linux 6.1.0; nvidia 580.65.06." in said
 
 
 def test_methods_say_what_was_done() -> None:

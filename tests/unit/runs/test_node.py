@@ -83,7 +83,12 @@ V2 = "usage_usec 9000000\nuser_usec 8\nsystem_usec 1\nnr_periods 100\nnr_throttl
 
 
 def throttled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, files: dict[str, str]) -> float | None:
-    """What a process in the control groups `groups` (/proc/self/cgroup) is told, with these files below /sys/fs/cgroup."""
+    enter(tmp_path, monkeypatch, groups, files)
+    return Node("lo", []).read().throttled_s
+
+
+def enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, files: dict[str, str]) -> None:
+    """Be in the control groups `groups` (/proc/self/cgroup), with these files below /sys/fs/cgroup."""
     root = tmp_path / "cgroup"
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +96,6 @@ def throttled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, file
     (tmp_path / "self").write_text(groups)
     monkeypatch.setattr(node, "CGROUPS", root)
     monkeypatch.setattr(node, "OWN_GROUPS", tmp_path / "self")
-    return Node("lo", []).read().throttled_s
 
 
 def test_throttling_is_read_from_version_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +134,37 @@ def test_a_group_that_was_throttled_long_ago_hides_nothing(tmp_path: Path, monke
     before = throttled(tmp_path, monkeypatch, "0::/a/b\n", files)
     after = throttled(tmp_path, monkeypatch, "0::/a/b\n", {"a/b/cpu.stat": V2.format(3_000_000)})
     assert before is not None and after is not None and after - before == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "expected"),
+    [
+        ("0::/\n", {"memory.max": "max\n"}, 24 * 2**30),
+        (
+            "0::/a/b\n",
+            {"a/b/memory.max": "max\n", "a/memory.max": "6000000000\n", "c/memory.max": "1\n"},
+            6_000_000_000,
+        ),
+        ("3:memory:/a\n2:cpu:/\n", {"memory/a/memory.limit_in_bytes": "5000000000\n"}, 5_000_000_000),
+        ("3:memory:/a\n", {"memory/a/memory.limit_in_bytes": f"{2**63 - 4096}\n"}, 24 * 2**30),
+    ],
+    ids=["no limit", "of a group above, version 2", "version 1", "version 1, no limit"],
+)
+def test_memory_is_the_nodes_or_what_its_control_groups_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, files: dict[str, str], expected: int
+) -> None:
+    (tmp_path / "meminfo").write_text(f"MemTotal:       {24 * 2**20} kB\nMemFree:        1 kB\n")
+    monkeypatch.setattr(node, "MEMORY", tmp_path / "meminfo")
+    enter(tmp_path, monkeypatch, groups, files)
+    assert node.memory_bytes() == expected
+
+
+def test_the_system_is_told_with_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = f"Linux {os.uname().release}"
+    distribution, _, told = node.system().rpartition(", ")
+    assert told == kernel and distribution == platform.freedesktop_os_release()["PRETTY_NAME"]
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: (_ for _ in ()).throw(OSError))
+    assert node.system() == kernel, "a system without that file"
 
 
 def test_bytes_that_leave_through_an_interface_are_counted() -> None:

@@ -204,9 +204,9 @@ def missing_cells(runs: pd.DataFrame) -> list[str]:
     return [cell for cell in dict.fromkeys(runs["cell"]) if cell not in measured]
 
 
-def devices_of(runs: pd.DataFrame) -> list[str]:
-    """The models of processors and accelerators that trained, sorted; `cpu` where records do not tell which."""
-    return sorted({name for names in runs["devices"].dropna() for name in names.split("; ")})
+def named_of(runs: pd.DataFrame, column: str) -> list[str]:
+    """What a column with several names a run (devices, drivers, systems) has, each once, sorted."""
+    return sorted({name for names in runs[column].dropna() for name in names.split("; ")})
 
 
 def one_line(text: Any) -> str:

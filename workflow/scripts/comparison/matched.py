@@ -29,6 +29,8 @@ SAME = {
 EXPLAINS = {
     "site": "site",
     "devices": "devices",
+    "drivers": "accelerators' drivers",
+    "systems": "operating system",
     "library_version": "library",
     "python_version": "Python",
     "environment_digest": "environment (its lock, its recipe, how it is realized)",

@@ -33,7 +33,7 @@ from runs.epochs import read_lines
 from runs.worker.meter import COLUMNS
 
 MEASURED = (
-    "transport", "startup_s", "import_s", "first_step_s", "memory_peak_bytes", "device_memory_peak_bytes", "throttled_s",
+    "node_memory_bytes", "transport", "startup_s", "import_s", "first_step_s", "memory_peak_bytes", "device_memory_peak_bytes", "throttled_s",
     "sent_bytes", "energy_j",
     "foreign_cpu_share", "steal_share", "python_version", "library_version",
 )  # fmt: skip
@@ -125,7 +125,9 @@ def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
         "job_started_at": job.get("started_at"),
         "unfinished_attempts": before or None,
         "hosts": " ".join(measured.get("hosts", [])) or None,
-        "devices": "; ".join(dict.fromkeys(measured.get("devices", []))) or None,
+        **{
+            name: "; ".join(dict.fromkeys(measured.get(name, []))) or None for name in ("devices", "drivers", "systems")
+        },
     }
 
 

@@ -14,10 +14,10 @@ from analysis import conditions, tables
 from analysis.effects import compare
 from analysis.measured import (
     combination_text,
-    devices_of,
     framework_order,
     level_text,
     levels_in_order,
+    named_of,
     one_line,
     successful,
     title_with_unit,
@@ -36,6 +36,7 @@ from plan.design import Refused, geometry
 from plan.site import Site
 from plan.study import Framework, Study, load_framework, model_graph
 from report.latex import cite, command, dataset_key, items, keys_of, listed, paragraph, published, see, text
+from report.setting import node_memory
 
 FEW_REPLICATES = 5
 FEW_EPOCHS = 50
@@ -290,7 +291,11 @@ def _machine(facts: Facts) -> Iterator[str]:
     hosts = sorted({host for said in ok["hosts"].dropna() for host in said.split()})
     if hosts:
         yield f"Host names of the nodes: {text(conditions.named(hosts))}."
-    devices = devices_of(ok)
+    if memory := node_memory(ok):
+        yield f"Memory of a node: {memory}."
+    if below := named_of(ok, "systems") + named_of(ok, "drivers"):
+        yield f"What the ranks run on: {text('; '.join(below))}."
+    devices = named_of(ok, "devices")
     cores = sorted(set(ok["cores_per_rank"].dropna()))
     if devices and cores:
         unnamed = " (the records do not tell its model)" if devices == ["cpu"] else ""

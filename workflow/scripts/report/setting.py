@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions
-from analysis.measured import devices_of
+from analysis.measured import named_of
 from analysis.tables import DASH, number
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, shown
@@ -22,6 +22,7 @@ from records.aggregate import ways_to_run
 from report.checkout import State
 from report.material import column
 
+GIB = 2**30
 LONG = 36  # characters of what stands in one line
 BROAD = 150  # characters of a row
 SHOWN_DIGITS = 12  # of digests in tables; the table of runs has them whole
@@ -74,12 +75,15 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
     """The site and its nodes: what the records say, then what the site's file does."""
     ok = runs[runs["status"] == "ok"]
     hosts = sorted({host for names in runs["hosts"].dropna() for host in names.split()})
-    devices = devices_of(runs)
+    devices = named_of(runs, "devices")
     said = [
         ("site", ", ".join(sorted(set(runs["site"].dropna()))) or (site.name if site else "")),
         ("circumstances", conditions.circumstances(runs)),
         ("hosts", f"{len(hosts)}: {conditions.named(hosts)}" if hosts else ""),
         ("devices", conditions.named(devices)),
+        ("drivers", conditions.named(named_of(runs, "drivers"))),
+        ("memory of a node", node_memory(ok)),
+        ("operating system", "; ".join(named_of(runs, "systems"))),
         ("cores per rank", _levels(ok["cores_per_rank"])),
         ("links", _rates(ok)),
         ("sessions", f"{runs['session'].nunique()}, {_span(runs)}" if runs["session"].notna().any() else ""),
@@ -95,6 +99,12 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
              f"{100 * site.max_foreign_cpu_share:g} % of the processor time"),
         ]  # fmt: skip
     return [(name, text) for name, text in said if text]
+
+
+def node_memory(runs: pd.DataFrame) -> str:
+    """The memory of the runs' nodes, that of the smallest one of each run; empty where records do not tell."""
+    known = runs["node_memory_bytes"].dropna().astype(float)
+    return f"{_range(known / GIB)} GiB" if len(known) else ""
 
 
 def software(runs: pd.DataFrame) -> Grid:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions
-from analysis.measured import bases, devices_of, one_line, title, unsuccessful, varying
+from analysis.measured import bases, named_of, one_line, title, unsuccessful, varying
 from analysis.tables import number
 from common.text import number_of
 from plan.factors import is_numeric
@@ -24,6 +24,8 @@ SAME = 1e-9  # relative: two numbers that differ less are the same number
 SETUP = {
     "hosts": "hosts",
     "devices": "devices",
+    "node_memory_bytes": "memory",
+    "systems": "operating system",
     "placement": "placement",
     "cores_per_rank": "cores per rank",
     "library_version": "the library's version",
@@ -287,7 +289,7 @@ def setup(material: Material) -> Verdict:
         for name, words in SETUP.items()
         if ok[name].isna().any()
     ]
-    unnamed = "cpu" in devices_of(ok)
+    unnamed = "cpu" in named_of(ok, "devices")
     why = [
         f"records lack {', '.join(lacking)}" if lacking else "",
         "records say of processors that they are cpu, and not which" if unnamed else "",

@@ -170,6 +170,8 @@ def measurement(
         "machines": len({rank["machine"] for rank in ranks}),
         "devices": [rank["device"] for rank in ranks for _ in range(run_spec["replicas_per_rank"])],
         "drivers": sorted({rank["driver"] for rank in ranks if rank["driver"]}),
+        "systems": sorted({rank["system"] for rank in ranks}),
+        "node_memory_bytes": min(rank["node_memory_bytes"] for rank in ranks),
         "transport": transport.described(result["transport"], run_spec, folder),
         "startup_s": max(0.0, result["ready_at"] - launched_at),
         "import_s": max((rank["import_s"] for rank in ranks if rank["import_s"] is not None), default=None),

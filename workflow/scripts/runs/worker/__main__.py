@@ -8,7 +8,7 @@ from typing import Any
 
 from runs.worker.context import from_environment
 from runs.worker.meter import Meter
-from runs.worker.node import driver, machine, processor
+from runs.worker.node import driver, machine, memory_bytes, processor, system
 from runs.worker.process import adapter_of, as_rank, host, leave_result
 from runs.worker.trainer import Training
 
@@ -29,6 +29,8 @@ def run(folder: Path) -> Training:
         "host": host(),
         "machine": machine(),
         "device": processor() if trainer.device == "cpu" else trainer.device,
+        "system": system(),
+        "node_memory_bytes": memory_bytes(),
         "driver": driver() if context.spec["device"] != "cpu" else None,
         "import_s": import_s,
         "first_step_s": meter.first_step_s,

@@ -13,6 +13,7 @@ from typing import Any
 
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
+MEMORY = Path("/proc/meminfo")
 MODULES = Path("/sys/module")
 POWERCAP = Path("/sys/class/powercap")
 NETWORK = Path("/proc/net/dev")  # unlike /sys, it shows the network namespace of who reads it
@@ -110,6 +111,21 @@ def driver() -> str | None:
     return None
 
 
+def system() -> str:
+    """What this rank runs on, such as `Debian GNU/Linux 12 (bookworm), Linux 6.1.0`: distribution (the image's, in one) and kernel."""
+    kernel = f"{platform.system()} {platform.release()}"
+    with contextlib.suppress(OSError):
+        return f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {kernel}"
+    return kernel
+
+
+def memory_bytes() -> int:
+    """This node's memory; where control groups leave its ranks less, what they leave."""
+    total = next(line for line in MEMORY.read_text().splitlines() if line.startswith("MemTotal:"))
+    limits = [group / name for group in _groups("memory") for name in ("memory.max", "memory.limit_in_bytes")]
+    return min([1024 * int(total.split()[1]), *(limit for file in limits if (limit := _number(file)) is not None)])
+
+
 def busy_seconds() -> float:
     """Processor seconds that all processes of this machine have used, over all cores.
 
@@ -155,15 +171,20 @@ def _package_folders() -> list[Path]:
 
 def _throttling_files() -> list[Path]:
     """cpu.stat of the control group of this process and of all above it."""
-    files: list[Path] = []
+    return [file for group in _groups("cpu") if (file := group / "cpu.stat").is_file()]
+
+
+def _groups(controller: str) -> list[Path]:
+    """The control group of this process and all above it, of version 2 and of this controller's version 1."""
+    groups: list[Path] = []
     for line in OWN_GROUPS.read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
         root = CGROUPS / (controllers if controllers else "")
         group = root / path.lstrip("/")
-        files += [folder / "cpu.stat" for folder in (group, *group.parents) if folder.is_relative_to(root)]
-    return [file for file in files if file.is_file()]
+        groups += [folder for folder in (group, *group.parents) if folder.is_relative_to(root)]
+    return groups
 
 
 def _throttled(file: Path) -> float | None:

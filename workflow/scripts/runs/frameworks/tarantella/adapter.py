@@ -4,6 +4,8 @@ It is started without its own command, which needs ssh: every rank is told its p
 each plus the rank on its machine), so two jobs on one machine cannot both have it.
 """
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,10 +44,20 @@ def trainer(context: Context) -> Trainer:
     class TarantellaTrainer(TensorFlowTrainer):
         transport = "gaspi" if context.ranks > 1 else "none"
 
+        def library_version(self) -> str:
+            return super().library_version().replace("tarantella", f"tarantella {_version(Path(tnt.__file__))}".strip())
+
         def make_optimizer(self, optimizer: Any) -> Any:
             return tnt.optimizers.Optimizer(optimizer, group=tnt.Group())
 
     return TarantellaTrainer(context)
+
+
+def _version(package: Path) -> str:
+    """As the file says that its installation leaves beside the package; empty where there is none."""
+    file = package.parents[1] / "version.py"
+    said = re.search(r"""^tnt_version = ["'](.+)["']$""", file.read_text(), re.MULTILINE) if file.is_file() else None
+    return said[1] if said else ""
 
 
 def all_reducer(context: Context) -> Reducer:
