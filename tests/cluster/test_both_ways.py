@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from campaigns import Campaign, jobs, no_worker_is_left, slurm, study, wait_until
+from cluster import virtual
 
 pytestmark = pytest.mark.usefixtures("virtual_cluster")
 
@@ -20,12 +21,14 @@ BY_NODES = "{kind: by_factor, name: by_nodes, x: nodes}"
 def check(campaign: Campaign, sessions: int) -> list[dict[str, str]]:
     """What holds whichever way the runs went; the rows, ordered by their start."""
     rows = sorted(campaign.rows(), key=lambda row: row["started_at"])
-    assert {row["status"] for row in rows} == {"ok"}, [row["reason"] for row in rows]
+    there = virtual.running()
+    assert there is not None and {row["status"] for row in rows} == {"ok"}, [row["reason"] for row in rows]
     assert len({row["session"] for row in rows}) == sessions
     for row in rows:
         nodes = int(row["nodes"])
         assert row["hosts"] == " ".join(f"node{i}" for i in range(1, nodes + 1)), "runs are where their job put them"
         assert row["placement"] == "virtual" and float(row["throttled_s"]) > 0
+        assert int(row["node_memory_bytes"]) == there.memory_bytes, "what the control group of a node leaves"
         assert row["transport"] == "none" if nodes == 1 else row["transport"].endswith("over tcp eth0")
         gradients = 4 * 544522 * int(row["exchanges"])
         assert float(row["sent_bytes"]) >= (gradients * (nodes - 1) / nodes)
