@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -91,6 +93,16 @@ OTHERS = [name for name in FRAMEWORKS if name != "pytorch-single"]
 @pytest.mark.parametrize("framework", OTHERS)
 def test_the_first_twenty_losses_are_the_same_in_all_frameworks(trainings: Trainings, framework: str) -> None:
     check_twenty_losses(trainings, framework, "sgd")
+
+
+@pytest.mark.parametrize("framework", OTHERS)
+def test_a_run_names_every_library_that_trains_with_its_version(trainings: Trainings, framework: str) -> None:
+    folder = trainings.of(framework, **of_64(framework), **RECIPES["sgd"], **TWENTY_STEPS)
+    result = json.loads((folder / "result.json").read_text())
+    named = result["library_version"].split(", ")
+    assert len(named) == len({module.partition(".")[0] for module in load_framework(framework).modules})
+    assert all(re.fullmatch(r"\S+ \d+\.\S+", part) for part in named), named
+    assert all(rank["system"].endswith(f"Linux {os.uname().release}") for rank in result["ranks"])
 
 
 @pytest.mark.parametrize("framework", some(OTHERS))
