@@ -7,6 +7,7 @@ blocks it is exact: T(end) - T(start) = (T(middle) - T(start)) + (T(end) - T(mid
 T(end) / T(start) = T(middle) / T(start) x T(end) / T(middle). Parts share a cell, so their intervals are not independent.
 """
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -120,17 +121,20 @@ def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.Dat
     if network is None:
         return data
     sweeps = dict(list(network.groupby([*SWEPT, "ranks"], sort=False)))
-    all_reduce_of: dict[tuple[Any, ...], tuple[float, Estimate]] = {}  # one for all cells with these levels
-    predicted: list[dict[str, float]] = []
-    for row, end in zip(data.to_dict("records"), ends, strict=True):
-        if row["part"] != ACCUMULATION:
-            predicted.append({})
-            continue
-        place, what = tuple(end[name] for name in (*SWEPT, "replicas")), (end["model"], end["dataset"])
-        if (place, what) not in all_reduce_of:
-            size = gradient_bytes(*what)
-            all_reduce_of[place, what] = size, all_reduce_s(sweeps.get(place, network[:0]), size)
-        predicted.append(_network_part(row, *all_reduce_of[place, what]))
+
+    @functools.cache
+    def one_exchange(place: tuple[Any, ...], model: str, dataset: str) -> tuple[float, Estimate]:
+        size = gradient_bytes(model, dataset)
+        return size, all_reduce_s(sweeps.get(place, network[:0]), size)
+
+    predicted = [
+        _network_part(
+            row, *one_exchange(tuple(end[name] for name in (*SWEPT, "replicas")), end["model"], end["dataset"])
+        )
+        if row["part"] == ACCUMULATION
+        else {}
+        for row, end in zip(data.to_dict("records"), ends, strict=True)
+    ]
     return pd.concat([data, pd.DataFrame(predicted)], axis=1)
 
 

@@ -205,8 +205,9 @@ def missing_cells(runs: pd.DataFrame) -> list[str]:
 
 
 def named_of(runs: pd.DataFrame, column: str) -> list[str]:
-    """What a column with several names a run (devices, drivers, systems) has, each once, sorted."""
-    return sorted({name for names in runs[column].dropna() for name in names.split("; ")})
+    """What a column with several names a run (hosts, devices, drivers, systems) has, each once, sorted."""
+    between = " " if column == "hosts" else "; "
+    return sorted({name for names in runs[column].dropna() for name in names.split(between)})
 
 
 def one_line(text: Any) -> str:

@@ -143,7 +143,7 @@ def fit(sweeps: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
     ways = [(PIPELINED, *split[0]), *[(SUM, rate > 0, rate > 0)] * several, *((PIPELINED, *one) for one in split[1:])]
     ways += [(LARGEST, *one) for one in split]
     best: Law | None = None
-    algorithms = list(GROWTH)[: 2 if used["ranks"].nunique() > 2 else 1]
+    algorithms = list(GROWTH) if used["ranks"].nunique() > 2 else list(GROWTH)[:1]
     swept = _Swept.of(used, algorithms)
     for algorithm in algorithms:
         for way, link, processors in ways:

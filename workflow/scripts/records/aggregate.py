@@ -33,8 +33,8 @@ from runs.epochs import read_lines
 from runs.worker.meter import COLUMNS
 
 MEASURED = (
-    "node_memory_bytes", "transport", "startup_s", "import_s", "first_step_s", "memory_peak_bytes", "device_memory_peak_bytes", "throttled_s",
-    "sent_bytes", "energy_j",
+    "node_memory_bytes", "transport", "startup_s", "import_s", "first_step_s", "memory_peak_bytes", "device_memory_peak_bytes",
+    "throttled_s", "sent_bytes", "energy_j",
     "foreign_cpu_share", "steal_share", "python_version", "library_version",
 )  # fmt: skip
 RECORDED = (

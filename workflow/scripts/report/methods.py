@@ -288,8 +288,7 @@ def _machine(facts: Facts) -> Iterator[str]:
     if facts.site:
         description = load_yaml(facts.site.file)["description"]
         yield f"The runs were made at the site {text(facts.site.name)}: {text(description)}."
-    hosts = sorted({host for said in ok["hosts"].dropna() for host in said.split()})
-    if hosts:
+    if hosts := named_of(ok, "hosts"):
         yield f"Host names of the nodes: {text(conditions.named(hosts))}."
     if memory := node_memory(ok):
         yield f"Memory of a node: {memory}."

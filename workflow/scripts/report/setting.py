@@ -74,13 +74,12 @@ def site_of(campaign: Campaign, runs: pd.DataFrame) -> Site | None:
 def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
     """The site and its nodes: what the records say, then what the site's file does."""
     ok = runs[runs["status"] == "ok"]
-    hosts = sorted({host for names in runs["hosts"].dropna() for host in names.split()})
-    devices = named_of(runs, "devices")
+    hosts = named_of(runs, "hosts")
     said = [
         ("site", ", ".join(sorted(set(runs["site"].dropna()))) or (site.name if site else "")),
         ("circumstances", conditions.circumstances(runs)),
         ("hosts", f"{len(hosts)}: {conditions.named(hosts)}" if hosts else ""),
-        ("devices", conditions.named(devices)),
+        ("devices", conditions.named(named_of(runs, "devices"))),
         ("drivers", conditions.named(named_of(runs, "drivers"))),
         ("memory of a node", node_memory(ok)),
         ("operating system", "; ".join(named_of(runs, "systems"))),
