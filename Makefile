@@ -28,7 +28,7 @@ MEMORY := 6G
 export RUNS BASE OTHER AGAINST
 
 .DEFAULT_GOAL := help
-.PHONY: help figures report paper archive verify compare status peek images datasets plan models predict test frameworks-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes settings doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis
+.PHONY: help figures report paper archive verify compare status peek images datasets plan models predict test frameworks-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes settings doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis bench-tests
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
@@ -147,6 +147,9 @@ bench-models: $(STAMP)  ## PyTorch's models as they are built here against the s
 
 bench-analysis: $(STAMP)  ## how long 20,000 runs of 100 epochs take from records to figures, and how much memory
 	@$(BENCH) analysis --runs 20000 --epochs 100 $(ARGS)
+
+bench-tests: $(STAMP)  ## how long the tests take, and what their processor time goes to: ARGS='--target cluster-test'
+	@$(BENCH) tests $(ARGS)
 
 gallery: $(STAMP)  ## draw the pictures of docs/gallery.md again, from the kept campaigns
 	@$(RINGSIDE) figures.gallery $(ARGS)

@@ -48,7 +48,7 @@ rule analysis:
         folder=subpath(output.cells, parent=True),
     shell:
         """
-        python -m analysis.study \
+        {WARM} analysis.study \
             --runs {input.runs:q} \
             --network {input.network:q} \
             --out {params.folder:q} \

@@ -10,6 +10,7 @@ sys.path.insert(0, f"{CHECKOUT}/{SCRIPTS}")
 os.environ["PYTHONPATH"] = f"{CHECKOUT}/{SCRIPTS}"
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
+from common import warm
 from common.errors import InputError
 from plan import ownership
 from plan.campaign import load_campaign
@@ -54,6 +55,9 @@ RESULTS = str(CAMPAIGN.results)
 CACHE = str(CAMPAIGN.site.cache)
 RUNS_CSV = str(CAMPAIGN.runs_csv)
 EPOCHS_CSV = str(CAMPAIGN.epochs_csv)
+
+# How rules call a program: in a process that has its libraries already, where there is one (started when the jobs are known).
+WARM = f"python -IS {SCRIPTS}/common/warm.py"
 
 # What figures and tables stand on although a program reads only the tables: what was removed of it is made again.
 REQUIRED_RECORDS = list(CAMPAIGN.records.values()) if CAMPAIGN.mode == "campaign" else []
@@ -120,5 +124,7 @@ onstart:
         job.wildcards.environment for job in workflow.dag.needrun_jobs() if job.rule.name == "environment"
     }:
         or_say_so(lambda: CAMPAIGN.check_builds(sorted(to_build)))
+    if len([job for job in workflow.dag.needrun_jobs() if job.is_shell]) > 1 and warm.VARIABLE not in os.environ:
+        os.environ[warm.VARIABLE] = warm.start()
     if "base" not in config:  # which is about other campaigns
         print(CAMPAIGN.outlook(), flush=True)

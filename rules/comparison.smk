@@ -43,7 +43,7 @@ if ASKED_TO_COMPARE:
             stem=COMPARISON,
         shell:
             """
-            python -m comparison.compare \
+            {WARM} comparison.compare \
                 --base {params.base:q} \
                 --other {params.other:q} \
                 --out {params.stem:q} \

@@ -31,7 +31,7 @@ rule dataset:
         site=SITE,
     shell:
         """
-        python -m datasets.prepare \
+        {WARM} datasets.prepare \
             --dataset {wildcards.dataset:q} \
             --site {params.site:q} \
             --out {output.prepared:q} \

@@ -48,7 +48,7 @@ rule environment:
         site=SITE,
     shell:
         """
-        python -m environments.build \
+        {WARM} environments.build \
             --environment {wildcards.environment:q} \
             --site {params.site:q} \
             --out {output.stamp:q} \

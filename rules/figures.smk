@@ -38,6 +38,14 @@ BESIDE = {
 FIGURE_FILES = {
     name: expand(f"{RESULTS}/figures/{name}.{{suffix}}", suffix=["pdf", "svg", "png", "caption.md"]) for name in ASKED
 }
+# Where no figure was made yet, the first block is drawn as soon as it is there, before the second one begins.
+PREVIEW = (
+    [f"{RESULTS}/peek/block-{CAMPAIGN.blocks[0]}"]
+    if CAMPAIGN.mode == "campaign"
+    and len(CAMPAIGN.blocks) > 1
+    and not any(Path(file).exists() for files in FIGURE_FILES.values() for file in files)
+    else []
+)
 
 
 localrules:
@@ -48,12 +56,43 @@ rule figures:
     """All figures and tables of the study."""
     input:
         STANDS_ON,
+        PREVIEW,
         RUNS_CSV,
         EPOCHS_CSV,
         figures=[file for files in FIGURE_FILES.values() for file in files],
         tables=rules.tables.input.tables,
         network=NETWORK_PRODUCTS,
         manifest=f"{RESULTS}/manifest.json",
+
+
+if PREVIEW:
+
+    localrules:
+        preview,
+
+    rule preview:
+        """Draw what the first block says, as `make peek` does. If that fails, the campaign goes on."""
+        input:
+            CAMPAIGN.records_of_block(CAMPAIGN.blocks[0]),
+        output:
+            done=touch(PREVIEW[0]),
+        log:
+            f"{RESULTS}/logs/preview.log",
+        priority: 10**9
+        resources:
+            machine=1,
+        params:
+            study=STUDY,
+            site=SITE,
+            peek=f"{RESULTS}/peek",
+        shell:
+            """
+            if {WARM} report.peek --config study={params.study:q} site={params.site:q} > {log:q} 2>&1; then
+                echo "first figures, of the first block: {params.peek}/figures"
+            else
+                echo "no figures of the first block yet: see {log}"
+            fi
+            """
 
 
 rule figure:
@@ -82,7 +121,7 @@ rule figure:
         stem=lambda wildcards, output: output.pdf.removesuffix(".pdf"),
     shell:
         """
-        python -m figures.draw \
+        {WARM} figures.draw \
             --asked {params.asked:q} \
             --runs {input.runs:q} \
             --epochs {input.epochs:q} \

@@ -63,7 +63,7 @@ if REQUIRED_SWEEPS:
             site=SITE,
         shell:
             """
-            python -m network.measure \
+            {WARM} network.measure \
                 --study {params.study:q} \
                 --site {params.site:q} \
                 --sweep {wildcards.sweep:q} \
@@ -93,7 +93,7 @@ if CAMPAIGN.mode != "published":
             site=SITE,
         shell:
             """
-            python -m network.gather \
+            {WARM} network.gather \
                 --study {params.study:q} \
                 --site {params.site:q} \
                 --out {output.network:q} \
@@ -118,7 +118,7 @@ rule network_table:
         stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
     shell:
         """
-        python -m network.fit \
+        {WARM} network.fit \
             --network {input.network:q} \
             --out {params.stem:q} \
             2>&1 | tee {log:q}

@@ -66,7 +66,7 @@ rule paper_parts:
         out=lambda wildcards, output: str(Path(output.references).parent),
     shell:
         """
-        python -m report.paper \
+        {WARM} report.paper \
             --study {params.study:q} \
             --site {params.site:q} \
             --runs {input.runs:q} \
@@ -92,7 +92,7 @@ rule paper_pdf:
         machine=1,
     shell:
         """
-        python -m report.pdf \
+        {WARM} report.pdf \
             --main {input.main:q} \
             --out {output.pdf:q} \
             --log {log:q}

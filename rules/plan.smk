@@ -17,7 +17,7 @@ rule plan:
         site=SITE,
     shell:
         """
-        python -m plan.cost --config study={params.study:q} site={params.site:q}
+        {WARM} plan.cost --config study={params.study:q} site={params.site:q}
         """
 
 
@@ -43,7 +43,7 @@ rule design:
         site=SITE,
     shell:
         """
-        python -m plan.design \
+        {WARM} plan.design \
             --study {params.study:q} \
             --site {params.site:q} \
             --out {output.design:q} \

@@ -43,7 +43,7 @@ if EXTRA_P and not is_made(EXTRA_P):
             site=SITE,
         shell:
             """
-            python -m environments.build \
+            {WARM} environments.build \
                 --environment extrap \
                 --site {params.site:q} \
                 --out {output.stamp:q} \
@@ -72,7 +72,7 @@ rule prediction:
         extra_p=["--extra-p", EXTRA_P] if EXTRA_P else [],
     shell:
         """
-        python -m prediction.held_out \
+        {WARM} prediction.held_out \
             --runs {input.runs:q} \
             --network {input.network:q} \
             --cells {output.cells:q} \
@@ -103,7 +103,7 @@ rule outlook:
         stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
     shell:
         """
-        python -m prediction.outlook \
+        {WARM} prediction.outlook \
             --from {params.records:q} \
             --out {params.stem:q} \
             --curves {output.curves:q} \

@@ -71,7 +71,7 @@ rule manifest:
         made_of=digest_text(json.dumps(sources.sources(CAMPAIGN, MAKES_FIGURES), sort_keys=True)),  # by content, not by date
     shell:
         """
-        python -m provenance.manifest \
+        {WARM} provenance.manifest \
             --study {params.study:q} \
             --site {params.site:q} \
             --records {params.records:q} \
@@ -107,7 +107,7 @@ rule archived:
         records=str(CAMPAIGN.published or CAMPAIGN.mode),
     shell:
         """
-        python -m provenance.archive \
+        {WARM} provenance.archive \
             --study {params.study:q} \
             --site {params.site:q} \
             --records {params.records:q} \

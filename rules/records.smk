@@ -4,10 +4,18 @@
 
 
 localrules:
-    records,
+    aggregate,
 
 
 rule records:
+    """The records of all runs, and the two tables of them."""
+    input:
+        REQUIRED_RECORDS,
+        RUNS_CSV,
+        EPOCHS_CSV,
+
+
+rule aggregate:
     """Aggregate the records into runs.csv and epochs.csv, one row per run whether or not it succeeded."""
     input:
         design=f"{RESULTS}/design.csv",
@@ -25,7 +33,7 @@ rule records:
         site=SITE,
     shell:
         """
-        python -m records.aggregate \
+        {WARM} records.aggregate \
             --study {params.study:q} \
             --site {params.site:q} \
             --runs {output.runs:q} \

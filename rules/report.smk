@@ -47,7 +47,7 @@ rule report:
         checkout=lambda wildcards: state().to_json(),
     shell:
         """
-        python -m report.make \
+        {WARM} report.make \
             --study {params.study:q} \
             --site {params.site:q} \
             --records {params.records:q} \

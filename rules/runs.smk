@@ -30,7 +30,7 @@ rule run:
         results=RESULTS,
     shell:
         """
-        python -m runs.supervise \
+        {WARM} runs.supervise \
             --study {params.study:q} \
             --site {params.site:q} \
             --run-id {wildcards.run_id:q} \

@@ -4,12 +4,15 @@ import csv
 import functools
 import json
 import os
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from common import warm
 from datasets.prepare import prepare
 from environments.description import read
 from installed_site import SITE as TEST_SITE
@@ -32,6 +35,37 @@ FRAMEWORKS = tuple(
 )
 DISTRIBUTED = tuple(name for name in FRAMEWORKS if load_framework(name).distributed)
 REPLICAS = dict.fromkeys((*DISTRIBUTED, "tensorflow-mirrored"), 2)  # of the others there is one
+
+
+@functools.cache
+def server(python: str, libraries: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> str:
+    """The name of a server whose programs have imported a framework's libraries already, as these variables want it."""
+    preloaded = [f"runs.libraries.{library}" for library in libraries]
+    return warm.start(preloaded, python, {**launch.kept_variables(), **dict(variables)})
+
+
+class WarmRanks:
+    """A launcher whose ranks are forked from a process that has the framework's libraries: to import them takes longer
+    than what tests train."""
+
+    def __init__(self, ranks: launch.Launcher, libraries: Sequence[str]) -> None:
+        self.inner, self.libraries = ranks, tuple(libraries)
+        self.hosts, self.job = ranks.hosts, ranks.job
+
+    def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
+        """See Launcher."""
+        python, _, *program = command
+        shared = tuple(sorted((name, value) for name, value in variables.items() if name != "TMPDIR"))
+        told = {**variables, warm.VARIABLE: server(python, self.libraries, shared)}
+        return self.inner.start([python, "-IS", warm.__file__, *program], told, log)
+
+    def explain(self, codes: Sequence[int | None], log: Path) -> str:
+        """See Launcher."""
+        return self.inner.explain(codes, log)
+
+    def end(self) -> None:
+        """See Launcher."""
+        self.inner.end()
 
 
 class Trainings:
@@ -64,7 +98,7 @@ class Trainings:
         data = self.folder / "data" / run.levels["dataset"]
         prepare(run.levels["dataset"], data)
         described = load_framework(framework)
-        ranks = launch.launcher(site, planned)
+        ranks: launch.Launcher = launch.launcher(site, planned)
         (folder / "spec.json").write_text(
             json.dumps(job(planned, described, graph_of(run).to_json(), data, ranks.hosts))
         )
@@ -76,6 +110,8 @@ class Trainings:
             "TMPDIR": str(folder / TEMPORARY),
         }
         program = launch.WORKER if described.mpi else "trained"  # of another program's training nothing can be kept
+        if not described.mpi:
+            ranks = WarmRanks(ranks, described.libraries)
         outcome = launch.run(ranks, {**environment, "variables": variables}, folder, planned, site, program=program)
         assert outcome.status == "ok", f"{outcome.reason}: {(folder / 'log.txt').read_text()[-3000:]}"
         return folder

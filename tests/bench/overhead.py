@@ -11,6 +11,7 @@ import images
 import inputs
 import models_by_hand
 import study_cost
+import suite_cost
 import ways
 from common.errors import exit_status
 from document import write_part
@@ -67,6 +68,12 @@ def analysis_part(options: argparse.Namespace) -> str:
     return analysis_cost.report(made, epochs, costs, f"make bench-analysis ARGS='--runs {runs} --epochs {epochs}'")
 
 
+def tests_part(options: argparse.Namespace) -> str:
+    """Run the project's tests, and tell where their time goes."""
+    cost = suite_cost.measure(["make", options.target, "ARGS=--durations=60"])
+    return suite_cost.report(cost, f"make bench-tests ARGS='--target {options.target}'")
+
+
 PARTS = {"study": study_part, "epochs": epochs_part, "dry-run": dry_run_part}
 ON_REQUEST = {
     "ways": ways_part,
@@ -74,8 +81,9 @@ ON_REQUEST = {
     "input": input_part,
     "models": models_part,
     "analysis": analysis_part,
+    "tests": tests_part,
 }
-TARGETS = ("input", "models", "analysis")  # the parts that make has targets of
+TARGETS = ("input", "models", "analysis", "tests")  # the parts that make has targets of
 
 
 def _call(command: str) -> str:
@@ -114,6 +122,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--results", type=Path, default=Path("results/quickstart"), help="study: the finished campaign")
     parser.add_argument("--base", default=BASE, help="images: what they are built on, as in a site's images.base")
+    parser.add_argument("--target", default="test", help="tests: which target of the Makefile")
     options = parser.parse_args(asked)
     for name in options.parts:
         if name not in PARTS | ON_REQUEST:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from common import warm
 from common.errors import InputError, exit_status
 from common.files import load_yaml
 from plan.site import Site, load_site
@@ -31,6 +32,7 @@ class Plan:
     def run(self, folder: Path) -> tuple[bool, str]:
         """Whether it succeeded in `folder`, and what to say."""
         command = ["snakemake", "-n", "report", "--profile", f"profiles/{self.profile}", "--config", *self.settings]
+        command = [sys.executable, "-IS", warm.__file__, *command]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         planned = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("total ")]
         jobs = f"{planned[0]} jobs" if planned else "nothing to do"
@@ -76,6 +78,7 @@ def _configured_site(profile: str) -> str:
 
 def main() -> None:
     """Exit status 1 when one of the plans fails."""
+    os.environ[warm.VARIABLE] = warm.start()  # Snakemake is imported once
     with tempfile.TemporaryDirectory(prefix="ringside-") as folder:
         for entry in Path.cwd().iterdir():
             if entry.name not in ("results", ".snakemake"):

@@ -103,7 +103,7 @@ class Campaign:
     def rows(self) -> list[dict[str, str]]:
         """runs.csv as it is made of what is there now."""
         done = self.checkout.snakemake(
-            "records", "--forcerun", "records", "--config", "records=available", "site=virtual"
+            "records", "--forcerun", "aggregate", "--config", "records=available", "site=virtual"
         )
         text = (self.results / "runs.csv").read_text() if (self.results / "runs.csv").exists() else ""
         assert text, done.output

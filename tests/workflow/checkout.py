@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +67,8 @@ class Checkout:
                     target = folder / name
                     target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy2(source, target, follow_symlinks=False)
+            for compiled in (CHECKOUT / "workflow" / "scripts").rglob("__pycache__"):  # good for files of these dates
+                shutil.copytree(compiled, folder / compiled.relative_to(CHECKOUT))
             self.write("config/studies/small.yaml", study)
             self.edit("config/config.yaml", "study: quickstart", "study: small")
             self.edit("config/sites/local.yaml", "max_foreign_cpu_share: 0.05", "max_foreign_cpu_share: 1")
@@ -96,10 +99,10 @@ class Checkout:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         return {**kept, "PATH": path, "SNAKEMAKE_PROFILE": str(self.folder / "profiles" / "local")}
 
-    def snakemake(self, *arguments: str, timeout_s: float = 600) -> Invocation:
-        """Call snakemake and wait for it."""
+    def snakemake(self, *arguments: str, timeout_s: float = 600, program: Sequence[str] = ()) -> Invocation:
+        """Call Snakemake and wait for it: in a process that has its modules already, where no other `program` is named."""
         done = subprocess.run(
-            ["snakemake", *arguments, "--quiet", "rules", "host"],
+            [*(program or self.warm("snakemake")), *arguments, "--quiet", "rules", "host"],
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -114,8 +117,12 @@ class Checkout:
     def program(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Call one of the workflow's programs: python -m ..."""
         environment = {**self.environment, "PYTHONPATH": str(self.folder / "workflow" / "scripts")}
-        command = [sys.executable, "-m", *arguments]
+        command = self.warm(*arguments)
         return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
+
+    def warm(self, *arguments: str) -> list[str]:
+        """The command that does what `python -m` does with these arguments, in a process that has its libraries."""
+        return [sys.executable, "-IS", str(self.folder / "workflow" / "scripts" / "common" / "warm.py"), *arguments]
 
     def records(self) -> list[str]:
         """The published records, relative to the results."""
@@ -144,6 +151,7 @@ TARGETS = (
     "network",
     "sweeps",
     "runs",
+    "records",
     "tables",
     "figures",
     "archive",

@@ -1,11 +1,19 @@
 """A small campaign that really ran, once for all tests of this folder; each test works on a copy of it."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from checkout import Checkout
+from common import warm
+
+
+@pytest.fixture(scope="session", autouse=True)
+def libraries() -> None:
+    """Snakemake, and the programs of its jobs, are forked from a process that has imported what they need."""
+    os.environ[warm.VARIABLE] = warm.start()
 
 
 @pytest.fixture(scope="session")

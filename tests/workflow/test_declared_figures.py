@@ -65,4 +65,4 @@ def test_a_mistake_in_a_declaration_is_one_line_and_no_work(published: Checkout)
     assert line.startswith(
         f"ringside: {STUDY}: figures.0.x: 'node' is no factor that varies in what is drawn; expected one of framework"
     )
-    assert not published.path("results").exists()
+    assert not published.path("results/quickstart").exists()

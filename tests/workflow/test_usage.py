@@ -43,7 +43,7 @@ def test_a_mistake_is_one_line_and_no_work(
     assert done.status != 0
     assert said in done.output and "Traceback" not in done.output
     assert len([line for line in done.output.splitlines() if line.startswith("ringside: ")]) == 1
-    assert not checkout.path("results").exists()
+    assert not checkout.results.exists()
 
 
 def test_list_rules_reads_like_a_table_of_contents(fresh: Callable[..., Checkout]) -> None:
@@ -59,7 +59,7 @@ def test_both_profiles_plan_the_same_runs(fresh: Callable[..., Checkout]) -> Non
     local, slurm = checkout.snakemake("-n"), checkout.snakemake("-n", "--profile", "slurm")
     assert local.status == slurm.status == 0, slurm.output
     assert local.jobs == slurm.jobs and local.jobs["run"] == 3
-    assert not checkout.path("results").exists(), "a dry-run writes nothing"
+    assert not checkout.results.exists(), "a dry-run writes nothing"
 
 
 def test_runs_follow_the_planned_order_and_nothing_stands_beside_them(finished_campaign: Checkout) -> None:
@@ -111,7 +111,7 @@ def test_tables_that_were_removed_are_made_again(campaign: Checkout) -> None:
     for name in ("design.csv", "runs.csv", "epochs.csv"):
         (campaign.results / name).unlink()
     done = campaign.snakemake("figures", "-n")
-    assert {"design", "records"} <= set(done.jobs) and "run" not in done.jobs, done.output
+    assert {"design", "aggregate"} <= set(done.jobs) and "run" not in done.jobs, done.output
 
 
 def test_the_design_is_written_before_anything_runs(finished_campaign: Checkout) -> None:

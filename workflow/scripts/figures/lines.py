@@ -32,7 +32,8 @@ from figures.panels import Series
 from figures.view import View
 
 PANEL_IN = 1.45
-GAP = 0.04
+GAP = 0.03  # of the axis, between two series at one level
+SPREAD = 0.6  # of the way to the next level, for all series at most
 CHARACTER_IN = 0.055  # of a tick's label
 STEEP = 35  # degrees of labels that would not fit beside each other
 BOUND = (0, (1, 1.5))
@@ -43,12 +44,13 @@ MOST_BASES = 6  # named in a caption
 class Scale:
     """The x axis: where each level stands, how far apart the series stand at one level, whether levels are numbers.
 
-    `doubling`: doublings stand at equal distances.
+    `doubling`: doublings stand at equal distances. What is measured at one level stands on one band, side by side.
     """
 
     positions: dict[Any, float]
     gap: float
     width: float
+    series: int
     numbers: bool = True
     doubling: bool = False
 
@@ -60,14 +62,17 @@ class Scale:
     @property
     def beside(self) -> float:
         """How far from its mean a replicate's dot stands."""
-        return 0.5 * self.gap
+        return 0.4 * self.gap
 
     def said(self, name: str) -> str:
         """What the caption must say of the axis `name`."""
         return f"The axis of {name} is logarithmic." if self.doubling else ""
 
     def on(self, ax: Axes, labels: Sequence[str] = ()) -> None:
-        """Ticks and limits."""
+        """Ticks, limits, and the bands of the levels."""
+        for place in self.positions.values() if self.series > 1 else ():
+            half = 0.5 * self.series * self.gap
+            ax.axvspan(place - half, place + half + 0.2 * self.gap, color=style.LEVEL, linewidth=0, zorder=0)
         ax.set_xlim(-self.width / 7, self.width * 6 / 7)
         ax.set_xticks(list(self.positions.values()), list(labels) or [level_text(level) for level in self.positions])
 
@@ -101,7 +106,7 @@ def draw(
     told = [one for one in of.series if one not in alone and set(one.of(of.ok)["cell"]) & drawn_cells]
     bound = Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=BOUND, label="base / replicas")
     extra = [bound] if any(cell in found for cell in drawn_cells) else []
-    scale = scale_of_axis(of.runs, x, len(of.series))
+    scale = scale_of_axis(of.runs, x, 1 if x in of.colour else len(of.series))
     labels = [_tick(x, level) for level in scale.positions]
     rows, columns, width = panels.layout(len(shown))
     steep = not scale.numbers and len("  ".join(labels)) * CHARACTER_IN > 0.8 * width / columns
@@ -110,7 +115,7 @@ def draw(
     drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(shown)) + 0.15 + below + above)
     scaled_by = panels.scaled_by(of.facet)
     axes = panels.grid(drawn, (rows, columns), len(shown), share_y=not scaled_by)
-    shifts = panels.dodge([one.name for one in lines], 0 if x in of.colour else scale.gap)
+    shifts = panels.dodge([one.name for one in lines], scale.gap if scale.series > 1 else 0)
     remarks: list[str] = []
     for ax, levels in zip(axes, shown, strict=True):
         here = panels.at(of.runs, levels)
@@ -189,7 +194,7 @@ def _scale(positions: dict[Any, float], series: int, *, numbers: bool = True, do
     places = list(positions.values())
     width = 1.4 * (places[-1] or 1)
     step = min(np.diff(places), default=1.0)
-    return Scale(positions, min(GAP * width, 0.7 * step / max(series, 1)), width, numbers, doubling)
+    return Scale(positions, min(GAP * width, SPREAD * step / max(series, 1)), width, series, numbers, doubling)
 
 
 def _tick(x: str, level: Any) -> str:

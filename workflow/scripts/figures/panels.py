@@ -31,7 +31,7 @@ TITLE_CHARACTERS = 28
 TITLE_ROW_IN = 0.11
 LEGEND_ROW_IN = 0.13
 LINE_CHARACTERS = 48  # of a remark in an empty panel of one column of print
-MARKERS = "Markers are means over replicates, bars their intervals, dots {} them the single replicates."
+MARKERS = "Markers are means over replicates, bars their intervals, short ticks {} them the single replicates."
 
 
 @dataclass(frozen=True)
@@ -175,18 +175,18 @@ def dodge(names: Sequence[str], gap: float) -> dict[str, float]:
 def interval(
     ax: Axes, look: Look, x: float, ok: pd.DataFrame, pooling: Pooling, beside: float, *, upright: bool = True
 ) -> float:
-    """The mean of the runs `ok` of one cell with its interval as a bar, its replicates as dots `beside` it. The mean.
+    """The mean of the runs `ok` of one cell with its interval as a bar, its replicates as short ticks `beside` it. The mean.
 
     `upright`: values on the y axis.
     """
     estimate, values = pooling.of(ok["cell"].iloc[0]), ok["epoch_time_s"].tolist()
     bars = ([x, x], [estimate.low, estimate.high])
-    dots = ([x + beside] * len(values), values)
+    ticks = ([x + beside] * len(values), values)
     point = ([x], [estimate.value])
     ax.plot(*bars[:: 1 if upright else -1], color=look.colour, linewidth=0.9, solid_capstyle="butt", zorder=3)
     ax.plot(*point[:: 1 if upright else -1], zorder=4, **marker(look))
     if len(values) > 1:
-        ax.plot(*dots[:: 1 if upright else -1], zorder=5, **_replicate(look))
+        ax.plot(*ticks[:: 1 if upright else -1], zorder=5, **_replicate(look, upright))
     return estimate.value
 
 
@@ -267,6 +267,13 @@ def caption(
     return " ".join(sentence for sentence in said if sentence)
 
 
-def _replicate(look: Look) -> dict[str, Any]:
+def _replicate(look: Look, upright: bool) -> dict[str, Any]:
+    """A tick across the axis of values, which no series has for a marker."""
     size = style.REPLICATE_SIZE
-    return {"linestyle": "none", "marker": "o", "markersize": size, "color": look.colour, "markeredgewidth": 0}
+    return {
+        "linestyle": "none",
+        "marker": "_" if upright else "|",
+        "markersize": size,
+        "color": look.colour,
+        "markeredgewidth": 0.5,
+    }

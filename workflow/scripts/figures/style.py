@@ -24,7 +24,8 @@ LAYOUT_PASSES = 2
 INK = "#222222"
 MUTED = "#777777"
 GRID = "#dddddd"
-REPLICATE_SIZE = 1.2
+LEVEL = "#f3f3f3"  # behind all that belongs to one level of an axis
+REPLICATE_SIZE = 2.2
 BAND_ALPHA = 0.16
 
 

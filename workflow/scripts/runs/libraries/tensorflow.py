@@ -5,6 +5,8 @@ the same code for every `sync_every`; and `fit`, Keras' own, timed by callbacks.
 """
 
 import abc
+import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,8 @@ WEIGHTS = {  # of a layer, by their names in a graph; a depthwise kernel's is an
     "mean": "moving_mean",
     "variance": "moving_variance",
 }
+BLOCK_BATCHES = 8
+BLOCK_BYTES = 2**24  # of images
 ADAM = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}
 
 
@@ -283,26 +287,43 @@ class TensorFlowTrainer(Trainer):
         )
 
     def _dataset(self) -> Any:
-        """This rank's batches of all epochs, one after the other, for ever: (uint8 images, labels)."""
-        spec, shape = self.context.spec, self.context.graph.shape
+        """This rank's batches of all epochs, one after the other, for ever: (uint8 images, labels).
 
-        def batches() -> Any:
-            for epoch in range(1, self.context.levels["epochs"] + 1):
-                yield from self.context.epoch(epoch)
-
-        made = tf.data.Dataset.from_generator(
-            batches,
-            output_signature=(
-                tf.TensorSpec((spec["local_batch"], *shape), tf.uint8),
-                tf.TensorSpec((spec["local_batch"],), tf.int64),
-            ),
-        )
+        The order is known beforehand, so TensorFlow itself takes the samples from images that are held in memory. All others
+        come from NumPy in blocks of batches, since every call of Python from its threads costs as much as a small step.
+        """
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-        options.threading.private_threadpool_size = spec["cores_per_rank"]
+        options.threading.private_threadpool_size = self.context.spec["cores_per_rank"]
         options.autotune.enabled = False
+        held = self.context.held()
+        made = self._blocks().unbatch() if held is None else self._taken(*held)
         # Without an end there is no exchange, step by step, about whether some rank has run dry.
         return made.repeat().prefetch(1).with_options(options)
+
+    def _taken(self, images: np.ndarray, labels: np.ndarray) -> Any:
+        """Batches of samples that are held in memory."""
+        with tf.device("CPU"):
+            images, labels = tf.constant(images), tf.constant(labels)
+        orders = [self.context.order(epoch) for epoch in range(1, self.context.levels["epochs"] + 1)]
+        return tf.data.Dataset.from_tensor_slices(np.concatenate(orders)).map(
+            lambda samples: (tf.gather(images, samples), tf.gather(labels, samples))
+        )
+
+    def _blocks(self) -> Any:
+        """Batches as NumPy makes them, several at once; the next block is made while one is trained."""
+        batch, shape = self.context.spec["local_batch"], self.context.graph.shape
+        length = max(1, min(BLOCK_BATCHES, BLOCK_BYTES // (batch * math.prod(shape))))
+
+        def blocks() -> Any:
+            for epoch in range(1, self.context.levels["epochs"] + 1):
+                batches = self.context.epoch(epoch)
+                while block := list(itertools.islice(batches, length)):
+                    images, labels = zip(*block, strict=True)
+                    yield np.stack(images), np.stack(labels)
+
+        signature = tf.TensorSpec((None, batch, *shape), tf.uint8), tf.TensorSpec((None, batch), tf.int64)
+        return tf.data.Dataset.from_generator(blocks, output_signature=signature).prefetch(1)
 
     def _normalized(self, images: Any) -> Any:
         return (tf.cast(images, tf.float32) - self._mean) / self._std

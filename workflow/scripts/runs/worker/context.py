@@ -13,10 +13,11 @@ import numpy as np
 from models.graph import Graph, from_json
 from models.initial import initial_weights
 from runs.worker import sampling
-from runs.worker.batches import Augmentation, Batch, Split, split_of
+from runs.worker.batches import Augmentation, Batch, Prepared, Split, split_of
 from runs.worker.group import Group
 
 LARGEST_VALIDATED = 256  # samples at once
+LARGEST_HELD = 2**28  # bytes of images
 
 
 @dataclass
@@ -87,18 +88,36 @@ class Context:
     def _train(self) -> Split:
         return split_of(Path(self.job["data"]), "train", self.manifest, self.spec["seed"])
 
+    @property
+    def _own(self) -> range:
+        """This rank's replicas, among those of all ranks."""
+        replicas = self.spec["replicas_per_rank"]
+        return range(self.rank * replicas, (self.rank + 1) * replicas)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """Numbers of the samples of this rank's batches of `epoch`, int64 [steps * replicas of the rank, local batch]: each
+        step one batch for each replica."""
+        spec = self.spec
+        told = spec["seed"], epoch, spec["samples_per_epoch"], spec["local_batch"]
+        orders = [sampling.epoch_batches(*told, replica, spec["replicas"]) for replica in self._own]
+        return np.stack(orders, axis=1).reshape(-1, spec["local_batch"])
+
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """This rank's batches of `epoch` (1 is the first), augmented as the study says: each step one for each replica."""
-        spec, level = self.spec, self.levels["augmentation"]
-        samples, size, replicas = spec["samples_per_epoch"], spec["local_batch"], spec["replicas"]
-        own = range(self.rank * spec["replicas_per_rank"], (self.rank + 1) * spec["replicas_per_rank"])
-        orders = [sampling.epoch_batches(spec["seed"], epoch, samples, size, replica, replicas) for replica in own]
-        augment = Augmentation(level, spec["seed"], epoch, samples, self.graph.shape[0])
-        for step in range(spec["steps"]):
-            for replica, order in zip(own, orders, strict=True):
-                first = (step * replicas + replica) * size
-                images, labels = self._train.take(epoch, slice(first, first + size), order[step])
-                yield augment(images, order[step]), labels
+        spec, level, own = self.spec, self.levels["augmentation"], self._own
+        augment = Augmentation(level, spec["seed"], epoch, spec["samples_per_epoch"], self.graph.shape[0])
+        for place, samples in enumerate(self.order(epoch)):
+            step, replica = divmod(place, len(own))
+            first = (step * spec["replicas"] + own[replica]) * spec["local_batch"]
+            images, labels = self._train.take(epoch, slice(first, first + len(samples)), samples)
+            yield augment(images, samples), labels
+
+    def held(self) -> Batch | None:
+        """All training images and labels, where they are what batches consist of and small enough for a rank's memory; of
+        those the batches of `order` can be taken by a library itself."""
+        if isinstance(self._train, Prepared) and self.levels["augmentation"] == "none":
+            return (self._train.images, self._train.labels) if self._train.images.nbytes <= LARGEST_HELD else None
+        return None
 
     def validation(self) -> Iterator[Batch]:
         """This rank's share of the validation split, in batches that take no more memory than those of training."""

@@ -1,10 +1,12 @@
 """Tarantella (Fraunhofer ITWM): an optimizer that averages gradients over ranks by one-sided messages of GASPI (GPI-2).
 
 It is started without its own command, which needs ssh: every rank is told its place. Its ports are fixed (12121, 12377, 19000,
-each plus the rank on its machine), so two jobs on one machine cannot both have it.
+each plus the rank on its machine), so of two jobs on one machine the second waits for the first.
 """
 
 import re
+import socket
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +16,36 @@ from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 HOSTS = "gaspi-hosts"
+PORTS = "\0ringside-gaspi"  # a socket's name without a file (unix(7)): of the same network namespace as the ports
+PAUSE_S = 0.2
+
+
+def alone_with_the_ports(name: str = PORTS) -> socket.socket:
+    """Wait until no other job on this machine has GPI-2's ports; they are this job's as long as the process lives."""
+    held = socket.socket(socket.AF_UNIX)
+    waited = False
+    while True:
+        try:
+            held.bind(name)
+        except OSError:
+            if not waited:
+                print("waiting for another job on this machine that uses GPI-2, whose ports are fixed", flush=True)
+            waited = True
+            time.sleep(PAUSE_S)
+        else:
+            return held
+
+
+_held: list[socket.socket] = []
 
 
 def environment(context: Context) -> dict[str, str]:
     """This rank's place, for GASPI, which `import tarantella` starts."""
     addresses = context.group.all_gather(context.group.address)  # GPI-2 has no other way to choose an interface
+    place = addresses[: context.rank].count(context.group.address)  # by which a machine's ports differ
+    if place == 0:
+        _held.append(alone_with_the_ports())
+    context.group.barrier()
     file = context.folder / HOSTS
     if context.rank == 0:  # which alone reads it
         file.write_text("".join(f"{address}\n" for address in addresses))
@@ -27,9 +54,7 @@ def environment(context: Context) -> dict[str, str]:
         "TF_USE_LEGACY_KERAS": "1",
         "GASPI_RANK": str(context.rank),
         "GASPI_NRANKS": str(context.ranks),
-        "GASPI_SOCKET": str(
-            addresses[: context.rank].count(context.group.address)
-        ),  # by which a machine's ports differ
+        "GASPI_SOCKET": str(place),
         "GASPI_MFILE": str(file),
         "TNT_GPUS_PER_NODE": "0" if context.spec["device"] == "cpu" else str(context.spec["ranks_per_node"]),
     }

@@ -1,0 +1,161 @@
+"""What a suite of tests takes, and where its processor time goes: every process that it starts is looked at until it ends."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common.files import CHECKOUT
+from document import section, table
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+PAUSE_S = 0.1
+SHOWN = 14
+# What a process is for, by its command line; the first that fits.
+CAUSES = (
+    ("ranks of {0}", re.compile(r"environments/(\S+?)/\S* .*-m (?:runs\.worker|trained|network\.sweep)\b")),
+    ("other processes in {0}'s environment", re.compile(r"environments/([a-z-]+)/\S+/bin/python")),
+    ("pip, builds", re.compile(r"-m pip\b|pip install|/cc1plus|^g\+\+|cmake|ninja|-m venv|-m compileall")),
+    ("Snakemake", re.compile(r"\S+/snakemake\b|-m snakemake\b")),
+    ("programs of {0}", re.compile(r"-m (?:common\.warm )?([a-z]+)\.[a-z_]+\b")),
+    ("pytest and what it computes itself", re.compile(r"-m pytest\b|execnet|import main")),
+    ("Slurm's daemons", re.compile(r"slurm\w*d\b|munged")),
+    ("Chromium", re.compile(r"chrom")),
+    ("Apptainer", re.compile(r"apptainer|squashfuse|mksquashfs|unsquashfs|debootstrap")),
+    ("TeX", re.compile(r"tex\b|pdftoppm")),
+)
+IMPORTS = {
+    "Snakemake": "import snakemake.cli",
+    "a figure": "import pandas, scipy.stats, matplotlib.figure, matplotlib.backends.backend_agg, statsmodels.api",
+}
+
+
+@dataclass
+class Seen:
+    """One process as it was when it was looked at last: processor time of itself, in seconds."""
+
+    command: str
+    name: str
+    cpu_s: float = 0.0
+
+
+@dataclass
+class Watch:
+    """All processes that began after this did; by pid and start, so that a number that comes again is another process."""
+
+    seen: dict[tuple[int, int], Seen] = field(default_factory=dict)
+    before: set[tuple[int, int]] = field(default_factory=set)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.before = {(pid, began) for pid, began, _, _ in _processes()}
+
+    def run(self) -> None:
+        """Look until it is over."""
+        while not self.over.wait(PAUSE_S):
+            for pid, began, name, cpu_s in _processes():
+                if (pid, began) not in self.before:
+                    one = self.seen.setdefault((pid, began), Seen("", name))
+                    one.command = _command(pid) or one.command
+                    one.name, one.cpu_s = name, cpu_s
+
+
+def _processes() -> list[tuple[int, int, str, float]]:
+    """(pid, start, name, processor time in s) of all processes."""
+    found = []
+    for folder in os.scandir("/proc"):
+        if folder.name.isdigit():
+            try:
+                text = Path(folder.path, "stat").read_text()
+            except OSError:
+                continue
+            name, _, rest = text.partition("(")[2].rpartition(")")
+            fields = rest.split()
+            found.append((int(folder.name), int(fields[19]), name, (int(fields[11]) + int(fields[12])) * TICK_S))
+    return found
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def cause(one: Seen) -> str:
+    """What a process is for; the name of its program where no cause is known. A job of a warm process has its module's name."""
+    command = f"-m {one.name}" if "." in one.name else one.command
+    for label, pattern in CAUSES:
+        if found := pattern.search(command):
+            return label.format(*found.groups())
+    return one.name
+
+
+def import_s(code: str, repetitions: int = 3) -> float:
+    """Processor time of an interpreter that imports, in seconds (the smallest)."""
+    times = []
+    for _ in range(repetitions):
+        before = os.times()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        after = os.times()
+        times.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    return min(times)
+
+
+@dataclass(frozen=True)
+class SuiteCost:
+    """Wall and processor time of a suite in seconds; by cause the number of processes and their processor time; its last line."""
+
+    command: str
+    wall_s: float
+    cpu_s: float
+    causes: dict[str, tuple[int, float]]
+    ending: str
+
+
+def measure(command: list[str]) -> SuiteCost:
+    """Run a suite once, with its output passed on."""
+    watch = Watch()
+    looking = threading.Thread(target=watch.run, daemon=True)
+    looking.start()
+    began, before = time.monotonic(), os.times()
+    process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
+    last = ""
+    for line in process.stdout or ():
+        print(line, end="", flush=True)
+        last = line.strip() or last
+    process.wait()
+    wall_s, after = time.monotonic() - began, os.times()
+    watch.over.set()
+    looking.join()
+    sums: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+    for one in watch.seen.values():
+        count, cpu_s = sums[cause(one)]
+        sums[cause(one)] = (count + 1, cpu_s + one.cpu_s)
+    children_s = after.children_user + after.children_system - before.children_user - before.children_system
+    return SuiteCost(" ".join(command), wall_s, children_s, dict(sums), last)
+
+
+def report(cost: SuiteCost, command: str) -> str:
+    """The part of the document."""
+    ordered = sorted(cost.causes.items(), key=lambda item: -item[1][1])
+    total = sum(cpu_s for _, (_, cpu_s) in ordered)
+    rows = [[label, str(count), f"{cpu_s:.0f} s", f"{cpu_s / total:.0%}"] for label, (count, cpu_s) in ordered[:SHOWN]]
+    rest = ordered[SHOWN:]
+    if rest:
+        cpu_s = sum(seconds for _, (_, seconds) in rest)
+        rows.append(["all others", str(sum(count for _, (count, _) in rest)), f"{cpu_s:.0f} s", f"{cpu_s / total:.0%}"])
+    imports = "; ".join(f"{what} {import_s(code):.2f} s" for what, code in IMPORTS.items())
+    return section(
+        f"What `{cost.command}` takes",
+        command,
+        f"{cost.wall_s / 60:.1f} min; {total / 60:.1f} min of processor time. {cost.ending.strip('= ')}.",
+        table(["processor time of", "processes", "", "share"], rows),
+        f"Processes are looked at every {PAUSE_S:g} s, so of each up to that is not counted, and some short ones not at all. "
+        f"Of a process, imports are: {imports}.",
+    )

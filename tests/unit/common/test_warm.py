@@ -1,0 +1,146 @@
+"""A program in a process that was forked is the program that `python -m` starts: to who calls it nothing differs but the time."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from common import warm
+from common.files import CHECKOUT
+
+WAITS = "import time; print('began', flush=True); time.sleep(60)"
+TELLS = """
+import os, sys
+print(sys.argv[1:], os.getcwd(), ascii(os.environ.get("TOLD")), "HOME" in os.environ, oct(os.umask(0)), __name__)
+print(sys.stdin.read(), file=sys.stderr)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of modules: programs of a stage."""
+    (tmp_path / "stage").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> str:
+    name = warm.start()
+    monkeypatch.setenv(warm.VARIABLE, name)
+    return name
+
+
+def begin(folder: Path, text: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """Start the program stage.program, of this text, in its folder."""
+    (folder / "stage" / "program.py").write_text(text)
+    return subprocess.Popen(
+        [sys.executable, "-IS", warm.__file__, "stage.program", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), **variables},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def parent_of(folder: Path, text: str = "import os; print(os.getppid())") -> int:
+    return int(begin(folder, text).communicate()[0])
+
+
+def begun(folder: Path, text: str) -> tuple[subprocess.Popen[str], int]:
+    """A program that has begun to wait, and its process."""
+    started = begin(folder, f"import os; print(os.getpid()); {text}")
+    assert started.stdout is not None
+    process = int(started.stdout.readline())
+    assert started.stdout.readline() == "began\n"
+    return started, process
+
+
+def gone(process: int, limit_s: float = 10) -> bool:
+    deadline = time.monotonic() + limit_s
+    while Path(f"/proc/{process}").exists() and "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_it_gets_what_it_was_told_and_its_status_comes_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    said = []
+    for name in (warm.start(), "nobody-listens-there"):
+        monkeypatch.setenv(warm.VARIABLE, name)
+        program = begin(folder, TELLS, str(status), "a b\n'c'", TOLD="x=\udc80y")
+        said.append((*program.communicate("what I say"), program.returncode))
+    assert said[0] == said[1], "with a server and without"
+    assert said[0][0].startswith(f"['{status}', \"a b\\n'c'\"] {folder} 'x=") and said[0][1] == "what I say\n"
+    assert said[0][2] == status
+
+
+def test_programs_of_a_server_are_its_children_and_import_what_is_on_disk_now(folder: Path, server: str) -> None:
+    parents = {parent_of(folder), parent_of(folder)}
+    assert len(parents) == 1 and parents != {os.getpid()}
+    other = folder / "other"
+    (other / "stage").mkdir(parents=True)
+    assert begin(other, "print('another checkout')").communicate()[0] == "another checkout\n"
+
+
+def test_an_exception_is_told_as_by_python(folder: Path, server: str) -> None:
+    program = begin(folder, "raise ValueError('no luck')")
+    assert "ValueError: no luck" in program.communicate()[1] and program.returncode == 1
+
+
+def test_a_signal_reaches_the_program_and_a_killed_one_is_told(folder: Path, server: str) -> None:
+    text = f"import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); {WAITS}"
+    started, process = begun(folder, text)
+    started.send_signal(signal.SIGTERM)
+    assert started.wait(10) == 7 and gone(process)
+    started, process = begun(folder, WAITS)
+    os.kill(process, signal.SIGKILL)
+    assert started.wait(10) == 128 + signal.SIGKILL
+
+
+def test_a_program_ends_with_who_called_it(folder: Path, server: str) -> None:
+    started, process = begun(folder, WAITS)
+    started.kill()
+    assert gone(process)
+
+
+STARTS = "import sys, time; from common import warm; print(warm.start(), flush=True); time.sleep(60)"
+
+
+def test_a_server_ends_with_who_started_it_and_lets_its_programs_finish(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts = str(CHECKOUT / "workflow" / "scripts")
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTS], env={**os.environ, "PYTHONPATH": scripts}, stdout=subprocess.PIPE, text=True
+    )
+    assert starter.stdout is not None
+    monkeypatch.setenv(warm.VARIABLE, starter.stdout.readline().strip())
+    serving = parent_of(folder)
+    started, _ = begun(folder, "import time; print('began', flush=True); time.sleep(1); print('ended')")
+    starter.kill()
+    starter.wait()
+    assert started.communicate()[0] == "ended\n" and started.returncode == 0
+    assert gone(serving)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_another_user_is_not_served(folder: Path, server: str) -> None:
+    serving = parent_of(folder)
+    program = (
+        f"import os, sys; sys.path.insert(0, {str(Path(warm.__file__).parents[1])!r}); from common import warm; "
+        "os.setuid(65534); print(warm.call(os.environ[warm.VARIABLE], ['stage.program']))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n"
+    assert parent_of(folder) == serving, "it serves on"

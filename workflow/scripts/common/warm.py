@@ -1,0 +1,294 @@
+"""Programs in processes that have their libraries: `python -IS workflow/scripts/common/warm.py MODULE ARGUMENT...`.
+
+Most of what a short program takes are imports of libraries. Where a server is at hand (`VARIABLE`), which imports them once,
+it forks a process that does what `python -m MODULE ARGUMENT...` does: with the caller's folder, environment, standard
+streams and signals, and its exit status. It imports this project's modules anew, so that what runs is what is on disk.
+Without a server, or where it cannot be reached (from another node), it is `python -m MODULE ARGUMENT...` itself.
+
+A server listens on a socket without a file (unix(7), abstract), serves the user who started it alone, and ends with
+whoever holds the other end of its standard input, once its programs have ended: nothing is left behind by a SIGKILL.
+This module is started for every job: it imports nothing of ours, and little else.
+"""
+
+import array
+import os
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
+
+VARIABLE = "RINGSIDE_WARM"  # the name of the server's socket
+SERVE = "--serve"
+LIGHT = ("argparse", "yaml", "jsonschema")
+HEAVY = (
+    *LIGHT,
+    "pandas",
+    "scipy.stats",
+    "scipy.optimize",
+    "statsmodels.formula.api",
+    "statsmodels.stats.multitest",
+    "statsmodels.stats.outliers_influence",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_pdf",
+    "matplotlib.backends.backend_svg",
+    "matplotlib.figure",
+)
+# What the programs of a stage import, before the first of them begins. A name that is missing here costs time, nothing else.
+LIBRARIES = {
+    **dict.fromkeys(("environments", "datasets", "plan", "provenance", "records", "runs"), LIGHT),
+    **dict.fromkeys(("analysis", "comparison", "figures", "network", "prediction", "report"), HEAVY),
+    "snakemake": (
+        "snakemake.cli",
+        "snakemake.executors.dryrun",
+        "snakemake.executors.local",
+        "snakemake.report.html_reporter",
+        "snakemake.scheduling.greedy",
+        "snakemake_executor_plugin_cluster_generic",
+        "snakemake_executor_plugin_slurm",
+        "smart_open",
+    ),
+}
+SIZE = struct.Struct("!q")
+CREDENTIALS = struct.Struct("3i")
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def call(server: str, arguments: list[str]) -> int | None:
+    """Have the server run a program; its exit status. None where the server cannot be reached."""
+    with socket.socket(socket.AF_UNIX) as asked:
+        try:
+            asked.connect(f"\0{server}")
+        except OSError:
+            return None
+        if not _is_ours(asked):
+            return None
+        umask = os.umask(0)
+        os.umask(umask)
+        variables = [name + b"=" + value for name, value in os.environb.items()]
+        told = [os.getcwdb(), b"%d" % umask, b"%d" % len(arguments), *map(os.fsencode, arguments), *variables]
+        message = b"\0".join(told)
+        streams = array.array("i", [0, 1, 2])
+        try:
+            asked.sendmsg([SIZE.pack(len(message))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
+            asked.sendall(message)
+            process = _received(asked)
+        except OSError:
+            process = None
+        if process is None:
+            return None
+        for signum in FORWARDED:
+            signal.signal(signum, lambda number, _: _signal(process, number))
+        status = _received(asked)
+    if status is None:
+        print(f"ringside: {arguments[0]}: the process that has its libraries was killed; start again", file=sys.stderr)
+        return os.EX_TEMPFAIL
+    return status if status >= 0 else 128 - status
+
+
+def _signal(process: int, number: int) -> None:
+    try:
+        os.kill(process, number)
+    except ProcessLookupError:
+        pass  # it has ended just now
+
+
+def _is_ours(connected: socket.socket) -> bool:
+    """Whether this user is at the other end: names of sockets are anybody's."""
+    _, user, _ = CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
+    return user == os.getuid()
+
+
+def _received(connected: socket.socket) -> int | None:
+    """A number; None where the other end is gone."""
+    received = _read(connected, SIZE.size)
+    return SIZE.unpack(received)[0] if len(received) == SIZE.size else None
+
+
+def _read(connected: socket.socket, size: int) -> bytes:
+    """So many bytes; fewer where the other end is gone."""
+    received = b""
+    while len(received) < size and (part := connected.recv(size - len(received))):
+        received += part
+    return received
+
+
+def main() -> None:
+    """Run the program that the arguments name, in a process that a server forks, else in this one."""
+    arguments = sys.argv[1:]
+    if arguments[:1] == [SERVE]:
+        _serve(int(arguments[1]), arguments[2:])
+        return
+    server = os.environ.get(VARIABLE)
+    status = call(server, arguments) if server else None
+    if status is None:
+        os.execv(sys.executable, [sys.executable, "-m", *arguments])
+    sys.exit(status)
+
+
+_servers: list["subprocess.Popen[bytes]"] = []  # each ends when the pipe to its standard input does, with this process
+
+
+def start(preloaded: Sequence[str] = (), python: str = sys.executable, variables: Mapping[str, str] | None = None) -> str:
+    """Start a server and return its name, for `VARIABLE`; it ends with this process.
+
+    `preloaded`: modules that it imports at once; `python`: its interpreter, `variables` its environment (this one's).
+    """
+    import secrets
+    import subprocess
+
+    name = f"ringside-{os.getpid()}-{secrets.token_hex(8)}"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"\0{name}")
+        listening.listen(128)  # from now on it can be asked, though it answers later
+        number = listening.fileno()
+        _servers.append(
+            subprocess.Popen(
+                [python, "-P", __file__, SERVE, str(number), *preloaded],
+                env=variables,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[number],
+            )
+        )
+    return name
+
+
+def _serve(number: int, preloaded: list[str]) -> None:
+    """Be a server on the listening socket of this number."""
+    import runpy
+
+    _import(preloaded)
+    arguments = _forked(socket.socket(fileno=number))
+    if arguments is not None:
+        sys.argv = arguments
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+
+
+def _import(modules: Sequence[str]) -> None:
+    import gc
+    import importlib
+
+    for module in modules:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # what is there stays shared by all processes
+
+
+def _forked(listening: socket.socket) -> list[str] | None:
+    """Serve; returns the arguments of a program in the process that is to run it, None in the server once it is over."""
+    import select
+
+    awake, wake = os.pipe()
+    for end in (awake, wake):
+        os.set_blocking(end, False)
+    before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in FORWARDED}  # it ends with who started it
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    running: dict[int, socket.socket] = {}
+    over = False
+    while not over or running:
+        ready, _, _ = select.select([awake, *([] if over else [0, listening])], [], [])
+        if awake in ready:
+            os.read(awake, 1024)
+            _tell_who_ended(running)
+        if 0 in ready:
+            over = True
+            listening.close()
+        elif listening in ready:
+            connected, _ = listening.accept()
+            if not _is_ours(connected) or (asked := _asked(connected)) is None:
+                connected.close()
+                continue
+            message, streams = asked
+            folder, umask, count, *rest = message.split(b"\0")
+            arguments = [os.fsdecode(argument) for argument in rest[: int(count)]]
+            _import(LIBRARIES.get(arguments[0].partition(".")[0], ()))
+            if process := os.fork():
+                running[process] = connected
+                for stream in streams:
+                    os.close(stream)
+                _send(connected, process)
+                continue
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+            for theirs in (listening, *running.values()):
+                theirs.close()
+            for end in (awake, wake):
+                os.close(end)
+            os.chdir(folder)
+            os.umask(int(umask))
+            _become(arguments, rest[int(count) :], streams)
+            _end_with(connected)
+            return arguments
+    return None
+
+
+def _asked(connected: socket.socket) -> tuple[bytes, list[int]] | None:
+    """What a caller wants: its message and its standard streams; None where it is gone, or sends no such thing."""
+    connected.settimeout(10)
+    try:
+        head, ancillary, _, _ = connected.recvmsg(SIZE.size, socket.CMSG_SPACE(3 * 4))
+        streams = array.array("i")
+        for _, _, data in ancillary:
+            streams.frombytes(data)
+        (size,) = SIZE.unpack(head)
+        message = _read(connected, size)
+    except (OSError, struct.error):
+        return None
+    connected.settimeout(None)
+    return (message, list(streams)) if len(message) == size and len(streams) == 3 else None
+
+
+def _tell_who_ended(running: dict[int, socket.socket]) -> None:
+    """Send the exit status of every program that has ended to who asked for it."""
+    while running:
+        process, status = os.waitpid(-1, os.WNOHANG)
+        if not process:
+            return
+        with running.pop(process) as connected:
+            _send(connected, os.waitstatus_to_exitcode(status))
+
+
+def _send(connected: socket.socket, number: int) -> None:
+    try:
+        connected.sendall(SIZE.pack(number))
+    except OSError:
+        pass  # who asked is gone
+
+
+def _become(arguments: list[str], variables: list[bytes], streams: list[int]) -> None:
+    """Take the caller's environment and streams, and its path of modules; be called by the program's name."""
+    import ctypes
+
+    os.environb.clear()
+    for variable in variables:
+        name, _, value = variable.partition(b"=")
+        os.environb[name] = value
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
+    sys.path[:0] = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    ctypes.CDLL(None).prctl(15, arguments[0].encode()[:15], 0, 0, 0)  # PR_SET_NAME, what top and ps show
+
+
+def _end_with(connected: socket.socket) -> None:
+    """Have SIGTERM sent to this process once who asked for it is gone, however that ended."""
+    import threading
+
+    def watch() -> None:
+        connected.recv(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()
