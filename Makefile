@@ -28,7 +28,7 @@ MEMORY := 6G
 export RUNS BASE OTHER AGAINST
 
 .DEFAULT_GOAL := help
-.PHONY: help figures report paper archive verify compare status peek images datasets plan models predict test frameworks-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes settings doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis bench-tests
+.PHONY: help check figures report paper archive verify compare status peek images datasets plan models predict test statistics-test frameworks-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes settings doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis bench-tests
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
@@ -72,8 +72,14 @@ models: $(STAMP)  ## all models in numbers: parameters, multiplications, bytes; 
 predict: $(STAMP)  ## how many nodes are worth it, without a campaign: ARGS="--step-time 0.1 --model resnet-50"; ARGS=--help says more
 	@$(RINGSIDE) prediction.outlook $(ARGS)
 
-test: $(STAMP)  ## run all tests (they build the environments that they need, once)
-	@$(BIN)/python -m pytest $(PARALLEL) -m "not every_framework and (not every_study or ci)" $(ARGS)
+check: lint  ## lint, types and the quick tests (no training, no Snakemake): what to run while writing
+	@$(BIN)/python -m pytest $(PARALLEL) --quiet -m "not training and not workflow and not slow and not simulation" tests/unit $(ARGS)
+
+test: $(STAMP)  ## run all tests that need no root (they build the environments that they need, once)
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not every_framework and not every_study and not simulation" $(ARGS)
+
+statistics-test: $(STAMP)  ## intervals and tests against hundreds of made-up studies: after a change of the analysis (2 min)
+	@$(BIN)/python -m pytest $(PARALLEL) --dist=load -m simulation tests/unit $(ARGS)
 
 frameworks-test: $(STAMP)  ## train every framework against PyTorch; with SITE=NAME those that it has installed (LBANN, Tarantella), too
 	@RINGSIDE_TEST_SITE=$(SITE) $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_lbann_training.py $(ARGS)

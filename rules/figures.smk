@@ -47,6 +47,11 @@ PREVIEW = (
     else []
 )
 
+# Where figures are most likely due, what they import is imported while Snakemake looks at what is.
+if workflow.is_main_process and not workflow.dryrun and warm.VARIABLE not in os.environ:
+    if Path(RUNS_CSV).exists() and not all(Path(file).exists() for files in FIGURE_FILES.values() for file in files):
+        os.environ[warm.VARIABLE] = warm.start(warm.HEAVY)
+
 
 localrules:
     figure,
@@ -87,7 +92,7 @@ if PREVIEW:
             peek=f"{RESULTS}/peek",
         shell:
             """
-            if {WARM} report.peek --config study={params.study:q} site={params.site:q} > {log:q} 2>&1; then
+            if {WARM} report.peek --config study={params.study:q} site={params.site:q} >{log:q} 2>&1; then
                 echo "first figures, of the first block: {params.peek}/figures"
             else
                 echo "no figures of the first block yet: see {log}"

@@ -19,10 +19,20 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 LONGEST = ("workflow", "runs", "models")  # stages whose tests train
+MARKED = {  # by the fixtures that a test asks for
+    "training": {"real", "trainings", "logits"},
+    "slow": {"driver", "tex", "filled"},  # a browser, LaTeX, builds of environments
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files whose tests train come first: so both of two workers end at about the same time."""
+    """Mark tests by what they need. Files whose tests train come first: so both of two workers end at about the same time."""
+    for item in items:
+        for name, fixtures in MARKED.items():
+            if fixtures & set(getattr(item, "fixturenames", ())):
+                item.add_marker(name)
+        if item.path.parent.name == "workflow":
+            item.add_marker("workflow")
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.parent.name, len(place)))
 

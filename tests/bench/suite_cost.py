@@ -23,7 +23,7 @@ CAUSES = (
     ("pip, builds", re.compile(r"-m pip\b|pip install|/cc1plus|^g\+\+|cmake|ninja|-m venv|-m compileall")),
     ("Snakemake", re.compile(r"\S+/snakemake\b|-m snakemake\b")),
     ("programs of {0}", re.compile(r"-m (?:common\.warm )?([a-z]+)\.[a-z_]+\b")),
-    ("pytest and what it computes itself", re.compile(r"-m pytest\b|execnet|import main")),
+    ("pytest and what it computes itself", re.compile(r"-m pytest\b|execnet|exec\(eval\(")),
     ("Slurm's daemons", re.compile(r"slurm\w*d\b|munged")),
     ("Chromium", re.compile(r"chrom")),
     ("Apptainer", re.compile(r"apptainer|squashfuse|mksquashfs|unsquashfs|debootstrap")),

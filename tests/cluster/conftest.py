@@ -12,10 +12,17 @@ import pytest
 
 from cluster import virtual
 from cluster.settings import parse
+from common import warm
 from common.errors import InputError
 from sandbox import Sandbox, sandbox
 
 NEEDED = parse(nodes="3", bandwidth="1gbit", cpu="0.6", memory="6G", accounting=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def libraries() -> None:
+    """Programs that tests call are forked from a process that has what they import; those of jobs on nodes cannot reach it."""
+    os.environ[warm.VARIABLE] = warm.start()
 
 
 @pytest.fixture(scope="session")

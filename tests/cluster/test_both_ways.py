@@ -13,8 +13,8 @@ from cluster import virtual
 
 pytestmark = pytest.mark.usefixtures("virtual_cluster")
 
-FRAMEWORKS = "[pytorch-ddp, tensorflow-multiworker, horovod-tensorflow]"  # each is launched in its own way
-ON_ONE_NODE = "exclude: [{framework: [tensorflow-multiworker, horovod-tensorflow], nodes: 1}]\n"
+FRAMEWORKS = "[pytorch-ddp, horovod-tensorflow]"  # each is launched in its own way
+ON_ONE_NODE = "exclude: [{framework: horovod-tensorflow, nodes: 1}]\n"
 BY_NODES = "{kind: by_factor, name: by_nodes, x: nodes}"
 
 
@@ -51,9 +51,9 @@ def a_job_a_run(shared_folder_of_module: Path) -> Campaign:
 
 def test_a_job_for_every_run(a_job_a_run: Campaign) -> None:
     rows = check(a_job_a_run, sessions=1)
-    assert len({row["job"] for row in rows}) == len(rows) == 4
+    assert len({row["job"] for row in rows}) == len(rows) == 3
     said = a_job_a_run.output()
-    assert "[4/4] ok" in said and "all runs done" in said, "the progress is where the person is"
+    assert "[3/3] ok" in said and "all runs done" in said, "the progress is where the person is"
     assert (a_job_a_run.results / "figures" / "by_nodes.png").stat().st_size > 10_000
     caption = (a_job_a_run.results / "figures" / "by_nodes.caption.md").read_text()
     assert "Placement: virtual" in caption and "0.6 core" in caption and "125 MB/s" in caption
@@ -62,7 +62,7 @@ def test_a_job_for_every_run(a_job_a_run: Campaign) -> None:
 def test_the_network_is_measured_in_the_same_campaign(a_job_a_run: Campaign) -> None:
     with open(a_job_a_run.results / "tables" / "network.csv", newline="") as table:
         rows = {row["framework"]: row for row in csv.DictReader(table)}
-    assert set(rows) == {"pytorch-ddp", "tensorflow-multiworker", "horovod-tensorflow"}
+    assert set(rows) == {"pytorch-ddp", "horovod-tensorflow"}
     for row in rows.values():
         assert 0.2 * 125e6 < float(row["bandwidth_bytes_s"]) < 1.05 * 125e6, "no faster than the link"
 

@@ -4,7 +4,6 @@ import csv
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -75,15 +74,13 @@ def test_one_more_replicate_runs_only_the_new_runs(campaign: Checkout) -> None:
     assert len(rows(campaign.results / "runs.csv")) == 6
 
 
-def test_one_more_level_runs_only_the_new_runs(campaign: Checkout) -> None:
-    old_rows, old_attempts = design_rows(campaign), campaign.attempts()
+def test_one_more_level_plans_only_the_new_runs(campaign: Checkout) -> None:
+    old_rows = design_rows(campaign)
     campaign.edit("config/studies/small.yaml", "batch_size: [64]", "batch_size: [64, 32]")
-    done = campaign.snakemake("figures")
-    assert done.status == 0, done.output
-    assert done.jobs["run"] == 3
+    assert campaign.snakemake("design").status == 0
     assert {run_id: row for run_id, row in design_rows(campaign).items() if run_id in old_rows} == old_rows
-    new = set(campaign.attempts()) - set(old_attempts)
-    assert len(new) == 3 and all(".b32." in attempt for attempt in new)
+    planned = campaign.snakemake("figures", "-n")
+    assert planned.jobs["run"] == 3 and "environment" not in planned.jobs, planned.output
 
 
 @pytest.mark.parametrize(("kind", "figures"), [("residuals", 1), ("accuracy", 2)])
@@ -106,67 +103,57 @@ def test_a_declaration_makes_the_figures_that_are_not_there_and_nothing_else(cam
     assert made == {f"figures/by_factor-framework.{suffix}" for suffix in ("pdf", "svg", "png", "caption.md")}
 
 
-@pytest.fixture
-def cache_as_before() -> Iterator[None]:
-    """Environments that a test adds to the cache are removed from it."""
-    environments = load_site("local").cache / "environments"
-    before = set(environments.glob("*/*"))
-    yield
-    for added in set(environments.glob("*/*")) - before:
-        shutil.rmtree(added) if added.is_dir() else added.unlink()
-
-
-@pytest.mark.usefixtures("cache_as_before")
-def test_a_lock_edited_repeats_its_environment_its_children_and_their_runs(campaign: Checkout) -> None:
-    lock = campaign.path("containers/pytorch/requirements.cpu.txt")
-    old_lock, old_records = lock.read_text(), campaign.records()
-    for figure in campaign.results.glob("figures/overview.*"):
-        figure.unlink()
-    lock.write_text(f"{old_lock}# edited in {campaign.folder}\n")
-    done = campaign.snakemake("figures", timeout_s=900)
-    assert done.status == 0, done.output
-    assert (done.jobs["environment"], done.jobs["run"], done.jobs["figure"]) == (2, 2, len(FIGURES))
-    new = set(campaign.records()) - set(old_records)
-    assert {name.split("/")[1].split(".")[0] for name in new} == {"pytorch-single", "horovod-pytorch"}
-    keys = {row["run_id"]: row["key"] for row in rows(campaign.results / "runs.csv")}
-    assert all(name.split("/")[2] == keys[name.split("/")[1]] for name in new), "runs.csv shows the new measurements"
-    assert (campaign.results / "figures" / "overview.pdf").exists()
-
-    lock.write_text(old_lock)
-    done = campaign.snakemake("figures")
-    assert done.status == 0, done.output
-    assert "run" not in done.jobs and "environment" not in done.jobs, "the old measurements still stand"
-    keys = {row["run_id"]: row["key"] for row in rows(campaign.results / "runs.csv")}
-    assert all(f"runs/{run_id}/{key}/record.json" in old_records for run_id, key in keys.items())
-    for digest in {path.split("/")[2] for path in new}:
-        assert digest not in keys.values()
-
-
-def test_a_lock_edited_and_put_back_plans_nothing(campaign: Checkout) -> None:
+def test_a_lock_edited_repeats_its_environment_its_children_and_their_runs_and_put_back_nothing(
+    campaign: Checkout,
+) -> None:
     lock = campaign.path("containers/pytorch/requirements.cpu.txt")
     old_lock = lock.read_text()
-    lock.write_text(old_lock + "# edited\n")
+    lock.write_text(f"{old_lock}# edited in {campaign.folder}\n")  # builds are tests/unit/environments' matter
     planned = campaign.snakemake("figures", "-n")
-    assert planned.jobs["run"] == 2, planned.output
+    assert (planned.jobs["environment"], planned.jobs["run"]) == (2, 2), planned.output
+    assert planned.jobs["figure"] == len(FIGURES)
     lock.write_text(old_lock)
     done = campaign.snakemake("figures")
     assert (done.status, done.jobs) == (0, {})
 
 
-def test_an_adapter_edited_repeats_that_frameworks_runs(campaign: Checkout) -> None:
+def test_an_adapter_edited_repeats_that_frameworks_runs_and_put_back_the_old_ones_stand(campaign: Checkout) -> None:
     adapter = campaign.path("workflow/scripts/runs/frameworks/pytorch-single/adapter.py")
-    adapter.write_text(adapter.read_text() + "\n# edited\n")
-    old_records = campaign.records()
+    old_adapter, old_records = adapter.read_text(), campaign.records()
+    for figure in campaign.results.glob("figures/overview.*"):
+        figure.unlink()
+    adapter.write_text(old_adapter + "\n# edited\n")
     done = campaign.snakemake("figures")
     assert done.status == 0, done.output
-    assert done.jobs["run"] == 1 and "environment" not in done.jobs
+    assert (done.jobs["run"], done.jobs["figure"]) == (1, len(FIGURES)) and "environment" not in done.jobs
     (new,) = set(campaign.records()) - set(old_records)
-    assert "/pytorch-single." in new
+    _, run_id, key, _ = new.split("/")
+    assert run_id.startswith("pytorch-single.")
+    keys = {row["run_id"]: row["key"] for row in rows(campaign.results / "runs.csv")}
+    assert keys[run_id] == key, "runs.csv shows the new measurement"
+    assert (campaign.results / "figures" / "overview.pdf").exists()
+
+    adapter.write_text(old_adapter)
+    done = campaign.snakemake("figures")
+    assert done.status == 0, done.output
+    assert "run" not in done.jobs, "the old measurement still stands"
+    keys = {row["run_id"]: row["key"] for row in rows(campaign.results / "runs.csv")}
+    assert all(f"runs/{run_id}/{key}/record.json" in old_records for run_id, key in keys.items())
+    assert key not in keys.values()
+
+
+def test_a_record_that_was_removed_is_made_again_whatever_is_asked_for(campaign: Checkout) -> None:
+    """Attempts stay, so nothing trains: the finished one is published again."""
+    for number, target in enumerate(("records", "runs", "figures")):
+        campaign.path(str(campaign.results / campaign.records()[number])).unlink()
+        done = campaign.snakemake(target)
+        assert done.status == 0 and done.jobs["run"] == 1, done.output
+        assert len(campaign.records()) == len(campaign.attempts()) == 3
 
 
 def test_a_space_in_a_rules_shell_trains_nothing(campaign: Checkout) -> None:
     before = campaign.attempts()
-    campaign.edit("rules/runs.smk", "python -m runs.supervise", "python  -m runs.supervise")
+    campaign.edit("rules/runs.smk", "{WARM} runs.supervise", "{WARM}  runs.supervise")
     done = campaign.snakemake("figures")
     assert (done.status, done.jobs) == (0, {})
     assert campaign.attempts() == before

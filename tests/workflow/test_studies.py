@@ -19,11 +19,10 @@ MISSING = {
     },
 }
 STUDIES = sorted(path.stem for path in Path("config/studies").glob("*-small.yaml"))
-IN_CI = "resnet34-devices-small"
 
 
 @pytest.mark.every_study
-@pytest.mark.parametrize("study", [pytest.param(name, marks=[pytest.mark.ci] * (name == IN_CI)) for name in STUDIES])
+@pytest.mark.parametrize("study", STUDIES)
 def test_a_reduced_study_runs_to_its_figures(fresh: Callable[..., Checkout], study: str) -> None:
     checkout, site = fresh("", study), SITES.get(study, "local")
     checkout.edit("config/config.yaml", "study: small", f"study: {study}")

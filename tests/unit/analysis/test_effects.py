@@ -113,6 +113,7 @@ def test_without_noise_ratio_and_difference_are_the_true_ones(exact, truth):
     assert (row["from_sent_bytes"], row["to_sent_bytes"]) == (72 * SMALL_CNN_BYTES, 18 * SMALL_CNN_BYTES)
 
 
+@pytest.mark.simulation
 def test_intervals_cover_the_truth_as_often_as_they_say(read, truth):
     hits = []
     for seed in range(4):

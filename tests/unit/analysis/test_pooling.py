@@ -137,6 +137,7 @@ def test_two_runs_are_warned_of_only_where_each_cell_has_its_own_spread():
 
 
 @pytest.mark.parametrize("spread", [0.03, 0.2])
+@pytest.mark.simulation
 def test_intervals_hold_the_truth_as_often_as_they_say(spread):
     rng = np.random.default_rng(20261121)
     truth = math.exp(spread**2 / 2)  # the mean of these log-normal times
@@ -155,6 +156,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(spread):
     [([1] * 5 + [3], 3), ([1] * 11 + [2], 5), ([1] * 3 + [2] * 3, 3), ([1, 5], 2)],
     ids=["one noisy of six", "one noisy of twelve", "half noisy", "two runs"],
 )
+@pytest.mark.simulation
 def test_the_interval_of_the_noisiest_cell_holds_though_spreads_are_unequal(spreads, n):
     # with Bartlett's test alone: 75, 79, 88 and 85 %; three standard errors of 400 studies are 5 %
     rng = np.random.default_rng(20261122)
@@ -207,6 +209,7 @@ def test_a_difference_in_seconds_agrees_with_the_ratio():
     assert differences["high"][0] - differences["value"][0] == pytest.approx(half)
 
 
+@pytest.mark.simulation
 def test_the_interval_of_a_difference_holds_the_truth_as_often_as_it_says():
     rng = np.random.default_rng(11)
     hits = []
@@ -388,6 +391,7 @@ CASES = {  # number of cells and of blocks, s.d. of a block, of the runs of each
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.simulation
 def test_intervals_of_comparisons_hold_the_truth_as_often_as_they_say(case):
     cells_, blocks, of_blocks, spread = CASES[case]
     rng = np.random.default_rng(20261123)
@@ -447,6 +451,7 @@ def test_without_blocks_all_runs_inform_the_error_of_a_mean(growth):
 
 
 @pytest.mark.parametrize("cells, blocks, block_sd", [(8, 3, 0.2), (8, 5, 0.04), (24, 3, 0.1), (8, 5, 0.0)])
+@pytest.mark.simulation
 def test_intervals_of_means_hold_the_truth_though_all_cells_share_blocks(cells, blocks, block_sd):
     rng, held = np.random.default_rng(7), []
     for _ in range(120):

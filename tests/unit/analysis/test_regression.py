@@ -297,6 +297,7 @@ def test_lack_of_fit_of_an_intercept_with_own_spreads_is_brown_and_forsythes_tes
     ],
     ids=["one noisy", "growing", "few runs of noisy cells", "many cells"],
 )
+@pytest.mark.simulation
 def test_lack_of_fit_is_claimed_as_seldom_as_it_says_where_spreads_differ(n, spread):
     rng = np.random.default_rng(20261124)
     claimed = [regression.lack_of_fit(*heteroscedastic(rng, n, spread))["lack of fit: p"] < 0.05 for _ in range(1000)]
@@ -323,6 +324,7 @@ def test_it_is_said_which_responses_have_spreads_of_their_own(read):
     assert "Here so of" not in said(even)
 
 
+@pytest.mark.simulation
 def test_lack_of_fit_is_claimed_as_seldom_as_it_says(read):
     claimed = [fitted(read(seed=seed, failures={})).statistics["lack of fit: p"] < 0.05 for seed in range(40)]
     assert np.mean(claimed) < 0.2

@@ -57,6 +57,7 @@ def test_a_change_of_one_framework_is_found_in_its_cells_alone(compare, base, ot
     assert ((data["ratio_low"] < data["ratio"]) & (data["ratio"] < data["ratio_high"])).all()
 
 
+@pytest.mark.simulation
 def test_intervals_hold_the_truth_and_nothing_is_found_where_nothing_changed(compare, base, other) -> None:
     one, two = compare(base, other).base, compare(base, other).other
     rng, inside, found, studies = np.random.default_rng(1), [], 0, 40

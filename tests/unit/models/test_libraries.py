@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from models.named import graph, models
 from runs.launch import SCRIPTS
 
 SMALL = dict.fromkeys(models(), ((32, 32, 3), 10))
-ORIGINAL = dict.fromkeys(("resnet-18", "efficientnet-b0"), ((224, 224, 3), 100))
+ORIGINAL = dict.fromkeys(("resnet-18", "efficientnet-b0"), ((96, 96, 3), 100))  # large enough for the original stem
 OTHERS = {"lenet-5": ((28, 28, 1), 10), "resnet-50": ((64, 64, 3), 20)}
 CASES = {
     f"{name}.{shape[0]}": (name, shape, classes)
@@ -41,8 +42,8 @@ def logits(tmp_path_factory: pytest.TempPathFactory, real: Any) -> dict[str, dic
     graphs = {key: (without_dropout(graph(*case)).to_json(), "sgd") for key, case in CASES.items()}
     graphs[ADAM] = (graph("resnet-18", (32, 32, 3), 10).to_json(), "adam")
     (folder / "graphs.json").write_text(json.dumps(graphs))
-    said = {}
-    for library in ("pytorch", "tensorflow"):
+
+    def saved_by(library: str) -> dict[str, np.ndarray]:
         environment, out = real(library), folder / f"{library}.npz"
         program = [environment["python"]["executable"], str(Path(__file__).with_name("logits.py"))]
         done = subprocess.run(
@@ -54,8 +55,11 @@ def logits(tmp_path_factory: pytest.TempPathFactory, real: Any) -> dict[str, dic
         )
         assert done.returncode == 0, done.stderr[-3000:]
         with np.load(out) as saved:
-            said[library] = {name: saved[name] for name in saved.files}
-    return said
+            return {name: saved[name] for name in saved.files}
+
+    libraries = ("pytorch", "tensorflow")
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(libraries, pool.map(saved_by, libraries), strict=True))
 
 
 @pytest.mark.parametrize("case", [*CASES, ADAM])

@@ -155,7 +155,8 @@ def test_the_checkout_in_an_archive_is_what_the_study_needs_and_nothing_private(
         "config/studies/prediction-virtual.yaml",
         "rules/figures.smk",
     } <= set(names)
-    assert not [name for name in names if name.startswith((".venv/", ".snakemake/", "results/", ".git/"))]
+    assert not [name for name in names if name.startswith((".venv/", ".snakemake/", ".git/"))]
+    assert [name for name in names if name.startswith("results/")] == ["results/README.md"]
 
 
 def test_the_appendix_is_the_same_in_markdown_and_latex() -> None:

@@ -9,8 +9,9 @@ import pytest
 STARTS = """
 import sys
 from pathlib import Path
-from runs.frameworks.lbann.program import Program
-program = Program(["sh", "-c", sys.argv[1]], Path(sys.argv[2]))
+from runs.frameworks.lbann import program as module
+module.LAST_LINES_S = 1
+program = module.Program(["sh", "-c", sys.argv[1]], Path(sys.argv[2]))
 while (line := program.line()) is not None:
     pass
 print("it ended well")

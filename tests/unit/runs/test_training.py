@@ -157,7 +157,7 @@ def test_horovod_counts_updates_and_not_batches(trainings: Trainings, framework:
 
 @pytest.mark.parametrize(
     "framework",
-    some((name for name in REPLICAS if name != "pytorch-ddp"), ("tensorflow-multiworker", "horovod-pytorch")),
+    some((name for name in REPLICAS if name != "pytorch-ddp"), ("tensorflow-multiworker",)),
 )
 def test_batch_statistics_are_each_replicas_own_and_averaged_to_validate(trainings: Trainings, framework: str) -> None:
     told = {"model": "resnet-18", "dataset": "synthetic-8x8x3-10-64", "epochs": 3, "learning_rate": 1e-3}
@@ -167,6 +167,7 @@ def test_batch_statistics_are_each_replicas_own_and_averaged_to_validate(trainin
         np.testing.assert_allclose(ours, theirs, rtol=2e-3, err_msg=column)
 
 
+@pytest.mark.every_framework
 def test_fsdp_shards_a_model_of_many_units(trainings: Trainings) -> None:
     """Of which some would begin with an activation that overwrites its input."""
     told = {"model": "vgg-16", "dataset": "synthetic-8x8x3-10-64", "batch_size": 32, "nodes": 2, "learning_rate": 1e-3}
@@ -186,7 +187,7 @@ def test_every_rank_drops_out_of_its_own(trainings: Trainings, framework: str) -
     [
         ("pytorch-single", {"memory_format": "channels-last"}),
         ("pytorch-ddp", {"compiler": "torch-compile", "sync_every": 5}),
-        ("horovod-pytorch", {"compiler": "torch-compile", "nodes": 1}),
+        pytest.param("horovod-pytorch", {"compiler": "torch-compile", "nodes": 1}, marks=pytest.mark.every_framework),
     ],
 )
 def test_other_ways_to_compute_train_alike(trainings: Trainings, framework: str, levels: dict[str, Any]) -> None:

@@ -37,6 +37,9 @@ HEAVY = (
     "matplotlib.backends.backend_pdf",
     "matplotlib.backends.backend_svg",
     "matplotlib.figure",
+    "matplotlib.style",
+    "fastjsonschema",
+    "PIL.Image",
 )
 # What the programs of a stage import, before the first of them begins. A name that is missing here costs time, nothing else.
 LIBRARIES = {
@@ -91,7 +94,7 @@ def call(server: str, arguments: list[str]) -> int | None:
 
 
 def _signal(process: int, number: int) -> None:
-    try:
+    try:  # noqa: SIM105 (contextlib would be one more import)
         os.kill(process, number)
     except ProcessLookupError:
         pass  # it has ended just now
@@ -126,14 +129,16 @@ def main() -> None:
     server = os.environ.get(VARIABLE)
     status = call(server, arguments) if server else None
     if status is None:
-        os.execv(sys.executable, [sys.executable, "-m", *arguments])
+        os.execv(sys.executable, [sys.executable, "-m", *arguments])  # noqa: S606 (that is what it is for)
     sys.exit(status)
 
 
 _servers: list["subprocess.Popen[bytes]"] = []  # each ends when the pipe to its standard input does, with this process
 
 
-def start(preloaded: Sequence[str] = (), python: str = sys.executable, variables: Mapping[str, str] | None = None) -> str:
+def start(
+    preloaded: Sequence[str] = (), python: str = sys.executable, variables: Mapping[str, str] | None = None
+) -> str:
     """Start a server and return its name, for `VARIABLE`; it ends with this process.
 
     `preloaded`: modules that it imports at once; `python`: its interpreter, `variables` its environment (this one's).
@@ -174,7 +179,10 @@ def _import(modules: Sequence[str]) -> None:
     import importlib
 
     for module in modules:
-        importlib.import_module(module)
+        try:  # noqa: SIM105
+            importlib.import_module(module)
+        except ImportError:
+            pass  # the program that needs it says so
     gc.collect()
     gc.freeze()  # what is there stays shared by all processes
 
@@ -192,7 +200,8 @@ def _forked(listening: socket.socket) -> list[str] | None:
     running: dict[int, socket.socket] = {}
     over = False
     while not over or running:
-        ready, _, _ = select.select([awake, *([] if over else [0, listening])], [], [])
+        watched: list[int | socket.socket] = [awake] if over else [awake, 0, listening]
+        ready, _, _ = select.select(watched, [], [])
         if awake in ready:
             os.read(awake, 1024)
             _tell_who_ended(running)
@@ -257,7 +266,7 @@ def _tell_who_ended(running: dict[int, socket.socket]) -> None:
 
 
 def _send(connected: socket.socket, number: int) -> None:
-    try:
+    try:  # noqa: SIM105
         connected.sendall(SIZE.pack(number))
     except OSError:
         pass  # who asked is gone

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -57,9 +58,13 @@ def combinations(frame: pd.DataFrame, names: Sequence[str]) -> list[dict[str, An
 
 def at(frame: pd.DataFrame, levels: Mapping[str, Any]) -> pd.DataFrame:
     """The rows at these levels."""
+    if not levels:
+        return frame
+    found = np.ones(len(frame), bool)
     for name, level in levels.items():
-        frame = frame[frame[name].isna()] if pd.isna(level) else frame[frame[name] == level]
-    return frame
+        column = frame[name].isna() if pd.isna(level) else frame[name] == level
+        found &= column.to_numpy(bool, na_value=False)
+    return frame[found]  # once: each time all columns are copied
 
 
 def among(shown: Sequence[dict[str, Any]], frame: pd.DataFrame) -> list[dict[str, Any]]:
