@@ -10,21 +10,23 @@ whoever holds the other end of its standard input, once its programs have ended:
 This module is started for every job: it imports nothing of ours, and little else.
 """
 
+from __future__ import annotations
+
 import array
 import os
 import signal
 import socket
 import struct
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # not typing's, which is one more import
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Mapping, Sequence
 
 VARIABLE = "RINGSIDE_WARM"  # the name of the server's socket
 SERVE = "--serve"
-LIGHT = ("argparse", "yaml", "jsonschema")
+LIGHT = ("argparse", "jsonschema", "numpy", "packaging.markers", "packaging.requirements", "yaml")
 HEAVY = (
     *LIGHT,
     "pandas",
@@ -133,7 +135,7 @@ def main() -> None:
     sys.exit(status)
 
 
-_servers: list["subprocess.Popen[bytes]"] = []  # each ends when the pipe to its standard input does, with this process
+_servers: list[subprocess.Popen[bytes]] = []  # each ends when the pipe to its standard input does, with this process
 
 
 def start(

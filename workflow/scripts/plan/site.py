@@ -182,10 +182,13 @@ def _check_images(raw: Mapping[str, Any], file: Path) -> None:
 
 def _check_installed(raw: Mapping[str, Any], file: Path) -> None:
     """InputError when what the site has installed is no environment, is made here from a lock, or is brought as an image, too."""
-    possible = [name for name in names() if name not in locked()]
-    for environment in raw.get("installed", {}):
+    if "installed" not in raw:
+        return  # all descriptions of environments are read for it
+    made = locked()
+    possible = [name for name in names() if name not in made]
+    for environment in raw["installed"]:
         if environment not in possible:
-            why = "is built from its lock" if environment in locked() else "is unknown"
+            why = "is built from its lock" if environment in made else "is unknown"
             raise InputError(f"{shown(file)}: installed: '{environment}' {why}; expected one of {', '.join(possible)}")
         if environment in raw.get("images", {}).get("brought", {}):
             raise InputError(

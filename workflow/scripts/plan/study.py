@@ -11,7 +11,7 @@ from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value, schema
 from datasets.table import class_count, load_dataset
-from environments.description import names as environment_names
+from environments import description as environments
 from figures.declared import declared as declared_figures
 from models.graph import Graph
 from models.named import graph, models
@@ -181,6 +181,12 @@ def _fraction(raw: Mapping[str, Any], factors: Mapping[str, list[Any]], file: Pa
 def framework_names() -> tuple[str, ...]:
     """The frameworks that have a folder with a framework.yaml."""
     return tuple(sorted(path.parent.name for path in FRAMEWORKS.glob("*/framework.yaml")))
+
+
+@functools.cache
+def environment_names() -> tuple[str, ...]:
+    """The environments of frameworks."""
+    return tuple(environments.names())
 
 
 @functools.cache
