@@ -10,6 +10,10 @@ ACCEPTED = {
     "Environment variable PYTHONPATH used but not asserted with envvars directive": "set by us, not asked of the user",
     "Environment variable PATH used but not asserted with envvars directive": "extended by us, not asked of the user",
     "Param results is a prefix of input or output file but hardcoded": "results/<study> is the same for every run",
+    "Param peek is a prefix of input or output file but hardcoded": "results/<study>/peek, of rule preview, likewise",
+    "Shell command directly uses variable WARM from outside of the rule": (
+        "how a program is started is said once, in rules/common.smk; another way makes no output anew"
+    ),
     "No log directive defined": "rule run: each attempt has its own log.txt, which nothing deletes",
 }
 

@@ -15,7 +15,8 @@ from models.graph import Graph
 from models.named import graph, models
 from runs.launch import SCRIPTS
 
-SMALL = dict.fromkeys(models(), ((32, 32, 3), 10))
+DEEPER = {"small-cnn-600", "resnet-34"}  # than others of their family, of the same operators
+SMALL = dict.fromkeys([name for name in models() if name not in DEEPER], ((32, 32, 3), 10))
 ORIGINAL = dict.fromkeys(("resnet-18", "efficientnet-b0"), ((96, 96, 3), 100))  # large enough for the original stem
 OTHERS = {"lenet-5": ((28, 28, 1), 10), "resnet-50": ((64, 64, 3), 20)}
 CASES = {
