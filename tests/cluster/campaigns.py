@@ -57,7 +57,7 @@ class Campaign:
         """`snakemake --profile slurm` with these arguments, in the background; its output is in snakemake.out."""
         with open(self.checkout.folder / "snakemake.out", "a") as out:
             return subprocess.Popen(
-                ["snakemake", "--profile", "slurm", *arguments],
+                ["snakemake", "--profile", "slurm", "--seconds-between-status-checks", "1", *arguments],
                 cwd=self.checkout.folder,
                 env=self.checkout.environment,
                 stdin=subprocess.DEVNULL,

@@ -35,10 +35,10 @@ def test_quickstart_is_what_the_readme_says(quickstart: Study, local: Site) -> N
     cells = Counter(run.cell for run in runs)
     assert set(cells.values()) == {3}
     assert Counter(run.levels["framework"] for run in runs) == {
-        "pytorch-single": 9, "tensorflow-single": 9, "pytorch-ddp": 24, "horovod-pytorch": 24,
-        "tensorflow-multiworker": 24, "horovod-tensorflow": 24,
+        "pytorch-single": 6, "tensorflow-single": 6, "pytorch-ddp": 18, "horovod-pytorch": 18,
+        "tensorflow-multiworker": 18, "horovod-tensorflow": 18,
     }  # fmt: skip
-    assert {run.levels["batch_size"] for run in runs if run.levels["sync_every"] == 4} == {32}
+    assert {run.levels["batch_size"] for run in runs if run.levels["sync_every"] == 4} == {16}
 
 
 def test_rows_keep_their_schema(quickstart: Study, local: Site, tmp_path: Path) -> None:
@@ -90,8 +90,8 @@ def test_the_study_seed_decides_order_and_seeds(quickstart: Study, local: Site) 
 def test_batch_scope_global_shares_the_batch_out(quickstart: Study, local: Site) -> None:
     factors = {**quickstart.factors, "batch_scope": ["global"], "sync_every": [1]}
     runs = design(replace(quickstart, factors=factors, exclude=quickstart.exclude[:1]), local)
-    two = next(run for run in runs if run.cell == "pytorch-ddp.small-cnn.digits.b32.n2.s1.batch_scope=global")
-    assert (two.geometry.local_batch, two.geometry.effective_batch, two.geometry.steps) == (16, 32, 48)
+    two = next(run for run in runs if run.cell == "pytorch-ddp.small-cnn.digits.b64.n2.s1.batch_scope=global")
+    assert (two.geometry.local_batch, two.geometry.effective_batch, two.geometry.steps) == (32, 64, 24)
 
 
 def test_the_key_follows_what_is_measured_and_nothing_else(quickstart: Study, local: Site) -> None:

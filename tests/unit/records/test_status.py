@@ -309,7 +309,7 @@ def test_a_record_is_read_again_only_when_it_has_changed(monkeypatch: pytest.Mon
 
 def test_two_thousand_runs_take_less_than_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processor seconds of all that comes after the imports, so that a busy machine fails nothing."""
-    study = replace(load_study("quickstart"), replicates=53)
+    study = replace(load_study("quickstart"), replicates=72)
     site = load_site("local")
     full = Campaign(study, site, "available", design(study, site), None)
     for run in full.runs[:1500]:
@@ -319,7 +319,7 @@ def test_two_thousand_runs_take_less_than_two_seconds(monkeypatch: pytest.Monkey
     found = look(again)
     assert status.text(found)
     assert time.process_time() - start < 1.5
-    assert (found.planned, found.done) == (2014, 1500)
+    assert (found.planned, found.done) == (2016, 1500)
 
 
 def test_a_watch_ends_with_the_campaign(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
