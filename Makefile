@@ -72,7 +72,7 @@ models: $(STAMP)  ## all models in numbers: parameters, multiplications, bytes; 
 predict: $(STAMP)  ## how many nodes are worth it, without a campaign: ARGS="--step-time 0.1 --model resnet-50"; ARGS=--help says more
 	@$(RINGSIDE) prediction.outlook $(ARGS)
 
-check: lint  ## lint, types and the quick tests (no training, no Snakemake): what to run while writing
+check: lint  ## lint, types and the quick tests (no training, Snakemake, builds or drawings): what to run while writing
 	@$(BIN)/python -m pytest $(PARALLEL) --quiet -m "not training and not workflow and not slow and not simulation" tests/unit $(ARGS)
 
 test: $(STAMP)  ## run all tests that need no root (they build the environments that they need, once)

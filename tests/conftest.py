@@ -1,5 +1,6 @@
 """What several stages' tests need: the shipped environments, really built; and how tests share a machine's cores."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -21,20 +22,28 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> None:
 LONGEST = ("workflow", "runs", "models")  # stages whose tests train
 MARKED = {  # by the fixtures that a test asks for
     "training": {"real", "trainings", "logits"},
-    "slow": {"driver", "tex", "filled"},  # a browser, LaTeX, builds of environments
+    "slow": {"driver", "tex", "filled", "tiny", "fake"},  # a browser, LaTeX, builds, sweeps
 }
+DRAWN = ("figures", "report")  # stages whose tests draw figures or make whole pages: slow, too
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by what they need. Files whose tests train come first: so both of two workers end at about the same time."""
+    """Mark tests by what they need or do. Files whose tests train come first: so both of two workers end at about the same time."""
     for item in items:
         for name, fixtures in MARKED.items():
             if fixtures & set(getattr(item, "fixturenames", ())):
                 item.add_marker(name)
         if item.path.parent.name == "workflow":
             item.add_marker("workflow")
+        if item.path.parent.name in DRAWN:
+            item.add_marker("slow")
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.parent.name, len(place)))
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests live to the end: who looks for garbage need not look through a million objects every time."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

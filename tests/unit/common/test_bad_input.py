@@ -66,6 +66,9 @@ class Hang(BaseException):
     """Nothing came of it in HANG_S."""
 
 
+pytestmark = pytest.mark.slow  # a thousand inputs
+
+
 @contextlib.contextmanager
 def works_or_complains(*also: type[Exception]) -> Iterator[None]:
     """What is done here ends in time: well, or by an InputError (or `also`) in one line."""

@@ -23,6 +23,7 @@ def test_help_names_the_target(target: str, module: str, command: str, capsys: p
     assert capsys.readouterr().out.startswith(f"usage: make {target} ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "part"), BENCHES)
 def test_help_of_a_bench_names_the_target(target: str, part: str) -> None:
     folders = [CHECKOUT / name for name in ("workflow/scripts", "tests", "tests/workflow", "tests/cluster")]

@@ -311,6 +311,7 @@ def test_errors_of_two_lines_do_not_cancel(tmp_path):
         read_table(path, "epochs")
 
 
+@pytest.mark.slow
 def test_18000_runs_are_written_and_read_in_seconds(tmp_path, runs):
     copies = [runs.assign(run_id=runs["run_id"] + f".{copy}") for copy in range(18_000 // len(runs) + 1)]
     many = pd.concat(copies, ignore_index=True)[:18_000]

@@ -227,6 +227,7 @@ def test_the_kept_campaigns_are_predicted_almost_as_well_as_their_noise_allows(k
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_a_small_study_has_a_table_and_a_figure_in_words(tmp_path, options):
     known.runs(folder=tmp_path, **options)
     known.network(folder=tmp_path, nodes=options.get("nodes", known.NODES), rates=options.get("rates", known.RATES))

@@ -152,12 +152,10 @@ def two_sided(difference: np.ndarray, error: np.ndarray, df: np.ndarray) -> np.n
 
 def holm(p: Sequence[float]) -> list[float]:
     """p values corrected for their number by Holm's step-down method (Scand. J. Statist. 6, 1979); NaN stays and counts not."""
-    from statsmodels.stats.multitest import multipletests  # slow to import, and few programs need it
-
     values = np.array(p, dtype=float)
-    known = ~np.isnan(values)
-    if known.any():
-        values[known] = multipletests(values[known], method="holm")[1]
+    ascending = np.argsort(values)[: np.sum(~np.isnan(values))]  # NaN comes last
+    times = np.arange(len(ascending), 0, -1)
+    values[ascending] = np.minimum(np.maximum.accumulate(values[ascending] * times), 1)
     return [float(value) for value in values]
 
 
