@@ -72,7 +72,10 @@ def swept(framework, study, site, folder):
     return measure(study, site, sweep, folder)
 
 
-@pytest.mark.parametrize("framework", DISTRIBUTED)
+@pytest.mark.parametrize(
+    "framework",
+    [pytest.param(name, marks=[pytest.mark.every_framework] * (name == "pytorch-fsdp")) for name in DISTRIBUTED],
+)
 def test_every_framework_sweeps_by_its_own_library(framework, study, site, tmp_path, real):
     real(load_framework(framework).environment)
     record = swept(framework, study, site, tmp_path)

@@ -38,7 +38,7 @@ def of_64(framework: str) -> dict[str, int]:
     return {"batch_size": 64 // REPLICAS.get(framework, 1), **shared(framework)}
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", some(FRAMEWORKS, ("pytorch-single", "tensorflow-single")))  # others: the next
 def test_four_accumulated_batches_of_16_train_like_one_of_64(trainings: Trainings, framework: str) -> None:
     accumulated = trainings.of(framework, batch_size=16, sync_every=4)
     after = weights(accumulated / "after.npz")
