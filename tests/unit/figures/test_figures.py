@@ -495,7 +495,7 @@ def test_predictions_beyond_the_axes_are_counted(tmp_path):
     runs.loc[runs["batch_size"] == 32, "epoch_time_s"] *= 30
     drawn, caption = drawn_by("regression", Records(*write_frames(tmp_path, runs, epochs)))
     drawn.draw_without_rendering()
-    assert re.search(r"\d+ predictions that lie beyond the axes, or below 0, are drawn at their edges\.", caption)
+    assert re.search(r"Predictions beyond the axes, or below 0, drawn at their edges: \d+\.", caption)
 
 
 def test_markers_of_very_many_cells_are_an_image_in_vector_files(treated, monkeypatch):

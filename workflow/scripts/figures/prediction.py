@@ -80,7 +80,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         if np.isfinite(spread)
         else ""
     )
-    cut = f"{outside} predictions that lie beyond the axes, or below 0, are drawn at their edges." if outside else ""
+    cut = f"Predictions beyond the axes, or below 0, drawn at their edges: {outside}." if outside else ""
     checked = ON_LOOPBACK if conditions.emulated(runs) else ""
     return drawn, panels.caption(
         runs, WHAT, OTHERS if partly else "", checked, band, f"Left out: {', '.join(kinds)}.", cut, of_time=None

@@ -54,7 +54,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     return drawn, of.caption(
         WHAT,
         f"Empty: {'; '.join(dict.fromkeys(refused))}." if refused else "",
-        f"{outside} predictions that lie beyond the axes, or below 0, are drawn at their edges." if outside else "",
+        f"Predictions beyond the axes, or below 0, drawn at their edges: {outside}." if outside else "",
         of_time=None,
     )
 

@@ -22,9 +22,9 @@ def run(folder: Path) -> Training:
     gc.disable()  # an import makes hundreds of thousands of objects and drops few: looking for garbage is a tenth of its time
     for module in context.job["modules"]:
         importlib.import_module(module)
-    gc.enable()
     import_s = time.monotonic() - started if context.job["modules"] else None
-    trainer: Training = adapter.trainer(context)
+    trainer: Training = adapter.trainer(context)  # torch's optimizer imports a thousand modules more
+    gc.enable()
     meter = Meter(context)
     trainer.train(meter)
     foreign_cpu_share, steal_share = meter.load.shares()
