@@ -82,7 +82,7 @@ statistics-test: $(STAMP)  ## intervals and tests against hundreds of made-up st
 	@$(BIN)/python -m pytest $(PARALLEL) --dist=load -m simulation tests/unit $(ARGS)
 
 frameworks-test: $(STAMP)  ## train and sweep every framework, against PyTorch; with SITE=NAME those that it has installed (LBANN, Tarantella), too
-	@RINGSIDE_TEST_SITE=$(SITE) $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_lbann_training.py tests/unit/network/test_sweep.py $(ARGS)
+	@RINGSIDE_TEST_SITE=$(SITE) $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_lbann_training.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py $(ARGS)
 
 studies-test: $(STAMP)  ## run every reduced study to its figures (about 30 min)
 	@$(BIN)/python -m pytest tests/workflow/test_studies.py $(ARGS)
