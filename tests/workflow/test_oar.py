@@ -163,7 +163,7 @@ def test_a_submission_that_oar_refuses_says_why(cluster: Checkout, oar: Path) ->
     assert cluster.snakemake("environments", "datasets").status == 0
     refusal = "#!/bin/sh\necho 'There are not enough resources for your request'\necho 'OAR_JOB_ID=-5' \nexit 5\n"
     (oar.parent / "programs" / "oarsub").write_text(refusal)
-    done = cluster.snakemake("records", "--profile", "oar", "--retries", "0")
+    done = cluster.snakemake("records", "--profile", "oar", "--seconds-between-status-checks", "1", "--retries", "0")
     assert done.status != 0 and "There are not enough resources for your request" in done.output
     assert not cluster.attempts()
 

@@ -64,7 +64,7 @@ def test_what_another_site_has_made_in_the_same_cache_holds_nothing_up(campaign:
 def test_one_more_replicate_runs_only_the_new_runs(campaign: Checkout) -> None:
     old_rows, old_attempts = design_rows(campaign), campaign.attempts()
     campaign.edit("config/studies/small.yaml", "replicates: 1", "replicates: 2")
-    done = campaign.snakemake("figures")
+    done = campaign.snakemake("records")
     assert done.status == 0, done.output
     assert done.jobs["run"] == 3
     assert "environment" not in done.jobs

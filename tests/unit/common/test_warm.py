@@ -1,6 +1,7 @@
 """A program in a process that was forked is the program that `python -m` starts: to who calls it nothing differs but the time."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,6 +92,51 @@ def test_programs_of_a_server_are_its_children_and_import_what_is_on_disk_now(fo
     other = folder / "other"
     (other / "stage").mkdir(parents=True)
     assert begin(other, "print('another checkout')").communicate()[0] == "another checkout\n"
+
+
+def test_a_program_of_which_there_are_hundreds_is_kept_until_a_file_of_it_changes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("common", "runs"):
+        (folder / package).mkdir()
+        (folder / package / "__init__.py").touch()
+    (folder / "common" / "warm.py").write_bytes(Path(warm.__file__).read_bytes())
+    helper = folder / "runs" / "helper.py"
+    helper.write_text("import os; LOADED_BY, TEXT = os.getpid(), 'one'")
+    (folder / "runs" / "supervise.py").write_text(
+        "import os, sys; from runs import helper\n"
+        "if __name__ == '__main__': print(helper.LOADED_BY == os.getpid(), helper.TEXT, flush=True)"
+    )
+    time.sleep(0.05)  # longer than the clock of files stands still
+    program = "from common import warm; print(warm.start(), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as starter:
+        assert starter.stdout is not None
+        monkeypatch.setenv(warm.VARIABLE, starter.stdout.readline().strip())
+
+        def said(path: Path) -> str:
+            command = [sys.executable, "-IS", warm.__file__, "runs.supervise"]
+            environment = {**os.environ, "PYTHONPATH": str(path)}
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+            assert not done.stderr
+            return done.stdout.strip()
+
+        assert [said(folder) for _ in range(2)] == ["False one"] * 2, "loaded by the server"
+        before = helper.stat()
+        helper.write_text("import os; LOADED_BY, TEXT = os.getpid(), 'two'")
+        os.utime(helper, ns=(before.st_atime_ns, before.st_mtime_ns))
+        for compiled in folder.rglob("*.pyc"):  # which Python takes for the file of this date and size
+            compiled.unlink()
+        assert said(folder) == "True two"
+        other = folder / "other"
+        shutil.copytree(folder / "runs", other / "runs")
+        assert said(other) == "True two"
+        starter.communicate("\n")
 
 
 def test_an_exception_is_told_as_by_python(folder: Path, server: str) -> None:

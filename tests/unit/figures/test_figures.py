@@ -91,7 +91,8 @@ def made(drawings, tmp_path_factory):
 
 
 def changed(case):
-    runs, epochs = campaign(replicates=1 if case == "one replicate" else 3, failures={})
+    runs, epochs = campaign(replicates=1 if case == "one replicate" else 2, failures={})
+    runs = runs[runs["batch_size"] != 32]  # two levels tell as much as three, in half of the time
     match case:
         case "one framework":
             runs = runs[runs["framework"] == "horovod-pytorch"]

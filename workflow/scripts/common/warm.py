@@ -2,7 +2,8 @@
 
 Most of what a short program takes are imports of libraries. Where a server is at hand (`VARIABLE`), which imports them once,
 it forks a process that does what `python -m MODULE ARGUMENT...` does: with the caller's folder, environment, standard
-streams and signals, and its exit status. It imports this project's modules anew, so that what runs is what is on disk.
+streams and signals, and its exit status. It imports this project's modules anew, so that what runs is what is on disk;
+those of `FREQUENT` programs are kept as long as no file of them changes.
 Without a server, or where it cannot be reached (from another node), it is `python -m MODULE ARGUMENT...` itself.
 
 A server listens on a socket without a file (unix(7), abstract), serves the user who started it alone, and ends with
@@ -26,7 +27,22 @@ if TYPE_CHECKING:
 
 VARIABLE = "RINGSIDE_WARM"  # the name of the server's socket
 SERVE = "--serve"
-LIGHT = ("argparse", "jsonschema", "numpy", "packaging.markers", "packaging.requirements", "yaml")
+LIGHT = (
+    "argparse",
+    "csv",
+    "difflib",
+    "fastjsonschema",
+    "hashlib",
+    "jsonschema",
+    "numpy",
+    "numpy.random",
+    "packaging.markers",
+    "packaging.requirements",
+    "queue",
+    "resource",
+    "secrets",
+    "yaml",
+)
 HEAVY = (
     *LIGHT,
     "pandas",
@@ -40,7 +56,6 @@ HEAVY = (
     "matplotlib.backends.backend_svg",
     "matplotlib.figure",
     "matplotlib.style",
-    "fastjsonschema",
     "PIL.Image",
 )
 # What the programs of a stage import, before the first of them begins. A name that is missing here costs time, nothing else.
@@ -58,6 +73,8 @@ LIBRARIES = {
         "smart_open",
     ),
 }
+FREQUENT = ("runs.supervise",)  # programs of which a campaign starts hundreds
+OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # workflow/scripts
 SIZE = struct.Struct("!q")
 CREDENTIALS = struct.Struct("3i")
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -189,6 +206,50 @@ def _import(modules: Sequence[str]) -> None:
     gc.freeze()  # what is there stays shared by all processes
 
 
+def _keep(program: str) -> dict[str, tuple[int, ...] | None]:
+    """Import a program of ours; all modules of ours that are there now, each with the state of its file.
+
+    A file that was written since, or has a date to come, has none: nothing would tell that it changes.
+    """
+    import time
+
+    began_ns = time.time_ns()
+    sys.path.insert(0, OURS)
+    try:
+        __import__(program)
+    except Exception:  # noqa: S110
+        pass  # the program says so itself
+    finally:
+        sys.path.remove(OURS)
+    kept = {}
+    for name, module in sys.modules.items():
+        if name != "__main__" and (file := _file(module)).startswith(OURS + os.sep):
+            state = _state(file)
+            kept[name] = state if state and max(state[:2]) < began_ns else None
+    return kept
+
+
+def _file(module: object) -> str:
+    return getattr(module, "__file__", None) or ""
+
+
+def _state(file: str) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size)
+
+
+def _import_anew(program: str, kept: Mapping[str, tuple[int, ...] | None]) -> None:
+    """Forget the program, and all modules that were kept unless they are what the caller would import now."""
+    same = sys.path[:1] == [OURS] and all(
+        state is not None and state == _state(_file(sys.modules[name])) for name, state in kept.items()
+    )
+    for name in [program] if same else kept:
+        sys.modules.pop(name, None)
+
+
 def _forked(listening: socket.socket) -> list[str] | None:
     """Serve; returns the arguments of a program in the process that is to run it, None in the server once it is over."""
     import select
@@ -200,6 +261,7 @@ def _forked(listening: socket.socket) -> list[str] | None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     running: dict[int, socket.socket] = {}
+    kept: dict[str, tuple[int, ...] | None] = {}
     over = False
     while not over or running:
         watched: list[int | socket.socket] = [awake] if over else [awake, 0, listening]
@@ -219,6 +281,8 @@ def _forked(listening: socket.socket) -> list[str] | None:
             folder, umask, count, *rest = message.split(b"\0")
             arguments = [os.fsdecode(argument) for argument in rest[: int(count)]]
             _import(LIBRARIES.get(arguments[0].partition(".")[0], ()))
+            if arguments[0] in FREQUENT and not kept:
+                kept = _keep(arguments[0])
             if process := os.fork():
                 running[process] = connected
                 for stream in streams:
@@ -236,6 +300,7 @@ def _forked(listening: socket.socket) -> list[str] | None:
             os.chdir(folder)
             os.umask(int(umask))
             _become(arguments, rest[int(count) :], streams)
+            _import_anew(arguments[0], kept)
             _end_with(connected)
             return arguments
     return None
