@@ -50,7 +50,8 @@ configfile: "config/config.yaml"
 
 CAMPAIGN = or_say_so(lambda: load_campaign(config))
 LOCKING = not {"--nolock", "--unlock"} & set(sys.argv)
-if workflow.is_main_process and not workflow.dryrun and LOCKING:
+DRY_RUN = workflow.output_settings.dryrun  # workflow.dryrun is known only when jobs are
+if workflow.is_main_process and not DRY_RUN and LOCKING:
     or_say_so(lambda: ownership.refuse_stale(Path(".snakemake")))
 
 STUDY = CAMPAIGN.study.name
@@ -98,7 +99,9 @@ wildcard_constraints:
 
 
 # What Snakemake says around every job would bury the lines that say how far the campaign is.
+from snakemake.executors import dryrun
 from snakemake.logging import logger
+from snakemake.settings.enums import Quietness
 
 SESSION = (
     or_say_so(
@@ -114,6 +117,10 @@ SESSION = (
     else None
 )
 logger.addFilter(lambda record: quiet(SESSION, record))
+if DRY_RUN and Quietness.RULES in (workflow.output_settings.quiet or ()):
+    dryrun.Executor.printjob = (
+        lambda executor, job: None
+    )  # to describe each job to nobody takes a fourth of the planning
 
 
 onstart:

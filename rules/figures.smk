@@ -48,7 +48,7 @@ PREVIEW = (
 )
 
 # Where figures are most likely due, what they import is imported while Snakemake looks at what is.
-if workflow.is_main_process and not workflow.dryrun and warm.VARIABLE not in os.environ:
+if workflow.is_main_process and not DRY_RUN and warm.VARIABLE not in os.environ:
     if Path(RUNS_CSV).exists() and not all(Path(file).exists() for files in FIGURE_FILES.values() for file in files):
         os.environ[warm.VARIABLE] = warm.start(warm.HEAVY)
 

@@ -38,6 +38,7 @@ def test_sigkill_of_snakemake_loses_nothing(fresh) -> None:  # type: ignore[no-u
     finished = checkout.records()
     assert (checkout.results / "peek" / "figures" / "residuals.png").exists(), "drawn before the second block began"
 
+    assert checkout.snakemake("-n", "figures").status == 0, "who only looks needs no lock"
     refused = checkout.snakemake("figures")
     assert refused.status != 0
     (line,) = [line for line in refused.output.splitlines() if line.startswith("ringside: ")]
