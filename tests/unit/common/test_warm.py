@@ -144,6 +144,20 @@ def test_an_exception_is_told_as_by_python(folder: Path, server: str) -> None:
     assert "ValueError: no luck" in program.communicate()[1] and program.returncode == 1
 
 
+def test_what_a_program_leaves_to_its_end_is_done(folder: Path, server: str) -> None:
+    text = """
+import atexit, sys, threading, time
+atexit.register(print, "exit")
+threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+sys.stdout.write("main ")
+sys.exit(4)
+"""
+    program = begin(folder, text)
+    assert program.communicate()[0].split() == ["main", "thread", "exit"] and program.returncode == 4
+    program = begin(folder, "import sys; sys.exit('in words')")
+    assert program.communicate()[1] == "in words\n" and program.returncode == 1
+
+
 def test_a_signal_reaches_the_program_and_a_killed_one_is_told(folder: Path, server: str) -> None:
     text = f"import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); {WAITS}"
     started, process = begun(folder, text)
