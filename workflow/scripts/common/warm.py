@@ -260,12 +260,13 @@ def _state(file: str) -> tuple[int, ...] | None:
 
 
 def _import_anew(program: str, kept: Mapping[str, tuple[int, ...] | None]) -> None:
-    """Forget the program, and all modules that were kept unless they are what the caller would import now."""
+    """Of the modules that were kept forget the program, and all unless they are what the caller would import now."""
     same = sys.path[:1] == [OURS] and all(
         state is not None and state == _state(_file(sys.modules[name])) for name, state in kept.items()
     )
-    for name in [program] if same else kept:
-        sys.modules.pop(name, None)
+    for name in kept:
+        if name == program or not same:
+            del sys.modules[name]
 
 
 def _forked(listening: socket.socket) -> list[str] | None:
