@@ -187,6 +187,8 @@ def _serve(number: int, preloaded: list[str]) -> None:
     import runpy
 
     _import(preloaded)
+    starters = {os.path.abspath(entry) for entry in _path()}
+    sys.path[:] = [entry for entry in sys.path if entry not in starters]  # who asks has a path of its own, or none
     arguments = _forked(socket.socket(fileno=number))
     if arguments is not None:
         sys.argv = arguments
@@ -370,8 +372,13 @@ def _become(arguments: list[str], variables: list[bytes], streams: list[int]) ->
         os.dup2(stream, number)
         os.close(stream)
     sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
-    sys.path[:0] = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.path[:0] = _path()
     ctypes.CDLL(None).prctl(15, arguments[0].encode()[:15], 0, 0, 0)  # PR_SET_NAME, what top and ps show
+
+
+def _path() -> list[str]:
+    """Where the environment says that modules lie."""
+    return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
 
 
 def _end_with(connected: socket.socket) -> None:
