@@ -28,7 +28,7 @@ MEMORY := 6G
 export RUNS BASE OTHER AGAINST
 
 .DEFAULT_GOAL := help
-.PHONY: help check figures report paper archive verify compare status peek images datasets plan models predict test statistics-test frameworks-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes settings doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis bench-tests
+.PHONY: help check figures report paper archive verify compare status peek images datasets plan models predict test statistics-test frameworks-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes settings doctor submit repeat unlock architecture gallery bench-overhead bench-input bench-models bench-analysis bench-tests
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
@@ -70,7 +70,7 @@ models: $(STAMP)  ## all models in numbers: parameters, multiplications, bytes; 
 	@$(RINGSIDE) models.listing $(ARGS)
 
 predict: $(STAMP)  ## how many nodes are worth it, without a campaign: ARGS="--step-time 0.1 --model resnet-50"; ARGS=--help says more
-	@$(RINGSIDE) prediction.outlook $(ARGS)
+	@$(RINGSIDE) figures.outlook $(ARGS)
 
 check: lint  ## lint, types and the quick tests (no training, Snakemake, builds or drawings): what to run while writing
 	@$(BIN)/python -m pytest $(PARALLEL) --quiet -m "not training and not workflow and not slow and not simulation" tests/unit $(ARGS)
@@ -105,6 +105,8 @@ lint: $(STAMP)  ## check style, types and rules
 	@$(BIN)/snakefmt --check Snakefile rules
 	@$(BIN)/mypy workflow/scripts
 	@for module in workflow/scripts/runs/frameworks/*/*.py; do $(BIN)/mypy --no-error-summary $$module || exit 1; done
+	@$(BIN)/lint-imports --no-cache --no-logo > $(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
+	@$(BIN)/python tests/checks/architecture.py --check
 	@$(BIN)/python tests/checks/snakemake_lint.py
 
 format: $(STAMP)  ## rewrite code and rules in the project's style
@@ -116,7 +118,7 @@ lock: $(STAMP)  ## make all locks again (requirements.txt, containers/*/requirem
 	@$(RINGSIDE) environments.lock $(ARGS)
 
 settings: $(STAMP)  ## write config/README.md again, which lists every key of the configuration
-	@$(RINGSIDE) plan.settings
+	@$(RINGSIDE) declared.settings
 
 recipes: $(STAMP)  ## write the images' recipes again (containers/*/recipe.*.def)
 	@$(RINGSIDE) environments.recipe
@@ -134,10 +136,10 @@ doctor: $(STAMP)  ## say in a minute what will not work at the Slurm site: make 
 	@$(RINGSIDE) cluster.doctor $(OPTIONS)
 
 submit: $(STAMP)  ## run the campaign on Slurm, an allocation for each block, in the planned order
-	@$(RINGSIDE) cluster.submit $(OPTIONS)
+	@$(RINGSIDE) runs.submit $(OPTIONS)
 
 repeat: $(STAMP)  ## repeat runs: make repeat RUNS=<pattern or status>; old attempts are kept
-	@$(RINGSIDE) runs.repeat --run --runs "$$RUNS" $(OPTIONS)
+	@$(RINGSIDE) records.repeat --run --runs "$$RUNS" $(OPTIONS)
 
 unlock: $(STAMP)  ## remove the lock of a Snakemake that was killed
 	@$(RINGSIDE) plan.unlock
@@ -156,6 +158,9 @@ bench-analysis: $(STAMP)  ## how long 20,000 runs of 100 epochs take from record
 
 bench-tests: $(STAMP)  ## how long the tests take, and what their processor time goes to: ARGS='--target cluster-test'
 	@$(BENCH) tests $(ARGS)
+
+architecture: $(STAMP)  ## write the table and the picture of docs/architecture.md again, from the code
+	@$(BIN)/python tests/checks/architecture.py
 
 gallery: $(STAMP)  ## draw the pictures of docs/gallery.md again, from the kept campaigns
 	@$(RINGSIDE) figures.gallery $(ARGS)

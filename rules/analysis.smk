@@ -5,7 +5,7 @@
 TABLES = ["cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "decomposition", "regression"]
 TABLE_CODE = [
     f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "conditions", "intervals", "pooling", "tables"]
-] + [f"{SCRIPTS}/common/tables.py", f"{SCRIPTS}/plan/factors.py"]
+] + [f"{SCRIPTS}/common/tables.py", f"{SCRIPTS}/declared/factors.py"]
 REGRESSION_CODE = [f"{SCRIPTS}/analysis/{module}.py" for module in ["regression", "terms", "leave_out"]]
 ANALYSIS_CODE = [
     *TABLE_CODE,

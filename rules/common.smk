@@ -15,11 +15,12 @@ os.environ["PYTHONPATH"] = f"{CHECKOUT}/{SCRIPTS}"
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 from common import warm
+from cluster.readiness import check_builds, check_launch
 from common.errors import InputError
 from plan import ownership
 from plan.campaign import load_campaign
 from plan.scheduling import build_resources
-from plan.study import read_config
+from declared.configuration import read_config
 from records import time_left
 from runs.progress import SESSION_VARIABLE, Session, current_session, new_session, quiet
 
@@ -138,11 +139,11 @@ onstart:
             workflow.remote_execution_settings.seconds_between_status_checks
         )
     if {"run", "sweep"} & {job.rule.name for job in workflow.dag.needrun_jobs()}:
-        or_say_so(lambda: CAMPAIGN.check_launch(workflow.executor_plugin.name))
+        or_say_so(lambda: check_launch(CAMPAIGN, workflow.executor_plugin.name))
     if to_build := {
         job.wildcards.environment for job in workflow.dag.needrun_jobs() if job.rule.name == "environment"
     }:
-        or_say_so(lambda: CAMPAIGN.check_builds(sorted(to_build)))
+        or_say_so(lambda: check_builds(CAMPAIGN.site, sorted(to_build)))
     if len([job for job in workflow.dag.needrun_jobs() if job.is_shell]) > 1 and warm.VARIABLE not in os.environ:
         os.environ[warm.VARIABLE] = warm.start()
     if "base" not in config:  # which is about other campaigns

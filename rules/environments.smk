@@ -3,8 +3,8 @@
 #   out: <cache>/environments/<environment>/<digest>/environment.json, which lists the packages; beside it venv/, or image.sif
 #        and recipe.def; and build.log
 
-from environments.description import names, parent_stamps
-from plan.identity import realization, variant
+from declared.environments import names
+from environments.identity import parent_stamps
 
 if BUILD_LOCALLY:
 
@@ -29,9 +29,7 @@ rule environment:
     input:
         parent=lambda wildcards: [
             ancient(stamp)
-            for stamp in parent_stamps(
-                CACHE, wildcards.environment, variant(CAMPAIGN.site), realization(CAMPAIGN.site)
-            )
+            for stamp in parent_stamps(CACHE, wildcards.environment, CAMPAIGN.site.variant, CAMPAIGN.site.realization)
         ],
     output:
         stamp=f"{CACHE}/environments/{{environment}}/{{digest}}/environment.json",

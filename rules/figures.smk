@@ -1,10 +1,10 @@
-# Figures: those that the study declares (its key `figures`), else the usual ones; workflow/scripts/figures/declared.py has the kinds.
+# Figures: those that the study declares (its key `figures`), else the usual ones; workflow/scripts/declared/figures.py has the kinds.
 #   in:  RUNS_CSV, EPOCHS_CSV; what KINDS says that a kind reads beside, as far as there is any
 #   out: RESULTS/figures/<figure>.pdf, .svg, .png and .caption.md
 
-from figures.declared import KINDS, declared
+from declared.figures import KINDS
 
-FIGURES = or_say_so(lambda: declared(CAMPAIGN.study, SWEEPS.worth_drawing))
+FIGURES = CAMPAIGN.study.drawn(SWEEPS.worth_drawing)
 ASKED = {figure.name: figure for figure in FIGURES}
 READABLE = {
     "network": [NETWORK_CSV] if SWEEPS.worth_drawing else [],

@@ -3,8 +3,8 @@
 #   out: RESULTS/network/<framework>.n<nodes>/<key>/sweep.json (config/schemas/sweep.schema.yaml); attempts lie beside it
 #        RESULTS/network.csv (config/schemas/network.schema.yaml), RESULTS/tables/network.*
 
-from network.plan import Sweeps
 from plan.scheduling import concurrent_share
+from plan.sweeps import Sweeps
 
 SWEEPS = or_say_so(lambda: Sweeps(CAMPAIGN))
 NETWORK_CSV = SWEEPS.table

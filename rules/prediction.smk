@@ -3,8 +3,8 @@
 #   out: RESULTS/tables/prediction.* and prediction_cells.csv, RESULTS/tables/outlook.* and outlook_curves.csv
 # Made where the network was swept and the study has two numbers of nodes.
 
-from environments.description import environment_stamp
-from plan.study import load_framework
+from declared.frameworks import load_framework
+from environments.identity import environment_stamp
 
 PREDICTED = SWEEPS.worth_drawing and len(CAMPAIGN.study.factors["nodes"]) > 1
 PREDICTION_CODE = (

@@ -2,7 +2,7 @@
 
 import os
 
-from plan.site import load_site
+from declared.site import load_site
 
 SITE = load_site(os.environ.get("RINGSIDE_TEST_SITE") or "local")
 INSTALLED = dict(SITE.installed)

@@ -16,8 +16,8 @@ import pandas as pd
 from analysis.measured import factors
 from common.schemas import schema
 from common.tables import read_table, write_table
-from network.plan import sizes
-from plan.study import model_graph
+from declared.models import model_graph
+from plan.sweeps import sizes
 
 MIB = 2**20
 SAMPLES = 46080

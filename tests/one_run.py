@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from declared.factors import factor_table
+from declared.site import Site
+from declared.study import Study
 from plan.design import Run, design
 from plan.identity import spec
-from plan.site import Site
-from plan.study import Study, factor_table
 
 
 def one_run(site: Site, seed: int = 1, step_times: bool = False, **levels: Any) -> tuple[Run, dict[str, Any]]:

@@ -12,9 +12,11 @@ import numpy as np
 import pandas as pd
 
 from common.tables import write_table
+from declared.frameworks import load_framework
+from declared.models import model_graph
+from declared.site import load_site
+from declared.study import load_study
 from plan.design import Geometry, design
-from plan.site import load_site
-from plan.study import load_framework, load_study, model_graph
 
 BASES = {"pytorch-single": "pytorch-single", "tensorflow-single": "tensorflow-single"}
 DISTRIBUTED = {

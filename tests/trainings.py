@@ -14,11 +14,10 @@ import numpy as np
 
 from common import warm
 from datasets.prepare import prepare
-from environments.description import read
+from declared.environments import read
+from declared.frameworks import framework_names, load_framework
 from installed_site import SITE as TEST_SITE
 from one_run import one_run
-from plan.identity import graph_of, realization
-from plan.study import framework_names, load_framework
 from runs import launch
 from runs.supervise import job
 
@@ -31,7 +30,7 @@ PLAIN = {"model": "small-cnn", "dataset": "digits", "nodes": 1, "sync_every": 1,
 FRAMEWORKS = tuple(
     framework.name
     for framework in map(load_framework, framework_names())
-    if framework.adapter and not framework.mpi and read(framework.environment).available(realization(SITE))
+    if framework.adapter and not framework.mpi and read(framework.environment).available(SITE.realization)
 )
 DISTRIBUTED = tuple(name for name in FRAMEWORKS if load_framework(name).distributed)
 REPLICAS = dict.fromkeys((*DISTRIBUTED, "tensorflow-mirrored"), 2)  # of the others there is one
@@ -99,9 +98,7 @@ class Trainings:
         prepare(run.levels["dataset"], data)
         described = load_framework(framework)
         ranks: launch.Launcher = launch.launcher(site, planned)
-        (folder / "spec.json").write_text(
-            json.dumps(job(planned, described, graph_of(run).to_json(), data, ranks.hosts))
-        )
+        (folder / "spec.json").write_text(json.dumps(job(planned, described, run.graph.to_json(), data, ranks.hosts)))
         environment = self.environments(described.environment)
         variables = {
             **environment["variables"],

@@ -25,13 +25,12 @@ from scipy.stats import quantile_test
 from common.errors import InputError
 from common.files import write_json
 from datasets.prepare import prepare
+from declared.environments import VENV, Realization, read
+from declared.frameworks import load_framework
+from declared.site import Site, load_site
 from document import section, table
 from environments.build import build
-from environments.description import VENV, Realization, read
 from one_run import one_run
-from plan.identity import graph_of
-from plan.site import Site, load_site
-from plan.study import load_framework
 from runs import launch
 from runs.attempts import machine_lock
 from runs.launchers.local import cores_of
@@ -141,7 +140,7 @@ class Bench:
         }  # fmt: skip
         run, run_spec = one_run(self.site, **levels)
         folder = self._attempt()
-        described, model = load_framework(framework), graph_of(run)
+        described, model = load_framework(framework), run.graph
         ranks = launch.launcher(self.site, run_spec)
         write_json(folder / "spec.json", job(run_spec, described, model.to_json(), self.data, ranks.hosts))
         environment, launched_at = self.environment(framework), time.time()

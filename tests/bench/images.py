@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
+from declared.environments import VENV, Realization
 from document import section, table
-from environments.description import VENV, Realization
 from epoch_times import BATCH_SIZE, WARM_UP, Bench, Training, check_same_work, ranks_of, watched
 
 AIM = 1.02

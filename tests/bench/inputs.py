@@ -12,13 +12,12 @@ from typing import Any
 from common.errors import InputError
 from common.files import write_json
 from datasets.prepare import prepare
+from declared.environments import read
+from declared.frameworks import load_framework
+from declared.site import load_site
 from document import section, table
 from environments.build import build
-from environments.description import read
 from one_run import one_run
-from plan.identity import graph_of
-from plan.site import load_site
-from plan.study import load_framework
 from runs import launch
 from runs.supervise import job
 
@@ -49,7 +48,7 @@ def measure() -> list[tuple[Mapping[str, Any], str, dict[str, float]]]:
                 folder.mkdir()
                 described = load_framework(framework)
                 ranks = launch.launcher(site, run_spec)
-                write_json(folder / "spec.json", job(run_spec, described, graph_of(run).to_json(), data, ranks.hosts))
+                write_json(folder / "spec.json", job(run_spec, described, run.graph.to_json(), data, ranks.hosts))
                 environment = build(read(described.environment), site.cache, {"torch_index": site.torch_index or ""})
                 paths = f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).parent}"
                 environment = {**environment, "variables": {**environment["variables"], "PYTHONPATH": paths}}

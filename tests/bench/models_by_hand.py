@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from common.errors import InputError
+from declared.environments import read
+from declared.site import load_site
 from document import section, table
 from environments.build import build
-from environments.description import read
 from images import interval, verdict
 from models.graph import Shape
 from models.named import graph
-from plan.site import load_site
 from runs.launch import SCRIPTS
 
 AIM = 1.03

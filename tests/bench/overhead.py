@@ -14,8 +14,8 @@ import study_cost
 import suite_cost
 import ways
 from common.errors import exit_status
+from declared.environments import BASE
 from document import write_part
-from environments.description import BASE
 
 
 def dry_run_part(options: argparse.Namespace) -> str:

@@ -87,7 +87,7 @@ def measure(epochs: int) -> list[Way]:
     text = study(framework=FRAMEWORKS, nodes="[1, 3]", epochs=epochs)
     ways: list[tuple[str, Callable[[Campaign], int]]] = [
         ("a job a run", lambda campaign: campaign.start("runs").wait()),
-        ("an allocation a block", lambda campaign: campaign.checkout.program("cluster.submit", "--wait").returncode),
+        ("an allocation a block", lambda campaign: campaign.checkout.program("runs.submit", "--wait").returncode),
     ]
     found = []
     for name, run in ways:

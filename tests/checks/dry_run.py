@@ -16,8 +16,8 @@ from pathlib import Path
 from common import warm
 from common.errors import InputError, exit_status
 from common.files import load_yaml
-from plan.site import Site, load_site
-from plan.study import Study, load_study
+from declared.site import Site, load_site
+from declared.study import Study, load_study
 
 PROFILES = {"local": ("local",), "slurm": ("slurm", "allocation"), "oar": ("oar",)}  # by the launcher of a site
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from cluster import virtual
-from cluster.settings import parse
 from common import warm
 from common.errors import InputError
+from declared.virtual import parse
 from sandbox import Sandbox, sandbox
 
 NEEDED = parse(nodes="3", bandwidth="1gbit", cpu="0.6", memory="6G", accounting=False)

@@ -76,7 +76,7 @@ def test_a_second_invocation_has_nothing_to_do(a_job_a_run: Campaign) -> None:
 
 def test_an_allocation_for_every_block_keeps_the_order(shared_folder: Path) -> None:
     campaign = Campaign(shared_folder, study(nodes="2", epochs=3, replicates=2) + "  bandwidth: [0, 200]\n")
-    done = campaign.checkout.program("cluster.submit", "--wait")
+    done = campaign.checkout.program("runs.submit", "--wait")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = check(campaign, sessions=2)
     with open(campaign.results / "design.csv", newline="") as design:
@@ -87,7 +87,7 @@ def test_an_allocation_for_every_block_keeps_the_order(shared_folder: Path) -> N
     assert Counter(row["bandwidth"] for row in rows) == {"0": 2, "200": 2}
     assert all(float(row["bandwidth_bytes_s"]) == rates[row["bandwidth"]] for row in rows)
 
-    again = campaign.checkout.program("cluster.submit", "--wait")
+    again = campaign.checkout.program("runs.submit", "--wait")
     assert again.returncode == 0 and "all 4 runs have a record" in again.stdout and not jobs()
     table = campaign.checkout.snakemake("results/small/tables/network.csv", "--config", "site=virtual")
     assert table.status == 0 and "sweep" not in table.jobs, table.output
@@ -98,14 +98,14 @@ def test_an_allocation_for_every_block_keeps_the_order(shared_folder: Path) -> N
 
 def test_a_block_cut_short_goes_on_where_it_stopped(shared_folder: Path) -> None:
     campaign = Campaign(shared_folder, study(replicates=2, epochs=6))
-    assert campaign.checkout.program("cluster.submit").returncode == 0
+    assert campaign.checkout.program("runs.submit").returncode == 0
     campaign.wait_for_epoch()
-    refused = campaign.checkout.program("cluster.submit")
+    refused = campaign.checkout.program("runs.submit")
     assert refused.returncode == 2 and "wait or run already" in refused.stderr and refused.stderr.count("\n") == 1
     slurm("scancel", "--full", *jobs())
     wait_until(lambda: not jobs(), "the allocations are gone", 60)
     wait_until(no_worker_is_left, "no rank is left", 30)
-    done = campaign.checkout.program("cluster.submit", "--wait")
+    done = campaign.checkout.program("runs.submit", "--wait")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = sorted(campaign.rows(), key=lambda row: int(row["block"]))
     assert [(row["status"], row["attempt"]) for row in rows] == [("ok", "2"), ("ok", "1")]
@@ -114,7 +114,7 @@ def test_a_block_cut_short_goes_on_where_it_stopped(shared_folder: Path) -> None
 
 def test_what_is_wrong_is_said_before_any_job(shared_folder: Path) -> None:
     campaign = Campaign(shared_folder, study())
-    local = campaign.checkout.program("cluster.submit", "--config", "site=local")
+    local = campaign.checkout.program("runs.submit", "--config", "site=local")
     assert local.returncode == 2 and local.stderr.count("\n") == 1, local.stderr
     checkout = campaign.checkout
     outside = checkout.snakemake("runs", "--config", "site=virtual")

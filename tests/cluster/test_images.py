@@ -19,10 +19,10 @@ import pytest
 from campaigns import Campaign, no_worker_is_left, study, wait_until
 from common.errors import InputError
 from common.files import CHECKOUT
+from declared.environments import Realization, read
 from environments import image as images
 from environments.build import build
 from environments.container import Bind, inside
-from environments.description import Realization, read
 from tiny_environments import SELFTEST, Tiny, write_tiny
 
 pytestmark = pytest.mark.usefixtures("apptainer")
@@ -40,7 +40,7 @@ import sys
 from pathlib import Path
 from common.errors import exit_status
 from environments.build import build
-from environments.description import Realization, read
+from declared.environments import Realization, read
 sys.exit(exit_status(lambda: build(
     read("base", containers=Path(sys.argv[1])), Path(sys.argv[2]), realization=Realization("apptainer", sys.argv[3])
 )))
@@ -70,7 +70,7 @@ def campaigns(virtual_cluster: None, shared_folder_of_module: Path) -> Callable[
             with in_images.running("images") as snakemake:
                 assert in_images.finish(snakemake, 1800) == 0, in_images.output()
             for campaign in (in_images, in_venvs):
-                submitted = campaign.checkout.program("cluster.submit", "--wait")
+                submitted = campaign.checkout.program("runs.submit", "--wait")
                 assert submitted.returncode == 0, submitted.stdout + submitted.stderr
                 assert {row["status"] for row in campaign.rows()} == {"ok"}, [row["reason"] for row in campaign.rows()]
             done[name] = in_venvs, in_images

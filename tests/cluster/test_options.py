@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from declared.site import Scheduler, load_site
 from plan.scheduling import allocation_options
-from plan.site import Scheduler, load_site
 
 ALL = Scheduler(
     partition="gpu", account="project-7", constraint="a100&ib", nodelist="node[01-04]", exclude="node09",

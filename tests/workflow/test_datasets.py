@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from datasets.made_up import write_archives
-from datasets.table import load_dataset
+from declared.datasets import load_dataset
 from file_server import file_server, status
 
 STUDY = """\

@@ -148,7 +148,7 @@ def test_a_framework_that_raises_is_a_row_and_can_be_repeated(fresh: Callable[..
     assert row["status"] == "failed" and row["reason"].endswith("RuntimeError: no luck today")
     assert checkout.snakemake(*everything).jobs == {}, "a failure is data: it is not repeated by itself"
 
-    repeated = checkout.program("runs.repeat", "--runs", "failed")
+    repeated = checkout.program("records.repeat", "--runs", "failed")
     assert repeated.returncode == 0 and "1 run and 1 sweep will be repeated" in repeated.stdout, (
         "the run and its network's sweep"
     )
@@ -156,5 +156,5 @@ def test_a_framework_that_raises_is_a_row_and_can_be_repeated(fresh: Callable[..
     assert done.status == 0 and done.jobs["run"] == 1, done.output
     assert [Path(attempt).name for attempt in checkout.attempts()] == ["attempt-1", "attempt-2"]
     assert rows(checkout)[0]["attempt"] == "2"
-    nothing = checkout.program("runs.repeat", "--runs", "*horovod*")
+    nothing = checkout.program("records.repeat", "--runs", "*horovod*")
     assert nothing.returncode == 2 and nothing.stderr.count("\n") == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from checkout import Checkout
-from plan.site import load_site
+from declared.site import load_site
 
 FIGURES = ("overview", "residuals", "accuracy", "accuracy-updates")
 

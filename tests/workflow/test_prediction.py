@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from checkout import SMALL_STUDY, Checkout
-from environments.description import environment_stamp
+from environments.identity import environment_stamp
 
 KEPT = "tf-strategies-unshaped"
 TABLE = f"results/{KEPT}/tables/prediction.csv"

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from checkout import Checkout
-from figures.declared import declared
-from plan.study import load_study
+from declared.study import load_study
 
 SITES = {"cnn-horovod-small": "local-devices", "resnet34-devices-small": "local-devices"}
 MISSING = {
@@ -46,7 +45,7 @@ def test_a_reduced_study_runs_to_its_figures(fresh: Callable[..., Checkout], stu
         for row in csv.DictReader(table):
             losses.setdefault(row["run_id"], []).append(float(row["train_loss"]))
     assert sum(loss[-1] for loss in losses.values()) < sum(loss[0] for loss in losses.values()), "they learn"
-    wanted = {figure.name for figure in declared(load_study(study), (results / "network.csv").exists())}
+    wanted = {figure.name for figure in load_study(study).drawn((results / "network.csv").exists())}
     assert {path.stem for path in (results / "figures").glob("*.pdf")} == wanted
     for figure in wanted:
         for suffix in ("pdf", "svg", "png", "caption.md"):

@@ -10,7 +10,7 @@ from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
 
 from analysis import anova
-from plan.fraction import of_resolution
+from declared.fraction import of_resolution
 from published import JAIN_22R, JAIN_274, JAIN_CODE_SIZE, NPK, SIRSTV, TOOTH_GROWTH, WARPBREAKS
 
 

@@ -13,9 +13,9 @@ from analysis import decomposition, effects, study
 from analysis.intervals import Estimate
 from analysis.pooling import pooled
 from common.tables import read_table, write_table
+from declared.site import load_site
+from declared.study import load_study
 from plan.design import design
-from plan.site import load_site
-from plan.study import load_study
 from synthetic import (
     SECONDS_PER_EXCHANGE,
     SECONDS_PER_FIT_STEP,

@@ -11,9 +11,9 @@ from analysis.measured import successful
 from analysis.pooling import pooled
 from common.files import CHECKOUT
 from common.tables import read_table
+from declared.site import load_site
+from declared.study import load_study
 from plan.design import design
-from plan.site import load_site
-from plan.study import load_study
 
 KEPT = CHECKOUT / "docs" / "campaigns"
 FOLDERS = sorted(path for path in KEPT.iterdir() if path.is_dir())

@@ -12,8 +12,8 @@ from statsmodels.formula.api import ols
 from analysis import cells, conditions, effects, intervals
 from analysis.measured import Records
 from analysis.pooling import after_blocks, pooled
+from declared.figures import Declared
 from figures import overview
-from figures.declared import Declared
 from published import NPK, PLANT_GROWTH, VASCULAR_GRAFTS
 from synthetic import write_frames
 

@@ -10,7 +10,7 @@ from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.oneway import anova_oneway
 from statsmodels.stats.outliers_influence import variance_inflation_factor
 
-from analysis import leave_out, regression, study, terms
+from analysis import leave_out, regression, regression_table, study, terms
 from analysis.measured import successful
 from synthetic import SECONDS, SECONDS_PER_NODE, SECONDS_PER_SAMPLE, SECONDS_PER_SYNC, designed_campaign
 
@@ -200,7 +200,7 @@ def test_errors_of_what_was_left_out_have_their_definitions(what):
         "MAPE (%)": pytest.approx(100 * relative.abs().mean()),
         "worst (%)": pytest.approx(100 * relative[worst]),
     }
-    notes = " ".join(regression.table(designed_campaign()[0], {(TIME, "linear"): made}).notes)
+    notes = " ".join(regression_table.table(designed_campaign()[0], {(TIME, "linear"): made}).notes)
     assert f"{made.cells['cell'][worst]} (epoch time, linear)" in notes
 
 
@@ -209,7 +209,7 @@ def test_three_node_counts_do_not_let_a_parabola_predict_the_third():
     made = fitted(runs, "quadratic")
     assert made.statistics["without level: cells predicted"] == 0
     assert made.statistics["without cell: cells predicted"] == 54
-    notes = " ".join(regression.table(runs, regression.fit_all(runs)).notes)
+    notes = " ".join(regression_table.table(runs, regression.fit_all(runs)).notes)
     said = "Leaving one node count out, the quadratic model cannot predict 54 of 54 cells from the others"
     assert f"{said}, so that they do not count: all with node count 1, 2, 3." in notes
 
@@ -249,7 +249,7 @@ def test_terms_that_the_design_cannot_estimate_are_refused_by_name(runs):
     x, columns = matrix(ok, "quadratic"), terms.quadratic(ok)
     for name in made.refused:
         assert np.linalg.matrix_rank(np.column_stack([x, columns[name]])) == x.shape[1]
-    notes = " ".join(regression.table(runs, {(TIME, "quadratic"): made}).notes)
+    notes = " ".join(regression_table.table(runs, {(TIME, "quadratic"): made}).notes)
     assert all(name in notes for name in made.refused)
 
 
@@ -262,7 +262,7 @@ def test_a_curve_in_batch_size_is_found_by_the_quadratic_model_only(read):
     assert square["p"] < 0.001
     assert quadratic.statistics["AICc"] < linear.statistics["AICc"]
     assert linear.statistics["lack of fit: p"] < 0.001 < quadratic.statistics["lack of fit: p"]
-    notes = " ".join(regression.table(runs, {(TIME, "linear"): linear, (TIME, "quadratic"): quadratic}).notes)
+    notes = " ".join(regression_table.table(runs, {(TIME, "linear"): linear, (TIME, "quadratic"): quadratic}).notes)
     assert "More is missed than replicates explain (p < 0.05): epoch time, linear. Read such" in notes
 
 
@@ -310,7 +310,7 @@ def test_lack_of_fit_is_claimed_as_seldom_as_it_says_where_spreads_differ(n, spr
 
 def test_it_is_said_which_responses_have_spreads_of_their_own(read):
     def said(runs):
-        return " ".join(regression.table(runs, regression.fit_all(runs)).notes)
+        return " ".join(regression_table.table(runs, regression.fit_all(runs)).notes)
 
     runs = read(failures={})
     noisy = runs.assign(
@@ -355,7 +355,7 @@ def test_terms_that_a_single_run_tells_apart_have_no_error():
 
 def test_the_base_level_is_stated_and_is_that_of_the_other_tables(runs):
     def notes(runs):
-        return " ".join(regression.table(runs, regression.fit_all(runs)).notes)
+        return " ".join(regression_table.table(runs, regression.fit_all(runs)).notes)
 
     assert "base level: framework pytorch-single." in notes(runs)
     assert "base level: framework tensorflow-single." in notes(runs[runs["framework"] != "pytorch-single"])
@@ -384,7 +384,7 @@ def test_a_level_that_leaves_it_to_the_site_is_no_number(runs):
     ],
 )
 def test_an_estimate_has_the_decimals_that_its_error_allows(estimate, error, p, text):
-    assert regression.entry(estimate, error, p) == text
+    assert regression_table.entry(estimate, error, p) == text
 
 
 def degenerate(case, read):
@@ -424,18 +424,19 @@ def degenerate(case, read):
 def test_a_poor_study_gives_a_table_that_says_so(case, said, read):
     runs = degenerate(case, read)
     fits = regression.fit_all(runs)
-    table = regression.table(runs, fits)
+    table = regression_table.table(runs, fits)
     assert said in " ".join(table.notes)
     shown = table.shown.to_string()
     assert "nan" not in shown and "inf" not in shown
-    assert len(regression.by_cell(fits)) == sum(len(each.cells) for each in fits.values())
+    assert len(regression_table.by_cell(fits)) == sum(len(each.cells) for each in fits.values())
 
 
 def test_a_factor_with_one_level_left_makes_no_node_count_rows(runs):
-    table = regression.table(runs[runs["nodes"] == 1], regression.fit_all(runs[runs["nodes"] == 1]))
+    table = regression_table.table(runs[runs["nodes"] == 1], regression.fit_all(runs[runs["nodes"] == 1]))
     assert not table.shown[""].str.contains("count out").any()
     assert (
-        regression.table(runs, regression.fit_all(runs)).shown[""].str.contains("leave one node count out").sum() == 4
+        regression_table.table(runs, regression.fit_all(runs)).shown[""].str.contains("leave one node count out").sum()
+        == 4
     )
 
 

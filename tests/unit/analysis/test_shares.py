@@ -6,7 +6,7 @@ import pytest
 
 from analysis import shares, speedup
 from analysis.measured import Records, successful
-from plan.study import model_graph
+from declared.models import model_graph
 from synthetic import all_reduce_time, designed_campaign, write_frames
 
 STARTUP_S, VALIDATION_S, END_S = 6.0, 0.05, 0.7

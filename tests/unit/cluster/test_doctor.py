@@ -13,7 +13,7 @@ from cluster.node_report import MARK, failing_line, interfaces, lock_state, not_
 from cluster.node_verdicts import clocks, file_locks, node_findings
 from cluster.slurm import Node
 from common.files import shown
-from plan.site import Site, load_site
+from declared.site import Site, load_site
 
 PROFILE = Path("profiles/slurm/config.yaml")
 

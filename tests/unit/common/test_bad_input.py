@@ -32,12 +32,13 @@ from datasets.archives import Archive
 from datasets.made_up import write_archives
 from datasets.prepare import READERS
 from datasets.prepared import write_part
-from datasets.table import load_dataset, read_datasets
-from plan import study as studies
-from plan.campaign import record_of
+from declared import frameworks as described
+from declared.datasets import load_dataset, read_datasets
+from declared.frameworks import FRAMEWORKS, load_framework
+from declared.site import load_site
+from declared.study import load_study
 from plan.design import design
-from plan.site import load_site
-from plan.study import FRAMEWORKS, load_framework, load_study
+from plan.recorded import record_of
 from provenance import manifest
 from records.aggregate import epoch_lines
 from runs.frameworks.lbann.output import LastWords, Output, UnreadableError, row
@@ -223,7 +224,7 @@ def test_frameworks(folder: Path, content: bytes) -> None:
         shutil.copytree(FRAMEWORKS, frameworks)
     (frameworks / "lbann" / "framework.yaml").write_bytes(content)
     with pytest.MonkeyPatch.context() as patch, works_or_complains():
-        patch.setattr(studies, "FRAMEWORKS", frameworks)
+        patch.setattr(described, "FRAMEWORKS", frameworks)
         load_framework.__wrapped__("lbann")
 
 

@@ -16,7 +16,7 @@ from common.files import CHECKOUT
 from datasets.archives import Archive
 from datasets.formats import READERS, picture
 from datasets.made_up import cifar_records, jpeg, parts, tar, write_archives
-from datasets.table import load_dataset
+from declared.datasets import load_dataset
 
 CIFAR = "cifar-10-small"
 FASHION = "fashion-mnist-small"

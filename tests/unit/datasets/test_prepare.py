@@ -19,14 +19,14 @@ import yaml
 
 from common.errors import InputError
 from common.files import digest_file
+from datasets import check
+from datasets.check import check_data
+from datasets.identity import data_files
 from datasets.made_up import write_archives
 from datasets.prepare import main, prepare, write_all
 from datasets.prepared import statistics, write_part
-from datasets.table import datasets, load_dataset
 from datasets.verified import changed
-from plan.identity import data_files
-from runs import supervise
-from runs.supervise import check_data
+from declared.datasets import datasets, load_dataset
 
 SMALL = ("digits", "synthetic", "cifar-10-small", "fashion-mnist-small", "tiny-imagenet-200-small")
 # As prepared for the campaigns in docs/campaigns.
@@ -249,7 +249,7 @@ def test_what_cannot_be_read_is_not_held_to(tmp_path: Path, store_at, declare, s
 
 def test_no_run_trains_on_what_was_made_of_another_archive(tmp_path: Path, monkeypatch, store_at, published) -> None:
     monkeypatch.setitem(datasets(), "ours", published)
-    monkeypatch.setattr(supervise, "table_of", lambda _: store_at().table)
+    monkeypatch.setattr(check, "table_of", lambda _: store_at().table)
     prepare("ours", tmp_path / "ours", store_at())
     check_data(tmp_path / "ours", "ours")
     name, lock = published["files"][0]["name"], store_at().lock("ours")

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
+from declared.environments import read
 from environments.build import build
-from environments.description import read
 from tiny_environments import Tiny, write_tiny
 
 

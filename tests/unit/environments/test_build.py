@@ -12,8 +12,9 @@ import pytest
 
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT
+from declared.environments import VENV, read
 from environments.build import build, main
-from environments.description import VENV, environment_stamp, read
+from environments.identity import environment_stamp
 from tiny_environments import SELFTEST, sha256, tiny_wheel
 
 
@@ -30,7 +31,7 @@ import sys
 from pathlib import Path
 from common.errors import exit_status
 from environments.build import build
-from environments.description import read
+from declared.environments import read
 sys.exit(exit_status(lambda: build(read(sys.argv[1], containers=Path(sys.argv[2])), Path(sys.argv[3]))))
 """
 
@@ -203,7 +204,7 @@ def test_a_tool_is_the_same_virtual_environment_at_every_site(tmp_path, monkeypa
 
 @pytest.mark.parametrize("indexed", [True, False])
 def test_a_recorded_wheel_comes_from_the_sites_index_only_when_pip_has_none(tiny, indexed, monkeypatch):
-    from environments.description import python_abi
+    from declared.environments import python_abi
 
     elsewhere = tiny.cache.parent / "elsewhere" / "extra"
     elsewhere.mkdir(parents=True)

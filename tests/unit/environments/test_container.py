@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from common.files import digest_file, written
+from declared.site import Site, load_site
 from environments import container
 from environments.container import Bind, inside, unchanged
-from plan.site import Site, load_site
 from runs.launch import in_image
 from runs.launchers.oar import _pattern_of
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
+from declared.environments import Environment, Installed, Realization, read
 from environments.build import build
-from environments.description import Environment, Installed, Realization, read, stamp_of
+from environments.identity import digest, stamp_of
 from environments.made import read_made
 from tiny_environments import SELFTEST
 
@@ -115,6 +116,6 @@ def test_its_digest_is_of_its_path_and_variables(tmp_path: Path) -> None:
         at_site("/a/it", X="1"),
         replace(at_site("/a/it"), deployment="apptainer"),
     ]
-    digests = [it.digest(each) for each in wanted]
+    digests = [digest(it, each) for each in wanted]
     assert len({*digests[:3]}) == 3 and digests[3] == digests[0], "wherever locks are realized"
     assert os.path.isabs(wanted[0].installed[0][1].executable)

@@ -6,7 +6,7 @@ import pytest
 
 from common.errors import InputError
 from common.files import CHECKOUT
-from environments.description import VARIANTS, locked, read
+from declared.environments import VARIANTS, locked, read
 from environments.lock import check_lock, pins
 
 HASH = "--hash=sha256:" + "0" * 64

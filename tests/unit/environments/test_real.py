@@ -7,7 +7,8 @@ import subprocess
 import pytest
 from packaging.requirements import Requirement
 
-from environments.description import locked, python_abi, read
+from declared.environments import locked, python_abi, read
+from environments.identity import digest
 from environments.lock import pins
 from environments.wheels import recorded_sha256
 
@@ -41,7 +42,7 @@ def test_the_packages_are_the_locked_ones(record):
     own = {"torch", "horovod"}
     for name, version in record["packages"].items():
         assert name in own or version in expected[name], name
-    assert record["digest"] == environment.digest()
+    assert record["digest"] == digest(environment)
 
 
 def test_every_requirement_of_every_package_is_there(record):

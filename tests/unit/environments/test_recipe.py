@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from common.errors import InputError
-from environments.description import Realization, environment_digest, lineage, names, parent_stamps, read
+from declared.environments import Realization, lineage, names, read
+from environments.identity import environment_digest, parent_stamps
 from environments.packages import for_images
 from environments.recipe import recipe, written
 

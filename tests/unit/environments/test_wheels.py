@@ -3,9 +3,9 @@
 import pytest
 
 from common.errors import InputError
+from declared.environments import read
 from environments import wheels
 from environments.compiling import apply_patches, build_variables
-from environments.description import read
 from environments.wheels import check_needs, recorded_sha256, wheel_key, wheel_parts
 
 

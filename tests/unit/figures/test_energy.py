@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from analysis.measured import Records
+from declared.figures import Declared
 from figures import energy, style
-from figures.declared import Declared
 from synthetic import campaign, designed_campaign, write_frames
 
 ASKED = Declared("energy", "energy")

@@ -20,10 +20,10 @@ from analysis.regression import fit_all
 from common.errors import exit_status
 from common.files import CHECKOUT
 from common.tables import write_table
+from declared.factors import MOST_SERIES
+from declared.figures import MOST_VARIANTS, Declared, from_json
 from figures import draw, panels, style
-from figures.declared import MOST_VARIANTS, Declared, from_json
 from figures.view import view
-from plan.factors import MOST_SERIES
 from prediction.bound import shortest
 from synthetic import campaign, designed_campaign, sweeps, write_campaign, write_frames
 

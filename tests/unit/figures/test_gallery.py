@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from common.errors import InputError
+from declared.figures import KINDS
 from figures import gallery
-from figures.declared import KINDS
 
 LARGEST_BYTES = 120_000
 

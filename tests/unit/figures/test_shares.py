@@ -7,9 +7,9 @@ import pytest
 
 from analysis import shares
 from analysis.measured import Records
+from declared.figures import Declared
 from figures import shares as figure
 from figures import style
-from figures.declared import Declared
 from synthetic import campaign, designed_campaign, write_frames
 
 RUN = Declared("shares", "shares")

@@ -11,8 +11,8 @@ from matplotlib.colors import to_rgba
 
 from analysis.measured import Records
 from common.files import CHECKOUT
+from declared.figures import Declared
 from figures import style, timeline
-from figures.declared import Declared
 from synthetic import campaign, designed_campaign, write_frames
 
 ASKED = Declared("timeline", "timeline")

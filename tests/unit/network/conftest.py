@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from network.gather import bus_bandwidth
-from network.plan import sizes
+from plan.sweeps import sizes
 
 LATENCY_S = 0.8e-3
 BANDWIDTH_BYTES_S = 100e6

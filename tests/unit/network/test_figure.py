@@ -8,8 +8,8 @@ import pytest
 from analysis.measured import Records
 from common.schemas import schema
 from common.tables import write_table
+from declared.figures import Declared
 from figures import network as figure
-from figures.declared import Declared
 
 from .conftest import failed_row, sweep_rows
 

@@ -9,15 +9,18 @@ import pytest
 
 from common.errors import InputError
 from common.tables import read_table
+from declared.frameworks import load_framework
+from declared.site import load_site
+from declared.study import load_study
 from network import gather
 from network import measure as measuring
 from network import sweep as ranks
 from network.measure import find, measure, read
-from network.plan import planned
+from plan import cost
+from plan import design as designing
 from plan.campaign import load_campaign
 from plan.design import design
-from plan.site import load_site
-from plan.study import load_framework, load_study
+from plan.sweeps import planned
 from trainings import DISTRIBUTED
 
 # A framework without a library: sums by our own group of ranks.
@@ -98,7 +101,7 @@ def test_every_framework_sweeps_by_its_own_library(framework, study, site, tmp_p
 def fake(tmp_path, monkeypatch, site):
     """A maker of frameworks: sweeps with an adapter of which one line is changed, in the controller's environment."""
     monkeypatch.setattr(
-        measuring, "read_environment", lambda site, run: {"python": {"executable": sys.executable}, "variables": {}}
+        measuring, "read_made", lambda stamp: {"python": {"executable": sys.executable}, "variables": {}}
     )
 
     def made(old="", new=""):
@@ -107,7 +110,9 @@ def fake(tmp_path, monkeypatch, site):
         assert old in ADAPTER
         (folder / "adapter.py").write_text(ADAPTER.replace(old, new, 1) if old else ADAPTER)
         described = replace(load_framework("pytorch-ddp"), file=folder / "framework.yaml", modules=("numpy",))
-        monkeypatch.setattr(measuring, "load_framework", lambda name: described)
+        monkeypatch.setattr(
+            designing, "load_framework", lambda name: described if name == described.name else load_framework(name)
+        )
         return replace(site, sweep_max_bytes=4096)
 
     return made
@@ -242,4 +247,4 @@ def test_the_sums_that_are_checked_are_exact():
 def test_small_messages_are_repeated_more_often_and_large_ones_five_times_at_least():
     assert ranks.repetitions(1e-4) == ranks.MOST_REPETITIONS
     assert ranks.repetitions(0.7) == 1
-    assert ranks.ROUNDS * ranks.repetitions(0.1) * 0.1 <= ranks.BUDGET_S
+    assert ranks.ROUNDS * ranks.repetitions(0.1) * 0.1 <= ranks.BUDGET_S == cost.SWEEP_S

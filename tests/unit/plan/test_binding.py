@@ -11,13 +11,14 @@ import pytest
 
 from common.errors import InputError
 from common.files import create_json
+from declared.site import Site, load_site
+from declared.study import load_study
 from network import measure as sweeping
-from network.plan import planned as planned_sweeps
 from one_run import one_run
 from plan.binding import bind
 from plan.design import design
-from plan.site import Site, load_site
-from plan.study import load_study
+from plan.identity import resolve
+from plan.sweeps import planned as planned_sweeps
 from runs import launch, supervise
 from runs.launch import SCRIPTS
 
@@ -29,7 +30,7 @@ from dataclasses import replace
 from pathlib import Path
 from common.errors import exit_status
 from plan.binding import bind
-from plan.site import load_site
+from declared.site import load_site
 site = replace(load_site("local"), name=sys.argv[1])
 print("ready", flush=True)
 for line in sys.stdin:
@@ -96,7 +97,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setattr(launch, "launcher", lambda site, spec, mpi=False: None)
     monkeypatch.setattr(supervise, "check_data", lambda folder, dataset: None)
     for module, name in ((supervise, "attempt_run"), (sweeping, "attempt_sweep")):
-        monkeypatch.setattr(module, "read_environment", lambda site, run: {})
+        monkeypatch.setattr(module, "read_made", lambda stamp: {})
         monkeypatch.setattr(module, name, attempt)
     return found
 
@@ -111,7 +112,7 @@ def run(site: Site, results: Path) -> None:
         "sync_every": 1,
     }
     made, _ = one_run(site, **levels)
-    supervise.supervise(load_study("quickstart"), site, made, "0" * 12, results, "session")
+    supervise.supervise(resolve(load_study("quickstart"), site, made), results, "session")
 
 
 def sweep(site: Site, results: Path) -> None:

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
-from environments.description import Installed
+from declared.environments import Installed
+from declared.figures import Declared
+from declared.site import load_site
+from declared.study import load_study
 from plan import campaign, cost
 from plan.binding import bind
 from plan.campaign import load_campaign, planned
 from plan.design import design, to_csv
 from plan.identity import lacks
-from plan.site import load_site
-from plan.study import load_study
 
 CONFIG = {"study": "quickstart", "site": "local", "records": "campaign"}
 
@@ -105,16 +106,6 @@ def test_a_site_that_is_not_this_machine_is_refused(
         load_campaign(CONFIG)
 
 
-@pytest.mark.parametrize("driver", ["nvidia0", "kfd", "dxg"])
-def test_a_site_with_accelerators_is_a_machine_that_has_one(tmp_path: Path, driver: str) -> None:
-    accelerated = replace(load_site("local"), device="cuda")
-    (tmp_path / "nvidia-caps").touch()
-    with pytest.raises(InputError, match=r"local.yaml: device: this machine has no accelerator .*; take device: cpu"):
-        campaign.check_machine(accelerated, tmp_path)
-    (tmp_path / driver).touch()
-    campaign.check_machine(accelerated, tmp_path)
-
-
 def test_only_data_sets_of_runs_that_can_be_made_are_wanted() -> None:
     shipped, site = load_study("quickstart"), replace(load_site("local"), frameworks=("pytorch-ddp",))
     factors = {**shipped.factors, "framework": ["pytorch-ddp", "horovod-pytorch"], "dataset": ["digits", "cifar-10"]}
@@ -172,7 +163,7 @@ def test_a_design_stands_until_it_would_plan_other_runs() -> None:
     file = Path("results/quickstart/design.csv")
     file.parent.mkdir(parents=True)
     file.write_text(to_csv(design(study, site)))
-    assert planned(replace(study, title="another", figures=({"kind": "overview"},)), site).design_stands
+    assert planned(replace(study, title="another", figures=(Declared("overview", "overview"),)), site).design_stands
     assert not planned(replace(study, seed=study.seed + 1), site).design_stands
 
 
@@ -239,37 +230,3 @@ def test_runs_have_priorities_in_planned_order_and_know_what_they_need() -> None
     for run in campaign.runs:
         assert Path(campaign.environment_of(run.run_id)).is_absolute()
         assert campaign.dataset_of(run.run_id).endswith("/prepared")
-
-
-@pytest.mark.parametrize("folder", ["/a b", "/a$(b)", "/a'b", "/a;b"])
-def test_a_path_that_breaks_the_schedulers_scripts_is_refused(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaign, "CHECKOUT", Path(folder))
-    with pytest.raises(InputError, match="such a path breaks the scheduler's scripts"):
-        load_campaign({**CONFIG, "site": "slurm-example"}).check_launch("slurm")
-
-
-class TestImages:
-    @pytest.fixture
-    def imaged(self, monkeypatch: pytest.MonkeyPatch) -> campaign.Campaign:
-        """The campaign at a site with images, on a machine without Apptainer."""
-        monkeypatch.setenv("PATH", "/nowhere")
-        here = load_campaign(CONFIG)
-        return replace(here, site=replace(here.site, deployment="apptainer"))
-
-    def test_all_environments_of_the_study_are_images_then_and_keys_are_others(self, imaged: campaign.Campaign) -> None:
-        here = load_campaign(CONFIG)
-        assert here.images == [] and imaged.images == list(imaged.environments) == list(here.environments)
-        assert set(here.records.values()).isdisjoint(imaged.records.values())
-
-    def test_without_apptainer_it_says_so_before_anything_starts(self, imaged: campaign.Campaign) -> None:
-        for start in (lambda: imaged.check_launch("local"), lambda: imaged.check_builds(["pytorch"])):
-            with pytest.raises(InputError) as refused:
-                start()
-            assert "there is no apptainer on this machine" in str(refused.value) and "\n" not in str(refused.value)
-
-    def test_what_setup_lines_and_other_nodes_have_is_not_judged_here(self, imaged: campaign.Campaign) -> None:
-        module = replace(imaged, site=replace(imaged.site, setup=("module load apptainer",)))
-        module.check_launch("local")
-        module.check_builds(["pytorch"])
-        in_job = replace(imaged.site, scheduler=replace(imaged.site.scheduler, build_on="job"))
-        replace(imaged, site=in_job).check_builds(["pytorch"])

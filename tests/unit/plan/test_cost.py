@@ -10,10 +10,11 @@ import pytest
 
 from common.errors import InputError
 from common.tables import write_table
+from declared.models import model_graph
+from declared.site import load_site
+from declared.study import load_study
 from plan.campaign import Campaign, planned
 from plan.cost import ASSUMED_GFLOPS, DEPTHWISE, START_S, Cost, main, measured_at, report, swept_at, weighed_macs
-from plan.site import load_site
-from plan.study import load_study, model_graph
 from recorded import content
 from synthetic import designed_campaign
 

@@ -10,10 +10,10 @@ import pytest
 
 from common.schemas import schema
 from common.tables import read_table
+from declared.site import Site, load_site
+from declared.study import Study, load_study
 from plan.design import design, to_csv
 from plan.identity import cores_per_rank, lacks, link_rate, links, run_key, spec
-from plan.site import Site, load_site
-from plan.study import Study, load_study
 
 
 @pytest.fixture

@@ -7,11 +7,13 @@ import pytest
 import yaml
 
 from common.files import source_files
+from declared.factors import factor_table
+from declared.frameworks import FRAMEWORKS, RUNS, framework_names
+from declared.site import load_site
+from declared.study import Study, load_study
 from plan import identity
 from plan.design import Run, design
 from plan.identity import MODEL_CODE, rank_code, run_key, spec
-from plan.site import load_site
-from plan.study import FRAMEWORKS, RUNS, Study, factor_table, framework_names, load_study
 
 SCRIPTS = RUNS.parent
 STUDY = {

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 
+from declared.site import Scheduler, Site, load_site
 from plan.design import Geometry
 from plan.scheduling import allocation_options, build_resources, concurrent_share, run_resources
-from plan.site import Scheduler, Site, load_site
 
 NOTHING: dict[str, Any] = {
     "partition": None, "account": None, "constraint": None, "nodelist": None, "exclude": None, "memory_mb": None,

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from plan.study import model_graph
+from declared.models import model_graph
 from prediction.exchange import MIB, Rule, Tensors, buckets, exposed, rule_of, streams, tensors, whole
 
 TWO = Tensors(np.array([10.0, 20.0]), np.array([0.5, 1.0]))

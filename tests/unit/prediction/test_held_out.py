@@ -16,8 +16,8 @@ from analysis.measured import Records
 from analysis.terms import linear, quadratic
 from common.errors import InputError
 from common.tables import read_table
+from declared.figures import Declared
 from figures import prediction, style
-from figures.declared import Declared
 from known_physics import Truth
 from prediction import law, methods
 from prediction.held_out import ALL, COMMON, IN_SAMPLE, ON_LOOPBACK, evaluate, folds, main, summary, table

@@ -9,8 +9,8 @@ import pytest
 import known_physics as known
 from analysis.measured import Records
 from common.errors import exit_status
+from declared.figures import Declared
 from figures import outlook as figure
-from figures.declared import Declared
 from known_physics import Truth
 from prediction import outlook
 from prediction.extrapolate import counts, last_above, redrawn, sweep_noise
@@ -19,8 +19,8 @@ MODEL = ["--step-time", "0.1", "--batch-size", "32", "--gradient-bytes", "1e8"]
 
 
 def ask(folder, *options):
-    """The table that the command writes."""
-    outlook.main([*options, "--out", str(folder / "outlook")])
+    """The table that `make predict` writes."""
+    figure.main([*options, "--out", str(folder / "outlook")])
     return pd.read_csv(folder / "outlook.csv")
 
 
@@ -83,7 +83,7 @@ def test_faster_links_are_never_worse(tmp_path):
 
 
 def test_without_out_the_table_is_printed(capsys):
-    outlook.main([*MODEL, "--rate", "25"])
+    figure.main([*MODEL, "--rate", "25"])
     said = capsys.readouterr().out
     assert "25 Gbit/s" in said
     assert "100 MB of gradients" in said
@@ -118,7 +118,6 @@ def test_without_out_the_table_is_printed(capsys):
         (["--from", "x", "--latency", "1"], "--latency means nothing with --from"),
         (["--from", "x", *MODEL, "--share", "0.9"], "--share means nothing with --from"),
         ([*MODEL, "--out", "/proc/none/x"], "/proc/none"),
-        ([*MODEL, "--curves", "/proc/none/x.csv"], "/proc/none"),
         ([*MODEL, "--nodes", "0"], "--nodes: 0 is too small"),
         ([*MODEL, "--samples", "31"], "--samples: 31 is too small; expected at least the batch size, 32"),
         (["--from", "/nowhere"], "/nowhere/runs.csv: no such file"),
@@ -126,7 +125,7 @@ def test_without_out_the_table_is_printed(capsys):
     ],
 )
 def test_bad_input_is_one_line(capsys, options, said):
-    assert exit_status(lambda: outlook.main(options)) == 2
+    assert exit_status(lambda: figure.main(options)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("ringside: ")
     assert said in line
@@ -139,7 +138,7 @@ def test_bad_input_is_one_line(capsys, options, said):
 @pytest.mark.parametrize("rest", [["--latency", "0"], ["--latency", "1e3", "--scatter", "1e3", "--share", "1e-6"]])
 def test_at_the_limits_of_the_options_all_is_a_number(capsys, step, size, rate, rest):
     options = ["--step-time", step, "--gradient-bytes", size, "--rate", rate, "--samples", "1000000000000000"]
-    outlook.main([*options, *rest, "--nodes", "1000000000"])
+    figure.main([*options, *rest, "--nodes", "1000000000"])
     said = capsys.readouterr().out
     assert "nan" not in said and "inf" not in said
 
@@ -260,7 +259,8 @@ def test_emulated_nodes_have_no_outlook(tmp_path, options):
 def test_the_figure_is_drawn_from_what_the_table_wrote(study, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(outlook, "DRAWS", 5)
     folder, _ = study
-    ask(tmp_path, "--from", str(folder), "--curves", str(tmp_path / "outlook_curves.csv"))
+    curves = tmp_path / "outlook_curves.csv"
+    outlook.main(["--from", str(folder), "--out", str(tmp_path / "outlook"), "--curves", str(curves)])
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "outlook.pdf").exists()
     records = Records(folder / "runs.csv", tmp_path / "none", outlook_csv=tmp_path / "outlook.csv")

@@ -13,8 +13,8 @@ from PIL import Image
 
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file
+from declared.study import load_study
 from plan.campaign import load_campaign
-from plan.study import load_study
 from provenance import appendix, archive, verify
 from provenance.account import account
 from provenance.citation import citation

@@ -11,11 +11,11 @@ import pytest
 
 from common.errors import InputError
 from common.tables import read_table, write_table
+from declared.site import load_site
+from declared.study import load_study
 from plan.campaign import Campaign
 from plan.design import Run, design
 from plan.identity import digests, run_key
-from plan.site import load_site
-from plan.study import load_study
 from recorded import content
 from records.aggregate import aggregate, summary
 from records.ways import arguments_for

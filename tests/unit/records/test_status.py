@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from cluster import slurm, submit
+from cluster import slurm
 from common.errors import exit_status
 from common.files import utc
-from network.plan import Sweeps
+from declared.site import load_site
+from declared.study import load_study
 from plan.campaign import Campaign
 from plan.design import Run, design
 from plan.identity import run_key
-from plan.site import load_site
-from plan.study import load_study
+from plan.sweeps import Sweeps
 from recorded import content
 from records import status
 from records.standing import Standing, grouped, standing
 from records.time_left import Reader, observer
-from runs import attempts
+from runs import attempts, submit
 from runs.worker.meter import COLUMNS
 
 NOW = 1_800_000_000.0

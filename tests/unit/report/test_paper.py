@@ -13,10 +13,10 @@ from analysis import checks, study
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT
 from common.tables import read_table
+from declared.site import load_site
+from declared.study import load_study
 from figures import style
 from network import fit
-from plan.site import load_site
-from plan.study import load_study
 from report import paper, pdf
 from report.latex import first_sentence, keys_of, references
 from report.methods import Facts, methods, reproducibility, threats

@@ -9,14 +9,15 @@ import pytest
 
 from common.errors import InputError
 from common.files import write_json
-from environments.description import environment_stamp
+from declared.site import Site, load_site
+from environments.identity import environment_stamp
+from environments.made import read_made
 from one_run import one_run
-from plan.identity import realization, variant
-from plan.site import Site, load_site
+from plan.identity import environment_of
 from runs.epochs import mean_of_timed, read_epochs
 from runs.launch import Outcome
 from runs.launchers.local import cores_of
-from runs.supervise import judge, measurement, read_environment, with_last_line
+from runs.supervise import judge, measurement, with_last_line
 from runs.worker.meter import COLUMNS
 
 SPEC: dict[str, Any] = {"device": "cpu", "levels": {"epochs": 2}, "nodes": 2, "ranks": 2, "interface": "eth0"}
@@ -117,13 +118,13 @@ def test_an_environment_is_there_while_another_campaign_has_its_stamp_made_again
     run, _ = one_run(
         site, framework="pytorch-single", model="small-cnn", dataset="digits", batch_size=32, nodes=1, sync_every=1
     )
-    stamp = environment_stamp(site.cache, "pytorch", variant(site), realization(site))
+    stamp = environment_stamp(site.cache, "pytorch", site.variant, site.realization)
     whole = {"python": {"executable": sys.executable}}
     write_json(stamp.with_name("whole.json"), whole)
-    assert read_environment(site, run) == whole
+    assert read_made(environment_of(site, run)) == whole
     stamp.with_name("whole.json").unlink()
     with pytest.raises(InputError, match="is broken, or what it names is gone"):
-        read_environment(site, run)
+        read_made(environment_of(site, run))
 
 
 def test_no_result_is_no_measurement(tmp_path: Path) -> None:

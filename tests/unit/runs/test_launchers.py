@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from common.errors import InputError
-from plan.site import Site, load_site
+from declared.site import Site, load_site
 from runs import launch
 from runs.launchers.slurm import Slurm
 

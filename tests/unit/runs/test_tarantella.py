@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from plan.study import load_framework
+from declared.frameworks import load_framework
 
 ADAPTER = load_framework("tarantella").file.with_name("adapter.py")
 NAME = f"\0ringside-test-{os.getpid()}"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plan.study import load_framework
+from declared.frameworks import load_framework
 from trainings import DISTRIBUTED, FRAMEWORKS, REPLICAS, TEMPORARY, Trainings, assert_same, epochs, weights
 
 IN_CI = ("pytorch-ddp", "tensorflow-multiworker", "horovod-tensorflow")  # a launcher and a library each

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plan.site import Site, load_site
+from declared.site import Site, load_site
 from runs.transport import described, objection
 
 TWO_NODES: dict[str, Any] = {

@@ -1,0 +1,1 @@
+"""Tables of measured runs: means, intervals, contrasts, tests of effects, speed-up, regression."""

@@ -7,7 +7,7 @@ import pandas as pd
 from analysis.intervals import p_text
 from analysis.measured import combination_text, factors, missing_cells, successful, title, unsuccessful
 from analysis.pooling import Pooling, pooled
-from plan.study import notes_of
+from declared.frameworks import notes_of
 
 NAMED = 10
 THE_SITES = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # levels that leave it to the site

@@ -29,7 +29,7 @@ from analysis.measured import (
 )
 from analysis.pooling import pooled
 from common.errors import InputError
-from plan.study import model_graph
+from declared.models import model_graph
 
 Levels = Mapping[str, Any]  # of a cell
 

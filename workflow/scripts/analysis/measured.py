@@ -12,7 +12,7 @@ import pandas as pd
 from common.errors import InputError
 from common.schemas import schema
 from common.tables import read_table
-from plan.factors import MOST_SERIES, scale_of, treatments_of
+from declared.factors import MOST_SERIES, scale_of, treatments_of
 
 _ALONE = ("training_loop", "precision", "optimizer")  # their levels need no title
 

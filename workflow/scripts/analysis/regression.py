@@ -1,4 +1,4 @@
-"""Regression of epoch time and of throughput on all factors that vary: a linear and a quadratic model, side by side.
+"""Regression of epoch time and of throughput on all factors that vary: a linear and a quadratic model of each, fitted.
 
 Ordinary least squares over runs (statsmodels) on the terms of `analysis.terms`, with standard errors and a test of lack
 of fit that hold where variances differ, and errors at cells and at node counts that were left out.
@@ -15,30 +15,12 @@ from scipy import stats
 from statsmodels.regression.linear_model import OLS, RegressionResults
 from statsmodels.tools.eval_measures import aicc
 
-from analysis import conditions, leave_out, tables
-from analysis.intervals import LEVEL, NO_VARIATION, one_value
-from analysis.measured import level_text, scale_factor, successful, title, varying
+from analysis import leave_out
+from analysis.intervals import NO_VARIATION, one_value
+from analysis.measured import scale_factor, successful
 from analysis.pooling import MOST_APART, Spread
-from analysis.terms import MODELS, Columns, base_level, estimable, takes_numbers
+from analysis.terms import MODELS, Columns, estimable
 
-STARS = {0.001: "***", 0.01: "**", LEVEL: "*"}
-SHOWN = [
-    "n (runs)",
-    "cells",
-    "R²",
-    "adjusted R²",
-    "AICc",
-    "residual s.d.",
-    "largest VIF",
-    "lack of fit: F",
-    "lack of fit: p",
-    *(
-        f"without {what}: {part}"
-        for what in ("cell", "level")
-        for part in ("cells predicted", "RMSE", "MAPE (%)", "worst (%)")
-    ),
-]
-LARGE_VIF = 10
 LACK_OF_FIT = (
     "Lack of fit: F test of what {} misses of the cells' means against what replicates differ by; where Bartlett's test says that "
     f"cells do not share one spread of replicates, or the largest is above {MOST_APART:g} times the smallest, with each cell's own "
@@ -201,7 +183,7 @@ def _statistics(fitted: RegressionResults, runs: pd.DataFrame, cells: pd.DataFra
     }
     found |= lack_of_fit(runs, fitted.model.exog)
     for what in ("cell", "level"):
-        errors = _errors(cells, what)
+        errors = errors_without(cells, what)
         found |= {
             f"without {what}: cells predicted": errors.predicted,
             f"without {what}: RMSE": errors.rmse,
@@ -211,7 +193,7 @@ def _statistics(fitted: RegressionResults, runs: pd.DataFrame, cells: pd.DataFra
     return {name: value if math.isfinite(value) else math.nan for name, value in found.items()}
 
 
-def _errors(cells: pd.DataFrame, what: str) -> leave_out.Errors:
+def errors_without(cells: pd.DataFrame, what: str) -> leave_out.Errors:
     """Of the cells' predictions without their `what`, cell or level."""
     return leave_out.errors(
         cells["measured"].to_numpy(float), cells[f"without_{what}"].to_numpy(float), cells["cell"].tolist()
@@ -266,215 +248,3 @@ def _own_spreads(
     df = expected.sum() ** 2 / squares
     error_df = expected.sum() ** 2 / (expected**2 / np.where(n > 1, n - 1, pure_df)).sum()
     return missed / float(expected.sum()), float(df), float(error_df)
-
-
-def tidy(fits: Fits) -> pd.DataFrame:
-    """One row per response, model and term or statistic, with all digits."""
-    parts = []
-    for (response, model), each in fits.items():
-        of = {"response": response.name, "unit": response.unit, "model": model}
-        named = each.terms.rename(columns={"term": "name"})
-        refused = pd.DataFrame({"name": list(each.refused)})
-        found = pd.DataFrame({"name": list(each.statistics), "estimate": list(each.statistics.values())})
-        for kind, part in (("term", named), ("refused", refused), ("statistic", found)):
-            parts.append(part.assign(**of, kind=kind))
-    columns = ["response", "unit", "model", "kind", "name", *TERM[1:]]
-    return pd.concat([part for part in parts if len(part)] or parts[:1]).reindex(columns=columns)
-
-
-def by_cell(fits: Fits) -> pd.DataFrame:
-    """One row per response, model and cell: what was measured, fitted, and predicted by the fit without it."""
-    parts = [
-        each.cells.assign(response=response.name, unit=response.unit, model=model)
-        for (response, model), each in fits.items()
-    ]
-    data = pd.concat([part for part in parts if len(part)] or parts[:1])
-    return data[
-        ["response", "unit", "model", *(name for name in parts[0] if name not in ("response", "unit", "model"))]
-    ]
-
-
-def table(runs: pd.DataFrame, fits: Fits) -> tables.Table:
-    """All four models in one table for a paper, with what could not be estimated in the notes."""
-    names = list(dict.fromkeys(name for each in fits.values() for name in each.terms["term"]))
-    levels = _levels(runs)
-    said = {name: _in_words(name, levels) for name in SHOWN if levels or not name.startswith("without level")}
-    shown = {"": [*names, *said.values()]}
-    for (response, model), each in fits.items():
-        rows = each.terms.set_index("term").reindex(names)
-        shown[f"{response.heading}: {model}"] = [
-            *(entry(*row) for row in rows[["estimate", "standard_error", "p"]].itertuples(index=False)),
-            *(_statistic(name, each.statistics) for name in said),
-        ]
-    return tables.Table(
-        title="Linear and quadratic regression of epoch time and of throughput",
-        data=tidy(fits),
-        shown=pd.DataFrame(shown),
-        notes=[note for note in _notes(runs, fits) if note],
-        words=[""],
-        parts=[len(names)],
-    )
-
-
-def _levels(runs: pd.DataFrame) -> str:
-    """What is left out as a whole, in one word; empty where it does not vary."""
-    factor = scale_factor(successful(runs))
-    if factor not in varying(successful(runs)):
-        return ""
-    return "node count" if factor == "nodes" else "device count"
-
-
-def _in_words(statistic: str, levels: str) -> str:
-    for what, words in (("cell", "cell"), ("level", levels)):
-        statistic = statistic.replace(f"without {what}", f"leave one {words} out")
-    return statistic
-
-
-def entry(estimate: float, error: float, p: float) -> str:
-    """`estimate (standard error)stars`, with the decimals of two significant digits of the error."""
-    if math.isnan(estimate):
-        return tables.DASH
-    if not error > 0:
-        return tables.number(estimate)
-    decimals = max(0, 1 - math.floor(math.log10(float(f"{error:.1e}"))))
-    if decimals > 6:
-        both = f"{tables.number(estimate, 2)} ({tables.number(error, 2)})"
-    else:
-        both = f"{round(estimate, decimals) + 0.0:.{decimals}f} ({error:.{decimals}f})".replace("-", "−")
-    return both + next((stars for limit, stars in STARS.items() if p < limit), "")
-
-
-def _statistic(name: str, statistics: dict[str, float]) -> str:
-    value = statistics.get(name, math.nan)
-    if math.isnan(value):
-        return tables.DASH
-    if name.endswith(("(runs)", "cells", "predicted")):
-        return f"{value:.0f}"
-    if name == "lack of fit: F":
-        return f"{tables.number(value)} ({_df(statistics['lack of fit: d.f.'])}, {_df(statistics['pure error: d.f.'])})"
-    if name == "lack of fit: p":
-        return tables.p_value(value)
-    if name.endswith("(%)"):
-        return f"{value:+.1f}".replace("-", "−") if "worst" in name else f"{value:.1f}"
-    return f"{value:.3f}" if name.endswith("R²") else tables.number(value)
-
-
-def _df(value: float) -> str:
-    return f"{value:.0f}" if value.is_integer() or value >= 100 else f"{value:.1f}"
-
-
-def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
-    ok = successful(runs)
-    factors = varying(ok)
-    numeric = [name for name in factors if takes_numbers(ok, name)]
-    base = [f"{title(name)} {level_text(base_level(ok, name))}" for name in factors if name not in numeric]
-    means = [f"{title(name)} {tables.number(ok[name].mean())}" for name in numeric]
-    fitted = {key: each for key, each in fits.items() if not each.problem}
-    notes = [
-        "Ordinary least squares over the successful runs; each gives one value, its mean epoch time or the samples of an "
-        "epoch over it. Entries are estimates (standard errors), * p < 0.05, ** p < 0.01, *** p < 0.001 (two-sided t tests, "
-        "not corrected for the number of terms). Standard errors are HC3 (MacKinnon & White 1985): they hold where longer "
-        "times vary more. Blocks are not in the models."
-        if fitted
-        else "",
-        f"Factors: {', '.join(title(name) for name in factors)}." if factors else "No factor varies.",
-        f"Categorical factors are compared with their base level: {', '.join(base)}." if base else "",
-        f"Numeric factors are taken less their mean over the runs: {', '.join(means)}; so the intercept is a run with these "
-        "and the base levels, and with interactions a main effect is the slope there."
-        if means
-        else "",
-    ]
-    for (_, model), each in fits.items():
-        if each.problem:
-            notes.append(f"The {model} model was not fitted: {each.problem}.")
-        if each.refused:
-            notes.append(
-                f"Refused in the {model} model, since this design cannot tell them from terms before them "
-                f"({len(each.refused)}): {', '.join(each.refused)}."
-            )
-        if each.unsure:
-            notes.append(
-                f"Without a standard error in the {model} model, since they rest on a single run: {', '.join(each.unsure)}."
-            )
-    if not fitted:
-        return [*dict.fromkeys(notes), conditions.circumstances(runs), conditions.shortfall(runs)]
-    notes += [
-        "AICc is that of a Gaussian likelihood whose variance counts as a parameter; it compares models of the same response. "
-        "VIF: by how much correlation with other terms inflates a term's variance. F of lack of fit with its degrees of freedom.",
-        LACK_OF_FIT.format("a model") + _own(fitted),
-        _misfit(fitted),
-        _inflated(fitted),
-        *_left_out(fitted, _levels(runs)),
-        conditions.circumstances(runs),
-        conditions.shortfall(runs),
-        conditions.constants(runs),
-    ]
-    return list(dict.fromkeys(notes))
-
-
-def _own(fits: Fits) -> str:
-    """Of which responses cells do not share one spread, in a sentence with a space before it."""
-    names = dict.fromkeys(key[0].name for key, each in fits.items() if each.statistics["lack of fit: own spreads"])
-    return f" Here so of {' and '.join(names)}." if names else ""
-
-
-def _misfit(fits: Fits) -> str:
-    missed = [_name(key) for key, each in fits.items() if each.statistics["lack of fit: p"] < LEVEL]
-    if missed:
-        return (
-            f"More is missed than replicates explain (p < {LEVEL}): {'; '.join(missed)}. "
-            "Read such coefficients as averages over this design, not as a law."
-        )
-    tested = any(not math.isnan(each.statistics["lack of fit: p"]) for each in fits.values())
-    return "" if tested else "Lack of fit cannot be tested: it needs replicates, and more cells than coefficients."
-
-
-def _inflated(fits: Fits) -> str:
-    large = {
-        f"{name} ({model})": value
-        for (_, model), each in fits.items()
-        for name, value in each.terms[["term", "vif"]].itertuples(index=False)
-        if value > LARGE_VIF
-    }
-    return f"VIF above {LARGE_VIF}: {', '.join(large)}. Such estimates trade against each other." if large else ""
-
-
-def _left_out(fits: Fits, levels: str) -> list[str]:
-    """What leaving out means, which cells are worst, and which cannot be predicted."""
-    said = [
-        "Leave one cell out: the mean of a cell is predicted from the other cells"
-        + (f"; leave one {levels} out: from the cells with another {levels}" if levels else "")
-        + ". RMSE is in the response's unit, MAPE the mean of |predicted − measured| / measured, the worst has its sign."
-        + ("" if levels else " Only one node count was measured, so that none can be left out.")
-    ]
-    for what, words in (("cell", "cell"), ("level", levels)):
-        if not words:
-            continue
-        worst = {_name(key): _errors(each.cells, what) for key, each in fits.items()}
-        named = [f"{errors.worst_cell} ({name})" for name, errors in worst.items() if errors.predicted]
-        said.append(f"Worst, leaving one {words} out: {'; '.join(named)}." if named else "")
-        if any(errors.worst < -1 for errors in worst.values()):
-            said.append("An error below −100 % is a prediction below zero, which a model with straight lines can make.")
-        for (_, model), each in fits.items():
-            unknown = each.cells[each.cells[f"without_{what}"].isna()]
-            if len(unknown):
-                said.append(
-                    f"Leaving one {words} out, the {model} model cannot predict {len(unknown)} of {len(each.cells)} cells "
-                    f"from the others, so that they do not count: {_unpredicted(each.cells, unknown, what, words)}."
-                )
-    return said
-
-
-def _unpredicted(cells: pd.DataFrame, unknown: pd.DataFrame, what: str, words: str) -> str:
-    """Whole levels by their level, other cells by their name."""
-    if what == "cell":
-        return conditions.named(unknown["cell"].tolist())
-    counts = unknown.groupby("level").size()
-    whole = [level for level, count in counts.items() if count == (cells["level"] == level).sum()]
-    said = [f"all with {words} {', '.join(map(level_text, whole))}"] if whole else []
-    rest = unknown.loc[~unknown["level"].isin(whole), "cell"].tolist()
-    return " and ".join([*said, *([conditions.named(rest)] if rest else [])])
-
-
-def _name(key: tuple[Response, str]) -> str:
-    return f"{key[0].name}, {key[1]}"

@@ -12,7 +12,19 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import anova, cells, checks, decomposition, effects, missing, regression, scaling, speedup, tables
+from analysis import (
+    anova,
+    cells,
+    checks,
+    decomposition,
+    effects,
+    missing,
+    regression,
+    regression_table,
+    scaling,
+    speedup,
+    tables,
+)
 from analysis.pooling import pooled
 from common.cores import all_cores
 from common.errors import exit_status
@@ -32,8 +44,8 @@ class Study:
     def regression(self) -> None:
         """The table, and what the models predict of all cells."""
         fits = regression.fit_all(self.runs)
-        tables.write_csv(regression.by_cell(fits), self.out / "regression_cells.csv")
-        tables.write(regression.table(self.runs, fits), self.out / "regression")
+        tables.write_csv(regression_table.by_cell(fits), self.out / "regression_cells.csv")
+        tables.write(regression_table.table(self.runs, fits), self.out / "regression")
 
     def checks(self) -> None:
         """The table, and the residuals of the runs."""

@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis.conditions import THE_SITES
 from analysis.measured import combination_text, levels_in_order, title, varying
-from plan.factors import is_numeric
+from declared.factors import is_numeric
 
 TOLERANCE = 1e-9
 

@@ -4,7 +4,7 @@ import os
 import socket
 from pathlib import Path
 
-from cluster.settings import LOGIN, Settings, address
+from declared.virtual import LOGIN, Settings, address
 
 MARK = "# Made by Ringside's `make cluster-up`; `make cluster-down` removes it."
 SLURM_CONF = Path("/etc/slurm/slurm.conf")  # where programs look that are told nothing: Snakemake's jobs among them

@@ -25,14 +25,17 @@ from typing import Any
 from cluster import slurm, verdicts
 from cluster.node_report import MARK
 from cluster.node_verdicts import node_findings
+from cluster.readiness import check_virtual
 from cluster.slurm import Node, Unanswered
 from cluster.verdicts import Finding, fail, ok, warn
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, load_yaml, shown
-from plan.campaign import check_machine, check_virtual, configured
+from declared.configuration import load_config
+from declared.site import Site, load_site
+from declared.study import load_study
+from plan.campaign import configured
+from plan.machine import check_machine
 from plan.scheduling import allocation_options
-from plan.site import Site, load_site
-from plan.study import load_config, load_study
 
 PROGRAMS = ("srun", "sbatch", "squeue", "scontrol", "sinfo")
 PROFILE = CHECKOUT / "profiles" / "slurm" / "config.yaml"

@@ -6,7 +6,7 @@ from typing import Any
 from cluster.slurm import hosts
 from cluster.verdicts import Finding, fail, ok, warn
 from common.files import shown
-from plan.site import Site
+from declared.site import Site
 
 CLOCK_WARN_S = 0.5
 CLOCK_FAIL_S = 5.0

@@ -8,8 +8,8 @@ from pathlib import Path
 from cluster import slurm
 from cluster.slurm import Node, hosts
 from common.files import shown
+from declared.site import Site, host_names
 from plan.scheduling import BUILD_MINUTES, JOB_MARGIN_S
-from plan.site import Site, host_names
 
 LEAST_JOB_AGE_S = 60  # squeue must still know a job that has ended when Snakemake asks for it
 LEAST_MB_PER_RANK = 4096

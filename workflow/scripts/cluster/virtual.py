@@ -25,10 +25,10 @@ from typing import Any
 from cluster import limits
 from cluster.configuration import CLUSTER, DATABASE_PORT, MARK, SLURM_CONF, SLURMDBD_CONF, slurm_conf, slurmdbd_conf
 from cluster.limits import Limits
-from cluster.settings import LOGIN, Settings, address, from_json, parse, shaping
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, write_json, write_text
-from plan.site import Site
+from declared.site import Site
+from declared.virtual import LOGIN, Settings, address, from_json, parse, shaping
 
 STATE = Path("/run/ringside-cluster")
 BRIDGE = "ringside0"

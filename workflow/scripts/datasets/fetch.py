@@ -14,10 +14,10 @@ from common.errors import InputError, system_faults
 from common.files import shown, write_json
 from datasets.archives import Archive
 from datasets.lock import digests, lock_of, objection, read_lock, record_sha256, remedy
-from datasets.table import table_of
 from datasets.transfer import Another, Elsewhere, Patience, forget, transfer
+from declared.datasets import table_of
+from declared.site import Site
 from environments.steps import building, say
-from plan.site import Site
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,12 @@ import numpy as np
 
 from common.errors import InputError
 from datasets.archives import Archive, read_gzip, read_tar, read_zip, refuse, zip_files
+from declared.datasets import IDX
 
 SPLIT_SEED = 0
 BLOCK = 1000
 CIFAR = "cifar-10-batches-bin"
 CIFAR_BATCHES = tuple(f"{CIFAR}/data_batch_{number}.bin" for number in range(1, 6))
-IDX = {part: (f"{name}-images-idx3-ubyte.gz", f"{name}-labels-idx1-ubyte.gz")
-       for part, name in (("train", "train"), ("validation", "t10k"))}  # fmt: skip
 TINY = "tiny-imagenet-200"
 
 Block = tuple[np.ndarray, np.ndarray]

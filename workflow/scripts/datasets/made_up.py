@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from datasets.archives import Archive
-from datasets.formats import CIFAR, CIFAR_BATCHES, IDX, TINY, one_word
+from datasets.formats import CIFAR, CIFAR_BATCHES, TINY, one_word
+from declared.datasets import IDX
 
 SEED = 0
 TILE = 8  # pixels: patterns of such squares survive JPEG

@@ -21,13 +21,13 @@ from common.files import write_json
 from datasets.archives import Archive
 from datasets.fetch import Store, archives, hold_to, store
 from datasets.formats import READERS
+from datasets.identity import data_files
 from datasets.made_up import write_archives
 from datasets.prepared import write_part
-from datasets.table import FRESH, load_dataset
 from datasets.verified import changed, remember
+from declared.datasets import FRESH, load_dataset
+from declared.site import load_site
 from environments.steps import building, say
-from plan.identity import data_files
-from plan.site import load_site
 
 UNIFORM_MEAN = 127.5
 UNIFORM_STD = math.sqrt((256**2 - 1) / 12)  # of the whole numbers from 0 to 255

@@ -17,8 +17,10 @@ from typing import Any
 from common.errors import InputError, exit_status, system_faults
 from common.files import write_json
 from common.shell import shell_command
+from declared.environments import VENV, WHOLE, Environment, Realization, read, tools
+from declared.site import load_site
 from environments import image, installed, venv
-from environments.description import VENV, WHOLE, Environment, Realization, read, stamp_of, tools
+from environments.identity import digest, stamp_of
 from environments.steps import Stopwatch, building, say
 
 WAYS = {"venv": venv, "apptainer": image, "installed": installed}
@@ -95,7 +97,7 @@ def _realize(
         "name": environment.name,
         "variant": environment.variant,
         "deployment": deployment,
-        "digest": environment.digest(realization),
+        "digest": digest(environment, realization),
         "parent": {"name": parent["name"], "digest": parent["digest"]} if parent else None,
         "variables": environment.variables,
         **made,
@@ -113,9 +115,6 @@ def behind_setup(setup: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Build the environment that the command line names, as its site wants it."""
-    from plan.identity import realization, variant  # which in turn need this stage's descriptions
-    from plan.site import load_site
-
     parser = argparse.ArgumentParser(prog="python -m environments.build", description=main.__doc__)
     parser.add_argument("--environment", required=True, help="a folder of containers/")
     parser.add_argument("--site", required=True, help="name of a file in config/sites/")
@@ -127,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         environment, wanted = read(options.environment), VENV
     else:
         behind_setup(site.setup)
-        environment, wanted = read(options.environment, variant(site)), realization(site)
+        environment, wanted = read(options.environment, site.variant), site.realization
     cache = site.cache.resolve()
     stamp = stamp_of(environment, cache, wanted)
     if options.out.resolve() != stamp:

@@ -18,9 +18,10 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, write_text, written
+from declared.environments import WHOLE, Environment, Realization, is_address
 from environments import container, selftest
 from environments.container import PROGRAM, Bind, inside
-from environments.description import WHOLE, Environment, Realization, is_address
+from environments.identity import digest
 from environments.packages import ABOUT, LIST, fetch, listed
 from environments.recipe import PACKAGES, recipe
 from environments.steps import Stopwatch, call, isolated
@@ -125,7 +126,7 @@ def _build(
     definition = draft.with_name("recipe.def")
     below = parent["image"]["path"] if parent else None
     base = realization.base if environment.spack or below else _with_mirror(realization.base)
-    text = recipe(environment, base, below, environment.digest(realization))
+    text = recipe(environment, base, below, digest(environment, realization))
     write_text(definition, text)
     with watch.step("build"):
         options = ["--fakeroot", "--notest", "--force", f"--mksquashfs-args={COMPRESSION}", *hand_over]

@@ -9,8 +9,8 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import written
+from declared.environments import WHOLE, Environment, Installed, Realization
 from environments import selftest
-from environments.description import WHOLE, Environment, Installed, Realization
 from environments.packages import ABOUT, LIST, listed
 from environments.steps import Stopwatch, isolated
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, shown, write_text
-from environments.description import TOOL_VARIANTS, VARIANTS, Environment, lineage, locked, read, tools
+from declared.environments import TOOL_VARIANTS, VARIANTS, Environment, lineage, locked, read, tools
 
 PYTHON = "3.11"  # the oldest that Snakemake 9 runs on
 PINNED = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+)", re.MULTILINE)

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
+from declared.environments import WHOLE
 from environments import installed
 from environments.container import unchanged
-from environments.description import WHOLE
 
 
 def read_made(stamp: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.markers import Marker
 
 from common.files import shown, write_text
-from environments.description import IMAGE_ABI, Environment
+from declared.environments import IMAGE_ABI, Environment
 from environments.steps import make_venv, pip, pip_install
 from environments.wheels import from_index, recorded_sha256, sdist
 

@@ -18,8 +18,8 @@ from spython.main.parse.writers import SingularityWriter
 
 from common.errors import exit_status
 from common.files import shown, write_text
+from declared.environments import BASE, IMAGE_ABI, VARIANTS, Environment, Source, names, read
 from environments import compiling, two_ranks
-from environments.description import BASE, IMAGE_ABI, VARIANTS, Environment, Source, names, read
 from environments.wheels import recorded_sha256
 
 HOME = "/opt/ringside"  # of all that is ours in an image

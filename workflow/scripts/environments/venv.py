@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from common.files import shown
+from declared.environments import WHOLE, Environment, Realization, python_abi
 from environments import selftest
-from environments.description import WHOLE, Environment, Realization, python_abi
 from environments.packages import LIST, listed
 from environments.steps import (
     Stopwatch,

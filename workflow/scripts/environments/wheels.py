@@ -15,8 +15,8 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import digest_file, digest_text, shown, write_json, write_text
+from declared.environments import Environment, Source, Wheel, python_abi
 from environments import compiling
-from environments.description import Environment, Source, Wheel, python_abi
 from environments.steps import Stopwatch, building, call, make_venv, overlay, pip, pip_install, say, site_packages
 
 

@@ -10,8 +10,8 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis import intervals
 from analysis.measured import Records, successful
+from declared.figures import Declared
 from figures import panels, style
-from figures.declared import Declared
 from figures.panels import Series
 from figures.view import View, view
 

@@ -4,8 +4,8 @@ from matplotlib.figure import Figure
 
 from analysis.measured import Records, title
 from analysis.terms import takes_numbers
+from declared.figures import Declared
 from figures import lines, panels
-from figures.declared import Declared
 from figures.view import view
 
 REPLICATED = ("nodes", "devices_per_node")  # what makes replicas, which bases are compared with

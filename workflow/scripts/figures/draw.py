@@ -7,15 +7,15 @@ from pathlib import Path
 from analysis.measured import Records, arguments
 from common.errors import exit_status
 from common.files import write_text
+from declared.figures import from_json
 from figures import style
-from figures.declared import from_json
 
 
 def main(argv: list[str] | None = None) -> None:
     """Write the figure as .pdf, .svg and .png, and .caption.md, a paragraph."""
     parser = arguments(__doc__)
     parser.add_argument(
-        "--asked", required=True, metavar="JSON", help="the figure, as a study declares it (figures.declared)"
+        "--asked", required=True, metavar="JSON", help="the figure, as a study declares it (declared.figures)"
     )
     parser.add_argument("--epochs", type=Path, required=True, metavar="CSV", help="epochs.csv of the study")
     parser.add_argument("--network", type=Path, nargs="?", metavar="CSV", help="network.csv, where there are sweeps")

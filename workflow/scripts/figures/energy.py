@@ -10,8 +10,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from analysis import conditions, intervals
 from analysis.measured import Records, scale_factor, scaled, successful, title
+from declared.figures import Declared
 from figures import panels, style
-from figures.declared import Declared
 from figures.panels import Series
 from figures.view import View, view
 

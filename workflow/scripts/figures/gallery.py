@@ -14,9 +14,9 @@ from PIL import Image
 from analysis.measured import curves_beside
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, load_yaml, shown, written_whole
+from declared.figures import KINDS, Declared
+from declared.study import load_study
 from figures import draw
-from figures.declared import KINDS, Declared, declared
-from plan.study import load_study
 
 PAGE = CHECKOUT / "docs" / "gallery.md"
 KEPT = CHECKOUT / "docs" / "campaigns"
@@ -47,7 +47,7 @@ def examples(page: Path = PAGE) -> Iterator[Example]:
             lines = file.with_suffix(".lines")
             lines.write_text(found["lines"])
             file.write_text(json.dumps(load_yaml(STUDIES / file.name) | load_yaml(lines)))
-            (asked,) = declared(load_study(found["study"], Path(folder)))
+            (asked,) = load_study(found["study"], Path(folder)).figures
         yield Example(found["study"], asked, page.parent / found["picture"] if found["picture"] else None)
 
 

@@ -5,8 +5,8 @@ from matplotlib.figure import Figure
 from analysis import anova
 from analysis.intervals import p_text
 from analysis.measured import Records, title
+from declared.figures import Declared
 from figures import lines, panels
-from figures.declared import Declared
 from figures.view import view
 
 

@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from analysis.measured import Records, combination_text
+from declared.figures import Declared
 from figures import panels, style
-from figures.declared import Declared
 from network.fit import achieved, bound, bytes_text, circumstances, fit, link_rates_text, measured, shortfall
 
 PANEL_IN = 1.6

@@ -1,5 +1,9 @@
-"""Efficiency over nodes at link rates that may not have been measured: a line and a band for each rate."""
+"""Efficiency over nodes at link rates that may not have been measured: a line and a band for each rate.
 
+As a program (`make predict`): answer a question of `prediction.question`, and draw the answer.
+"""
+
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,10 +14,14 @@ from matplotlib.ticker import NullLocator
 
 from analysis import conditions, tables
 from analysis.measured import Records
+from common.errors import exit_status, system_faults
+from common.files import write_text
+from declared.figures import Declared
 from figures import panels, style
-from figures.declared import Declared
 from figures.panels import Series
+from prediction import question
 from prediction.law import rate_text
+from prediction.outlook import answer
 
 PANEL_IN = 1.7
 PANEL_FACTORS = ["framework", "device", "model", "dataset", "batch_size"]
@@ -93,3 +101,20 @@ def _scales(ax: Axes, most: int) -> None:
     ax.set_ylim(0, 104)
     ax.set_yticks([0, 25, 50, 75, 100])
     ax.grid(True)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Answer, as a table and a figure."""
+    args = question.asked(argv)
+    found = answer(args)
+    print(tables.markdown(found.table))
+    if args.out:
+        picture, caption = curves(found.curves, found.rows, found.notes)
+        with system_faults(args.out):
+            tables.write(found.table, args.out)
+            style.save(picture, args.out)
+            write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from analysis.measured import Records, successful
 from analysis.pooling import Pooling
+from declared.figures import Declared
 from figures import panels, style
-from figures.declared import Declared
 from figures.view import Row, view
 
 ROW_IN = 0.13

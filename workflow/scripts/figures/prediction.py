@@ -11,8 +11,8 @@ from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
 from analysis import conditions
 from analysis.measured import Records
+from declared.figures import Declared
 from figures import panels, style
-from figures.declared import Declared
 from figures.panels import Series
 from prediction.held_out import KINDS, ON_LOOPBACK, common
 from prediction.physics import pooled_cv

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from analysis import tables
 from analysis.measured import Records
 from analysis.regression import Fit, Response, fit_all
+from declared.figures import Declared
 from figures import panels, style
-from figures.declared import Declared
 from figures.style import Look
 from figures.view import view
 

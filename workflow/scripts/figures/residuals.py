@@ -12,8 +12,8 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from analysis.checks import residuals
 from analysis.measured import Records, successful
+from declared.figures import Declared
 from figures import panels, style
-from figures.declared import Declared
 
 HEIGHT_IN = 2.1
 MOST_VECTOR = 2000  # runs; more dots than this would make a file that no one opens

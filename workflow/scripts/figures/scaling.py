@@ -11,8 +11,8 @@ from matplotlib.lines import Line2D
 from analysis import conditions, tables
 from analysis.measured import Records, factors
 from analysis.speedup import base_cells, compare
+from declared.figures import Declared
 from figures import lines, panels, style
-from figures.declared import Declared
 from figures.lines import Scale
 from figures.panels import Series
 from figures.view import View, view

@@ -12,8 +12,8 @@ from matplotlib.patheffects import withStroke
 
 from analysis import conditions, shares
 from analysis.measured import Records
+from declared.figures import Declared
 from figures import panels, style
-from figures.declared import Declared
 from figures.view import view
 
 ROW_IN = 0.13

@@ -17,8 +17,8 @@ from matplotlib.patches import Patch
 
 from analysis.measured import Records
 from common.text import duration, number_of
+from declared.figures import Declared
 from figures import panels, style
-from figures.declared import Declared
 from figures.panels import Series
 from figures.view import view
 

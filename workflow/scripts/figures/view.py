@@ -24,10 +24,10 @@ from analysis.measured import (
     varying,
 )
 from analysis.pooling import Pooling, pooled
+from declared.factors import NOT_TREATMENTS, treatments_of
+from declared.figures import KINDS, Declared
 from figures import panels, style
-from figures.declared import KINDS, Declared
 from figures.panels import Series, combinations
-from plan.factors import NOT_TREATMENTS, treatments_of
 
 Row = tuple[Series, dict[str, Any], str]
 Levels = Sequence[dict[str, Any]]  # of panels

@@ -25,7 +25,7 @@ from analysis.measured import combination_text, one_line
 from common.errors import exit_status
 from common.tables import read_table
 from network.gather import bus_bandwidth
-from network.plan import KEYS
+from plan.sweeps import KEYS
 
 PLACEMENTS = {
     "distinct-nodes": "Each node is a machine of its own.",

@@ -12,9 +12,9 @@ from common.schemas import schema
 from common.tables import write_table
 from common.text import number_of
 from network.measure import read
-from network.plan import KEYS, Sweep, key, output, wanted
 from plan.campaign import Campaign, load_campaign
 from plan.identity import lacks, link_rate
+from plan.sweeps import KEYS, Sweep, key, output, wanted
 from records.ways import arguments_for, to_repeat
 
 

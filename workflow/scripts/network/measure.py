@@ -16,14 +16,16 @@ from typing import Any
 from common.errors import InputError, exit_status
 from common.files import utc, write_json
 from common.schemas import check
-from network.plan import Sweep, code_digest, environment_digest, key, output, planned, spec
+from declared.site import Site, load_site
+from declared.study import Study, load_study
+from environments.made import read_made
 from plan.binding import bind, check_bound
 from plan.design import design
-from plan.site import Site, load_site
-from plan.study import Study, load_framework, load_study
+from plan.identity import environment_of
+from plan.sweeps import Sweep, code_digest, environment_digest, key, output, planned, spec
 from runs import attempts, launch, transport
 from runs.progress import current_session
-from runs.supervise import ending_well, failure, job, read_environment, spoiled
+from runs.supervise import ending_well, failure, job, spoiled
 
 PROGRAM = "network.sweep"
 
@@ -33,7 +35,7 @@ def measure(study: Study, site: Site, sweep: Sweep, results: Path) -> dict[str, 
     out = output(results, site, sweep)
 
     def prepare() -> tuple[dict[str, Any], launch.Launcher]:
-        environment, ranks = read_environment(site, sweep.run), launch.launcher(site, spec(site, sweep))
+        environment, ranks = read_made(environment_of(site, sweep.run)), launch.launcher(site, spec(site, sweep))
         bind(results, study.name, site)
         return environment, ranks
 
@@ -59,8 +61,8 @@ def attempt_sweep(
     study: Study, site: Site, sweep: Sweep, environment: Mapping[str, Any], ranks: launch.Launcher, folder: Path
 ) -> dict[str, Any]:
     """Sweep once, in the attempt's `folder`; what became of it."""
-    framework, sweep_spec = load_framework(sweep.framework), spec(site, sweep)
-    write_json(folder / "spec.json", job(sweep_spec, framework, model={}, data=Path(), hosts=ranks.hosts))
+    sweep_spec = spec(site, sweep)
+    write_json(folder / "spec.json", job(sweep_spec, sweep.run.framework, model={}, data=Path(), hosts=ranks.hosts))
     launched_at = time.time()
     outcome = launch.run(ranks, environment, folder.resolve(), sweep_spec, site, program=PROGRAM)
     result = _result(folder)

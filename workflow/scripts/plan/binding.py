@@ -9,7 +9,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import create_json
-from plan.site import Site
+from declared.site import Site
 
 BINDING = "campaign.json"
 KINDS = {"site": str, "machine": str | None, "cores": int, "python_abi": str}

@@ -6,36 +6,29 @@ The Snakefile makes one Campaign while it is parsed; all that its rules need to 
 import argparse
 import csv
 import os
-import shlex
-import socket
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cluster import virtual
 from common.errors import InputError
-from common.files import CHECKOUT, read_json, shown
-from common.schemas import check, schema
+from common.files import CHECKOUT, shown
 from common.text import number_of
-from environments import container
-from environments.build import check_machine as check_machine_for
-from environments.description import environment_stamp, lineage, read
+from datasets.identity import data_folder
+from declared.configuration import load_config, read_config
+from declared.environments import lineage, read
+from declared.site import Site, load_site
+from declared.study import Study, load_study
+from environments.identity import environment_stamp
 from plan.binding import check_place, read_binding
 from plan.design import Run, design, to_csv
-from plan.identity import data_folder, lacks, realization, run_key, variant
-from plan.site import Site, load_site
-from plan.study import Study, load_config, load_framework, load_study, read_config
+from plan.identity import lacks, run_key
+from plan.machine import check_folder, check_machine
+from plan.recorded import STATUSES, record_status
 
 MODES = ("campaign", "available")
-ACCELERATORS = (
-    "nvidia[0-9]*",
-    "kfd",
-    "dxg",
-)  # what drivers leave in /dev: NVIDIA's, AMD's, those of Windows below Linux
-STATUSES = ("ok", "failed", "timeout", "invalid", "broken")  # of a record
 
 
 @dataclass(frozen=True)
@@ -108,13 +101,13 @@ class Campaign:
     @cached_property
     def environments(self) -> dict[str, str]:
         """The environments that the runs need, parents first: name -> its stamp, environment.json."""
-        wanted = sorted({load_framework(self.by_id[run_id].levels["framework"]).environment for run_id in self.records})
-        return {name: str(self._stamp(name)) for name in lineage(wanted, realization=realization(self.site))}
+        wanted = sorted({self.by_id[run_id].framework.environment for run_id in self.records})
+        return {name: str(self._stamp(name)) for name in lineage(wanted, realization=self.site.realization)}
 
     @cached_property
     def images(self) -> list[str]:
         """The environments among them that are images at this site."""
-        wanted = realization(self.site)
+        wanted = self.site.realization
         return [name for name in self.environments if read(name).deployment(wanted) == "apptainer"]
 
     def image_stamps(self) -> list[str]:
@@ -134,7 +127,7 @@ class Campaign:
 
     def environment_of(self, run_id: str) -> str:
         """The stamp of the environment that a run needs."""
-        return self.environments[load_framework(self.by_id[run_id].levels["framework"]).environment]
+        return self.environments[self.by_id[run_id].framework.environment]
 
     def dataset_of(self, run_id: str) -> str:
         """The file that says that the data set is prepared which a run needs."""
@@ -163,66 +156,11 @@ class Campaign:
         said = ", ".join(each for each in told if each) or "no record"
         return f"{self.study.name} at {self.site.name}: {number_of(len(self.runs), 'run')}: {said}"
 
-    def check_launch(self, executor: str) -> None:
-        """InputError when runs would be started, by Snakemake's `executor`, in a way that the site does not know."""
-        launcher, site = self.site.launcher, shown(self.site.file)
-        ways = {
-            "local": (("local",), None, "snakemake --profile local"),
-            "slurm": (("slurm", "local"), "SLURM_JOB_ID", "snakemake --profile slurm, or make submit"),
-            "oar": (("cluster-generic", "local"), "OAR_JOB_ID", "snakemake --profile oar"),
-        }
-        executors, job, way = ways[launcher]
-        if launcher != "local" and shlex.quote(str(CHECKOUT)) != str(CHECKOUT):
-            expected = "letters, digits and @%+=:,./-_"
-            raise InputError(
-                f"{CHECKOUT}: such a path breaks the scheduler's scripts; move the checkout to one of {expected}"
-            )
-        if executor not in executors:
-            raise InputError(
-                f"{site}: launcher: {launcher} and Snakemake's executor {executor} do not go together; use {way}"
-            )
-        if job and executor == "local" and job not in os.environ:
-            raise InputError(
-                f"{site}: launcher: {launcher} needs a job of the cluster's; use {way}; for figures of what is there add "
-                "--config records=available"
-            )
-        if self.images and launcher == "local" and not self.site.setup:
-            container.check_machine(self.images[0])
-        if self.site.placement == "virtual":
-            check_virtual(self.site)
-
-    def check_builds(self, environments: Iterable[str]) -> None:
-        """InputError when one of `environments` is to be built here and cannot be. What setup lines bring is not known yet."""
-        if self.site.scheduler.build_on == "login" and not self.site.setup:
-            for name in environments:
-                check_machine_for(read(name, variant(self.site)), realization(self.site))
-
     def _record(self, run: Run) -> str:
         return f"{self.results}/runs/{run.run_id}/{run_key(self.study, self.site, run)}/record.json"
 
     def _stamp(self, environment: str) -> Path:
-        return environment_stamp(self.site.cache, environment, variant(self.site), realization(self.site))
-
-
-def record_of(file: Path) -> dict[str, Any]:
-    """What a record.json or a sweep.json says; that its status is broken, and why, where it cannot be read or breaks its schema."""
-    try:
-        said: dict[str, Any] = read_json(file)
-        check(said, file.stem, file)
-    except (OSError, ValueError, InputError) as error:
-        return {"status": "broken", "reason": str(error).removeprefix(f"{shown(file)}: ")}
-    return said
-
-
-def record_status(record: Path) -> str:
-    """The status in a record.json or a sweep.json; broken where it cannot be read or lacks a key. What else `record_of` asks for is
-    asked when numbers are made of it: tens of thousands are counted while Snakemake starts."""
-    try:
-        said = read_json(record)
-    except (OSError, ValueError):
-        return "broken"
-    whole = isinstance(said, dict) and all(key in said for key in schema(record.stem)["required"])
-    return said["status"] if whole and said["status"] in STATUSES else "broken"
+        return environment_stamp(self.site.cache, environment, self.site.variant, self.site.realization)
 
 
 def configured(arguments: Sequence[str], *files: str) -> dict[str, Any]:
@@ -277,46 +215,6 @@ def measured_campaign(options: argparse.Namespace) -> Campaign:
     """The campaign of these arguments, as far as it was measured: nothing is planned or checked for running. As load_campaign."""
     records = "available" if options.records == "campaign" else options.records
     return load_campaign({"study": options.study, "site": options.site, "records": records})
-
-
-def check_folder(folder: Path, advice: str) -> None:
-    """InputError, with this advice, when there is something else where `folder` is or is to be."""
-    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
-    if not os.path.isdir(there):
-        raise InputError(f"{there}: is a file; expected a folder; {advice}")
-
-
-def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
-    """InputError when this machine is not what the site says, where the site is this machine."""
-    if site.launcher != "local":
-        return
-    cores = len(os.sched_getaffinity(0))
-    if site.cores > cores:
-        raise InputError(f"{shown(site.file)}: cores: {site.cores} is more than the {cores} that this process may use")
-    interfaces = [name for _, name in socket.if_nameindex()]
-    if site.interface not in interfaces:
-        there = ", ".join(interfaces)
-        raise InputError(f"{shown(site.file)}: interface: '{site.interface}' is not on this machine; it has {there}")
-    if site.device == "cuda" and not any(any(devices.glob(pattern)) for pattern in ACCELERATORS):
-        expected = ", ".join(f"{devices}/{name.removesuffix('[0-9]*')}" for name in ACCELERATORS)
-        raise InputError(f"{shown(site.file)}: device: this machine has no accelerator ({expected}); take device: cpu")
-
-
-def check_virtual(site: Site) -> None:
-    """InputError when the virtual cluster that is up on this machine is not the one that the site describes."""
-    there = virtual.running()
-    if there is None:
-        raise InputError(
-            f"{shown(site.file)}: placement: the virtual cluster is not up; start it: {virtual.command_for(site)}"
-        )
-    wanted = {"nodes": site.nodes, "bandwidth_bytes_s": site.bandwidth_bytes_s, "cpu_share": site.cpu_share}
-    for key, value in wanted.items():
-        found = vars(there)[key]
-        if found != value and not (key == "nodes" and found > site.nodes):
-            raise InputError(
-                f"{shown(site.file)}: {key}: is {value}, of the virtual cluster that is up {found}; "
-                f"make cluster-down, then {virtual.command_for(site)}"
-            )
 
 
 def published_tables(records: str, study: Study) -> Path:

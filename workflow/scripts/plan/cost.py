@@ -27,18 +27,21 @@ from common.errors import InputError, exit_status
 from common.files import shown
 from common.tables import read_table
 from common.text import aligned, duration, number_of, size
-from datasets.table import FRESH, load_dataset
-from network.plan import Sweep, sizes
-from network.plan import planned as planned_sweeps
-from network.sweep import BUDGET_S
+from declared.configuration import load_config
+from declared.datasets import FRESH, load_dataset
+from declared.factors import factor_table
+from declared.fraction import Fraction
+from declared.models import model_graph
+from declared.site import load_site
+from declared.study import load_study
 from plan.campaign import Campaign, configured, planned
 from plan.design import Run
-from plan.fraction import Fraction
 from plan.identity import cores_per_rank, device, lacks
-from plan.site import load_site
-from plan.study import factor_table, load_config, load_study, model_graph
+from plan.sweeps import Sweep, sizes
+from plan.sweeps import planned as planned_sweeps
 
 START_S = 5.0  # of a run, from its launch to its first epoch: 2.7 to 6.6 s in docs/measurements.md
+SWEEP_S = 1.2  # of one size of messages: what network.sweep, a program of ranks, gives itself
 ASSUMED_GFLOPS = {"cpu": 120.0, "cuda": 10_000.0}  # of a core and of an accelerator in training, float32
 DEPTHWISE = 60  # operations of others that take as long as one of a depthwise convolution
 PASSES = 3  # forward, and twice as much backward
@@ -93,7 +96,7 @@ class Cost:
     def sweeps(self) -> list[tuple[Sweep, Estimate]]:
         """The sweeps of the network, each with its estimate."""
         site = self.campaign.site
-        budget = Estimate(START_S + len(sizes(site.sweep_max_bytes)) * BUDGET_S, "the time that a sweep gives itself")
+        budget = Estimate(START_S + len(sizes(site.sweep_max_bytes)) * SWEEP_S, "the time that a sweep gives itself")
         known = {
             name: Estimate(sum(times) / len(times), number_of(len(times), "sweep") + " of the same", len(times))
             for name, times in self.sweep_times.items()
@@ -169,7 +172,7 @@ class Cost:
         if known := self._of_model.get(tuple(told[name] for name in SAME)):
             return Estimate(known.start_s + epochs * share * known.sample_s, SCALED, known.runs)
         rate, origin = self._rate(device(self.campaign.site, run.levels))
-        validation = load_dataset(run.levels["dataset"])["validation_samples"] / run.geometry.replicas
+        validation = run.dataset["validation_samples"] / run.geometry.replicas
         operations = 2 * (PASSES * share + validation) * weighed_macs(run.levels["model"], run.levels["dataset"])
         known = self._of_framework.get((run.levels["framework"],))
         return Estimate((known.start_s if known else START_S) + epochs * operations / rate / 1e9, origin)

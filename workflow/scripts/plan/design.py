@@ -17,10 +17,13 @@ from typing import Any
 
 from common.errors import InputError, exit_status
 from common.files import digest_text, shown, write_text
-from datasets.table import load_dataset
-from plan.factors import matches
-from plan.site import Site, load_site
-from plan.study import Framework, Levels, Study, factor_table, load_framework, load_study, model_graph
+from declared.datasets import load_dataset
+from declared.factors import Levels, factor_table, matches
+from declared.frameworks import Framework, load_framework
+from declared.models import model_graph
+from declared.site import Site, load_site
+from declared.study import Study, load_study
+from models.graph import Graph
 
 LARGEST_DROPPED_SHARE = 0.02
 SHARING = ("framework", "dataset", "nodes", "devices_per_node", "batch_size", "batch_scope")  # what decides about steps
@@ -72,7 +75,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Run:
-    """One row of the design: one cell x replicate."""
+    """One row of the design: one cell x replicate, with what its levels name."""
 
     run_id: str
     cell: str
@@ -82,6 +85,9 @@ class Run:
     seed: int
     levels: Levels
     geometry: Geometry
+    framework: Framework
+    dataset: Mapping[str, Any]
+    graph: Graph
 
 
 def design(study: Study, site: Site) -> list[Run]:
@@ -290,6 +296,9 @@ def _run(study: Study, cell: str, levels: Levels, geometry: Geometry, replicate:
         seed=_seed(study.seed, replicate),
         levels=levels,
         geometry=geometry,
+        framework=load_framework(levels["framework"]),
+        dataset=load_dataset(levels["dataset"]),
+        graph=model_graph(levels["model"], levels["dataset"]),
     )
 
 

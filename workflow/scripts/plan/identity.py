@@ -6,26 +6,23 @@ The key is computed while Snakemake parses, from files in git alone; what must c
 import functools
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.settings import shaping
 from common.files import digest_sources, digest_text
-from datasets.table import DATASETS, FRESH, load_dataset
-from environments.description import Realization, environment_digest
-from environments.description import read as read_environment
-from models.graph import Graph
+from datasets.identity import data_digest, data_folder
+from declared.environments import read as read_environment
+from declared.frameworks import FRAMEWORKS, LIBRARIES, RUNS, load_framework
+from declared.models import model_graph
+from declared.site import Site
+from declared.study import Study
+from declared.virtual import shaping
+from environments.identity import environment_digest, environment_stamp
 from plan.design import Run
-from plan.site import Site
-from plan.study import FRAMEWORKS, LIBRARIES, RUNS, Study, load_framework, model_graph
 
 # What every rank uses of the models' code.
 MODEL_CODE = tuple(RUNS.parent / "models" / name for name in ("graph.py", "initial.py"))
-# What only brings archives here, under checksums, or looks at prepared files, changes nothing of what is prepared; nor does
-# what reads the table, whose entries are in the digest themselves.
-NOT_PREPARING = ("fetch.py", "lock.py", "table.py", "transfer.py", "verified.py")
-FETCHING_KEYS = ("url", "mirrors", "unpacked_bytes")
-TOLD_KEYS = ("title", "licence", "citation")  # for people
 
 
 def cores_per_rank(site: Site) -> int:
@@ -112,16 +109,6 @@ def site_part(site: Site) -> dict[str, Any]:
     }
 
 
-def variant(site: Site) -> str:
-    """The variant of every environment's lock that the site's devices need."""
-    return site.device
-
-
-def realization(site: Site) -> Realization:
-    """How the site wants its environments."""
-    return Realization(site.deployment, site.images.base, site.images.brought, site.python_abi, site.installed)
-
-
 @functools.cache
 def _cannot_compute(framework: str, model: str, dataset: str, device: str) -> list[str]:
     """The kinds of operators in a model that a framework does not have on a device."""
@@ -133,12 +120,12 @@ def _cannot_compute(framework: str, model: str, dataset: str, device: str) -> li
 
 @functools.cache
 def _available(environment: str, site: Site) -> bool:
-    return read_environment(environment).available(realization(site))
+    return read_environment(environment).available(site.realization)
 
 
 @functools.cache
 def _environment_digest(environment: str, site: Site) -> str:
-    return environment_digest(environment, variant(site), realization(site))
+    return environment_digest(environment, site.variant, site.realization)
 
 
 def rank_code(framework: str) -> list[Path]:
@@ -154,46 +141,59 @@ def code_digest(framework: str, model: str, dataset: str) -> str:
     return digest_text(code + json.dumps(model_graph(model, dataset).to_json(), sort_keys=True))
 
 
-@functools.cache
-def data_digest(dataset: str) -> str:
-    """SHA-256 of the data set's table entry and of the code that prepares it; what it is called and where it is fetched from is no part."""
-    code = digest_sources(file for file in DATASETS.parent.glob("*.py") if file.name not in NOT_PREPARING)
-    entry = {key: said for key, said in load_dataset(dataset).items() if key not in TOLD_KEYS}
-    if "files" in entry:
-        entry["files"] = [
-            {key: said for key, said in file.items() if key not in FETCHING_KEYS} for file in entry["files"]
-        ]
-    return digest_text(json.dumps(entry, sort_keys=True) + code)
-
-
 def digests(site: Site, run: Run) -> dict[str, str]:
     """The three digests of a run: environment, code, data (64 hex digits each)."""
-    framework = run.levels["framework"]
     return {
-        "environment_digest": _environment_digest(load_framework(framework).environment, site),
-        "code_digest": code_digest(framework, run.levels["model"], run.levels["dataset"]),
+        "environment_digest": _environment_digest(run.framework.environment, site),
+        "code_digest": code_digest(run.framework.name, run.levels["model"], run.levels["dataset"]),
         "data_digest": data_digest(run.levels["dataset"]),
     }
 
 
-def run_key(study: Study, site: Site, run: Run) -> str:
+def key_of(spec: Mapping[str, Any], digests: Mapping[str, str]) -> str:
     """First 12 hex digits of the SHA-256 over spec and digests."""
-    return digest_text(json.dumps([spec(study, site, run), digests(site, run)], sort_keys=True))[:12]
+    return digest_text(json.dumps([spec, digests], sort_keys=True))[:12]
 
 
-def data_folder(site: Site, dataset: str) -> Path:
-    """Where the prepared data set lies in the site's cache."""
-    return site.cache / "datasets" / dataset / data_digest(dataset)[:12]
+def run_key(study: Study, site: Site, run: Run) -> str:
+    """The key under which the measurement of a run is kept."""
+    return key_of(spec(study, site, run), digests(site, run))
 
 
-def data_files(folder: Path, dataset: str) -> list[Path]:
-    """The files of a prepared data set in `folder` (datasets/prepared.py); a fresh one has no images."""
-    if load_dataset(dataset)["format"] == FRESH:
-        return [folder / "manifest.json"]
-    parts = ("images.npy", "labels.npy", "manifest.json")
-    return [folder / "manifest.json", *(folder / split / name for split in ("train", "validation") for name in parts)]
+@dataclass(frozen=True)
+class Resolved:
+    """A run with all that it is measured with at a site: who makes its record is handed this, and looks nothing up.
+
+    `environment` is the stamp of its environment (environment.json), `data` the folder of the prepared data set.
+    """
+
+    study: Study
+    site: Site
+    run: Run
+    spec: dict[str, Any]
+    digests: dict[str, str]
+    environment: Path
+    data: Path
+
+    @property
+    def key(self) -> str:
+        """The key under which its measurement is kept."""
+        return key_of(self.spec, self.digests)
 
 
-def graph_of(run: Run) -> Graph:
-    """The run's model, for its data set."""
-    return model_graph(run.levels["model"], run.levels["dataset"])
+def resolve(study: Study, site: Site, run: Run) -> Resolved:
+    """A run of `study` as it is measured at `site`."""
+    return Resolved(
+        study=study,
+        site=site,
+        run=run,
+        spec=spec(study, site, run),
+        digests=digests(site, run),
+        environment=environment_of(site, run),
+        data=data_folder(site, run.levels["dataset"]),
+    )
+
+
+def environment_of(site: Site, run: Run) -> Path:
+    """The stamp of a run's environment at a site."""
+    return environment_stamp(site.cache, run.framework.environment, site.variant, site.realization)

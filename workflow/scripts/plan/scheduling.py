@@ -5,9 +5,9 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from declared.site import JOB_MARGIN_S, Site, host_names
 from plan.design import Geometry
 from plan.identity import cores_per_rank
-from plan.site import JOB_MARGIN_S, Site, host_names
 
 BUILD_MINUTES = 120
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from declared.frameworks import framework_names, load_framework
 from models.graph import BYTES, Graph, is_trained
-from plan.study import framework_names, load_framework
 from prediction.law import Here
 
 MIB = 2**20

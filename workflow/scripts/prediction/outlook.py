@@ -1,17 +1,16 @@
-"""How many nodes are worth it: speed-up and efficiency over nodes at link rates that were not measured; table and figure.
+"""How many nodes are worth it: speed-up and efficiency over nodes at link rates that were not measured, as a table.
 
-From a study (--from results/<study>: its computation, its law of the network, what is hidden, the waiting, with intervals
-of a parametric bootstrap), or from numbers alone, which needs no campaign: a model's size, the time of a step on one
-device, the network. Both may be mixed: --from with --step-time puts another model on the study's network.
+From a study (its computation, its law of the network, what is hidden, the waiting, with intervals of a parametric
+bootstrap), or from numbers alone (prediction.question has both). figures.outlook draws it.
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,14 +19,11 @@ from analysis import conditions, tables
 from analysis.measured import title
 from common.cores import all_cores
 from common.errors import InputError, exit_status, system_faults
-from common.files import write_text
 from common.tables import read_table
-from datasets.table import load_dataset
-from figures import outlook as figure
-from figures import style
+from declared.datasets import load_dataset
+from declared.models import model_graph, model_names
 from models.graph import BYTES
-from plan.study import model_graph, model_names
-from prediction import exchange, law, physics
+from prediction import exchange, law, physics, question
 from prediction.extrapolate import (
     BANDS,
     FACTORS,
@@ -43,22 +39,11 @@ from prediction.extrapolate import (
 )
 from prediction.law import Law, rate_text
 from prediction.physics import Physics
+from prediction.question import DEFAULT_FRAMEWORK
 
-RATES = (1.0, 10.0, 25.0, 100.0)  # Gbit/s
-MOST_NODES = 1024
-DEFAULT_FRAMEWORK = "pytorch-ddp"
 DRAWS = 400
 SAID_EVERY = 100  # draws
 AT_ONCE = 25  # draws that one process makes
-MOST_BYTES, MOST_SAMPLES, MOST = 1e15, 10**15, 10**9  # of gradients, of an epoch, of anything else that is counted
-OF_STEP: dict[str, Any] = {
-    "batch_size": 32,
-    "samples": 1281167,
-    "dataset": "synthetic-224x224x3-1000",
-    "sync_every": 1,
-    "framework": None,
-}
-OF_NETWORK: dict[str, Any] = {"latency": 30e-6, "share": 0.9, "algorithm": "ring", "hidden": 0.0, "scatter": 0.0}
 NOTHING = "There is no answer: it needs cells on one node, and cells on several nodes whose network was swept at two sizes of messages."
 EMULATED = (
     "There is no outlook from emulated nodes: processes on one machine show its loopback and no network. Ask with numbers (`make "
@@ -153,163 +138,22 @@ def _gradients(args: argparse.Namespace) -> tuple[exchange.Tensors, tuple[str, s
     return exchange.whole(size), (f"{size / 1e6:g} MB of gradients", "any")
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One line, as for all that a person gets wrong."""
-        raise InputError(message)
+@dataclass(frozen=True)
+class Answer:
+    """What is asked, answered: the curves over nodes and the rows of the table (`extrapolate.curves`, `answers`), and what they stand on."""
+
+    curves: pd.DataFrame
+    rows: pd.DataFrame
+    notes: list[str]
+
+    @property
+    def table(self) -> tables.Table:
+        """As a table."""
+        return table(self.rows, self.notes)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="make predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--from", dest="study", type=Path, metavar="FOLDER", help="results/<study>, or a folder of docs/campaigns/"
-    )
-    model = parser.add_argument_group("a model that was not measured")
-    model.add_argument(
-        "--step-time", type=_number(1e-9, 1e6), metavar="S", help="seconds of a training step on one device"
-    )
-    model.add_argument(
-        "--batch-size", type=_whole(MOST), metavar="N", help=f"samples of that step (default {OF_STEP['batch_size']})"
-    )
-    model.add_argument(
-        "--samples", type=_whole(MOST_SAMPLES), metavar="N", help="samples of an epoch (default: ImageNet's)"
-    )
-    model.add_argument("--model", help="a model of make models; with --dataset, which gives its images and classes")
-    model.add_argument("--dataset", help=f"default: {OF_STEP['dataset']}")
-    model.add_argument(
-        "--parameters",
-        type=_number(1, MOST_BYTES / BYTES),
-        metavar="N",
-        help="instead of --model: parameters of 4 bytes",
-    )
-    model.add_argument(
-        "--gradient-bytes",
-        type=_number(1, MOST_BYTES),
-        metavar="N",
-        help="instead of --model: bytes that are exchanged",
-    )
-    model.add_argument(
-        "--sync-every", type=_whole(MOST), metavar="K", help=f"batches per exchange (default {OF_STEP['sync_every']})"
-    )
-    network = parser.add_argument_group("the network; with --from all but the rates are the study's")
-    network.add_argument(
-        "--rate",
-        type=_number(1e-6, 1e6),
-        nargs="+",
-        default=RATES,
-        metavar="G",
-        help="links, Gbit/s (default 1 10 25 100)",
-    )
-    network.add_argument(
-        "--latency",
-        type=_number(0, 1e3),
-        metavar="S",
-        help=f"of a message to the next node (default {OF_NETWORK['latency']:g})",
-    )
-    network.add_argument(
-        "--share",
-        type=_number(1e-6, 1),
-        help=f"of the link's rate that all-reduce reaches (default {OF_NETWORK['share']})",
-    )
-    network.add_argument(
-        "--algorithm", choices=law.GROWTH, help=f"how latency grows with nodes (default {OF_NETWORK['algorithm']})"
-    )
-    network.add_argument(
-        "--framework",
-        choices=exchange.described(),
-        help=f"whose messages (default {DEFAULT_FRAMEWORK}, or the study's one)",
-    )
-    network.add_argument(
-        "--hidden", type=_number(0, 1), help="share of the backward pass that hides messages (default 0)"
-    )
-    network.add_argument("--scatter", type=_number(0, 1e3), help="s.d. of a batch's time over itself (default 0)")
-    parser.add_argument(
-        "--nodes",
-        type=_whole(MOST),
-        default=MOST_NODES,
-        metavar="N",
-        help="the largest number of nodes (default 1024)",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="STEM", help="where to write table and figure; default: the table is printed alone"
-    )
-    parser.add_argument(
-        "--curves", type=Path, metavar="CSV", help="write what the figure shows as numbers; print and draw nothing"
-    )
-    return parser
-
-
-def _number(least: float, most: float) -> Callable[[str], float]:
-    """What reads a number from `least` to `most`."""
-
-    def number(text: str) -> float:
-        value = float(text)
-        if np.isnan(value):
-            raise argparse.ArgumentTypeError(f"{text} is no number")
-        _limited(text, value, least, most)
-        return value
-
-    return number
-
-
-def _whole(most: int) -> Callable[[str], int]:
-    """What reads a whole number from 1 to `most`."""
-
-    def whole(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-        _limited(text, value, 1, most)
-        return value
-
-    return whole
-
-
-def _limited(text: str, value: float, least: float, most: float) -> None:
-    if value < least:
-        raise argparse.ArgumentTypeError(f"{text} is too small; expected at least {least:g}")
-    if value > most:
-        raise argparse.ArgumentTypeError(f"{text} is too large; expected at most {most:g}")
-
-
-def _asked(argv: list[str] | None) -> argparse.Namespace:
-    """The command line with its defaults. InputError where its numbers do not make a question, or some mean nothing in it."""
-    args = _parser().parse_args(argv)
-    sizes = [name for name in ("model", "parameters", "gradient_bytes") if getattr(args, name) is not None]
-    if args.step_time is None and (sizes or not args.study):
-        raise InputError("--step-time is missing: seconds of a training step on one device; or take a study by --from")
-    if args.step_time is not None and len(sizes) != 1:
-        raise InputError("give one of --model, --parameters and --gradient-bytes: what an exchange carries")
-    if args.study:
-        _refuse(args, OF_NETWORK, "with --from: it is taken from the study's sweeps and runs; leave it out")
-    if args.step_time is None:
-        _refuse(
-            args,
-            OF_STEP,
-            "with --from alone, which answers for what the study measured; with --step-time it asks of another model",
-        )
-    elif args.model is None:
-        _refuse(
-            args, ["dataset"], f"with --{sizes[0].replace('_', '-')}, which says how much is exchanged; leave it out"
-        )
-    for name, default in (OF_STEP | OF_NETWORK).items():
-        if getattr(args, name) is None:
-            setattr(args, name, default)
-    if args.samples < args.batch_size:
-        raise InputError(f"--samples: {args.samples} is too small; expected at least the batch size, {args.batch_size}")
-    return args
-
-
-def _refuse(args: argparse.Namespace, names: Iterable[str], why: str) -> None:
-    for name in names:
-        if getattr(args, name) is not None:
-            raise InputError(f"--{name.replace('_', '-')} means nothing {why}")
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Answer, as a table and a figure."""
-    args = _asked(argv)
+def answer(args: argparse.Namespace) -> Answer:
+    """Answer a question (prediction.question)."""
     study = by_study(args.study) if args.study else None
     if study and args.step_time is None:
         made, asked = study.fitted, cases(study.cells)
@@ -326,22 +170,19 @@ def main(argv: list[str] | None = None) -> None:
     notes = [_unanswered(asked, rows), *_notes(), *(_of_study(study, args) if study else _of_numbers(args))]
     if study and emulated:
         notes = [EMULATED, conditions.circumstances(study.runs)]
-    notes = [note for note in notes if note]
-    answered = table(rows, notes)
-    if args.out:
-        with system_faults(args.out):
-            tables.write(answered, args.out)
-    if args.curves:
-        bands = [name for name in drawn if name.startswith(("speedup", "efficiency"))]
-        with system_faults(args.curves):
-            tables.write_csv(drawn[[*FACTORS, "rate", "nodes", "epoch_time_s", *bands]], args.curves)
-        return
-    print(tables.markdown(answered))
-    if args.out:
-        picture, caption = figure.curves(drawn, rows, notes)
-        with system_faults(args.out):
-            style.save(picture, args.out)
-            write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
+    return Answer(drawn, rows, [note for note in notes if note])
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write the table, and what its figure shows as numbers."""
+    parser = question.parser()
+    parser.add_argument("--curves", type=Path, required=True, metavar="CSV", help="where to write the curves")
+    args = question.asked(argv, parser)
+    found = answer(args)
+    bands = [name for name in found.curves if name.startswith(("speedup", "efficiency"))]
+    with system_faults(args.curves):
+        tables.write(found.table, args.out)
+        tables.write_csv(found.curves[[*FACTORS, "rate", "nodes", "epoch_time_s", *bands]], args.curves)
 
 
 def _redrawn(study: Study, drawn: pd.DataFrame) -> list[tuple[pd.DataFrame, pd.DataFrame]]:

@@ -26,8 +26,8 @@ from scipy.special import ndtr
 from analysis import conditions
 from analysis.measured import factors, scaled, successful
 from common.errors import InputError
+from declared.models import model_graph
 from models.graph import Graph
-from plan.study import model_graph
 from prediction import exchange, law
 from prediction.exchange import Tensors
 from prediction.law import Law

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from datasets.identity import data_folder
 from plan.campaign import Campaign
-from plan.identity import data_folder
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ import pandas as pd
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, shown, source_files, written_whole
 from common.tables import read_table
+from declared.study import Study
 from plan.campaign import Campaign, add_campaign_arguments, measured_campaign
-from plan.study import Study
 from provenance import appendix
 from provenance.account import account
 from provenance.citation import citation

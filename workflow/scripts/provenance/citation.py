@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from plan.study import Study
+from declared.study import Study
 
 
 def authors(study: Study) -> list[dict[str, str]]:

@@ -11,7 +11,7 @@ import pandas as pd
 from rocrate.model.contextentity import ContextEntity
 from rocrate.rocrate import ROCrate
 
-from plan.study import Study
+from declared.study import Study
 from provenance.citation import authors
 
 PROFILES = {

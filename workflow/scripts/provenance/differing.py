@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from environments.description import environment_digest
+from datasets.identity import data_digest
+from declared.frameworks import load_framework
+from environments.identity import environment_digest
 from plan.campaign import Campaign
-from plan.identity import code_digest, data_digest, realization, variant
-from plan.study import load_framework
+from plan.identity import code_digest
 from provenance.manifest import read
 from provenance.sources import sources
 
@@ -86,7 +87,7 @@ def measured_otherwise(said: Mapping[str, Any], campaign: Campaign) -> list[str]
 def environment_of(framework: str, campaign: Campaign) -> str:
     """The digest of a framework's environment at the campaign's site."""
     of = load_framework(framework).environment
-    return environment_digest(of, variant(campaign.site), realization(campaign.site))
+    return environment_digest(of, campaign.site.variant, campaign.site.realization)
 
 
 def _now(digest: Callable[[str], str], name: str) -> str:

@@ -17,8 +17,8 @@ from typing import Any
 from common.errors import InputError, exit_status
 from common.files import digest_file, read_json, shown, write_json
 from common.schemas import check
-from network.plan import Sweeps
 from plan.campaign import Campaign, add_campaign_arguments, measured_campaign
+from plan.sweeps import Sweeps
 from provenance import sources
 from report.checkout import state
 

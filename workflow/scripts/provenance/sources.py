@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from common.files import CHECKOUT, digest_file, shown, source_files
-from datasets.table import DATASETS, OWN_DATASETS
-from environments.description import Environment, read
+from datasets.identity import NOT_PREPARING, data_digest
+from declared.datasets import DATASETS, OWN_DATASETS
+from declared.environments import Environment, read
+from declared.frameworks import load_framework
 from plan.campaign import Campaign
-from plan.identity import MODEL_CODE, NOT_PREPARING, data_digest, rank_code, realization, site_part, variant
-from plan.study import load_framework
+from plan.identity import MODEL_CODE, rank_code, site_part
 
 Group = dict[str, str]  # name of a file or a key -> SHA-256 of its content, or its value
 WORKFLOW_LOCK = CHECKOUT / "requirements.txt"
@@ -45,8 +46,8 @@ def sources(campaign: Campaign, code: Iterable[str]) -> dict[str, Group]:
 
 def described_by(campaign: Campaign, environment: str) -> list[Path]:
     """The files that decide what an environment of the campaign is."""
-    of = read(environment, variant(campaign.site))
-    wanted = realization(campaign.site)
+    of = read(environment, campaign.site.variant)
+    wanted = campaign.site.realization
     files = [of.description, of.selftest]
     if of.deployment(wanted) == "venv":
         files += [of.lock, *([of.build_lock] if of.sources else [])]

@@ -1,0 +1,1 @@
+"""Records: read, counted, repeated; made into runs.csv and epochs.csv."""

@@ -23,10 +23,10 @@ from common.files import shown, written_whole
 from common.schemas import schema
 from common.tables import read_table, write_table
 from common.text import number_of
-from plan.campaign import Campaign, load_campaign, record_of
+from plan.campaign import Campaign, load_campaign
 from plan.design import Run
-from plan.identity import digests, lacks, link_rate, run_key
-from plan.study import load_framework
+from plan.identity import lacks, link_rate, resolve
+from plan.recorded import record_of
 from records.ways import arguments_for, to_repeat, ways_to_run
 from runs.attempts import why_absent
 from runs.epochs import read_lines
@@ -70,7 +70,7 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
         },
         "cpu_share": campaign.site.cpu_share,
         "bandwidth_bytes_s": link_rate(campaign.site, run.levels),
-        "base": load_framework(run.levels["framework"]).base,
+        "base": run.framework.base,
     }
 
 
@@ -180,7 +180,8 @@ def _read(campaign: Campaign, runs: Sequence[Run], epochs_csv: Path) -> tuple[li
         if reason := lacks(campaign.site, run.levels):
             row |= {"status": "missing", "reason": reason}
             continue
-        row |= {"key": run_key(campaign.study, campaign.site, run), **digests(campaign.site, run)}
+        wanted = resolve(campaign.study, campaign.site, run)
+        row |= {"key": wanted.key, **wanted.digests}
         folder = campaign.results / "runs" / run.run_id / row["key"]
         if (folder / "record.json").exists():
             record = read_record(folder)

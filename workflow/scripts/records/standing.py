@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from cluster import slurm
-from cluster.submit import is_of
 from common.files import held, read_json, utc
-from network.plan import Sweeps
+from declared.site import JOB_MARGIN_S
 from plan.campaign import Campaign
 from plan.design import Run
 from plan.identity import lacks
-from plan.site import JOB_MARGIN_S
+from plan.sweeps import Sweeps
 from records.time_left import Reader, left_s, seconds
 from records.ways import REPEATABLE, arguments_for, to_repeat, ways_to_run
 from runs import attempts
+from runs.submit import is_of
 
 PATIENCE_S = 5.0  # with the cluster's queue
 _NUMBERS = re.compile(r"\d+(\.\d+)?")

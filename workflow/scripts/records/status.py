@@ -14,7 +14,8 @@ from pathlib import Path
 
 from common.errors import exit_status
 from common.text import duration, number_of
-from plan.campaign import STATUSES, configured, load_campaign
+from plan.campaign import configured, load_campaign
+from plan.recorded import STATUSES
 from records.standing import Job, Problem, Standing, UnderWay, observer
 
 WIDTH = 80

@@ -9,8 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from network.plan import Sweeps
-from plan.campaign import Campaign, record_of
+from plan.campaign import Campaign
+from plan.recorded import record_of
+from plan.sweeps import Sweeps
 
 KEPT = ("status", "reason", "started_at", "ended_at", "session", "wall_s")
 

@@ -10,7 +10,11 @@ import yaml
 
 from analysis.measured import level_text, title, title_with_unit
 from common.text import number_of
-from plan.study import Study, factor_table, load_dataset, load_framework, model_graph
+from declared.datasets import load_dataset
+from declared.factors import factor_table
+from declared.frameworks import load_framework
+from declared.models import model_graph
+from declared.study import Study
 from report.setting import Grid
 
 _COMMENT = re.compile(r"(?:^|\s)#\s*(.+)$")

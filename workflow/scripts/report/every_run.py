@@ -11,8 +11,8 @@ import pandas as pd
 
 from analysis.measured import level_text, series_factors, title, treatment_text, varying
 from common.files import read_json
+from declared.factors import is_numeric
 from plan.campaign import Campaign
-from plan.factors import is_numeric
 from report.material import Material
 from report.text import Tail, clean, tail
 from runs.attempts import UNFINISHED, attempts

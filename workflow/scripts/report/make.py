@@ -21,8 +21,8 @@ from analysis.measured import Records, missing_cells, one_line, unsuccessful
 from common.errors import InputError, exit_status
 from common.files import write_text
 from common.tables import read_table
+from declared.figures import Declared
 from figures import panels, style
-from figures.declared import Declared
 from figures.view import view
 from plan.campaign import Campaign, add_campaign_arguments, measured_campaign
 from report import answer, design, every_run, libraries, setting, twelve_rules

@@ -15,8 +15,8 @@ from analysis.pooling import Pooling, pooled
 from analysis.tables import Table
 from common.errors import InputError
 from common.files import shown
-from plan.site import Site
-from plan.study import Study
+from declared.site import Site
+from declared.study import Study
 from report.text import clean
 
 LARGE_SVG = 300_000  # bytes, from which on the PNG is taken where it is smaller

@@ -28,13 +28,15 @@ from analysis.measured import (
 from common.errors import InputError
 from common.files import load_yaml
 from common.text import number_of
-from datasets.table import class_count, load_dataset
+from declared.datasets import class_count, load_dataset
+from declared.frameworks import Framework, load_framework
+from declared.models import model_graph
+from declared.site import Site
+from declared.study import Study
 from models.named import models
 from network import fit
 from plan.cost import fraction_line
 from plan.design import Refused, geometry
-from plan.site import Site
-from plan.study import Framework, Study, load_framework, model_graph
 from report.latex import cite, command, dataset_key, items, keys_of, listed, paragraph, published, see, text
 from report.setting import node_memory
 

@@ -20,8 +20,9 @@ from common.errors import InputError, exit_status
 from common.files import write_text, written_whole
 from common.tables import read_table
 from common.text import number_of
-from plan.site import load_site
-from plan.study import load_dataset, load_study
+from declared.datasets import load_dataset
+from declared.site import load_site
+from declared.study import load_study
 from report.latex import figure, first_sentence, references, see, text
 from report.methods import Facts, factor_table, framework_table, methods, reproducibility, threats
 

@@ -18,10 +18,11 @@ from pathlib import Path
 
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT
+from declared.configuration import existing
 from plan import unlock
 from plan.binding import BINDING
-from plan.campaign import configured, record_status
-from plan.study import existing
+from plan.campaign import configured
+from plan.recorded import record_status
 from runs.attempts import machine_lock
 from runs.launch import kill
 

@@ -13,11 +13,13 @@ from analysis.measured import named_of
 from analysis.tables import DASH, number
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, shown
-from environments.description import VARIANTS, Environment, read
+from datasets.identity import data_digest, data_folder
+from declared.datasets import load_dataset
+from declared.environments import VARIANTS, Environment, read
+from declared.frameworks import load_framework
+from declared.site import Site, load_site
+from environments.identity import digest
 from plan.campaign import Campaign
-from plan.identity import data_digest, data_folder, realization, variant
-from plan.site import Site, load_site
-from plan.study import load_dataset, load_framework
 from records.aggregate import ways_to_run
 from report.checkout import State
 from report.material import column
@@ -148,7 +150,7 @@ def locks(campaign: Campaign, site: Site | None, runs: pd.DataFrame) -> Grid:
     rows = [["requirements.txt", digest_file(CHECKOUT / "requirements.txt"), "the workflow's own", DASH]]
     frameworks = campaign.study.factors["framework"]
     for name in sorted({load_framework(framework).environment for framework in frameworks}):
-        for which in [variant(site)] if site else VARIANTS:
+        for which in [site.variant] if site else VARIANTS:
             environment = read(name, which)
             if not environment.lock.is_file():
                 continue
@@ -171,7 +173,7 @@ def _used(environment: Environment, frameworks: Sequence[str], site: Site | None
     if own.empty or site is None:
         return DASH
     try:
-        same = int((own["environment_digest"] == environment.digest(realization(site))).sum())
+        same = int((own["environment_digest"] == digest(environment, site.realization)).sum())
     except InputError:
         return DASH
     return f"all {same} runs" if same == len(own) else f"{same} of {len(own)} runs"

@@ -14,7 +14,7 @@ from analysis import conditions
 from analysis.measured import bases, named_of, one_line, title, unsuccessful, varying
 from analysis.tables import number
 from common.text import number_of
-from plan.factors import is_numeric
+from declared.factors import is_numeric
 from report.design import exclusions, kept_order
 from report.material import Material, column
 from report.setting import drawn

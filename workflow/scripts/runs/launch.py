@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from common.files import CHECKOUT
+from declared.site import Site
 from environments import container
 from environments.container import Bind
-from plan.site import Site
 
 SCRIPTS = CHECKOUT / "workflow" / "scripts"
 WORKER = "runs.worker"

@@ -20,25 +20,14 @@ from typing import Any
 
 from common.errors import InputError, exit_status
 from common.files import utc, write_json
-from datasets.lock import lock_of, objection, remedy
-from datasets.table import load_dataset, table_of
-from datasets.verified import changed
-from environments.description import environment_stamp
+from datasets.check import check_data
+from declared.frameworks import Framework
+from declared.site import Site, load_site
+from declared.study import Study, load_study
 from environments.made import read_made
 from plan.binding import bind, check_bound
 from plan.design import Run, design
-from plan.identity import (
-    data_files,
-    data_folder,
-    digests,
-    graph_of,
-    realization,
-    run_key,
-    spec,
-    variant,
-)
-from plan.site import Site, load_site
-from plan.study import Framework, Study, load_framework, load_study
+from plan.identity import Resolved, resolve
 from runs import attempts, launch, transport
 from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import current_session
@@ -46,79 +35,50 @@ from runs.progress import current_session
 _ERROR = re.compile(r"Error|\berror(?::| on rank)")
 
 
-def supervise(study: Study, site: Site, run: Run, key: str, results: Path, session: str) -> dict[str, Any]:
+def supervise(wanted: Resolved, results: Path, session: str) -> dict[str, Any]:
     """Make, publish and return the record of a run; an attempt that is finished already is published as it is."""
+    run = wanted.run
 
     def prepare() -> tuple[dict[str, Any], launch.Launcher]:
-        environment = read_environment(site, run)
-        check_data(data_folder(site, run.levels["dataset"]), run.levels["dataset"])
-        ranks = launch.launcher(site, spec(study, site, run), load_framework(run.levels["framework"]).mpi)
-        bind(results, study.name, site)
+        environment = read_made(wanted.environment)
+        check_data(wanted.data, run.levels["dataset"])
+        ranks = launch.launcher(wanted.site, wanted.spec, run.framework.mpi)
+        bind(results, wanted.study.name, wanted.site)
         return environment, ranks
 
     def measure(prepared: tuple[dict[str, Any], launch.Launcher], folder: Path) -> dict[str, Any]:
-        return {**attempt_run(study, site, run, *prepared, folder), "session": session}
+        return {**attempt_run(wanted, *prepared, folder), "session": session}
 
-    return attempts.settle(results / "runs" / run.run_id / key / "record.json", run.run_id, "record", prepare, measure)
-
-
-def read_environment(site: Site, run: Run) -> dict[str, Any]:
-    """What environment.json says of the run's environment (environments.made)."""
-    name = load_framework(run.levels["framework"]).environment
-    return read_made(environment_stamp(site.cache, name, variant(site), realization(site)))
+    published = results / "runs" / run.run_id / wanted.key / "record.json"
+    return attempts.settle(published, run.run_id, "record", prepare, measure)
 
 
-def check_data(folder: Path, dataset: str) -> None:
-    """InputError when a prepared data set is not here, when a file of it is gone or is another than was prepared, or when an
-    archive that it was made of is another than those that are declared and locked: no run can help that."""
-    if not folder.is_dir():
-        raise InputError(
-            f"{folder}: is not on {os.uname().nodename}; start again if it was removed, else let all nodes see the site's cache"
-        )
-    if (file := changed(folder, data_files(folder, dataset))) is not None:
-        raise InputError(f"{file}: is gone, or is not what was prepared; remove {folder} and start again")
-    if declared := {archive["name"]: archive for archive in load_dataset(dataset).get("files", [])}:
-        table = table_of(dataset)
-        for used in json.loads((folder / "manifest.json").read_text())["source"]["files"]:
-            name = used["name"]
-            if said := objection(dataset, declared[name], used["sha256"], lock_of(table)):
-                why, key = said
-                raise InputError(
-                    f"{folder}: was prepared from another {name}: {why}; remove {folder} and start again; if it was the right "
-                    f"file, {remedy(key, dataset, name, table)}"
-                )
-
-
-def attempt_run(
-    study: Study, site: Site, run: Run, environment: dict[str, Any], ranks: launch.Launcher, folder: Path
-) -> dict[str, Any]:
+def attempt_run(wanted: Resolved, environment: dict[str, Any], ranks: launch.Launcher, folder: Path) -> dict[str, Any]:
     """Train once, in the attempt's `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record."""
-    framework = load_framework(run.levels["framework"])
-    run_spec, model = spec(study, site, run), graph_of(run)
-    data = data_folder(site, run.levels["dataset"])
-    write_json(folder / "spec.json", job(run_spec, framework, model.to_json(), data, ranks.hosts))
+    run, site = wanted.run, wanted.site
+    write_json(folder / "spec.json", job(wanted.spec, run.framework, run.graph.to_json(), wanted.data, ranks.hosts))
     launched_at = time.time()
-    outcome = launch.run(ranks, environment, folder.resolve(), run_spec, site, reads=[data])
+    outcome = launch.run(ranks, environment, folder.resolve(), wanted.spec, site, reads=[wanted.data])
     epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
-    measured = measurement(folder, launched_at, run_spec, epochs)
-    status, reason = judge(outcome, measured, epochs, run_spec, site, ranks.hosts, model.gradient_bytes)
+    measured = measurement(folder, launched_at, wanted.spec, epochs)
+    status, reason = judge(outcome, measured, epochs, wanted.spec, site, ranks.hosts, run.graph.gradient_bytes)
     if status == "failed":
         reason = failure(reason or "", folder / "log.txt")
     return {
         "run_id": run.run_id,
         "key": folder.parent.name,
-        "study": study.name,
+        "study": wanted.study.name,
         "site": site.name,
         "status": status,
         "reason": reason,
         "job": ranks.job,
         "started_at": utc(launched_at),
         "ended_at": utc(time.time()),
-        **digests(site, run),
+        **wanted.digests,
         "placement": site.placement,
-        "timing_scope": framework.timing_scope,
-        "cores_per_rank": run_spec["cores_per_rank"],
-        "oversubscribed": oversubscribed(site, run_spec),
+        "timing_scope": run.framework.timing_scope,
+        "cores_per_rank": wanted.spec["cores_per_rank"],
+        "oversubscribed": oversubscribed(site, wanted.spec),
         "max_foreign_cpu_share": site.max_foreign_cpu_share,
         "wall_s": outcome.wall_s,
         "deployment": environment["deployment"],
@@ -300,14 +260,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--results", required=True, type=Path, help="results/<study>")
     options = parser.parse_args(argv)
     study, site = load_study(options.study), load_site(options.site)
-    run = find(design(study, site), options.run_id, study)
-    if run_key(study, site, run) != options.key:
+    wanted = resolve(study, site, find(design(study, site), options.run_id, study))
+    if wanted.key != options.key:
         raise InputError(
-            f"{run.run_id}: files have changed since it was planned (key {options.key}); start Snakemake again"
+            f"{options.run_id}: files have changed since it was planned (key {options.key}); start Snakemake again"
         )
-    with ending_well(run.run_id, options.results):
+    with ending_well(options.run_id, options.results):
         check_bound(options.results, site)
-        supervise(study, site, run, options.key, options.results, current_session())
+        supervise(wanted, options.results, current_session())
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plan.site import Site
+from declared.site import Site
 
 # NCCL names a network by its plugin: IB, IBext_v8 (Mellanox's), Socket, or another vendor's such as AWS Libfabric.
 _DEVICES = re.compile(r"NET/(IB|Socket)\s*:\s*Using\s*(\[.*)")

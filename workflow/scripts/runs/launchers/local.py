@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.shell import shell_command
-from plan.site import Site
+from declared.site import Site
 from runs.launch import ending, kept_variables, kill, spawn
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import shown
 from common.shell import shell_command
-from plan.site import Site
+from declared.site import Site
 from runs.launch import Lost, ending, kept_variables, kill, spawn
 
 SSH_FAILED = 255  # of ssh, and so of oarsh: its own failure, and also a remote end by a signal

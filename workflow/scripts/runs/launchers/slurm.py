@@ -15,7 +15,7 @@ from cluster import slurm, virtual
 from common.errors import InputError
 from common.files import shown, utc
 from common.shell import shell_command
-from plan.site import Site
+from declared.site import Site
 from runs.launch import GRACE_S, Lost, ending, kept_variables, kill, spawn
 
 PATIENCE_S = 10.0  # for Slurm to end a step

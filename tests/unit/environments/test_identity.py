@@ -6,8 +6,9 @@ import time
 import pytest
 
 from common.errors import InputError
-from environments import description
-from environments.description import environment_digest, environment_stamp, lineage, names, parent_stamps, read, tools
+from declared.environments import lineage, names, read, tools
+from environments import identity
+from environments.identity import environment_digest, environment_stamp, parent_stamps
 
 
 def digests(tiny, variant="cpu"):
@@ -61,9 +62,9 @@ def test_dates_and_comments_and_the_other_variants_lock_change_nothing(tiny):
 
 def test_variant_python_and_layout_change_the_digest(tiny, monkeypatch):
     seen = {digests(tiny)[0], digests(tiny, "cuda")[0]}
-    monkeypatch.setattr(description, "python_abi", lambda: "cp399-linux_x86_64")
+    monkeypatch.setattr(identity, "python_abi", lambda: "cp399-linux_x86_64")
     seen.add(digests(tiny)[0])
-    monkeypatch.setattr(description, "LAYOUT", 999)
+    monkeypatch.setattr(identity, "LAYOUT", 999)
     seen.add(digests(tiny)[0])
     assert len(seen) == 4
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from common.files import CHECKOUT, digest_sources, digest_text
+from declared.factors import factor_table
+from declared.site import Site
 from plan.campaign import Campaign
 from plan.design import Geometry, Run
 from plan.identity import device, digests, lacks, links, rank_code, site_part
 from plan.scheduling import deferred_resources
-from plan.site import Site
-from plan.study import factor_table, load_framework
 
 SMALLEST_BYTES = 1024
 GROWTH = 4
@@ -37,7 +37,7 @@ class Sweep:
     @property
     def framework(self) -> str:
         """The framework whose library sums."""
-        return str(self.run.levels["framework"])
+        return self.run.framework.name
 
     @property
     def nodes(self) -> int:
@@ -61,8 +61,7 @@ def wanted(runs: Iterable[Run]) -> list[Sweep]:
     """A sweep for each distributed framework of `runs`, each of its numbers of nodes from two on, and each kind of ranks."""
     found: dict[str, Sweep] = {}
     for run in runs:
-        framework = load_framework(run.levels["framework"])
-        if run.geometry.nodes > 1 and framework.distributed and framework.network_sweep:
+        if run.geometry.nodes > 1 and run.framework.distributed and run.framework.network_sweep:
             sweep = Sweep(run)
             found.setdefault(sweep.name, sweep)
     return sorted(found.values(), key=lambda sweep: (sweep.framework, sweep.nodes, sweep.name))
@@ -148,7 +147,7 @@ class Sweeps:
 
     def environment(self, name: str) -> str:
         """The stamp of the environment that a sweep needs."""
-        return self._campaign.environments[load_framework(self.by_name[name].framework).environment]
+        return self._campaign.environments[self.by_name[name].run.framework.environment]
 
     def resources(self) -> dict[str, Callable[[Any], Any]]:
         """What the job of a sweep asks of the scheduler: Snakemake's resources as functions of the rule's wildcards."""

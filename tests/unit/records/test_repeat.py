@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 from network.gather import summary
+from records.repeat import counted
 from records.ways import to_repeat
-from runs.repeat import counted
 
 
 @pytest.mark.parametrize(

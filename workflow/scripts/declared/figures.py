@@ -7,14 +7,12 @@ declares none has it. No pandas here, which every start of Snakemake would wait 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from common.errors import InputError
 from common.files import shown
-from plan.factors import MOST_SERIES, is_numeric, matches, scale_of, treatments_of
-
-if TYPE_CHECKING:
-    from plan.study import Study
+from declared.factors import MOST_SERIES, is_numeric, matches, scale_of, treatments_of
 
 MOST_VARIANTS = 4  # series of one framework, which all have its colour
 SHOWN = ("colour", "facet", "filter")
@@ -115,26 +113,22 @@ class _Mistake(Exception):
         self.key = key
 
 
-def declared(study: "Study", swept: bool = True) -> list[Declared]:
-    """The figures of a study in their order. InputError, one line with file and key, for what is declared wrongly.
+def usual(of: Shape) -> list[Declared]:
+    """The figures of a study that declares none, in their order."""
+    return [_read(kind, entry) for kind, asked in KINDS.items() for entry in asked.usual(of)]
 
-    `swept`: whether the network is, for a study that declares nothing.
+
+def read_figures(written: Sequence[Mapping[str, Any]], cells: Sequence[Levels], file: Path) -> list[Declared]:
+    """The figures that a study declares, in their order. InputError, one line with file and key, for what is declared wrongly.
+
+    `cells`: the levels of all cells that the study has, of the factors that vary.
     """
-    varied = [name for name, levels in study.factors.items() if len(levels) > 1]
-    if not study.figures:
-        shape = Shape(varied, swept, study.fraction is None)
-        return [_read(kind, entry) for kind, of in KINDS.items() for entry in of.usual(shape)]
-    cells = [
-        {name: levels[name] for name in varied}
-        for levels in study.combinations()
-        if not any(matches(levels, entry) for entry in study.exclude)
-    ]
     made: list[Declared] = []
-    for place, entry in enumerate(study.figures):
+    for place, entry in enumerate(written):
         try:
             made.append(_checked(entry, cells, [one.name for one in made]))
         except _Mistake as mistake:
-            raise InputError(f"{shown(study.file)}: figures.{place}.{mistake.key}: {mistake}") from None
+            raise InputError(f"{shown(file)}: figures.{place}.{mistake.key}: {mistake}") from None
     return made
 
 

@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from common.errors import InputError
-from plan import study
+from declared.configuration import load_config
+from declared.site import load_site
+from declared.study import load_study
 from plan.design import design
-from plan.site import load_site
-from plan.study import load_config, load_study
 
 GOOD = {
     "title": "t",
@@ -210,19 +210,6 @@ def test_a_broken_file_is_refused_in_one_line(tmp_path: Path, text: str) -> None
 def test_a_study_that_is_a_loop_of_links_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").symlink_to("s.yaml")
     assert "s.yaml; study must be one of" in refusal(tmp_path)
-
-
-@pytest.mark.parametrize("key", ["base", "environment"])
-def test_a_framework_that_names_what_is_not_there_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
-) -> None:
-    shipped = study.framework_names()
-    said = yaml.safe_load((study.FRAMEWORKS / shipped[0] / "framework.yaml").read_text())
-    (tmp_path / "ours").mkdir()
-    (tmp_path / "ours" / "framework.yaml").write_text(yaml.safe_dump({**said, key: "nothing"}))
-    monkeypatch.setattr(study, "FRAMEWORKS", tmp_path)
-    with pytest.raises(InputError, match=rf"ours/framework.yaml: {key}: 'nothing' is unknown; expected one of "):
-        study.load_framework("ours")
 
 
 def test_a_study_that_is_not_there_names_those_that_are() -> None:

@@ -15,12 +15,13 @@ import sys
 import time
 from pathlib import Path
 
+from cluster.readiness import check_launch
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, digest_text, shown
-from network.plan import Sweeps
 from plan import unlock
 from plan.campaign import Campaign, configured, load_campaign
 from plan.scheduling import allocation_options
+from plan.sweeps import Sweeps
 from runs.launch import Lost
 from runs.launchers.slurm import ask
 
@@ -43,7 +44,7 @@ def check(campaign: Campaign) -> None:
     for program in ("sbatch", "squeue"):
         if not shutil.which(program):
             raise InputError(f"{program}: is not on this machine; make submit runs on a cluster's login node")
-    campaign.check_launch("slurm")
+    check_launch(campaign, "slurm")
     if there := jobs(campaign):
         said = "; ".join(f"{number} {what}" for number, what in there.items())
         raise InputError(

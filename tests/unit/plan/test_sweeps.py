@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from common.files import digest_file
-from network.plan import code_digest, key, planned, sizes, spec, wanted
+from declared.site import load_site
+from declared.study import load_study
 from plan.design import design
-from plan.site import load_site
-from plan.study import load_study
+from plan.sweeps import code_digest, key, planned, sizes, spec, wanted
 
 
 @pytest.fixture

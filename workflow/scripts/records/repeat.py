@@ -9,10 +9,11 @@ from pathlib import Path
 
 from common.errors import InputError, exit_status
 from common.text import number_of
-from network.plan import Sweeps
 from plan import unlock
 from plan.binding import read_binding
-from plan.campaign import STATUSES, Campaign, configured, load_campaign, record_status
+from plan.campaign import Campaign, configured, load_campaign
+from plan.recorded import STATUSES, record_status
+from plan.sweeps import Sweeps
 from records.ways import ways_to_run
 from runs.attempts import put_aside
 

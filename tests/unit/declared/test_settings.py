@@ -6,7 +6,7 @@ import yaml
 
 from common.files import CHECKOUT
 from common.schemas import schema
-from plan import settings
+from declared import settings
 
 
 def test_the_page_is_made_of_the_schemas() -> None:

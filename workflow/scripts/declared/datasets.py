@@ -1,7 +1,7 @@
 """The table of data sets: its entries, a user's own beside them, and those that are made of a name.
 
 Read while Snakemake parses: the standard library, and nothing that is slow to import. Keys hold the entries themselves, so
-that this module is no part of them.
+this module is no part of them.
 """
 
 import functools
@@ -17,6 +17,10 @@ from common.schemas import check, check_value, schema
 DATASETS = CHECKOUT / "workflow" / "scripts" / "datasets" / "table.yaml"
 OWN_DATASETS = CHECKOUT / "config" / "datasets.yaml"
 ARCHIVED = ("cifar-10-binary", "idx", "tiny-imagenet")
+IDX = {
+    part: (f"{name}-images-idx3-ubyte.gz", f"{name}-labels-idx1-ubyte.gz")
+    for part, name in (("train", "train"), ("validation", "t10k"))
+}  # the archives of format idx: images and labels
 NAMES_CLASSES = "tiny-imagenet"  # the format whose archives name the classes
 LABELS_ARE_BYTES = ("cifar-10-binary", "idx")
 BUNDLED = {"shape": [8, 8, 1], "classes": 10, "samples": 1797}  # scikit-learn's digits
@@ -91,8 +95,6 @@ def _check_file_names(entry: Mapping[str, Any], file: Path) -> None:
     """The names by which a format's archives are told apart. Of the shipped table they are right (tests say so)."""
     if entry["format"] not in ARCHIVED or "made_up" in entry:
         return
-    from datasets.formats import IDX  # not above: it brings NumPy, for which every start of Snakemake would wait
-
     names = [declared["name"] for declared in entry["files"]]
     if entry["format"] == "idx":
         wanted = [name for pair in IDX.values() for name in pair]

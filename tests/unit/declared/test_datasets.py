@@ -1,6 +1,5 @@
 """The table of data sets: what ships is right, what a person adds or names wrongly is refused in one line."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,9 +7,8 @@ import yaml
 
 from common.errors import InputError
 from common.schemas import schema
-from datasets.formats import CIFAR, CIFAR_BATCHES, IDX, TINY
-from datasets.table import DATASETS, datasets, load_dataset, read_datasets
-from plan import identity
+from datasets.formats import CIFAR, CIFAR_BATCHES, TINY
+from declared.datasets import DATASETS, IDX, datasets, load_dataset, read_datasets
 
 OWN = {
     "title": "t",
@@ -187,20 +185,3 @@ def test_an_unknown_name_is_refused(name: str, said: str) -> None:
     with pytest.raises(InputError) as refused:
         load_dataset(name)
     assert said in str(refused.value)
-
-
-def test_where_a_file_is_fetched_from_and_what_is_told_of_it_change_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    def digest(entry: dict[str, object]) -> str:
-        monkeypatch.setattr(identity, "load_dataset", lambda _: entry)
-        identity.data_digest.cache_clear()
-        return identity.data_digest("ours")
-
-    elsewhere = json.loads(json.dumps(OWN))
-    elsewhere["files"][0] |= {"url": "http://a/b", "mirrors": ["http://c/d"], "unpacked_bytes": 2}
-    elsewhere |= {"title": "T", "licence": "L", "citation": "C"}
-    other = json.loads(json.dumps(OWN))
-    other["files"][0]["md5"] = "0" * 32
-    before = digest(OWN)
-    assert digest(elsewhere) == before != digest(other)
-    identity.data_digest.cache_clear()
-    assert "url" in elsewhere["files"][0], "the entry itself is left as it is"

@@ -5,9 +5,21 @@ from typing import Any
 
 from common.schemas import schema
 
+Levels = dict[str, Any]
+
 # What a study measures at: frameworks have looks of their own, the others are axes and panels. Every other factor treats.
 NOT_TREATMENTS = ("framework", "model", "dataset", "nodes", "devices_per_node", "device", "batch_size", "bandwidth")
 MOST_SERIES = 8  # that can be told apart in a figure
+
+
+def factor_table() -> dict[str, dict[str, Any]]:
+    """Every factor: name -> type, default, title, unit, symbol, core."""
+    return schema("factors")["properties"]
+
+
+def as_list(value: Any) -> list[Any]:
+    """A single level stands for a list of one."""
+    return value if isinstance(value, list) else [value]
 
 
 def is_numeric(factor: str) -> bool:

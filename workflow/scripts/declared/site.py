@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, schema
-from environments.description import Installed, locked, names, python_abi
-from plan.study import existing, framework_names
+from declared.configuration import existing
+from declared.environments import Installed, Realization, locked, names, python_abi
+from declared.frameworks import framework_names
 
 WORKFLOWS_OWN = (
     "--job-name", "--output", "--error", "--comment", "--export", "--parsable", "--dependency", "--array", "--wait",
@@ -110,6 +111,16 @@ class Site:
     time_limit_s: float
     max_foreign_cpu_share: float
     scheduler: Scheduler
+
+    @property
+    def variant(self) -> str:
+        """The variant of every environment's lock that its devices need."""
+        return self.device
+
+    @property
+    def realization(self) -> Realization:
+        """How it wants its environments."""
+        return Realization(self.deployment, self.images.base, self.images.brought, self.python_abi, self.installed)
 
     def has(self, framework: str) -> bool:
         """Whether the site can run the framework at all."""

@@ -7,8 +7,8 @@ import yaml
 
 from common.errors import InputError
 from common.files import CHECKOUT
-from figures.declared import KINDS, Declared, declared
-from plan.study import load_study
+from declared.figures import KINDS, Declared
+from declared.study import load_study
 
 STUDY = {
     "title": "t",
@@ -37,7 +37,7 @@ def study(folder: Path, figures: object = None, exclude: bool = True, **factors:
         made["exclude"] = None
     made = {key: value for key, value in made.items() if value is not None}
     (folder / "s.yaml").write_text(yaml.safe_dump(made))
-    return declared(load_study("s", folder))
+    return load_study("s", folder).drawn()
 
 
 def refusal(folder: Path, *figures: object) -> str:
@@ -59,26 +59,26 @@ def test_a_study_that_declares_nothing_has_the_usual_figures(tmp_path: Path) -> 
 def test_what_does_not_vary_and_is_not_swept_has_no_figure_unasked(tmp_path: Path) -> None:
     study(tmp_path)
     plain = load_study("s", tmp_path)
-    assert not {figure.kind for figure in declared(plain, swept=False)} & {"network", "prediction", "outlook"}
+    assert not {figure.kind for figure in plain.drawn(swept=False)} & {"network", "prediction", "outlook"}
     names = [figure.name for figure in study(tmp_path, exclude=False, nodes=1, batch_size=16, sync_every=1)]
     assert names[:4] == ["overview", "accuracy", "accuracy-updates", "accuracy-wall_time"]
     assert "interaction" not in names and "prediction" not in names
 
 
 def test_energy_is_drawn_unasked_where_devices_are_compared() -> None:
-    assert "energy" in {figure.kind for figure in declared(load_study("resnet34-devices"))}
-    assert "energy" not in {figure.kind for figure in declared(load_study("cnn-horovod"))}
+    assert "energy" in {figure.kind for figure in load_study("resnet34-devices").drawn()}
+    assert "energy" not in {figure.kind for figure in load_study("cnn-horovod").drawn()}
 
 
 def test_devices_stand_for_nodes_where_only_they_vary(tmp_path: Path) -> None:
-    small = declared(load_study("cnn-horovod-small"), swept=False)
+    small = load_study("cnn-horovod-small").drawn(swept=False)
     by_name = {figure.name: figure for figure in small}
     assert by_name["by_devices_per_node"].x == "devices_per_node"
     assert (by_name["interaction"].x, by_name["interaction"].colour) == ("devices_per_node", ("framework",))
 
 
 def test_a_fraction_has_no_interaction_unasked() -> None:
-    assert "interaction" not in {figure.kind for figure in declared(load_study("screening"))}
+    assert "interaction" not in {figure.kind for figure in load_study("screening").drawn()}
 
 
 def test_a_declaration_is_read(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_an_empty_list_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (CHECKOUT / "config" / "studies").glob("*.yaml")))
 def test_the_figures_of_the_shipped_studies_are_right_and_named_once(name: str) -> None:
-    figures = declared(load_study(name))
+    figures = load_study(name).drawn()
     names = [figure.name for figure in figures]
     assert len(set(names)) == len(names) >= 3
 

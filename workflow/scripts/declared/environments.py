@@ -1,10 +1,5 @@
-"""What an environment is, read from `containers/<environment>/`, and its digest.
+"""What an environment is, and what a site wants of it, read from `containers/<environment>/` and checked."""
 
-Everything here is a pure function of files in git and of the running Python's ABI, so Snakemake may call it while it
-parses.
-"""
-
-import json
 import sys
 import sysconfig
 from collections.abc import Iterable
@@ -13,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_file, digest_text, load_yaml, shown
+from common.files import CHECKOUT, digest_file, load_yaml, shown
 from common.schemas import check
 
 CONTAINERS = CHECKOUT / "containers"
 VARIANTS = ("cpu", "cuda")
 TOOL_VARIANTS = ("cpu",)
 DEPLOYMENTS = ("venv", "apptainer")  # how a site wants what locks describe; what it has installed itself is "installed"
-LAYOUT = 1  # raise it when environments must be made again although no file of theirs has changed
-LAYOUT_INSTALLED = 2  # the same, for what sites have installed
 WHOLE = "whole.json"  # beside a stamp, which it is a copy of: there once all else is
 BASE = "docker://debian:bookworm-slim"  # what images are built on, unless the site has another
 IMAGE_ABI = "cp311-linux_x86_64"  # of the Python in that base
@@ -156,58 +149,6 @@ class Environment:
         """The environment that has to be there first: the parent, unless the site brings an image of this one."""
         return None if self.brought(realization) else self.parent
 
-    def digest(self, realization: Realization = VENV) -> str:
-        """SHA-256, in hex, over all that decides what the environment becomes at a site: files in git, and the site's choice."""
-        if has := self.installed(realization):
-            decisive = self._decides_installed(has)
-        elif self.deployment(realization) == "venv":
-            decisive = self._decides_venv(realization)
-        else:
-            decisive = self._decides_image(realization)
-        common = {"layout": LAYOUT, "name": self.name, "variant": self.variant}
-        return digest_text(json.dumps({**common, **decisive}, sort_keys=True))
-
-    def _decides_venv(self, realization: Realization) -> dict[str, Any]:
-        return {
-            "deployment": "venv",
-            "abi": realization.abi or python_abi(),
-            "description": {key: value for key, value in self.content.items() if key != "image"},
-            "files": self.digests([self.lock, self.selftest, *([self.build_lock] if self.sources else [])]),
-            "parent": self.parent.digest(realization) if self.parent else None,
-        }
-
-    def _decides_installed(self, has: Installed) -> dict[str, Any]:
-        found = {"executable": has.executable, "variables": {**self.variables, **dict(has.variables)}}
-        return {
-            "deployment": "installed",
-            "tested": LAYOUT_INSTALLED,
-            **found,
-            "files": self.digests([self.selftest]),
-        }
-
-    def _decides_image(self, realization: Realization) -> dict[str, Any]:
-        from environments.recipe import copied_files, recipe  # which in turn needs this module's words
-
-        selftest = self.digests([self.selftest])
-        if brought := self.brought(realization):
-            return {"deployment": "apptainer", "brought": brought, "variables": self.variables, "files": selftest}
-        if self.origin == "site":
-            raise InputError(
-                f"{shown(self.description)}: nothing here builds it, and the site has it neither installed nor as an image; "
-                f"say installed.{self.name} or images.brought.{self.name} in the site's file"
-            )
-        if self.parent and self.parent.brought(realization):
-            raise InputError(
-                f"{shown(self.description)}: parent: the site brings '{self.parent.name}', over which nothing can be "
-                f"built; bring '{self.name}', too: images.brought.{self.name} in the site's file"
-            )
-        return {
-            "deployment": "apptainer",
-            "recipe": recipe(self, without_mirror(realization.base)),
-            "files": self.digests(copied_files(self)),
-            "parent": self.parent.digest(realization) if self.parent else None,
-        }
-
     def digests(self, files: Iterable[Path]) -> dict[str, str]:
         """The SHA-256 of its files, by name. InputError when one is not there."""
         files = list(files)
@@ -215,11 +156,6 @@ class Environment:
             if not file.is_file():
                 raise InputError(f"{shown(file)}: no such file; the environment '{self.name}' needs it")
         return {file.name: digest_file(file) for file in files}
-
-
-def without_mirror(base: str) -> str:
-    """A base as far as it belongs into a digest: the same Debian comes from every mirror."""
-    return "debootstrap" if base.startswith("debootstrap:") else base
 
 
 def is_address(source: str) -> bool:
@@ -310,41 +246,6 @@ def lineage(wanted: Iterable[str], containers: Path = CONTAINERS, realization: R
             environment = environment.built_over(realization)
         found.update(dict.fromkeys(reversed(chain)))
     return list(found)
-
-
-def environment_digest(
-    name: str, variant: str = "cpu", realization: Realization = VENV, containers: Path = CONTAINERS
-) -> str:
-    """SHA-256, in hex, of an environment at a site: a pure function of files in git and of the site's choice."""
-    return read(name, variant, containers).digest(realization)
-
-
-def stamp_of(environment: Environment, cache: str | Path, realization: Realization = VENV) -> Path:
-    """The file that says that an environment is whole, and what is in it."""
-    return Path(cache) / "environments" / environment.name / environment.digest(realization)[:12] / "environment.json"
-
-
-def environment_stamp(
-    cache: str | Path,
-    name: str,
-    variant: str = "cpu",
-    realization: Realization = VENV,
-    containers: Path = CONTAINERS,
-) -> Path:
-    """The stamp of the environment with this name; see stamp_of."""
-    return stamp_of(read(name, variant, containers), cache, realization)
-
-
-def parent_stamps(
-    cache: str | Path,
-    name: str,
-    variant: str = "cpu",
-    realization: Realization = VENV,
-    containers: Path = CONTAINERS,
-) -> list[str]:
-    """The stamp of what an environment is built over, in a list that is empty where there is none."""
-    parent = read(name, variant, containers).built_over(realization)
-    return [str(stamp_of(parent, cache, realization))] if parent else []
 
 
 def _wheel(entry: dict[str, Any]) -> Wheel:

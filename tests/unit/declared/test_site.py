@@ -8,9 +8,9 @@ import yaml
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml
 from common.schemas import schema
+from declared.site import host_names, load_site
 from plan.campaign import load_campaign
 from plan.identity import site_part
-from plan.site import host_names, load_site
 
 SHIPPED = sorted(path.stem for path in (CHECKOUT / "config" / "sites").glob("*.yaml"))
 LOCAL = {

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from common.errors import InputError
+from declared.fraction import Fraction, generated, of_resolution
+from declared.site import load_site
+from declared.study import load_study
 from plan.campaign import Campaign
 from plan.cost import Cost, fraction_line, measured_at, report
 from plan.design import design, to_csv
-from plan.fraction import Fraction, generated, of_resolution
-from plan.site import load_site
-from plan.study import load_study
 
 NAMES = [chr(ord("A") + place) for place in range(15)]
 # NIST/SEMATECH e-Handbook of Statistical Methods, 5.3.3.4.7 (after Box, Hunter & Hunter): factors, resolution asked for -> its

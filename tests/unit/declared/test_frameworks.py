@@ -1,0 +1,22 @@
+"""A framework that describes itself wrongly is refused in one line."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from common.errors import InputError
+from declared import frameworks
+
+
+@pytest.mark.parametrize("key", ["base", "environment"])
+def test_a_framework_that_names_what_is_not_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    shipped = frameworks.framework_names()
+    said = yaml.safe_load((frameworks.FRAMEWORKS / shipped[0] / "framework.yaml").read_text())
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "framework.yaml").write_text(yaml.safe_dump({**said, key: "nothing"}))
+    monkeypatch.setattr(frameworks, "FRAMEWORKS", tmp_path)
+    with pytest.raises(InputError, match=rf"ours/framework.yaml: {key}: 'nothing' is unknown; expected one of "):
+        frameworks.load_framework("ours")

@@ -1,0 +1,63 @@
+"""Keys under which campaigns are kept: a change here makes every user measure again, so it needs a reason.
+
+The reasons, newest first (also in the commit that changes kept_keys.yaml, by `python tests/unit/plan/test_kept_keys.py`):
+none since they were first written.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from common.files import write_text
+from datasets.identity import data_digest
+from declared.datasets import datasets
+from declared.environments import locked, tools
+from declared.frameworks import framework_names
+from declared.site import Site, load_site
+from declared.study import load_study
+from environments.identity import environment_digest
+from plan.design import design
+from plan.identity import code_digest, run_key
+from plan.sweeps import key, wanted
+
+KEPT = Path(__file__).with_name("kept_keys.yaml")
+ABI = "cp311-linux_x86_64"
+STUDIES = {"tf-strategies-virtual": "virtual", "prediction-virtual": "virtual-six"}
+
+
+def site(name: str) -> Site:
+    return replace(load_site(name), cores=2, python_abi=ABI)
+
+
+def keys() -> dict[str, Any]:
+    """The keys of one run of each framework of two kept campaigns, of their sweeps, and the digests that keys are made of."""
+    found: dict[str, Any] = {}
+    for study, there in STUDIES.items():
+        described, at = load_study(study), site(there)
+        runs = sorted(design(described, at), key=lambda run: run.run_id)
+        firsts = {run.framework.name: run for run in reversed(runs)}
+        found[study] = {
+            "runs": {run.run_id: run_key(described, at, run) for run in firsts.values()},
+            "sweeps": {sweep.name: key(at, sweep) for sweep in wanted(runs)},
+        }
+    at = site("local")
+    found["data"] = {name: data_digest(name)[:12] for name in (*datasets(), "synthetic-8x8x1-10-64")}
+    found["code"] = {name: code_digest(name, "small-cnn", "digits")[:12] for name in framework_names()}
+    found["environments"] = {
+        f"{name} {variant}": environment_digest(name, variant, at.realization)[:12]
+        for name in (*locked(), *tools())
+        for variant in (("cpu",) if name in tools() else ("cpu", "cuda"))
+    }
+    images = replace(at, deployment="apptainer")
+    found["images"] = {name: environment_digest(name, "cpu", images.realization)[:12] for name in locked()}
+    return found
+
+
+def test_keys_of_kept_campaigns_have_not_changed_without_a_reason() -> None:
+    assert keys() == yaml.safe_load(KEPT.read_text())
+
+
+if __name__ == "__main__":
+    write_text(KEPT, yaml.safe_dump(keys(), sort_keys=True))

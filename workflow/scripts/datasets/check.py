@@ -1,0 +1,32 @@
+"""Whether a prepared data set is what runs may train on: asked before every run."""
+
+import json
+import os
+from pathlib import Path
+
+from common.errors import InputError
+from datasets.identity import data_files
+from datasets.lock import lock_of, objection, remedy
+from datasets.verified import changed
+from declared.datasets import load_dataset, table_of
+
+
+def check_data(folder: Path, dataset: str) -> None:
+    """InputError when a prepared data set is not here, when a file of it is gone or is another than was prepared, or when an
+    archive that it was made of is another than those that are declared and locked: no run can help that."""
+    if not folder.is_dir():
+        raise InputError(
+            f"{folder}: is not on {os.uname().nodename}; start again if it was removed, else let all nodes see the site's cache"
+        )
+    if (file := changed(folder, data_files(folder, dataset))) is not None:
+        raise InputError(f"{file}: is gone, or is not what was prepared; remove {folder} and start again")
+    if declared := {archive["name"]: archive for archive in load_dataset(dataset).get("files", [])}:
+        table = table_of(dataset)
+        for used in json.loads((folder / "manifest.json").read_text())["source"]["files"]:
+            name = used["name"]
+            if said := objection(dataset, declared[name], used["sha256"], lock_of(table)):
+                why, key = said
+                raise InputError(
+                    f"{folder}: was prepared from another {name}: {why}; remove {folder} and start again; if it was the right "
+                    f"file, {remedy(key, dataset, name, table)}"
+                )

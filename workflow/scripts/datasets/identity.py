@@ -1,0 +1,45 @@
+"""What a prepared data set is: the digest of its entry and of what prepares it, and where it lies in the site's cache."""
+
+import functools
+import json
+from pathlib import Path
+
+from common.files import digest_sources, digest_text
+from declared.datasets import DATASETS, FRESH, load_dataset
+from declared.site import Site
+
+# What only brings archives here, under checksums, or looks at prepared files, changes nothing of what is prepared; nor does
+# what says so here.
+NOT_PREPARING = ("__init__.py", "check.py", "fetch.py", "identity.py", "lock.py", "transfer.py", "verified.py")
+FETCHING_KEYS = ("url", "mirrors", "unpacked_bytes")
+TOLD_KEYS = ("title", "licence", "citation")  # for people
+# Digest of code -> of the code before it that prepares the same, byte by byte: who has that data, and runs on it, keeps them.
+PREPARES_THE_SAME = {
+    # other imports, since what is declared has a package of its own
+    "a0895b7a7586512b89c7758174a1e960ad15b1b7d425f66e4b579169cea34a6e": "0b43825dcce7b61f0a32b07eca7cd222120899ecbf1d84261233d1980f6a31ec",
+}
+
+
+@functools.cache
+def data_digest(dataset: str) -> str:
+    """SHA-256 of the data set's table entry and of the code that prepares it; what it is called and where it is fetched from is no part."""
+    code = digest_sources(file for file in DATASETS.parent.glob("*.py") if file.name not in NOT_PREPARING)
+    entry = {key: said for key, said in load_dataset(dataset).items() if key not in TOLD_KEYS}
+    if "files" in entry:
+        entry["files"] = [
+            {key: said for key, said in file.items() if key not in FETCHING_KEYS} for file in entry["files"]
+        ]
+    return digest_text(json.dumps(entry, sort_keys=True) + PREPARES_THE_SAME.get(code, code))
+
+
+def data_folder(site: Site, dataset: str) -> Path:
+    """Where the prepared data set lies in the site's cache."""
+    return site.cache / "datasets" / dataset / data_digest(dataset)[:12]
+
+
+def data_files(folder: Path, dataset: str) -> list[Path]:
+    """The files of a prepared data set in `folder` (datasets/prepared.py); a fresh one has no images."""
+    if load_dataset(dataset)["format"] == FRESH:
+        return [folder / "manifest.json"]
+    parts = ("images.npy", "labels.npy", "manifest.json")
+    return [folder / "manifest.json", *(folder / split / name for split in ("train", "validation") for name in parts)]

@@ -1,0 +1,43 @@
+"""The workflow's configuration, config/config.yaml, read and checked; and where the files that it names lie."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import CHECKOUT, load_yaml, shown
+from common.schemas import check, schema
+
+
+def existing(folder: Path, name: str, kind: str) -> Path:
+    """config/<kind>s/<name>.yaml in `folder`. InputError with the names that there are when it is absent."""
+    file = folder / f"{name}.yaml"
+    if not file.is_file():
+        there = ", ".join(sorted(path.stem for path in folder.glob("*.yaml"))) or "none"
+        raise InputError(f"config/config.yaml: {kind}: there is no {shown(file)}; {kind} must be one of {there}")
+    return file
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """What a file of the workflow's configuration says, unchecked but for its form."""
+    said = load_yaml(file) or {}
+    if not isinstance(said, dict):
+        raise InputError(f"{shown(file)}: holds {str(said)[:60]!r}; expected keys, such as study: NAME")
+    return said
+
+
+def load_config(values: Mapping[str, Any], file: Path = CHECKOUT / "config" / "config.yaml") -> dict[str, Any]:
+    """Check the workflow's configuration (the file's keys, overlaid by the command line's)."""
+    config = {key: _as_meant(key, value) for key, value in values.items()}
+    check(config, "config", file)
+    return config
+
+
+def _as_meant(key: str, value: Any) -> Any:
+    """Command lines have no types: Snakemake's reads a name of digits alone as a number, those of programs a number as text."""
+    match schema("config")["properties"].get(key, {}).get("type"):
+        case "string" if type(value) is int:
+            return str(value)
+        case "integer" if isinstance(value, str) and value.isdecimal():
+            return int(value)
+    return value

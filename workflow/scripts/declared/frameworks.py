@@ -1,0 +1,107 @@
+"""What each framework says of itself, in its framework.yaml, read and checked."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import CHECKOUT, load_yaml, shown
+from common.schemas import check, check_value
+from declared import environments
+from declared.factors import as_list, factor_table
+
+RUNS = CHECKOUT / "workflow" / "scripts" / "runs"
+FRAMEWORKS = RUNS / "frameworks"
+LIBRARIES = RUNS / "libraries"
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One framework's description, from its framework.yaml."""
+
+    name: str
+    file: Path
+    title: str
+    environment: str
+    libraries: tuple[str, ...]
+    modules: tuple[str, ...]
+    distributed: bool
+    mirrored: bool
+    mpi: bool
+    network_sweep: bool
+    exchange: dict[str, Any] | None
+    adapter: bool
+    base: str
+    timing_scope: str
+    capabilities: tuple[dict[str, list[Any]], ...]
+    without: dict[str, list[str]]
+    why: dict[str, str]
+    notes: tuple[str, ...]
+
+    def can(self, levels: Mapping[str, Any]) -> bool:
+        """Whether a cell with these levels fits one of the capabilities."""
+        return not self.capabilities or any(
+            all(levels[factor] in possible for factor, possible in entry.items()) for entry in self.capabilities
+        )
+
+
+@functools.cache
+def framework_names() -> tuple[str, ...]:
+    """The frameworks that have a folder with a framework.yaml."""
+    return tuple(sorted(path.parent.name for path in FRAMEWORKS.glob("*/framework.yaml")))
+
+
+@functools.cache
+def environment_names() -> tuple[str, ...]:
+    """The environments of frameworks."""
+    return tuple(environments.names())
+
+
+@functools.cache
+def load_framework(name: str) -> Framework:
+    """Read and check workflow/scripts/runs/frameworks/<name>/framework.yaml."""
+    file = FRAMEWORKS / name / "framework.yaml"
+    raw = load_yaml(file)
+    check(raw, "framework", file)
+    for key, known in (("base", framework_names()), ("environment", environment_names())):
+        if raw[key] not in known:
+            raise InputError(f"{shown(file)}: {key}: '{raw[key]}' is unknown; expected one of {', '.join(known)}")
+    for i, library in enumerate(raw["libraries"]):
+        if not (LIBRARIES / f"{library}.py").is_file():
+            there = ", ".join(sorted(path.stem for path in LIBRARIES.glob("[a-z]*.py")))
+            raise InputError(f"{shown(file)}: libraries.{i}: '{library}' is unknown; expected one of {there}")
+    table = factor_table()
+    capabilities = []
+    for i, entry in enumerate(raw.get("capabilities", [])):
+        for factor, levels in entry.items():
+            where = f"capabilities.{i}.{factor}"
+            if factor not in table:
+                raise InputError(f"{shown(file)}: {where}: unknown factor; expected one of {', '.join(table)}")
+            for level in as_list(levels):
+                check_value(level, table[factor], where, file)
+        capabilities.append({factor: as_list(levels) for factor, levels in entry.items()})
+    fields = {key: raw[key] for key in ("title", "environment", "distributed", "base", "timing_scope")}
+    fields |= {key: raw.get(key, False) for key in ("mirrored", "mpi")}
+    fields |= {
+        "network_sweep": raw.get("network_sweep", True),
+        "exchange": raw.get("exchange"),
+        "without": raw.get("without", {}),
+        "why": raw.get("why", {}),
+        "notes": tuple(raw.get("notes", [])),
+    }
+    fields |= {"adapter": (file.parent / "adapter.py").is_file()}
+    return Framework(
+        name=name,
+        file=file,
+        libraries=tuple(raw["libraries"]),
+        modules=tuple(raw["modules"]),
+        capabilities=tuple(capabilities),
+        **fields,
+    )
+
+
+def notes_of(name: str) -> tuple[str, ...]:
+    """What must be said beside a framework's numbers; nothing of one that is not here any more."""
+    return load_framework(name).notes if name in framework_names() else ()

@@ -1,0 +1,170 @@
+"""A study, read and checked: which levels of which factors are compared, how often, and which figures are drawn of it."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import CHECKOUT, load_yaml, shown
+from common.schemas import check, check_value
+from declared.configuration import existing
+from declared.datasets import load_dataset
+from declared.factors import Levels, as_list, factor_table, matches
+from declared.figures import Declared, Shape, read_figures, usual
+from declared.fraction import Fraction, generated, of_resolution
+from declared.frameworks import framework_names
+from declared.models import model_names
+
+DEFAULT_RESOLUTION = 4
+
+
+@dataclass(frozen=True)
+class Study:
+    """One experiment. `factors` has every factor of the schema, in its order, with a list of levels."""
+
+    name: str
+    file: Path
+    title: str
+    question: str
+    seed: int
+    replicates: int
+    factors: dict[str, list[Any]]
+    exclude: tuple[dict[str, list[Any]], ...]
+    step_times: bool
+    extra_p: bool = False
+    fraction: Fraction | None = None  # with design: fractional
+    authors: tuple[dict[str, str], ...] = ()
+    licence: str | None = None
+    figures: tuple[Declared, ...] = ()  # those that it declares
+
+    def combinations(self) -> Iterator[Levels]:
+        """The levels of every cell that the design asks for, before any is excluded."""
+        if self.fraction is None:
+            for levels in itertools.product(*self.factors.values()):
+                yield dict(zip(self.factors, levels, strict=True))
+            return
+        for signs in self.fraction.signs():
+            yield {name: levels[signs.get(name, 0)] for name, levels in self.factors.items()}
+
+    @property
+    def varied(self) -> list[str]:
+        """The factors with more than one level."""
+        return [name for name, levels in self.factors.items() if len(levels) > 1]
+
+    def drawn(self, swept: bool = True) -> list[Declared]:
+        """The figures that it declares, or those of every study of its kind; `swept`: whether its network is."""
+        return list(self.figures) or usual(Shape(self.varied, swept, self.fraction is None))
+
+
+def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Study:
+    """Read and check config/studies/<name>.yaml. InputError in one line when it is wrong."""
+    file = existing(folder, name, "study")
+    raw = load_yaml(file)
+    check(raw, "study", file)
+    factors = _factors(raw["factors"], file)
+    study = Study(
+        name=name,
+        file=file,
+        title=" ".join(raw["title"].split()),
+        question=" ".join(raw["question"].split()),
+        seed=raw["seed"],
+        replicates=raw["replicates"],
+        factors=factors,
+        exclude=tuple(
+            _exclusion(entry, factors, f"exclude.{i}", file) for i, entry in enumerate(raw.get("exclude", []))
+        ),
+        step_times=raw.get("step_times", False),
+        extra_p=raw.get("extra_p", False),
+        fraction=_fraction(raw, factors, file),
+        authors=tuple(raw.get("authors", [])),
+        licence=raw.get("licence"),
+    )
+    if not raw.get("figures"):
+        return study
+    cells = [
+        {name: levels[name] for name in study.varied}
+        for levels in study.combinations()
+        if not any(matches(levels, entry) for entry in study.exclude)
+    ]
+    return replace(study, figures=tuple(read_figures(raw["figures"], cells, file)))
+
+
+def _fraction(raw: Mapping[str, Any], factors: Mapping[str, list[Any]], file: Path) -> Fraction | None:
+    """The fraction of a study with design: fractional; None with design: full."""
+    if raw["design"] == "full":
+        if only := [key for key in ("resolution", "generators") if key in raw]:
+            raise InputError(f"{shown(file)}: {only[0]}: only with design: fractional; take it out")
+        return None
+    if "exclude" in raw:
+        raise InputError(f"{shown(file)}: exclude: a fraction needs all of its cells; take it out, or say design: full")
+    varied = [name for name, levels in factors.items() if len(levels) > 1]
+    if many := [name for name in varied if len(factors[name]) > 2]:
+        raise InputError(
+            f"{shown(file)}: factors.{many[0]}: {len(factors[many[0]])} levels; with design: fractional every factor that "
+            "varies has two"
+        )
+    if "generators" in raw and "resolution" in raw:
+        raise InputError(f"{shown(file)}: resolution: follows from generators; take one of the two out")
+    key = "generators" if "generators" in raw else "design"
+    try:
+        if key == "generators":
+            return generated(varied, raw["generators"])
+        return of_resolution(varied, raw.get("resolution", DEFAULT_RESOLUTION))
+    except ValueError as error:
+        advice = "" if key == "generators" else "; say design: full, or a lower resolution"
+        raise InputError(f"{shown(file)}: {key}: {error}{advice}") from None
+
+
+def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
+    table = factor_table()
+    lists = {name: as_list(value) for name, value in raw.items()}
+    wanted = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": [name for name, entry in table.items() if "default" not in entry],
+        "properties": {
+            name: {
+                "type": "array",
+                "minItems": 1,
+                "uniqueItems": True,
+                "items": entry,
+                "description": entry["description"],
+            }
+            for name, entry in table.items()
+        },
+    }
+    check_value(lists, wanted, "factors", file)
+    known = {"framework": framework_names(), "model": model_names()}
+    for name in (*known, "dataset"):
+        for i, level in enumerate(lists[name]):
+            where = f"{shown(file)}: factors.{name}" + f".{i}" * isinstance(raw[name], list)
+            if name == "dataset":
+                load_dataset(level, where)
+            elif level not in known[name]:
+                raise InputError(f"{where}: '{level}' is unknown; expected one of {', '.join(known[name])}")
+    return {
+        name: [_plain(level, entry) for level in lists.get(name, [entry.get("default")])]
+        for name, entry in table.items()
+    }
+
+
+def _plain(level: Any, entry: Mapping[str, Any]) -> Any:
+    """1 is a number, too: give each level the one spelling of its type."""
+    return float(level) if entry.get("type") == "number" else level
+
+
+def _exclusion(
+    entry: Mapping[str, Any], factors: Mapping[str, list[Any]], where: str, file: Path
+) -> dict[str, list[Any]]:
+    for name, levels in entry.items():
+        if name not in factors:
+            raise InputError(f"{shown(file)}: {where}.{name}: unknown factor; expected one of {', '.join(factors)}")
+        for level in as_list(levels):
+            if level not in factors[name] or isinstance(level, bool):
+                known = ", ".join(map(str, factors[name]))
+                raise InputError(
+                    f"{shown(file)}: {where}.{name}: {level!r} is no level of the study; expected one of {known}"
+                )
+    return {name: as_list(levels) for name, levels in entry.items()}

@@ -1,0 +1,38 @@
+"""Whether this machine, and where things are to lie on it, are what the site says."""
+
+import os
+import socket
+from pathlib import Path
+
+from common.errors import InputError
+from common.files import shown
+from declared.site import Site
+
+ACCELERATORS = (
+    "nvidia[0-9]*",
+    "kfd",
+    "dxg",
+)  # what drivers leave in /dev: NVIDIA's, AMD's, those of Windows below Linux
+
+
+def check_folder(folder: Path, advice: str) -> None:
+    """InputError, with this advice, when there is something else where `folder` is or is to be."""
+    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    if not os.path.isdir(there):
+        raise InputError(f"{there}: is a file; expected a folder; {advice}")
+
+
+def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
+    """InputError when this machine is not what the site says, where the site is this machine."""
+    if site.launcher != "local":
+        return
+    cores = len(os.sched_getaffinity(0))
+    if site.cores > cores:
+        raise InputError(f"{shown(site.file)}: cores: {site.cores} is more than the {cores} that this process may use")
+    interfaces = [name for _, name in socket.if_nameindex()]
+    if site.interface not in interfaces:
+        there = ", ".join(interfaces)
+        raise InputError(f"{shown(site.file)}: interface: '{site.interface}' is not on this machine; it has {there}")
+    if site.device == "cuda" and not any(any(devices.glob(pattern)) for pattern in ACCELERATORS):
+        expected = ", ".join(f"{devices}/{name.removesuffix('[0-9]*')}" for name in ACCELERATORS)
+        raise InputError(f"{shown(site.file)}: device: this machine has no accelerator ({expected}); take device: cpu")

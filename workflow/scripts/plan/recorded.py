@@ -1,0 +1,31 @@
+"""What records and sweeps say of themselves, read and checked; and how each ended."""
+
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import read_json, shown
+from common.schemas import check, schema
+
+STATUSES = ("ok", "failed", "timeout", "invalid", "broken")  # of a record
+
+
+def record_of(file: Path) -> dict[str, Any]:
+    """What a record.json or a sweep.json says; that its status is broken, and why, where it cannot be read or breaks its schema."""
+    try:
+        said: dict[str, Any] = read_json(file)
+        check(said, file.stem, file)
+    except (OSError, ValueError, InputError) as error:
+        return {"status": "broken", "reason": str(error).removeprefix(f"{shown(file)}: ")}
+    return said
+
+
+def record_status(record: Path) -> str:
+    """The status in a record.json or a sweep.json; broken where it cannot be read or lacks a key. What else `record_of` asks for is
+    asked when numbers are made of it: tens of thousands are counted while Snakemake starts."""
+    try:
+        said = read_json(record)
+    except (OSError, ValueError):
+        return "broken"
+    whole = isinstance(said, dict) and all(key in said for key in schema(record.stem)["required"])
+    return said["status"] if whole and said["status"] in STATUSES else "broken"
