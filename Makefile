@@ -11,7 +11,18 @@ BENCH := PYTHONPATH=workflow/scripts:tests:tests/workflow:tests/cluster $(BIN)/p
 export SNAKEMAKE_PROFILE := $(CURDIR)/profiles/local
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-# make figures STUDY=my-study SITE=my-cluster; ARGS adds whatever else the program takes
+# Variables, after the target: make figures STUDY=my-study SITE=my-cluster
+#   STUDY      a study of config/studies/, instead of that of config.yaml
+#   SITE       a site of config/sites/, instead of that of config.yaml
+#   ARGS       further arguments for the program that the target calls, such as ARGS=--help
+#   RUNS       runs to repeat: a status of records (failed, timeout, invalid, broken, ok) or a pattern of run_ids, such as '*ddp*.b32.*'
+#   BASE       the campaign to compare with: a folder with runs.csv
+#   OTHER      the campaign that is compared with BASE: a folder with runs.csv
+#   AGAINST    a manifest.json to verify against, instead of the study's own
+#   NODES      nodes of the virtual cluster
+#   BANDWIDTH  link rate of each of its nodes, as tc writes it (1gbit), or none
+#   CPU        processor time of each of its nodes, in cores
+#   MEMORY     memory of each of its nodes
 STUDY ?= $(study)
 SITE ?= $(site)
 OPTIONS = $(if $(STUDY)$(SITE),--config) $(if $(STUDY),"study=$$STUDY") $(if $(SITE),"site=$$SITE") $(ARGS)
@@ -28,72 +39,84 @@ MEMORY := 6G
 export RUNS BASE OTHER AGAINST
 
 .DEFAULT_GOAL := help
-.PHONY: help check figures report paper archive verify compare status peek images datasets plan models predict test statistics-test frameworks-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes settings doctor submit repeat unlock architecture gallery bench-overhead bench-input bench-models bench-analysis bench-tests
+.PHONY: help check figures report paper archive verify compare status peek images datasets docs architecture plan models predict test statistics-test frameworks-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes reference doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis bench-tests
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
 
-figures: $(STAMP)  ## install what is missing, run what is missing, make figures and tables of the configured study
+##@ A study
+
+figures: $(STAMP)  ## install and run what is missing, then make all figures and tables of the study
 	@$(SNAKEMAKE) figures $(OPTIONS)
 
-report: $(STAMP)  ## figures, tables and one page with everything, runs, curves and logs: results/<study>/report.html
+report: $(STAMP)  ## make figures, tables and one page with everything, each run's record, curves and log: results/<study>/report.html
 	@$(SNAKEMAKE) report $(OPTIONS)
 
 images: $(STAMP)  ## build the images that the study needs, at a site with deployment apptainer
 	@$(SNAKEMAKE) images $(OPTIONS)
 
-datasets: $(STAMP)  ## fetch and prepare the data sets that the study needs (where there is internet, before jobs need them)
+datasets: $(STAMP)  ## download and prepare the data sets that the study needs (on a machine with internet access)
 	@$(SNAKEMAKE) datasets $(OPTIONS)
 
-paper: $(STAMP)  ## the paper of the configured study: LaTeX sources and, where TeX is installed, the PDF
+paper: $(STAMP)  ## make the study's paper: LaTeX sources and, where TeX is installed, the PDF: results/<study>/paper
 	@$(SNAKEMAKE) paper $(OPTIONS)
 
-archive: $(STAMP)  ## everything behind the figures in one file, which makes them again elsewhere: results/<study>/<study>.tar.gz
+archive: $(STAMP)  ## pack everything behind the figures into one file that makes them again elsewhere: results/<study>/<study>.tar.gz
 	@$(SNAKEMAKE) archive $(OPTIONS)
 
-verify: $(STAMP)  ## are figures, tables and records those that a manifest tells of? make verify STUDY=NAME AGAINST=FILE
+verify: $(STAMP)  ## check that figures, tables and records are those of a manifest: make verify STUDY=NAME AGAINST=FILE
 	@$(RINGSIDE) provenance.verify --study "$$STUDY" $(if $(AGAINST),--against "$$AGAINST") $(ARGS)
 
-compare: $(STAMP)  ## two campaigns, of another date, site or version: what changed? make compare BASE=FOLDER OTHER=FOLDER
+compare: $(STAMP)  ## compare two campaigns of another date, site or version: make compare BASE=FOLDER OTHER=FOLDER
 	@$(SNAKEMAKE) compare --config "base=$$BASE" "other=$$OTHER" $(ARGS)
 
-status: $(STAMP)  ## where the campaign stands: done, running, failed and why, time left; ARGS=--watch or --json
+status: $(STAMP)  ## show where the campaign stands: done, running, failed and why, time left; ARGS=--watch or --json
 	@$(RINGSIDE) records.status $(OPTIONS)
 
-peek: $(STAMP)  ## draw what is there so far, while the campaign goes on: results/<study>/peek
+peek: $(STAMP)  ## draw the figures of the runs so far, while the campaign goes on: results/<study>/peek
 	@$(RINGSIDE) report.peek $(OPTIONS)
 
-plan: $(STAMP)  ## say what the campaign will cost, before anything runs: make plan STUDY=NAME SITE=SITE
+plan: $(STAMP)  ## show what the campaign will cost (hours, node hours, disk) before anything runs: make plan STUDY=NAME SITE=SITE
 	@$(RINGSIDE) plan.cost $(OPTIONS)
 
-models: $(STAMP)  ## all models in numbers: parameters, multiplications, bytes; ARGS names some
+repeat: $(STAMP)  ## repeat runs and keep their old attempts: make repeat RUNS=<status or pattern>
+	@$(RINGSIDE) records.repeat --run --runs "$$RUNS" $(OPTIONS)
+
+unlock: $(STAMP)  ## remove the lock of a Snakemake that was killed
+	@$(RINGSIDE) plan.unlock
+
+##@ Models and predictions
+
+models: $(STAMP)  ## list all models with parameters, multiplications and bytes; ARGS names some
 	@$(RINGSIDE) models.listing $(ARGS)
 
-predict: $(STAMP)  ## how many nodes are worth it, without a campaign: ARGS="--step-time 0.1 --model resnet-50"; ARGS=--help says more
+predict: $(STAMP)  ## predict how many nodes are worth it, without a campaign: ARGS="--step-time 0.1 --model resnet-50"; ARGS=--help lists all
 	@$(RINGSIDE) figures.outlook $(ARGS)
 
-check: lint  ## lint, types and the quick tests (no training, Snakemake, builds or drawings): what to run while writing
+##@ Tests and checks of the code
+
+check: lint  ## check style and types, and run the quick tests (no training, Snakemake, builds or drawings): while writing
 	@$(BIN)/python -m pytest $(PARALLEL) --quiet -m "not training and not workflow and not slow and not simulation" tests/unit $(ARGS)
 
-test: $(STAMP)  ## run all tests that need no root (they build the environments that they need, once)
+test: $(STAMP)  ## run all tests that need no root (the first time they build the environments that they need)
 	@$(BIN)/python -m pytest $(PARALLEL) -m "not every_framework and not every_study and not simulation" $(ARGS)
 
-statistics-test: $(STAMP)  ## intervals and tests against hundreds of made-up studies: after a change of the analysis (2 min)
+statistics-test: $(STAMP)  ## check intervals and tests against hundreds of simulated studies: after a change of the analysis (2 min)
 	@$(BIN)/python -m pytest $(PARALLEL) --dist=load -m simulation tests/unit $(ARGS)
 
-frameworks-test: $(STAMP)  ## train and sweep every framework, against PyTorch; with SITE=NAME those that it has installed (LBANN, Tarantella), too
+frameworks-test: $(STAMP)  ## train and sweep every framework, against PyTorch; with SITE=NAME also those that the site has installed (LBANN, Tarantella)
 	@RINGSIDE_TEST_SITE=$(SITE) $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_lbann_training.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py $(ARGS)
 
 studies-test: $(STAMP)  ## run every reduced study to its figures (about 30 min)
 	@$(BIN)/python -m pytest tests/workflow/test_studies.py $(ARGS)
 
-cluster-test: $(STAMP)  ## campaigns on a virtual Slurm cluster, both ways, in images, and three faults (needs root)
+cluster-test: $(STAMP)  ## run campaigns on a virtual Slurm cluster: both ways, in images, and with three faults (needs root)
 	@$(BIN)/python -m pytest tests/cluster -m "(not fault or ci) and not every_image" $(ARGS)
 
-fault-test: $(STAMP)  ## everything that breaks on clusters, one after the other (needs root, about 15 min)
+fault-test: $(STAMP)  ## break everything that breaks on clusters, one after the other (needs root, about 15 min)
 	@$(BIN)/python -m pytest tests/cluster/test_faults.py $(ARGS)
 
-images-test: $(STAMP)  ## build the images of all frameworks and run a cut of a study in each (needs root; 30 min the first time)
+images-test: $(STAMP)  ## build the images of all frameworks and run a part of a study in each (needs root; 30 min the first time)
 	@$(BIN)/python -m pytest tests/cluster/test_images.py $(ARGS)
 
 dry-run: $(STAMP)  ## plan every shipped study with every profile; nothing runs
@@ -108,62 +131,66 @@ lint: $(STAMP)  ## check style, types and rules
 	@$(BIN)/lint-imports --no-cache --no-logo > $(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
 	@$(BIN)/python tests/checks/architecture.py --check
 	@$(BIN)/python tests/checks/snakemake_lint.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: $(STAMP)  ## rewrite code and rules in the project's style
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 	@$(BIN)/snakefmt Snakefile rules
 
+##@ Files that are made, not written
+
 lock: $(STAMP)  ## make all locks again (requirements.txt, containers/*/requirements.*.txt)
 	@$(RINGSIDE) environments.lock $(ARGS)
 
-settings: $(STAMP)  ## write config/README.md again, which lists every key of the configuration
-	@$(RINGSIDE) declared.settings
-
-recipes: $(STAMP)  ## write the images' recipes again (containers/*/recipe.*.def)
-	@$(RINGSIDE) environments.recipe
-
-apptainer:  ## install Apptainer, which makes and opens images (Debian, as root)
-	@workflow/scripts/environments/install-apptainer
-
-cluster-up: $(STAMP)  ## a virtual Slurm cluster on this machine: NODES=3 BANDWIDTH=1gbit CPU=0.6 MEMORY=6G (needs root)
-	@$(RINGSIDE) cluster.virtual up --nodes "$(NODES)" --bandwidth "$(BANDWIDTH)" --cpu "$(CPU)" --memory "$(MEMORY)" $(ARGS)
-
-cluster-down: $(STAMP)  ## end it; nothing is left behind
-	@$(RINGSIDE) cluster.virtual down $(ARGS)
-
-doctor: $(STAMP)  ## say in a minute what will not work at the Slurm site: make doctor ARGS="--config site=NAME"
-	@$(RINGSIDE) cluster.doctor $(OPTIONS)
-
-submit: $(STAMP)  ## run the campaign on Slurm, an allocation for each block, in the planned order
-	@$(RINGSIDE) runs.submit $(OPTIONS)
-
-repeat: $(STAMP)  ## repeat runs: make repeat RUNS=<pattern or status>; old attempts are kept
-	@$(RINGSIDE) records.repeat --run --runs "$$RUNS" $(OPTIONS)
-
-unlock: $(STAMP)  ## remove the lock of a Snakemake that was killed
-	@$(RINGSIDE) plan.unlock
-
-bench-overhead: $(STAMP)  ## what the workflow itself costs: against bare loops, and dry-runs of large designs
-	@$(BENCH) $(ARGS)
-
-bench-input: $(STAMP)  ## whether reading limits training: images a second of each library's input, and of its training
-	@$(BENCH) input $(ARGS)
-
-bench-models: $(STAMP)  ## PyTorch's models as they are built here against the same written by hand
-	@$(BENCH) models $(ARGS)
-
-bench-analysis: $(STAMP)  ## how long 20,000 runs of 100 epochs take from records to figures, and how much memory
-	@$(BENCH) analysis --runs 20000 --epochs 100 $(ARGS)
-
-bench-tests: $(STAMP)  ## how long the tests take, and what their processor time goes to: ARGS='--target cluster-test'
-	@$(BENCH) tests $(ARGS)
+reference: $(STAMP)  ## write docs/reference again, from schemas, tables, models, frameworks, this Makefile and the rules
+	@$(RINGSIDE) reference.pages
 
 architecture: $(STAMP)  ## write the table and the picture of docs/architecture.md again, from the code
 	@$(BIN)/python tests/checks/architecture.py
 
-gallery: $(STAMP)  ## draw the pictures of docs/gallery.md again, from the kept campaigns
+docs: $(STAMP)  ## build the documentation site in site/; ARGS=serve shows it at http://127.0.0.1:8000
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(ARGS),build --strict)
+
+gallery: $(STAMP)  ## draw the pictures of docs/reference/figures.md again, from the kept campaigns
 	@$(RINGSIDE) figures.gallery $(ARGS)
+
+recipes: $(STAMP)  ## write the recipes of the images again (containers/*/recipe.*.def)
+	@$(RINGSIDE) environments.recipe
+
+##@ Clusters
+
+apptainer:  ## install Apptainer, which builds and runs images (Debian, as root)
+	@workflow/scripts/environments/install-apptainer
+
+cluster-up: $(STAMP)  ## start a virtual Slurm cluster on this machine: NODES=3 BANDWIDTH=1gbit CPU=0.6 MEMORY=6G (needs root)
+	@$(RINGSIDE) cluster.virtual up --nodes "$(NODES)" --bandwidth "$(BANDWIDTH)" --cpu "$(CPU)" --memory "$(MEMORY)" $(ARGS)
+
+cluster-down: $(STAMP)  ## stop the virtual cluster; nothing is left behind
+	@$(RINGSIDE) cluster.virtual down $(ARGS)
+
+doctor: $(STAMP)  ## check in a minute what will not work at the Slurm site: make doctor SITE=NAME
+	@$(RINGSIDE) cluster.doctor $(OPTIONS)
+
+submit: $(STAMP)  ## run the campaign on Slurm, one allocation per block, in the planned order; ARGS=--wait waits for the end
+	@$(RINGSIDE) runs.submit $(OPTIONS)
+
+##@ Benchmarks
+
+bench-overhead: $(STAMP)  ## measure what the workflow itself costs: against bare loops, and dry-runs of large designs
+	@$(BENCH) $(ARGS)
+
+bench-input: $(STAMP)  ## measure whether data loading limits training: images per second of each library's input, and of its training
+	@$(BENCH) input $(ARGS)
+
+bench-models: $(STAMP)  ## measure PyTorch's models as built here against the same models written by hand
+	@$(BENCH) models $(ARGS)
+
+bench-analysis: $(STAMP)  ## measure how long 20,000 runs of 100 epochs take from records to figures, and how much memory
+	@$(BENCH) analysis --runs 20000 --epochs 100 $(ARGS)
+
+bench-tests: $(STAMP)  ## measure how long the tests take, and where their processor time goes: ARGS='--target cluster-test'
+	@$(BENCH) tests $(ARGS)
 
 $(STAMP): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit("make: Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; say make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'

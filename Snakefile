@@ -39,7 +39,7 @@ include: "rules/comparison.smk"
 
 
 rule all:
-    """The study, whole: what `snakemake` without a target makes."""
+    """Make everything of the study: what `snakemake` does without a target."""
     default_target: True
     input:
         rules.figures.input,

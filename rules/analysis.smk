@@ -19,7 +19,7 @@ localrules:
 
 
 rule tables:
-    """All tables of the study."""
+    """Make all tables of the study, and what they need."""
     input:
         STANDS_ON,
         RUNS_CSV,

@@ -10,7 +10,7 @@ if BUILD_LOCALLY:
 
 
 rule datasets:
-    """Fetch and prepare all data sets that the study needs."""
+    """Download and prepare all data sets that the study needs."""
     input:
         list(CAMPAIGN.datasets.values()),
 

@@ -58,7 +58,7 @@ localrules:
 
 
 rule figures:
-    """All figures and tables of the study."""
+    """Make all figures and tables of the study, and what they need."""
     input:
         STANDS_ON,
         PREVIEW,

@@ -30,7 +30,7 @@ localrules:
 
 
 rule network:
-    """Sweep all-reduce over message sizes, by every distributed framework and number of nodes; table, and figure where declared."""
+    """Sweep all-reduce over message sizes for every distributed framework and number of nodes; make the table, and the figure if declared."""
     input:
         NETWORK_PRODUCTS,
         lambda wildcards: [
@@ -39,7 +39,7 @@ rule network:
 
 
 rule sweeps:
-    """The sweeps alone: what a campaign's allocations measure beside its runs."""
+    """Measure the network sweeps alone, without the table."""
     input:
         REQUIRED_SWEEPS,
 

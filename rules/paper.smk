@@ -15,7 +15,7 @@ localrules:
 
 
 rule paper:
-    """The study's paper: sources, and the PDF where TeX is installed."""
+    """Make the paper of the study: LaTeX sources, and the PDF where TeX is installed."""
     input:
         STANDS_ON,
         pdf=f"{PAPER}/paper.pdf",

@@ -9,7 +9,7 @@ localrules:
 
 
 rule plan:
-    """Say what the campaign will cost: runs, hours, disk. Nothing runs, and nothing is written."""
+    """Show what the campaign will cost: runs, hours, disk. Nothing runs, and nothing is written."""
     resources:
         machine=1,
     params:
@@ -22,7 +22,7 @@ rule plan:
 
 
 rule design:
-    """Write the design: every run of the study, in randomized order, before anything runs."""
+    """Write design.csv: every run of the study, in randomized order, before anything runs."""
     input:
         # a change that plans the same runs (of a title, of a figure) makes nothing again
         study=lambda wildcards: (

@@ -82,7 +82,7 @@ rule manifest:
 
 
 rule archive:
-    """Put everything behind the figures into one file, which makes them again on another machine."""
+    """Pack everything behind the figures into one file that makes them again on another machine."""
     input:
         STANDS_ON,
         f"{RESULTS}/{STUDY}.tar.gz",

@@ -8,7 +8,7 @@ localrules:
 
 
 rule records:
-    """The records of all runs, and the two tables of them."""
+    """Train the runs that have no record, and write runs.csv and epochs.csv."""
     input:
         REQUIRED_RECORDS,
         RUNS_CSV,

@@ -22,7 +22,7 @@ localrules:
 
 
 rule report:
-    """Make the report of the study: one page with everything, to be opened in a browser."""
+    """Make report.html: one page with everything, to be opened in a browser."""
     input:
         STANDS_ON,
         runs=RUNS_CSV,

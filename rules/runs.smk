@@ -8,7 +8,7 @@ GEOMETRIES = {run_id: run.geometry for run_id, run in CAMPAIGN.by_id.items()}
 
 
 rule runs:
-    """Train every run of the design (with block=N: of that block) that has no record yet."""
+    """Train every run of the design that has no record yet (with --config block=N: of that block)."""
     input:
         or_say_so(lambda: CAMPAIGN.records_of_block(config.get("block"))),
 

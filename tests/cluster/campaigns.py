@@ -44,10 +44,10 @@ FOLDERS = "ringside-test-"
 
 
 class Campaign:
-    """The study `small` at the site virtual, in a checkout that all nodes see."""
+    """A study, by its `name`, at the site virtual, in a checkout that all nodes see."""
 
-    def __init__(self, folder: Path, text: str, time_limit_s: int = 100) -> None:
-        self.checkout = Checkout(folder / "checkout", text)
+    def __init__(self, folder: Path, text: str, time_limit_s: int = 100, name: str = "small") -> None:
+        self.checkout = Checkout(folder / "checkout", text, name)
         self.results = self.checkout.results
         self.checkout.edit("config/sites/virtual.yaml", "time_limit_s: 100", f"time_limit_s: {time_limit_s}")
         # The machine is shared with the test itself: what others use is not what these tests are about.

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from campaigns import Campaign, jobs, no_worker_is_left, slurm, study, wait_until
+from checkout import planned_jobs
 from cluster import virtual
 
 pytestmark = pytest.mark.usefixtures("virtual_cluster")
@@ -75,8 +76,10 @@ def test_a_second_invocation_has_nothing_to_do(a_job_a_run: Campaign) -> None:
 
 
 def test_an_allocation_for_every_block_keeps_the_order(shared_folder: Path) -> None:
-    campaign = Campaign(shared_folder, study(nodes="2", epochs=3, replicates=2) + "  bandwidth: [0, 200]\n")
-    done = campaign.checkout.program("runs.submit", "--wait")
+    """By the tutorial's own commands; its study rehearsal is cut to these runs."""
+    text = study(nodes="2", epochs=3, replicates=2) + "  bandwidth: [0, 200]\n"
+    campaign = Campaign(shared_folder, text, name="rehearsal")
+    done = campaign.checkout.make("submit", "STUDY=rehearsal", "ARGS=--wait")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = check(campaign, sessions=2)
     with open(campaign.results / "design.csv", newline="") as design:
@@ -87,10 +90,13 @@ def test_an_allocation_for_every_block_keeps_the_order(shared_folder: Path) -> N
     assert Counter(row["bandwidth"] for row in rows) == {"0": 2, "200": 2}
     assert all(float(row["bandwidth_bytes_s"]) == rates[row["bandwidth"]] for row in rows)
 
-    again = campaign.checkout.program("runs.submit", "--wait")
+    again = campaign.checkout.make("submit", "STUDY=rehearsal", "ARGS=--wait")
     assert again.returncode == 0 and "all 4 runs have a record" in again.stdout and not jobs()
-    table = campaign.checkout.snakemake("results/small/tables/network.csv", "--config", "site=virtual")
-    assert table.status == 0 and "sweep" not in table.jobs, table.output
+    drawn = campaign.checkout.make("figures", "STUDY=rehearsal", "SITE=virtual")
+    said = drawn.stdout + drawn.stderr
+    assert drawn.returncode == 0 and not {"run", "sweep"} & set(planned_jobs(said)), said
+    status = campaign.checkout.make("status", "STUDY=rehearsal", "SITE=virtual")
+    assert status.returncode == 0 and "4 of 4 runs done" in status.stdout, status.stdout + status.stderr
     with open(campaign.results / "tables" / "network.csv", newline="") as table:
         found = {int(row["bandwidth"]): float(row["achieved_bytes_s"]) for row in csv.DictReader(table)}
     assert 0.5 * 25e6 < found[200] < 1.05 * 25e6 < found[0], "as fast as the links were made, and no faster"

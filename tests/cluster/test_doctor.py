@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from campaigns import wait_until
-from checkout import Checkout
+from checkout import CHECKOUT, Checkout
 from sandbox import Sandbox
 
 VIRTUAL = "config/sites/virtual.yaml"
@@ -76,13 +76,20 @@ def add(checkout: Checkout, lines: str) -> None:
     checkout.path(VIRTUAL).write_text(checkout.path(VIRTUAL).read_text() + lines)
 
 
-def test_a_healthy_cluster(cluster: Sandbox, copy: Checkout) -> None:
-    said = ask(cluster, copy)
+def test_the_cluster_of_the_tutorial(corners: Callable[[], Sandbox], copy: Checkout) -> None:
+    """Its own commands: up, a healthy cluster, down."""
+    corner = corners()
+    copy.path(".venv").symlink_to(CHECKOUT / ".venv")
+    up = corner.run("make", "cluster-up", "NODES=3", "BANDWIDTH=1gbit", "CPU=0.6", folder=copy.folder)
+    assert up.returncode == 0, up.stderr
+    said = heard(corner.run("make", "doctor", folder=copy.folder))
     assert said.status == 0, said.output
     assert {verdict for verdict, _ in said.lines.values()} == {"ok"}, said.output
     assert said.text("test job") == "ran on node1, node2, node3"
     assert said.verdict("file locks") == "ok"
     assert [path.name for path in copy.path("results").iterdir()] == ["README.md"]
+    down = corner.run("make", "cluster-down", folder=copy.folder)
+    assert down.returncode == 0, down.stderr
 
 
 def test_an_unknown_partition(cluster: Sandbox, copy: Checkout) -> None:

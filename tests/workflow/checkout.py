@@ -54,23 +54,23 @@ class Invocation:
 class Checkout:
     """A copy of the checkout's source files, with a site of its own that tolerates a busy machine."""
 
-    def __init__(self, folder: Path, study: str = SMALL_STUDY) -> None:
+    def __init__(self, folder: Path, study: str = SMALL_STUDY, name: str = "small") -> None:
         self.folder = folder
-        self.results = folder / "results" / "small"
+        self.results = folder / "results" / name
         if not folder.exists():
             listed = subprocess.run(
                 ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=CHECKOUT, capture_output=True, check=True
             )
-            for name in listed.stdout.decode().split("\0"):
-                source = CHECKOUT / name
-                if name and (source.is_file() or source.is_symlink()):
-                    target = folder / name
+            for file in listed.stdout.decode().split("\0"):
+                source = CHECKOUT / file
+                if file and (source.is_file() or source.is_symlink()):
+                    target = folder / file
                     target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy2(source, target, follow_symlinks=False)
             for compiled in (CHECKOUT / "workflow" / "scripts").rglob("__pycache__"):  # good for files of these dates
                 shutil.copytree(compiled, folder / compiled.relative_to(CHECKOUT))
-            self.write("config/studies/small.yaml", study)
-            self.edit("config/config.yaml", "study: quickstart", "study: small")
+            self.write(f"config/studies/{name}.yaml", study)
+            self.edit("config/config.yaml", "study: quickstart", f"study: {name}")
             self.edit("config/sites/local.yaml", "max_foreign_cpu_share: 0.05", "max_foreign_cpu_share: 1")
 
     def copy(self, folder: Path) -> "Checkout":
@@ -119,6 +119,14 @@ class Checkout:
         environment = {**self.environment, "PYTHONPATH": str(self.folder / "workflow" / "scripts")}
         command = self.warm(*arguments)
         return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
+
+    def make(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Call make, as a user would, in the environment of the checkout that this one is a copy of."""
+        if not self.path(".venv").exists():
+            self.path(".venv").symlink_to(CHECKOUT / ".venv")
+        return subprocess.run(
+            ["make", *arguments], cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+        )
 
     def warm(self, *arguments: str) -> list[str]:
         """The command that does what `python -m` does with these arguments, in a process that has its libraries."""

@@ -1,13 +1,13 @@
-"""The pictures of docs/gallery.md, drawn from kept campaigns by the lines of study files that stand there."""
+"""The pictures of docs/reference/figures.md, drawn from kept campaigns: an example of every kind of figure, from gallery.yaml."""
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from PIL import Image
 
@@ -18,37 +18,35 @@ from declared.figures import KINDS, Declared
 from declared.study import load_study
 from figures import draw
 
-PAGE = CHECKOUT / "docs" / "gallery.md"
+EXAMPLES = Path(__file__).with_name("gallery.yaml")
+PICTURES = CHECKOUT / "docs" / "images" / "gallery"
 KEPT = CHECKOUT / "docs" / "campaigns"
 STUDIES = CHECKOUT / "config" / "studies"
 COLOURS = 256
 SMALLER = 2  # than for print, in each direction
-LINES = re.compile(
-    r"^```yaml\n# config/studies/(?P<study>[a-z0-9-]+)\.yaml\n(?P<lines>.*?)^```$"
-    r"(?:\n+!\[[^\]]*\]\((?P<picture>[^)]+)\))?",
-    re.DOTALL | re.MULTILINE,
-)
 
 
 @dataclass(frozen=True)
 class Example:
-    """What the page shows of a kind: the figure, the study that it is of, the picture (None where no campaign fills it)."""
+    """A kind of figure by an example: of which study, the entry of its key `figures`, the picture (None where no kept campaign
+    has the numbers), and what is said of the kind: question, default, shows, reading, alt."""
 
     study: str
+    entry: dict[str, Any]
     asked: Declared
     picture: Path | None
+    said: dict[str, str]
 
 
-def examples(page: Path = PAGE) -> Iterator[Example]:
-    """The examples of the page in their order, checked as a study file is. InputError for what a study must not say."""
-    for found in LINES.finditer(page.read_text()):
+def examples(file: Path = EXAMPLES) -> Iterator[Example]:
+    """The examples of the file in their order, checked as a study file is. InputError for what a study must not say."""
+    for kind, said in load_yaml(file).items():
+        study, entry = said.pop("study"), said.pop("figure")
         with TemporaryDirectory() as folder:
-            file = Path(folder) / f"{found['study']}.yaml"
-            lines = file.with_suffix(".lines")
-            lines.write_text(found["lines"])
-            file.write_text(json.dumps(load_yaml(STUDIES / file.name) | load_yaml(lines)))
-            (asked,) = load_study(found["study"], Path(folder)).figures
-        yield Example(found["study"], asked, page.parent / found["picture"] if found["picture"] else None)
+            written = Path(folder) / f"{study}.yaml"
+            written.write_text(json.dumps(load_yaml(STUDIES / written.name) | {"figures": [entry]}))
+            (asked,) = load_study(study, Path(folder)).figures
+        yield Example(study, entry, asked, PICTURES / f"{kind}.png" if "alt" in said else None, said)
 
 
 def make(example: Example, folder: Path) -> None:

@@ -173,16 +173,21 @@ def answer(args: argparse.Namespace) -> Answer:
     return Answer(drawn, rows, [note for note in notes if note])
 
 
+def written(drawn: pd.DataFrame) -> pd.DataFrame:
+    """What outlook_curves.csv has of `extrapolate.curves`."""
+    bands = [name for name in drawn if name.startswith(tuple(BANDS))]
+    return drawn[[*FACTORS, "rate", "nodes", "epoch_time_s", *bands]]
+
+
 def main(argv: list[str] | None = None) -> None:
     """Write the table, and what its figure shows as numbers."""
     parser = question.parser()
     parser.add_argument("--curves", type=Path, required=True, metavar="CSV", help="where to write the curves")
     args = question.asked(argv, parser)
     found = answer(args)
-    bands = [name for name in found.curves if name.startswith(("speedup", "efficiency"))]
     with system_faults(args.curves):
         tables.write(found.table, args.out)
-        tables.write_csv(found.curves[[*FACTORS, "rate", "nodes", "epoch_time_s", *bands]], args.curves)
+        tables.write_csv(written(found.curves), args.curves)
 
 
 def _redrawn(study: Study, drawn: pd.DataFrame) -> list[tuple[pd.DataFrame, pd.DataFrame]]:

@@ -1,0 +1,93 @@
+"""The pages for people, and every command on them: lines of sh blocks, and inline code that begins with make or snakemake."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from common.files import CHECKOUT
+
+BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+COMMENT = re.compile(r"(^|\s+)#(\s.*)?$")
+CALLS = ("make ", "snakemake ")
+FORM = re.compile(r"(=| )[A-Z]{4,}\b(?!=)|\.\.\.")  # figures STUDY=NAME, bench-..., TARGET
+LISTS = Path(__file__).with_name("commands.yaml")
+
+
+@dataclass(frozen=True)
+class Page:
+    """A text in Markdown; `name` is relative to the checkout."""
+
+    name: str
+    text: str
+
+    def blocks(self, language: str) -> list[str]:
+        """The contents of its blocks of code in a language."""
+        return [found["text"] for found in BLOCK.finditer(self.text) if found["language"] == language]
+
+    @property
+    def prose(self) -> str:
+        """The page without its blocks."""
+        return BLOCK.sub("", self.text)
+
+    @property
+    def spans(self) -> list[str]:
+        """Its inline code."""
+        return [" ".join(span.split()) for span in INLINE.findall(self.prose)]
+
+    @property
+    def commands(self) -> list[str]:
+        """Its commands in their order: those of blocks, then those of the text; each once, without comments."""
+        lines = [line for block in self.blocks("sh") for line in block.splitlines()]
+        said = [part.strip() for line in lines for part in COMMENT.sub("", line).split(" && ")]
+        inline = [span for span in self.spans if span.startswith(CALLS)]
+        return list(dict.fromkeys(command for command in [*said, *inline] if command))
+
+
+def pages() -> Iterator[Page]:
+    """All pages: those at the root, the tutorials, and the others by their names."""
+    tutorials = [CHECKOUT / "docs" / "tutorial" / f"{name}.md" for name in ("laptop", "cluster")]
+    others = sorted(set((CHECKOUT / "docs").rglob("*.md")) - set(tutorials))
+    for file in [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *tutorials, *others]:
+        yield Page(str(file.relative_to(CHECKOUT)), file.read_text(encoding="utf-8"))
+
+
+def page(name: str) -> Page:
+    """One page by its name."""
+    return next(found for found in pages() if found.name == name)
+
+
+@dataclass(frozen=True)
+class Lists:
+    """tests/commands.yaml: what is run or planned by tests/workflow/test_pages.py, and what runs all others."""
+
+    run: list[str]
+    planned: list[str]
+    elsewhere: dict[str, str]
+    targets: list[str]
+
+    @property
+    def commands(self) -> set[str]:
+        """All commands that are listed."""
+        return {*self.run, *self.planned, *self.elsewhere}
+
+    def cover(self, command: str) -> bool:
+        """Whether something runs a command. What only names a target, or is a form to fill in, asks for its target alone."""
+        words = command.split()
+        named = {other.split()[1] for other in self.commands if other.startswith("make ")}
+        if command in self.commands or (words[0] == "make" and words[1] in self.targets):
+            return True
+        is_form = bool(FORM.search(command))
+        return words[1] in named if words[0] == "make" and (len(words) == 2 or is_form) else is_form
+
+
+def lists() -> Lists:
+    """tests/commands.yaml."""
+    told = yaml.safe_load(LISTS.read_text(encoding="utf-8"))
+    elsewhere = [(command, by) for by, commands in told["elsewhere"].items() for command in commands]
+    listed = [*told["run"], *told["planned"], *dict(elsewhere)]
+    assert len(set(listed)) == len(elsewhere) + len(told["run"]) + len(told["planned"]), "a command stands twice"
+    return Lists(told["run"], told["planned"], dict(elsewhere), told["targets"])

@@ -1,0 +1,78 @@
+"""Pages say what is there: every command is run by something, every file that they name exists, every example is accepted."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from common.files import CHECKOUT, load_yaml
+from common.schemas import check
+from declared.site import load_site
+from declared.study import load_study
+from pages import Page, lists, page, pages
+
+PAGES = list(pages())
+LISTS = lists()
+FOLDERS = ("config", "containers", "docs", "profiles", "rules", "tests", "workflow")
+FILE = re.compile(rf"^({'|'.join(FOLDERS)})/[\w./*-]*$")
+LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
+OWN = re.compile(
+    r"(^|/)(my-study|second-node|my-cluster|datasets|datasets\.lock|mine)\.|[/-](?!README)[A-Z_]{4,}\b"
+)  # that a reader makes
+README_BYTES = 6000
+
+
+@pytest.mark.parametrize("text", PAGES, ids=lambda text: text.name)
+def test_every_command_is_run_by_something(text: Page) -> None:
+    assert [command for command in text.commands if not LISTS.cover(command)] == [], (
+        "say in tests/commands.yaml what runs it"
+    )
+
+
+def test_the_lists_have_no_command_that_no_page_has() -> None:
+    said = {command for text in PAGES for command in text.commands}
+    assert LISTS.commands - said == set()
+    targets = set(re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(), re.MULTILINE))
+    used = {command.split()[1] for command in said if command.startswith("make ")}
+    assert {target for target in used if "..." not in target} <= targets
+    assert set(LISTS.targets) <= targets & used
+
+
+@pytest.mark.parametrize("by", sorted(set(LISTS.elsewhere.values())))
+def test_what_is_said_to_run_a_command_is_there(by: str) -> None:
+    file, _, name = by.partition("::")
+    assert f"def {name}(" in (CHECKOUT / file).read_text()
+
+
+@pytest.mark.parametrize("text", PAGES, ids=lambda text: text.name)
+def test_every_file_that_a_page_names_is_there(text: Page) -> None:
+    named = [span for span in text.spans if FILE.match(span) and not OWN.search(span)]
+    assert [span for span in named if not list(CHECKOUT.glob(span.rstrip("/")))] == []
+    folder = (CHECKOUT / text.name).parent
+    assert [link for link in LINK.findall(text.prose) if not (folder / link).exists()] == []
+
+
+def examples() -> list[tuple[str, str, str]]:
+    """The examples of configuration: page, file, lines."""
+    found = [(text.name, block.partition("\n")) for text in PAGES for block in text.blocks("yaml")]
+    return [(name, head.removeprefix("# "), rest) for name, (head, _, rest) in found if head.startswith("# config/")]
+
+
+@pytest.mark.parametrize(("name", "file", "lines"), examples(), ids=lambda value: value.partition("\n")[0])
+def test_every_example_of_configuration_is_accepted(name: str, file: str, lines: str, tmp_path: Path) -> None:
+    asked = yaml.safe_load(lines)
+    kind = Path(file).parent.name
+    if kind == "config":
+        for entry in asked.values() if file == "config/datasets.yaml" else []:
+            check(entry, "dataset", name)
+        return
+    own = CHECKOUT / file
+    whole = load_yaml(own) if own.exists() else yaml.safe_load(page("docs/tutorial/laptop.md").blocks("yaml")[0])
+    (tmp_path / own.name).write_text(yaml.safe_dump(whole | asked))
+    loaded = {"studies": load_study, "sites": load_site}[kind](own.stem, tmp_path)
+    assert loaded.name == own.stem
+
+
+def test_the_readme_is_short() -> None:
+    assert (CHECKOUT / "README.md").stat().st_size <= README_BYTES

@@ -1,0 +1,71 @@
+"""Every column of every table, made from campaigns that are kept, is described, and nothing else is."""
+
+import pandas as pd
+import pytest
+
+from analysis import anova, cells, checks, decomposition, effects, missing, regression, scaling, speedup
+from analysis.measured import factors
+from common.files import CHECKOUT
+from common.tables import read_table
+from comparison import changes, matched
+from network import fit
+from prediction import extrapolate, held_out, law, methods, outlook, physics
+from reference import products
+
+KEPT = CHECKOUT / "docs" / "campaigns"
+FOLDER, OTHER = (KEPT / f"tf-strategies-{name}" for name in ("unshaped", "virtual"))
+
+
+@pytest.fixture(scope="module")
+def runs() -> pd.DataFrame:
+    """A kept campaign, with memory of accelerators, which none had."""
+    return read_table(FOLDER / "runs.csv", "runs").assign(device_memory_peak_bytes=1)
+
+
+@pytest.fixture(scope="module")
+def network() -> pd.DataFrame:
+    return read_table(FOLDER / "network.csv", "network")
+
+
+@pytest.fixture(scope="module")
+def made(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Every table, with the columns that are left out of its file where nothing is in them."""
+    fits = regression.fit_all(runs)
+    prepared, sweeps = physics.prepared(runs), law.points(network)
+    every, errors = held_out.evaluate(prepared, sweeps, methods.methods(set(prepared["framework"]), None))
+    study = outlook.by_study(FOLDER)
+    drawn = extrapolate.answerable(
+        extrapolate.curves(study.fitted, extrapolate.hypothetical(extrapolate.cases(study.cells), [outlook.GIGABIT], 8))
+    )
+    answers = extrapolate.answers(drawn)
+    curves, answers = extrapolate.with_bands(drawn, answers, [(drawn[extrapolate.BANDS].copy(), answers.copy())])
+    return {
+        "cells": cells.summarize(runs),
+        "effects": effects.compare(runs),
+        "missing": missing.table(runs).data,
+        "anova": anova.table(runs).data,
+        "checks": checks.table(runs).data,
+        "residuals": checks.listed(checks.residuals(runs)),
+        "regression": regression.tidy(fits),
+        "regression_cells": regression.by_cell(fits),
+        "speedup": speedup.compare(runs),
+        "scaling": scaling.compare(runs)[0],
+        "decomposition": decomposition.decompose(runs, network),
+        "network": fit.compare(network),
+        "prediction": errors,
+        "prediction_cells": every,
+        "outlook": answers,
+        "outlook_curves": outlook.written(curves),
+        "comparison": changes.changes(matched.read(str(FOLDER), str(OTHER))),
+    }
+
+
+@pytest.mark.parametrize("name", products.described())
+def test_the_columns_of_a_table_are_described(name: str, made: dict[str, pd.DataFrame]) -> None:
+    described = products.columns(products.described()[name])
+    of_factors = set(factors()) - set(described) if products.FACTORS in described else set()
+    assert sorted(set(made[name]) - of_factors) == sorted(column for column in described if column != products.FACTORS)
+
+
+def test_every_table_is_described(made: dict[str, pd.DataFrame]) -> None:
+    assert set(made) == set(products.described())

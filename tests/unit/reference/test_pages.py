@@ -1,0 +1,67 @@
+"""The reference pages are what the code says today, whole, and their examples are right."""
+
+import pytest
+import yaml
+
+from common.files import CHECKOUT
+from common.schemas import SCHEMAS
+from declared.datasets import DATASETS, read_datasets
+from reference import commands, pages, products, settings
+
+
+@pytest.mark.parametrize("name", pages.PAGES)
+def test_a_page_is_made_of_the_code(name: str) -> None:
+    assert (pages.FOLDER / f"{name}.md").read_text(encoding="utf-8") == pages.text(name), "say make reference"
+
+
+def test_no_page_is_left_over() -> None:
+    assert {path.stem for path in pages.FOLDER.iterdir()} == set(pages.PAGES)
+
+
+@pytest.mark.parametrize("name", ["config", "study", "site", "dataset", "factors"])
+def test_every_key_says_what_it_means(name: str) -> None:
+    assert [key for key, *_, meaning in settings.rows(name) if not meaning] == []
+
+
+@pytest.mark.parametrize("name", ["design", "runs", "epochs", "network", "record", "sweep"])
+def test_every_column_of_records_says_what_it_means(name: str) -> None:
+    written = yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text())["properties"]
+    assert [field for field, _, meaning in products.fields(written) if not meaning and field != "`factors`"] == []
+
+
+def test_limits_defaults_and_levels_are_told() -> None:
+    rows = {row[0]: row for name in ("factors", "site", "study") for row in settings.rows(name)}
+    assert rows["`augmentation`"][1:3] == ["`none`, `flip`, `flip-crop`", "`none`"]
+    assert rows["`nodes`"][1] == "whole number, at least 1"  # the site's
+    assert rows["`momentum`"][1] == "number, at least 0, less than 1"
+    assert rows["`installed.NAME.executable`"][2] == "**required**", "below a name of the user's choice"
+    assert rows["`cores`"][1] == "whole number, at least 1 or `auto`"
+
+
+def test_the_example_of_a_data_set_is_one(tmp_path) -> None:
+    own = tmp_path / "datasets.yaml"
+    own.write_text(yaml.safe_dump(settings.OWN_DATASET))
+    assert set(settings.OWN_DATASET) <= set(read_datasets(DATASETS, own))
+
+
+def test_a_target_is_told_with_the_variables_that_it_reads() -> None:
+    found = {target.name: target for target in commands.targets()}
+    assert found["figures"].variables == ("STUDY", "SITE", "ARGS")
+    assert found["cluster-up"].variables == ("NODES", "BANDWIDTH", "CPU", "MEMORY", "ARGS")
+    assert found["compare"].variables == ("BASE", "OTHER", "ARGS")
+    assert {name for target in found.values() for name in target.variables} == set(commands.variables())
+    assert [name for name, target in found.items() if not target.group] == ["help"]
+
+
+def test_targets_of_snakemake_are_those_that_collect() -> None:
+    said = dict(commands.rules())
+    assert {"all", "figures", "report", "design", "compare"} <= set(said)
+    assert not {"run", "figure", "environment", "aggregate"} & set(said)
+
+
+def test_the_catalogue_of_workflows_finds_what_it_looks_for() -> None:
+    for name in ("workflow/Snakefile", "config/README.md", "README.md", "LICENSE"):
+        assert (CHECKOUT / name).is_file(), name
+    usage = yaml.safe_load((CHECKOUT / ".snakemake-workflow-catalog.yml").read_text())["usage"]
+    assert set(usage) == {"mandatory-flags", "software-stack-deployment", "report"}
+    assert set(usage["mandatory-flags"]) == {"desc", "flags"}

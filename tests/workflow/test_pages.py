@@ -1,0 +1,91 @@
+"""Commands of the pages, run as they stand there, in the order of the pages, in one checkout: tests/commands.yaml lists them."""
+
+import base64
+import csv
+import gzip
+import json
+import re
+import subprocess
+
+import pytest
+
+from checkout import CHECKOUT, Checkout, planned_jobs
+from pages import lists, page
+
+LISTS = lists()
+STUDY = "config/studies/second-node.yaml"
+SAID = {  # of what a command has to say
+    "make plan STUDY=second-node": "second-node at local: 12 runs, 4 cells in 3 blocks",
+    "make status STUDY=second-node": "done       12 ok",
+    "make repeat RUNS='*.b64.n2.s1.r1' STUDY=second-node": "1 run will be repeated",
+    "make archive STUDY=second-node": "results/second-node/second-node.tar.gz: ",
+    "make verify STUDY=second-node": " identical",
+    "make unlock": "there is no lock",
+    "make models ARGS=two-blocks": "two-blocks  32x32x3",
+    "make plan STUDY=rehearsal SITE=virtual": "rehearsal at virtual: 24 runs, 12 cells in 2 blocks",
+}
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A checkout with all that the pages tell a reader to write."""
+    made = Checkout(tmp_path_factory.mktemp("pages") / "checkout", name="second-node")
+    made.path(".venv").symlink_to(CHECKOUT / ".venv")
+    made.write("config/studies/my-study.yaml", page("README.md").blocks("yaml")[0])
+    made.write(
+        STUDY, page("docs/tutorial/laptop.md").blocks("yaml")[0] + page("docs/how-to/publish.md").blocks("yaml")[0]
+    )
+    (model,) = page("docs/how-to/own-model.md").blocks("python")
+    made.write(model.partition("\n")[0].removeprefix("# "), model)
+    return made
+
+
+def call(checkout: Checkout, command: str) -> str:
+    """What a command says; it has to succeed."""
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=checkout.folder, env=checkout.environment, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("command", LISTS.run)
+def test_a_command_works(checkout: Checkout, command: str) -> None:
+    assert SAID.get(command, "") in call(checkout, command)
+
+
+@pytest.mark.parametrize("command", LISTS.planned)
+def test_what_takes_minutes_is_planned(checkout: Checkout, command: str) -> None:
+    planned = re.sub(r"ARGS=(\S+)$", r"ARGS='\1 -n'", command)
+    if planned == command:
+        planned += " ARGS=-n" if command.startswith("make ") else " -n"
+    assert planned_jobs(call(checkout, planned))["figure"] > 0
+
+
+def test_the_tutorial_is_right_about_what_it_made(checkout: Checkout) -> None:
+    with open(checkout.results / "runs.csv") as table:
+        rows = list(csv.DictReader(table))
+    assert [row["status"] for row in rows] == ["ok"] * 12
+    assert [row["run_id"] for row in rows if row["attempt"] == "2"] == ["pytorch-ddp.small-cnn.digits.b64.n2.s1.r1"]
+    text = page("docs/tutorial/laptop.md").text
+    for name in re.findall(r"`(results/second-node/[\w./-]+)`", text):
+        assert checkout.path(name).exists(), name
+    assert (checkout.results / "paper" / "threats.tex").exists()
+
+
+def test_the_report_has_every_run_with_its_log(checkout: Checkout) -> None:
+    html = (checkout.results / "report.html").read_text()
+    assert "Does a second node pay?" in html and "12 of 12 runs succeeded" in html
+    block = re.search(r'id="block-0">([^<]+)<', html)
+    assert block is not None
+    runs = json.loads(gzip.decompress(base64.b64decode(block[1])))
+    assert [run["record"]["status"] for run in runs] == ["ok"] * 12 and all("log.txt" in run["note"] for run in runs)
+
+
+def test_a_level_more_plans_its_own_runs_alone(checkout: Checkout) -> None:
+    whole = checkout.path(STUDY).read_text()
+    checkout.edit(STUDY, "batch_size: [16, 64] ", "batch_size: [16, 32, 64] ")
+    planned = planned_jobs(call(checkout, "snakemake -n --config study=second-node"))
+    checkout.write(STUDY, whole)
+    assert planned["run"] == 6

@@ -1,0 +1,212 @@
+"""Pages of what trains: models, data sets, frameworks and their environments."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from common.files import load_yaml
+from declared import environments
+from declared.datasets import ARCHIVED, DATASETS, FRESH_NAME, FRESH_SAMPLES, class_count
+from declared.frameworks import Framework, framework_names, load_framework
+from models import listing
+from models.named import SMALL, models
+from reference.markdown import code, codes, escaped, table
+
+PINNED = re.compile(r"^([a-z0-9-]+)(?:\[[^]]*\])?==([^\s;]+)", re.MULTILINE)
+SIZES = ("parameters", "MMACs", "gradients, MB", "activations, MB")
+EXCHANGES = {
+    "ends": "one message with all gradients, after the backward pass",
+    "buckets": "buckets of tensors, during the backward pass",
+    "fusion": "fused messages of the gradients that are ready",
+}
+
+
+def models_page() -> str:
+    """The page of models and data sets."""
+    names = sorted(models())
+    sized, refused = [], []
+    for name in names:
+        for images in listing.INPUTS:
+            try:
+                _, image, classes, stem, *sizes = listing.row(name, images)
+                sized.append([code(name), f"{image}, {classes} classes", stem, *sizes])
+            except ValueError as error:
+                refused.append(escaped(str(error).removeprefix("model ")))
+    return "\n\n".join(
+        [
+            "# Models and data sets",
+            "## Models",
+            "Each model is described once, as a graph of operators (`workflow/scripts/models/families/`). PyTorch's and Keras' models are built from "
+            "it, with the same initial weights.",
+            table(
+                ["model", "what it is", "source"],
+                [[code(name), models()[name].title, models()[name].source] for name in names],
+            ),
+            "The size of a model depends on the images and the classes of the data set. `make models` prints this table; `make models "
+            'ARGS="resnet-50 --image 96x96x3 --classes 100"` prints it for your images.',
+            table(["model", "images", "stem", *SIZES], sized, numbers=SIZES),
+            "\n".join(
+                [
+                    "* MMACs: millions of multiply-accumulate operations of the forward pass of one sample, in convolutions and dense operators.",
+                    "* gradients: size of what one exchange carries, float32.",
+                    "* activations: size of the outputs of all operators for one sample, which training keeps, float32.",
+                    f"* stem: some models have a stem for small images (up to {SMALL} pixels) and the original one for larger images.",
+                    *(f"* Not in the table: {reason}." for reason in refused),
+                ]
+            ),
+            "## Data sets",
+            "`make datasets` downloads the archives that a study needs, verifies them and prepares each once for all studies. For images of your own, "
+            "see [config/datasets.yaml](configuration.md#configdatasetsyaml).",
+            table(
+                ["data set", "title", "images: training", "validation", "shape", "classes", "format"],
+                _datasets(),
+                numbers={"images: training", "validation", "classes"},
+            ),
+            f"`{FRESH_NAME}` needs no entry: its batches are drawn during training, for images of any shape. Without `<samples>`, an epoch has "
+            f"{FRESH_SAMPLES:,} samples.",
+            "### Archives",
+            "A download is opened only if its checksum is right. Made-up archives, the bundled one and patterns need no download.",
+            table(["data set", "archive", "bytes", "checksum"], _archives(), numbers={"bytes"}),
+            "### Licences and citations",
+            table(
+                ["data set", "licence", "citation"],
+                [
+                    [code(name), escaped(entry["licence"]), escaped(entry["citation"])]
+                    for name, entry in _entries().items()
+                    if "files" in entry or entry["format"] == "scikit-learn"
+                ],
+            ),
+        ]
+    )
+
+
+def _entries() -> dict[str, dict[str, Any]]:
+    """The data sets that Ringside has, without a user's own."""
+    return load_yaml(DATASETS)
+
+
+def _datasets() -> Iterator[list[str]]:
+    for name, entry in _entries().items():
+        yield [
+            code(name),
+            escaped(entry["title"]),
+            f"{entry['train_samples']:,}",
+            f"{entry['validation_samples']:,}",
+            "x".join(map(str, entry["shape"])),
+            str(class_count(entry)),
+            code(entry["format"])
+            + (", made up" if entry.get("made_up") else "" if entry["format"] in ARCHIVED else ", no archive"),
+        ]
+
+
+def _archives() -> Iterator[list[str]]:
+    for name, entry in _entries().items():
+        for file in entry.get("files", []):
+            checksum = f"MD5 `{file['md5']}`" if "md5" in file else f"SHA-256 `{file['sha256']}`"
+            yield [code(name), f"[`{file['name']}`]({file['url']})", f"{file['bytes']:,}", checksum]
+
+
+def frameworks_page() -> str:
+    """The page of frameworks."""
+    every = [load_framework(name) for name in framework_names()]
+    return "\n\n".join(
+        [
+            "# Frameworks",
+            "The levels of the factor `framework`. To add one, see [Your own framework](../how-to/own-framework.md).",
+            table(
+                ["framework", "what it is", "environment", "base of speed-ups", "ranks on a node", "epochs timed by"],
+                [
+                    [
+                        code(one.name),
+                        one.title,
+                        f"[`{one.environment}`](#environments)",
+                        "itself" if one.base == one.name else code(one.base),
+                        _ranks(one),
+                        {"ranks": "all ranks", "master": "its master"}[one.timing_scope],
+                    ]
+                    for one in every
+                ],
+            ),
+            "## Environments",
+            "An environment with a lock (`containers/ENVIRONMENT/requirements.*.txt`, with hashes) is built from it, as a virtual "
+            "environment or as an Apptainer image. `make lock` makes the locks again. The others come from the site.",
+            table(
+                [
+                    "environment",
+                    "built over",
+                    "versions with device cpu",
+                    "versions with device cuda",
+                    "how a site gets it",
+                ],
+                _environments(every),
+            ),
+            "## What they can do",
+            "A cell is possible if it fits one line of its framework: every factor that the line names has one of the levels in it. Factors that no "
+            "line names are not restricted.",
+            "\n\n".join(_abilities(one) for one in every),
+            "## How they exchange gradients",
+            "What the [predictions](tables.md#prediction) presume of the messages of one exchange, and whether the network is swept with the "
+            "framework's own library.",
+            table(
+                ["framework", "messages", "size of the first and of further messages", "network sweep"],
+                [
+                    [
+                        code(one.name),
+                        EXCHANGES[one.exchange["messages"]] if one.exchange else "one message, after the backward pass",
+                        " and ".join(f"{limit} MiB" for limit in one.exchange["limits_mib"])
+                        if one.exchange and "limits_mib" in one.exchange
+                        else "",
+                        "yes" if one.network_sweep else "no",
+                    ]
+                    for one in every
+                    if one.distributed
+                ],
+            ),
+        ]
+    )
+
+
+def _ranks(one: Framework) -> str:
+    if one.distributed:
+        return "`ranks_per_node` of the site" + (", started by MPI" if one.mpi else "")
+    return "one, with a replica on every device" if one.mirrored else "one, undistributed"
+
+
+def _abilities(one: Framework) -> str:
+    lines = [f"### {one.name}", ""]
+    for entry in one.capabilities:
+        lines.append("* " + "; ".join(f"`{name}`: {codes(levels)}" for name, levels in entry.items()))
+    if one.without:
+        lines += [
+            "",
+            *(f"On device `{device}` it cannot compute {codes(kinds)}." for device, kinds in one.without.items()),
+        ]
+    if one.why:
+        lines += ["", "Why:", "", *(f"* `{name}`: {escaped(why)}" for name, why in one.why.items())]
+    if one.notes:
+        lines += ["", "Captions and reports say:", "", *(f"* {escaped(note)}" for note in one.notes)]
+    return "\n".join(lines)
+
+
+def _environments(frameworks: list[Framework]) -> Iterator[list[str]]:
+    used = {one.environment for one in frameworks}
+    for name in environments.names():
+        variants = [environments.read(name, variant) for variant in ("cpu", "cuda")]
+        first = variants[0]
+        how = {
+            "locks": "built by the workflow",
+            "spack": "installed, or as an image of its own, or built by Spack (not yet built by us)",
+            "site": "installed, or as an image of its own",
+        }[first.origin]
+        how += "" if name in used else "; no framework uses it yet"
+        yield [code(name), code(first.parent.name) if first.parent else "", *(_versions(one) for one in variants), how]
+
+
+def _versions(environment: environments.Environment) -> str:
+    """What an environment pins by hand: packages, wheels of their own, sources that are built, Spack's specs."""
+    wanted = environment.folder / f"requirements.{environment.variant}.in"
+    found = dict(PINNED.findall(wanted.read_text(encoding="utf-8"))) if wanted.is_file() else {}
+    found |= {wheel.name: wheel.version for wheel in environment.wheels}
+    found |= {source.name: source.version for source in environment.sources}
+    said = [f"{package} {version}" for package, version in found.items()]
+    return ", ".join([*said, *(code(spec) for spec in (environment.spack.specs if environment.spack else ()))])

@@ -1,0 +1,38 @@
+"""Write the reference pages: docs/reference/*.md, from what the code says of itself."""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+
+from common.errors import exit_status
+from common.files import CHECKOUT, shown, write_text
+from reference import commands, machinery, products, settings
+
+FOLDER = CHECKOUT / "docs" / "reference"
+PAGES: Mapping[str, Callable[[], str]] = {
+    "configuration": settings.configuration,
+    "factors": settings.factors,
+    "figures": products.figures_page,
+    "tables": products.tables_page,
+    "files": products.files_page,
+    "models": machinery.models_page,
+    "frameworks": machinery.frameworks_page,
+    "commands": commands.page,
+}
+
+
+def text(name: str) -> str:
+    """A page, whole."""
+    return f"<!-- Made by `make reference`: change the code that it is made of, not this page. -->\n\n{PAGES[name]()}\n"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write all reference pages again."""
+    argparse.ArgumentParser(prog="make reference", description=main.__doc__).parse_args(argv)
+    for name in PAGES:
+        write_text(FOLDER / f"{name}.md", text(name))
+        print(shown(FOLDER / f"{name}.md"))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,202 @@
+"""Pages of what a study makes: figures, tables, files and their columns."""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import yaml
+
+from common.files import CHECKOUT, load_yaml
+from common.schemas import schema
+from declared.factors import MOST_SERIES
+from declared.figures import KINDS, MOST_VARIANTS, Kind
+from figures import gallery
+from reference.markdown import block, code, codes, escaped, table
+from reference.settings import value
+
+STAGES = CHECKOUT / "workflow" / "scripts"
+FACTORS = "factors"  # a column for each factor, or for each that varies
+LAYOUT = {
+    "design.csv": "all runs in planned order, written before the first one starts; [columns](#designcsv)",
+    "runs.csv": "one row per run, whether or not it succeeded; [columns](#runscsv)",
+    "epochs.csv": "one row per epoch; [columns](#epochscsv)",
+    "network.csv": "one row per all-reduce of the network sweep, where the study has distributed frameworks on several nodes; [columns](#networkcsv)",
+    "figures/FIGURE.pdf, .svg, .png": "[figures](figures.md)",
+    "figures/FIGURE.caption.md": "the caption: what is shown, n, intervals, placement, what is missing",
+    "tables/TABLE.csv, .md, .tex": "[tables](tables.md): CSV with all digits, Markdown and LaTeX rounded, with notes",
+    "report.html": "one page with everything (`make report`)",
+    "paper/": "the paper in LaTeX, and its PDF (`make paper`); `main.tex` is written once and is yours",
+    "manifest.json": "SHA-256 of every figure and table, and of all that they were made from",
+    "STUDY.tar.gz": "the archive (`make archive`)",
+    "peek/": "figures and tables of the runs so far (`make peek`, and the first block of a campaign)",
+    "campaign.json": "site, machine and study that the folder belongs to",
+    "runs/RUN_ID/KEY/record.json": "the record of a run; [fields](#recordjson)",
+    "runs/RUN_ID/KEY/attempt-N/": "an attempt: `spec.json` (what was asked for), `log.txt`, `epochs.csv`, `steps.csv` with `step_times: true`",
+    "network/FRAMEWORK.nN/KEY/sweep.json": "the record of a network sweep; its attempts lie beside it",
+    "sessions/": "what each invocation or allocation did",
+    "logs/": "what each rule printed",
+}
+
+
+def figures_page() -> str:
+    """The page of figures, with the pictures of figures.gallery."""
+    every = list(gallery.examples())
+    return "\n\n".join(
+        [
+            "# Figures",
+            "A study declares its figures under the key `figures`. A study that declares none has those that the last "
+            "column names. A changed declaration makes only that figure again.",
+            table(
+                ["figure", "answers", "by default"],
+                [
+                    [f"[`{one.asked.kind}`](#{one.asked.kind})", one.said["question"], escaped(one.said["default"])]
+                    for one in every
+                ],
+            ),
+            "Every figure is written to `results/STUDY/figures/` as PDF, SVG and PNG, at the width of a column or a page, with a caption "
+            "(`.caption.md`). The caption says what is shown, the number of replicates, how intervals are made, the base of speed-ups, placement, "
+            "batch scope and timing scope, and what is missing. A framework has the same colour in all figures.",
+            "## Keys",
+            table(
+                ["key", "meaning"],
+                [
+                    ["`kind`", "the kind of figure, one of those below"],
+                    ["`name`", "name of the files; default: the kind, followed by x where x is given"],
+                    ["`x`", "what the x axis shows"],
+                    [
+                        "`colour`",
+                        f"a factor, or a list of factors, whose combinations are the series: at most {MOST_SERIES}, of one framework at most {MOST_VARIANTS}",
+                    ],
+                    ["`facet`", "a factor, or a list of factors, whose combinations are the panels"],
+                    [
+                        "`filter`",
+                        "draw only cells with these levels (a level or a list for each factor); intervals still use all runs of the study",
+                    ],
+                ],
+            ),
+            "Figures never average over a factor: every factor that varies needs an axis, a colour or a panel, or one level by `filter`. Without "
+            "`colour` and `facet`, the remaining factors are assigned automatically.",
+            *(part for one in every for part in _figure(one, KINDS[one.asked.kind])),
+            "## Where the pictures come from",
+            "The pictures are drawn from [measured campaigns](../campaigns/README.md) by the lines above. `make gallery` draws them again.",
+        ]
+    )
+
+
+def _figure(one: gallery.Example, kind: Kind) -> Iterator[str]:
+    line = yaml.safe_dump(one.entry, default_flow_style=True, sort_keys=False, width=1000).strip()
+    yield f"## {one.asked.kind}"
+    yield one.said["shows"]
+    yield block(f"# config/studies/{one.study}.yaml\nfigures:\n  - {line}", "yaml")
+    if one.picture:
+        yield f"![{one.said['alt']}](../images/gallery/{one.picture.name})"
+    yield one.said["reading"]
+    words = {
+        "x": codes(kind.x) if kind.x else "a factor",
+        "colour": "one factor" if kind.one_colour else "factors",
+        "facet": "factors",
+        "filter": "levels",
+    }
+    keys = [f"`{key}`" + f" ({words[key]})" * (key in words) + ", required" * (key in kind.needs) for key in kind.takes]
+    yield f"Keys: {'; '.join(keys)}." if keys else "Keys: none but `kind` and `name`."
+
+
+@cache
+def described() -> dict[str, dict[str, Any]]:
+    """Every table, in the order of stages: name -> answers, method, columns (names with commas between them -> unit, meaning)."""
+    files = [STAGES / stage / "tables.yaml" for stage in ("analysis", "network", "prediction", "comparison")]
+    return {name: entry for file in files for name, entry in load_yaml(file).items()}
+
+
+def columns(entry: Mapping[str, Any]) -> list[str]:
+    """The described columns of a table, `factors` standing for those of the factors."""
+    return [name for names in entry["columns"] for name in names.split(", ")]
+
+
+def tables_page() -> str:
+    """The page of tables."""
+    every = described()
+    return "\n\n".join(
+        [
+            "# Tables",
+            "Every table is written to `results/STUDY/tables/` as CSV, Markdown and LaTeX. The CSV has the columns below with all digits. Markdown "
+            "and LaTeX are rounded and have notes on the method, the number of replicates and what is missing. `comparison` is in "
+            "`results/comparison/`.",
+            table(["table", "answers"], [[f"[`{name}`](#{name})", entry["answers"]] for name, entry in every.items()]),
+            "In all tables:",
+            "\n".join(
+                [
+                    "* `X_low` and `X_high` are the bounds of the 95 % interval of `X`. Intervals are over replicates, unless the table says otherwise.",
+                    "* A field is empty where there is no number. A column that is empty in all rows may be left out.",
+                    "* The columns of [factors](factors.md) have the names of the factors.",
+                    "* Shares, accuracies and errors are fractions, not percentages; only the columns with the unit % are percentages.",
+                ]
+            ),
+            *(part for name, entry in every.items() for part in _table(name, entry)),
+        ]
+    )
+
+
+def _table(name: str, entry: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {name}"
+    yield f"**{entry['answers']}** {escaped(entry['method'])}"
+    yield table(
+        ["column", "unit", "meaning"],
+        [
+            ["[factors](factors.md)" if names == FACTORS else codes(names.split(", ")), unit, escaped(meaning)]
+            for names, (unit, meaning) in entry["columns"].items()
+        ],
+    )
+
+
+def files_page() -> str:
+    """The page of files: the layout of a study's results, and the columns of tables of records."""
+    return "\n\n".join(
+        [
+            "# Files and columns",
+            "## results/STUDY",
+            "Everything that a campaign makes is in `results/STUDY/`, which is not in git. To measure a study anew, remove its folder.",
+            table(["file or folder", "content"], [[code(file), what] for file, what in LAYOUT.items()]),
+            "Environments, images, wheels, prepared data and downloads are in the cache of the site (`cache`), and shared by studies.",
+            "Units are in the names: `_s` seconds, `_bytes`, `_bytes_s` bytes per second, `_j` joules. CSV files are UTF-8, with a header. Empty fields are "
+            "values that do not exist or were not measured.",
+            "## design.csv",
+            "One row per run, in planned order.",
+            _columns("design"),
+            "## runs.csv",
+            "One row per run of the design, whether or not it succeeded. Figures and tables are made from this file, `epochs.csv` and `network.csv` alone.",
+            _columns("runs"),
+            "## epochs.csv",
+            "One row per epoch of a run. Join it to `runs.csv` by `run_id`.",
+            _columns("epochs"),
+            "## network.csv",
+            "One row per repetition of an all-reduce. A sweep without any has one row with its status and reason.",
+            _columns("network"),
+            "## record.json",
+            "The record of one run, written last, whatever became of the run.",
+            _columns("record"),
+            "## sweep.json",
+            "The record of one network sweep.",
+            _columns("sweep"),
+        ]
+    )
+
+
+def _columns(name: str) -> str:
+    heads = ["field", "value", "meaning"] if name in ("record", "sweep") else ["column", "value", "meaning"]
+    written = load_yaml(CHECKOUT / "config" / "schemas" / f"{name}.schema.yaml")["properties"]
+    made = list(fields(schema(name)["properties"]))
+    if FACTORS in written:  # they have a page of their own
+        of_factors = [f"`{factor}`" for factor in schema("factors")["properties"]]
+        place = next(number for number, row in enumerate(made) if row[0] == of_factors[0])
+        made = [row for row in made if row[0] not in of_factors]
+        made.insert(place, ["one per factor", "", "level of each [factor](factors.md)"])
+    return table(heads, made)
+
+
+def fields(properties: Mapping[str, Any], above: str = "") -> Iterator[list[str]]:
+    """A row for every field, and after it those below it: name, value, meaning."""
+    for name, rules in properties.items():
+        yield [f"`{above}{name}`", value(rules), escaped(rules.get("description", ""))]
+        yield from fields(rules.get("properties", {}), f"{above}{name}.")
+        yield from fields(rules.get("items", {}).get("properties", {}), f"{above}{name}[].")

@@ -1,0 +1,224 @@
+"""Pages of what people write: every key of the configuration, every factor."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from common.files import CHECKOUT
+from common.schemas import schema
+from declared.frameworks import Framework, framework_names, load_framework
+from reference.markdown import block, code, codes, escaped, table
+
+HEADER = ["key", "value", "default", "meaning"]
+LIMITS = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most", "exclusiveMaximum": "less than"}
+TYPES = {
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+    "boolean": "`true`, `false`",
+    "array": "list",
+    "object": "keys",
+    "null": "empty",
+}
+LISTED = {  # factors whose levels have a page
+    "framework": "[frameworks](frameworks.md)",
+    "model": "[models](models.md#models)",
+    "dataset": "[data sets](models.md#data-sets)",
+}
+OWN_DATASET = {
+    "my-images": {
+        "title": "Garments, 28 x 28 pixels, grey",
+        "format": "idx",
+        "files": [
+            {"name": name, "bytes": size, "unpacked_bytes": unpacked, "sha256": digit * 64}
+            for name, size, unpacked, digit in (
+                ("train-images-idx3-ubyte.gz", 9912422, 47040016, "1"),
+                ("train-labels-idx1-ubyte.gz", 28881, 60008, "2"),
+                ("t10k-images-idx3-ubyte.gz", 1648877, 7840016, "3"),
+                ("t10k-labels-idx1-ubyte.gz", 4542, 10008, "4"),
+            )
+        ],
+        "train_samples": 60000,
+        "validation_samples": 10000,
+        "shape": [28, 28, 1],
+        "classes": [f"class {number}" for number in range(10)],
+        "licence": "ours",
+        "citation": "A. Lovelace, Garments, 2026",
+    }
+}
+
+
+def _read(file: str) -> str:
+    return (CHECKOUT / file).read_text(encoding="utf-8")
+
+
+def configuration() -> str:
+    """The page of all keys."""
+    parts = [
+        "# Configuration",
+        "Ringside reads YAML files in `config/`. It stops with one line, before anything runs, at a key that it does not know or a value "
+        "that it cannot use, and names the file, the key and what it expected.",
+        table(
+            ["file", "says"],
+            [
+                ["[`config/config.yaml`](#configconfigyaml)", "which study runs at which site, and from which records"],
+                [
+                    "[`config/studies/NAME.yaml`](#configstudiesnameyaml)",
+                    "what is compared: factors, levels, replicates, figures",
+                ],
+                [
+                    "[`config/sites/NAME.yaml`](#configsitesnameyaml)",
+                    "where it runs: nodes, devices, network, cache, scheduler",
+                ],
+                ["[`config/datasets.yaml`](#configdatasetsyaml)", "data sets of your own, if any"],
+            ],
+        ),
+        "`a.b` is the key `b` below the key `a`, `a[].b` the key `b` of every entry of the list `a`, and `a.NAME.b` the key `b` below a name of "
+        "your choice. A key without a default may be left out, unless it is **required**.",
+        "## config/config.yaml",
+        block(_read("config/config.yaml"), "yaml"),
+        "Every key can be given on the command line, where it overrides the file: `snakemake figures --config study=NAME site=NAME`. The "
+        "Snakemake profiles `slurm` and `oar` read `config/slurm.yaml` or `config/oar.yaml` on top of it.",
+        table(HEADER, rows("config")),
+        "## config/studies/NAME.yaml",
+        "A study names no account, no partition and no path. The study `quickstart`:",
+        block(_read("config/studies/quickstart.yaml"), "yaml"),
+        "[Factors](factors.md) lists the keys below `factors`, and [Figures](figures.md) the keys of each kind of figure.",
+        table(HEADER, rows("study")),
+        "## config/sites/NAME.yaml",
+        "A site names no model and no data set. Start from a file in `config/sites/`: `local.yaml` for one machine, `slurm-example.yaml` for a "
+        "cluster with Slurm; `pcad.yaml`, `plafrim.yaml` and `grid5000.yaml` are templates.",
+        table(HEADER, rows("site")),
+        "## config/datasets.yaml",
+        "Data sets of your own, `NAME: {...}` each, in the format of CIFAR-10 (binary version), MNIST (IDX) or Tiny-ImageNet. The data sets that "
+        "Ringside has are [listed here](models.md#data-sets). An entry in the format of MNIST, with archives that lie in `datasets.folder` of the "
+        "site (bytes and checksums are those of your files):",
+        block(yaml.safe_dump(OWN_DATASET, sort_keys=False, default_flow_style=None, width=120), "yaml"),
+        "The first use of an archive without a SHA-256 records it in `config/datasets.lock.yaml`: commit that file.",
+        table(HEADER, rows("dataset")),
+    ]
+    return "\n\n".join(parts)
+
+
+def rows(name: str) -> Iterator[list[str]]:
+    """A row for every key of a schema; the keys below a key stand after it, with its name and a dot before theirs."""
+    described = schema(name)
+    yield from _rows(described, "", described.get("$defs", {}))
+
+
+def _rows(described: Mapping[str, Any], above: str, definitions: Mapping[str, Any]) -> Iterator[list[str]]:
+    for key, rules in described.get("properties", {}).items():
+        rules = _resolved(rules, definitions)
+        default = (
+            code(rules["default"])
+            if "default" in rules
+            else "**required**"
+            if key in described.get("required", [])
+            else ""
+        )
+        yield [f"`{above}{key}`", value(rules), default, escaped(rules.get("description", ""))]
+        items = _resolved(rules.get("items", {}), definitions)
+        yield from _rows(rules, f"{above}{key}.", definitions)
+        yield from _rows(items, f"{above}{key}[].", definitions)
+        if isinstance(entry := rules.get("additionalProperties"), dict):
+            yield from _rows(entry, f"{above}{key}.NAME.", definitions)
+
+
+def _resolved(rules: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The rules that a reference names, with what stands beside it."""
+    found = definitions.get(str(rules.get("$ref", "")).rpartition("/")[2], {})
+    return {**found, **rules}
+
+
+def value(rules: Mapping[str, Any]) -> str:
+    """What a key takes, in a few words."""
+    if "enum" in rules:
+        return codes(level for level in rules["enum"] if level is not None)
+    if "const" in rules:
+        return code(rules["const"])
+    if "anyOf" in rules:
+        return " or ".join(value(one) for one in rules["anyOf"])
+    kind = rules.get("type", "")
+    said = " or ".join(TYPES.get(one, one) for one in ([kind] if isinstance(kind, str) else kind) if one != "null")
+    if "minimum" in rules and "maximum" in rules:
+        return f"{said}, {_limit(rules['minimum'])} to {_limit(rules['maximum'])}"
+    return ", ".join([said, *(f"{word} {_limit(rules[key])}" for key, word in LIMITS.items() if key in rules)])
+
+
+def _limit(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
+
+
+def factors() -> str:
+    """The page of all factors."""
+    described = schema("factors")["properties"]
+    frameworks = [load_framework(name) for name in framework_names()]
+    return "\n\n".join(
+        [
+            "# Factors",
+            "A study varies a factor by a list of levels and fixes it by a single value, below its key `factors` "
+            "([configuration](configuration.md#configstudiesnameyaml)). A study gives the six factors that are **required**; each of the others "
+            "has its default unless the study names it.",
+            table(
+                ["factor", "levels, unit", "default", "meaning"],
+                [
+                    [
+                        f"`{name}`",
+                        "; ".join([LISTED.get(name, value(rules)), *([rules["unit"]] if "unit" in rules else [])]),
+                        code(rules["default"]) if "default" in rules else "**required**",
+                        escaped(rules["description"]),
+                    ]
+                    for name, rules in described.items()
+                ],
+            ),
+            "Derived from the factors: replicas = nodes × devices (or ranks) per node; effective batch = local batch × replicas × `sync_every`.",
+            "## What each framework can do",
+            "Levels that some framework cannot do, by factor. A study with a cell that its framework cannot do stops before anything runs, with "
+            "the `exclude` line to add. Some restrictions hold only together, such as `training_loop: fit` with `sync_every: 1`: "
+            "[Frameworks](frameworks.md#what-they-can-do) lists all of them.",
+            table(["factor", "level", "frameworks that can do it"], _possible(frameworks)),
+            "## What depends on the site",
+            "A run that the site cannot do is listed as `missing`, with the reason.",
+            table(
+                ["level", "needs"],
+                [
+                    ["`device: cuda`, `precision: tf32`", "a site with `device: cuda`"],
+                    ["`device: hybrid`", "no framework can do it yet"],
+                    ["`bandwidth` other than 0", "the virtual cluster (`make cluster-up`)"],
+                    ["`compiler: torch-compile`", "`deployment: venv` and `g++`"],
+                    [
+                        "`framework`",
+                        "a framework that the site has; LBANN and Tarantella: `installed` or `images.brought`",
+                    ],
+                ],
+            ),
+        ]
+    )
+
+
+def _possible(frameworks: list[Framework]) -> Iterator[list[str]]:
+    """A row for each level of a factor that not all frameworks can do."""
+    restricted = {name for one in frameworks for entry in one.capabilities for name in entry}
+    for name, rules in schema("factors")["properties"].items():
+        if name not in restricted:
+            continue
+        listed = sorted(
+            {level for one in frameworks for entry in one.capabilities for level in entry.get(name, [])}, key=str
+        )
+        levels: dict[str, Any] = {code(level): level for level in rules.get("enum", [])}
+        if "enum" not in rules:
+            levels = {f"other than {codes(listed)}": object()}
+        for said, level in levels.items():
+            able = [
+                one.name for one in frameworks if any(level in entry.get(name, [level]) for entry in one.capabilities)
+            ]
+            if len(able) < len(frameworks):
+                yield [f"`{name}`", said, _some(able, [one.name for one in frameworks])]
+
+
+def _some(able: list[str], every: list[str]) -> str:
+    if not able:
+        return "none"
+    others = [name for name in every if name not in able]
+    return codes(able) if len(able) <= len(others) else f"all but {codes(others)}"
