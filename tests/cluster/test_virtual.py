@@ -169,7 +169,7 @@ def test_a_cluster_whose_programs_were_killed_is_not_up(corner: Sandbox, killed:
 
 
 def test_up_twice_is_refused(cluster: Sandbox) -> None:
-    assert "up already" in refusal(cluster, "up")
+    assert "already up" in refusal(cluster, "up")
     assert cluster.run("srun", "--nodes=2", "true").returncode == 0
 
 

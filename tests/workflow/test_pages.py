@@ -14,12 +14,14 @@ from pages import lists, page
 
 LISTS = lists()
 STUDY = "config/studies/second-node.yaml"
+KEPT = "docs/campaigns/tf-strategies"
 SAID = {  # of what a command has to say
     "make plan STUDY=second-node": "second-node at local: 12 runs, 4 cells in 3 blocks",
     "make status STUDY=second-node": "done       12 ok",
     "make repeat RUNS='*.b64.n2.s1.r1' STUDY=second-node": "1 run will be repeated",
     "make archive STUDY=second-node": "results/second-node/second-node.tar.gz: ",
     "make verify STUDY=second-node": " identical",
+    f"make compare BASE={KEPT}-virtual OTHER={KEPT}-unshaped": "to tf-strategies-unshaped, of 12 compared cells: ",
     "make unlock": "there is no lock",
     "make models ARGS=two-blocks": "two-blocks  32x32x3",
     "make plan STUDY=rehearsal SITE=virtual": "rehearsal at virtual: 24 runs, 12 cells in 2 blocks",
@@ -61,6 +63,13 @@ def test_what_takes_minutes_is_planned(checkout: Checkout, command: str) -> None
     if planned == command:
         planned += " ARGS=-n" if command.startswith("make ") else " -n"
     assert planned_jobs(call(checkout, planned))["figure"] > 0
+
+
+def test_a_comparison_has_a_figure_and_is_made_once(checkout: Checkout) -> None:
+    (figure,) = checkout.path("results/comparison").glob("*/comparison.png")
+    assert figure.stat().st_size > 10_000
+    settings = (f"base={KEPT}-virtual", f"other={KEPT}-unshaped")
+    assert checkout.snakemake("compare", "--config", *settings).jobs == {}
 
 
 def test_the_tutorial_is_right_about_what_it_made(checkout: Checkout) -> None:

@@ -203,23 +203,17 @@ def test_published_tables_can_be_archived_and_told_from_what_this_checkout_would
     assert "Nothing to be done" in said
 
 
-def test_two_campaigns_are_compared(fresh: Callable[..., Checkout]) -> None:
+def test_what_cannot_be_compared_is_told(fresh: Callable[..., Checkout]) -> None:
     checkout = fresh(SMALL_STUDY)
-    for name, seed in (("one", 1), ("two", 2)):
-        checkout.path(name).mkdir()
-        write_campaign(checkout.path(name), seed=seed)
-    done = checkout.snakemake("compare", "--config", "base=one", "other=two")
-    assert done.status == 0, done.output
-    assert "From one to two, of 37 compared cells: " in done.output
-    assert (checkout.folder / "results" / "comparison" / "one--two" / "comparison.png").stat().st_size > 10_000
-    assert checkout.snakemake("compare", "--config", "base=one", "other=two").jobs == {}
+    checkout.path("one").mkdir()
+    write_campaign(checkout.path("one"))
     for arguments, said in (
         (
             [],
             "ringside: which two campaigns? expected two folders with runs.csv: snakemake compare --config base=FOLDER other=FOLDER",
         ),
         (["--config", "base=one", "other=2024"], "ringside: other: there is no 2024/runs.csv; expected"),
-        (["--config", "base=one", "other=one"], "was not measured anew (37 of 38 cells)"),
+        (["--config", "base=one", "other=one"], "was not measured again (37 of 38 cells)"),
     ):
         done = checkout.snakemake("compare", *arguments)
         assert done.status != 0 and said in done.output and "Traceback" not in done.output, done.output

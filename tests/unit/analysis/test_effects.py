@@ -139,7 +139,7 @@ def test_p_is_that_of_the_fit_of_cells_and_blocks_and_holms_of_one_factor(measur
         assert part["p_holm"].to_numpy() == pytest.approx(multipletests(part["p"], method="holm")[1])
     assert (data["p_holm"] >= data["p"]).all()
     notes = " ".join(effects.table(measured).notes)
-    assert "within blocks, over those in which both cells have a run, with one s for all cells" in notes
+    assert "within the blocks in which both cells have a run, with a pooled s" in notes
 
 
 def test_p_is_that_of_the_paired_test_where_cells_spread_unequally(measured):
@@ -166,7 +166,7 @@ def test_of_frameworks_every_pair_is_compared(runs):
     assert not data[["from", "to"]].duplicated().any()
     assert (data["from"] != data["to"]).all()
     assert data["from"].value_counts().to_dict()["pytorch-single"] == 5
-    assert "Of frameworks every pair is compared" in " ".join(effects.table(runs).notes)
+    assert "Every pair of frameworks is compared" in " ".join(effects.table(runs).notes)
 
 
 def test_cells_that_share_no_session_are_flagged(measured):
@@ -222,7 +222,7 @@ def test_parts_add_up_and_multiply_to_the_total(measured):
 
 
 def test_parts_that_lack_runs_of_a_block_add_up_nearly_and_it_is_said(measured):
-    said = "their product as ratios, nearly so where"
+    said = "their product as ratios, approximately if"
     few = at(measured, **AT)
     assert pooled(few).holds_within
     assert said not in " ".join(decomposition.table(few).notes)
@@ -332,10 +332,10 @@ def test_notes_say_what_the_numbers_are_and_what_is_lacking(measured, read):
         return " ".join(decomposition.table(runs, network).notes)
 
     whole = notes(measured, sweeps(FRAMEWORK))
-    for said in ("a prediction and not measured in training", "On one node nothing crosses", "not wall time"):
+    for said in ("a prediction, not measured in training", "On one node nothing crosses", "not wall time"):
         assert said in whole
     assert "No prediction" not in whole
-    assert "No sweep of the network is at hand" in notes(measured, None)
+    assert "There is no sweep of the network" in notes(measured, None)
     assert "network alone (s)" not in decomposition.table(measured).shown
     partly = notes(measured, sweeps(FRAMEWORK, nodes=[2]))
     assert "No prediction, because the sweep, the gradients' size or the cell is missing: " in partly
@@ -371,7 +371,7 @@ def test_where_accumulation_is_the_only_treatment_it_is_the_whole_contrast(exact
 def test_a_study_without_accumulation_says_so(runs):
     table = decomposition.table(runs[runs["sync_every"] == 1])
     assert table.data.empty
-    assert table.notes[0].startswith("Nothing to take apart")
+    assert table.notes[0].startswith("There is no contrast to decompose")
 
 
 @pytest.mark.parametrize("flags", [[], ["--network"], ["--network", "network.csv"]])

@@ -97,7 +97,7 @@ def test_where_cells_share_their_spread_a_single_run_has_an_interval():
     assert math.log(pooling.of("alone").high) == pytest.approx(t * pooling.sd)
     said = conditions.replicates(runs)
     assert "n = 1 to 6 per cell" in said
-    assert "a cell with one run has its interval from the spread of the others" in said
+    assert "a cell with one run takes its interval from the spread of the other cells" in said
 
 
 @pytest.mark.parametrize(
@@ -105,14 +105,14 @@ def test_where_cells_share_their_spread_a_single_run_has_an_interval():
     [
         ({}, "No run of the study succeeded."),
         ({"a": [1.0], "b": [2.0]}, "n = 1 per cell, too few for an interval."),
-        ({"a": [1.0, 1.1, 1.2]}, "since they could not be compared"),
+        ({"a": [1.0, 1.1, 1.2]}, "because they could not be compared"),
         ({"a": [1.0, 1.1], "b": [2.0]}, "a cell with one run has none"),
-        ({"a": [1.0, 1.0], "b": [2.0, 2.0]}, "since they could not be compared"),
-        ({"a": [1.0, 1.0, 1.0], "b": [2.0, 2.1, 2.2]}, "as s, since a cell's times are all equal"),
+        ({"a": [1.0, 1.0], "b": [2.0, 2.0]}, "because they could not be compared"),
+        ({"a": [1.0, 1.0, 1.0], "b": [2.0, 2.1, 2.2]}, "because a cell's times are all equal"),
         ({"a": [1.0, 1.1], "b": [2.0, 2.3]}, "most cells have fewer than 3 runs"),
-        ({"a": [1.0, 1.1, 1.2], "b": [2.0, 2.3, 2.4]}, "one s for all cells"),
+        ({"a": [1.0, 1.1, 1.2], "b": [2.0, 2.3, 2.4]}, "with a pooled s"),
         ({"a": [1.0, 1.1, 1.2], "b": [2.0, 2.02, 2.07]}, "times the smallest (Bartlett's test, p = 0."),
-        ({"a": [1.0, 1.001, 1.002, 1.003], "b": [2.0, 2.5, 3.0, 3.5]}, "since cells do not share one (Bartlett"),
+        ({"a": [1.0, 1.001, 1.002, 1.003], "b": [2.0, 2.5, 3.0, 3.5]}, "because cells do not share one (Bartlett"),
     ],
 )
 def test_little_is_said_and_never_pooled_in_silence(groups, said):
@@ -129,11 +129,11 @@ def test_times_that_are_all_equal_have_intervals_without_width():
 
 
 def test_two_runs_are_warned_of_only_where_each_cell_has_its_own_spread():
-    assert "Two runs tell little" in conditions.replicates(runs_of({"a": [1.0, 1.1]}))
+    assert "Two runs give very wide intervals" in conditions.replicates(runs_of({"a": [1.0, 1.1]}))
     rng = np.random.default_rng(4)
     several = {cell: rng.lognormal(0, 0.05, 6) for cell in "abcd"}
     assert pooled(runs_of({**several, "e": [1.0, 1.05]})).holds
-    assert "Two runs tell little" not in conditions.replicates(runs_of({**several, "e": [1.0, 1.05]}))
+    assert "Two runs give very wide intervals" not in conditions.replicates(runs_of({**several, "e": [1.0, 1.05]}))
 
 
 @pytest.mark.parametrize("spread", [0.03, 0.2])
@@ -190,7 +190,7 @@ def test_a_caption_says_what_was_done(tmp_path, runs):
     noisy = frame["nodes"] == 2
     frame.loc[noisy, "epoch_time_s"] *= np.exp(0.4 * (frame.loc[noisy, "replicate"] - 2))
     _, caption = overview.draw(Records(*write_frames(tmp_path, frame, epochs)), Declared("overview", "overview"))
-    assert "with each cell's own standard deviation" in caption and "p < 0.001" in caption
+    assert "where s is each cell's own standard deviation" in caption and "p < 0.001" in caption
 
 
 def test_a_difference_in_seconds_agrees_with_the_ratio():
@@ -319,7 +319,7 @@ def test_unlike_spreads_are_seen_where_blocks_hide_them():
     assert noisy > 2 * quiet
     said = conditions.ratios(runs, rows["within_blocks"])
     assert (
-        "by the paired t test of the two cells, since after blocks cells do not share one (Bartlett's test, p < 0.001)"
+        "by the paired t test of the two cells, because without the effects of blocks cells do not share one (Bartlett's test, p < 0.001)"
         in said
     )
 
@@ -369,10 +369,10 @@ def test_cells_with_several_runs_in_a_block_are_independent_groups():
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        (grafts(), "within blocks, over those in which both cells have a run, with one s for all cells"),
+        (grafts(), "within the blocks in which both cells have a run, with a pooled s"),
         (unlike(np.random.default_rng(5)), "both cells have a run, by the paired t test of the two cells."),
-        (unlike(np.random.default_rng(5), 4), "with each cell's own s (Welch's t test), since cells share fewer than 5 blocks."),
-        (grafts().assign(block=1), "as of independent groups, with one s for all cells, since"),
+        (unlike(np.random.default_rng(5), 4), "with each cell's own s (Welch's t test), because cells share fewer than 5 blocks."),
+        (grafts().assign(block=1), "for independent groups, with a pooled s, because"),
     ],
 )  # fmt: skip
 def test_how_cells_are_compared_is_said(table, said):

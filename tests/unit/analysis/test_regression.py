@@ -211,7 +211,7 @@ def test_three_node_counts_do_not_let_a_parabola_predict_the_third():
     assert made.statistics["without cell: cells predicted"] == 54
     notes = " ".join(regression_table.table(runs, regression.fit_all(runs)).notes)
     said = "Leaving one node count out, the quadratic model cannot predict 54 of 54 cells from the others"
-    assert f"{said}, so that they do not count: all with node count 1, 2, 3." in notes
+    assert f"{said}; these are not counted: all with node count 1, 2, 3." in notes
 
 
 def test_a_level_is_predicted_by_the_model_fitted_to_the_cells_at_others():
@@ -263,7 +263,10 @@ def test_a_curve_in_batch_size_is_found_by_the_quadratic_model_only(read):
     assert quadratic.statistics["AICc"] < linear.statistics["AICc"]
     assert linear.statistics["lack of fit: p"] < 0.001 < quadratic.statistics["lack of fit: p"]
     notes = " ".join(regression_table.table(runs, {(TIME, "linear"): linear, (TIME, "quadratic"): quadratic}).notes)
-    assert "More is missed than replicates explain (p < 0.05): epoch time, linear. Read such" in notes
+    assert (
+        "Models that miss more than the spread of replicates explains (p < 0.05): epoch time, linear. Read their"
+        in notes
+    )
 
 
 def heteroscedastic(rng, n, spread, curve=0.0):
@@ -316,12 +319,12 @@ def test_it_is_said_which_responses_have_spreads_of_their_own(read):
     noisy = runs.assign(
         epoch_time_s=runs["epoch_time_s"] * np.exp((runs["nodes"] == 2) * 0.3 * (runs["replicate"] - 2))
     )
-    assert "Here so of epoch time" in said(noisy)
+    assert "This is the case here for epoch time" in said(noisy)
     even = runs.assign(
         epoch_time_s=1 + runs["nodes"] + 0.1 * (runs["replicate"] - 2),
         throughput_samples_s=9 - runs["nodes"] + 0.1 * (runs["replicate"] - 2),
     )
-    assert "Here so of" not in said(even)
+    assert "This is the case here for" not in said(even)
 
 
 @pytest.mark.simulation
@@ -415,7 +418,7 @@ def degenerate(case, read):
         ("no successful run", "The linear model was not fitted: no successful run."),
         ("one framework", "Lack of fit: F test"),
         ("all times equal", "The linear model was not fitted: all values are the same."),
-        ("one node count", "Only one node count was measured, so that none can be left out."),
+        ("one node count", "Only one node count was measured, so none can be left out."),
         ("one replicate", "Lack of fit cannot be tested: it needs replicates"),
         ("two replicates", "Leave one cell out"),
         ("a cell with one run", "Leave one cell out"),

@@ -176,10 +176,10 @@ def test_two_replica_counts_fit_exactly_and_the_table_says_that_nothing_is_teste
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"nodes": (1,)}, "Measured at one replica count only, so that nothing scales: the study."),
+        ({"nodes": (1,)}, "Measured at one replica count only, so no law is fitted: the study."),
         ({"replicates": 1}, "without replicates"),
         ({"noise": 0.0}, "law is not tested"),
-        ({"replicates": 2}, "nothing speaks against the law"),
+        ({"replicates": 2}, "the test does not reject the law"),
         ({"nodes": (1, 2), "replicates": 1}, "two replica counts fit any such law"),
     ],
 )
@@ -191,7 +191,7 @@ def test_a_poor_study_gives_a_table_that_says_so(quickstart_like, options, said)
 
 def test_every_series_stands_once_in_the_order_of_the_other_tables_and_bases_are_named(runs):
     table = scaling.table(runs)
-    assert "so that nothing scales: pytorch-single, batch size 16, batches per exchange 1; pytorch-single" in " ".join(
+    assert "so no law is fitted: pytorch-single, batch size 16, batches per exchange 1; pytorch-single" in " ".join(
         table.notes
     )
     assert len(table.data) == 4 * 4 - 1, "four batches of four frameworks, one of which has a missing cell"
@@ -212,12 +212,13 @@ def test_missing_runs_leave_the_others(quickstart_like):
 
 
 @pytest.mark.parametrize(
-    ("scope", "said"), [("local", "the effective batch grows"), ("global", "optimizer steps of an epoch stay")]
+    ("scope", "said"),
+    [("local", "the effective batch grows"), ("global", "the number of optimizer steps stay the same")],
 )
 def test_what_scales_is_said_for_each_batch_scope(quickstart_like, scope, said):
     runs = quickstart_like(lambda p: seconds(p, 0.3)).assign(batch_scope=scope)
     for table in (scaling.table(runs), speedup.table(runs)):
-        (sentence,) = [note for note in table.notes if note.startswith("An epoch has the same samples")]
+        (sentence,) = [note for note in table.notes if note.startswith("An epoch has the same number of samples")]
         assert said in sentence
 
 
@@ -265,7 +266,7 @@ def test_where_nodes_and_devices_vary_a_series_varies_one_of_them_over_replicas(
     assert data["scaled"].tolist() == ["nodes"] * 2 + ["devices_per_node"] * 3
     assert ((data["serial_fraction_low"] < 0.1) & (data["serial_fraction_high"] > 0.1)).all(), "p is the replicas"
     assert scaling.TWO_WAYS in table.notes
-    assert "nothing scales" not in " ".join(table.notes)
+    assert "no law is fitted" not in " ".join(table.notes)
     assert table.parts == [2]
 
 
@@ -283,4 +284,4 @@ def test_cells_that_scale_one_way_are_not_said_to_scale_no_way(two_ways):
     data, said = scaling.compare(corner)
     assert data["replicas"].tolist() == ["1, 2, 4", "1, 2"] and not said
     apart = runs[runs["nodes"] == runs["devices_per_node"]]
-    assert "nothing scales: devices per node 1; devices per node 2; 1 node; 2 nodes." in scaling.compare(apart)[1][0]
+    assert "no law is fitted: devices per node 1; devices per node 2; 1 node; 2 nodes." in scaling.compare(apart)[1][0]

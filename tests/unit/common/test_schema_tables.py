@@ -91,7 +91,7 @@ def test_a_table_without_rows_keeps_its_columns_and_types(tmp_path, runs):
     ("old", "new", "expected"),
     [
         ("run_id,study", "run_id,studdy", "line 1: unknown column 'studdy'; did you mean 'study'?"),
-        ("run_id,study", "run_id,run_id", "line 1: column 'run_id' stands twice"),
+        ("run_id,study", "run_id,run_id", "line 1: column 'run_id' is there twice"),
         (".r1,quickstart", ".r1,quickstart,more", "line 2: "),
         ("digits,16,1,", "digits,16.5,1,", "line 2: batch_size: '16.5' is not a whole number at least 1"),
         ("digits,16,1,", "digits,0,1,", "line 2: batch_size: '0' is not a whole number at least 1"),

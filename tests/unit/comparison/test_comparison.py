@@ -90,9 +90,9 @@ def test_errors_and_freedom_are_those_of_welch_as_r_prints_them(compare, base, o
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
-        ("data_digest", "f" * 64, "other data were trained on"),
-        ("samples_per_epoch", 100, "another number of samples"),
-        ("timing_scope", "master", "other clocks"),
+        ("data_digest", "f" * 64, "the training data differ"),
+        ("samples_per_epoch", 100, "the number of samples in an epoch differs"),
+        ("timing_scope", "master", "timed by different clocks"),
         ("effective_batch", 7, "effective batch"),
     ],
 )
@@ -117,7 +117,7 @@ def test_emulated_nodes_are_not_compared_with_real_ones_but_one_node_is(compare,
 def test_what_is_known_of_one_only_is_no_difference_but_is_told(compare, base, other) -> None:
     compared = compare(base, other.assign(data_digest=None))
     assert not compared.refused
-    assert "known of one of them only: data_digest" in compared.differences
+    assert "recorded in only one of them: data_digest" in compared.differences
 
 
 def test_large_changes_are_told_in_plain_numbers(compare, base, other) -> None:
@@ -156,7 +156,7 @@ def folders(tmp_path, *frames: pd.DataFrame) -> list[str]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda runs: runs, "it was not measured anew (38 of 38 cells)"),
+        (lambda runs: runs, "it was not measured again (38 of 38 cells)"),
         (lambda runs: runs.assign(status="failed", reason="lost", epoch_time_s=None), "has no successful run"),
         (
             lambda runs: runs.assign(cell=runs["cell"] + ".x", model="lenet-5"),

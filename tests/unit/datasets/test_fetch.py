@@ -156,7 +156,7 @@ def test_at_the_end_one_line_says_what_every_address_answered(server, file, stor
     server.plan["/mirror/a.gz"] += [instead(OTHER)]
     said = refusal(file, store_at())
     for part in (
-        "ours: a.gz cannot be had:",
+        "ours: a.gz could not be fetched:",
         "/public/a.gz: 503 Service Unavailable (tried 3 times);",
         f"/mirror/a.gz: its MD5 is {hashlib.md5(OTHER, usedforsecurity=False).hexdigest()}, the entry says {file['md5']};",
         "/nowhere: 404 Not Found;",
@@ -328,7 +328,7 @@ def test_what_another_process_has_just_locked_is_not_replaced(server, declare, s
     got = fetched(declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT)), store_at())
     other = yaml.safe_dump({"ours": {"a.gz": "1" * 64}})
     store_at().lock("ours").write_text(other)
-    with pytest.raises(InputError, match=f"its SHA-256 is {got.sha256}, another process has just kept 1111"):
+    with pytest.raises(InputError, match=f"its SHA-256 is {got.sha256}, another process has just recorded 1111"):
         hold_to("ours", {"a.gz": got}, store_at())
     assert store_at().lock("ours").read_text() == other
 
@@ -360,5 +360,5 @@ def test_redirects_stay_with_http(server, declare, store_at, tmp_path):
     (tmp_path / "secret").write_bytes(CONTENT)
     away = status(302, Location=(tmp_path / "secret").as_uri())
     file = declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT, away))
-    assert "cannot be had" in refusal(file, store_at())
+    assert "could not be fetched" in refusal(file, store_at())
     assert not Path(store_at().downloads / "ours" / "a.gz").exists()

@@ -115,7 +115,7 @@ BY_NODES = {"kind": "by_factor", "x": "nodes"}
     ("figure", "said"),
     [
         ({"x": "nodes"}, "figures.0: key 'kind' is missing"),
-        ({"kind": "ovrview"}, "figures.0.kind: 'ovrview' is unknown; expected one of overview, by_factor, scaling"),
+        ({"kind": "ovrview"}, "figures.0.kind: 'ovrview' is unknown; did you mean 'overview'?"),
         ({"kind": "overview", "color": "nodes"}, "figures.0.color: unknown key; did you mean 'colour'?"),
         ({"kind": "overview", "x": "nodes"}, "figures.0.x: overview takes none; expected one of kind, name, colour, facet, filter"),
         ({"kind": "residuals", "filter": {"nodes": 1}}, "figures.0.filter: residuals takes none; expected one of kind, name"),

@@ -120,7 +120,7 @@ def test_the_shipped_descriptions_are_read_within_milliseconds():
             "sources.0.version: 'latest' does not look right; expected an exact version",
         ),
         ("parent: base", "parent: over", "parent: 'over' is laid over 'over' itself"),
-        ("parent: base", "parent: basis", "environment 'basis' is unknown; there are base, over"),
+        ("parent: base", "parent: basis", "environment 'basis' is unknown; did you mean 'base'?"),
         ("parent: base", "", "sources: they are built against a parent's packages, but key 'parent' is missing"),
     ],
 )

@@ -88,7 +88,7 @@ def test_another_file_at_its_place_is_not_taken_for_what_was_tested(tmp_path: Pa
     build(it, tmp_path / "cache", realization=wanted)
     assert read_made(stamp)["name"] == "it"
     program(tmp_path, "'hello '")
-    with pytest.raises(InputError, match=r"what the site has installed is another than was tested"):
+    with pytest.raises(InputError, match=r"the site's installation is not the one that was tested"):
         read_made(stamp)
     stamp.unlink()
     again = build(it, tmp_path / "cache", realization=wanted)
@@ -104,7 +104,7 @@ def test_a_package_of_another_version_is_not_taken_for_what_was_tested(tmp_path:
     build(it, tmp_path / "cache", realization=wanted)
     assert read_made(stamp)["name"] == "it"
     (packages / "toy-1.0.dist-info").rename(packages / "toy-1.1.dist-info")
-    with pytest.raises(InputError, match=r"what the site has installed is another than was tested"):
+    with pytest.raises(InputError, match=r"the site's installation is not the one that was tested"):
         read_made(stamp)
 
 

@@ -53,7 +53,7 @@ def test_a_marker_for_every_cell_with_intervals_on_both_axes(records):
     expected = sorted((times[cell], known.loc[cell, "value"] / unit) for cell in known.index)
     assert sorted(points) == [pytest.approx(point) for point in expected]
     assert all(len(ax.collections) == 2 * 3 for ax in drawn.axes), "two intervals for each of three series"
-    assert caption.startswith("Energy of an epoch against its time. A marker for every cell")
+    assert caption.startswith("Energy of an epoch against its time. Each marker is a cell")
     assert "95 % t intervals of the mean" in caption and "Numbers beside markers: nodes." in caption
     assert {"1", "2", "3"} <= {text.get_text() for text in drawn.axes[0].texts}
 
@@ -111,7 +111,7 @@ def test_it_is_drawn_whatever_the_records_hold(case, tmp_path):
         said = "no record has energy" if case == "no energy used" else case
         assert [text.get_text() for text in drawn.axes[0].texts] == [said]
     if case == "no record has energy":
-        assert "Not drawn: no record has energy, since the machines do not tell it." in caption
+        assert "Not drawn: no record has energy, because the machines do not report it." in caption
     if case == "one framework tells":
         assert "Without energy: " in caption and [text.get_text() for text in drawn.legends[0].get_texts()] == [
             "pytorch-ddp"

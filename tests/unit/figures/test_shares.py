@@ -77,8 +77,8 @@ def test_the_interval_of_the_exchange_stands_around_where_it_begins(records):
         data.index.str.contains("small-cnn-600") & data.index.str.contains("b64") & data["exchange_high"].notna()
     ]
     assert ends == pytest.approx(sorted(100 * (1 - known["exchange_high"])))
-    assert "Lines: 95 % intervals of where exchange begins" in caption
-    assert "on the log scale: within blocks" in caption
+    assert "Lines: 95 % intervals of the point where exchange begins" in caption
+    assert "on the log scale: within the blocks" in caption
 
 
 def test_panels_are_what_is_left_and_share_an_axis_within_a_model(records):
@@ -141,9 +141,9 @@ def case_of(case):
 
 
 SAID = {
-    "no cell on one replica": "Training is one share where no cell on one replica was measured with the same framework, model, "
+    "no cell on one replica": "Training is not divided where no cell on one replica was measured with the same framework, model, "
     "data set, local batch and treatment: in all cells.",
-    "too short": "Without exchange, since computation alone would take longer than the epoch did: ",
+    "too short": "Without exchange, because computation alone would take longer than the epoch: ",
     "a cell failed": "Missing cells: ",
     "one replicate": "n = 1 per cell",
 }

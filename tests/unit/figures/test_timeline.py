@@ -77,7 +77,7 @@ def test_a_run_is_a_bar_on_each_of_its_hosts_from_its_start_to_its_end(drawn_of)
     assert sorted({lane for *_, lane, _ in own}) == [0, 1, 2]
     ends = sorted({(round(3600 * left - start, 3), round(3600 * right - start, 3)) for left, right, *_ in own})
     assert ends == [(0, STARTUP_S), (STARTUP_S, RUN_S)]
-    assert caption.startswith("The campaign as it ran. A bar for every run") and "on each of its nodes" in caption
+    assert caption.startswith("The campaign over time. Each bar is a run") and "on each of its nodes" in caption
     assert (
         "30 runs from 2026-11-21 06:00 to 06:17 UTC, 18 min, of which 84 % in runs; the longest gap is 6.0 s."
         in caption
@@ -142,7 +142,7 @@ def test_blocks_and_sessions_are_strips_and_one_where_they_are_the_same(drawn_of
     runs["session"] = [f"job{block}" for block in runs["block"]]
     drawn, caption = drawn_of(runs, epochs)
     assert lanes(drawn)[:2] == ["block", "custom, every batch"]
-    assert "5 blocks, each a session of its own." in caption
+    assert "5 blocks, each in a session of its own." in caption
     runs.loc[runs.index[-1], "session"] = "later"
     drawn, caption = drawn_of(runs, epochs)
     assert lanes(drawn)[:2] == ["session", "block"]
@@ -214,7 +214,7 @@ def test_a_filter_shows_a_part_of_the_campaign_in_the_same_colours(drawn_of):
     drawn, caption = drawn_of(scheduled(runs), epochs, asked)
     assert set(lanes(drawn)) >= {"pytorch-ddp", "horovod-pytorch"}
     assert "tensorflow-single" not in lanes(drawn)
-    assert "Of the study only framework pytorch-ddp, horovod-pytorch" in caption
+    assert "Shown is only a part of the study: framework pytorch-ddp, horovod-pytorch" in caption
 
 
 def test_the_kept_campaign_took_as_long_as_its_text_says():

@@ -37,7 +37,7 @@ def test_panels_are_numbers_of_nodes_and_the_link_bounds_each(network, tmp_path)
     for said in (
         "95 % t intervals",
         "Placement: virtual",
-        "Link's rate, as the site gives it: 125 MB/s.",
+        "Rate of the links, as the site states it: 125 MB/s.",
         "n = 5 rounds in the same processes, 25 repetitions of a size",
         "Missing sweeps: horovod-pytorch on 2 nodes (failed: rank 1 ended with status 1: it broke).",
     ):

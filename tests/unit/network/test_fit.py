@@ -131,5 +131,7 @@ def test_a_fit_above_the_link_is_named_and_the_share_is_a_measurement():
     made = fit.table(rows)
     assert made.data["bandwidth_bytes_s"][0] > BANDWIDTH_BYTES_S
     assert made.data["share"][0] == pytest.approx(1, abs=0.02)
-    assert any("More than the link allows is fitted for pytorch-ddp on 2 nodes" in note for note in made.notes)
-    assert not any("More than the link" in note for note in fit.table(sweep_rows()).notes)
+    assert any(
+        "The fitted bandwidth is more than the link allows for pytorch-ddp on 2 nodes" in note for note in made.notes
+    )
+    assert not any("more than the link" in note for note in fit.table(sweep_rows()).notes)

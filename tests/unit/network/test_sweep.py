@@ -206,7 +206,10 @@ def test_a_broken_sweep_is_one_line(tmp_path, fake, study):
     for text, said in (
         ("{", "is broken"),
         (json.dumps({**record, "status": "fine"}), "status: 'fine' is not one of ok, failed"),
-        (json.dumps({**record, "sizes": [{"bytes": 1024, "rounds": [[-1.0]]}]}), "sizes.0.rounds.0.0"),
+        (
+            json.dumps({**record, "sizes": [{"bytes": 1024, "rounds": [[-1.0]]}]}),
+            "sizes.0.rounds.0: -1.0 is too small; expected more than 0",
+        ),
         (json.dumps({name: value for name, value in record.items() if name != "transport"}), "'transport' is missing"),
     ):
         file.write_text(text)

@@ -210,7 +210,7 @@ def test_a_broken_binding_is_refused_in_one_line(text: str) -> None:
         ({"studdy": "x"}, "studdy: unknown key; did you mean 'study'?"),
         ({"study": "Quick Start"}, "study: 'Quick Start' does not look right"),
         ({"study": "../secret"}, "study: '../secret' does not look right"),
-        ({"site": "nowhere"}, "there is no config/sites/nowhere.yaml; site must be one of grid5000, local"),
+        ({"site": "nowhere"}, "there is no config/sites/nowhere.yaml; expected one of grid5000, local"),
         ({"records": "nothing-here"}, "there is no nothing-here/runs.csv; expected campaign, available or a folder"),
     ],
 )

@@ -189,8 +189,8 @@ def test_a_block_can_be_asked_for_as_people_write_it(capsys: pytest.CaptureFixtu
         assert " in 1 block\n" in capsys.readouterr().out
     for asked, said in (
         ("block=99", "block: 99 is none of the study's blocks; expected one of 1, 2, 3"),
-        ("block=two", "config/config.yaml: block: 'two' is not of type integer"),
-        ("--wait", "--wait: expected KEY=VALUE"),
+        ("block=two", "config/config.yaml: block: 'two' must be a whole number"),
+        ("--wait", "'--wait' is not understood; expected KEY=VALUE"),
     ):
         with pytest.raises(InputError, match=said):
             main([asked])

@@ -65,7 +65,7 @@ def test_a_living_holders_lock_is_kept_until_it_is_killed(state: Path, holder: s
 
 
 def test_a_second_snakemake_is_refused_and_does_not_wait(state: Path, holder: subprocess.Popen[str]) -> None:
-    with pytest.raises(InputError, match="another Snakemake works in this checkout"):
+    with pytest.raises(InputError, match="another Snakemake is running in this checkout"):
         ownership.claim(state)
     holder.kill()
     holder.wait()

@@ -95,7 +95,7 @@ def test_without_out_the_table_is_printed(capsys):
         ([], "--step-time is missing"),
         (["--step-time", "0.1"], "give one of --model, --parameters and --gradient-bytes"),
         ([*MODEL, "--model", "alexnet"], "give one of --model"),
-        (["--step-time", "0.1", "--model", "alexnett"], "--model: 'alexnett' is unknown; expected one of alexnet"),
+        (["--step-time", "0.1", "--model", "alexnett"], "--model: 'alexnett' is unknown; did you mean 'alexnet'?"),
         (["--step-time", "0.1", "--model", ""], "--model: '' is unknown"),
         (["--step-time", "0.1", "--model", "alexnet", "--dataset", "x"], "--dataset: 'x' is unknown"),
         ([*MODEL, "--rate", "0"], "--rate: 0 is too small; expected at least 1e-06"),
@@ -104,7 +104,7 @@ def test_without_out_the_table_is_printed(capsys):
         ([*MODEL, "--scatter", "1e308"], "--scatter: 1e308 is too large; expected at most 1000"),
         ([*MODEL, "--latency", "1e300"], "--latency: 1e300 is too large"),
         ([*MODEL, "--step-time", "inf"], "--step-time: inf is too large; expected at most 1e+06"),
-        ([*MODEL, "--step-time", "nan"], "--step-time: nan is no number"),
+        ([*MODEL, "--step-time", "nan"], "--step-time: nan is not a number"),
         ([*MODEL, "--step-time", "1e-300"], "--step-time: 1e-300 is too small; expected at least 1e-09"),
         ([*MODEL, "--batch-size", "64.5"], "--batch-size: '64.5' is not a whole number"),
         ([*MODEL, "--nodes", "1" + 23 * "0"], "is too large; expected at most 1e+09"),
@@ -112,11 +112,11 @@ def test_without_out_the_table_is_printed(capsys):
         ([*MODEL, "--sync-every", "1" + 20 * "0"], "is too large; expected at most 1e+09"),
         (["--step-time", "1", "--parameters", "1e308"], "--parameters: 1e308 is too large; expected at most 2.5e+14"),
         (["--step-time", "1", "--gradient-bytes", "1e-320"], "--gradient-bytes: 1e-320 is too small"),
-        ([*MODEL, "--dataset", "digits"], "--dataset means nothing with --gradient-bytes"),
-        (["--from", "x", "--batch-size", "32"], "--batch-size means nothing with --from alone"),
-        (["--from", "x", "--framework", "pytorch-ddp"], "--framework means nothing with --from alone"),
-        (["--from", "x", "--latency", "1"], "--latency means nothing with --from"),
-        (["--from", "x", *MODEL, "--share", "0.9"], "--share means nothing with --from"),
+        ([*MODEL, "--dataset", "digits"], "--dataset cannot be used with --gradient-bytes"),
+        (["--from", "x", "--batch-size", "32"], "--batch-size cannot be used with --from alone"),
+        (["--from", "x", "--framework", "pytorch-ddp"], "--framework cannot be used with --from alone"),
+        (["--from", "x", "--latency", "1"], "--latency cannot be used with --from"),
+        (["--from", "x", *MODEL, "--share", "0.9"], "--share cannot be used with --from"),
         ([*MODEL, "--out", "/proc/none/x"], "/proc/none"),
         ([*MODEL, "--nodes", "0"], "--nodes: 0 is too small"),
         ([*MODEL, "--samples", "31"], "--samples: 31 is too small; expected at least the batch size, 32"),
@@ -166,7 +166,7 @@ def test_from_a_study_its_truth_comes_back(study, tmp_path, monkeypatch, capsys)
     assert capsys.readouterr().err.splitlines() == ["intervals: 20 of 20 refits are done"]
     said = (tmp_path / "outlook.md").read_text()
     assert "nan" not in said
-    assert "0.3 core of a virtual cluster" in said
+    assert "0.3 core each, of a virtual cluster" in said
     assert "swept on 2, 3, 4, 6 nodes with links of 100 Mbit/s, 300 Mbit/s, 1 Gbit/s" in said
 
 
@@ -192,7 +192,10 @@ def test_one_place_is_said_to_leave_the_network_certain(tmp_path, monkeypatch):
     known.network(folder=tmp_path, nodes=(2,), rates=(125e6,))
     ask(tmp_path, "--from", str(tmp_path), "--rate", "1")
     said = (tmp_path / "outlook.md").read_text()
-    assert "Swept at one number of nodes and one rate (pytorch-ddp), there is no uncertainty of the network" in said
+    assert (
+        "Swept at one number of nodes and one rate (pytorch-ddp), the intervals include no uncertainty of the network"
+        in said
+    )
     made = outlook.by_study(tmp_path)
     noise = sweep_noise(made.sweeps, made.fitted)
     assert noise == pytest.approx(
@@ -229,7 +232,7 @@ def test_cells_whose_batches_were_not_counted_are_left_out_by_name(tmp_path, mon
     rows = ask(tmp_path, "--from", str(tmp_path), "--rate", "1")
     assert sorted(rows["batch_size"]) == [64, 128]
     said = (tmp_path / "outlook.md").read_text()
-    assert "Left out, since batches or exchanges were not counted: pytorch-ddp.small-cnn.digits.b32.n1" in said
+    assert "Left out, because batches or exchanges were not counted: pytorch-ddp.small-cnn.digits.b32.n1" in said
     known.written(runs.assign(exchanges=runs["exchanges"].mask(runs["cell"].notna())), "runs", tmp_path)
     assert ask(tmp_path, "--from", str(tmp_path), "--rate", "1").empty
     assert outlook.NOTHING in (tmp_path / "outlook.md").read_text()

@@ -86,9 +86,9 @@ def test_digests_of_runs_are_gathered_by_what_has_them() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("a,b\n1,2.0\n", "a,b\n1,2.000000002\n", "numbers by up to 1.0e-09 of them"),
+        ("a,b\n1,2.0\n", "a,b\n1,2.000000002\n", "numbers, by up to 1.0e-09 (relative)"),
         ("a,b\n1,x\n", "a,b\n1,y\n", "'x' became 'y'"),
-        ("a,b\n1,x\n", "a,b\n", "other rows or columns"),
+        ("a,b\n1,x\n", "a,b\n", "rows or columns"),
     ],
 )
 def test_how_far_tables_differ_is_told(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -205,5 +205,5 @@ def test_a_manifest_names_no_files_but_those_of_its_study(tmp_path: Path, file: 
         "products": {"tables/cells": {"files": {file: "0" * 64}, "made_of": []}},
     }  # fmt: skip
     (tmp_path / "manifest.json").write_text(json.dumps(said))
-    with pytest.raises(InputError, match=r"remove it, and call snakemake figures$"):
+    with pytest.raises(InputError, match=r"remove it and run snakemake figures$"):
         verify.main(["--study", "mine", "--against", str(tmp_path / "manifest.json")])

@@ -143,7 +143,7 @@ def test_a_run_under_way_is_told_with_its_epoch_and_where_it_is() -> None:
     assert (running.name, running.hosts, running.epoch, running.epochs) == (here.runs[0].run_id, ["a-node"], 3, 5)
     assert running.seconds == pytest.approx(5) and found.left == 4 and not found.problems
     assert " ".join(said.split()).count(f"{here.runs[0].run_id} on a-node, epoch 3 of 5, since ") == 1
-    assert "how long the others take is known when one has ended" in " ".join(said.split())
+    assert "the time left is known when one run has ended" in " ".join(said.split())
 
 
 def test_an_attempt_that_nobody_is_at_is_left_to_run() -> None:
@@ -239,12 +239,12 @@ def test_a_queue_that_does_not_answer_is_said_and_the_young_are_taken_to_live(mo
     begin(here, here.runs[1], job="6", host="node1", started_at=utc(NOW - 10_000))
     found = look(here)
     assert [each.name for each in found.under_way] == [here.runs[0].run_id]
-    assert "jobs       the queue cannot be asked: squeue: no answer within 5 s" in status.text(found)
+    assert "jobs       the queue does not answer: squeue: no answer within 5 s" in status.text(found)
 
 
 def test_where_slurm_is_not_installed_the_queue_is_said_to_be_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert "the queue cannot be asked: squeue: is not on this machine" in " ".join(told(campaign("virtual")).split())
+    assert "the queue does not answer: squeue: is not on this machine" in " ".join(told(campaign("virtual")).split())
 
 
 def test_lines_fit_a_terminal_and_only_a_terminal_has_colours() -> None:

@@ -3,7 +3,18 @@
 import pandas as pd
 import pytest
 
-from analysis import anova, cells, checks, decomposition, effects, missing, regression, scaling, speedup
+from analysis import (
+    anova,
+    cells,
+    checks,
+    decomposition,
+    effects,
+    missing,
+    regression,
+    regression_table,
+    scaling,
+    speedup,
+)
 from analysis.measured import factors
 from common.files import CHECKOUT
 from common.tables import read_table
@@ -46,8 +57,8 @@ def made(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, pd.DataFrame]:
         "anova": anova.table(runs).data,
         "checks": checks.table(runs).data,
         "residuals": checks.listed(checks.residuals(runs)),
-        "regression": regression.tidy(fits),
-        "regression_cells": regression.by_cell(fits),
+        "regression": regression_table.tidy(fits),
+        "regression_cells": regression_table.by_cell(fits),
         "speedup": speedup.compare(runs),
         "scaling": scaling.compare(runs)[0],
         "decomposition": decomposition.decompose(runs, network),

@@ -35,7 +35,7 @@ def test_limits_defaults_and_levels_are_told() -> None:
     assert rows["`nodes`"][1] == "whole number, at least 1"  # the site's
     assert rows["`momentum`"][1] == "number, at least 0, less than 1"
     assert rows["`installed.NAME.executable`"][2] == "**required**", "below a name of the user's choice"
-    assert rows["`cores`"][1] == "whole number, at least 1 or `auto`"
+    assert rows["`cores`"][1] == "whole number, at least 1; or `auto`"
 
 
 def test_the_example_of_a_data_set_is_one(tmp_path) -> None:

@@ -125,7 +125,7 @@ def test_it_searches_all_text(opened: Any) -> None:
     assert column(opened, "name") == ["horovod-tensorflow.small-cnn.digits.b16.n2.s1.r2"]
     element(opened, "#search").clear()
     element(opened, "#search").send_keys("nothing has this")
-    assert "No run is left" in texts(opened, RUNS)[0]
+    assert "No run matches the search and the filters" in texts(opened, RUNS)[0]
 
 
 def painted(driver: Any, inside: str) -> int:
@@ -190,7 +190,7 @@ def test_a_run_can_be_linked_to_and_is_closed_by_a_key(opened: Any, page: Path) 
 
     opened.execute_script("location.hash = '#run=pytorch-ddp.small-cnn.digits.b32.n2.s4.r2'")
     wait(opened, "document.getElementById('run-record')")
-    assert "No attempt at it has been made here." in element(opened, "#run-body").text
+    assert "This run was not attempted here." in element(opened, "#run-body").text
     element(opened, "#run-title").send_keys(Keys.ESCAPE)
     wait(opened, "!document.getElementById('run').open")
 

@@ -169,7 +169,7 @@ def test_a_run_has_its_record_its_curves_and_its_log(page: Page, made) -> None:
     absent = details[made.runs.loc[made.runs["status"] == "missing", "run_id"].iloc[0]]
     assert (
         "log" not in absent
-        and absent["note"] == "No attempt at it has been made here."
+        and absent["note"] == "This run was not attempted here."
         and absent["row"]["status"] == "missing"
     )
 
@@ -216,7 +216,7 @@ def test_how_to_reproduce_names_commit_changes_and_seeds(page: Page, made) -> No
     assert "make report STUDY=quickstart SITE=local" in page.text and "20261120" in page.text
     dirty = Page(made.report(state=State(COMMIT.commit, ("a file",)), out="dirty.html"))
     assert "with changes that are not in it: a file." in dirty.text
-    assert "under no version control" in Page(made.report(state=State(None), out="none.html")).text
+    assert "not under version control" in Page(made.report(state=State(None), out="none.html")).text
 
 
 def test_data_sets_have_licence_and_citation(page: Page) -> None:

@@ -124,7 +124,7 @@ def test_methods_say_what_the_nodes_were(tmp_path: Path) -> None:
     runs_csv, _ = write_frames(tmp_path, runs.assign(drivers="nvidia 580.65.06"), epochs)
     said = " ".join(methods(facts_of(runs_csv)).split())
     assert "Memory of a node: 6.00 to 24.0 GiB. " in said
-    assert "What the ranks run on: Debian GNU/Linux 12 (bookworm), Linux 6.1.0; nvidia 580.65.06." in said
+    assert "Systems and drivers: Debian GNU/Linux 12 (bookworm), Linux 6.1.0; nvidia 580.65.06." in said
 
 
 def test_methods_say_what_was_done() -> None:
@@ -142,12 +142,12 @@ def test_methods_say_what_was_done() -> None:
         "3 epochs, of which the first is warm-up",
         "9 message sizes from 1 KiB to 64 MiB",
         "n = 5 per cell; intervals of epoch time are 95 \\% intervals",
-        "training loop fit, batches per exchange 4, since tensorflow-multiworker cannot do it",
+        "training loop fit, batches per exchange 4, because tensorflow-multiworker cannot do it",
         "All 270 runs of the design succeeded.",
     ):
         assert part in said, part
-    assert "cpu (the records do not tell its model), each rank with 1 thread for computation. All nodes share" in said
-    assert "may order treatments in another way." in threats(facts) and "frameworks" not in threats(facts)
+    assert "cpu (the records do not name its model); each rank has 1 thread for computation. All nodes share" in said
+    assert "may rank treatments differently." in threats(facts) and "frameworks" not in threats(facts)
     assert "In 9 of 270 runs a hypervisor" in said and "9 of 270 runs" in threats(facts)
     assert "virtual cluster" in threats(facts) and "make submit STUDY=tf-strategies-virtual" in reproducibility(
         facts
@@ -157,17 +157,17 @@ def test_methods_say_what_was_done() -> None:
 def test_what_a_check_found_is_told_with_what_follows_from_it() -> None:
     table = checks.table(read_table(KEPT / "runs.csv", "runs")).data
     said = threats(replace(facts_of(KEPT / "runs.csv"), checks=table))
-    assert "Checked was: blocks alike; found was: " in said and "Assumed" not in said
-    assert "Comparisons within blocks are free of that, intervals of means are not." in said
+    assert "Check of the assumption ``blocks alike'': " in said and "Assumed" not in said
+    assert "Comparisons within blocks remove this difference; intervals of means do not." in said
 
 
 def test_what_failed_is_said_with_its_reasons(tmp_path: Path) -> None:
     runs_csv, _ = write_frames(tmp_path, *campaign())
     facts = facts_of(runs_csv)
     said = methods(facts)
-    assert "Of the 114 runs of the design 4 did not succeed (Table~\\ref{tab:missing})" in said
+    assert "Of the 114 runs of the design, 4 did not succeed (Table~\\ref{tab:missing})" in said
     assert "1 invalid (disturbed: foreign\\_cpu\\_share 0.09)" in said
-    assert "the undistributed bases" in said.lower() and "no real network" not in said
+    assert "Speed-ups are relative to an undistributed framework: " in said and "no real network" not in said
     assert "exchange gradients through its memory" in threats(facts)
 
 

@@ -157,7 +157,7 @@ def test_one_cell_is_compared_with_nothing(in_folder) -> None:
 def test_a_median_far_from_the_mean_is_told(whole: Material) -> None:
     high = whole.data("cells")["epoch_time_s_high"]
     verdict = outcome(8, with_data(whole, "cells", epoch_time_s_median=high * 1.5))
-    assert "outside of the mean's interval in 38 cells: read the median there" in verdict.said
+    assert "outside of the mean's interval in 38 cells: use the median there" in verdict.said
 
 
 @pytest.mark.parametrize("name", sorted(twelve_rules.SETUP))
@@ -171,7 +171,7 @@ def test_records_that_lack_something_do_not_list_the_setup(whole: Material, name
 
 def test_a_processor_without_a_name_is_not_a_setup(whole: Material) -> None:
     verdict = outcome(9, replace(whole, runs=whole.runs.assign(devices="cpu")))
-    assert verdict.outcome == NOT_MET and "not which" in verdict.said
+    assert verdict.outcome == NOT_MET and "do not name the model of the processors" in verdict.said
 
 
 def test_times_that_are_not_the_mean_of_their_epochs_are_found(whole: Material) -> None:

@@ -24,9 +24,7 @@ from analysis.pooling import after_blocks, pooled
 
 BLOCK, HIGHER, ERROR, TOTAL = "block", "interactions of more factors", "error", "total"
 TIMES = " × "
-UNBALANCED = (
-    " Terms share some of it, since not all combinations have as many runs: the sums do not add up to the total."
-)
+UNBALANCED = " Combinations have different numbers of runs, so terms share some variation, and the sums do not add up to the total."
 RANK_TOLERANCE = 1e-9
 ZERO_SHARE = 1e-12  # of the total sum of squares: what is less is rounding
 MOST_COLUMNS = 400  # of the design; two-way interactions that would make more are left out, and named
@@ -305,17 +303,17 @@ def _notes(runs: pd.DataFrame, made: Analysis) -> list[str]:
     sums = "" if math.isclose(sum(terms), total, rel_tol=1e-6) else UNBALANCED
     notes = [
         f"{len(ok)} runs in {len(counts)} cells, n = {counts.min()}{f' to {counts.max()}' * (counts.nunique() > 1)} per cell. "
-        + (f"Factors, all taken as categories: {listed}." if listed else "No factor varies."),
+        + (f"Factors, all treated as categories: {listed}." if listed else "No factor varies."),
         f"The analysis has no tests: {made.problem}." if made.problem else "",
-        f"Sums of squares are of type II, each term after all others that do not contain it.{sums} Share: of the total sum of "
-        "squares (Jain's allocation of variation). The error is what runs of the same cell differ by, after blocks; F, p and "
-        "effect sizes are against it. p is not corrected for the number of terms.",
-        "Partial η² is a term's sum over its own and the error's; partial ω² is the same less what chance gives, 0 at least.",
+        f"Sums of squares are of type II, each term after all others that do not contain it.{sums} Share: part of the total sum of "
+        "squares (Jain's allocation of variation). The error is the difference between runs of the same cell, without the effect of blocks; F, p and "
+        "effect sizes are relative to it. p is not corrected for the number of terms.",
+        "Partial η² is a term's sum of squares divided by the sum of its own and the error's; partial ω² is the same, corrected for chance, and at least 0.",
     ]
     if (data["term"] == HIGHER).any():
         notes.append(
-            "Interactions of more factors: what main effects, blocks and two-way interactions leave between cells. Where it "
-            "is large, an effect depends on more than one other factor, and main effects alone mislead."
+            "Interactions of more factors: the differences between cells that main effects, blocks and two-way interactions do not "
+            "explain. If this part is large, an effect depends on more than one other factor, and main effects alone mislead."
         )
     if data["q"].notna().any():
         two = [
@@ -324,31 +322,31 @@ def _notes(runs: pd.DataFrame, made: Analysis) -> list[str]:
             if ok[name].nunique() == 2
         ]
         notes.append(
-            "Effect q, of terms whose factors have two levels: half of what the logarithm changes by from the first level "
+            "Effect q, for terms whose factors have two levels: half the change of the logarithm from the first level "
             f"(−1) to the second (+1), with its 95 % interval; exp(2q) is the ratio of times: {', '.join(two)}."
         )
     elif made.partly and any(ok[name].nunique() == 2 for name in varying(ok)):
-        notes.append("No effects q of factors with two levels: with missing cells coefficients mean something else.")
+        notes.append(
+            "There are no effects q: with missing cells, coefficients of factors with two levels have another meaning."
+        )
     if made.partly:
         names = [f"{name} ({there} of {all_} degrees of freedom)" for name, (there, all_) in made.partly.items()]
-        notes.append(f"Estimated in part, since cells are missing or excluded: {conditions.named(names)}.")
+        notes.append(f"Estimated in part, because cells are missing or excluded: {conditions.named(names)}.")
     if same := {other: [name for name, to in made.aliased.items() if to == other] for other in made.aliased.values()}:
         chains = [" = ".join([other, *names]) for other, names in same.items() if other]
         if chains:
             notes.append(
-                "Aliases, which this design cannot tell apart (the first one stands in the table, for all of them; the others "
-                f"are refused): {'; '.join(chains)}."
+                "Aliases: this design cannot separate these terms. The first of each chain is in the table and stands for all "
+                f"of them: {'; '.join(chains)}."
             )
         if "" in same:
             notes.append(
-                f"Refused, since too few combinations of their levels have runs: {', '.join(same[''])}. What they do cannot be "
-                f"told from {conditions.named(made.confounded)}, whose sums, F and p hold only where they do nothing, and "
+                f"Left out, because too few combinations of their levels have runs: {', '.join(same[''])}. Their effects cannot be "
+                f"separated from {conditions.named(made.confounded)}, whose sums, F and p hold only if the terms left out have no effect, and "
                 "which have no effect q."
             )
     if data["F"].notna().any() and (against := pooled(runs).against):
-        notes.append(
-            f"F and p, and intervals of q, presume one spread in all cells, which is not taken for granted: {against}."
-        )
+        notes.append(f"F, p and intervals of q assume one spread in all cells, which is doubtful here: {against}.")
     if made.too_many:
-        notes.append(f"Left out, since they have too many levels: {conditions.named(made.too_many)}.")
+        notes.append(f"Left out, because they have too many levels: {conditions.named(made.too_many)}.")
     return [*notes, conditions.circumstances(runs), conditions.shortfall(runs), conditions.constants(runs)]

@@ -114,8 +114,8 @@ def table(runs: pd.DataFrame) -> tables.Table:
             shown["CV (%)"] = [tables.percent(cv) for cv in data[f"{TIME}_cv"]]
     notes = [
         f"{conditions.replicates(runs)} In brackets the interval.",
-        "Throughput is a harmonic mean, its interval that of epoch time, inverted; the other responses have t intervals, "
-        "each cell by itself, cut at what is possible. CV (standard deviation over mean) is that of epoch time.",
+        "Throughput is a harmonic mean; its interval is that of epoch time, inverted. Other responses have t intervals of "
+        "each cell by itself, cut at the range that is possible. CV (standard deviation divided by mean) is that of epoch time.",
         _median_note(data),
         conditions.circumstances(runs),
         conditions.shortfall(runs),
@@ -137,4 +137,4 @@ def _median_note(data: pd.DataFrame) -> str:
             f"Intervals of medians are bootstrap intervals (BCa, {RESAMPLES} resamples, seeded), "
             f"for cells with {ENOUGH} runs or more.{fewer}"
         )
-    return f"Medians have no interval: resampling fewer than {ENOUGH} runs says nothing."
+    return f"Medians have no interval: a bootstrap needs at least {ENOUGH} runs."

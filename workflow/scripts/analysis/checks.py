@@ -360,16 +360,16 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
     more = len(outliers) - SHOWN_OUTLIERS
     notes = [
         f"{conditions.replicates(runs)}",
-        f"Tests are of {LABELS}; cells with one run have none. A verdict is at 5 %, each test by itself. Means of runs "
-        "that are not normal have good intervals all the same, the better the more runs there are. Drift, blocks, sessions and "
-        "likeness of neighbours are noise to cells, since runs stand in random order, and widen their intervals. They make runs "
-        "depend on each other all the same: those of one block share its effect, so that where blocks differ, intervals of "
-        "means with one s for all cells, which count every run as a new one, are somewhat too narrow. Comparisons of two cells that "
-        "are made within blocks leave that effect out.",
+        f"Tests use {LABELS}; cells with one run have none. Each verdict is at the 5 % level, not corrected for the number of tests. "
+        "Intervals of means stay good when runs are not normal, the more runs the better. Drift, blocks, sessions and "
+        "autocorrelation between consecutive runs add noise to cells, because runs are in random order, and widen their intervals. They "
+        "also make runs depend on each other: runs of one block share its effect. So where blocks differ, intervals of "
+        "means with a pooled s, which count every run as independent, are somewhat too narrow. Comparisons of two cells "
+        "within blocks remove this effect.",
         "Outliers: runs whose externally studentized residual has p < 5 % after Bonferroni's correction for the number of "
-        "runs, one after the other, the worst first, with the s.d. of all cells together, so that runs of a cell with a large "
-        "spread are found first; none is left out of anything. Foreign CPU and stolen: processor time that other processes and a hypervisor took."
-        + (f" {more} more stand in the CSV file." if more > 0 else ""),
+        "runs. They are searched one after the other, the largest first, with the s.d. of all cells together, so runs of a cell with a large "
+        "spread are found first. No outlier is removed. Foreign CPU and stolen: processor time that other processes and a hypervisor took."
+        + (f" {more} more are in the CSV file." if more > 0 else ""),
         _per_n(pooling),
         conditions.circumstances(runs),
         conditions.shortfall(runs),
@@ -392,11 +392,11 @@ def _per_n(pooling: Pooling) -> str:
         f"n = {n}: {half_width(n):.2f}, {least_difference(n):.2f} and {found_difference(n):.2f}" for n in (3, 5, 10, 20)
     )
     return (
-        "Least difference: of two means with p < 5 %, one comparison alone; where the true difference is as large, every other "
-        f"study finds it. With {100 * POWER:.0f} % power: the true difference that four of five studies find. For independent groups with "
-        "each cell's own s, the two cells' alike, half the interval of a mean, the least difference and that found with "
-        f"{100 * POWER:.0f} % power are, in s.d. of a run, for {told}. The s.d. of this study's runs, all cells together, is "
-        f"{tables.number(100 * pooling.sd)} % of epoch time."
+        "Least difference: the smallest difference of two means that has p < 5 % in a single comparison. If the true difference is this "
+        f"large, half of all studies of this size would find it. With {100 * POWER:.0f} % power: the true difference that four of five such "
+        "studies would find. Other numbers of replicates, for independent groups with each cell's own s, in s.d. of a run: half "
+        f"the interval of a mean, the least difference, and the difference found with {100 * POWER:.0f} % power are for {told}. The s.d. of this "
+        f"study's runs, all cells together, is {tables.number(100 * pooling.sd)} % of epoch time."
     )
 
 

@@ -12,11 +12,11 @@ from declared.frameworks import notes_of
 NAMED = 10
 THE_SITES = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # levels that leave it to the site
 NOTABLE_STEAL_SHARE = 0.05
-TWO_RUNS = " Two runs tell little: the interval of their mean is 12.7 standard errors to each side (five: 2.8)."
+TWO_RUNS = " Two runs give very wide intervals: 12.7 standard errors to each side of the mean (five runs: 2.8)."
 _PLACEMENTS = {
     "distinct-nodes": "each node is a machine of its own",
     "virtual": "nodes are those of a virtual cluster on one machine",
-    "emulated": "nodes are groups of processes on one machine, so that times say nothing about a real network",
+    "emulated": "nodes are groups of processes on one machine, so times say nothing about a real network",
 }
 _BATCH_SCOPES = {
     "local": "local batch (fixed per replica: the effective batch grows with the replicas)",
@@ -48,19 +48,19 @@ def replicates(runs: pd.DataFrame, of_time: bool | None = True, pooling: Pooling
 
 def spread(pooling: Pooling) -> str:
     """What the intervals of epoch times are, and why: with one spread for all cells, or with each cell's own."""
-    said = "intervals of epoch time are 95 % intervals of the arithmetic mean on the log scale, mean × exp(∓ t s / √n),"
+    said = "intervals of epoch time are 95 % intervals of the arithmetic mean, made on the log scale, mean × exp(∓ t s / √n),"
     counts = pooling.cells["n"]
     alone, two = (counts == 1).any(), (counts == 2).any()
     if pooling.holds:
-        others = "; a cell with one run has its interval from the spread of the others" if alone else ""
+        others = "; a cell with one run takes its interval from the spread of the other cells" if alone else ""
         return (
-            f"{said} with one s for all cells, the standard deviation of the logarithms within cells "
-            f"({pooling.sd:.3g}, {_freedom(pooling)}), since nothing speaks against it "
+            f"{said} with a pooled s, the standard deviation of the logarithms within cells "
+            f"({pooling.sd:.3g}, {_freedom(pooling)}), because the cells' standard deviations do not differ significantly "
             f"(Bartlett's test, {p_text(pooling.p)}; the largest is {pooling.apart:.2g} times the smallest){others}."
         )
     none = "; a cell with one run has none" if alone else ""
     return (
-        f"{said} with each cell's own standard deviation of the logarithms as s, since {pooling.against}{none}."
+        f"{said} where s is each cell's own standard deviation of the logarithms, because {pooling.against}{none}."
         f"{TWO_RUNS if two else ''}"
     )
 
@@ -69,7 +69,7 @@ def _freedom(pooling: Pooling) -> str:
     """The degrees of freedom of the spread that cells share, and why they are fewer than those of the runs."""
     if pooling.freedom > pooling.df - 0.5:
         return f"{pooling.df} degrees of freedom"
-    return f"{pooling.freedom:.1f} degrees of freedom by Satterthwaite, fewer than {pooling.df} since all cells share their blocks"
+    return f"{pooling.freedom:.1f} degrees of freedom by Satterthwaite's formula, fewer than {pooling.df} because all cells share their blocks"
 
 
 def ratios(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
@@ -83,16 +83,16 @@ def ratios(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
         if pooling.holds_within:
             within = pooling.within
             how = (
-                f"with one s for all cells, the standard deviation of what cells and blocks leave of the logarithms "
+                f"with a pooled s, the standard deviation of the logarithms without the effects of cells and blocks "
                 f"({within.sd:.3g}, {within.df} degrees of freedom; Bartlett's test, {p_text(within.p)})"
             )
         elif pooling.holds:
-            how += f", since after blocks {pooling.within.against}"
-        ways.append(f"within blocks, over those in which both cells have a run, {how}")
+            how += f", because without the effects of blocks {pooling.within.against}"
+        ways.append(f"within the blocks in which both cells have a run, {how}")
     if (within_blocks == 0).any():
-        s = "one s for all cells" if pooling.holds else "each cell's own s (Welch's t test)"
-        why = f"{'where' if ways else 'since'} cells share fewer than {pooling.fewest_blocks} blocks"
-        ways.append(f"as of independent groups, with {s}, {why}")
+        s = "a pooled s" if pooling.holds else "each cell's own s (Welch's t test)"
+        why = f"{'where' if ways else 'because'} cells share fewer than {pooling.fewest_blocks} blocks"
+        ways.append(f"for independent groups, with {s}, {why}")
     return f"Intervals of ratios are 95 % intervals on the log scale: {'; '.join(ways)}." if ways else ""
 
 
@@ -101,11 +101,11 @@ def contrasts(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
     if not (of_ratios := ratios(runs, within_blocks)):
         return ""
     pooling = pooled(runs)
-    said = f"{of_ratios} Those of differences in seconds are made in the same way, of the seconds"
+    said = f"{of_ratios} Intervals of differences in seconds are made in the same way, from the seconds themselves"
     if pooling.holds_within or (pooling.holds and (within_blocks == 0).all()):
-        said = f"{of_ratios} Those of differences in seconds have the same s, times the means, and what blocks do to the difference"
+        said = f"{of_ratios} Intervals of differences in seconds use the same s, multiplied by the means, and include the effect of blocks on the difference"
     if runs["throttled_s"].notna().any():
-        said += "; those of throttling are made of the two cells alone"
+        said += "; intervals of throttling use the two cells alone"
     return f"{said}."
 
 
@@ -135,24 +135,24 @@ def circumstances(runs: pd.DataFrame) -> str:
         said.append("Batch scope: " + "; ".join(_BATCH_SCOPES[scope] for scope in scopes) + ".")
     masters = sorted(set(ok.loc[ok["timing_scope"] == "master", "framework"]))
     if "ranks" in set(ok["timing_scope"].dropna()):
-        said.append("Timing scope: the slowest of all ranks" + ("; " if masters else "."))
+        said.append("Timing scope: the slowest rank" + ("; " if masters else "."))
         if masters:
-            said[-1] += f"for {', '.join(masters)} the clock of the master only."
+            said[-1] += f"for {', '.join(masters)}, only the clock of the master."
     elif masters:
-        said.append("Timing scope: the clock of the master only.")
+        said.append("Timing scope: only the clock of the master.")
     said += [note for name in sorted(set(ok["framework"])) for note in notes_of(name)]
     crowded = sorted(set(ok.loc[ok["oversubscribed"].fillna(False), "cell"]))
     if crowded:
         said.append(f"More threads than cores (oversubscribed): {named(crowded)}.")
     if limits := sorted(set(ok["max_foreign_cpu_share"].dropna())):
         said.append(
-            f"No run is counted beside which others used more than {_percent(max(limits))} of the processor time."
+            f"Runs are not counted if other programs used more than {_percent(max(limits))} of the processor time meanwhile."
         )
     stolen = ok[ok["steal_share"] > NOTABLE_STEAL_SHARE]
     if len(stolen):
         said.append(
-            f"In {len(stolen)} of {len(ok)} runs a hypervisor kept more than {_percent(NOTABLE_STEAL_SHARE)} "
-            f"of the processor time, up to {_percent(stolen['steal_share'].max())}."
+            f"In {len(stolen)} of {len(ok)} runs a hypervisor withheld more than {_percent(NOTABLE_STEAL_SHARE)} "
+            f"of the processor time, at most {_percent(stolen['steal_share'].max())}."
         )
     return " ".join(said)
 
@@ -174,15 +174,15 @@ def _nodes(runs: pd.DataFrame) -> str:
 def work(runs: pd.DataFrame) -> str:
     """What is the same work, and what is not, when replicas are added: by batch scope."""
     said = {
-        "local": "with a local batch the effective batch grows with the replicas, so that an epoch has fewer exchanges and "
-        "optimizer steps, and equal epochs are not equal training",
-        "global": "with a global batch the effective batch and the optimizer steps of an epoch stay the same, and each "
-        "replica's share of a batch shrinks",
+        "local": "with a local batch the effective batch grows with the replicas, so an epoch has fewer exchanges and "
+        "optimizer steps, and the same number of epochs is not the same amount of training",
+        "global": "with a global batch the effective batch and the number of optimizer steps stay the same, and each "
+        "replica gets a smaller part of a batch",
     }
     scopes = [said[scope] for scope in sorted(set(runs["batch_scope"].dropna()), reverse=True)]
     if not scopes:
         return ""
-    return f"An epoch has the same samples on any number of replicas (strong scaling in samples); {'; '.join(scopes)}."
+    return f"An epoch has the same number of samples on any number of replicas (strong scaling); {'; '.join(scopes)}."
 
 
 def shortfall(runs: pd.DataFrame) -> str:

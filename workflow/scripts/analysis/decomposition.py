@@ -163,7 +163,7 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
     data = decompose(runs, network)
     if data.empty:
         notes = [
-            "Nothing to take apart: it needs cells with gradient accumulation and cells without, all else equal; where "
+            "There is no contrast to decompose: this needs cells with gradient accumulation and cells without it, all else equal; if "
             "there are other treatments, also cells with one of them and without accumulation.",
             conditions.constants(runs),
         ]
@@ -187,12 +187,12 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         if not whole
         else (
             f"Total: {_totals(data)}. It is the sum of its two parts in seconds and their product as ratios{_nearly(data)}; "
-            "the parts' intervals are not independent, since both hold the cell in the middle. "
+            "the intervals of the parts are not independent, because both include the cell in the middle. "
         )
     )
     notes = [
-        f"{total}Below 0, and below 1, the level after the arrow is faster.",
-        f"{conditions.replicates(runs)} {conditions.contrasts(runs, data['within_blocks'])} None is "
+        f"{total}A difference below 0, or a ratio below 1, means that the level after the arrow is faster.",
+        f"{conditions.replicates(runs)} {conditions.contrasts(runs, data['within_blocks'])} Intervals are not "
         "corrected for the number of rows (the table of effects has corrected p values of the parts).",
         apart(data),
         *_network_notes(data, network, runs),
@@ -202,7 +202,7 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         shown["beyond the network (s)"] = _where_accumulated(data, "beyond_network_s")
     if data["throttled_difference_s"].notna().any():
         shown["throttled: difference (s)"] = interval_texts(data, "throttled_difference_s")
-        notes.append(f"{THROTTLED} So it can help to explain a difference in seconds, but is no part of the sum.")
+        notes.append(f"{THROTTLED} It can help to explain a difference in seconds, but it is not a part of the sum.")
     notes += [
         not_compared(data, runs),
         conditions.circumstances(runs),
@@ -235,7 +235,7 @@ def _nearly(data: pd.DataFrame) -> str:
     known = parts[~np.isnan(parts).any(axis=1)]
     if np.allclose(known[:, 0] + known[:, 1], known[:, 2]):
         return ""
-    return ", nearly so where the three cells do not have runs in the same blocks"
+    return ", approximately if the three cells do not have runs in the same blocks"
 
 
 def _network_notes(data: pd.DataFrame, network: pd.DataFrame | None, runs: pd.DataFrame) -> list[str]:
@@ -245,19 +245,19 @@ def _network_notes(data: pd.DataFrame, network: pd.DataFrame | None, runs: pd.Da
     nodes = rows["nodes"] if "nodes" in rows else pd.Series(runs["nodes"].iloc[0], index=rows.index)
     if network is not None and (nodes > 1).any():
         notes.append(
-            "Network alone: the exchanges that accumulation saves in an epoch times the time of one all-reduce of the "
-            "gradients' size (float32) in the sweep of the network, linear between its "
-            "sizes; the interval is over the rounds of one sweep, in the same processes. It is a prediction and not measured "
-            "in training: one message, ranks that compute nothing else. Beyond the network: the rest of the difference, with "
-            "an interval of both: the optimizer's and the loop's own cost, what computation hid of the exchanges (above 0), "
-            "and what they took longer beside it (below 0)."
+            "Network alone: the number of exchanges that accumulation saves in an epoch, times the time of one all-reduce of the "
+            "gradients' size (float32) in the sweep of the network, interpolated linearly between its "
+            "sizes. Its interval is over the rounds of one sweep, in the same processes. It is a prediction, not measured "
+            "in training: ranks send one message and compute nothing else. Beyond the network: the rest of the difference, with "
+            "an interval that includes both: the cost of the optimizer and of the loop, exchanges that computation hid (above 0), "
+            "and exchanges that took longer during computation (below 0)."
         )
     elif network is None and (nodes > 1).any():
-        notes.append("No sweep of the network is at hand, so what the network alone would do is not predicted.")
+        notes.append("There is no sweep of the network, so the effect of the network alone is not predicted.")
     if (nodes == 1).any():
         notes.append(
-            "On one node nothing crosses the network: there the part of accumulation is the optimizer's and the loop's own "
-            "cost, throttled as it was."
+            "On one node nothing crosses the network: there, the part of accumulation is the cost of the optimizer and of the "
+            "loop, throttling included."
         )
     if network is not None and (
         lacking := rows[(nodes > 1) & rows.get("network_s", pd.Series(np.nan, rows.index)).isna()]["to_cell"].tolist()

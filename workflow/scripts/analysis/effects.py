@@ -19,9 +19,8 @@ from analysis.pooling import Pooling, Values, pooled
 TITLE = "Effect of each factor on epoch time, all else equal, with 95 % intervals"
 EVERY_PAIR = ("framework",)
 THROTTLED = (
-    "Throttled: processor seconds of an epoch that a quota held back, on the most throttled node. It is processor time and "
-    "not wall time: it includes what was held back while the node would have waited for others anyway, and adds up over "
-    "processors."
+    "Throttled: processor seconds of an epoch that a quota withheld, on the node that was throttled most. This is processor "
+    "time, not wall time: it is summed over processors, and it includes time in which the node would have waited for others anyway."
 )
 
 
@@ -150,12 +149,13 @@ def table(runs: pd.DataFrame) -> tables.Table:
     shown["difference (s)"] = interval_texts(data, "difference_s")
     shown["p (Holm)"] = data["p_holm"].map(tables.p_value)
     notes = [
-        "A row compares two cells that differ in the one factor with an arrow. Ratio: the mean epoch time after the arrow "
-        "over that before it; difference: after less before. Below 1, and below 0, the level after the arrow is faster.",
-        f"{conditions.replicates(runs)} n: before and after the arrow.",
-        f"{conditions.contrasts(runs, data['within_blocks'])} Each is for its own row alone.",
+        "A row compares two cells that differ only in the factor with an arrow. Ratio: mean epoch time after the arrow divided "
+        "by that before it. Difference: after minus before. A ratio below 1, or a difference below 0, means that the level after the "
+        "arrow is faster.",
+        f"{conditions.replicates(runs)} n: number of runs before and after the arrow.",
+        f"{conditions.contrasts(runs, data['within_blocks'])} Intervals are not corrected for multiple comparisons; p is.",
         _family(data),
-        "Of frameworks every pair is compared; of other factors each level with the first."
+        "Every pair of frameworks is compared; for other factors, each level is compared with the first."
         if "framework" in set(data["factor"])
         else "",
         apart(data),
@@ -174,7 +174,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
             f"{_megabytes(a)} → {_megabytes(b)}"
             for a, b in zip(data["from_sent_bytes"], data["to_sent_bytes"], strict=True)
         ]
-        notes.insert(-4, "Sent: what left the node that sent most through its interface, in an epoch.")
+        notes.insert(-4, "Sent: bytes that left the node that sent most, through its network interface, in an epoch.")
     firsts = data.index[data["factor"] != data["factor"].shift()].tolist()
     return tables.Table(
         TITLE,
@@ -206,8 +206,8 @@ def apart(data: pd.DataFrame) -> str:
     if not rows:
         return ""
     return (
-        f"{rows} of {len(data)} rows compare cells that share no session: what differed between sessions is in their "
-        "difference, and in neither interval nor p."
+        f"{rows} of {len(data)} rows compare cells that share no session. Their differences include what changed between "
+        "sessions; their intervals and p do not account for it."
     )
 
 
@@ -218,10 +218,10 @@ def _shared_text(sessions: float) -> str:
 def _family(data: pd.DataFrame) -> str:
     counts: Mapping[str, int] = data[data["p"].notna()].groupby("factor", sort=False).size().to_dict()
     if not counts:
-        return "No p values, since they need two replicates a cell."
+        return "There are no p values: they need at least two replicates in each cell."
     families = ", ".join(f"{title(factor)} {count}" for factor, count in counts.items())
     return (
-        "p: the t test that goes with the interval of the ratio, two-sided, corrected by Holm's method for all comparisons of "
+        "p: two-sided t test of the ratio, corrected by Holm's method over all comparisons of "
         f"the same factor ({families})."
     )
 

@@ -22,8 +22,8 @@ from analysis.pooling import MOST_APART, Spread
 from analysis.terms import MODELS, Columns, estimable
 
 LACK_OF_FIT = (
-    "Lack of fit: F test of what {} misses of the cells' means against what replicates differ by; where Bartlett's test says that "
-    f"cells do not share one spread of replicates, or the largest is above {MOST_APART:g} times the smallest, with each cell's own "
+    "Lack of fit: F test of the differences between the cells' means and {}, relative to the spread of replicates. If Bartlett's test rejects "
+    f"equal spreads, or the largest is more than {MOST_APART:g} times the smallest, it uses each cell's own spread "
     "(Brown & Forsythe 1974, degrees of freedom of Mehrotra 1997)."
 )
 TERM = [

@@ -133,16 +133,16 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
     means = [f"{title(name)} {tables.number(ok[name].mean())}" for name in numeric]
     fitted = {key: each for key, each in fits.items() if not each.problem}
     notes = [
-        "Ordinary least squares over the successful runs; each gives one value, its mean epoch time or the samples of an "
-        "epoch over it. Entries are estimates (standard errors), * p < 0.05, ** p < 0.01, *** p < 0.001 (two-sided t tests, "
-        "not corrected for the number of terms). Standard errors are HC3 (MacKinnon & White 1985): they hold where longer "
+        "Ordinary least squares over the successful runs. Each run gives one value: its mean epoch time, or the samples of an "
+        "epoch divided by it. Entries are estimates (standard errors), * p < 0.05, ** p < 0.01, *** p < 0.001 (two-sided t tests, "
+        "not corrected for the number of terms). Standard errors are HC3 (MacKinnon & White 1985), which stay valid when longer "
         "times vary more. Blocks are not in the models."
         if fitted
         else "",
         f"Factors: {', '.join(title(name) for name in factors)}." if factors else "No factor varies.",
         f"Categorical factors are compared with their base level: {', '.join(base)}." if base else "",
-        f"Numeric factors are taken less their mean over the runs: {', '.join(means)}; so the intercept is a run with these "
-        "and the base levels, and with interactions a main effect is the slope there."
+        f"Numeric factors are centred at their mean over the runs: {', '.join(means)}. So the intercept is the value at these "
+        "and the base levels, and with interactions, a main effect is the slope there."
         if means
         else "",
     ]
@@ -151,19 +151,19 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
             notes.append(f"The {model} model was not fitted: {each.problem}.")
         if each.refused:
             notes.append(
-                f"Refused in the {model} model, since this design cannot tell them from terms before them "
+                f"Left out of the {model} model, because this design cannot separate them from earlier terms "
                 f"({len(each.refused)}): {', '.join(each.refused)}."
             )
         if each.unsure:
             notes.append(
-                f"Without a standard error in the {model} model, since they rest on a single run: {', '.join(each.unsure)}."
+                f"Without a standard error in the {model} model, because they depend on a single run: {', '.join(each.unsure)}."
             )
     if not fitted:
         return [*dict.fromkeys(notes), conditions.circumstances(runs), conditions.shortfall(runs)]
     notes += [
-        "AICc is that of a Gaussian likelihood whose variance counts as a parameter; it compares models of the same response. "
-        "VIF: by how much correlation with other terms inflates a term's variance. F of lack of fit with its degrees of freedom.",
-        LACK_OF_FIT.format("a model") + _own(fitted),
+        "AICc compares models of the same response (Gaussian likelihood; the variance counts as a parameter). "
+        "VIF: factor by which correlation with other terms inflates the variance of a term. F of lack of fit is given with its degrees of freedom.",
+        LACK_OF_FIT.format("the model") + _own(fitted),
         _misfit(fitted),
         _inflated(fitted),
         *_left_out(fitted, _levels(runs)),
@@ -177,15 +177,15 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
 def _own(fits: Fits) -> str:
     """Of which responses cells do not share one spread, in a sentence with a space before it."""
     names = dict.fromkeys(key[0].name for key, each in fits.items() if each.statistics["lack of fit: own spreads"])
-    return f" Here so of {' and '.join(names)}." if names else ""
+    return f" This is the case here for {' and '.join(names)}." if names else ""
 
 
 def _misfit(fits: Fits) -> str:
     missed = [_name(key) for key, each in fits.items() if each.statistics["lack of fit: p"] < LEVEL]
     if missed:
         return (
-            f"More is missed than replicates explain (p < {LEVEL}): {'; '.join(missed)}. "
-            "Read such coefficients as averages over this design, not as a law."
+            f"Models that miss more than the spread of replicates explains (p < {LEVEL}): {'; '.join(missed)}. "
+            "Read their coefficients as averages over this design, not as a law."
         )
     tested = any(not math.isnan(each.statistics["lack of fit: p"]) for each in fits.values())
     return "" if tested else "Lack of fit cannot be tested: it needs replicates, and more cells than coefficients."
@@ -198,7 +198,7 @@ def _inflated(fits: Fits) -> str:
         for name, value in each.terms[["term", "vif"]].itertuples(index=False)
         if value > LARGE_VIF
     }
-    return f"VIF above {LARGE_VIF}: {', '.join(large)}. Such estimates trade against each other." if large else ""
+    return f"VIF above {LARGE_VIF}: {', '.join(large)}. These estimates depend strongly on each other." if large else ""
 
 
 def _left_out(fits: Fits, levels: str) -> list[str]:
@@ -207,7 +207,7 @@ def _left_out(fits: Fits, levels: str) -> list[str]:
         "Leave one cell out: the mean of a cell is predicted from the other cells"
         + (f"; leave one {levels} out: from the cells with another {levels}" if levels else "")
         + ". RMSE is in the response's unit, MAPE the mean of |predicted − measured| / measured, the worst has its sign."
-        + ("" if levels else " Only one node count was measured, so that none can be left out.")
+        + ("" if levels else " Only one node count was measured, so none can be left out.")
     ]
     for what, words in (("cell", "cell"), ("level", levels)):
         if not words:
@@ -222,7 +222,7 @@ def _left_out(fits: Fits, levels: str) -> list[str]:
             if len(unknown):
                 said.append(
                     f"Leaving one {words} out, the {model} model cannot predict {len(unknown)} of {len(each.cells)} cells "
-                    f"from the others, so that they do not count: {_unpredicted(each.cells, unknown, what, words)}."
+                    f"from the others; these are not counted: {_unpredicted(each.cells, unknown, what, words)}."
                 )
     return said
 

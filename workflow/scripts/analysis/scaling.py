@@ -27,21 +27,21 @@ from analysis.speedup import karp_flatt
 TITLE = "Scaling laws: serial fraction by Amdahl's law, and the largest speed-up"
 SCALES = ("nodes", "devices_per_node")  # what a series can vary
 TWO_WAYS = (
-    "A series varies the nodes or the devices of a node, not both, and p counts replicas in either: with two devices on a node, "
-    "a series over nodes begins at p = 2, and f and 1/f are relative to what the law fitted to it gives for one replica."
+    "A series varies either the nodes or the devices of a node, and p counts replicas: with two devices on a node, "
+    "a series over nodes begins at p = 2, and f and 1/f are relative to the fitted time of one replica."
 )
 READINGS = {
     "overhead grows": "the law does not fit, and Karp & Flatt's fraction rises with the replicas: communication or another "
-    "overhead grows with them, and 1/f promises too much",
-    "overhead at once": "the law does not fit, and Karp & Flatt's fraction falls: most of the overhead is there as soon as "
-    "replicas exchange anything at all",
+    "overhead grows with them, so 1/f is too optimistic",
+    "overhead at once": "the law does not fit, and Karp & Flatt's fraction falls: most of the overhead appears as soon as "
+    "replicas exchange anything",
     "slower": "the fraction is above 1: replicas make the epoch longer",
-    "faster than p": "the fraction is below 0: more than p times as fast on p replicas, so that something besides the work "
-    "shrinks, such as exchanges, or what has to fit a cache",
-    "no gain seen": "the interval has 1 in it: that replicas help at all is not shown",
-    "no limit seen": "the interval has 0 in it: no serial part is shown",
-    "law fits": "nothing speaks against the law",
-    "two counts": "two replica counts fit any such law, so that it is not tested",
+    "faster than p": "the fraction is below 0: more than p times as fast on p replicas, so something besides the work "
+    "shrinks, such as the number of exchanges, or data that must fit into a cache",
+    "no gain seen": "the interval contains 1: the data do not show that replicas help",
+    "no limit seen": "the interval contains 0: the data do not show a serial part",
+    "law fits": "the test does not reject the law",
+    "two counts": "two replica counts fit any such law, so it is not tested",
     "untested": "without replicates, or with all times equal, the law is not tested",
 }
 
@@ -165,10 +165,10 @@ def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     speedups = pooling.ratios(fewest, fastest).to_dict("records")  # all at once: one by one they took most of the time
     rows = [row | _row(law, by_count, pooling, one) for (row, law, by_count), one in zip(found, speedups, strict=True)]
     said = {
-        "Measured at one replica count only, so that nothing scales": [
+        "Measured at one replica count only, so no law is fitted": [
             name for name, own in alone.items() if not own <= drawn
         ],
-        "No such law comes near": unfitted,
+        "Amdahl's law cannot be fitted": unfitted,
     }
     sentences = [f"{why}: {conditions.named(names, '; ')}." for why, names in said.items() if names]
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["replicas"]), sentences
@@ -234,19 +234,20 @@ def table(runs: pd.DataFrame) -> tables.Table:
     read = dict.fromkeys(word for words in data["reads_as"] for word in words.split("; "))
     notes = [
         "Amdahl's law T(p) = T(1) (f + (1 − f)/p), fitted to the logarithm of the epoch times of a series' n runs by least "
-        "squares, blocks not in it; 95 % t intervals by linear approximation, which suppose that the law holds. Limit: the largest "
-        "speed-up over one replica that the law allows on any number of them. f holds all that does not shrink with the replicas.",
+        "squares, without blocks; 95 % t intervals by linear approximation, valid if the law holds. Limit: the largest "
+        "speed-up over one replica that the law allows on any number of replicas. f includes all that does not shrink with "
+        "the replicas.",
         "Base: the mean epoch time of the series itself on its fewest replicas"
         + ("" if (data["base_replicas"] == 1).all() else " (the first in `replicas`)")
-        + ", not an undistributed framework (see the table of speed-up). Largest speed-up: of the fastest of the other "
-        f"replica counts, its interval for it alone; efficiency is that speed-up over the ratio of the replicas. {conditions.ratios(runs, data['within_blocks'])}",
-        "Karp–Flatt: their experimentally determined serial fraction (1990) on the fewest and on the most replicas above one"
+        + ", not an undistributed framework (see the table of speed-up). Largest speed-up: that of the fastest of the other "
+        f"replica counts; its interval is not corrected for this choice; efficiency is that speed-up divided by the ratio of the replicas. {conditions.ratios(runs, data['within_blocks'])}",
+        "Karp–Flatt: serial fraction of Karp & Flatt (1990) on the fewest and on the most replicas above one"
         + (
             ""
             if (data["base_replicas"] == 1).all()
             else ", relative to the fitted T(1) where one replica was not measured"
         )
-        + ". Under the law it would stay the same.",
+        + ". If the law holds, it stays the same.",
         LACK_OF_FIT.format("the law"),
         f"Reads as: {'; '.join(f'“{word}”: {READINGS[word]}' for word in read)}.",
         TWO_WAYS if both else "",

@@ -119,11 +119,11 @@ def table(runs: pd.DataFrame) -> tables.Table:
     data = compare(runs)
     notes = [
         conditions.replicates(runs),
-        "Speed-up is the base's mean epoch time over the cell's; efficiency is speed-up over replicas. "
-        + (conditions.ratios(runs, data["within_blocks"]) or "Speed-up has no interval."),
-        "Serial fraction: the experimentally determined one, (1/S − 1/p) / (1 − 1/p) with speed-up S on p replicas (Karp & Flatt "
-        "1990), its interval that of S; it holds all that does not shrink with the replicas, communication and the "
-        "framework's own cost, too. Above 1 replicas slow the epoch down, below 0 the speed-up is more than p.",
+        "Speed-up is the mean epoch time of the base divided by that of the cell; efficiency is speed-up divided by replicas. "
+        + (conditions.ratios(runs, data["within_blocks"]) or "Speed-ups have no intervals."),
+        "Serial fraction: determined from the measurement, (1/S − 1/p) / (1 − 1/p) with speed-up S on p replicas (Karp & Flatt "
+        "1990); its interval follows from that of S. It includes all that does not shrink with the replicas, also communication and the "
+        "cost of the framework. Above 1, replicas slow the epoch down; below 0, the speed-up is more than p.",
         conditions.work(runs),
         "Base: the undistributed framework named in the row, at the same levels of all other factors that it varies; "
         "where there is none, the framework's own cell with one replica. "

@@ -89,10 +89,12 @@ def read(stem: Path) -> Table:
     except pd.errors.EmptyDataError:
         data = pd.DataFrame()
     except (OSError, ValueError) as error:
-        raise InputError(f"{shown(file)}: cannot be read with its CSV: {error}; make it: snakemake tables") from None
+        raise InputError(
+            f"{shown(file)}: cannot be read with its CSV: {error}; make both again: snakemake tables"
+        ) from None
     rows = [_cells_of(line) for line in (parts or [""])[0].split("\n")]
     if not (head.startswith("**") and head.endswith("**") and len(rows) > 1 and len({len(row) for row in rows}) == 1):
-        raise InputError(f"{shown(file)}: is no table of ours; remove it, and call again")
+        raise InputError(f"{shown(file)}: is not a table of Ringside; remove it, then run the command again")
     header, rule, *body = rows
     words = [name for name, mark in zip(header, rule, strict=True) if not mark.endswith(":")]
     return Table(head[2:-2], data, pd.DataFrame(body, columns=header, dtype=str), parts[1:], words)

@@ -132,7 +132,7 @@ def _account(config: dict[str, str], site: Site) -> Finding:
     try:
         return verdicts.account(config, slurm.accounts(getpass.getuser()), site)
     except Unanswered as error:
-        return warn("account", f"could not be looked at: sacctmgr: {error}")
+        return warn("account", f"could not be checked: sacctmgr: {error}")
 
 
 def _allocation(site: Site) -> Finding:
@@ -173,7 +173,7 @@ def _test_job(site: Site, possible: Sequence[Node], results: Path) -> Iterator[F
     count = f"{wanted} of the {site.nodes} nodes of a run" if wanted < site.nodes else f"{wanted} nodes"
     if not reports and "busy" in said:
         yield warn(
-            "test job", f"no {count} free within {WAIT_S} s: nothing is known of the nodes; call the doctor again"
+            "test job", f"no {count} free within {WAIT_S} s, so the nodes were not checked; run make doctor again"
         )
         return
     if len(reports) < wanted:
@@ -315,7 +315,7 @@ def main(argv: list[str] | None = None) -> None:
         print(finding, flush=True)
         failures += finding.verdict == "FAIL"
     if failures:
-        print(f"{failures} FAIL: runs will not work at {site.name} before that is put right")
+        print(f"{failures} FAIL: runs will not work at {site.name} until this is fixed")
         sys.exit(1)
 
 

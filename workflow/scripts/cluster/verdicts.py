@@ -194,7 +194,7 @@ def memory(config: Mapping[str, str], row: Mapping[str, str], there: Sequence[No
         return warn(
             "memory",
             f"{key}: is absent, and Slurm gives {given} MB a node then; {site.ranks_per_node} ranks may need more; "
-            f"say how much (a node has {node_mb})",
+            f"set it (a node has {node_mb})",
         )
     return ok("memory", f"{given or 'all'} MB a node without asking" if given else "all of a node without asking")
 
@@ -203,7 +203,7 @@ def account(config: Mapping[str, str], mine: Sequence[str] | None, site: Site) -
     """Whether jobs will be charged to an account that the user has; `mine` are the user's, None where nobody could say."""
     key, wanted = f"{shown(site.file)}: scheduler.account", site.scheduler.account
     if mine is None:
-        said = f"'{wanted}' is not looked at: " if wanted else ""
+        said = f"'{wanted}' is not checked: " if wanted else ""
         return ok("account", f"{said}this cluster keeps no accounts")
     enforced = "associations" in config.get("AccountingStorageEnforce", "").lower()
     verdict = fail if enforced else warn

@@ -59,10 +59,10 @@ def up(settings: Settings) -> None:
     if os.geteuid() != 0:
         raise InputError("the virtual cluster needs root: it makes network namespaces and control groups")
     if running() is not None:
-        raise InputError(f"the virtual cluster is up already ({STATE}); take it down first: make cluster-down")
+        raise InputError(f"the virtual cluster is already up ({STATE}); take it down first: make cluster-down")
     for file in (SLURM_CONF, SLURMDBD_CONF):
         if file.exists() and not file.read_text().startswith(MARK):
-            raise InputError(f"{file}: belongs to another Slurm; the virtual cluster wants a machine without one")
+            raise InputError(f"{file}: belongs to another Slurm; the virtual cluster needs a machine without one")
     needed = [*PACKAGES, *(ACCOUNTING if settings.accounting else ())]
     if subprocess.run([INSTALL, *needed], check=False).returncode:
         raise InputError(f"{INSTALL.name}: the packages that the virtual cluster needs cannot be installed")
@@ -235,7 +235,7 @@ def shape(names: Iterable[str], bandwidth_bytes_s: float | None) -> None:
     """Give the links of these nodes this rate in both directions; None: no limit. From anywhere on the machine, as root."""
     settings = running()
     if settings is None:
-        raise InputError("the virtual cluster is not up, so that no link can be shaped")
+        raise InputError("the virtual cluster is not up, so links cannot be shaped")
     host = ["nsenter", f"--net=/proc/{pid_of('slurmctld')}/ns/net"]  # a node sees its own end of its link only
     for name in names:
         _shape(settings.names.index(name) + 1, name, bandwidth_bytes_s, host)
@@ -332,7 +332,9 @@ def _wait_for(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + READY_S
     while not condition():
         if time.monotonic() > deadline:
-            raise InputError(f"virtual cluster: not true after {READY_S:.0f} s: {what}; logs: {STATE}/*.log")
+            raise InputError(
+                f"virtual cluster: not ready after {READY_S:.0f} s, waiting until {what}; logs: {STATE}/*.log"
+            )
         time.sleep(0.1)
 
 

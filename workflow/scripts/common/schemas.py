@@ -1,8 +1,8 @@
 """The schemas of config/schemas/, and complaints about what breaks them that a person can act on."""
 
-import difflib
 import functools
 import math
+import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -14,10 +14,21 @@ import jsonschema
 
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
+from common.text import instead_of
 
 SCHEMAS = CHECKOUT / "config" / "schemas"
 MANY = ("record",)  # read by the thousand
 FEW = 30  # checks that take less time than a compilation
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+TYPES = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "text",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "keys with values",
+    "null": "nothing",
+}
 
 
 @functools.cache
@@ -79,47 +90,48 @@ def check(value: Any, name: str, file: Path) -> None:
         return
     error = jsonschema.exceptions.best_match(_validator(name).iter_errors(value))
     if error is not None:
-        raise InputError(f"{shown(file)}: {_complaint(error)}")
+        raise InputError(f"{shown(file)}: {_complaint(error, value)}")
 
 
 def check_value(value: Any, rules: Mapping[str, Any], key: str, file: Path) -> None:
     """Like `check`, with a JSON Schema at hand and the dotted `key` under which `value` stands in `file`."""
     error = jsonschema.exceptions.best_match(_Validator(rules).iter_errors(value))
     if error is not None:
-        raise InputError(f"{shown(file)}: {_complaint(error, key)}")
+        raise InputError(f"{shown(file)}: {_complaint(error, value, key)}")
 
 
-def _complaint(error: jsonschema.ValidationError, above: str = "") -> str:
-    key = ".".join([above] * bool(above) + [str(part) for part in error.absolute_path])
+def _complaint(error: jsonschema.ValidationError, whole: Any, above: str = "") -> str:
+    path = list(error.absolute_path)
+    last = path.pop() if path and isinstance(path[-1], int) and not isinstance(error.instance, dict | list) else 0
+    key = ".".join([above] * bool(above) + [str(part) for part in path])
     where = f"{key}: " if key else ""
     instance: Any = error.instance
-    value = _short(instance)
+    among: Any = functools.reduce(operator.getitem, path, whole)
+    alone = len(path) == len(error.absolute_path) or len(among) == 1
+    value = _short(instance) if alone else f"{_ordinal(int(last))} {_short(instance)}"
     rule: Any = error.validator_value
     parent: Any = error.schema
     match error.validator:
         case "additionalProperties":
             allowed = list(parent.get("properties", {}))
-            extra = sorted(set(instance) - set(allowed))
-            close = difflib.get_close_matches(extra[0], allowed, n=1) if extra else []
-            advice = f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(sorted(allowed))}"
-            name = f"{key}.{extra[0]}" if key else extra[0]
-            return f"{name}: unknown key; {advice}"
+            extra = min(set(instance) - set(allowed))
+            name = f"{key}.{extra}" if key else extra
+            return f"{name}: unknown key; {instead_of(extra, sorted(allowed))}"
         case "required":
             missing = next(name for name in rule if name not in instance)
             return f"{where}key '{missing}' is missing; expected {_described(parent, missing)}"
         case "enum":
-            close = difflib.get_close_matches(str(instance), map(str, rule), n=1)
-            advice = f"; did you mean '{close[0]}'?" if close else ""
-            return f"{where}{value} is not one of {', '.join(map(str, rule))}{advice}"
+            advice = instead_of(instance, rule)
+            meant = f"; {advice}" if advice.endswith("?") else ""
+            return f"{where}{value} is not one of {', '.join(map(str, rule))}{meant}"
         case "type":
-            expected = rule
-            expected = " or ".join(expected) if isinstance(expected, list) else expected
-            return f"{where}{value} is not of type {expected}{_as_yaml(instance, rule)}"
+            expected = " or ".join(TYPES[name] for name in ([rule] if isinstance(rule, str) else rule))
+            return f"{where}{value} must be {expected}{_as_yaml(instance, rule)}"
         case "anyOf":
             return f"{where}{value} is not right; expected {parent.get('description', 'something else')}"
         case "uniqueItems":
             twice = next(x for i, x in enumerate(instance) if x in instance[:i])
-            return f"{where}level {_short(twice)} stands twice; name each once"
+            return f"{where}{_short(twice)} is there twice; name each value once"
         case "minItems" | "maxItems" | "minProperties":
             return f"{where}{_entries(len(instance))}; expected {_number_of(parent, error.validator, rule)}"
         case "minimum" | "exclusiveMinimum":
@@ -133,6 +145,10 @@ def _complaint(error: jsonschema.ValidationError, above: str = "") -> str:
         case "pattern":
             return f"{where}{value} does not look right; expected {parent.get('description', rule)}"
     return f"{where}{' '.join(error.message.split())}"
+
+
+def _ordinal(index: int) -> str:
+    return f"{ORDINALS[index]} value" if index < len(ORDINALS) else f"value {index + 1},"
 
 
 def _as_yaml(instance: Any, rule: Any) -> str:

@@ -6,7 +6,6 @@ columns no two rows are alike (`unique`), and which are the same in all rows of 
 """
 
 import csv
-import difflib
 import io
 import itertools
 import math
@@ -22,6 +21,7 @@ import pandas as pd
 from common.errors import InputError
 from common.files import shown, written_whole
 from common.schemas import schema
+from common.text import instead_of
 
 UNUSUAL = (b'"', b", ", b" ,", b" \n", b"\t", b"\r", b",+", b",.")  # what two readers of CSV may take differently
 _QUOTED = re.compile(rb'"(?<=[,\n]")((?:[^"\n]++|"")++)"(?=[,\n])')
@@ -255,11 +255,11 @@ def _checked(
     required = schema(schema_name)["required"]
     for position, name in enumerate(header):
         if name not in properties:
-            close = difflib.get_close_matches(name, properties, n=1)
-            advice = f"did you mean '{close[0]}'?" if close else f"expected columns of {schema_name}.schema.yaml"
+            advice = instead_of(name, properties)
+            advice = advice if advice.endswith("?") else f"expected columns of {schema_name}.schema.yaml"
             raise InputError(f"{shown(path)}, line 1: unknown column '{name}'; {advice}")
         if name in header[:position]:
-            raise InputError(f"{shown(path)}, line 1: column '{name}' stands twice")
+            raise InputError(f"{shown(path)}, line 1: column '{name}' is there twice")
     for name in required:
         if name not in header:
             meaning = properties[name].get("description", "a value")

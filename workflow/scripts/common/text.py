@@ -1,6 +1,14 @@
 """Text for people to read in a terminal or a plain file."""
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+def instead_of(name: object, known: Iterable[object]) -> str:
+    """What to say to a person who wrote `name` where one of `known` was expected: the one that is meant, else all of them."""
+    there = [str(one) for one in known]
+    close = difflib.get_close_matches(str(name), there, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(there) or 'none'}"
 
 
 def size(count: float) -> str:

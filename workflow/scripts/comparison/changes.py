@@ -84,7 +84,7 @@ def summary(compared: Compared, data: pd.DataFrame) -> str:
     unchanged = data[data["change"] == UNCHANGED]
     if len(unchanged) and unchanged["ratio_high"].max() > unchanged["ratio_low"].min():
         text += (
-            f" Where no change is shown there may be one: the intervals of these cells reach from {tables.number(unchanged['ratio_low'].min())} "
+            f" Cells with no change shown may still differ: their intervals reach from {tables.number(unchanged['ratio_low'].min())} "
             f"to {tables.number(unchanged['ratio_high'].max())}."
         )
     return text
@@ -103,17 +103,18 @@ def _how(compared: Compared, data: pd.DataFrame) -> list[str]:
     a, b = compared.names
     families = int(data["p"].notna().sum())
     spreads = [
-        f"in {name} {'one for all cells' if pooled(runs).holds else 'each cell its own'}"
+        f"in {name} {'one for all cells' if pooled(runs).holds else 'one for each cell'}"
         for name, runs in zip(compared.names, (compared.base, compared.other), strict=True)
     ]
     return [
-        f"Ratio: mean epoch time in {b} over that in {a}; below 1 {b} is faster. n: successful runs in {a} and in {b}. "
+        f"Ratio: mean epoch time in {b} divided by that in {a}; below 1, {b} is faster. n: successful runs in {a} and in {b}. "
         "Intervals are 95 % t intervals of the difference of mean logarithms, as of independent groups (Welch, Satterthwaite), "
-        f"with the spreads that the campaigns' own tables have: {', '.join(spreads)}. Each is for its own row alone.",
+        f"with the same standard deviations as the campaigns' own tables: {', '.join(spreads)}. Intervals are not corrected for multiple "
+        "comparisons.",
         f"p: that the ratio is 1, two-sided, corrected by Holm's method for {families} comparisons."
         if families
-        else "No p values, since they need two replicates a cell.",
-        "Two campaigns share no session: what was different between their days is in every ratio, and in no interval.",
+        else "No p values: they need two replicates per cell.",
+        "Two campaigns share no session: differences between their days are part of every ratio, and no interval covers them.",
     ]
 
 
@@ -121,8 +122,8 @@ def differing(compared: Compared) -> str:
     """What may explain a change, in a sentence."""
     found = compared.differences
     if not found:
-        return "Of what records tell, nothing differs between the compared runs: a change would be one of the machine between them."
-    alone = "" if len(found) == 1 else " A change cannot be told to be of one of these alone."
+        return "The records show no other difference between the compared runs: a change would come from the machine itself."
+    alone = "" if len(found) == 1 else " A change cannot be attributed to one of these alone."
     return f"What differs between the compared runs: {'; '.join(found)}.{alone}"
 
 

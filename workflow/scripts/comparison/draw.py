@@ -44,13 +44,13 @@ def draw(compared: Compared, data: pd.DataFrame) -> tuple[Figure, str]:
     ax.grid(True, axis="x")
     ax.set_xlabel(f"epoch time, {compared.names[1]} over {compared.names[0]}")
     some = (
-        f" {len(rows)} of {len(data)} cells are drawn, those that differ most; the table has all."
+        f" Only the {len(rows)} of {len(data)} cells that differ most are drawn; the table has all."
         if len(rows) < len(data)
         else ""
     )
     caption = (
-        f"Mean epoch time in {compared.names[1]} over that in {compared.names[0]}, cell by cell, on a logarithmic axis. Bars are 95 % "
-        "intervals, each for its own cell alone; filled in colour where p < 0.05 after Holm's correction for all cells, red slower, "
-        f"blue faster.{some} {summary(compared, data)} {differing(compared)}"
+        f"Mean epoch time in {compared.names[1]} divided by that in {compared.names[0]}, cell by cell, on a logarithmic axis. Bars are "
+        "95 % intervals, not corrected for the number of cells. Filled markers have p < 0.05 after Holm's correction for all cells: red "
+        f"is slower, blue is faster.{some} {summary(compared, data)} {differing(compared)}"
     )
     return drawn, caption

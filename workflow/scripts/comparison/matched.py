@@ -19,11 +19,11 @@ from common.tables import read_table
 
 # The same in every run of a cell that can be compared, with what a difference in it means.
 SAME = {
-    "data_digest": "other data were trained on, or they were prepared in another way",
-    "samples_per_epoch": "an epoch has another number of samples",
-    "effective_batch": "the effective batch is another",
-    "replicas": "there are other numbers of replicas",
-    "timing_scope": "epochs were timed by other clocks (all ranks, or the master's alone)",
+    "data_digest": "the training data differ, or were prepared differently",
+    "samples_per_epoch": "the number of samples in an epoch differs",
+    "effective_batch": "the effective batch size differs",
+    "replicas": "the number of replicas differs",
+    "timing_scope": "epochs were timed by different clocks (all ranks', or the master's alone)",
 }
 # What may explain a change, in words.
 EXPLAINS = {
@@ -34,8 +34,8 @@ EXPLAINS = {
     "library_version": "library",
     "python_version": "Python",
     "environment_digest": "environment (its lock, its recipe, how it is realized)",
-    "code_digest": "code that trains",
-    "transport": "what carried the gradients",
+    "code_digest": "training code",
+    "transport": "transport of the gradients",
     "cores_per_rank": "cores per rank",
     "cpu_share": "share of the cores",
     "bandwidth_bytes_s": "links in MB/s",
@@ -91,10 +91,10 @@ class Compared:
                 return f"{meaning} ({column})"
         places = [set(one["placement"].dropna()) for one in (a, b)]
         if a["nodes"].iloc[0] > 1 and places[0] != places[1] and "emulated" in places[0] | places[1]:
-            return "nodes are emulated in one of the two only, which says nothing about a network (placement)"
+            return "nodes are emulated in only one of the two, which says nothing about a network (placement)"
         same = [set(zip(one["run_id"], one["key"], one["epoch_time_s"], strict=True)) for one in (a, b)]
         if same[0] & same[1]:
-            return "runs of it are in both campaigns: it was not measured anew"
+            return "both campaigns have the same runs of it: it was not measured again"
         return ""
 
     @cached_property
@@ -103,7 +103,7 @@ class Compared:
         a, b = (self._compared_runs(runs) for runs in (self.base, self.other))
         said = [f"dates: {_dates(a)} → {_dates(b)}"] if _dates(a) != _dates(b) else []
         if unknown := [column for column in SAME if _known(a[column]) != _known(b[column])]:
-            said.append(f"known of one of them only: {', '.join(unknown)}")
+            said.append(f"recorded in only one of them: {', '.join(unknown)}")
         for column, words in EXPLAINS.items():
             if column not in PER_FRAMEWORK:
                 levels = [_levels(runs[column]) for runs in (a, b)]

@@ -99,9 +99,7 @@ def _in_folder(dataset: str, name: str, folder: Path, site: str) -> tuple[Path, 
     for path in (folder / dataset / name, folder / name):
         if path.is_file():
             return path, str(path)
-    raise InputError(
-        f"{site}: datasets.folder: there is no {folder / dataset / name}; put it there, or take the key out"
-    )
+    raise InputError(f"{site}: datasets.folder: there is no {folder / dataset / name}; put it there, or remove the key")
 
 
 def _fetched(dataset: str, declared: Mapping[str, Any], kept: Store) -> tuple[Path, str]:
@@ -149,7 +147,7 @@ def _fetch(dataset: str, target: Path, declared: Mapping[str, Any], kept: Store)
 
 def could_not(dataset: str, name: str, faults: Mapping[str, Elsewhere], kept: Store) -> str:
     """What every address answered, and what a person can do about it."""
-    answers = [f"{url}: {fault}" for url, fault in faults.items()] or ["no address of it is known"]
+    answers = [f"{url}: {fault}" for url, fault in faults.items()] or ["it has no known address"]
     keys = dict.fromkeys(fault.key for fault in faults.values() if isinstance(fault, Another))
     advice = [f"if that is the right file, {remedy(key, dataset, name, kept.entries(dataset))}" for key in keys]
     if not all(isinstance(fault, Another) for fault in faults.values()) or not faults:
@@ -157,7 +155,7 @@ def could_not(dataset: str, name: str, faults: Mapping[str, Elsewhere], kept: St
             f"run `snakemake datasets` where there is internet, or name in {kept.site} a folder that has it "
             "(datasets: {folder: /PATH}) or a mirror (datasets: {mirror: URL})"
         )
-    return f"{dataset}: {name} cannot be had: {'; '.join([*answers, *advice])}"
+    return f"{dataset}: {name} could not be fetched: {'; '.join([*answers, *advice])}"
 
 
 def _partial(target: Path, url: str) -> Path:

@@ -71,13 +71,13 @@ def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
             held = known.setdefault(dataset, {}).setdefault(name, sha256)
             if held != sha256:
                 raise InputError(
-                    f"{dataset}: {name}: its SHA-256 is {sha256}, another process has just kept {held} in {shown(lock)}; "
+                    f"{dataset}: {name}: its SHA-256 is {sha256}, another process has just recorded {held} in {shown(lock)}; "
                     "find out which file is the right one, then remove the other and start again"
                 )
             write_text(lock, HEAD + yaml.safe_dump(known, sort_keys=True))
     except OSError as error:
         say(
-            f"{dataset}: {name}: its SHA-256 {sha256} is not kept, since {shown(lock)} cannot be written: {error.strerror}"
+            f"{dataset}: {name}: its SHA-256 {sha256} was not recorded, because {shown(lock)} cannot be written: {error.strerror}"
         )
 
 

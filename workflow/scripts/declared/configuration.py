@@ -7,14 +7,15 @@ from typing import Any
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, schema
+from common.text import instead_of
 
 
 def existing(folder: Path, name: str, kind: str) -> Path:
     """config/<kind>s/<name>.yaml in `folder`. InputError with the names that there are when it is absent."""
     file = folder / f"{name}.yaml"
     if not file.is_file():
-        there = ", ".join(sorted(path.stem for path in folder.glob("*.yaml"))) or "none"
-        raise InputError(f"config/config.yaml: {kind}: there is no {shown(file)}; {kind} must be one of {there}")
+        there = sorted(path.stem for path in folder.glob("*.yaml") if path.is_file())
+        raise InputError(f"config/config.yaml: {kind}: there is no {shown(file)}; {instead_of(name, there)}")
     return file
 
 

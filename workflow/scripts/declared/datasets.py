@@ -13,6 +13,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value, schema
+from common.text import instead_of
 
 DATASETS = CHECKOUT / "workflow" / "scripts" / "datasets" / "table.yaml"
 OWN_DATASETS = CHECKOUT / "config" / "datasets.yaml"
@@ -129,7 +130,12 @@ def load_dataset(name: str, where: str = "data set") -> dict[str, Any]:
         if classes < 2 or samples < 10:
             raise InputError(f"{where}: '{name}': expected at least 2 classes and 10 samples")
         return _fresh([height, width, channels], classes, samples)
-    raise InputError(f"{where}: '{name}' is unknown; expected one of {', '.join(datasets())} or {FRESH_NAME}")
+    raise InputError(f"{where}: '{name}' is unknown; {_instead_of(name)}")
+
+
+def _instead_of(name: str) -> str:
+    """What to write in place of an unknown name; where a shape is meant, how it is written."""
+    return f"expected {FRESH_NAME}" if name.startswith("synthetic-") else instead_of(name, [*datasets(), FRESH_NAME])
 
 
 def _fresh(shape: list[int], classes: int, samples: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, load_yaml, shown
 from common.schemas import check
+from common.text import instead_of
 
 CONTAINERS = CHECKOUT / "containers"
 VARIANTS = ("cpu", "cuda")
@@ -178,7 +179,7 @@ def read(
     folder = containers / name
     file = folder / "environment.yaml"
     if not file.is_file():
-        raise InputError(f"environment '{name}' is unknown; there are {', '.join(_described(containers))}")
+        raise InputError(f"environment '{name}' is unknown; {instead_of(name, _described(containers))}")
     content = load_yaml(file)
     check(content, "environment", file)
     children = (*_children, name)

@@ -12,6 +12,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import shown
+from common.text import instead_of
 from declared.factors import MOST_SERIES, is_numeric, matches, scale_of, treatments_of
 
 MOST_VARIANTS = 4  # series of one framework, which all have its colour
@@ -168,7 +169,7 @@ def _checked(entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[
     the factors that vary; `names`: of the figures before it."""
     kind = entry["kind"]
     if kind not in KINDS:
-        raise _Mistake("kind", f"'{kind}' is unknown; expected one of {', '.join(KINDS)}")
+        raise _Mistake("kind", f"'{kind}' is unknown; {instead_of(kind, KINDS)}")
     of = KINDS[kind]
     for key in entry:
         if key not in ("kind", "name", *of.takes):
@@ -262,4 +263,4 @@ def _levels(cells: Sequence[Levels], name: str) -> list[Any]:
 
 
 def _expected(names: Sequence[Any]) -> str:
-    return f"expected one of {', '.join(map(str, names))}" if names else "no factor varies there"
+    return f"expected one of {', '.join(map(str, names))}" if names else "no factor varies here"

@@ -9,6 +9,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value
+from common.text import instead_of
 from declared import environments
 from declared.factors import as_list, factor_table
 
@@ -67,11 +68,11 @@ def load_framework(name: str) -> Framework:
     check(raw, "framework", file)
     for key, known in (("base", framework_names()), ("environment", environment_names())):
         if raw[key] not in known:
-            raise InputError(f"{shown(file)}: {key}: '{raw[key]}' is unknown; expected one of {', '.join(known)}")
+            raise InputError(f"{shown(file)}: {key}: '{raw[key]}' is unknown; {instead_of(raw[key], known)}")
     for i, library in enumerate(raw["libraries"]):
         if not (LIBRARIES / f"{library}.py").is_file():
-            there = ", ".join(sorted(path.stem for path in LIBRARIES.glob("[a-z]*.py")))
-            raise InputError(f"{shown(file)}: libraries.{i}: '{library}' is unknown; expected one of {there}")
+            there = sorted(path.stem for path in LIBRARIES.glob("[a-z]*.py"))
+            raise InputError(f"{shown(file)}: libraries.{i}: '{library}' is unknown; {instead_of(library, there)}")
     table = factor_table()
     capabilities = []
     for i, entry in enumerate(raw.get("capabilities", [])):

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, schema
+from common.text import instead_of
 from declared.configuration import existing
 from declared.environments import Installed, Realization, locked, names, python_abi
 from declared.frameworks import framework_names
@@ -137,9 +138,7 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
     known = framework_names()
     for i, framework in enumerate(raw.get("frameworks", [])):
         if framework not in known:
-            raise InputError(
-                f"{shown(file)}: frameworks.{i}: '{framework}' is unknown; expected one of {', '.join(known)}"
-            )
+            raise InputError(f"{shown(file)}: frameworks.{i}: '{framework}' is unknown; {instead_of(framework, known)}")
     values = _with_defaults(raw, schema("site")["properties"])
     _check_together(values, file)
     scheduler = _with_defaults(values["scheduler"] or {}, schema("site")["properties"]["scheduler"]["properties"])
@@ -174,7 +173,7 @@ def _check_images(raw: Mapping[str, Any], file: Path) -> None:
     for environment, source in images.get("brought", {}).items():
         if environment not in names():
             raise InputError(
-                f"{shown(file)}: images.brought: '{environment}' is unknown; expected one of {', '.join(names())}"
+                f"{shown(file)}: images.brought: '{environment}' is unknown; {instead_of(environment, names())}"
             )
         if raw["deployment"] == "venv" and environment in locked():
             raise InputError(

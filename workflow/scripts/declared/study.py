@@ -9,6 +9,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value
+from common.text import instead_of
 from declared.configuration import existing
 from declared.datasets import load_dataset
 from declared.factors import Levels, as_list, factor_table, matches
@@ -143,7 +144,7 @@ def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
             if name == "dataset":
                 load_dataset(level, where)
             elif level not in known[name]:
-                raise InputError(f"{where}: '{level}' is unknown; expected one of {', '.join(known[name])}")
+                raise InputError(f"{where}: '{level}' is unknown; {instead_of(level, known[name])}")
     return {
         name: [_plain(level, entry) for level in lists.get(name, [entry.get("default")])]
         for name, entry in table.items()

@@ -48,7 +48,7 @@ def call(
             process.wait()
             raise
     if process.returncode != 0:
-        raise InputError(f"{what} failed: {_last_error(log, start)}; all of it is in {log}")
+        raise InputError(f"{what} failed: {_last_error(log, start)}; the full output is in {log}")
 
 
 def _last_error(log: Path, start: int) -> str:

@@ -57,7 +57,7 @@ def from_index(
             if not index:
                 raise InputError(
                     f"{what}: nothing that pip is configured for has it with the recorded SHA-256, "
-                    f"and the site's setting '{wheel.index}' is empty; all of it is in {log}"
+                    f"and the site's setting '{wheel.index}' is empty; the full output is in {log}"
                 ) from first
             say(f"{what}: pip's configured sources have none; trying {index}")
             take(requirements, f"{what} from {index}", "--index-url", index)

@@ -50,8 +50,8 @@ AXES = {
     ),
 }
 WHAT = (
-    "Training and validation accuracy over {}. Upper panel of each pair: training, lower one: validation. Lines are means "
-    "over replicates, bands their intervals (bars, where there is one epoch); markers stand at {} epochs."
+    "Training and validation accuracy over {}. Upper panel of each pair: training; lower panel: validation. Lines are means "
+    "over replicates, bands are their intervals (bars, if there is one epoch), and markers are at {} epochs."
 )
 
 

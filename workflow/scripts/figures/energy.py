@@ -24,12 +24,12 @@ SMALL = 5.2  # points
 CORNERS = ((1, 1), (-1, -1), (1, -1), (-1, 1))  # right, up: series whose markers are close do not write over each other
 POWER_LINE = (0, (1, 1.5))
 UNITS = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"))
-WHAT = "Energy of an epoch against its time. A marker for every cell, means over its runs with their intervals."
+WHAT = "Energy of an epoch against its time. Each marker is a cell: means over its runs, with their intervals."
 HOW = (
-    "Energy: of the processors, and of the accelerators that train, of all machines, for as many samples as epoch time is. Its "
+    "Energy is that of the processors, and of the accelerators that train, of all machines, for the same samples as epoch time. Its "
     "intervals are 95 % t intervals of the mean over replicates. Dotted lines: equal mean power."
 )
-NOTHING = "Not drawn: no record has energy, since the machines do not tell it."
+NOTHING = "Not drawn: no record has energy, because the machines do not report it."
 
 
 def of_cells(runs: pd.DataFrame) -> pd.DataFrame:

@@ -16,9 +16,9 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     of = view(records.runs, asked)
     colour = " and ".join(title(name) for name in of.colour)
     what = (
-        f"Interaction of {title(x)} and {colour} in epoch time. {panels.MARKERS.format('beside')} On the logarithmic axis lines "
-        "are parallel where the two factors do not interact: each then multiplies the time alike, whatever the other is. "
-        "Between the levels nothing was measured."
+        f"Interaction of {title(x)} and {colour} in epoch time. {panels.MARKERS.format('beside')} On the logarithmic axis, "
+        "parallel lines mean no interaction: each factor then multiplies the time by the same ratio at every level of the other. "
+        "Nothing was measured between the levels."
     )
     return lines.draw(of, x, what, to_compare=True, remark=_test(records, x, of.colour[0]) if len(of.ok) else "")
 
@@ -30,7 +30,7 @@ def _test(records: Records, one: str, other: str) -> str:
     names = [anova.TIMES.join(map(title, pair)) for pair in ((one, other), (other, one))]
     name = next((name for name in names if name in rows.index), "")
     if not name or not rows.loc[name, "F"] >= 0:
-        why = made.problem or "its design cannot tell it from other terms"
+        why = made.problem or "its design cannot separate it from other terms"
         return f"The study has no test of this interaction: {why}."
     row, error = rows.loc[name], rows.loc[anova.ERROR]
     return (

@@ -37,7 +37,7 @@ SPREAD = 0.6  # of the way to the next level, for all series at most
 CHARACTER_IN = 0.055  # of a tick's label
 STEEP = 35  # degrees of labels that would not fit beside each other
 BOUND = (0, (1, 1.5))
-MOST_BASES = 6  # named in a caption
+MOST_BASES = 3  # that the caption names; the table of cells has all of them
 
 
 @dataclass(frozen=True)
@@ -237,10 +237,10 @@ def _base(ax: Axes, of: View, base: pd.DataFrame, replicas: pd.Series, scale: Sc
 def _base_sentence(of: View, drawn: set[str], found: dict[str, str]) -> str:
     used = sorted({found[cell] for cell in drawn if cell in found})
     if not used:
-        return "No base of a speed-up succeeded."
+        return "No base cell has a successful run."
     undistributed = of.runs["framework"].isin(bases(of.study)).any()
     lines = "Horizontal lines: the undistributed bases. " if undistributed else ""
-    said = f"{lines}Fine dotted lines: the base's time divided by the replicas, as if the exchange cost nothing."
+    said = f"{lines}Fine dotted lines: the time of the base divided by the replicas, as if the exchange of gradients cost nothing."
     return f"{said} {bases_sentence(used, of)}"
 
 
@@ -250,14 +250,14 @@ def bases_sentence(used: Sequence[str], of: View) -> str:
     alone = bases(own)
     kinds = [f"the undistributed {' and '.join(alone)}"] if alone else []
     kinds += ["a framework's own cell with one replica"] if set(own["framework"]) - set(alone) else []
-    what = f"Bases ({'; '.join(kinds)}), at the same levels of all other factors that they vary"
+    what = f"Bases: {' or '.join(kinds)}, at the same levels of all other factors that they vary"
     if len(used) > MOST_BASES:
         ends = sorted(of.pooling.of(cell).value for cell in used)[:: len(used) - 1]
-        return f"{what}: {len(used)}, of {' to '.join(map(tables.number, ends))} s; each is in the table of cells."
+        return f"{what}. There are {len(used)}, from {' to '.join(map(tables.number, ends))} s; the table of cells has each."
     levels = cells(own).set_index("cell")[varying(of.study)]
     seconds = [f"{tables.interval(of.pooling.of(cell))} s" for cell in levels.index]
     names = [treatment_text(one) for one in levels.to_dict("records")]
-    return f"{what}: {'; '.join(f'{name}: {of_it}' if name else of_it for name, of_it in zip(names, seconds, strict=True))}."
+    return f"{what}; {'; '.join(f'{name}: {of_it}' if name else of_it for name, of_it in zip(names, seconds, strict=True))}."
 
 
 def left_out_sentence(left_out: Sequence[dict[str, Any]], why: str) -> str:

@@ -19,12 +19,12 @@ GAP = 1.09
 TICK_FACTOR, TICK_FACTOR_IN_PANELS = 16, 64
 BOUND = (0, (1, 1.5))
 WHAT = (
-    "Bus bandwidth of all-reduce by message size, by each framework's own library. Markers are means over rounds, bars "
-    "their 95 % t intervals; lines are the fit of latency and bandwidth (seconds = latency + bytes / bandwidth). "
-    "Bus bandwidth is 2 (n − 1) / n × bytes / seconds with n ranks. Both axes are logarithmic; frameworks stand beside each "
-    "other at every size."
+    "Bus bandwidth of all-reduce by message size, in each framework's own library. Markers are means over rounds, bars are "
+    "their 95 % t intervals, and lines are the fit of latency and bandwidth (seconds = latency + bytes / bandwidth). "
+    "Bus bandwidth is 2 (n − 1) / n × bytes / seconds with n ranks. Both axes are logarithmic; at every size, "
+    "frameworks are drawn beside each other."
 )
-BOUND_WHAT = "Dotted line: what the link's rate allows."
+BOUND_WHAT = "Dotted line: the largest bus bandwidth that the rate of the link allows."
 
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:

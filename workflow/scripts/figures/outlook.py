@@ -29,10 +29,11 @@ MOST_PANELS = 6
 AT = "nodes_at_"
 LEVEL_LINE = (0, (1, 1.5))
 WHAT = (
-    "Efficiency of training over the number of nodes, as the physical model predicts it. A line for each rate of the links, "
-    "with its 95 % band where it was fitted to a study. Markers: the largest number of nodes, if more than one, up to which "
+    "Efficiency of training over the number of nodes, as the physical model predicts it. Each line is a rate of the links, "
+    "with a 95 % band if the model was fitted to a study. Markers: the largest number of nodes, if more than one, up to which "
     "efficiency stays at {} (dotted). The axis of nodes is logarithmic."
 )
+NO_OUTLOOK = "There is no outlook: its table was not made."
 
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
@@ -46,10 +47,11 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
 def curves(drawn: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tuple[Figure, str]:
     """The figure and its caption; `drawn` and `rows` from prediction.extrapolate, `curves` and `answers`, with bands or without."""
     levels = sorted(int(name.removeprefix(AT)) for name in rows if name.removeprefix(AT).isdigit())
-    what = WHAT.format(" and ".join(f"{level} %" for level in levels) or "its levels")
-    caption = " ".join([what, *notes])
     if drawn.empty:
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), "no outlook: see the caption"), caption
+        why = " ".join(notes) or NO_OUTLOOK
+        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), "no outlook: see the caption"), why
+    what = WHAT.format(" and ".join(f"{level} %" for level in levels))
+    caption = " ".join([what, *notes])
     varied = [name for name in PANEL_FACTORS if drawn[name].nunique() > 1]
     every = panels.combinations(drawn, varied)
     ends = {drawn["batch_size"].min(), drawn["batch_size"].max()}
@@ -76,7 +78,7 @@ def curves(drawn: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tup
         ax.set_ylabel("efficiency (%)")
     picture.supxlabel("nodes", fontsize=style.FONT_SIZE)
     panels.legend(picture, series)
-    left = f" Not drawn: {more} of the {len(every)} cases, which are in the table." if more else ""
+    left = f" {more} of the {len(every)} cases are not drawn; the table has them." if more else ""
     return picture, caption + left
 
 

@@ -32,7 +32,9 @@ TITLE_CHARACTERS = 28
 TITLE_ROW_IN = 0.11
 LEGEND_ROW_IN = 0.13
 LINE_CHARACTERS = 48  # of a remark in an empty panel of one column of print
-MARKERS = "Markers are means over replicates, bars their intervals, short ticks {} them the single replicates."
+MARKERS = (
+    "Markers are means over replicates, bars are their intervals, and short ticks {} them are the single replicates."
+)
 
 
 @dataclass(frozen=True)
@@ -155,8 +157,9 @@ def time_axis(
         (ax.set_yscale if axis == "y" else ax.set_xscale)("log")
         round_numbers(ax.yaxis if axis == "y" else ax.xaxis, top / bottom)
         limits = bottom / 1.1, 1.1 * top
-    if highest > top or lowest < limits[0]:
-        said.append("Intervals are cut where they leave the axis.")
+    beyond = cells.index[(cells["high"] > top) | (cells["low"] < limits[0])]
+    if len(beyond):
+        said.append(f"Intervals that are longer than the axis are cut: {conditions.named(sorted(beyond))}.")
     (ax.set_ylim if axis == "y" else ax.set_xlim)(*limits)
     ax.grid(True, axis=axis)
     return said

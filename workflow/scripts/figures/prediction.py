@@ -21,13 +21,13 @@ PANEL_IN = 1.75
 MARGIN = 1.35  # of the axes beyond the shortest and the longest measured time
 BEYOND = 3.0  # how far beyond them predictions are drawn where they are
 WHAT = (
-    "Predicted against measured epoch time of cells on several nodes that were left out of the fit. A panel for each method, "
-    "a marker for each cell and each time it was left out; both axes are logarithmic. Line: prediction and measurement agree. "
-    "MAPE: over all markers of a panel."
+    "Predicted against measured epoch time of cells on several nodes that were left out of the fit. Each panel is a method, "
+    "and each marker a cell, once for each time it was left out. Both axes are logarithmic. On the line, prediction and measurement agree. "
+    "MAPE is the mean absolute error in per cent, over all markers of a panel."
 )
 OTHERS = (
-    "Where a method does not predict all cells, it is said how many. Faint markers: cells that not every method predicts; the "
-    "second MAPE is over the other ones, which are common to all."
+    "If a method does not predict all cells, its panel says how many. Faint markers are cells that not every method predicts; the "
+    "second MAPE is over the other cells, which are common to all methods."
 )
 
 
@@ -80,7 +80,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         if np.isfinite(spread)
         else ""
     )
-    cut = f"Predictions beyond the axes, or below 0, drawn at their edges: {outside}." if outside else ""
+    cut = f"Predictions beyond the axes, or below 0, are drawn at the edges: {outside}." if outside else ""
     checked = ON_LOOPBACK if conditions.emulated(runs) else ""
     return drawn, panels.caption(
         runs, WHAT, OTHERS if partly else "", checked, band, f"Left out: {', '.join(kinds)}.", cut, of_time=None

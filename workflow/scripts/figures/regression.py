@@ -20,8 +20,8 @@ BEYOND = 2.0  # how far beyond them predictions are drawn where they are
 MANY_CELLS = 200
 MOST_VECTOR = 2000  # markers; of more, the vector files have an image
 WHAT = (
-    "Cell means as the regressions predict them, against what was measured. A panel for each model of each response; a marker "
-    "is a cell, predicted by the fit to all other cells; on the line the two agree; both axes are logarithmic. MAPE: the mean "
+    "Cell means that the regressions predict, against the measured means. Each panel is a model of a response. Each marker "
+    "is a cell, predicted by the fit to all other cells; on the line, both agree. Both axes are logarithmic. MAPE is the mean "
     "of |predicted − measured| / measured over the markers; p is that of the F test of lack of fit (see the table of regression)."
 )
 
@@ -54,7 +54,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     return drawn, of.caption(
         WHAT,
         f"Empty: {'; '.join(dict.fromkeys(refused))}." if refused else "",
-        f"Predictions beyond the axes, or below 0, drawn at their edges: {outside}." if outside else "",
+        f"Predictions beyond the axes, or below 0, are drawn at the edges: {outside}." if outside else "",
         of_time=None,
     )
 

@@ -36,9 +36,9 @@ OUTLIER: dict[str, Any] = {
 }
 BAND = "#eeeeee"
 WHAT = (
-    "Residuals of the logarithm of epoch time. Each is a run less the mean of its cell (about a share of the epoch time, in %). "
-    "Left: externally studentized, against the quantiles of a normal distribution; on the line they would be normal. "
-    "Middle: against the cell's mean epoch time; a funnel would be a spread that changes with time. "
+    "Residuals of the logarithm of epoch time. Each marker is a run minus the mean of its cell (roughly, in % of the epoch time). "
+    "Left: externally studentized residuals against quantiles of the normal distribution; normal residuals lie on the line. "
+    "Middle: residuals against the mean epoch time of the cell; a funnel shape means that the spread changes with the time. "
     "Right: {order}; {bands}"
 )
 
@@ -105,7 +105,7 @@ def _order(data: pd.DataFrame) -> str:
 def _bands(data: pd.DataFrame, column: str) -> str:
     if data[column].ne(data[column].shift()).sum() > MOST_BANDS:
         return f"{column}s change too often to be shown."
-    return f"white and grey are {column}s, and the line in each its mean."
+    return f"white and grey bands are {column}s, with a line at the mean of each."
 
 
 def _outliers(data: pd.DataFrame) -> str:
@@ -113,6 +113,6 @@ def _outliers(data: pd.DataFrame) -> str:
     if not count:
         return "No run is an outlier (p < 5 % after Bonferroni's correction)."
     return (
-        f"Crosses: outliers ({count}; p < 5 % after Bonferroni's correction), listed in the table of checks and kept; they are found "
-        "one after the other, since one pulls its cell's mean away from the cell's other runs."
+        f"Crosses: outliers ({count}; p < 5 % after Bonferroni's correction), listed in the table of checks, and kept. They are searched "
+        "one after the other, because an outlier pulls the mean of its cell away from the other runs."
     )

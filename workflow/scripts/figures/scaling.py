@@ -22,13 +22,13 @@ IDEAL = (0, (6, 2))
 ROWS = {"speedup": ("speed-up", 1.0), "efficiency": ("efficiency (%)", 100.0)}
 HIGHEST = 1.7  # times the largest speed-up: how much of the ideal line is seen
 WHAT = (
-    "Speed-up and parallel efficiency. Upper panel of each pair: the base's mean epoch time over that of the cell; lower "
-    "panel: that over the replicas. Markers are ratios of means over replicates, bars their intervals; lines lead the eye. "
-    "Long dashes: the ideal, as many times as fast as there are replicas."
+    "Speed-up and parallel efficiency. Upper panel of each pair: speed-up, the mean epoch time of the base divided by that of the cell. Lower "
+    "panel: efficiency, speed-up divided by the replicas. Markers are ratios of means over replicates, bars are their intervals; lines only "
+    "guide the eye. Long dashes: ideal speed-up, equal to the number of replicas."
 )
 BOUND = (
-    "Fine dotted lines: the upper bound by the physical model, in which replicas share the computation of one, messages take "
-    "what the swept network says, the whole backward pass hides them where the framework sends meanwhile, and nobody waits."
+    "Fine dotted lines: an upper bound from the physical model. Replicas share the computation of one, messages take the time that was "
+    "measured in the sweep of the network, the backward pass hides them if the framework sends during it, and no rank waits for another."
 )
 
 
@@ -96,11 +96,11 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         lines.bases_sentence(sorted(set(of_shown["base_cell"].dropna())), of),
         conditions.ratios(of.study, of_shown["within_blocks"]),
         conditions.work(of.runs),
-        f"Without a cell of their own on one replica, and so without a marker there: {', '.join(elsewhere)}."
+        f"Series without a cell on one replica, and so without a marker there: {', '.join(elsewhere)}."
         if elsewhere
         else "",
-        f"Without a successful base: {conditions.named(without)}." if without else "",
-        lines.left_out_sentence(left_out, "nothing there has several replicas"),
+        f"Not drawn, because their base has no successful run: {conditions.named(without)}." if without else "",
+        lines.left_out_sentence(left_out, "no cell there has several replicas"),
     )
 
 

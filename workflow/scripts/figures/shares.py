@@ -32,20 +32,20 @@ LOOKS: Mapping[str, tuple[str, str]] = {
     "validation_s": ("#3c6e47", ""),
     "rest_s": ("#ffffff", ""),
 }
-OF_RUNS = "Where the wall time of a run goes. From its launch to its end, mean seconds over the runs of each cell."
+OF_RUNS = "Where the wall time of a run goes. Mean seconds over the runs of each cell, from launch to end."
 OF_EPOCHS = "Where the time of an epoch goes. Shares of each cell's mean epoch time."
 AROUND = (
-    "Start-up: until all ranks stood at the first barrier. Warm-up: what the warm-up epochs, which have the first step in "
-    "them, took longer than as many timed ones, at least 0. Validation: after every epoch. The rest: what is done "
+    "Start-up: until all ranks reached the first barrier. Warm-up: the extra time of the warm-up epochs, which include the first "
+    "step, compared with as many timed epochs, at least 0. Validation: after every epoch. The rest: work "
     "around epochs, and the end of the processes."
 )
 DIVIDED = (
     "Computation: the batches of an epoch times the time of a batch of the same framework, model, data set, local batch and "
-    "treatment on one replica. Exchange: the rest of the epoch, so also waiting for the slowest rank and whatever else more "
-    "replicas cost. Lines: 95 % intervals of where exchange begins, from the ratio of both cells' mean epoch times."
+    "treatment on one replica. Exchange: the rest of the epoch, so it includes waiting for the slowest rank and any other cost of more "
+    "replicas. Lines: 95 % intervals of the point where exchange begins, from the ratio of the mean epoch times of both cells."
 )
 ALONE = "no cell on one replica was measured with the same framework, model, data set, local batch and treatment"
-ALL_EPOCHS = "Both are those of all epochs, in the shares that they have of the timed ones."
+ALL_EPOCHS = "Computation and exchange are extended from the timed epochs to all epochs, in the same shares."
 
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
@@ -139,7 +139,7 @@ def _division(data: pd.DataFrame, of_runs: bool, study: pd.DataFrame) -> list[st
     )
     if below:
         said.append(
-            f"Without exchange, since computation alone would take longer than the epoch did: {conditions.named(below)}."
+            f"Without exchange, because computation alone would take longer than the epoch: {conditions.named(below)}."
         )
     for why, lacking in (
         (ALONE, undivided & (data["alone"] == "")),
@@ -147,5 +147,5 @@ def _division(data: pd.DataFrame, of_runs: bool, study: pd.DataFrame) -> list[st
     ):
         if lacking.any():
             where = "in all cells" if lacking.all() else conditions.named(data.index[lacking].tolist())
-            said.append(f"Training is one share where {why}: {where}.")
+            said.append(f"Training is not divided where {why}: {where}.")
     return said

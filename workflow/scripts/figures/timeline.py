@@ -40,9 +40,13 @@ ROUND_ROWS = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 ROUND_TICKS = (1, 2, 2.5, 5, 10)
 SYMBOLS = {"failed": "X", "timeout": "D", "invalid": "o"}
 NOT_TOLD = "host not told"
-WHAT = "The campaign as it ran. A bar for every run over the hours since the first run started{}."
-HOW = "The light and narrow part of a bar is start-up, until all ranks stood at the first barrier, the dark part the rest."
-WHITE = "White: no run, as while a session starts, the network is swept, or an attempt goes on that leaves no record."
+WHAT = "The campaign over time. Each bar is a run, over the hours since the first run started{}."
+HOW = (
+    "The light, narrow part of a bar is start-up, until all ranks reached the first barrier; the dark part is the rest."
+)
+WHITE = (
+    "White: no run, for example while a session starts, the network is swept, or an attempt runs that leaves no record."
+)
 
 
 @dataclass(frozen=True)
@@ -361,7 +365,7 @@ def _bands_sentence(ran: pd.DataFrame, strips: dict[str, pd.DataFrame]) -> str:
     sessions = ran["session"].nunique()
     counted = f"{number_of(ran['block'].nunique(), 'block')} in {number_of(sessions, 'session')}" if sessions else ""
     if "session" not in strips and "block" in strips and sessions > 1:
-        counted = f"{number_of(sessions, 'block')}, each a session of its own"
+        counted = f"{number_of(sessions, 'block')}, each in a session of its own"
     if not strips:
         return f"{counted}." if counted else ""
     return f"Grey strips: {counted}." if counted else "Grey strip: blocks."
@@ -373,7 +377,7 @@ def _covered(bars: pd.DataFrame) -> str:
     until = ordered.groupby("lane")["end_h"].cummax().groupby(ordered["lane"]).shift()
     if not (ordered["start_h"] < until - 1 / 3600).any():
         return ""
-    return "Runs of one lane that ran at the same time cover each other."
+    return "Bars of runs in one lane that ran at the same time cover each other."
 
 
 def _not_drawn(runs: pd.DataFrame, ran: pd.DataFrame) -> str:

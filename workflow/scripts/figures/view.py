@@ -134,8 +134,8 @@ class View:
 
     def _filtered(self, of_time: bool | None) -> str:
         held = [f"{title(name)} {', '.join(map(level_text, levels))}" for name, levels in self.asked.filter.items()]
-        intervals = "; intervals of epoch time stand on all of it" if of_time else ""
-        return f"Of the study only {'; '.join(held)}{intervals}." if held else ""
+        intervals = "; intervals of epoch time use all cells of the study" if of_time else ""
+        return f"Shown is only a part of the study: {'; '.join(held)}{intervals}." if held else ""
 
 
 def view(runs: pd.DataFrame, asked: Declared) -> View:

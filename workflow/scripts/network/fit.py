@@ -30,7 +30,7 @@ from plan.sweeps import KEYS
 PLACEMENTS = {
     "distinct-nodes": "Each node is a machine of its own.",
     "virtual": "Nodes are those of a virtual cluster on one machine.",
-    "emulated": "Nodes are groups of processes on one machine, so that the numbers say nothing about a real network.",
+    "emulated": "Nodes are groups of processes on one machine, so the numbers say nothing about a real network.",
 }
 NO_SWEEP = "The study has no distributed framework on two nodes or more."
 
@@ -153,7 +153,7 @@ def link_rates_text(network: pd.DataFrame) -> str:
     rates = sorted(set(measured(network)["link_bytes_s"].dropna()))
     if not rates:
         return "The site names no rate of its links."
-    return f"Link's rate, as the site gives it: {', '.join(tables.number(rate / 1e6) for rate in rates)} MB/s."
+    return f"Rate of the links, as the site states it: {', '.join(tables.number(rate / 1e6) for rate in rates)} MB/s."
 
 
 def bytes_text(size: float) -> str:
@@ -226,12 +226,12 @@ def table(network: pd.DataFrame) -> tables.Table:
     shown["n"] = data["n"].map(str)
     notes = [
         circumstances(network),
-        "Latency and bandwidth are those of seconds = latency + bytes / bandwidth, fitted in every round by least "
-        "absolute relative errors; bandwidth is bus bandwidth, 2 (n − 1) / n × bytes / seconds with n ranks. Intervals are 95 % t intervals "
-        "of the mean over rounds (n): they say nothing about other processes, nodes or days. Deviation is the largest by "
-        "which the median of a size is off the line; the share of the link is that of the largest message.",
+        "Latency and bandwidth are from the line seconds = latency + bytes / bandwidth, fitted in every round by least "
+        "absolute relative errors. Bandwidth is bus bandwidth, 2 (n − 1) / n × bytes / seconds with n ranks. Intervals are 95 % t intervals "
+        "of the mean over rounds (n); they do not cover other processes, nodes or days. Deviation is the largest difference between "
+        "the median of a message size and the line. The share of the link is that of the largest message.",
         _too_fast(data),
-        "A latency holds what the opening barrier lets the ranks start apart.",
+        "Latency includes how far apart the ranks start after the opening barrier.",
         link_rates_text(network) if len(measured(network)) else "",
         shortfall(network),
     ]
@@ -249,10 +249,8 @@ def _too_fast(data: pd.DataFrame) -> str:
     """A sentence about the sweeps whose fit promises more than the link allows."""
     rows = data[data["bandwidth_bytes_s"] > data["bound_bytes_s"]]
     names = ", ".join(_name(row) for row in rows.itertuples())
-    why = (
-        "their times are no straight line, as where links let bursts through: read their bandwidth with their deviation"
-    )
-    return f"More than the link allows is fitted for {names}; {why}." if names else ""
+    why = "their times do not follow a line, for example because links let bursts through: read their bandwidth with their deviation"
+    return f"The fitted bandwidth is more than the link allows for {names}; {why}." if names else ""
 
 
 def _shown(data: pd.DataFrame, name: str, factor: float) -> list[str]:

@@ -167,7 +167,7 @@ def configured(arguments: Sequence[str], *files: str) -> dict[str, Any]:
     """The configuration of a program outside Snakemake: config.yaml, overlaid by other `files` of config/ and KEY=VALUE `arguments`."""
     for argument in arguments:
         if "=" not in argument:
-            raise InputError(f"--config {argument}: expected KEY=VALUE, such as study=NAME")
+            raise InputError(f"'{argument}' is not understood; expected KEY=VALUE, such as study=NAME")
     config: dict[str, Any] = {}
     for name in ("config.yaml", *files):
         config |= read_config(CHECKOUT / "config" / name)

@@ -246,10 +246,10 @@ def report(cost: Cost) -> str:
     lines = ["  ".join(row).rstrip() for row in aligned(rows, left=[name in WORDS for name in HEADER])]
     if campaign.study.fraction:
         lines.insert(0, fraction_line(campaign.study.fraction))
-    lines += [f"{number_of(count, 'run')} cannot be made: {reason}" for reason, count in cost.reasons.items()]
+    lines += [f"{number_of(count, 'run')} cannot run here: {reason}" for reason, count in cost.reasons.items()]
     if any(ASSUMED in estimate.origin for estimate in cost.estimates.values()):
         lines.append(
-            "what is estimated from an assumed rate is right in its order of magnitude, and about right between models"
+            "estimates from an assumed rate give the order of magnitude; ratios between models are about right"
         )
     if cost.too_long:
         lines.append(
@@ -269,7 +269,7 @@ def fraction_line(fraction: Fraction) -> str:
     """Which fraction is run, and which main effects and two-way interactions its cells cannot tell apart."""
     titles = {name: factor_table()[name].get("title", name) for name in fraction.factors}
     aliases = [" = ".join(" x ".join(titles[name] for name in names) for names in same) for same in fraction.aliases()]
-    cannot = "; ".join(aliases) if aliases else "all main effects and two-way interactions can be told apart"
+    cannot = "; ".join(aliases) if aliases else "all main effects and two-way interactions can be separated"
     return f"{fraction.name()}: {cannot}"
 
 

@@ -155,7 +155,7 @@ def _devices(levels: Levels, framework: Framework, site: Site) -> int:
     devices: int = levels["devices_per_node"] or site.ranks_per_node
     if devices > site.ranks_per_node:
         why = f"devices_per_node={devices} is more than the {site.ranks_per_node} ranks_per_node of {shown(site.file)}"
-        raise Refused(why, ("devices_per_node",), "take fewer, or another site")
+        raise Refused(why, ("devices_per_node",), "use fewer, or another site")
     if levels["devices_per_node"] > 1 and not (framework.distributed or framework.mirrored):
         why = f"devices_per_node={devices}: {framework.name} trains on one device"
         raise Refused(why, ("framework", "devices_per_node"), "say devices_per_node: 1")
@@ -167,17 +167,17 @@ def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
     try:
         model = model_graph(levels["model"], levels["dataset"])
     except ValueError as error:
-        raise Refused(str(error), ("model", "dataset"), "take another model or data set") from None
+        raise Refused(str(error), ("model", "dataset"), "use another model or data set") from None
     samples, size = load_dataset(levels["dataset"])["train_samples"], levels["batch_size"]
     together = replicas if levels["batch_scope"] == "local" else 1  # how often a batch of that size is in a step
     step = size * together
     if step % replicas:
-        why = f"batch_size={size} (batch_scope=global) does not divide by {replicas} replicas"
+        why = f"batch_size={size} (batch_scope=global) cannot be divided by {replicas} replicas"
         raise Refused(why, SHARING, _next_sizes(size, samples, together, replicas))
     local_batch, steps = step // replicas, samples // step
     if local_batch == 1 and any(op.kind == "batch_norm" and op.shape[:2] == (1, 1) for op in model.operators):
-        why = f"one sample a replica is one value a channel where {levels['model']} has one pixel left: no batch to normalize over"
-        raise Refused(why, (*SHARING, "model"), "take a larger batch_size, or larger images")
+        why = f"with one sample per replica, batch normalization of {levels['model']} has one value per channel (its image is one pixel there)"
+        raise Refused(why, (*SHARING, "model"), "use a larger batch_size, or larger images")
     if _dropped(step, samples) > LARGEST_DROPPED_SHARE:
         why = f"{replicas} x {local_batch} samples a step " + (
             f"drop {_dropped(step, samples):.1%} of the {samples} training samples of {levels['dataset']} "
@@ -188,7 +188,7 @@ def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
         raise Refused(why, SHARING, _next_sizes(size, samples, together, replicas))
     if levels["sync_every"] > steps:
         why = f"sync_every={levels['sync_every']} is more than the {steps} batches of an epoch"
-        raise Refused(why, (*SHARING, "sync_every"), f"take {steps} at most")
+        raise Refused(why, (*SHARING, "sync_every"), f"use {steps} at most")
     return local_batch, steps
 
 
@@ -207,7 +207,7 @@ def _next_sizes(size: int, samples: int, together: int, replicas: int) -> str:
     below = next(filter(fits, range(min(size - 1, largest), 0, -1)), None)
     above = next(filter(fits, range(size + 1, largest + 1)), None)
     found = " or ".join(str(other) for other in (below, above) if other)
-    return f"the next batch_size that fits is {found}" if found else "take fewer replicas, or more samples"
+    return f"the next batch_size that fits is {found}" if found else "use fewer replicas, or more samples"
 
 
 def to_csv(runs: list[Run]) -> str:
@@ -241,7 +241,7 @@ def _cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
         try:
             if (other := trained.setdefault(effective(levels), levels)) is not levels:
                 idle = next(each for each in IDLE if levels[each.factor] != other[each.factor])
-                why = f"trains as {cell_name(other)} does: {idle.why}"
+                why = f"trains exactly as {cell_name(other)} does: {idle.why}"
                 raise Refused(why, (idle.where, idle.factor), f"hold {idle.factor}")
             yield name, levels, geometry(levels, load_framework(levels["framework"]), site)
         except Refused as refused:

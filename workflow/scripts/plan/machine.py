@@ -35,4 +35,4 @@ def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
         raise InputError(f"{shown(site.file)}: interface: '{site.interface}' is not on this machine; it has {there}")
     if site.device == "cuda" and not any(any(devices.glob(pattern)) for pattern in ACCELERATORS):
         expected = ", ".join(f"{devices}/{name.removesuffix('[0-9]*')}" for name in ACCELERATORS)
-        raise InputError(f"{shown(site.file)}: device: this machine has no accelerator ({expected}); take device: cpu")
+        raise InputError(f"{shown(site.file)}: device: this machine has no accelerator ({expected}); use device: cpu")

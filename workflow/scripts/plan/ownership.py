@@ -43,7 +43,7 @@ def claim(state: Path) -> None:
     """`hold`, or InputError: two Snakemakes in one checkout would wait for each other without a word."""
     if not hold(state):
         raise InputError(
-            "another Snakemake works in this checkout; wait for its end, or take a second clone (to draw what is there so "
+            "another Snakemake is running in this checkout; wait until it ends, or use a second clone (to draw the runs so "
             "far: make peek)"
         )
 

@@ -28,8 +28,8 @@ from prediction.methods import Fold, Method, Prediction, methods
 TITLE = "Errors of predicted epoch times, of cells on several nodes that were left out of the fit"
 FEWEST_BATCHES, FEWEST_RATES = 3, 2
 COMMON = (
-    "Common cells: those that every method predicts, but for methods that predict none of what is left out; on them methods are "
-    "compared like with like."
+    "Common cells: cells that every method predicts; methods that predict none of the cells that are left out do not count. Compare "
+    "methods on the common cells."
 )
 WAYS = {
     law.PIPELINED: "then the slower of link and processors",
@@ -39,7 +39,9 @@ WAYS = {
 IN_SAMPLE = "nothing (fit)"
 KINDS = ("nodes", "batch size", "link rate", "corner")
 ALL = "all that was left out"
-ON_LOOPBACK = "Nodes are emulated, so that this is a check of the methods on the loopback of one machine, and says nothing of a network."
+ON_LOOPBACK = (
+    "Nodes are emulated: this checks the methods on the loopback of one machine, and says nothing about a network."
+)
 
 
 def folds(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Iterator[Fold]:
@@ -187,11 +189,11 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
     if short.empty:
         del shown["common cells"], shown["MAPE, common (%)"]
     notes = [
-        "Error: predicted over measured mean epoch time, less 1. Bias is its mean, MAPE the mean of its absolute value, worst "
-        "the largest with its sign; only cells on several nodes are predicted. MAPE by noise: what would be expected of a method that "
-        "knew the true means, since the measured ones scatter: √(2/π) times the pooled coefficient of variation of these "
-        "cells' means over replicates. By chance a method can be a little below it; one that saw these cells can be far below.",
-        f"{ALL.capitalize()}: every cell as often as it was left out." if ALL in set(rows["left_out"]) else "",
+        "Error: predicted divided by measured mean epoch time, minus 1. Bias is its mean, MAPE the mean of its absolute value, worst "
+        "the largest, with its sign. Only cells on several nodes are predicted. MAPE by noise: the MAPE of a method that "
+        "knows the true means, because measured means scatter: √(2/π) times the pooled coefficient of variation of these "
+        "cells' means over replicates. By chance a method can be slightly below it; a method that saw these cells can be far below.",
+        f"{ALL.capitalize()}: each cell counts as often as it was left out." if ALL in set(rows["left_out"]) else "",
         "" if short.empty else COMMON,
         _method_note(cells, sweeps),
         *(
@@ -245,12 +247,12 @@ def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
         for name, network in made.laws.items()
     ]
     return (
-        "Physical model: computation from the runs on one node; the messages of an exchange by a law of the swept network "
-        "that knows neither the nodes nor the rates that are left out; less what the backward pass hides; waiting for the "
-        "slowest of p ranks where the time of a batch scatters by a share of itself. Scatter and hidden share are fitted to the "
+        "Physical model: computation from the runs on one node; plus the messages of an exchange, by a law that is fitted to the sweep of the network "
+        "without the nodes and rates that are left out; minus what the backward pass hides; plus waiting for the "
+        "slowest of p ranks, if the time of a batch scatters in proportion to itself. Scatter and hidden share are fitted to the "
         f"cells on several nodes that are not left out. With nothing left out: {'; '.join(fitted) or 'no sweep'}. By hand: "
-        "computation, and 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted. The regressions have the terms of "
-        "the table of regression, but are fitted to cell means by least squares of relative errors, as all is judged here."
+        "computation, plus 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted. The regressions have the terms of "
+        "the table of regression, but are fitted to cell means by least squares of relative errors, because errors here are relative."
     )
 
 

@@ -20,6 +20,7 @@ from analysis.measured import title
 from common.cores import all_cores
 from common.errors import InputError, exit_status, system_faults
 from common.tables import read_table
+from common.text import instead_of
 from declared.datasets import load_dataset
 from declared.models import model_graph, model_names
 from models.graph import BYTES
@@ -44,10 +45,10 @@ from prediction.question import DEFAULT_FRAMEWORK
 DRAWS = 400
 SAID_EVERY = 100  # draws
 AT_ONCE = 25  # draws that one process makes
-NOTHING = "There is no answer: it needs cells on one node, and cells on several nodes whose network was swept at two sizes of messages."
+NOTHING = "There is no outlook. It needs cells on one node, and cells on several nodes whose network was swept at two message sizes or more."
 EMULATED = (
-    "There is no outlook from emulated nodes: processes on one machine show its loopback and no network. Ask with numbers (`make "
-    "predict`, `ARGS=--help` has them), or measure the study at a site whose nodes have a network."
+    "There is no outlook from emulated nodes. Processes on one machine use its loopback, not a network. Give numbers instead (`make "
+    "predict ARGS=--help` explains them), or measure the study at a site whose nodes have a network."
 )
 TITLE = "How many nodes are worth it, by the rate of the links"
 GIGABIT = 1e9 / 8
@@ -128,7 +129,7 @@ def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physi
 def _gradients(args: argparse.Namespace) -> tuple[exchange.Tensors, tuple[str, str]]:
     if args.model is not None:
         if args.model not in model_names():
-            raise InputError(f"--model: '{args.model}' is unknown; expected one of {', '.join(model_names())}")
+            raise InputError(f"--model: '{args.model}' is unknown; {instead_of(args.model, model_names())}")
         load_dataset(args.dataset, "--dataset")
         try:
             return exchange.tensors(model_graph(args.model, args.dataset)), (args.model, args.dataset)
@@ -217,7 +218,7 @@ def _unanswered(asked: pd.DataFrame, rows: pd.DataFrame) -> str:
         return NOTHING
     without = sorted(set(asked["framework"]) - set(rows["framework"]))
     return (
-        f"Without an answer, since their network was not swept at two sizes of messages: {conditions.named(without)}."
+        f"Not answered, because the network was not swept at two message sizes: {conditions.named(without)}."
         if without
         else ""
     )
@@ -225,9 +226,9 @@ def _unanswered(asked: pd.DataFrame, rows: pd.DataFrame) -> str:
 
 def _notes() -> list[str]:
     return [
-        "Extrapolated by the physical model of the table of predictions. Efficiency is speed-up over nodes, the base the same "
-        "model on one node at the same local batch; a node has one replica, and there are no more nodes than batches in an "
-        "epoch. In a column of nodes: the largest number up to which efficiency stays at that level."
+        "Extrapolated by the physical model of the table of predictions. Efficiency is speed-up divided by nodes; the base is the same "
+        "model on one node with the same local batch. A node has one replica, and there are at most as many nodes as batches in an "
+        "epoch. The columns of nodes have the largest number of nodes up to which efficiency stays at that level."
     ]
 
 
@@ -245,21 +246,25 @@ def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
     rates = [rate_text(rate) for rate in sorted(study.sweeps["link_bytes_s"].unique())]
     nodes = ", ".join(f"{count:g}" for count in sorted(study.sweeps["nodes"].unique()))
     ways = " or ".join(sorted({network.algorithm for network in study.fitted.laws.values()})) or "ring"
-    link = "falls with its rate" if study.sweeps["link_bytes_s"].notna().any() else "is that of its whole rate at least"
+    link = (
+        "falls in proportion to its rate"
+        if study.sweeps["link_bytes_s"].notna().any()
+        else "is that of its whole rate at least"
+    )
     said = [
-        f"The network was swept on {nodes or 'no'} nodes with links of {', '.join(rates) or 'no rate'}. Assumed beyond: the "
-        f"latency of a step of the {ways} stays what it was at every rate, and time on the link {link}"
+        f"The network was swept on {nodes or 'no'} nodes with links of {', '.join(rates) or 'no rate'}. Assumptions beyond: the "
+        f"latency of a step of the {ways} is the same at every rate, and time on the link {link}"
         + (
             "."
             if any(network.cost_s for network in study.fitted.laws.values())
-            else "; what a byte costs the processors was hidden behind the link or cannot be told from it, and is left out, which "
-            "flatters faster links."
+            else "; the cost of a byte on the processors was hidden by the link or cannot be separated from it. It is left out, so "
+            "faster links look better than they are."
         )
     ]
     if args.step_time is None:
         said.append(
-            f"In brackets 95 % intervals of a parametric bootstrap ({DRAWS} refits of model and law to cells and sweeps drawn "
-            "anew with their noise): they say nothing of what the model leaves out." + _certain_network(study)
+            f"Brackets have 95 % intervals of a parametric bootstrap ({DRAWS} refits of model and law to cells and sweeps drawn "
+            "again with their noise). They do not include what the model leaves out." + _certain_network(study)
         )
     else:
         said.append(
@@ -269,8 +274,8 @@ def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
     if "virtual" in set(study.runs["placement"].dropna()):
         cores = ", ".join(f"{share:g}" for share in sorted(study.runs["cpu_share"].dropna().unique()))
         said.append(
-            f"What was measured is that of {cores or 'a part of a'} core of a virtual cluster: on whole machines computation "
-            "is faster, and the same link matters more."
+            f"The measured nodes had {cores or 'a part of a'} core each, of a virtual cluster: on whole machines computation "
+            "is faster, so the same link matters more."
         )
     return [*said, physics.uncounted(study.runs), conditions.circumstances(study.runs)]
 
@@ -282,8 +287,12 @@ def _certain_network(study: Study) -> str:
     if not alone:
         return ""
     rounds = study.sweeps["error"].notna().any()
-    what = "no uncertainty of the network but what rounds differ by" if rounds else "no uncertainty of the network"
-    return f" Swept at one number of nodes and one rate ({conditions.named(alone)}), there is {what} in them."
+    what = (
+        "no uncertainty of the network except the differences between rounds"
+        if rounds
+        else "no uncertainty of the network"
+    )
+    return f" Swept at one number of nodes and one rate ({conditions.named(alone)}), the intervals include {what}."
 
 
 def _batches(count: int) -> str:

@@ -78,7 +78,7 @@ def uncounted(runs: pd.DataFrame) -> str:
     """The measured cells whose batches or exchanges were not counted, which nothing here can use, in a sentence; or nothing."""
     counts = successful(runs).groupby("cell", sort=False)[["steps", "exchanges"]].count()
     lacking = counts.index[(counts == 0).any(axis=1)].tolist()
-    return f"Left out, since batches or exchanges were not counted: {conditions.named(lacking)}." if lacking else ""
+    return f"Left out, because batches or exchanges were not counted: {conditions.named(lacking)}." if lacking else ""
 
 
 @functools.cache

@@ -120,7 +120,7 @@ def _number(least: float, most: float) -> Callable[[str], float]:
     def number(text: str) -> float:
         value = float(text)
         if np.isnan(value):
-            raise argparse.ArgumentTypeError(f"{text} is no number")
+            raise argparse.ArgumentTypeError(f"{text} is not a number")
         _limited(text, value, least, most)
         return value
 
@@ -153,20 +153,22 @@ def asked(argv: list[str] | None, of: argparse.ArgumentParser | None = None) -> 
     args = (of or parser()).parse_args(argv)
     sizes = [name for name in ("model", "parameters", "gradient_bytes") if getattr(args, name) is not None]
     if args.step_time is None and (sizes or not args.study):
-        raise InputError("--step-time is missing: seconds of a training step on one device; or take a study by --from")
+        raise InputError(
+            "--step-time is missing: seconds of a training step on one device; or name a study with --from"
+        )
     if args.step_time is not None and len(sizes) != 1:
-        raise InputError("give one of --model, --parameters and --gradient-bytes: what an exchange carries")
+        raise InputError("give one of --model, --parameters and --gradient-bytes: the size of an exchange")
     if args.study:
         _refuse(args, OF_NETWORK, "with --from: it is taken from the study's sweeps and runs; leave it out")
     if args.step_time is None:
         _refuse(
             args,
             OF_STEP,
-            "with --from alone, which answers for what the study measured; with --step-time it asks of another model",
+            "with --from alone, which answers for the models of the study; add --step-time to ask about another model",
         )
     elif args.model is None:
         _refuse(
-            args, ["dataset"], f"with --{sizes[0].replace('_', '-')}, which says how much is exchanged; leave it out"
+            args, ["dataset"], f"with --{sizes[0].replace('_', '-')}, which gives the size of an exchange; leave it out"
         )
     for name, default in (OF_STEP | OF_NETWORK).items():
         if getattr(args, name) is None:
@@ -179,4 +181,4 @@ def asked(argv: list[str] | None, of: argparse.ArgumentParser | None = None) -> 
 def _refuse(args: argparse.Namespace, names: Iterable[str], why: str) -> None:
     for name in names:
         if getattr(args, name) is not None:
-            raise InputError(f"--{name.replace('_', '-')} means nothing {why}")
+            raise InputError(f"--{name.replace('_', '-')} cannot be used {why}")

@@ -40,15 +40,17 @@ def sections(campaign: Campaign, runs: pd.DataFrame, cost: Account, state: State
         "Contribution",
         [
             f"{study.title}. {study.question}",
-            f"The artifact has the records of {number_of(len(runs), 'run')} ({ok:,} ok), the figures and tables that were made of "
-            "them, and the workflow that made all of it. Every number of a figure or a table stands on these records; "
-            "manifest.json says, by SHA-256, which file was made of which.",
+            f"The artifact has the records of {number_of(len(runs), 'run')} ({ok:,} ok), the figures and tables that were made from "
+            "them, and the workflow that made everything. Every number in a figure or a table comes from these records; "
+            "manifest.json lists, by SHA-256, which file was made from which.",
         ],
     )
     yield Section("Hardware", facts=setting.facts(site, runs))
     yield Section(
         "Software",
-        ["Environments are made of the locks, in which every package has its hash; each record says what was found."],
+        [
+            "Environments are built from the locks, which list every package with its hash; each record names the versions that it found."
+        ],
         grids=[setting.software(runs), setting.locks(campaign, site, runs)],
     )
     yield Section("Data", [_data(one) for one in setting.data_sets(list(dict.fromkeys(runs["dataset"])), site, runs)])
@@ -70,8 +72,8 @@ def sections(campaign: Campaign, runs: pd.DataFrame, cost: Account, state: State
     yield Section("Time and disk", facts=list(_costs(cost)), grids=[setting.sessions(runs)])
     yield Section(
         "Analysis",
-        ["Each figure has its caption, each table its notes beside it: they say how many runs stand behind a number, and how intervals "
-         "and tests were made. `make verify` compares every file that was made again with the manifest."],
+        ["Each figure has a caption and each table has notes beside it: they say how many runs a number comes from, and how intervals "
+         "and tests were computed. `make verify` compares every file that was made again with the manifest."],
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from plan.sweeps import Sweeps
 from provenance import sources
 from report.checkout import state
 
-ANEW = "remove it, and call snakemake figures"
+ANEW = "remove it and run snakemake figures"
 LIBRARIES = (
     "matplotlib",
     "numpy",

@@ -72,7 +72,7 @@ def how_far(old: Path, new: Path) -> str:
 def _numbers(old: Path, new: Path) -> str:
     rows = [list(csv.reader(path.open(encoding="utf-8", newline=""))) for path in (old, new)]
     if [len(row) for row in rows[0]] != [len(row) for row in rows[1]]:
-        return "other rows or columns"
+        return "rows or columns"
     largest = 0.0
     for a, b in zip(*([cell for row in table for cell in row] for table in rows), strict=True):
         if a != b:
@@ -81,7 +81,7 @@ def _numbers(old: Path, new: Path) -> str:
             except ValueError:
                 return f"{a[:40]!r} became {b[:40]!r}"
             largest = max(largest, abs(x - y) / max(abs(x), abs(y)) if math.isfinite(x - y) else math.inf)
-    return f"numbers by up to {largest:.1e} of them"
+    return f"numbers, by up to {largest:.1e} (relative)"
 
 
 def _pixels(old: Path, new: Path) -> str:

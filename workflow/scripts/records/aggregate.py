@@ -222,8 +222,8 @@ def summary(runs: pd.DataFrame, arguments: str = "", way: str = "", site: str = 
     disturbed = not_ok.reason.str.startswith("disturbed: ").fillna(False).sum()
     if disturbed and not counts["ok"]:
         lines.append(
-            f"{'all' if disturbed == len(runs) else disturbed} were disturbed and none is ok: end what else uses the machine, or "
-            f"raise max_foreign_cpu_share in {site}, which every caption then tells"
+            f"{'all' if disturbed == len(runs) else disturbed} were disturbed and none is ok: end other programs on the machine, or "
+            f"raise max_foreign_cpu_share in {site} (every caption then states it)"
         )
     lines += to_repeat(counts, arguments)
     if not_ok.loc[not_ok.status == "missing", "reason"].str.startswith(TO_RUN).any():

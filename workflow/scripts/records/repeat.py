@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> None:
         metavar="KEY=VALUE",
         help="as for snakemake, such as study=NAME",
     )
-    parser.add_argument("--run", action="store_true", help="then run them, where they run on this machine")
+    parser.add_argument("--run", action="store_true", help="then run them, if the site is this machine")
     options = parser.parse_args(argv)
     config = configured(options.config)
     bound = read_binding(Path("results") / config["study"])
@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> None:
     print(f"{counted(runs)} will be repeated; their old attempts are kept", flush=True)
     named = [f"study={config['study']}", f"site={config['site']}"]
     if campaign.site.launcher != "local":
-        print(f"now: {ways_to_run(campaign.site.launcher, campaign.study.name, campaign.site.name)}")
+        print(f"to run them: {ways_to_run(campaign.site.launcher, campaign.study.name, campaign.site.name)}")
     elif options.run:
         sys.exit(subprocess.run(["snakemake", "figures", "--config", *named], check=False).returncode)
 

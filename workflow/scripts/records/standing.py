@@ -224,14 +224,14 @@ def _told(name: str, attempt: Path, run: Run | None, now: float) -> UnderWay:
 def _jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | None, str]:
     """The campaign's jobs in Slurm's queue; None, and why, where it does not answer. `keys`: key -> run or sweep."""
     if campaign.site.launcher == "oar":
-        return None, "OAR's queue is not looked at; oarstat tells"
+        return None, "OAR's queue is not read; see oarstat"
     if campaign.site.launcher != "slurm":
         return None, ""
     wanted = ("squeue", "--me", "--noheader", "--format=%i|%j|%T|%S|%R|%k")
     try:
         rows = [line.split("|", 5) for line in slurm.ask(*wanted, patience_s=PATIENCE_S).splitlines()]
     except slurm.Unanswered as unanswered:
-        return None, f"the queue cannot be asked: {unanswered}"
+        return None, f"the queue does not answer: {unanswered}"
     made = []
     for number, name, state, since, where, comment in (row for row in rows if len(row) == 6):
         run = keys.get(comment.rpartition("_")[2])  # Snakemake's own comment: rule_run_wildcards_<run_id>_<key>

@@ -53,7 +53,7 @@ def _head(found: Standing) -> str:
     if not found.left:
         return f"{done}; nothing is left to run"
     if found.left_s is None:
-        return f"{done}; how long the others take is known when one has ended"
+        return f"{done}; the time left is known when one run has ended"
     return f"{done}; {found.left:,} left, about {duration(found.left_s)} ({_until(found.left_s)})"
 
 
@@ -114,7 +114,7 @@ def _problems(problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
     for status in dict.fromkeys(problem.status for problem in problems):
         same = [problem for problem in problems if problem.status == status]
         for place, problem in enumerate(same[:MOST]):
-            reason = textwrap.shorten(problem.reason or "no reason is told", REASON, placeholder=" ...")
+            reason = textwrap.shorten(problem.reason or "no reason given", REASON, placeholder=" ...")
             one = f" ({problem.first})" if problem.count == 1 and status != "not here" else ""
             yield "" if place else status, f"{problem.count:,} x {reason}{one}"
         if len(same) > MOST:
@@ -128,9 +128,9 @@ def _workers(found: Standing) -> Iterator[tuple[str, str]]:
         said = f"{number_of(found.sessions, 'session')}, the last since {began:%Y-%m-%d %H:%M}"
         yield "sessions", f"{said}: {number_of(last['ended'], 'run')} ended in it"
     if found.snakemake:
-        yield "snakemake", "is at work in this checkout"
+        yield "snakemake", "is running in this checkout"
     elif found.left and found.begun and not found.jobs:
-        yield "snakemake", f"is not at work in this checkout; to go on: {found.run}"
+        yield "snakemake", f"is not running in this checkout; to continue: {found.run}"
     if found.machine and not found.under_way:
         yield "machine", f"held by {found.machine}"
     if found.queue:
@@ -190,8 +190,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--config", nargs="*", action="extend", default=[], metavar="KEY=VALUE", help="study=NAME, site=NAME"
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.add_argument("--watch", action="store_true", help=f"again every {PAUSE_S:g} s, until the campaign has ended")
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.add_argument(
+        "--watch", action="store_true", help=f"look again every {PAUSE_S:g} s until the campaign has ended"
+    )
     options = parser.parse_args(argv)
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     show = to_json if options.json else lambda found: text(found, colour)

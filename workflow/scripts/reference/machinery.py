@@ -65,7 +65,8 @@ def models_page() -> str:
             f"`{FRESH_NAME}` needs no entry: its batches are drawn during training, for images of any shape. Without `<samples>`, an epoch has "
             f"{FRESH_SAMPLES:,} samples.",
             "### Archives",
-            "A download is opened only if its checksum is right. Made-up archives, the bundled one and patterns need no download.",
+            "A download is opened only if its checksum is right. The SHA-256 of the first download is recorded in "
+            "`table.lock.yaml`, beside the table of data sets (`workflow/scripts/datasets/table.yaml`). Data sets that are not listed here need no download.",
             table(["data set", "archive", "bytes", "checksum"], _archives(), numbers={"bytes"}),
             "### Licences and citations",
             table(

@@ -121,7 +121,7 @@ def tables_page() -> str:
             "# Tables",
             "Every table is written to `results/STUDY/tables/` as CSV, Markdown and LaTeX. The CSV has the columns below with all digits. Markdown "
             "and LaTeX are rounded and have notes on the method, the number of replicates and what is missing. `comparison` is in "
-            "`results/comparison/`.",
+            "`results/comparison/`. The choices behind them: [Statistics](../explanation/statistics.md), [Predictions](../explanation/predictions.md).",
             table(["table", "answers"], [[f"[`{name}`](#{name})", entry["answers"]] for name, entry in every.items()]),
             "In all tables:",
             "\n".join(
@@ -157,6 +157,9 @@ def files_page() -> str:
             "## results/STUDY",
             "Everything that a campaign makes is in `results/STUDY/`, which is not in git. To measure a study anew, remove its folder.",
             table(["file or folder", "content"], [[code(file), what] for file, what in LAYOUT.items()]),
+            "`RUN_ID` names the levels of a run, as `horovod-pytorch.small-cnn.digits.b64.n2.s1.r3`: framework, model, data set, batch size, nodes, "
+            "batches per exchange, replicate; any other factor stands before the replicate, as `name=level`, where it is not at its default. `KEY` is a hash of all that "
+            "the measurement depends on: [what runs again, and why](../explanation/dag.md).",
             "Environments, images, wheels, prepared data and downloads are in the cache of the site (`cache`), and shared by studies.",
             "Units are in the names: `_s` seconds, `_bytes`, `_bytes_s` bytes per second, `_j` joules. CSV files are UTF-8, with a header. Empty fields are "
             "values that do not exist or were not measured.",

@@ -87,15 +87,17 @@ def configuration() -> str:
         "[Factors](factors.md) lists the keys below `factors`, and [Figures](figures.md) the keys of each kind of figure.",
         table(HEADER, rows("study")),
         "## config/sites/NAME.yaml",
-        "A site names no model and no data set. Start from a file in `config/sites/`: `local.yaml` for one machine, `slurm-example.yaml` for a "
-        "cluster with Slurm; `pcad.yaml`, `plafrim.yaml` and `grid5000.yaml` are templates.",
+        "A site names no model and no data set. Start from a file in `config/sites/`: `local.yaml` for one machine, `slurm-example.yaml`, which "
+        "comments every key, for a cluster with Slurm; `pcad.yaml`, `plafrim.yaml` and `grid5000.yaml` are templates of real clusters. `make doctor` "
+        "checks a site. The template `pcad`:",
+        block(_read("config/sites/pcad.yaml"), "yaml"),
         table(HEADER, rows("site")),
         "## config/datasets.yaml",
         "Data sets of your own, `NAME: {...}` each, in the format of CIFAR-10 (binary version), MNIST (IDX) or Tiny-ImageNet. The data sets that "
         "Ringside has are [listed here](models.md#data-sets). An entry in the format of MNIST, with archives that lie in `datasets.folder` of the "
         "site (bytes and checksums are those of your files):",
         block(yaml.safe_dump(OWN_DATASET, sort_keys=False, default_flow_style=None, width=120), "yaml"),
-        "The first use of an archive without a SHA-256 records it in `config/datasets.lock.yaml`: commit that file.",
+        "The first download of an archive records its SHA-256 in `config/datasets.lock.yaml`: commit that file.",
         table(HEADER, rows("dataset")),
     ]
     return "\n\n".join(parts)
@@ -138,7 +140,7 @@ def value(rules: Mapping[str, Any]) -> str:
     if "const" in rules:
         return code(rules["const"])
     if "anyOf" in rules:
-        return " or ".join(value(one) for one in rules["anyOf"])
+        return "; or ".join(value(one) for one in rules["anyOf"])
     kind = rules.get("type", "")
     said = " or ".join(TYPES.get(one, one) for one in ([kind] if isinstance(kind, str) else kind) if one != "null")
     if "minimum" in rules and "maximum" in rules:

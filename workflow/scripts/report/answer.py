@@ -19,8 +19,8 @@ MOST_ROWS = 30
 LEAST_SHARE = 0.01  # of the variation, below which a term is not named
 MOST_TERMS = 6
 CHOSEN = (
-    "The fastest and the slowest were chosen by what they measured, which intervals do not know of: of many cells alike the "
-    "lowest mean is somewhat too low, and the highest too high."
+    "The fastest and the slowest cells were selected by their measured means. Intervals do not correct for this selection: among "
+    "many similar cells, the lowest mean is somewhat too low, and the highest too high."
 )
 
 
@@ -37,7 +37,7 @@ def answer(material: Material) -> Answer:
     runs, ok = material.runs, material.ok
     counted = f"{len(ok)} of {number_of(len(runs), 'run')} succeeded."
     if ok.empty:
-        return Answer([counted, "There is no number to answer with."], [])
+        return Answer([counted, "There is no result to show."], [])
     sentences = [f"{counted} {conditions.replicates(runs)}", variation(material), speedups(material)]
     grids = [ends(material), main_effects(material), effects(material)]
     return Answer([text for text in sentences if text], [grid for grid in grids if grid and grid.rows])
@@ -92,7 +92,7 @@ def main_effects(material: Material) -> Grid | None:
     header = ["factor", "change", "ratio of times", "share of the variation (%)", "p"]
     caption = (
         "Main effects of the factors with two levels: the ratio of epoch times over all cells, on the log scale, with its 95 % "
-        "interval, by the analysis of variance. Where interactions are large it is no cell's."
+        "interval, by the analysis of variance. If interactions are large, the ratio in a single cell can be different."
     )
     return Grid(caption, header, rows, ("factor", "change"))
 
@@ -131,8 +131,9 @@ def effects(material: Material) -> Grid | None:
         )
     more = len(rows) - MOST_ROWS
     caption = (
-        "What one factor does to epoch time, all else equal: the mean epoch time after the arrow over that before it, of all "
-        "pairs of cells that differ in that factor alone the least and the greatest ratio, and at which other levels they were found."
+        "Effect of one factor on epoch time, all else equal: the mean epoch time at the level after the arrow divided by that at "
+        "the level before it. Of all pairs of cells that differ only in this factor, the table has the least and the greatest ratio, "
+        "and the other levels at which they were found."
         + (f" {more} more changes are in the table of effects." if more > 0 else "")
     )
     return Grid(caption, header, rows[:MOST_ROWS], ("factor", "change", "least at", "greatest at"))
@@ -165,7 +166,7 @@ def speedups(material: Material) -> str:
     words = material.cell_words()
     said = [f"{_speedup(row)} ({words.get(str(row['cell']), row['cell'])})" for row in (least, greatest)]
     between = said[0] if len(own) == 1 else f"from {said[0]} to {said[1]}"
-    return f"Speed-up on {most} replicas, each with its base in the table of speed-up: {between}."
+    return f"Speed-up on {most} replicas (bases are in the table of speed-up): {between}."
 
 
 def _speedup(row: pd.Series) -> str:

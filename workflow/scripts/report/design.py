@@ -91,8 +91,8 @@ def replication(runs: pd.DataFrame) -> str:
     n = number_of(most, "replicate") if least == most else f"{least} to {most} replicates"
     return (
         f"{number_of(len(runs), 'run')}: {number_of(len(each), 'cell')}, each with {n}, "
-        f"which are new processes. Runs stand in {number_of(runs['block'].nunique(), 'block')} "
-        "(a block holds every cell once), in random order within each."
+        f"which are new processes. Runs are in {number_of(runs['block'].nunique(), 'block')} "
+        "(a block contains every cell once), in random order within each block."
     )
 
 
@@ -100,11 +100,11 @@ def kept_order(runs: pd.DataFrame) -> str:
     """Whether the runs started in the planned order, as far as their clocks tell."""
     started = runs[runs["started_at"].notna()].sort_values("order_key")["started_at"].tolist()
     if len(started) < 2:
-        return "When runs started is not recorded, so that the order can only be told as planned."
+        return "Start times were not recorded, so only the planned order is known."
     earlier = sum(after < before for before, after in itertools.pairwise(started))
     if not earlier:
         return f"All {len(started)} runs with a record started in the planned order."
-    return f"Of {len(started)} runs with a record {earlier} started before the one that was planned right before it."
+    return f"Of {len(started)} runs with a record, {earlier} started before the run that was planned right before it."
 
 
 def seeds(runs: pd.DataFrame) -> list[tuple[int, int]]:

@@ -23,7 +23,7 @@ LOG_LEAST, LOG_MOST = 1_000, 20_000  # of one
 MOST_LEVELS = 40  # that a filter lists
 DIGITS = 3  # of the numbers in the table; those that are opened have DETAIL_DIGITS
 DETAIL_DIGITS = 6
-ELSEWHERE = "Logs and records are where the campaign ran: here are only its published tables."
+ELSEWHERE = "Logs and records are where the campaign ran; this page was made from its published tables alone."
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def details(material: Material, campaign: Campaign) -> Iterator[dict[str, Any]]:
 def _log(attempt: Path | None, log: Tail | None) -> dict[str, str]:
     """The end of the log, where it lies, and what is to be said instead of one."""
     if attempt is None:
-        return {"note": "No attempt at it has been made here."}
+        return {"note": "This run was not attempted here."}
     unfinished = attempt / UNFINISHED
     left = f" It left no record: {clean(_text(unfinished))}." if unfinished.is_file() else ""
     if log is None:

@@ -139,7 +139,7 @@ def _inches(svg: str, file: Path) -> tuple[float, float]:
     try:
         width, height = (float(length.removesuffix("pt")) / POINTS_IN for length in found)
     except ValueError:
-        raise InputError(f"{shown(file)}: does not say its size; remove it, and call again") from None
+        raise InputError(f"{shown(file)}: does not say its size; remove it, then run the command again") from None
     return width, height
 
 

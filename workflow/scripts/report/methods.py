@@ -45,12 +45,12 @@ FEW_EPOCHS = 50
 DIGEST = 12  # hex digits that name an environment
 MOST_REASONS = 10
 CONSEQUENCES = {  # of a check that fails, for what is said of the study
-    "normal residuals": " Intervals and tests are rough where a cell has few runs.",
-    "equal spread in all cells": " So each cell has its own, which few runs tell roughly.",
-    "no drift over run order": " What drifts within a block is spread of the cells.",
-    "blocks alike": " Comparisons within blocks are free of that, intervals of means are not.",
-    "sessions alike": " Comparisons within blocks of one session are free of that, intervals of means are not.",
-    "no run depends on the one before it": " Intervals take runs as independent.",
+    "normal residuals": " Intervals and tests are approximate for cells with few runs.",
+    "equal spread in all cells": " So each cell has its own spread, which few runs estimate only roughly.",
+    "no drift over run order": " Drift within a block adds to the spread of the cells.",
+    "blocks alike": " Comparisons within blocks remove this difference; intervals of means do not.",
+    "sessions alike": " Comparisons within blocks of one session remove this difference; intervals of means do not.",
+    "no run depends on the one before it": " Intervals assume that runs are independent.",
 }
 CLOCKS = {"ranks": "all ranks", "master": "master"}
 
@@ -105,9 +105,9 @@ def reproducibility(facts: Facts) -> str:
     said = [
         f"The study was planned, run and analysed by Ringside, a Snakemake{cite('koster2012')} workflow. "
         f"Its study file, {command(f'config/studies/{name}.yaml')}, and the site's, "
-        f"{command(f'config/sites/{site}.yaml')}, say all that was chosen. A run is kept under a key that is made of its "
-        "settings and of digests of its environment, its code and its data, so that whatever changes is measured again, and "
-        "nothing else; the keys of all runs stand in the records.",
+        f"{command(f'config/sites/{site}.yaml')}, state every choice. A run has a key, made of its settings and of digests of "
+        "its environment, its code and its data. After a change, only the runs that depend on it are measured again. The keys of "
+        "all runs are in the records.",
         r"\begin{itemize}",
         rf"\item Measure it again: {command(f'make figures STUDY={name} SITE={site}')}"
         + (
@@ -123,8 +123,8 @@ def reproducibility(facts: Facts) -> str:
     digests = facts.ok["environment_digest"].dropna().nunique()
     if digests:
         said.append(
-            f"{see('tab', 'frameworks')} names the environment of each framework by the first digits of its digest: that of "
-            "its lock, which has every package with its hash, and of its recipe."
+            f"{see('tab', 'frameworks')} names the environment of each framework by the first digits of its digest, which "
+            "covers its lock, with the hash of every package, and its recipe."
         )
     return "\n".join(said) + "\n"
 
@@ -184,19 +184,19 @@ def _design(facts: Facts) -> Iterator[str]:
     study, runs = facts.study, facts.runs
     cells, replicates = runs["cell"].nunique(), runs.groupby("cell").size()
     each = number_of(int(replicates.max()), "replicate") if len(replicates) else "no replicate"
-    several = f"of the factors in {see('tab', 'factors')}" if varying(runs) else "of one cell, since no factor varies"
+    several = f"of the factors in {see('tab', 'factors')}" if varying(runs) else "of one cell, because no factor varies"
     if study.fraction:
         kind = f"a fraction, {text(study.fraction.name())}, of the combinations of two levels{cite('jain1991')},"
     else:
         kind = f"a full factorial design{cite('jain1991')}"
     yield f"The study is {kind} {several}: {number_of(cells, 'cell')}, each with {each}, {number_of(len(runs), 'run')} in all."
     if study.fraction:
-        yield f"What its cells cannot tell apart: {text(fraction_line(study.fraction).partition(': ')[2])}."
+        yield f"Aliases of effects: {text(fraction_line(study.fraction).partition(': ')[2])}."
     yield text(conditions.constants(runs))
     yield (
-        "A replicate is an independent run, in new processes. Replicates are blocks, a randomized complete block "
-        f"design{cite('jain1991')}: a block holds every cell once, in an order that was drawn from the study's seed "
-        f"({study.seed}) before the first run, so that slow changes of the machine are noise to cells, not "
+        "A replicate is an independent run, in new processes. Replicates form blocks, in a randomized complete block "
+        f"design{cite('jain1991')}: a block contains every cell once, in an order that was drawn from the study's seed "
+        f"({study.seed}) before the first run. So slow changes of the machine add noise to cells, not "
         f"bias{cite('hoefler2015')}. The runs of a block share the seed of their weights and of the order of samples (common "
         "random numbers)."
     )
@@ -221,15 +221,15 @@ def _frameworks(facts: Facts) -> Iterator[str]:
         keys = keys_of(name, *(found.libraries if found else ()))
         named.append(f"{text(name)} ({text(found.title) if found else 'a framework of its own'}{cite(*keys)})")
     one = len(named) == 1
-    yield f"{'The framework is' if one else 'Compared are'} {listed(named)}, in the versions of {see('tab', 'frameworks')}."
+    yield f"{'The framework is' if one else 'The study compares'} {listed(named)}, in the versions of {see('tab', 'frameworks')}."
     bases = facts.runs[facts.runs["base"].isin(facts.runs["framework"])][["framework", "base"]].drop_duplicates()
     own = {base: sorted(set(rows["framework"]) - {base}) for base, rows in bases.groupby("base")}
     said = [f"{text(str(base))} for {text(listed(names))}" for base, names in own.items() if names]
     if said:
-        yield f"The undistributed bases of speed-ups are {listed(said)}."
+        yield f"Speed-ups are relative to an undistributed framework: {listed(said)}."
     if facts.site:
         kind = "images" if facts.site.deployment == "apptainer" else "virtual environments"
-        yield f"Software is installed from locks that have every package with its hash, in {kind}."
+        yield f"Software is installed in {kind}, from locks that list every package with its hash."
 
 
 def _workload(facts: Facts) -> Iterator[str]:
@@ -250,15 +250,15 @@ def _workload(facts: Facts) -> Iterator[str]:
             f" has {listed(counts)} trained parameters." if counts else " is trained."
         )
     yield (
-        "A model is described once, as a graph of operators, from which every framework's own is built; all begin with the "
-        "same weights, drawn once for a seed."
+        "A model is described once, as a graph of operators. Every framework's model is built from this graph, and all begin with "
+        "the same weights, drawn once for each seed."
     )
     for name in dict.fromkeys(dataset for _, dataset in pairs):
         yield _dataset(name)
     yield (
-        "Every framework reads the same prepared images, in the same order, an equal part of each epoch on every replica, and "
-        "makes the same number of steps on all of them; what does not fill a step (2~\\% of the samples at most) is left out "
-        "of an epoch, and its time is scaled to all samples."
+        "Every framework reads the same prepared images in the same order. Every replica reads an equal part of each epoch and "
+        "makes the same number of steps. Samples that do not fill a step (at most 2~\\% of all) are left out of an epoch, and "
+        "the epoch time is scaled to all samples."
     )
 
 
@@ -277,7 +277,7 @@ def _dataset(name: str) -> str:
         return f"The data set {text(name)} is not described here."
     height, width, channels = entry["shape"]
     cited = cite(dataset_key(name)) if published(entry) else ""
-    made = "" if cited else ", made up for measurements,"
+    made = "" if cited else ", generated for measurements,"
     return (
         f"The data set {text(name)} ({text(entry['title'])}{cited}){made} has {entry['train_samples']:,} training and "
         rf"{entry['validation_samples']:,} validation images of ${height} \times {width} \times {channels}$ in "
@@ -295,14 +295,14 @@ def _machine(facts: Facts) -> Iterator[str]:
     if memory := node_memory(ok):
         yield f"Memory of a node: {memory}."
     if below := named_of(ok, "systems") + named_of(ok, "drivers"):
-        yield f"What the ranks run on: {text('; '.join(below))}."
+        yield f"Systems and drivers: {text('; '.join(below))}."
     devices = named_of(ok, "devices")
     cores = sorted(set(ok["cores_per_rank"].dropna()))
     if devices and cores:
-        unnamed = " (the records do not tell its model)" if devices == ["cpu"] else ""
+        unnamed = " (the records do not name its model)" if devices == ["cpu"] else ""
         threads = "thread" if cores == [1] else "threads"
         yield (
-            f"What trains: {text(listed(devices))}{unnamed}, each rank with {' or '.join(f'{count:.0f}' for count in cores)} {threads} "
+            f"Training device: {text(listed(devices))}{unnamed}; each rank has {' or '.join(f'{count:.0f}' for count in cores)} {threads} "
             f"for computation.{_cores(facts.site)}"
         )
     yield text(conditions.circumstances(facts.runs))
@@ -333,28 +333,28 @@ def _measurement(facts: Facts) -> Iterator[str]:
         listed([level_text(level) for level in sorted(runs[name].unique())]) for name in ("epochs", "warmup_epochs")
     )
     yield (
-        "A run starts new processes. All ranks meet at a barrier, over TCP and the same for all frameworks, before an epoch and "
-        "after it. Each rank's own monotonic clock, its device synchronized, runs from the release of the first barrier to its "
-        "own end; the epoch time is that of the slowest rank, always for the same number of samples. Start-up, imports, the "
-        "first step and validation are timed apart."
+        "A run starts new processes. All ranks meet at a barrier before and after each epoch; the barrier uses TCP and is the same "
+        "for all frameworks. Each rank reads its own monotonic clock at the release of the first barrier and at the end of its own "
+        "epoch, when its device is synchronized. The epoch time is that of the slowest rank, always for the same number of samples. "
+        "Start-up, imports, the first step and validation are timed separately."
     )
     masters = sorted(set(facts.ok.loc[facts.ok["timing_scope"] == "master", "framework"]))
     if masters:
-        yield f"Of {text(listed(masters))} only the master's clock is known."
+        yield f"For {text(listed(masters))}, only the master's clock is known."
     warm = {"0": "none of them warm-up", "1": "of which the first is warm-up, which does not count"}.get(
         warm_up, f"of which the first {warm_up} are warm-up, which does not count"
     )
     yield (
         f"A run has {epochs} epochs, {warm}; its epoch time is the arithmetic mean "
-        "of the others. One run at a time has its machines to itself; the processor time that others use meanwhile is measured, "
-        "and a run is invalid beside which it was too much, whose gradients went another way than the site's network, whose "
-        "ranks were not where they should have been, or whose loss is not finite."
+        "of the others. Runs do not overlap: each has its machines to itself. The processor time that other processes use "
+        "meanwhile is measured. A run is invalid if this was too much, if its gradients did not use the site's network, if its ranks "
+        "were not placed as planned, or if its loss is not finite."
     )
 
 
 def _network(facts: Facts) -> Iterator[str]:
     if facts.network is None or facts.network.empty:
-        yield "The network by itself was not measured: no exchange between nodes is part of the study, or none was swept."
+        yield "The network was not measured on its own: the study has no exchange between nodes, or no sweep was made."
         return
     found = fit.measured(facts.network)
     if len(found):
@@ -366,7 +366,7 @@ def _network(facts: Facts) -> Iterator[str]:
         )
         nodes = listed([str(count) for count in sorted(set(found["nodes"]))])
         yield (
-            f"In the same campaign all-reduce was swept through the library of each distributed framework, on {nodes} nodes, "
+            f"In the same campaign, all-reduce was swept through the library of each distributed framework, on {nodes} nodes, "
             f"over {number_of(len(sizes), 'message size')} from {span}. Bandwidths are bus bandwidths, "
             rf"$2 (n-1)/n$ times bytes over seconds with $n$ ranks{cite('patarasuk2009')}{facts.see('network')}."
         )
@@ -380,35 +380,35 @@ def _statistics(facts: Facts) -> Iterator[str]:
     if len(facts.ok):
         yield text(conditions.contrasts(facts.runs, compare(facts.runs)["within_blocks"]))
     yield (
-        "Costs are summarized by arithmetic, rates by harmonic means, and a speed-up is told with its base in "
+        "Times are summarized by arithmetic means, rates by harmonic means, and a speed-up is reported with its base in "
         f"seconds{cite('hoefler2015')}{facts.see('speedup')}."
     )
     told = {
         "effects": f"Comparisons of cells are corrected for their number within each factor{cite('holm1979')}",
         "anova": f"Shares of variation are type-II sums of squares of log epoch times{cite('jain1991')}",
         "checks": "Normality, equal spread, drift and outliers are checked on residuals within cells",
-        "regression": f"Regressions have errors that hold where the spread is not constant{cite('mackinnon1985')}",
+        "regression": f"Regressions have standard errors that allow for unequal spread{cite('mackinnon1985')}",
         "scaling": f"Serial fractions are those of Amdahl's law{cite('amdahl1967')} and of Karp and Flatt{cite('karp1990')}",
-        "prediction": "Predictions are held against cells that were left out of the fit",
+        "prediction": "Predictions are compared with cells that were left out of the fit",
     }
     for name, sentence in told.items():
         if name in facts.shown:
             yield f"{sentence}{facts.see(name)}."
-    yield "The notes of each table say how its numbers are made."
+    yield "The notes of each table say how its numbers are computed."
 
 
 def _left_out(facts: Facts) -> Iterator[str]:
     for entry in facts.study.exclude:
         names = combination_text({name: " or ".join(map(level_text, levels)) for name, levels in entry.items()})
         why = _why_excluded(facts, entry)
-        yield f"Not part of the design: {text(names)}, {f'since {text(why)}' if why else 'by choice'}."
+        yield f"Not part of the design: {text(names)}, {f'because {text(why)}' if why else 'by choice'}."
     bad = unsuccessful(facts.runs)
     if bad.empty:
         yield f"All {number_of(len(facts.runs), 'run')} of the design succeeded."
     else:
         yield (
-            f"Of the {number_of(len(facts.runs), 'run')} of the design {len(bad):,} did not succeed"
-            f"{facts.see('missing')}, and no number is made of them: {text(_reasons(bad))}."
+            f"Of the {number_of(len(facts.runs), 'run')} of the design, {len(bad):,} did not succeed"
+            f"{facts.see('missing')} and are in no mean: {text(_reasons(bad))}."
         )
         yield text(conditions.shortfall(facts.runs))
     again = facts.runs[facts.runs["attempt"].fillna(1) > 1]
@@ -416,9 +416,9 @@ def _left_out(facts: Facts) -> Iterator[str]:
         lost = again["unfinished_attempts"].notna().sum()
         yield (
             f"{number_of(len(again), 'run')} {'was' if len(again) == 1 else 'were'} made in more than one attempt ("
-            f"{lost} after an attempt that came to no record, the others by request); the last one counts."
+            f"{lost} after an attempt that left no record, the others on request); the last attempt counts."
         )
-    yield f"No successful run was left out for its value{facts.see('checks', ': outliers are listed in ', '')}."
+    yield f"No successful run was left out because of its value{facts.see('checks', ': outliers are listed in ', '')}."
 
 
 def _why_excluded(facts: Facts, entry: Mapping[str, list[Any]]) -> str:
@@ -454,45 +454,45 @@ def _threats(facts: Facts) -> Iterator[str]:
     placements = set(ok["placement"].dropna())
     if "emulated" in placements:
         yield (
-            "Nodes are groups of processes on one machine that exchange gradients through its memory: nothing here says how a "
-            "real network would do, and ranks compete for caches and memory bandwidth."
+            "Nodes are groups of processes on one machine that exchange gradients through its memory: the results do not show how "
+            "a real network would perform, and ranks compete for caches and memory bandwidth."
         )
     if "virtual" in placements:
         yield (
             "Nodes are those of a virtual cluster: they share one machine's memory and caches, their processors are parts of "
-            "its cores and their links are shaped by its kernel. Beside faster processors the same network matters more."
+            "its cores, and their links are shaped by its kernel. With faster processors, the same network would matter more."
         )
     where = f" ({text(facts.site.name)})" if facts.site else ""
     compared = _compared(facts.runs)
-    other = f"order {compared} in another way" if compared else "give other times"
+    other = f"rank {compared} differently" if compared else "give other times"
     yield (
         f"All runs are of one site{where} and one version of each library: other machines, versions and settings may {other}."
     )
     counts = ok.groupby("cell").size()
     if counts.min() < FEW_REPLICATES:
         yield (
-            f"Some cells have {number_of(int(counts.min()), 'successful run')} only: small differences are not resolved"
-            f"{facts.see('checks', ' (which ones are, says ')}."
+            f"Some cells have only {number_of(int(counts.min()), 'successful run')}: small differences cannot be detected"
+            f"{facts.see('checks', ' (', ' says how small)')}."
         )
     if facts.checks is not None and {"assumption", "verdict", "p", "run_id"} <= set(facts.checks):
         told = facts.checks[(facts.checks["p"] < 0.05) & facts.checks["run_id"].isna()]
         for row in told.itertuples():
             so = CONSEQUENCES.get(str(row.assumption), "")
-            yield f"Checked was: {text(str(row.assumption))}; found was: {text(str(row.verdict))}{facts.see('checks')}.{so}"
+            yield f"Check of the assumption ``{text(str(row.assumption))}'': {text(str(row.verdict))}{facts.see('checks')}.{so}"
     if work := conditions.work(facts.runs) if "nodes" in varying(facts.runs) else "":
         yield text(work)
     crowded = ok["oversubscribed"].fillna(False).astype(bool)
     if crowded.any():
-        yield f"In {crowded.sum():,} runs there were more threads than cores, so that ranks waited for each other's turns."
+        yield f"{number_of(int(crowded.sum()), 'run')} had more threads than cores, so ranks competed for cores."
     stolen = ok["steal_share"] > conditions.NOTABLE_STEAL_SHARE
     if stolen.any():
         yield (
             f"A hypervisor took more than {100 * conditions.NOTABLE_STEAL_SHARE:.0f}~\\% of the processor time in "
-            f"{stolen.sum():,} of {len(ok):,} runs; none was left out for that."
+            f"{stolen.sum():,} of {len(ok):,} runs; none was left out for this reason."
         )
     if facts.network is not None and len(fit.measured(facts.network)):
-        yield "A sweep of the network was made once, in one set of processes: its intervals say nothing of other days."
+        yield "Each sweep of the network was made once, in one set of processes: its intervals do not cover changes from day to day."
     if len(unsuccessful(facts.runs)):
-        yield f"What failed is missing from every mean{facts.see('missing')}: where it failed for its slowness, means flatter."
+        yield f"Failed runs are in no mean{facts.see('missing')}: if slow runs are the ones that failed, means look better than they are."
     if ok["epochs"].max() < FEW_EPOCHS:
-        yield "Trainings are short: accuracies are those after few samples, not what is reached in the end."
+        yield "Training runs are short: accuracies are those after few epochs, not those that training reaches in the end."

@@ -111,7 +111,7 @@ async function table_of_runs() {
     pageLength: 25,
     lengthMenu: [25, 50, 100, { label: "all", value: -1 }],
     layout: { topStart: null, topEnd: null, bottomStart: ["info", "pageLength"], bottomEnd: "paging" },
-    language: { info: "_START_ to _END_ of _TOTAL_ runs", infoFiltered: "(of _MAX_ in all)", infoEmpty: "no run", lengthMenu: "show _MENU_", zeroRecords: "No run is left by search and filters." },
+    language: { info: "_START_ to _END_ of _TOTAL_ runs", infoFiltered: "(of _MAX_ in all)", infoEmpty: "no run", lengthMenu: "show _MENU_", zeroRecords: "No run matches the search and the filters." },
   });
   by("run-table").tBodies[0].addEventListener("click", (event) => {
     const row = table.row(event.target.closest("tr")).data();
@@ -355,7 +355,7 @@ async function show(id) {
   const run = await details(id);
   if (location.hash !== address_of(id)) return; // another one was asked for meanwhile
   const body = by("run-body");
-  if (run.epochs) body.append(into, make("p", { className: "evidence", textContent: run.epochs.warm_up ? `Hollow: epochs of warm-up (${run.epochs.warm_up}), which do not count.` : "" }), table_of_epochs(run.epochs));
+  if (run.epochs) body.append(into, make("p", { className: "evidence", textContent: run.epochs.warm_up ? `Hollow markers: warm-up epochs (${run.epochs.warm_up}), which do not count.` : "" }), table_of_epochs(run.epochs));
   body.append(make("h3", { textContent: "Log" }), make("p", { className: "evidence", textContent: run.note }));
   if (run.log) body.append(make("pre", { id: "run-log", tabIndex: 0, textContent: run.log }));
   body.append(make("h3", { textContent: run.record ? "Record" : "Row of runs.csv" }), make("pre", { id: "run-record", tabIndex: 0, textContent: JSON.stringify(run.record ?? run.row, null, 2) }));

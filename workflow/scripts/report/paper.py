@@ -26,7 +26,7 @@ from declared.study import load_study
 from report.latex import figure, first_sentence, references, see, text
 from report.methods import Facts, factor_table, framework_table, methods, reproducibility, threats
 
-MADE = "% Made anew by every `snakemake paper`: to change it, take its text into main.tex.\n"
+MADE = "% Written again by every `snakemake paper`: to change this text, copy it into main.tex.\n"
 # TeX fits what is too large, whoever drew it; long captions leave that much of a page to their figure.
 PREAMBLE = r"""\usepackage[T1]{fontenc}
 \usepackage[utf8]{inputenc}
@@ -73,7 +73,7 @@ def texts(facts: Facts, captions: dict[str, str]) -> dict[str, str]:
 
 
 def results(facts: Facts, captions: dict[str, str]) -> str:
-    """What there is to see, in a list, then all figures."""
+    """A list of what the figures show, then all figures."""
     done, planned = len(facts.ok), number_of(len(facts.runs), "run")
     entries = [rf"\item {see('fig', name)}: {text(first_sentence(said))}." for name, said in captions.items()]
     lines = [f"{done:,} of {planned} succeeded{facts.see('cells', '; the means of all cells are in ', '')}."]

@@ -75,7 +75,7 @@ def error(said: str, folder: Path) -> str:
     """TeX's first error as one line: where, what, and what to install where a file is missing."""
     found = _ERROR.search(said)
     if not found:
-        return f"{shown(folder)}/main.tex: pdflatex failed without a word"
+        return f"{shown(folder)}/main.tex: pdflatex failed without a message"
     place = _PLACE.search(said)  # of a missing file it comes in a later line
     file, line = (place["file"].removeprefix("./"), f":{place['line']}") if place else ("main.tex", "")
     advice = f"; {install()}" if ".sty' not found" in found["said"] else ""
@@ -97,7 +97,7 @@ def main(argv: list[str] | None = None) -> None:
     folder = args.main.parent
     if missing := [program for program in ("pdflatex", "bibtex") if not shutil.which(program)]:
         raise InputError(
-            f"{shown(args.out)}: {' and '.join(missing)} not on this machine ({install()}); the sources are in {shown(folder)}"
+            f"{shown(args.out)}: {' and '.join(missing)} not found on this machine ({install()}); the sources are in {shown(folder)}"
         )
     with tempfile.TemporaryDirectory(prefix="ringside-tex-") as work:
         said = compiled(folder, Path(work), args.log)

@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> None:
     statuses = map(record_status, results.glob("runs/*/*/record.json"))
     if (first := next(statuses, None)) != "ok" and "ok" not in statuses:
         ended = "ended" if first is None else "succeeded"
-        raise InputError(f"{results}: no run has {ended} yet, so there is nothing to draw; make status tells more")
+        raise InputError(f"{results}: no run has {ended} yet, so there is nothing to draw; for details: make status")
 
     def waiting(holder: str) -> None:
         print(f"peek: waiting for {holder or 'another run'}", flush=True)
@@ -95,7 +95,9 @@ def main(argv: list[str] | None = None) -> None:
         status = draw(work, options.only, [f"study={study}", *named, "records=available"])
     if status:
         sys.exit(status)
-    print(f"{peek}: figures/ and tables/ of what is there now; the campaign's own are as they were")
+    print(
+        f"{peek}: figures/ and tables/ of the runs that have ended; the campaign's own figures and tables did not change"
+    )
 
 
 if __name__ == "__main__":

@@ -64,12 +64,10 @@ def base_of_speedup(material: Material) -> Verdict:
     links: Links = (("table-speedup", "table of speed-up"),)
     data = material.data("speedup")
     if (material.runs["replicas"] <= 1).all():
-        return Verdict(NOT_APPLICABLE, "no cell has more than one replica, so that no speed-up is reported.")
+        return Verdict(NOT_APPLICABLE, "no cell has more than one replica, so there is no speed-up.")
     parallel = data[column(data, "replicas") > 1] if len(data) else data
     if parallel.empty:
-        return Verdict(
-            NOT_MET, "no cell with several replicas has a successful run, so that there is no speed-up.", links
-        )
+        return Verdict(NOT_MET, "no cell with several replicas has a successful run, so there is no speed-up.", links)
     without = int(parallel["base_cell"].isna().sum())
     if without:
         return Verdict(
@@ -88,7 +86,7 @@ def base_of_speedup(material: Material) -> Verdict:
     return Verdict(
         MET,
         f"{number_of(len(parallel), 'cell')} with several replicas have a base: {', '.join(kind for kind in kinds if kind)}. Each "
-        f"base stands in its row in seconds, {_range(seconds)} s an epoch.",
+        f"base is in the same row, in seconds ({_range(seconds)} s per epoch).",
         links,
     )
 
@@ -104,13 +102,13 @@ def subsets(material: Material) -> Verdict:
     why = [
         f"the study's file gives no reason for {silent} of {number_of(len(excluded), 'exclusion')}" if silent else "",
         f"{number_of(unexplained, 'run')} without a result have no reason" if unexplained else "",
-        f"it uses {most} of the site's {number_of(site.nodes, 'node')} and has no place to say why"
+        f"it uses {most} of the site's {number_of(site.nodes, 'node')}, and a study has no key to say why"
         if site and most < site.nodes
         else "",
-        "where the runs were made is not known here, so that unused resources cannot be told" if site is None else "",
+        "the site of the runs is not known here, so unused resources cannot be listed" if site is None else "",
     ]
     made_up = [name for name in study.factors["dataset"] if drawn(name)]
-    noted = f" Drawn by a program, and no benchmark: {', '.join(made_up)}." if made_up else ""
+    noted = f" Data sets that a program generates, which are no benchmarks: {', '.join(made_up)}." if made_up else ""
     if any(why):
         return Verdict(NOT_MET, f"{'; '.join(part for part in why if part)}.{noted}", links)
     reasons = f"{number_of(len(excluded), 'exclusion')}, none without a reason" if excluded else "nothing is excluded"
@@ -125,7 +123,7 @@ def means(material: Material) -> Verdict:
     links: Links = (("table-cells", "table of cells"),)
     data, ok = material.data("cells"), material.ok
     if ok.empty:
-        return Verdict(NOT_APPLICABLE, "no run succeeded, so that nothing is averaged.")
+        return Verdict(NOT_APPLICABLE, "no run succeeded, so there is no mean.")
     if "cell" not in data:
         return Verdict(NOT_MET, "there is no table of cells.")
     rows = data.set_index("cell")
@@ -138,13 +136,13 @@ def means(material: Material) -> Verdict:
     if not off < SAME:
         return Verdict(
             NOT_MET,
-            f"means of the table of cells and those made here of the runs differ by up to {_share(off)}.",
+            f"means in the table of cells differ by up to {_share(off)} from means that are computed here from the runs.",
             links,
         )
     return Verdict(
         MET,
-        f"made again from the runs, {len(times)} arithmetic means of epoch time and {len(rates.dropna())} harmonic means of throughput "
-        "are those of the table of cells.",
+        f"{len(times)} arithmetic means of epoch time and {len(rates.dropna())} harmonic means of throughput were computed again from the "
+        "runs and agree with the table of cells.",
         links,
     )
 
@@ -163,7 +161,7 @@ def ratios(material: Material) -> Verdict:
     off = max(_apart(shown, made) for shown, made in pairs)
     if not off < SAME:
         return Verdict(
-            NOT_MET, f"ratios in tables and quotients of their two means differ by up to {_share(off)}.", links
+            NOT_MET, f"ratios in tables differ by up to {_share(off)} from the quotients of their two means.", links
         )
     tables = [
         words
@@ -171,9 +169,11 @@ def ratios(material: Material) -> Verdict:
         if len(material.data(name))
     ]
     errors = (
-        f" Means of ratios are only the measures of error, MAPE and bias, in {' and '.join(tables)}." if tables else ""
+        f" The only means of ratios are the measures of error, MAPE and bias, in {' and '.join(tables)}."
+        if tables
+        else ""
     )
-    return Verdict(MET, f"{count} ratios are each the quotient of two mean times that stand beside it.{errors}", links)
+    return Verdict(MET, f"each of {count} ratios is the quotient of the two mean times in its row.{errors}", links)
 
 
 def intervals(material: Material) -> Verdict:
@@ -181,12 +181,12 @@ def intervals(material: Material) -> Verdict:
     links: Links = (("table-cells", "table of cells"),)
     cells = material.pooling.cells
     if cells.empty:
-        return Verdict(NOT_APPLICABLE, "no run succeeded, so that there is no number to give an interval.")
+        return Verdict(NOT_APPLICABLE, "no run succeeded, so there is no result that needs an interval.")
     without = int(cells["low"].isna().sum())
     if without:
         return Verdict(
             NOT_MET,
-            f"{without} of {number_of(len(cells), 'cell')} have no interval, since they have too few runs.",
+            f"{without} of {number_of(len(cells), 'cell')} have no interval, because they have too few runs.",
             links,
         )
     spread = cells["cv"].dropna()
@@ -209,7 +209,7 @@ def normality(material: Material) -> Verdict:
     found = data[data["assumption"] == "normal residuals"] if "assumption" in data else data
     if found.empty or found["test"].iloc[0] == "none":
         why = found["verdict"].iloc[0] if len(found) else "nothing can be checked"
-        return Verdict(NOT_MET, f"{why}; intervals presume that logarithms of epoch times are normal.", links)
+        return Verdict(NOT_MET, f"{why}; intervals assume that logarithms of epoch times are normal.", links)
     row = found.iloc[0]
     p = "p < 0.001" if row["p"] < 0.001 else f"p = {row['p']:.3f}"
     return Verdict(MET, f"{row['test']}: {p}; {row['verdict']}.", links)
@@ -219,16 +219,16 @@ def comparisons(material: Material) -> Verdict:
     """Rule 7."""
     links: Links = (("table-effects", "table of effects"), ("table-anova", "analysis of variance"))
     if not varying(material.runs):
-        return Verdict(NOT_APPLICABLE, "no factor varies, so that nothing is compared.")
+        return Verdict(NOT_APPLICABLE, "no factor varies, so nothing is compared.")
     effects, anova = material.data("effects"), material.data("anova")
     tested, terms = int(column(effects, "p").notna().sum()), int(column(anova, "p").notna().sum())
     if not tested and not terms:
-        return Verdict(NOT_MET, "no comparison has a test, which needs two runs of a cell.", links)
+        return Verdict(NOT_MET, "no comparison has a test: a test needs two runs of a cell.", links)
     significant = int((column(effects, "p_holm") < 0.05).sum())
     return Verdict(
         MET,
-        f"{number_of(tested, 'pair')} of cells that differ in one factor are tested (t test on the log scale), of which {significant} "
-        f"differ with p < 0.05 after Holm's correction; the analysis of variance has {number_of(terms, 'tested term')}.",
+        f"{number_of(tested, 'pair')} of cells that differ in one factor are tested (t test on the log scale); {significant} of them "
+        f"differ with p < 0.05 after Holm's correction. The analysis of variance has {number_of(terms, 'tested term')}.",
         links,
     )
 
@@ -242,9 +242,9 @@ def centre(material: Material) -> Verdict:
     data = material.data("cells")
     several = data[column(data, "n") > 2] if len(data) else data
     if material.ok.empty:
-        return Verdict(NOT_APPLICABLE, "no run succeeded, so that there is no mean to look at.")
+        return Verdict(NOT_APPLICABLE, "no run succeeded, so there is no mean.")
     if several.empty:
-        return Verdict(NOT_MET, "no cell has three runs, and of two the median is the mean.", links)
+        return Verdict(NOT_MET, "no cell has three runs; with two, the median is the mean.", links)
     mean, median = column(several, "epoch_time_s_mean"), column(several, "epoch_time_s_median")
     if median.isna().any():
         return Verdict(
@@ -255,19 +255,19 @@ def centre(material: Material) -> Verdict:
     ok = material.ok
     within = (ok["epoch_time_median_s"] / ok["epoch_time_s"] - 1).abs().max()
     where = (
-        f", outside of the mean's interval in {number_of(len(outside), 'cell')}: read the median there"
+        f", outside of the mean's interval in {number_of(len(outside), 'cell')}: use the median there"
         if outside
-        else ", always inside of the mean's interval"
+        else ", always within the mean's interval"
     )
     enough = (material.runs["epochs"] - material.runs["warmup_epochs"]).max() > 2
     epochs = (
-        f"; a run's median epoch is at most {_share(float(within))} off its mean epoch"
+        f"; the median epoch of a run differs from its mean epoch by at most {_share(float(within))}"
         if enough and within >= 0
         else ""
     )
     return Verdict(
         MET,
-        f"medians of {number_of(len(several), 'cell')} are at most {_share(_apart(median, mean))} off the means{where}{epochs}.",
+        f"medians of {number_of(len(several), 'cell')} differ from the means by at most {_share(_apart(median, mean))}{where}{epochs}.",
         links,
     )
 
@@ -282,7 +282,7 @@ def setup(material: Material) -> Verdict:
     )
     runs, ok = material.runs, material.ok
     if ok.empty:
-        return Verdict(NOT_MET, "no run succeeded, so that no record says with what it was made.", links)
+        return Verdict(NOT_MET, "no run succeeded, so no record describes the setup.", links)
     factors = f"{len(varying(runs))} factors vary, and every level of all {len(material.study.factors)} is listed"
     lacking = [
         f"{words} ({int(ok[name].isna().sum())} of {len(ok)} runs)"
@@ -292,7 +292,7 @@ def setup(material: Material) -> Verdict:
     unnamed = "cpu" in named_of(ok, "devices")
     why = [
         f"records lack {', '.join(lacking)}" if lacking else "",
-        "records say of processors that they are cpu, and not which" if unnamed else "",
+        "records do not name the model of the processors" if unnamed else "",
     ]
     if any(why):
         return Verdict(NOT_MET, f"{'; '.join(part for part in why if part)}. {factors}.", links)
@@ -307,7 +307,7 @@ def timing(material: Material) -> Verdict:
     )
     ok, epochs = material.ok, material.epochs
     if ok.empty:
-        return Verdict(NOT_APPLICABLE, "no run succeeded, so that nothing was timed.")
+        return Verdict(NOT_APPLICABLE, "no run succeeded, so nothing was timed.")
     timed = epochs[~epochs["warm_up"].astype(bool) & epochs["run_id"].isin(ok["run_id"])]
     made = timed.groupby("run_id")["epoch_time_s"].mean().reindex(ok["run_id"])
     off = _apart(ok.set_index("run_id")["epoch_time_s"].astype(float), made)
@@ -316,8 +316,8 @@ def timing(material: Material) -> Verdict:
         f"{int(made.isna().sum())} of {number_of(len(ok), 'run')} have no timed epochs in epochs.csv"
         if made.isna().any()
         else "",
-        f"times of runs and means of their epochs differ by up to {_share(off)}" if off >= SAME else "",
-        f"{number_of(unscoped, 'run')} do not say whose clock was read" if unscoped else "",
+        f"times of runs differ by up to {_share(off)} from the means of their epochs" if off >= SAME else "",
+        f"{number_of(unscoped, 'run')} do not say which clock was read" if unscoped else "",
     ]
     if any(why):
         return Verdict(NOT_MET, f"{'; '.join(part for part in why if part)}.", links)
@@ -327,13 +327,13 @@ def timing(material: Material) -> Verdict:
         f"the master's alone in {master}" if master else "",
     ]
     imbalance = column(ok, "imbalance_s") / ok["epoch_time_s"].astype(float)
-    apart = f" Ranks end up to {_share(float(imbalance.max()))} of an epoch apart." if imbalance.notna().any() else ""
+    apart = f" Ranks end at most {_share(float(imbalance.max()))} of an epoch apart." if imbalance.notna().any() else ""
     warm = sorted(set(material.runs["warmup_epochs"]))
     return Verdict(
         MET,
-        "an epoch runs from one barrier of all ranks to the next; its time is "
+        "an epoch lasts from one barrier of all ranks to the next; its time is "
         f"{' and '.join(part for part in whose if part)}. A run's time is the arithmetic mean of its epochs after "
-        f"{' or '.join(map(str, warm))} of warm-up: made again from {len(timed)} epochs, all {len(ok)} agree.{apart}",
+        f"{' or '.join(map(str, warm))} of warm-up: computed again from {len(timed)} epochs, all {len(ok)} agree.{apart}",
         links,
     )
 
@@ -346,19 +346,19 @@ def bounds(material: Material) -> Verdict:
     shares = column(network, "share").dropna()
     if (material.runs["replicas"] <= 1).all():
         return Verdict(
-            NOT_APPLICABLE, "no cell has more than one replica, so that there is no ideal speed-up to compare with."
+            NOT_APPLICABLE, "no cell has more than one replica, so there is no ideal speed-up to compare with."
         )
     said = [
         f"{number_of(len(ideal), 'cell')} reach {_range(100 * ideal)} % of the ideal speed-up, the number of replicas"
         if len(ideal)
         else "",
-        f"{number_of(len(shares), 'sweep')} of all-reduce {_range(100 * shares)} % of the link's rate"
+        f"{number_of(len(shares), 'sweep')} of all-reduce reach {_range(100 * shares)} % of the link's rate"
         if len(shares)
         else "",
     ]
     if not any(said):
         return Verdict(
-            NOT_MET, "no speed-up has a base, and no sweep a link's rate, so that no bound can be drawn.", links
+            NOT_MET, "no speed-up has a base, and no sweep has the rate of its link, so there is no bound.", links
         )
     return Verdict(MET, f"{'; '.join(part for part in said if part)}.", links)
 
@@ -367,42 +367,42 @@ def plots(material: Material) -> Verdict:
     """Rule 12: what captions say, and which factors lines run along."""
     links: Links = (("figures", "figures"), ("runs", "every run"))
     if material.ok.empty:
-        return Verdict(NOT_APPLICABLE, "no run succeeded, so that figures have nothing to show.")
+        return Verdict(NOT_APPLICABLE, "no run succeeded, so figures have nothing to show.")
     silent = [picture.name for picture in material.pictures if not _says_n(picture.caption)]
     if not material.pictures or silent:
         why = (
-            f"captions of {conditions.named(silent)} do not say how many runs stand behind a mark"
+            f"captions of {conditions.named(silent)} do not say how many runs a marker stands for"
             if silent
             else "there is no figure"
         )
         return Verdict(NOT_MET, f"{why}.", links)
     along = [title(name) for name in varying(material.runs) if is_numeric(name)]
     joined = (
-        f"lines that join cells run along numbers alone ({', '.join(along)})"
+        f"lines join cells only along numeric factors ({', '.join(along)})"
         if along
-        else "no factor is a number, so that no line joins cells"
+        else "no factor is numeric, so no line joins cells"
     )
     return Verdict(
         MET,
-        f"the captions of all {len(material.pictures)} figures say how many runs stand behind a mark; {joined}. Every one of the "
-        f"{len(material.ok)} successful runs is a point of its own in the chart of runs.",
+        f"the captions of all {len(material.pictures)} figures say how many runs a marker stands for; {joined}. Each of the "
+        f"{len(material.ok)} successful runs is a point in the chart of runs.",
         links,
     )
 
 
 RULES = [
-    Rule(1, "Speed-ups name their base, and its time", base_of_speedup),
-    Rule(2, "What was left out is said, and why", subsets),
+    Rule(1, "Speed-ups state their base and its time", base_of_speedup),
+    Rule(2, "The report says what was left out, and why", subsets),
     Rule(3, "Times are averaged arithmetically, rates harmonically", means),
-    Rule(4, "Ratios are made of averages, and not averaged", ratios),
-    Rule(5, "Numbers that chance has a part in have intervals", intervals),
-    Rule(6, "Normality is checked before it is relied on", normality),
+    Rule(4, "Ratios are computed from means, and are not averaged", ratios),
+    Rule(5, "Results that vary between runs have intervals", intervals),
+    Rule(6, "Normality is checked before it is assumed", normality),
     Rule(7, "Differences are tested", comparisons),
-    Rule(8, "The mean is held against the median", centre),
+    Rule(8, "The mean is compared with the median", centre),
     Rule(9, "Factors, levels and the whole setup are listed", setup),
-    Rule(10, "How epochs are timed and summed up is said, and kept to", timing),
-    Rule(11, "Bounds say what could have been reached", bounds),
-    Rule(12, "Figures show what is behind them, and join only what has something between", plots),
+    Rule(10, "The report says how epochs are timed and summarized, and the data agree", timing),
+    Rule(11, "Upper bounds show what was possible", bounds),
+    Rule(12, "Figures say how many runs they show, and join points only along numbers", plots),
 ]
 
 
@@ -414,7 +414,7 @@ def judged(material: Material) -> list[tuple[Rule, Verdict]]:
 def summary(verdicts: Sequence[tuple[Rule, Verdict]]) -> str:
     """How many of each outcome, in a sentence."""
     outcomes = [verdict.outcome for _, verdict in verdicts]
-    told = {MET: "met", NOT_MET: "not met", NOT_APPLICABLE: "without an object in this study"}
+    told = {MET: "met", NOT_MET: "not met", NOT_APPLICABLE: "not applicable to this study"}
     return (
         ", ".join(f"{outcomes.count(outcome)} {words}" for outcome, words in told.items() if outcome in outcomes) + "."
     )

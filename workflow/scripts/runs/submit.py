@@ -171,7 +171,7 @@ def wait(campaign: Campaign) -> None:
         raise InputError(
             f"{campaign.results}: {done} of {len(campaign.records)} runs have a record"
             f"{', sweeps of the network are missing' if missing_sweeps(campaign) else ''}; see {campaign.results}/logs/submit; "
-            "make submit goes on with the others"
+            "make submit again runs the others"
         )
 
 
