@@ -23,10 +23,15 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 #   BANDWIDTH  link rate of each of its nodes, as tc writes it (1gbit), or none
 #   CPU        processor time of each of its nodes, in cores
 #   MEMORY     memory of each of its nodes
-STUDY ?= $(study)
-SITE ?= $(site)
+# As they were written: what looks like a variable of make, such as RUNS='$(x)', is none. Recipes read them from the environment.
+override STUDY := $(or $(value STUDY),$(value study))
+override SITE := $(or $(value SITE),$(value site))
+override RUNS := $(value RUNS)
+override BASE := $(value BASE)
+override OTHER := $(value OTHER)
+override AGAINST := $(value AGAINST)
 OPTIONS = $(if $(STUDY)$(SITE),--config) $(if $(STUDY),"study=$$STUDY") $(if $(SITE),"site=$$SITE") $(ARGS)
-export STUDY SITE
+export STUDY SITE RUNS BASE OTHER AGAINST
 
 # Two workers share the tests, file by file: most of a test is a start of Snakemake or of a framework on one core.
 PARALLEL := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
@@ -35,8 +40,6 @@ NODES := 3
 BANDWIDTH := 1gbit
 CPU := 0.6
 MEMORY := 6G
-
-export RUNS BASE OTHER AGAINST
 
 .DEFAULT_GOAL := help
 .PHONY: help check figures report paper archive verify compare status peek images datasets docs architecture plan models predict test statistics-test frameworks-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes reference doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis bench-tests
@@ -105,7 +108,7 @@ statistics-test: $(STAMP)  ## check intervals and tests against hundreds of simu
 	@$(BIN)/python -m pytest $(PARALLEL) --dist=load -m simulation tests/unit $(ARGS)
 
 frameworks-test: $(STAMP)  ## train and sweep every framework, against PyTorch; with SITE=NAME also those that the site has installed (LBANN, Tarantella)
-	@RINGSIDE_TEST_SITE=$(SITE) $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_lbann_training.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py $(ARGS)
+	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_lbann_training.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py $(ARGS)
 
 studies-test: $(STAMP)  ## run every reduced study to its figures (about 30 min)
 	@$(BIN)/python -m pytest tests/workflow/test_studies.py $(ARGS)

@@ -3,15 +3,13 @@
 #   out: RESULTS/tables/<table>.csv, .md and .tex, the regression's predictions of all cells, the residuals of the runs
 
 TABLES = ["cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "decomposition", "regression"]
-TABLE_CODE = [
-    f"{SCRIPTS}/analysis/{module}.py" for module in ["measured", "conditions", "intervals", "pooling", "tables"]
-] + [f"{SCRIPTS}/common/tables.py", f"{SCRIPTS}/declared/factors.py"]
-REGRESSION_CODE = [f"{SCRIPTS}/analysis/{module}.py" for module in ["regression", "terms", "leave_out"]]
-ANALYSIS_CODE = [
-    *TABLE_CODE,
-    *REGRESSION_CODE,
-    *[f"{SCRIPTS}/analysis/{module}.py" for module in ["study", *TABLES] if module != "regression"],
+ANALYSIS_FILES = [
+    *expand(f"{RESULTS}/tables/{{table}}.{{suffix}}", table=TABLES, suffix=["csv", "md", "tex"]),
+    f"{RESULTS}/tables/regression_cells.csv",
+    f"{RESULTS}/tables/residuals.csv",
 ]
+ANALYSIS_CODE = code("analysis.study")
+TABLE_FILES = [*ANALYSIS_FILES, *PREDICTION_FILES, *OUTLOOK_FILES, *NETWORK_FILES]
 
 
 localrules:
@@ -23,11 +21,8 @@ rule tables:
     input:
         STANDS_ON,
         RUNS_CSV,
-        tables=expand(
-            f"{RESULTS}/tables/{{table}}.{{suffix}}",
-            table=[*TABLES, *PREDICTION_TABLES],
-            suffix=["csv", "md", "tex"],
-        ),
+        NETWORK_RECORDS,
+        TABLE_FILES,
 
 
 rule analysis:
@@ -37,15 +32,13 @@ rule analysis:
         network=NETWORK_CSV if SWEEPS.worth_drawing else [],
         code=ANALYSIS_CODE,
     output:
-        tables=expand(f"{RESULTS}/tables/{{table}}.{{suffix}}", table=TABLES, suffix=["csv", "md", "tex"]),
-        cells=f"{RESULTS}/tables/regression_cells.csv",
-        residuals=f"{RESULTS}/tables/residuals.csv",
+        ANALYSIS_FILES,
     log:
         f"{RESULTS}/logs/tables.log",
     resources:
         machine=1,
     params:
-        folder=subpath(output.cells, parent=True),
+        folder=subpath(output[0], parent=True),
     shell:
         """
         {WARM} analysis.study \

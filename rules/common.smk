@@ -14,8 +14,10 @@ sys.path.insert(0, f"{CHECKOUT}/{SCRIPTS}")
 os.environ["PYTHONPATH"] = f"{CHECKOUT}/{SCRIPTS}"
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
-from common import warm
+import snakemake.exceptions
+from common import made_of, warm
 from cluster.readiness import check_builds, check_launch
+from common.code import code
 from common.errors import InputError
 from plan import ownership
 from plan.campaign import load_campaign
@@ -50,6 +52,8 @@ configfile: "config/config.yaml"
 
 
 CAMPAIGN = or_say_so(lambda: load_campaign(config))
+# Who comes second is told so in a line of ours; Snakemake's advice is to remove the lock.
+snakemake.exceptions.LockException = lambda: or_say_so(ownership.refuse_second)
 LOCKING = not {"--nolock", "--unlock"} & set(sys.argv)
 DRY_RUN = workflow.output_settings.dryrun  # workflow.dryrun is known only when jobs are
 if workflow.is_main_process and not DRY_RUN and LOCKING:
@@ -118,6 +122,8 @@ SESSION = (
     else None
 )
 logger.addFilter(lambda record: quiet(SESSION, record))
+if workflow.is_main_process:
+    made_of.watch(workflow, [] if CAMPAIGN.design_stands else [f"{RESULTS}/design.csv"])
 if DRY_RUN and Quietness.RULES in (workflow.output_settings.quiet or ()):
     dryrun.Executor.printjob = (
         lambda executor, job: None
@@ -129,6 +135,7 @@ onstart:
     gc.enable()
     if LOCKING:
         or_say_so(lambda: ownership.claim(Path(".snakemake")))
+    or_say_so(lambda: ownership.refuse_unwritable(CAMPAIGN.results))
     # Snakemake's limit of jobs per second leaves one more timer behind with every job, each firing every second: after
     # fifty runs it took a tenth of a core beside the run that was being measured.
     workflow.scheduler.job_rate_limiter = None

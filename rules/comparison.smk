@@ -26,11 +26,7 @@ if ASKED_TO_COMPARE:
         """Make the table and the figure of what changed."""
         input:
             runs=[f"{folder}/runs.csv" for folder in ASKED_TO_COMPARE],
-            code=[
-                *[f"{SCRIPTS}/comparison/{module}.py" for module in ["changes", "compare", "draw", "matched"]],
-                *TABLE_CODE,
-                f"{SCRIPTS}/figures/style.py",
-            ],
+            code=code("comparison.compare"),
         output:
             expand("{stem}.{suffix}", stem=COMPARISON, suffix=["csv", "md", "tex", "pdf", "svg", "png", "caption.md"]),
         log:

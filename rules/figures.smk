@@ -11,26 +11,7 @@ READABLE = {
     "predictions": [f"{RESULTS}/tables/prediction_cells.csv"] if PREDICTED else [],
     "outlook": [f"{RESULTS}/tables/outlook{end}" for end in [".csv", "_curves.csv", ".md"]] if PREDICTED else [],
 }
-FIGURE_CODE = [
-    *[f"{SCRIPTS}/figures/{module}.py" for module in ["draw", "style", "panels", "view"]],
-    *TABLE_CODE,
-]
-LINES_CODE = [f"{SCRIPTS}/figures/lines.py", f"{SCRIPTS}/analysis/speedup.py", f"{SCRIPTS}/analysis/terms.py"]
-ALSO_DRAWN_BY = {
-    "by_factor": LINES_CODE,
-    "interaction": [*LINES_CODE, f"{SCRIPTS}/analysis/anova.py"],
-    "scaling": [*LINES_CODE, *PREDICTION_CODE, f"{SCRIPTS}/prediction/bound.py"],
-    "residuals": [f"{SCRIPTS}/analysis/checks.py"],
-    "regression": REGRESSION_CODE,
-    "network": NETWORK_CODE,
-    "prediction": PREDICTION_CODE,
-    "outlook": PREDICTION_CODE,
-    "shares": [f"{SCRIPTS}/analysis/{module}.py" for module in ["shares", "speedup"]],
-}
-DRAWN_BY = {
-    name: [f"{SCRIPTS}/figures/{figure.kind}.py", *FIGURE_CODE, *ALSO_DRAWN_BY.get(figure.kind, [])]
-    for name, figure in ASKED.items()
-}
+DRAWN_BY = {name: code("figures.draw", f"figures.{figure.kind}") for name, figure in ASKED.items()}
 BESIDE = {
     name: {what: files if what in KINDS[figure.kind].reads else [] for what, files in READABLE.items()}
     for name, figure in ASKED.items()
@@ -65,8 +46,7 @@ rule figures:
         RUNS_CSV,
         EPOCHS_CSV,
         figures=[file for files in FIGURE_FILES.values() for file in files],
-        tables=rules.tables.input.tables,
-        network=NETWORK_PRODUCTS,
+        tables=rules.tables.input,
         manifest=f"{RESULTS}/manifest.json",
 
 

@@ -8,20 +8,11 @@ from plan.sweeps import Sweeps
 
 SWEEPS = or_say_so(lambda: Sweeps(CAMPAIGN))
 NETWORK_CSV = SWEEPS.table
-NETWORK_CODE = (
-    [f"{SCRIPTS}/network/{module}.py" for module in ["fit", "gather"]]
-    + [f"{SCRIPTS}/analysis/{module}.py" for module in ["intervals", "tables", "measured"]]
-    + [f"{SCRIPTS}/common/tables.py"]
-)
+NETWORK_CODE = code("network.fit")
 REQUIRED_SWEEPS = list(SWEEPS.outputs.values()) if CAMPAIGN.mode == "campaign" else []
-NETWORK_PRODUCTS = (
-    [
-        *REQUIRED_SWEEPS,  # although a program reads only the table: what was removed of it is made again
-        NETWORK_CSV,
-        *expand(f"{RESULTS}/tables/network.{{suffix}}", suffix=["csv", "md", "tex"]),
-    ]
-    if SWEEPS.worth_drawing
-    else []
+NETWORK_RECORDS = [*REQUIRED_SWEEPS, NETWORK_CSV] if SWEEPS.worth_drawing else []
+NETWORK_FILES = (
+    expand(f"{RESULTS}/tables/network.{{suffix}}", suffix=["csv", "md", "tex"]) if SWEEPS.worth_drawing else []
 )
 
 
@@ -32,7 +23,8 @@ localrules:
 rule network:
     """Sweep all-reduce over message sizes for every distributed framework and number of nodes; make the table, and the figure if declared."""
     input:
-        NETWORK_PRODUCTS,
+        NETWORK_RECORDS,
+        NETWORK_FILES,
         lambda wildcards: [
             file for name, files in FIGURE_FILES.items() if ASKED[name].kind == "network" for file in files
         ],
@@ -81,7 +73,7 @@ if CAMPAIGN.mode != "published":
         """Gather the sweeps into network.csv, whether or not they succeeded."""
         input:
             sweeps=REQUIRED_SWEEPS or SWEEPS.available(),
-            script=f"{SCRIPTS}/network/gather.py",
+            code=code("network.gather"),
         output:
             network=NETWORK_CSV,
         log:

@@ -45,10 +45,7 @@ rule paper_parts:
         captions=expand(f"{RESULTS}/figures/{{figure}}.caption.md", figure=PAPER_FIGURES),
         tables=expand(f"{RESULTS}/tables/{{table}}.tex", table=PAPER_TABLES),
         checks=f"{RESULTS}/tables/checks.csv",
-        code=[
-            *[f"{SCRIPTS}/report/{file}" for file in ["paper.py", "methods.py", "latex.py", "references.bib"]],
-            f"{SCRIPTS}/common/latex.py",
-        ],
+        code=code("report.paper"),
     output:
         parts=expand(f"{PAPER}/{{part}}.tex", part=PAPER_PARTS),
         references=f"{PAPER}/references.bib",
@@ -82,8 +79,11 @@ rule paper_pdf:
     """Compile the paper; without TeX, say what to install."""
     input:
         main=f"{PAPER}/main.tex",
-        parts=rules.paper_parts.output,
-        script=f"{SCRIPTS}/report/pdf.py",
+        parts=rules.paper_parts.output.parts,
+        references=rules.paper_parts.output.references,
+        figures=rules.paper_parts.output.figures,
+        tables=rules.paper_parts.output.tables,
+        code=code("report.pdf"),
     output:
         pdf=f"{PAPER}/paper.pdf",
     log:

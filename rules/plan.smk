@@ -22,15 +22,7 @@ rule plan:
 
 
 rule design:
-    """Write design.csv: every run of the study, in randomized order, before anything runs."""
-    input:
-        # a change that plans the same runs (of a title, of a figure) makes nothing again
-        study=lambda wildcards: (
-            ancient(f"config/studies/{STUDY}.yaml") if CAMPAIGN.design_stands else f"config/studies/{STUDY}.yaml"
-        ),
-        site=lambda wildcards: (
-            ancient(f"config/sites/{SITE}.yaml") if CAMPAIGN.design_stands else f"config/sites/{SITE}.yaml"
-        ),
+    """Write design.csv: every run of the study, in randomized order, before anything runs. Made again where it would say otherwise."""
     output:
         design=f"{RESULTS}/design.csv",
     log:

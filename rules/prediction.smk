@@ -3,20 +3,21 @@
 #   out: RESULTS/tables/prediction.* and prediction_cells.csv, RESULTS/tables/outlook.* and outlook_curves.csv
 # Made where the network was swept and the study has two numbers of nodes.
 
+from common.files import shown
 from declared.frameworks import load_framework
 from environments.identity import environment_stamp
 
 PREDICTED = SWEEPS.worth_drawing and len(CAMPAIGN.study.factors["nodes"]) > 1
-PREDICTION_CODE = (
-    [f"{SCRIPTS}/prediction/{module}.py" for module in ["exchange", "law", "physics", "methods", "held_out"]]
-    + [
-        f"{SCRIPTS}/analysis/{module}.py"
-        for module in ["measured", "conditions", "intervals", "pooling", "tables", "terms"]
+DESCRIBED = [shown(load_framework(name).file) for name in CAMPAIGN.study.factors["framework"]]
+PREDICTION_CODE = [*code("prediction.held_out", "prediction.extra_p", "models.families.*"), *DESCRIBED]
+OUTLOOK_CODE = [*code("prediction.outlook", "models.families.*"), *DESCRIBED]
+PREDICTION_FILES, OUTLOOK_FILES = (
+    [f"{RESULTS}/tables/{name}" for name in names] if PREDICTED else []
+    for names in [
+        ["prediction.csv", "prediction.md", "prediction.tex", "prediction_cells.csv"],
+        ["outlook.csv", "outlook.md", "outlook.tex", "outlook_curves.csv"],
     ]
-    + [f"{SCRIPTS}/network/fit.py", f"{SCRIPTS}/models/graph.py", f"{SCRIPTS}/common/tables.py"]
-    + [str(load_framework(name).file) for name in CAMPAIGN.study.factors["framework"]]
 )
-PREDICTION_TABLES = ["prediction", "outlook"] if PREDICTED else []
 EXTRA_P = or_say_so(lambda: str(environment_stamp(CACHE, "extrap"))) if PREDICTED and CAMPAIGN.study.extra_p else []
 
 
@@ -56,7 +57,7 @@ rule prediction:
     input:
         runs=RUNS_CSV,
         network=NETWORK_CSV,
-        code=[*PREDICTION_CODE, f"{SCRIPTS}/prediction/extra_p.py"],
+        code=PREDICTION_CODE,
         extra_p=ancient(EXTRA_P),
     output:
         csv=f"{RESULTS}/tables/prediction.csv",
@@ -87,8 +88,7 @@ rule outlook:
     input:
         runs=RUNS_CSV,
         network=NETWORK_CSV,
-        script=f"{SCRIPTS}/prediction/outlook.py",
-        code=[*PREDICTION_CODE, f"{SCRIPTS}/prediction/extrapolate.py"],
+        code=OUTLOOK_CODE,
     output:
         csv=f"{RESULTS}/tables/outlook.csv",
         markdown=f"{RESULTS}/tables/outlook.md",

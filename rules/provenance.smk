@@ -4,41 +4,24 @@
 
 import json
 
-from common.files import digest_text
 from provenance import differing, sources
 
-# Of every product its files, and what Snakemake makes it of.
-PRODUCTS = {
-    **{
-        f"figures/{name}": {
-            "files": files,
-            "made_of": [
-                RUNS_CSV,
-                EPOCHS_CSV,
-                *[file for some in BESIDE[name].values() for file in some],
-                *DRAWN_BY[name],
-            ],
-        }
-        for name, files in FIGURE_FILES.items()
-    },
-    **{
-        f"tables/{name}": {
-            "files": expand(f"{RESULTS}/tables/{name}.{{suffix}}", suffix=["csv", "md", "tex"]),
-            "made_of": [
-                RUNS_CSV,
-                *([NETWORK_CSV] if SWEEPS.worth_drawing else []),
-                *(
-                    PREDICTION_CODE
-                    if name in PREDICTION_TABLES
-                    else NETWORK_CODE if name == "network" else ANALYSIS_CODE
-                ),
-            ],
-        }
-        for name in [*TABLES, *PREDICTION_TABLES, *(["network"] if NETWORK_PRODUCTS else [])]
-    },
-}
-BEHIND = sorted({file for product in PRODUCTS.values() for file in product["made_of"]})
-MAKES_FIGURES = [file for file in BEHIND if file.endswith(sources.CODE)]
+# Of every job of figures and tables its files, and the code that makes them; of every product its files, and where it stands
+# what they were made of.
+MAKING = [
+    *[(FIGURE_FILES[name], DRAWN_BY[name]) for name in ASKED],
+    (ANALYSIS_FILES, ANALYSIS_CODE),
+    (PREDICTION_FILES, PREDICTION_CODE),
+    (OUTLOOK_FILES, OUTLOOK_CODE),
+    (NETWORK_FILES, NETWORK_CODE),
+]
+PRODUCTS = {}
+for files, _ in MAKING:
+    for file in files:
+        product = PRODUCTS.setdefault(f"{Path(file).parent.name}/{Path(file).name.split('.')[0]}", {"files": []})
+        product["files"].append(file)
+        product["made_of"] = str(made_of.place(files[0]))
+MAKES_FIGURES = sorted({file for files, code_of in MAKING if files for file in code_of})
 MANIFEST = f"{RESULTS}/manifest.json"
 
 if workflow.is_main_process:
@@ -55,8 +38,10 @@ rule manifest:
     """Write down what all figures and tables were made of."""
     input:
         [file for product in PRODUCTS.values() for file in product["files"]],
-        BEHIND,
-        code=[f"{SCRIPTS}/provenance/{module}.py" for module in ["manifest", "sources"]],
+        RUNS_CSV,
+        EPOCHS_CSV,
+        NETWORK_CSV if NETWORK_FILES else [],
+        code=code("provenance.manifest"),
     output:
         manifest=MANIFEST,
     log:
@@ -68,7 +53,7 @@ rule manifest:
         site=SITE,
         records=str(CAMPAIGN.published or CAMPAIGN.mode),
         products=json.dumps(PRODUCTS),
-        made_of=digest_text(json.dumps(sources.sources(CAMPAIGN, MAKES_FIGURES), sort_keys=True)),  # by content, not by date
+        made_of=sources.digest(sources.sources(CAMPAIGN, MAKES_FIGURES)),
     shell:
         """
         {WARM} provenance.manifest \
@@ -76,6 +61,7 @@ rule manifest:
             --site {params.site:q} \
             --records {params.records:q} \
             --products {params.products:q} \
+            --made-of {params.made_of:q} \
             --out {output.manifest:q} \
             2>&1 | tee {log:q}
         """
@@ -92,9 +78,8 @@ rule archived:
     """Write the archive: the workflow, the records, what was made of them, and what it says of itself."""
     input:
         manifest=MANIFEST,
-        code=expand(
-            f"{SCRIPTS}/provenance/{{module}}.py", module=["account", "appendix", "archive", "citation", "crate"]
-        ),
+        records=STANDS_ON or CAMPAIGN.available(),
+        code=code("provenance.archive"),
     output:
         archive=f"{RESULTS}/{STUDY}.tar.gz",
     log:

@@ -19,7 +19,7 @@ rule aggregate:
     """Aggregate the records into runs.csv and epochs.csv, one row per run whether or not it succeeded."""
     input:
         design=f"{RESULTS}/design.csv",
-        script=f"{SCRIPTS}/records/aggregate.py",
+        code=code("records.aggregate"),
         records=REQUIRED_RECORDS or CAMPAIGN.available(),
     output:
         runs=f"{RESULTS}/runs.csv",

@@ -4,17 +4,9 @@
 
 from report.checkout import state
 
-REPORTED = [str(path) for path in [*rules.figures.input.figures, *rules.tables.input.tables, *NETWORK_PRODUCTS]]
+REPORTED = [*(file for files in FIGURE_FILES.values() for file in files), *TABLE_FILES]
 REPORTED_FIGURES = [path.removesuffix(".caption.md") for path in REPORTED if path.endswith(".caption.md")]
 REPORTED_TABLES = [path.removesuffix(".tex") for path in REPORTED if path.endswith(".tex")]
-REPORT_CODE = [
-    f"{SCRIPTS}/report/{name}"
-    for name in [
-        *[f"{module}.py" for module in ["answer", "checkout", "design", "every_run", "libraries", "make", "material"]],
-        *[f"{module}.py" for module in ["packing", "setting", "text", "twelve_rules"]],
-        *["page.html.jinja", "page.css", "page.js"],
-    ]
-]
 
 
 localrules:
@@ -31,7 +23,7 @@ rule report:
         site=f"config/sites/{SITE}.yaml",
         figures=expand("{stem}.{suffix}", stem=REPORTED_FIGURES, suffix=["svg", "png", "caption.md"]),
         tables=expand("{stem}.{suffix}", stem=REPORTED_TABLES, suffix=["csv", "md", "tex"]),
-        code=[*REPORT_CODE, *TABLE_CODE, f"{SCRIPTS}/figures/panels.py", f"{SCRIPTS}/figures/style.py"],
+        code=code("report.make"),
     output:
         page=f"{RESULTS}/report.html",
     log:

@@ -3,7 +3,10 @@
 import csv
 import itertools
 import json
+import os
+import signal
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from campaigns import Campaign, jobs, no_worker_is_left, slurm, study, wait_until
 from checkout import planned_jobs
 from cluster import virtual
+from cluster.limits import Limits
 
 pytestmark = pytest.mark.usefixtures("virtual_cluster")
 
@@ -102,20 +106,33 @@ def test_an_allocation_for_every_block_keeps_the_order(shared_folder: Path) -> N
     assert 0.5 * 25e6 < found[200] < 1.05 * 25e6 < found[0], "as fast as the links were made, and no faster"
 
 
-def test_a_block_cut_short_goes_on_where_it_stopped(shared_folder: Path) -> None:
+def cancel() -> None:
+    slurm("scancel", "--full", *jobs())
+
+
+def kill_its_snakemake() -> None:
+    """As a node's out-of-memory killer does: the step is ended by Slurm, and the supervisor outlives both for a moment."""
+    commands = {pid: Path("/proc", str(pid), "cmdline").read_bytes() for pid in Limits("node1").processes()}
+    (snakemake,) = [pid for pid, command in commands.items() if b"bin/snakemake" in command]
+    os.kill(snakemake, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("cut_short", [cancel, kill_its_snakemake])
+def test_a_block_cut_short_goes_on_where_it_stopped(shared_folder: Path, cut_short: Callable[[], None]) -> None:
     campaign = Campaign(shared_folder, study(replicates=2, epochs=6))
     assert campaign.checkout.program("runs.submit").returncode == 0
     campaign.wait_for_epoch()
     refused = campaign.checkout.program("runs.submit")
     assert refused.returncode == 2 and "wait or run already" in refused.stderr and refused.stderr.count("\n") == 1
-    slurm("scancel", "--full", *jobs())
-    wait_until(lambda: not jobs(), "the allocations are gone", 60)
+    cut_short()
+    wait_until(lambda: not jobs(), "the allocations are gone", 120)
     wait_until(no_worker_is_left, "no rank is left", 30)
     done = campaign.checkout.program("runs.submit", "--wait")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = sorted(campaign.rows(), key=lambda row: int(row["block"]))
     assert [(row["status"], row["attempt"]) for row in rows] == [("ok", "2"), ("ok", "1")]
     assert rows[0]["unfinished_attempts"].startswith("1: "), "what became of the first attempt is said"
+    assert sorted(campaign.attempts()) == ["attempt-1", "attempt-1", "attempt-2"], "what was finished was not repeated"
 
 
 def test_what_is_wrong_is_said_before_any_job(shared_folder: Path) -> None:

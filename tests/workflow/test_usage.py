@@ -1,6 +1,7 @@
 """What a user types, and the mistakes that people make."""
 
 import csv
+import fcntl
 import itertools
 import json
 import shutil
@@ -41,6 +42,30 @@ def test_a_mistake_is_one_line_and_no_work(
     assert said in done.output and "Traceback" not in done.output
     assert len([line for line in done.output.splitlines() if line.startswith("ringside: ")]) == 1
     assert not checkout.results.exists()
+
+
+def test_who_comes_second_is_told_in_one_line(campaign: Checkout) -> None:
+    figure = campaign.results / "figures" / "overview.svg"
+    figure.unlink()
+    locks = campaign.path(".snakemake/locks")
+    locks.mkdir(exist_ok=True)
+    (locks / "0.output.lock").write_text(f"{figure.relative_to(campaign.folder)}\n")
+    with open(campaign.path(".snakemake/ringside.lock"), "a") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        done = campaign.snakemake("figures")
+    assert done.status == 2
+    assert done.output.splitlines()[-1].startswith(
+        "ringside: another Snakemake is running in this checkout; wait until it ends"
+    )
+    assert "unlock" not in done.output and not figure.exists()
+
+
+def test_make_hands_on_what_was_written(campaign: Checkout) -> None:
+    """make would take $(id) for a variable of its own, and the shell for a command."""
+    done = campaign.make("status", "STUDY=$(id)")
+    assert done.returncode == 2 and "study: '$(id)' does not look right" in done.stderr, done.stdout + done.stderr
+    done = campaign.make("repeat", "RUNS=$(x)`id`")
+    assert done.returncode == 2 and "RUNS=$(x)`id`: no run" in done.stderr, done.stdout + done.stderr
 
 
 def test_list_rules_reads_like_a_table_of_contents(fresh: Callable[..., Checkout]) -> None:

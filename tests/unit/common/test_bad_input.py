@@ -294,7 +294,7 @@ def test_what_is_mutated_works_as_it_is(folder: Path, archives: Any) -> None:
     attempt = folder / "0123456789ab" / "attempt-1"
     attempt.mkdir(parents=True, exist_ok=True)
     (attempt / "epochs.csv").write_bytes(EPOCHS)
-    assert epoch_lines(attempt.parent, a_record()[0], 2).count("\n") == 2
+    assert epoch_lines(attempt.parent, a_record()[0], 2, 1).count("\n") == 2
     (folder / "manifest.json").write_text(json.dumps(MANIFEST))
     assert manifest.read(folder / "manifest.json") == MANIFEST
     for name, (entry, found) in archives.items():
@@ -363,7 +363,7 @@ def test_epochs_of_attempts(folder: Path, content: bytes) -> None:
     attempt.mkdir(parents=True, exist_ok=True)
     (attempt / "epochs.csv").write_bytes(content)
     with works_or_complains():
-        epoch_lines(attempt.parent, a_record()[0], 2)
+        epoch_lines(attempt.parent, a_record()[0], 2, 1)
 
 
 @pytest.fixture(scope="module")

@@ -82,11 +82,6 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
         ({"factors": factors(sync_every=97)}, "sync_every=97 is more than the 96 batches of an epoch"),
         ({"factors": factors(learning_rate=float("nan"))}, "factors.learning_rate: nan must be a number"),
         ({"factors": factors(learning_rate=1e-300)}, "learning_rate: 1e-300 is too small; expected at least 1e-12"),
-        (
-            {"factors": factors(learning_rate="1e-3")},
-            "'1e-3' must be a number; in YAML that number is written 1.0e-3",
-        ),
-        ({"factors": factors(learning_rate="2.5e3")}, "in YAML that number is written 2.5e+3"),
         ({"factors": factors(learning_rate="fast")}, "learning_rate: 'fast' must be a number"),
         ({"factors": factors(momentum=1)}, "factors.momentum: 1 is too large; expected less than 1"),
         ({"factors": factors(weight_decay=2)}, "factors.weight_decay: 2 is too large; expected at most 1"),

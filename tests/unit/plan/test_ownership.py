@@ -1,7 +1,10 @@
 """The lock of a killed Snakemake is told from that of a living one."""
 
+import os
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +73,21 @@ def test_a_second_snakemake_is_refused_and_does_not_wait(state: Path, holder: su
     holder.kill()
     holder.wait()
     ownership.claim(state)
+
+
+def test_results_of_somebody_else_are_refused_before_anything_runs() -> None:
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder, "results", "small")
+        ownership.refuse_unwritable(results)
+        os.chmod(folder, stat.S_IRUSR | stat.S_IXUSR | stat.S_IXOTH)
+        os.seteuid(65534 if user == 0 else user)
+        try:
+            with pytest.raises(InputError, match=f"{folder}: you cannot write here"):
+                ownership.refuse_unwritable(results)
+        finally:
+            os.seteuid(user)
+            os.chmod(folder, stat.S_IRWXU)
 
 
 @pytest.mark.parametrize("target", ["figures", "images", "datasets"])

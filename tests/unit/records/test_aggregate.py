@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from common.errors import InputError
+from common.errors import InputError, InputErrors
 from common.tables import read_table, write_table
 from declared.site import load_site
 from declared.study import load_study
 from plan.campaign import Campaign
 from plan.design import Run, design
-from plan.identity import digests, run_key
+from plan.identity import cores_per_rank, digests, run_key
+from plan.recorded import record_of
 from recorded import content
 from records.aggregate import aggregate, summary
 from records.ways import arguments_for
@@ -52,7 +54,17 @@ def record(campaign: Campaign, run: Run, times: list[float], **changes: Any) -> 
     attempt = folder / "attempt-1"
     attempt.mkdir(parents=True)
     said = content(
-        run_id=run.run_id, key=folder.name, study=campaign.study.name, **digests(campaign.site, run), **changes
+        **{
+            "run_id": run.run_id,
+            "key": folder.name,
+            "study": campaign.study.name,
+            "site": campaign.site.name,
+            "placement": campaign.site.placement,
+            "timing_scope": run.framework.timing_scope,
+            "cores_per_rank": cores_per_rank(campaign.site),
+            **digests(campaign.site, run),
+            **changes,
+        }
     )
     rows = [
         dict(
@@ -174,6 +186,75 @@ def test_a_broken_record_is_refused_in_one_line(campaign: Campaign, broken: str)
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"run_id": "another"}, "run_id is another, planned is pytorch-"),
+        ({"key": "0123456789ab"}, "key is 0123456789ab, planned is "),
+        ({"study": "another"}, "study is another, planned is quickstart"),
+        ({"site": "laptop"}, "site is laptop, planned is local"),
+        ({"code_digest": "0" * 64}, f"code_digest is {'0' * 64}, planned is "),
+        ({"cores_per_rank": 64}, "cores_per_rank is 64, planned is "),
+        ({"timing_scope": "master"}, "timing_scope is master, planned is ranks"),
+        ({"measured": None}, "status is ok, measured is null"),
+        ({"reason": "it fell"}, "status is ok, reason is it fell"),
+        ({"status": "failed"}, "status is failed, reason is null"),
+    ],
+)
+def test_a_record_that_says_otherwise_than_its_place_and_the_plan_is_refused(
+    campaign: Campaign, changes: dict[str, Any], said: str
+) -> None:
+    record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], **changes)
+    with pytest.raises(InputErrors) as refused:
+        aggregated(campaign)
+    (line,) = refused.value.lines
+    assert f"record.json: is not of this run, or was changed by hand: {said}" in line
+    assert line.endswith(f"; repeat it: make repeat RUNS='{campaign.runs[0].run_id}'")
+
+
+def test_each_record_that_is_refused_has_its_line_whoever_read_it(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that was copied into the folder of another run, a broken one, a pipe, epochs that are a folder, marks of warm-up."""
+    monkeypatch.setattr("records.aggregate.AT_ONCE", 1)
+    folders = [record(campaign, run, [1.0, 0.2, 0.2, 0.2]) for run in campaign.runs]
+    (folders[0] / "record.json").write_text((folders[1] / "record.json").read_text())
+    (folders[1] / "record.json").unlink()
+    os.mkfifo(folders[1] / "record.json")
+    (folders[2] / "attempt-1" / "epochs.csv").unlink()
+    (folders[2] / "attempt-1" / "epochs.csv").mkdir()
+    table = folders[3] / "attempt-1" / "epochs.csv"
+    table.write_text(table.read_text().replace("2,false,", "2,true,"))
+    with pytest.raises(InputErrors) as refused:
+        aggregated(campaign)
+    for line, run, said in zip(
+        refused.value.lines,
+        campaign.runs,
+        (
+            "run_id is",
+            "is no regular file",
+            "Is a directory",
+            "epoch 2 has warm_up true, the study's warmup_epochs is 1",
+        ),
+        strict=True,
+    ):
+        assert said in line and run.run_id in line
+    assert not Path("epochs.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"status": "ok", "status": "failed"}', "key 'status' stands twice"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"wall_s": NaN}', "NaN is no number of JSON"),
+    ],
+)
+def test_json_that_readers_would_take_in_different_ways_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "record.json").write_text(text)
+    assert said in record_of(tmp_path / "record.json")["reason"]
+
+
 def test_a_cut_off_epochs_table_is_refused_in_one_line(campaign: Campaign) -> None:
     table = record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2]) / "attempt-1" / "epochs.csv"
     table.write_text(table.read_text()[:-30])
@@ -190,7 +271,7 @@ def test_a_measurement_that_lost_epochs_is_not_averaged_over_the_rest(campaign: 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("false,", "true,", "no epoch is timed, all are warm-up; repeat it: make repeat RUNS="),
+        ("false,0.2,", "false,,", "no epoch is timed, all are warm-up; repeat it: make repeat RUNS="),
         ("\n3,", "\n2,", "epochs are numbered 1, 2, 2, 4, not 1 to 4; repeat it"),
     ],
 )

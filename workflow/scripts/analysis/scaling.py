@@ -22,7 +22,7 @@ from analysis.intervals import LEVEL, Estimate, columns
 from analysis.measured import cells, combination_text, level_text, successful, title, varying
 from analysis.pooling import Pooling, pooled
 from analysis.regression import LACK_OF_FIT, lack_of_fit
-from analysis.speedup import karp_flatt
+from analysis.speedup import first_cells, karp_flatt
 
 TITLE = "Scaling laws: serial fraction by Amdahl's law, and the largest speed-up"
 SCALES = ("nodes", "devices_per_node")  # what a series can vary
@@ -122,18 +122,26 @@ def reading(law: Law, trend: float, counts: int) -> list[str]:
 def series(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any], pd.DataFrame]]:
     """The factor that a series varies, the levels of the others, and cell, replicas and epoch times of its successful runs.
 
-    In table order; where both nodes and their devices vary, first the series over nodes, then those over devices.
+    A series begins on one replica where that was measured, also where it is no cell of its own levels, since a factor means nothing to
+    one replica (analysis.speedup). In table order; where both nodes and their devices vary, first the series over nodes, then those
+    over devices.
     """
-    factors = varying(runs)
+    factors, first = varying(runs), first_cells(runs)
+    ok = successful(runs)
     for scaled in [name for name in SCALES if name in factors] or SCALES[:1]:
         names = [name for name in factors if name != scaled]
-        measured = successful(runs)[list(dict.fromkeys([*names, scaled, "cell", "replicas", "epoch_time_s"]))]
+        others = [name for name in SCALES if name in names]
+        measured = ok[list(dict.fromkeys([*names, scaled, "cell", "replicas", "epoch_time_s"]))]
         if not names and len(measured):
             yield scaled, {}, measured
         samples = dict(iter(measured.groupby(names, sort=False))) if names else {}
         for levels in cells(runs)[names].drop_duplicates().itertuples(index=False, name=None):
             if levels in samples:
-                yield scaled, dict(zip(names, levels, strict=True)), samples[levels]
+                own = samples[levels]
+                if (own["replicas"] > 1).all():
+                    begins = measured[measured["cell"].isin({first[cell] for cell in own["cell"] if cell in first})]
+                    own = pd.concat([begins[(begins[others] == own[others].iloc[0]).all(axis="columns")], own])
+                yield scaled, dict(zip(names, levels, strict=True)), own
 
 
 def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:

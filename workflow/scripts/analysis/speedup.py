@@ -24,6 +24,11 @@ def base_cells(runs: pd.DataFrame) -> dict[str, str]:
     return _on_one_replica(runs, ("base", "framework"), "batch_size")
 
 
+def first_cells(runs: pd.DataFrame) -> dict[str, str]:
+    """Of every cell the measured one on one replica with its framework, batch size and all else, where there is one."""
+    return _on_one_replica(runs, ("framework",), "batch_size")
+
+
 def own_cells(runs: pd.DataFrame) -> dict[str, str]:
     """Of every cell the measured one on one replica with its framework, local batch and all else, where there is one."""
     return _on_one_replica(runs, ("framework",), "local_batch")

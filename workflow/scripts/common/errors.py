@@ -1,11 +1,23 @@
 """One way to refuse bad input: a single clear line and exit status 2."""
 
+import errno
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+MOST_LINES = 20
+OF_THE_SYSTEM = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.ESTALE,
+)  # no fault of ours
 
 
 class InputError(Exception):
@@ -16,6 +28,15 @@ class InputError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__("".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in message))
+
+
+class InputErrors(InputError):
+    """Several things are wrong: `lines`, one each, of many the first."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        more = len(lines) - MOST_LINES
+        self.lines = [*lines[:MOST_LINES], *([f"and {more} more like these"] if more > 0 else [])]
+        super().__init__("; ".join(self.lines))
 
 
 @contextmanager
@@ -33,6 +54,10 @@ def exit_status(main: Callable[[], None]) -> int:
     try:
         main()
         sys.stdout.flush()
+    except InputErrors as several:
+        for line in several.lines:
+            print(f"ringside: {line}", file=sys.stderr)
+        return 2
     except InputError as error:
         print(f"ringside: {error}", file=sys.stderr)
         return 2
@@ -40,6 +65,12 @@ def exit_status(main: Callable[[], None]) -> int:
         if not _unread():
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is written on the way out
+    except OSError as error:
+        if error.errno not in OF_THE_SYSTEM:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"ringside: {where}{error.strerror}; correct it, then start again", file=sys.stderr)
+        return 2
     return 0
 
 

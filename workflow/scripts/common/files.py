@@ -6,6 +6,9 @@ import fcntl
 import hashlib
 import json
 import os
+import re
+import stat
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,12 +49,32 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file. OSError; ValueError where it is none, or has NaN or infinity, which JSON has not."""
+    """The value in a JSON file. OSError; ValueError where it is none, a key stands twice in it, it nests too deeply to be read,
+    or it has NaN or infinity, which JSON has not."""
+    text = regular(path).read_text(encoding="utf-8")
+    try:
+        return json.loads(text, parse_constant=_no_number, object_pairs_hook=_once)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
-    def refuse(name: str) -> None:
-        raise ValueError(f"{name} is no number of JSON")
 
-    return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"key {twice!r} stands twice")
+    return made
+
+
+def regular(path: Path) -> Path:
+    """`path`, if it is a file that ends: nobody may ever write to a pipe. OSError where there is none, or it is something else."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    return path
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -113,7 +136,32 @@ def held(path: Path) -> bool:
 
 
 class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML that refuses a key given twice instead of keeping the last."""
+    """YAML that refuses a key given twice instead of keeping the last, with the plain values of YAML 1.2 (section 10.3.2), as JSON has
+    them: 1e-3 is a number, 010 is ten, and yes, 1:30:00 and 2026-01-01 are text."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (as PyYAML has it)
+
+
+_PLAIN = {
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+}  # tag: (what is of it, how it begins); of two the first
+for _tag, (_text, _begins) in _PLAIN.items():
+    _StrictLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_text})\Z"), _begins)
+
+
+def _whole_number(loader: Any, node: yaml.ScalarNode) -> int:
+    text = loader.construct_scalar(node)
+    base = {"0o": 8, "0x": 16}.get(text[:2])
+    return int(text[2:], base) if base else int(text)
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
 def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -132,6 +180,33 @@ def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
 _StrictLoader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 
+MOST_BYTES, DEEPEST, MOST_VALUES = 4 * 2**20, 40, 200_000  # of a YAML file; of its values with what aliases repeat
+
+
+def _bounded(text: str) -> None:
+    """ValueError where a text would take minutes, or the interpreter's stack, to be made values of."""
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"it is larger than {MOST_BYTES // 2**20} MiB")
+    sizes: dict[str, int] = {}  # of what has an anchor
+    above: list[tuple[str | None, int]] = []  # anchor and values so far of all that is begun
+    values = 0
+    for event in yaml.parse(text, Loader=_StrictLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            above.append((event.anchor, values))
+            values += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = above.pop()
+            sizes |= {anchor: values - before} if anchor else {}
+        elif isinstance(event, yaml.AliasEvent):
+            values += sizes.get(str(event.anchor), 1)
+        elif isinstance(event, yaml.ScalarEvent):
+            values += 1
+        if len(above) > DEEPEST:
+            raise ValueError(f"it nests more than {DEEPEST} deep")
+        if values > MOST_VALUES:
+            raise ValueError(f"it has more than {MOST_VALUES:,} values, with those that aliases repeat")
+
+
 def shown(path: Path) -> str:
     """`path` as a person would type it from the checkout."""
     path = Path(path)
@@ -144,18 +219,31 @@ def shown(path: Path) -> str:
 def load_yaml(path: Path) -> Any:
     """Read one YAML file. InputError (one line) when it is absent, not YAML, or repeats a key."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = regular(Path(path)).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError(f"{shown(path)}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{shown(path)}: cannot be read: {error}") from None
     try:
+        _bounded(text)
         return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (it is a SafeLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise InputError(f"{shown(path)}{where}: not valid YAML: {problem}") from None
+
+
+class _Dumper(yaml.SafeDumper):
+    """What it writes says the same to `load_yaml`: text that would be a number there has quotes."""
+
+    yaml_implicit_resolvers = _StrictLoader.yaml_implicit_resolvers
+
+
+def dump_yaml(value: Any) -> str:
+    """A value as YAML, keys sorted."""
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=True, allow_unicode=True)
+    return text
 
 
 def digest_text(text: str) -> str:

@@ -3,7 +3,6 @@
 import functools
 import math
 import operator
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -126,7 +125,7 @@ def _complaint(error: jsonschema.ValidationError, whole: Any, above: str = "") -
             return f"{where}{value} is not one of {', '.join(map(str, rule))}{meant}"
         case "type":
             expected = " or ".join(TYPES[name] for name in ([rule] if isinstance(rule, str) else rule))
-            return f"{where}{value} must be {expected}{_as_yaml(instance, rule)}"
+            return f"{where}{value} must be {expected}"
         case "anyOf":
             return f"{where}{value} is not right; expected {parent.get('description', 'something else')}"
         case "uniqueItems":
@@ -149,15 +148,6 @@ def _complaint(error: jsonschema.ValidationError, whole: Any, above: str = "") -
 
 def _ordinal(index: int) -> str:
     return f"{ORDINALS[index]} value" if index < len(ORDINALS) else f"value {index + 1},"
-
-
-def _as_yaml(instance: Any, rule: Any) -> str:
-    """How YAML 1.1 wants a number that it took for text: 1e-3 is one only as 1.0e-3."""
-    found = re.fullmatch(r"([-+]?\d+)(\.\d*)?[eE]([-+]?\d+)", instance) if isinstance(instance, str) else None
-    if not found or "number" not in rule:
-        return ""
-    whole, part, exponent = found.groups(default=".0")
-    return f"; in YAML that number is written {whole}{part}e{int(exponent):+d}"
 
 
 def _entries(count: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from common.errors import InputError
-from common.files import load_yaml, shown, write_text
+from common.files import dump_yaml, load_yaml, shown, write_text
 from common.schemas import check
 from environments.steps import building, say
 
@@ -74,7 +74,7 @@ def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
                     f"{dataset}: {name}: its SHA-256 is {sha256}, another process has just recorded {held} in {shown(lock)}; "
                     "find out which file is the right one, then remove the other and start again"
                 )
-            write_text(lock, HEAD + yaml.safe_dump(known, sort_keys=True))
+            write_text(lock, HEAD + dump_yaml(known))
     except OSError as error:
         say(
             f"{dataset}: {name}: its SHA-256 {sha256} was not recorded, because {shown(lock)} cannot be written: {error.strerror}"

@@ -24,7 +24,7 @@ from analysis.intervals import Estimate, columns
 from analysis.measured import combination_text, one_line
 from common.errors import exit_status
 from common.tables import read_table
-from network.gather import bus_bandwidth
+from network.bus import bus_bandwidth
 from plan.sweeps import KEYS
 
 PLACEMENTS = {

@@ -11,20 +11,12 @@ from common.errors import exit_status
 from common.schemas import schema
 from common.tables import write_table
 from common.text import number_of
+from network.bus import bus_bandwidth
 from network.measure import read
 from plan.campaign import Campaign, load_campaign
 from plan.identity import lacks, link_rate
 from plan.sweeps import KEYS, Sweep, key, output, wanted
 from records.ways import arguments_for, to_repeat
-
-
-def bus_bandwidth(message_bytes: float, seconds: float, ranks: int) -> float:
-    """Bus bandwidth of one all-reduce in bytes/s: 2 (n - 1) / n x bytes / seconds.
-
-    A rank must send that many bytes at least (Patarasuk & Yuan, J. Parallel Distrib. Comput. 69, 2009, section 3), so that
-    the number can be held against a link's rate, whatever n is. The name is that of NCCL's tests (PERFORMANCE.md).
-    """
-    return 2 * (ranks - 1) / ranks * message_bytes / seconds
 
 
 def known(campaign: Campaign, sweep: Sweep) -> dict[str, Any]:

@@ -7,6 +7,7 @@ it lives, which the system frees however it ends.
 import fcntl
 import os
 from pathlib import Path
+from typing import NoReturn
 
 from common.errors import InputError
 
@@ -42,10 +43,22 @@ def release() -> None:
 def claim(state: Path) -> None:
     """`hold`, or InputError: two Snakemakes in one checkout would wait for each other without a word."""
     if not hold(state):
-        raise InputError(
-            "another Snakemake is running in this checkout; wait until it ends, or use a second clone (to draw the runs so "
-            "far: make peek)"
-        )
+        refuse_second()
+
+
+def refuse_second() -> NoReturn:
+    """InputError: there is another."""
+    raise InputError(
+        "another Snakemake is running in this checkout; wait until it ends, or use a second clone (to draw the runs so "
+        "far: make peek)"
+    )
+
+
+def refuse_unwritable(results: Path) -> None:
+    """InputError where nothing can be written in `results`, or where they are to be."""
+    there = next(folder for folder in (results, *results.absolute().parents) if os.path.exists(folder))
+    if not os.access(there, os.W_OK, effective_ids=True):
+        raise InputError(f"{there}: you cannot write here; change its permissions, or work in a clone of your own")
 
 
 def refuse_stale(state: Path) -> None:

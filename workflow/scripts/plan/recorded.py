@@ -1,11 +1,13 @@
 """What records and sweeps say of themselves, read and checked; and how each ended."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
 from common.files import read_json, shown
 from common.schemas import check, schema
+from plan.identity import Resolved
 
 STATUSES = ("ok", "failed", "timeout", "invalid", "broken")  # of a record
 
@@ -18,6 +20,31 @@ def record_of(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, InputError) as error:
         return {"status": "broken", "reason": str(error).removeprefix(f"{shown(file)}: ")}
     return said
+
+
+def contradiction(record: Mapping[str, Any], wanted: Resolved, site: str) -> str | None:
+    """What a whole record of a run says of itself that its place and the plan do not; None where they agree.
+
+    `wanted`: the run under whose key it lies; `site`: the name of the site that the results belong to.
+    """
+    planned = {
+        "run_id": wanted.run.run_id,
+        "key": wanted.key,
+        "study": wanted.study.name,
+        "site": site,
+        **wanted.digests,
+        "placement": wanted.site.placement,
+        "timing_scope": wanted.run.framework.timing_scope,
+        "cores_per_rank": wanted.spec["cores_per_rank"],
+    }
+    for name, value in planned.items():
+        if record[name] != value:
+            return f"{name} is {record[name]}, planned is {value}"
+    if record["status"] == "ok" and record["measured"] is None:
+        return "status is ok, measured is null"
+    if (record["status"] == "ok") != (record["reason"] is None):
+        return f"status is {record['status']}, reason is {record['reason'] or 'null'}"
+    return None
 
 
 def record_status(record: Path) -> str:

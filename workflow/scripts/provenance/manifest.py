@@ -1,7 +1,8 @@
 """The manifest of a study: the SHA-256 of every figure and table, and of everything that stands behind it.
 
-It is made anew whenever one of these changes, after all figures and tables: what it says of sources is what the figures
-beside it were made of, since Snakemake has made whatever stands on a changed one again.
+It is made anew whenever one of these changes, after all figures and tables. It certifies no product that was made of something
+else than it names: each has kept what it was really made of (common.made_of), and that is what is there now, or there is no
+manifest.
 """
 
 import argparse
@@ -14,14 +15,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from common import made_of
 from common.errors import InputError, exit_status
-from common.files import digest_file, read_json, shown, write_json
+from common.files import read_json, shown, write_json
+from common.made_of import Made
 from common.schemas import check
 from plan.campaign import Campaign, add_campaign_arguments, measured_campaign
 from plan.sweeps import Sweeps
 from provenance import sources
 from report.checkout import state
 
+AGAIN = "run snakemake figures again"
 ANEW = "remove it and run snakemake figures"
 LIBRARIES = (
     "matplotlib",
@@ -33,9 +37,19 @@ LIBRARIES = (
 )  # that decide about last digits and pixels
 
 
-def manifest(campaign: Campaign, products: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, Any]:
-    """What manifest.json says. `products`: name -> its files, and the files that it is made of; paths from the checkout."""
-    code = sorted({file for one in products.values() for file in one["made_of"] if file.endswith(sources.CODE)})
+def manifest(campaign: Campaign, products: Mapping[str, Mapping[str, Any]], of: str) -> dict[str, Any]:
+    """What manifest.json says. InputError where a product was made of something else than is there now.
+
+    `products`: name -> its `files`, and the file in which it stands what they were `made_of`; paths from the checkout. `of`: the
+    digest of all sources, as they were when it was decided what has to be made.
+    """
+    made = {name: certified(one["files"], Path(one["made_of"])) for name, one in products.items()}
+    code = sorted({file for one in made.values() for file in one.inputs if file.endswith(sources.CODE)})
+    behind = sources.sources(campaign, code)
+    if sources.digest(behind) != of:
+        raise InputError(
+            f"{campaign.study.name}: what its figures are made of has changed while they were made; {AGAIN}"
+        )
     with open(campaign.runs_csv, encoding="utf-8", newline="") as table:
         rows = list(csv.DictReader(table))
     sweeps = Sweeps(campaign).available() if campaign.published is None else []
@@ -48,16 +62,33 @@ def manifest(campaign: Campaign, products: Mapping[str, Mapping[str, Sequence[st
         "changed": list(checkout.changed),
         "python": platform.python_version(),
         "libraries": {name: version(name) for name in LIBRARIES},
-        "sources": sources.sources(campaign, code) | sources.records(campaign, sweeps),
+        "sources": behind | sources.records(campaign, sweeps),
         "measured_with": sources.measured_with(rows),
         "products": {
             name: {
-                "files": {file: digest_file(Path(file)) for file in one["files"]},
-                "made_of": sorted(one["made_of"]),
+                "files": {file: made[name].outputs[file] for file in one["files"]},
+                "made_of": dict(made[name].inputs),
             }
             for name, one in sorted(products.items())
         },
     }
+
+
+def certified(files: Sequence[str], said: Path) -> Made:
+    """What `files` were made of, as it stands in the file `said`. InputError unless all of it, and they, are what is there now."""
+    made = made_of.read(said)
+    if made is None:
+        raise InputError(f"{files[0]}: it is not known what it was made of; {AGAIN}")
+    if absent := [file for file in files if file not in made.outputs]:
+        raise InputError(f"{absent[0]}: was not made with {files[0]}; {AGAIN}")
+    for kept, what in (
+        (made.outputs, "has changed since it was made"),
+        (made.inputs, f"has changed since {files[0]} was made of it"),
+    ):
+        now = made_of.digests(kept)
+        if changed := [file for file in kept if kept[file] != now[file]]:
+            raise InputError(f"{changed[0]}: {what}; {AGAIN}")
+    return made
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -91,11 +122,14 @@ def main(argv: list[str] | None = None) -> None:
     """Write the manifest of a study whose figures and tables are there."""
     parser = argparse.ArgumentParser(prog="provenance.manifest", description=main.__doc__)
     add_campaign_arguments(parser)
-    parser.add_argument("--products", required=True, help="JSON: name -> files, made_of")
+    parser.add_argument(
+        "--products", required=True, help="JSON: name -> files, and the file that says what they were made of"
+    )
+    parser.add_argument("--made-of", required=True, metavar="SHA-256", help="of all that stands behind the products")
     parser.add_argument("--out", required=True, type=Path, metavar="JSON", help="manifest.json")
     options = parser.parse_args(argv)
     campaign = measured_campaign(options)
-    said = manifest(campaign, json.loads(options.products))
+    said = manifest(campaign, json.loads(options.products), options.made_of)
     check(said, "manifest", options.out)
     write_json(options.out, said)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.files import CHECKOUT, digest_file, shown, source_files
+from common.files import CHECKOUT, digest_file, digest_text, shown, source_files
 from datasets.identity import NOT_PREPARING, data_digest
 from declared.datasets import DATASETS, OWN_DATASETS
 from declared.environments import Environment, read
@@ -42,6 +42,11 @@ def sources(campaign: Campaign, code: Iterable[str]) -> dict[str, Group]:
         found["site"] = {name: json.dumps(value, sort_keys=True) for name, value in site_part(campaign.site).items()}
         found["data"] |= {name: data_digest(name) for name in campaign.datasets}
     return {group: dict(sorted(entries.items())) for group, entries in found.items()}
+
+
+def digest(groups: Mapping[str, Group]) -> str:
+    """One SHA-256 of all groups."""
+    return digest_text(json.dumps(groups, sort_keys=True))
 
 
 def described_by(campaign: Campaign, environment: str) -> list[Path]:

@@ -18,15 +18,16 @@ from typing import Any
 import pandas as pd
 
 from common.cores import all_cores
-from common.errors import InputError, exit_status
+from common.errors import InputError, InputErrors, exit_status
 from common.files import shown, written_whole
 from common.schemas import schema
 from common.tables import read_table, write_table
 from common.text import number_of
+from plan.binding import read_binding
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
-from plan.identity import lacks, link_rate, resolve
-from plan.recorded import record_of
+from plan.identity import Resolved, lacks, link_rate, resolve
+from plan.recorded import contradiction, record_of
 from records.ways import arguments_for, to_repeat, ways_to_run
 from runs.attempts import why_absent
 from runs.epochs import read_lines
@@ -74,25 +75,28 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
     }
 
 
-def read_record(folder: Path) -> dict[str, Any]:
-    """The published record of a run. InputError when it is broken."""
+def read_record(folder: Path, wanted: Resolved, site: str) -> dict[str, Any]:
+    """The published record of a run. InputError when it is broken, or not of this run (`plan.recorded.contradiction`)."""
     record = record_of(file := folder / "record.json")
     if record["status"] == "broken":
-        raise InputError(f"{file}: is broken ({record['reason']}); {_advice(folder)}")
+        raise InputError(f"{shown(file)}: is broken ({record['reason']}); {_advice(folder)}")
+    if said := contradiction(record, wanted, site):
+        raise InputError(f"{shown(file)}: is not of this run, or was changed by hand: {said}; {_advice(folder)}")
     return record
 
 
-def epoch_lines(folder: Path, record: dict[str, Any], epochs_wanted: int) -> str:
+def epoch_lines(folder: Path, record: dict[str, Any], epochs_wanted: int, warm_up: int) -> str:
     """The lines of the record's epochs as those of the study's epochs.csv; a number that is not finite is an empty field.
 
-    InputError when there are too few, they are not numbered 1, 2, ..., none is timed, or the attempt's table is broken.
+    InputError when there are too few, they are not numbered 1, 2, ..., others than the first `warm_up` are marked as warm-up, none is
+    timed, or the attempt's table is broken.
     """
     table = folder / f"attempt-{record['attempt']}" / "epochs.csv"
     try:
         lines = read_lines(table) if table.exists() else []
         if "n" in "".join(lines):  # nan, inf
             lines = [_NOT_FINITE.sub("", line) for line in lines]
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{table}: is broken ({error}); {_advice(folder)}") from None
     if record["status"] == "ok" and len(lines) != epochs_wanted:
         raise InputError(f"{table}: has {len(lines)} of {epochs_wanted} epochs; {_advice(folder)}")
@@ -104,8 +108,19 @@ def epoch_lines(folder: Path, record: dict[str, Any], epochs_wanted: int) -> str
         fields = (line.split(",", 3) for line in reversed(lines))
         if not any(warm_up == "false" and time for _, warm_up, time, _ in fields):
             raise InputError(f"{table}: no epoch is timed, all are warm-up; {_advice(folder)}")
-    start = f"{record['run_id']},{folder.name},"
+    if wrong := _marked_wrong(lines, warm_up):
+        raise InputError(f"{table}: {wrong}; {_advice(folder)}")
+    start = f"{folder.parent.name},{folder.name},"
     return "".join([f"{start}{line}\n" for line in lines])
+
+
+def _marked_wrong(lines: Sequence[str], warm_up: int) -> str | None:
+    """The first epoch whose mark says otherwise than that the first `warm_up` are warm-up."""
+    for number, line in enumerate(lines, start=1):
+        marked = line.split(",", 2)[1]
+        if marked != ("true" if number <= warm_up else "false"):
+            return f"epoch {number} has warm_up {marked}, the study's warmup_epochs is {warm_up}"
+    return None
 
 
 def _advice(folder: Path) -> str:
@@ -145,11 +160,12 @@ def of_epochs(epochs: pd.DataFrame) -> pd.DataFrame:
 def aggregate(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
     """The rows of runs.csv in planned order. Writes epochs.csv, in the same order, whole or not at all.
 
-    Many runs are read on all cores. InputError where a record is broken.
+    Many runs are read on all cores. InputErrors where records are broken, or not of their runs.
     """
     parts = [campaign.runs[first : first + AT_ONCE] for first in range(0, len(campaign.runs), AT_ONCE)]
     rows: list[dict[str, Any]] = []
-    added = []
+    added: list[pd.DataFrame] = []
+    refused: list[str] = []
     with written_whole(epochs_csv) as partial, contextlib.ExitStack() as stack:
         several: Callable[..., Iterable[Any]] = map
         if len(parts) > 1:
@@ -158,22 +174,35 @@ def aggregate(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
         files = [Path(folder) / f"{number}.csv" for number in range(len(parts))]
         with open(partial, "wb") as whole:
             whole.write(HEADER.encode())
-            for (of_part, of_epochs), file in zip(several(_read, repeat(campaign), parts, files), files, strict=True):
+            for (of_part, of_epochs, wrong), file in zip(
+                several(_read, repeat(campaign), parts, files), files, strict=True
+            ):
                 rows += of_part
-                added.append(of_epochs)
+                added += of_epochs
+                refused += wrong
+                if refused:
+                    continue
                 with open(file, "rb") as part:
                     part.readline()
                     shutil.copyfileobj(part, whole, 2**20)
                 file.unlink()
+        if refused:
+            raise InputErrors(refused)
     runs = pd.DataFrame(rows, columns=list(schema("runs")["properties"]))
     of_run = pd.concat(added).reindex(runs["run_id"]).set_axis(runs.index)
     runs[of_run.columns] = of_run
     return runs.assign(throughput_samples_s=runs["samples_per_epoch"] / runs["epoch_time_s"])
 
 
-def _read(campaign: Campaign, runs: Sequence[Run], epochs_csv: Path) -> tuple[list[dict[str, Any]], pd.DataFrame]:
-    """The rows of these runs, and what their epochs add to them (`of_epochs`). Writes their part of epochs.csv."""
-    rows, lines = [], {}
+def _read(
+    campaign: Campaign, runs: Sequence[Run], epochs_csv: Path
+) -> tuple[list[dict[str, Any]], list[pd.DataFrame], list[str]]:
+    """The rows of these runs, what their epochs add to them (`of_epochs`), and what is wrong with records, a line each.
+
+    Writes their part of epochs.csv unless something is wrong.
+    """
+    wrong: list[str] = []
+    rows, lines, site = [], {}, (read_binding(campaign.results) or {"site": campaign.site.name})["site"]
     for run in runs:
         row = planned_row(campaign, run)
         rows.append(row)
@@ -184,21 +213,24 @@ def _read(campaign: Campaign, runs: Sequence[Run], epochs_csv: Path) -> tuple[li
         row |= {"key": wanted.key, **wanted.digests}
         folder = campaign.results / "runs" / run.run_id / row["key"]
         if (folder / "record.json").exists():
-            record = read_record(folder)
-            lines[folder] = epoch_lines(folder, record, run.levels["epochs"])
-            row |= recorded_row(record)
+            try:
+                record = read_record(folder, wanted, site)
+                lines[folder] = epoch_lines(folder, record, run.levels["epochs"], run.levels["warmup_epochs"])
+                row |= recorded_row(record)
+            except InputError as error:
+                wrong.append(str(error))
         else:
             row |= {"status": "missing", "reason": why_absent(folder / "record.json")}
     try:
-        return rows, of_epochs(_table(lines.values(), epochs_csv))
+        return rows, [of_epochs(_table(lines.values(), epochs_csv))], wrong
     except InputError:
         for folder, own in lines.items():  # which of them it was
             try:
                 _table([own], epochs_csv)
             except InputError as error:
                 what = str(error).partition(": ")[2]
-                raise InputError(f"{folder}: epochs.csv of its attempt is broken ({what}); {_advice(folder)}") from None
-        raise
+                wrong.append(f"{folder}: epochs.csv of its attempt is broken ({what}); {_advice(folder)}")
+        return rows, [], wrong
 
 
 def _table(lines: Iterable[str], file: Path) -> pd.DataFrame:

@@ -57,12 +57,14 @@ def attempt_run(wanted: Resolved, environment: dict[str, Any], ranks: launch.Lau
     """Train once, in the attempt's `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record."""
     run, site = wanted.run, wanted.site
     write_json(folder / "spec.json", job(wanted.spec, run.framework, run.graph.to_json(), wanted.data, ranks.hosts))
-    launched_at = time.time()
+    launched_at, started_by = time.time(), _started_by()
     outcome = launch.run(ranks, environment, folder.resolve(), wanted.spec, site, reads=[wanted.data])
     epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
     measured = measurement(folder, launched_at, wanted.spec, epochs)
     status, reason = judge(outcome, measured, epochs, wanted.spec, site, ranks.hosts, run.graph.gradient_bytes)
     if status == "failed":
+        if _started_by() != started_by:
+            raise launch.Lost("what had started it was killed")
         reason = failure(reason or "", folder / "log.txt")
     return {
         "run_id": run.run_id,
@@ -86,6 +88,16 @@ def attempt_run(wanted: Resolved, environment: dict[str, Any], ranks: launch.Lau
         "packages": environment["packages"],
         "measured": measured,
     }
+
+
+def _started_by() -> tuple[int, str | None]:
+    """The two processes above this one: a shell, or the process that has its libraries already, and the Snakemake that called it."""
+    parent = os.getppid()
+    try:
+        above = Path("/proc", str(parent), "stat").read_text().rpartition(")")[2].split()[1]
+    except FileNotFoundError:
+        above = None
+    return parent, above
 
 
 def _of_image(image: Mapping[str, Any] | None) -> dict[str, Any] | None:

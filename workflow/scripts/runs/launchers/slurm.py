@@ -20,6 +20,8 @@ from runs.launch import GRACE_S, Lost, ending, kept_variables, kill, spawn
 
 PATIENCE_S = 10.0  # for Slurm to end a step
 _TASK = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.+)")
+_STATE = re.compile(r"\bJobState=(\w+)")
+RUNNING = "RUNNING"
 _LOST = (
     "Node failure",
     "Unable to confirm allocation",
@@ -49,6 +51,12 @@ def current_job() -> Job | None:
     )
     hosts = ask("scontrol", "show", "hostnames", found["NodeList"]).split()
     return Job(number, hosts, _seconds(found["SubmitTime"]), _seconds(found["StartTime"]))
+
+
+def job_state(number: str) -> str:
+    """What Slurm says of a job, such as RUNNING or CANCELLED. Lost when Slurm does not answer, or knows no such job."""
+    found = _STATE.search(ask("scontrol", "show", "job", number, "--oneliner"))
+    return found[1] if found else "unknown"
 
 
 class Slurm:
@@ -102,7 +110,9 @@ class Slurm:
         return [self._process]
 
     def explain(self, codes: Sequence[int | None], log: Path) -> str:
-        """See Launcher. What srun says of its first failing task, or that a node is gone."""
+        """See Launcher. What srun says of its first failing task, or that a node or the job itself is gone."""
+        if (state := job_state(self.job["number"])) != RUNNING:
+            raise Lost(f"job {self.job['number']} ended under it ({state})")
         said = log.read_text(errors="replace").splitlines()
         lines = [line for line in said if line.startswith("srun: ")]
         for line in lines:

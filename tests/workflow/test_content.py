@@ -1,0 +1,107 @@
+"""Given a finished campaign, a product rests on the content of what it was made of: dates decide nothing, and nothing is certified
+that was made of something else."""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from checkout import Checkout
+
+FIGURE = "workflow/scripts/figures/overview.py"
+AGES = pytest.mark.parametrize("age_s", [10 * 365 * 86400, -86400], ids=["older", "in the future"])
+
+
+def edit(file: Path, text: str, age_s: float) -> None:
+    """Write a file, and let its date say that this was so long ago."""
+    file.write_text(text)
+    os.utime(file, (time.time() - age_s,) * 2)
+
+
+def made_again(checkout: Checkout, target: str = "figures") -> dict[str, int]:
+    done = checkout.snakemake(target)
+    assert done.status == 0, done.output
+    compared = checkout.program("provenance.verify", "--study", "small")
+    assert compared.returncode == 0, compared.stdout
+    return done.jobs
+
+
+def digest_named(checkout: Checkout, product: str, file: str) -> str:
+    said = json.loads((checkout.results / "manifest.json").read_text())
+    return str(said["products"][product]["made_of"][file])
+
+
+@AGES
+def test_code_that_is_edited_and_put_back(campaign: Checkout, age_s: float) -> None:
+    file = campaign.path(FIGURE)
+    caption = campaign.results / "figures" / "overview.caption.md"
+    before, said, named = file.read_text(), caption.read_text(), digest_named(campaign, "figures/overview", FIGURE)
+    edit(file, before.replace("Epoch time of every cell", "Epoch time of each cell", 1), age_s)
+    assert made_again(campaign) == {"figure": 1}
+    assert "Epoch time of each cell" in caption.read_text()
+    assert digest_named(campaign, "figures/overview", FIGURE) != named
+    edit(file, before, age_s)
+    assert made_again(campaign) == {"figure": 1}
+    assert caption.read_text() == said and digest_named(campaign, "figures/overview", FIGURE) == named
+    assert made_again(campaign) == {}
+
+
+@AGES
+def test_a_record_that_is_another(campaign: Checkout, age_s: float) -> None:
+    file = campaign.results / campaign.records()[0]
+    said = json.loads(file.read_text())
+    edit(file, json.dumps({**said, "status": "failed", "reason": "it fell", "measured": None}), age_s)
+    shutil.rmtree(campaign.path(".snakemake"))  # whose memory is not asked
+    assert made_again(campaign) == {"aggregate": 1, "analysis": 1, "figure": 4}
+    assert "failed,it fell" in (campaign.results / "runs.csv").read_text()
+    assert made_again(campaign) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [
+        ("runs.csv", {"aggregate": 1, "analysis": 1, "figure": 4}),
+        ("design.csv", {"design": 1, "aggregate": 1, "analysis": 1, "figure": 4}),
+        ("tables/cells.md", {"analysis": 1}),
+        ("figures/overview.svg", {"figure": 1}),
+    ],
+)
+def test_a_product_that_is_edited_is_made_again(campaign: Checkout, name: str, rules: dict[str, int]) -> None:
+    file = campaign.results / name
+    before = file.read_text()
+    edit(file, before.replace("1", "2", 1), 3600)
+    assert campaign.program("provenance.verify", "--study", "small").returncode == 1
+    assert made_again(campaign) == rules
+    assert file.read_text() == before
+
+
+@pytest.mark.parametrize("name", ["tables/regression_cells.csv", "tables/residuals.csv", "tables/cells.tex"])
+def test_an_output_beside_that_is_removed_is_made_again(campaign: Checkout, name: str) -> None:
+    file = campaign.results / name
+    file.unlink()
+    compared = campaign.program("provenance.verify", "--study", "small")
+    assert f"{file.relative_to(campaign.folder)}: not there" in compared.stdout
+    assert made_again(campaign) == {"analysis": 1}
+    assert file.exists()
+
+
+def test_products_of_another_checkout_are_made_again(campaign: Checkout, tmp_path: Path) -> None:
+    other = campaign.copy(tmp_path / "other")
+    file = other.path(FIGURE)
+    edit(file, file.read_text() + "# other\n", 3600)
+    assert made_again(other) == {"figure": 1}
+    for folder in ("figures", "made_of/figures"):
+        shutil.rmtree(campaign.results / folder)
+        shutil.copytree(other.results / folder, campaign.results / folder)  # dates kept, as cp -p and rsync -a do
+    assert made_again(campaign) == {"figure": 1}
+
+
+def test_a_changed_command_makes_again_what_nobody_remembers(campaign: Checkout) -> None:
+    shutil.rmtree(campaign.path(".snakemake"))
+    campaign.edit(
+        "config/studies/small.yaml", "{kind: overview}", "{kind: overview, filter: {framework: pytorch-single}}"
+    )
+    assert made_again(campaign) == {"figure": 1}
