@@ -42,7 +42,7 @@ CPU := 0.6
 MEMORY := 6G
 
 .DEFAULT_GOAL := help
-.PHONY: help check figures report paper archive verify compare status peek images datasets docs architecture plan models predict test statistics-test frameworks-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes reference doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis bench-tests
+.PHONY: help check figures report paper archive verify compare status peek images datasets docs architecture plan models predict test statistics-test frameworks-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes reference doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis bench-tests bench-intervals
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
@@ -68,10 +68,10 @@ archive: $(STAMP)  ## pack everything behind the figures into one file that make
 	@$(SNAKEMAKE) archive $(OPTIONS)
 
 verify: $(STAMP)  ## check that figures, tables and records are those of a manifest: make verify STUDY=NAME AGAINST=FILE
-	@$(RINGSIDE) provenance.verify --study "$$STUDY" $(if $(AGAINST),--against "$$AGAINST") $(ARGS)
+	@$(RINGSIDE) provenance.verify $(if $(STUDY),--study "$$STUDY") $(if $(AGAINST),--against "$$AGAINST") $(ARGS)
 
 compare: $(STAMP)  ## compare two campaigns of another date, site or version: make compare BASE=FOLDER OTHER=FOLDER
-	@$(SNAKEMAKE) compare --config "base=$$BASE" "other=$$OTHER" $(ARGS)
+	@$(SNAKEMAKE) compare $(if $(BASE)$(OTHER),--config) $(if $(BASE),"base=$$BASE") $(if $(OTHER),"other=$$OTHER") $(ARGS)
 
 status: $(STAMP)  ## show where the campaign stands: done, running, failed and why, time left; ARGS=--watch or --json
 	@$(RINGSIDE) records.status $(OPTIONS)
@@ -194,6 +194,9 @@ bench-analysis: $(STAMP)  ## measure how long 20,000 runs of 100 epochs take fro
 
 bench-tests: $(STAMP)  ## measure how long the tests take, and where their processor time goes: ARGS='--target cluster-test'
 	@$(BENCH) tests $(ARGS)
+
+bench-intervals: $(STAMP)  ## measure by simulation how often 95 % intervals hold the truth, and how wide they are (10 min)
+	@$(BENCH) intervals $(ARGS)
 
 $(STAMP): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit("make: Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; say make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'

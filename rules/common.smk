@@ -155,3 +155,11 @@ onstart:
         os.environ[warm.VARIABLE] = warm.start()
     if "base" not in config:  # which is about other campaigns
         print(CAMPAIGN.outlook(), flush=True)
+
+
+onsuccess:
+    if "figures" in {job.rule.name for job in workflow.dag.jobs}:
+        print(
+            f"figures: {RESULTS}/figures, tables: {RESULTS}/tables; one page with everything: make report STUDY={STUDY}",
+            flush=True,
+        )

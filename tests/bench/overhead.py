@@ -9,6 +9,7 @@ import dry_runs
 import epoch_times
 import images
 import inputs
+import interval_coverage
 import models_by_hand
 import study_cost
 import suite_cost
@@ -74,6 +75,13 @@ def tests_part(options: argparse.Namespace) -> str:
     return suite_cost.report(cost, f"make bench-tests ARGS='--target {options.target}'")
 
 
+def intervals_part(options: argparse.Namespace) -> str:
+    """Simulate studies, and look what intervals hold."""
+    return interval_coverage.report(
+        interval_coverage.measure(options.studies), f"make bench-intervals ARGS='--studies {options.studies}'"
+    )
+
+
 PARTS = {"study": study_part, "epochs": epochs_part, "dry-run": dry_run_part}
 ON_REQUEST = {
     "ways": ways_part,
@@ -82,8 +90,9 @@ ON_REQUEST = {
     "models": models_part,
     "analysis": analysis_part,
     "tests": tests_part,
+    "intervals": intervals_part,
 }
-TARGETS = ("input", "models", "analysis", "tests")  # the parts that make has targets of
+TARGETS = ("input", "models", "analysis", "tests", "intervals")  # the parts that make has targets of
 
 
 def _call(command: str) -> str:
@@ -122,6 +131,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--results", type=Path, default=Path("results/quickstart"), help="study: the finished campaign")
     parser.add_argument("--base", default=BASE, help="images: what they are built on, as in a site's images.base")
+    parser.add_argument("--studies", type=int, default=60, help="intervals: simulate so many studies of each kind")
     parser.add_argument("--target", default="test", help="tests: which target of the Makefile")
     options = parser.parse_args(asked)
     for name in options.parts:

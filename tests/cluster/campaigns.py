@@ -51,7 +51,9 @@ class Campaign:
         self.results = self.checkout.results
         self.checkout.edit("config/sites/virtual.yaml", "time_limit_s: 100", f"time_limit_s: {time_limit_s}")
         # The machine is shared with the test itself: what others use is not what these tests are about.
-        self.checkout.edit("config/sites/virtual.yaml", "max_foreign_cpu_share: 0.05", "max_foreign_cpu_share: 1")
+        self.checkout.edit(
+            "config/sites/virtual.yaml", "max_foreign_cpu_share: 0.05", "max_foreign_cpu_share: 1\nmax_steal_share: 1"
+        )
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """`snakemake --profile slurm` with these arguments, in the background; its output is in snakemake.out."""

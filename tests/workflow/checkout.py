@@ -1,5 +1,6 @@
 """A copy of the checkout to run Snakemake in, as a user would, and what an invocation planned and said."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -71,7 +73,9 @@ class Checkout:
                 shutil.copytree(compiled, folder / compiled.relative_to(CHECKOUT))
             self.write(f"config/studies/{name}.yaml", study)
             self.edit("config/config.yaml", "study: quickstart", f"study: {name}")
-            self.edit("config/sites/local.yaml", "max_foreign_cpu_share: 0.05", "max_foreign_cpu_share: 1")
+            self.edit(
+                "config/sites/local.yaml", "max_foreign_cpu_share: 0.05", "max_foreign_cpu_share: 1\nmax_steal_share: 1"
+            )
 
     def copy(self, folder: Path) -> "Checkout":
         """Another checkout with everything that this one has, results and Snakemake's memory included, dates kept."""
@@ -140,6 +144,11 @@ class Checkout:
         """All attempts, relative to the results."""
         return sorted(str(path.relative_to(self.results)) for path in self.results.glob("runs/*/*/attempt-*"))
 
+    def manifest(self) -> dict[str, Any]:
+        """What manifest.json says."""
+        said: dict[str, Any] = json.loads((self.results / "manifest.json").read_text())
+        return said
+
     def products(self) -> dict[str, str]:
         """What was made from the records, with contents that change whenever the file is made anew (its inode)."""
         made = [
@@ -148,7 +157,7 @@ class Checkout:
             *self.results.glob("tables/*"),
             *self.results.glob("figures/*"),
         ]
-        return {str(path.relative_to(self.results)): str(path.stat().st_ino) for path in made if path.exists()}
+        return {str(path.relative_to(self.results)): str(path.stat().st_ino) for path in made if path.is_file()}
 
 
 TARGETS = (

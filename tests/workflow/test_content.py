@@ -30,8 +30,7 @@ def made_again(checkout: Checkout, target: str = "figures") -> dict[str, int]:
 
 
 def digest_named(checkout: Checkout, product: str, file: str) -> str:
-    said = json.loads((checkout.results / "manifest.json").read_text())
-    return str(said["products"][product]["made_of"][file])
+    return str(checkout.manifest()["products"][product]["made_of"][file])
 
 
 @AGES

@@ -100,7 +100,20 @@ def test_a_declaration_makes_the_figures_that_are_not_there_and_nothing_else(cam
     done = campaign.snakemake("figures")
     assert (done.status, done.jobs) == (0, {"figure": 1}), done.output
     made = {name for name, inode in campaign.products().items() if before.get(name) != inode}
-    assert made == {f"figures/by_factor-framework.{suffix}" for suffix in ("pdf", "svg", "png", "caption.md")}
+    assert "figures: results/small/figures, tables: results/small/tables; one page" in done.output
+    ends = ("pdf", "svg", "png", "caption.md")
+    assert made == {f"figures/by_factor-framework.{end}" for end in ends}
+    assert "moved into the folder old beside the others: figures/accuracy-updates" in done.output
+    assert {path.name for path in (campaign.results / "figures" / "old").iterdir()} == {
+        f"accuracy-updates.{end}" for end in ends
+    }
+    listed = {file for one in campaign.manifest()["products"].values() for file in one["files"]}
+    there = {
+        str(path.relative_to(campaign.folder))
+        for path in campaign.results.glob("*s/*.*")
+        if path.parent.name in ("figures", "tables")
+    }
+    assert listed == there, "the manifest's list and the folders agree"
 
 
 def test_a_lock_edited_repeats_its_environment_its_children_and_their_runs_and_put_back_nothing(

@@ -29,16 +29,12 @@ LEFT_OUT = {  # of what is only recommended
 }
 
 
-def manifest(checkout: Checkout) -> dict:
-    return json.loads((checkout.results / "manifest.json").read_text())
-
-
 def verified(checkout: Checkout, *arguments: str) -> subprocess.CompletedProcess[str]:
     return checkout.program("provenance.verify", "--study", "small", *arguments)
 
 
 def test_the_manifest_has_all_that_figures_were_made_of(campaign: Checkout) -> None:
-    said = manifest(campaign)
+    said = campaign.manifest()
     files = {str(path.relative_to(campaign.folder)) for path in campaign.results.glob("figures/*")}
     assert {
         file for name, one in said["products"].items() if name.startswith("figures/") for file in one["files"]
@@ -210,7 +206,7 @@ def test_what_cannot_be_compared_is_told(fresh: Callable[..., Checkout]) -> None
     for arguments, said in (
         (
             [],
-            "ringside: which two campaigns? expected two folders with runs.csv: snakemake compare --config base=FOLDER other=FOLDER",
+            "ringside: which two campaigns? expected two folders with runs.csv: make compare BASE=FOLDER OTHER=FOLDER, or snakemake compare",
         ),
         (["--config", "base=one", "other=2024"], "ringside: other: there is no 2024/runs.csv; expected"),
         (["--config", "base=one", "other=one"], "was not measured again (37 of 38 cells)"),

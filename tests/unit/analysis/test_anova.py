@@ -176,7 +176,7 @@ def test_a_table_says_what_is_presumed_and_what_cannot_be_told_apart(read):
     runs.loc[loud, "epoch_time_s"] *= np.exp(0.4 * (runs["replicate"] - 2)[loud])
     table = anova.table(runs)
     notes = " ".join(table.notes)
-    assert "assume one spread in all cells, which is doubtful here: cells do not share one (Bartlett" in notes
+    assert "assume one spread in all cells, which is doubtful here: the largest s.d. is " in notes
     assert "Their effects cannot be separated from framework, nodes, whose sums" in notes
     assert table.data.set_index("term").loc[["framework", "nodes"], "q"].isna().all()
 

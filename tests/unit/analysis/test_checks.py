@@ -205,9 +205,9 @@ def test_unequal_spreads_are_told_with_their_range(read):
     assert row["p"] < 0.001 and row["verdict"].startswith("unequal: s.d. from")
     assert table_of(runs).loc["normal residuals", "verdict"].endswith("may be unequal spread alone")
     spreads = pooled(runs).spreads
-    least, most = (tables.number(100 * math.expm1(2.2668 * s), 2) for s in (spreads.min(), spreads.max()))
-    verdict = table_of(runs).loc["least difference of two means, n = 3", "verdict"]
-    assert verdict.startswith(f"2.27 s.d., {least} to {most} % by cell, with the s.d. of all together")
+    row = table_of(runs).loc["half the interval of a mean, n = 3"]
+    least, most = (tables.number(100 * math.expm1(row["statistic"] * s), 2) for s in (spreads.min(), spreads.max()))
+    assert f" s.d., {least} to {most} % by cell, with the s.d. of all together" in row["verdict"]
 
 
 def test_the_resolution_is_in_percent_of_the_epoch_time(read):
@@ -216,24 +216,23 @@ def test_the_resolution_is_in_percent_of_the_epoch_time(read):
     runs = runs[spread > spread.max() / 3]
     row = table_of(runs).loc["least difference of two means, n = 3"]
     pooling = pooled(runs)
-    assert pooling.holds and pooling.df == 2 * runs["cell"].nunique()
     within = pooling.within
-    assert pooling.holds_within and within.df == pooling.df - 2
-    assert row["statistic"] == pytest.approx(stats.t.ppf(0.975, within.df) * math.sqrt(2 / 3))
+    assert pooling.df == 2 * runs["cell"].nunique() and within.df == pooling.df - 2
+    assert row["statistic"] == pytest.approx(stats.t.ppf(0.975, within.prior.df + 2) * math.sqrt(2 / 3))
     assert row["size_percent"] == pytest.approx(100 * math.expm1(row["statistic"] * within.sd))
-    assert row["test"].endswith("one s for all cells, within blocks") and "s.d. after blocks" in row["verdict"]
+    assert row["test"].endswith("moderated s, within blocks") and "s.d. after blocks" in row["verdict"]
     mean = table_of(runs).loc["half the interval of a mean, n = 3"]
-    assert mean["statistic"] == pytest.approx(stats.t.ppf(0.975, pooling.freedom) / math.sqrt(3))
+    assert mean["statistic"] == pytest.approx(stats.t.ppf(0.975, pooling.of_mean(3)) / math.sqrt(3))
     assert mean["size_percent"] == pytest.approx(100 * math.expm1(mean["statistic"] * pooling.sd))
 
 
-def test_with_own_spreads_and_five_runs_differences_are_those_of_the_paired_test(read):
+def test_with_five_runs_differences_are_those_of_the_moderated_paired_test(read):
     runs = read(failures={}, replicates=5)
     runs.loc[runs["nodes"] == 2, "epoch_time_s"] *= np.exp(0.1 * (runs["replicate"] - 3)[runs["nodes"] == 2])
     row, spread = table_of(runs).loc["least difference of two means, n = 5"], pooled(runs).within
-    assert row["statistic"] == pytest.approx(stats.t.ppf(0.975, 4) * math.sqrt(2 / 5))
+    assert row["statistic"] == pytest.approx(stats.t.ppf(0.975, spread.prior.df + 4) * math.sqrt(2 / 5))
     assert row["size_percent"] == pytest.approx(100 * math.expm1(row["statistic"] * spread.sd))
-    assert row["test"].endswith("own s, within blocks") and "% by cell" in row["verdict"]
+    assert row["test"].endswith("moderated s, within blocks") and "% by cell" in row["verdict"]
     assert "n = 5: 1.24, 1.46 and 2.02" in " ".join(checks.table(runs).notes)
 
 

@@ -1,5 +1,5 @@
-"""One spread for all cells, where they share it, and cells compared within blocks: against published analyses, R's
-documented output, scipy, and simulation."""
+"""Moderated variances of cells, and cells compared within blocks: against limma, published analyses, R's documented output, scipy, and
+simulation."""
 
 import math
 
@@ -9,13 +9,13 @@ import pytest
 from scipy import stats
 from statsmodels.formula.api import ols
 
-from analysis import cells, conditions, effects, intervals
+from analysis import cells, conditions, effects
 from analysis.measured import Records
-from analysis.pooling import after_blocks, pooled
+from analysis.pooling import MOST_PRIOR, after_blocks, pooled, prior_of
 from declared.figures import Declared
 from figures import overview
 from published import NPK, PLANT_GROWTH, VASCULAR_GRAFTS
-from synthetic import write_frames
+from simulated import DEPENDENCES, SPREADS, coverage, simulated
 
 
 def runs_of(groups):
@@ -44,60 +44,92 @@ def test_bartletts_test_is_that_of_r(growth):
     # bartlett.test(weight ~ group, PlantGrowth): K-squared = 2.8786, df = 2, p-value = 0.2371
     assert growth.statistic == pytest.approx(2.8786, abs=5e-5)
     assert growth.p == pytest.approx(0.2371, abs=5e-5)
-    assert growth.holds
+    assert not growth.differ
 
 
-def test_pairwise_tests_with_the_pooled_spread_are_those_of_r(growth):
-    # pairwise.t.test(weight, group), which pools s.d. and corrects by Holm: 0.194, 0.175, 0.013
-    rows = growth.ratios(["trt1", "trt2", "trt2"], ["ctrl", "ctrl", "trt1"])
-    assert intervals.holm(rows["p"].tolist()) == pytest.approx([0.194, 0.175, 0.013], abs=5e-4)
+def test_the_spread_of_all_cells_is_that_of_r(growth):
     # summary(lm(weight ~ group, PlantGrowth)): residual standard error 0.6234 on 27 degrees of freedom
     assert (growth.sd, growth.df) == (pytest.approx(0.6234, abs=5e-5), 27)
 
 
-def test_intervals_of_means_and_ratios_are_those_of_the_fit_to_all_cells(growth):
-    data = pd.DataFrame([(cell, x) for cell, weight in PLANT_GROWTH.items() for x in weight], columns=["cell", "y"])
-    fit = ols("y ~ C(cell) - 1", data).fit()
-    half = (fit.conf_int()[1] - fit.params).to_numpy()
-    assert np.log(growth.cells["high"] / growth.cells["mean"]).to_numpy() == pytest.approx(half)
-    low, high = fit.t_test([[-1, 1, 0]]).conf_int()[0]
+def by_hand(pooling, cells):
+    """Moderated variances of logarithms of these cells, and their degrees of freedom, as Smyth's section 3 has them."""
+    prior = pooling.prior
+    own = {cell: np.log(pooling.samples[cell]) for cell in cells}
+    variance = [
+        (prior.df * prior.variance + x.var(ddof=1) * (len(x) - 1)) / (prior.df + len(x) - 1) for x in own.values()
+    ]
+    return np.array(variance), np.array([prior.df + len(x) - 1 for x in own.values()])
+
+
+def test_intervals_of_means_and_ratios_rest_on_moderated_variances(growth):
+    (one, other), df = by_hand(growth, ["trt1", "ctrl"])
+    assert growth.prior.df == MOST_PRIOR, "spreads are hardly further apart than nine degrees of freedom make them"
+    low, high = stats.t.interval(0.95, df[0], loc=0, scale=math.sqrt(one / 10))
+    estimate = growth.of("trt1")
+    assert np.log([estimate.low, estimate.high]) - math.log(estimate.value) == pytest.approx([low, high])
     found = ratio(growth, "trt1", "ctrl")
-    assert math.log(found["high"] / found["low"]) == pytest.approx(high - low)
+    freedom = (one + other) ** 2 / ((one**2 + other**2) / df[0])
+    assert math.log(found["high"] / found["low"]) == pytest.approx(
+        2 * stats.t.ppf(0.975, freedom) * math.sqrt((one + other) / 10)
+    )
     assert found["within_blocks"] == 0
     assert found["value"] == np.exp(PLANT_GROWTH["trt1"]).mean() / np.exp(PLANT_GROWTH["ctrl"]).mean()
 
 
-def test_unequal_spreads_are_not_pooled():
+def test_a_noisy_cell_keeps_most_of_its_spread_and_a_single_run_has_that_of_the_others():
     rng = np.random.default_rng(2)
-    pooling = pooled(runs_of({"a": rng.lognormal(0, 0.01, 8), "b": rng.lognormal(0, 0.3, 8), "c": [1.0]}))
-    assert not pooling.holds
-    for cell in "ab":
-        log = np.log(pooling.samples[cell])
-        low, high = stats.t.interval(0.95, 7, loc=0, scale=stats.sem(log))
+    times = {"a": rng.lognormal(0, 0.01, 8), "b": rng.lognormal(0, 0.3, 8), "c": [1.0]}
+    pooling = pooled(runs_of(times))
+    assert 0 < pooling.prior.df < MOST_PRIOR, "spreads are that far apart"
+    (quiet, noisy), df = by_hand(pooling, "ab")
+    for cell, variance in (("a", quiet), ("b", noisy)):
         estimate = pooling.of(cell)
-        assert np.log([estimate.low, estimate.high]) - math.log(estimate.value) == pytest.approx([low, high])
-    alone = ratio(pooling, "a", "c")
-    assert math.isnan(pooling.of("c").low) and math.isnan(alone["low"]) and math.isnan(alone["within_blocks"])
-    found, times = ratio(pooling, "a", "b"), pooling.samples
-    test = stats.ttest_ind(np.log(times["a"]), np.log(times["b"]), equal_var=False)
-    low, high = test.confidence_interval()
-    assert found["value"] == times["a"].mean() / times["b"].mean()
-    assert np.log([found["low"], found["high"]]) - math.log(found["value"]) == pytest.approx(
-        [(low - high) / 2, (high - low) / 2]
+        assert math.log(estimate.high / estimate.value) == pytest.approx(
+            stats.t.ppf(0.975, df[0]) * math.sqrt(variance / 8)
+        )
+    assert quiet < 0.03**2 and noisy > 0.15**2
+    alone = pooling.of("c")
+    assert math.log(alone.high) == pytest.approx(
+        stats.t.ppf(0.975, pooling.prior.df) * math.sqrt(pooling.prior.variance)
     )
-    assert found["p"] == pytest.approx(test.pvalue)
+    assert "a cell with one run takes its s from them alone" in conditions.replicates(runs_of(times))
 
 
-def test_where_cells_share_their_spread_a_single_run_has_an_interval():
-    rng = np.random.default_rng(4)
-    runs = runs_of({**{cell: rng.lognormal(0, 0.05, 6) for cell in "abcdef"}, "alone": [1.0]})
-    pooling = pooled(runs)
-    assert pooling.holds and pooling.df == 30
-    t = stats.t.ppf(0.975, 30)
-    assert math.log(pooling.of("alone").high) == pytest.approx(t * pooling.sd)
-    said = conditions.replicates(runs)
-    assert "n = 1 to 6 per cell" in said
-    assert "a cell with one run takes its interval from the spread of the other cells" in said
+V = [0.0021, 0.0103, 0.0007, 0.0340, 0.0052, 0.0018, 0.0111, 0.0009]
+
+
+@pytest.mark.parametrize(
+    ("variances", "df", "scale", "of_prior"),
+    [  # R 4.2.2, limma 3.54.1: fitFDist(v, df)
+        (V, [4] * 8, 0.003214862155, 2.501481498),
+        (V, [2] * 8, 0.006250190523, 11.15357952),
+        (V, [2, 4, 4, 3, 2, 4, 4, 1], 0.005918199044, 18.81316955),
+        ([0.010, 0.011, 0.0092, 0.0125, 0.0088, 0.0101], [4] * 6, 0.01026666667, math.inf),
+    ],
+)
+def test_what_is_typical_of_variances_is_that_of_limma(variances, df, scale, of_prior):
+    found = prior_of(np.array(variances), np.array(df, dtype=float), most=math.inf)
+    assert (found.variance, found.df) == (pytest.approx(scale, rel=1e-6), pytest.approx(of_prior, rel=1e-5))
+
+
+def test_moderated_variances_are_those_of_limma():
+    # squeezeVar(v, 4)$var.post
+    prior = prior_of(np.array(V), np.full(8, 4.0), most=math.inf)
+    moderated, df = prior.moderated(np.array(V), np.full(8, 4.0))
+    assert moderated[:5] == pytest.approx(
+        [0.002528949472, 0.007573953447, 0.001667607330, 0.022155245424, 0.004436207072]
+    )
+    assert df == pytest.approx(np.full(8, 4 + 2.501481498))
+
+
+def test_what_is_typical_is_found_again_and_never_weighs_more_than_it_may():
+    rng = np.random.default_rng(3)
+    variances = 0.01 * rng.f(4, 6, 20000)
+    found = prior_of(variances, np.full(20000, 4.0), most=math.inf)
+    assert (found.variance, found.df) == (pytest.approx(0.01, rel=0.03), pytest.approx(6, rel=0.05))
+    assert prior_of(variances, np.full(20000, 4.0), 2.5).df == 2.5
+    assert prior_of(np.array([0.01]), np.array([4.0]), 2).df == prior_of(np.zeros(3), np.full(3, 2.0), 2).df == 0
 
 
 @pytest.mark.parametrize(
@@ -105,17 +137,14 @@ def test_where_cells_share_their_spread_a_single_run_has_an_interval():
     [
         ({}, "No run of the study succeeded."),
         ({"a": [1.0], "b": [2.0]}, "n = 1 per cell, too few for an interval."),
-        ({"a": [1.0, 1.1, 1.2]}, "because they could not be compared"),
-        ({"a": [1.0, 1.1], "b": [2.0]}, "a cell with one run has none"),
-        ({"a": [1.0, 1.0], "b": [2.0, 2.0]}, "because they could not be compared"),
-        ({"a": [1.0, 1.0, 1.0], "b": [2.0, 2.1, 2.2]}, "because a cell's times are all equal"),
-        ({"a": [1.0, 1.1], "b": [2.0, 2.3]}, "most cells have fewer than 3 runs"),
-        ({"a": [1.0, 1.1, 1.2], "b": [2.0, 2.3, 2.4]}, "with a pooled s"),
-        ({"a": [1.0, 1.1, 1.2], "b": [2.0, 2.02, 2.07]}, "times the smallest (Bartlett's test, p = 0."),
-        ({"a": [1.0, 1.001, 1.002, 1.003], "b": [2.0, 2.5, 3.0, 3.5]}, "because cells do not share one (Bartlett"),
+        ({"a": [1.0, 1.1, 1.2]}, "√n), with each cell's own s."),
+        ({"a": [1.0, 1.1], "b": [2.0]}, "with each cell's own s; a cell with one run has none."),
+        ({"a": [1.0, 1.0], "b": [2.0, 2.0]}, "with each cell's own s."),
+        ({"a": [1.0, 1.0, 1.0], "b": [2.0, 2.1, 2.2]}, "moderated by what is typical of all cells"),
+        ({"a": [1.0, 1.1, 1.2], "b": [2.0, 2.3, 2.4]}, "weighing 2 degrees of freedom; empirical Bayes, Smyth 2004"),
     ],
 )
-def test_little_is_said_and_never_pooled_in_silence(groups, said):
+def test_what_an_interval_rests_on_is_said(groups, said):
     runs = runs_of(groups) if groups else runs_of({"a": [1.0]}).assign(status="failed")
     assert said in conditions.replicates(runs)
     rows = pooled(runs).cells
@@ -128,47 +157,33 @@ def test_times_that_are_all_equal_have_intervals_without_width():
     assert ratio(pooling, "a", "b")["low"] == ratio(pooling, "a", "b")["high"]
 
 
-def test_two_runs_are_warned_of_only_where_each_cell_has_its_own_spread():
+def test_two_runs_are_warned_of_only_where_no_other_cell_tells_of_their_spread():
     assert "Two runs give very wide intervals" in conditions.replicates(runs_of({"a": [1.0, 1.1]}))
     rng = np.random.default_rng(4)
     several = {cell: rng.lognormal(0, 0.05, 6) for cell in "abcd"}
-    assert pooled(runs_of({**several, "e": [1.0, 1.05]})).holds
     assert "Two runs give very wide intervals" not in conditions.replicates(runs_of({**several, "e": [1.0, 1.05]}))
 
 
-@pytest.mark.parametrize("spread", [0.03, 0.2])
-@pytest.mark.simulation
-def test_intervals_hold_the_truth_as_often_as_they_say(spread):
-    rng = np.random.default_rng(20261121)
-    truth = math.exp(spread**2 / 2)  # the mean of these log-normal times
-    hits, ratios = [], []
-    for _ in range(300):
-        pooling = pooled(runs_of({cell: rng.lognormal(0, spread, 3) for cell in "abcdefgh"}))
-        hits += ((pooling.cells["low"] < truth) & (truth < pooling.cells["high"])).tolist()
-        rows = pooling.ratios(list("abcd"), list("efgh"))
-        ratios += ((rows["low"] < 1) & (rows["high"] > 1)).tolist()
-    assert 0.93 < np.mean(hits) < 0.97
-    assert 0.93 < np.mean(ratios) < 0.97
+STUDIES = 250
 
 
-@pytest.mark.parametrize(
-    ("spreads", "n"),
-    [([1] * 5 + [3], 3), ([1] * 11 + [2], 5), ([1] * 3 + [2] * 3, 3), ([1, 5], 2)],
-    ids=["one noisy of six", "one noisy of twelve", "half noisy", "two runs"],
-)
+@pytest.mark.parametrize("name", SPREADS)
+@pytest.mark.parametrize("n", [3, 5])
 @pytest.mark.simulation
-def test_the_interval_of_the_noisiest_cell_holds_though_spreads_are_unequal(spreads, n):
-    # with Bartlett's test alone: 75, 79, 88 and 85 %; three standard errors of 400 studies are 5 %
-    rng = np.random.default_rng(20261122)
-    runs = runs_of({f"c{place:02}": [1.0] * n for place in range(len(spreads))})
-    sd = 0.02 * np.repeat(spreads, n)
-    hits = []
-    for _ in range(400):
-        estimate = pooled(runs.assign(epoch_time_s=np.exp(sd * rng.standard_normal(len(sd))))).of(
-            f"c{len(spreads) - 1:02}"
-        )
-        hits.append(estimate.low < 1 < estimate.high)
-    assert np.mean(hits) > 0.85
+def test_intervals_hold_the_truth_as_often_as_they_say_and_those_of_the_noisiest_cell_nearly_so(name, n):
+    """On average over 4, 12 and 40 cells, without and with blocks of 10 % and autocorrelation; three standard errors are about 1 % of
+    all and 3 % of the noisiest cell."""
+    rng = np.random.default_rng(20261124)
+    held = [
+        coverage(*simulated(rng, cells_, n, name, *dependence))
+        for cells_ in (4, 12, 40)
+        for dependence in DEPENDENCES
+        for _ in range(STUDIES // (2 if cells_ == 40 else 1))
+    ]
+    of_cells, of_noisiest, of_ratios = np.mean([(one.cells, one.noisiest, one.ratios) for one in held], axis=0)
+    assert 0.93 < of_cells < 0.975
+    assert 0.93 < of_ratios < 0.975
+    assert of_noisiest > (0.85 if name == "one with three times" else 0.88)
 
 
 def test_tables_and_figures_show_the_same_intervals(runs, csv):
@@ -183,14 +198,11 @@ def test_tables_and_figures_show_the_same_intervals(runs, csv):
     assert row["from_s"] == table.set_index("cell").loc[row["from_cell"], "epoch_time_s_mean"]
 
 
-def test_a_caption_says_what_was_done(tmp_path, runs):
-    from synthetic import campaign
-
-    frame, epochs = campaign(failures={})
-    noisy = frame["nodes"] == 2
-    frame.loc[noisy, "epoch_time_s"] *= np.exp(0.4 * (frame.loc[noisy, "replicate"] - 2))
-    _, caption = overview.draw(Records(*write_frames(tmp_path, frame, epochs)), Declared("overview", "overview"))
-    assert "where s is each cell's own standard deviation" in caption and "p < 0.001" in caption
+def test_a_caption_says_what_was_done(csv):
+    _, caption = overview.draw(Records(*csv), Declared("overview", "overview"))
+    assert (
+        "s², the variance of the logarithms, is each cell's own, moderated by what is typical of all cells" in caption
+    )
 
 
 def test_a_difference_in_seconds_agrees_with_the_ratio():
@@ -198,14 +210,14 @@ def test_a_difference_in_seconds_agrees_with_the_ratio():
     pooling = pooled(
         runs_of({**{cell: place * rng.lognormal(0, 0.05, 6) for place, cell in enumerate("abcdef", 1)}, "g": [1.0]})
     )
-    assert pooling.holds
     to, base = list("abcdefg"), list("bcdefga")
     ratios, differences = pooling.ratios(to, base), pooling.differences(to, base)
     apart = [(rows["low"] > centre) | (rows["high"] < centre) for rows, centre in ((ratios, 1), (differences, 0))]
     assert (apart[0] == apart[1]).all() and apart[0].any() and not differences["low"].isna().any()
     # a mean's standard error, mean x s / sqrt(n), is that of the log scale to first order
-    means = pooling.cells["mean"]
-    half = stats.t.ppf(0.975, 30) * pooling.sd * math.hypot(means["a"], means["b"]) / math.sqrt(6)
+    a, b = (pooling.cells.loc[cell, "mean"] * pooling.cells.loc[cell, "s"] / math.sqrt(6) for cell in "ab")
+    df = (a**2 + b**2) ** 2 / ((a**4 + b**4) / pooling.cells.loc["a", "df"])
+    half = stats.t.ppf(0.975, min(df, pooling.freedom)) * math.hypot(a, b)
     assert differences["high"][0] - differences["value"][0] == pytest.approx(half)
 
 
@@ -217,8 +229,8 @@ def test_the_interval_of_a_difference_holds_the_truth_as_often_as_it_says():
         pooling = pooled(runs_of({cell: place * rng.lognormal(0, 0.1, 3) for place, cell in enumerate("abcdefgh", 1)}))
         rows = pooling.differences(list("abcd"), list("efgh"))
         truth = -4 * math.exp(0.005)
-        hits += ((rows["low"] < truth) & (truth < rows["high"])).tolist() if pooling.holds else []
-    assert 0.93 < np.mean(hits) < 0.97
+        hits += ((rows["low"] < truth) & (truth < rows["high"])).tolist()
+    assert 0.93 < np.mean(hits) < 0.975
 
 
 def grafts():
@@ -226,26 +238,34 @@ def grafts():
     return in_blocks({pressure: np.exp(yields / 10) for pressure, yields in VASCULAR_GRAFTS.items()})
 
 
-def test_cells_in_complete_blocks_are_compared_as_montgomery_does():
+def test_what_cells_and_blocks_leave_is_that_of_montgomery():
     # Example 4.1: SS error 109.89 on 15 degrees of freedom, MS error 7.33
     pooling = pooled(grafts())
-    assert (pooling.within.df, pooling.holds_within) == (15, True)
+    assert pooling.within.df == 15
     assert 100 * pooling.within.sd**2 * 15 == pytest.approx(109.89, abs=5e-3)
     assert 100 * pooling.within.sd**2 == pytest.approx(7.33, abs=5e-3)
-    names = list(VASCULAR_GRAFTS)
+
+
+def test_cells_in_blocks_are_compared_by_their_differences_moderated():
+    pooling = pooled(grafts())
+    prior, names = pooling.within.prior, list(VASCULAR_GRAFTS)
     rows = pooling.ratios(names[1:], [names[0]] * 3)
     assert (rows["within_blocks"] == 6).all() and (rows["n"] == 6).all()
-    data = pd.DataFrame(
-        [(cell, block, y) for cell, yields in VASCULAR_GRAFTS.items() for block, y in enumerate(yields)],
-        columns=["cell", "block", "y"],
-    )
-    fit = ols("y ~ C(cell) + C(block)", data).fit()
+    base = np.array(VASCULAR_GRAFTS[names[0]]) / 10
     for row, name in zip(rows.itertuples(), names[1:], strict=True):
-        test = fit.t_test(f"C(cell)[T.{name}] = 0")
-        assert row.p == pytest.approx(float(test.pvalue))
-        assert 10 * math.log(row.high / row.low) == pytest.approx(np.ptp(test.conf_int()[0]))
-    # the least significant difference, t(15) sqrt(2 MS / 6) = 3.33
-    assert 5 * math.log(rows["high"][0] / rows["low"][0]) == pytest.approx(3.33, abs=5e-3)
+        difference = np.array(VASCULAR_GRAFTS[name]) / 10 - base
+        variance = (prior.df * 2 * prior.variance + 5 * difference.var(ddof=1)) / (prior.df + 5)
+        t = difference.mean() / math.sqrt(variance / 6)
+        assert row.p == pytest.approx(2 * stats.t.sf(abs(t), prior.df + 5))
+        assert math.log(row.high / row.low) == pytest.approx(
+            2 * stats.t.ppf(0.975, prior.df + 5) * math.sqrt(variance / 6)
+        )
+
+
+def test_two_cells_alone_are_compared_by_the_paired_test_itself():
+    one, other = (dict(list(VASCULAR_GRAFTS.items())[:2])[name] for name in list(VASCULAR_GRAFTS)[:2])
+    row = ratio(pooled(in_blocks({"a": np.exp(np.array(one) / 10), "b": np.exp(np.array(other) / 10)})), "a", "b")
+    assert row["p"] == pytest.approx(stats.ttest_rel(one, other).pvalue)
 
 
 def test_what_cells_and_blocks_leave_is_that_of_r_where_blocks_are_incomplete():
@@ -269,7 +289,7 @@ def test_missing_runs_leave_the_residuals_and_the_freedom_of_least_squares():
     assert found == pytest.approx(fit.resid[runs.sort_values(["cell", "block"]).index].to_numpy())
 
 
-def slowed(runs, block=2, factor=1.5):
+def slowed(runs, block=2, factor=3):
     """The same runs, one block being slower."""
     return runs.assign(epoch_time_s=runs["epoch_time_s"] * np.where(runs["block"] == block, factor, 1.0))
 
@@ -279,13 +299,12 @@ def unlike(rng, n=6):
     return in_blocks({cell: rng.lognormal(0, 0.01 * 3**place, n) for place, cell in enumerate("abcd")})
 
 
-@pytest.mark.parametrize("case", ["one spread", "own spreads"])
+@pytest.mark.parametrize("case", ["alike", "unlike"])
 def test_what_a_block_does_to_all_cells_is_not_in_the_error_of_a_ratio(case):
-    runs = grafts() if case == "one spread" else unlike(np.random.default_rng(5))
+    runs = grafts() if case == "alike" else unlike(np.random.default_rng(5))
     names = runs["cell"].unique().tolist()
     widths, p = [], []
     for made in (pooled(runs), pooled(slowed(runs))):
-        assert made.holds_within == (case == "one spread")
         rows = made.ratios(names[1:], names[:-1])
         widths.append(np.log(rows["high"] / rows["low"]).to_numpy())
         p.append(rows["p"].to_numpy())
@@ -295,17 +314,14 @@ def test_what_a_block_does_to_all_cells_is_not_in_the_error_of_a_ratio(case):
     assert (blocks_in[1] > blocks_in[0]).all(), "of a cell's own mean it is"
 
 
-def test_cells_of_unlike_spreads_are_compared_by_the_paired_test():
+def test_a_difference_in_seconds_of_cells_in_blocks_has_their_own_differences_in_it():
     pooling = pooled(unlike(np.random.default_rng(5)))
-    times = pooling.samples
-    assert not pooling.holds
-    row = ratio(pooling, "b", "d")
-    test = stats.ttest_rel(np.log(times["b"]), np.log(times["d"]))
-    assert (row["p"], row["within_blocks"]) == (pytest.approx(test.pvalue), 6)
-    assert math.log(row["high"] / row["low"]) == pytest.approx(np.ptp(test.confidence_interval()))
-    difference = pooling.differences(["b"], ["d"]).iloc[0]
-    low, high = stats.ttest_rel(times["b"], times["d"]).confidence_interval()
-    assert (difference["low"], difference["high"]) == pytest.approx((low, high))
+    times, prior = pooling.samples, pooling.within.prior
+    difference = times["b"] - times["d"]
+    typical = prior.variance * (times["b"].mean() ** 2 + times["d"].mean() ** 2)
+    variance = (prior.df * typical + 5 * difference.var(ddof=1)) / (prior.df + 5)
+    row = pooling.differences(["b"], ["d"]).iloc[0]
+    assert row["high"] - row["value"] == pytest.approx(stats.t.ppf(0.975, prior.df + 5) * math.sqrt(variance / 6))
 
 
 def test_unlike_spreads_are_seen_where_blocks_hide_them():
@@ -313,31 +329,24 @@ def test_unlike_spreads_are_seen_where_blocks_hide_them():
     blocks, spread = rng.normal(0, 0.3, 8), np.repeat([0.01, 0.05], 6)
     runs = in_blocks({f"c{place:02}": np.exp(blocks + sd * rng.standard_normal(8)) for place, sd in enumerate(spread)})
     pooling = pooled(runs)
-    assert pooling.holds and not pooling.within.holds
+    assert not pooling.differ and pooling.within.differ
     rows = pooling.ratios(["c00", "c06"], ["c01", "c07"])
     quiet, noisy = np.log(rows["high"] / rows["low"])
-    assert noisy > 2 * quiet
-    said = conditions.ratios(runs, rows["within_blocks"])
-    assert (
-        "by the paired t test of the two cells, because without the effects of blocks cells do not share one (Bartlett's test, p < 0.001)"
-        in said
-    )
+    assert noisy > 1.5 * quiet
 
 
 def test_cells_that_share_too_few_blocks_are_independent_groups():
     rng = np.random.default_rng(7)
-    few = pooled(unlike(rng, n=4))
-    times = few.samples
-    row = ratio(few, "b", "d")
-    test = stats.ttest_ind(np.log(times["b"]), np.log(times["d"]), equal_var=False)
-    assert (row["p"], row["within_blocks"]) == (pytest.approx(test.pvalue), 0)
+    assert ratio(pooled(unlike(rng, n=2)), "b", "d")["within_blocks"] == 0
     shared = rng.lognormal(0, 0.05, (8, 5))
     shared[0, :3], shared[1, 3:] = math.nan, math.nan
     pooling = pooled(in_blocks(dict(zip("abcdefgh", shared, strict=True))))
-    assert pooling.holds_within
     assert pooling.ratios(["a", "a", "b"], ["b", "c", "c"])["within_blocks"].tolist() == [0, 0, 3]
     low, high = (math.log(ratio(pooling, "a", "b")[bound]) for bound in ("low", "high"))
-    assert high - low == pytest.approx(2 * stats.t.ppf(0.975, pooling.freedom) * pooling.sd * math.sqrt(1 / 2 + 1 / 3))
+    (s, df), (base_s, base_df) = pooling.cells.loc[["a", "b"], ["s", "df"]].to_numpy()
+    one, other = s**2 / 2, base_s**2 / 3
+    freedom = (one + other) ** 2 / (one**2 / df + other**2 / base_df)
+    assert high - low == pytest.approx(2 * stats.t.ppf(0.975, min(freedom, pooling.freedom)) * math.sqrt(one + other))
 
 
 def test_the_ratio_and_the_difference_are_those_of_the_blocks_that_both_have():
@@ -369,10 +378,9 @@ def test_cells_with_several_runs_in_a_block_are_independent_groups():
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        (grafts(), "within the blocks in which both cells have a run, with a pooled s"),
-        (unlike(np.random.default_rng(5)), "both cells have a run, by the paired t test of the two cells."),
-        (unlike(np.random.default_rng(5), 4), "with each cell's own s (Welch's t test), because cells share fewer than 5 blocks."),
-        (grafts().assign(block=1), "for independent groups, with a pooled s, because"),
+        (grafts(), "within the blocks in which both cells have a run, by the variance of their differences, moderated likewise"),
+        (unlike(np.random.default_rng(5), 2), "(Welch's t test), with the s of each cell's mean, because cells share fewer than 3 blocks."),
+        (grafts().assign(block=1), "for independent groups (Welch's t test), with the s of each cell's mean, because"),
     ],
 )  # fmt: skip
 def test_how_cells_are_compared_is_said(table, said):
@@ -380,51 +388,6 @@ def test_how_cells_are_compared_is_said(table, said):
     rows = pooled(table).ratios(cells_[1:], cells_[:-1])
     assert said in conditions.contrasts(table, rows["within_blocks"])
     assert conditions.contrasts(table, pd.Series([math.nan] * 3)) == ""
-
-
-CASES = {  # number of cells and of blocks, s.d. of a block, of the runs of each cell
-    "one spread": (12, 5, 0.08, np.full(12, 0.05)),
-    "one spread, no blocks": (12, 5, 0.0, np.full(12, 0.05)),
-    "own spreads": (20, 5, 0.08, np.geomspace(0.01, 0.2, 20)),
-    "own spreads, no blocks": (20, 5, 0.0, np.geomspace(0.01, 0.2, 20)),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.simulation
-def test_intervals_of_comparisons_hold_the_truth_as_often_as_they_say(case):
-    cells_, blocks, of_blocks, spread = CASES[case]
-    rng = np.random.default_rng(20261123)
-    scale = np.geomspace(1, 4, cells_)
-    names = [f"c{place:02}" for place in range(cells_)]
-    frame = in_blocks({name: np.ones(blocks) for name in names})
-    hits: list[list[bool]] = []
-    growth = []
-    while len(hits) < 2000:
-        log = np.log(scale)[:, None] + of_blocks * rng.standard_normal(blocks)
-        log = log + spread[:, None] * rng.standard_normal((cells_, blocks)) - (spread[:, None] ** 2 + of_blocks**2) / 2
-        pooling = pooled(frame.assign(epoch_time_s=np.exp(log).ravel()))
-        to, base = names[: cells_ // 2], names[cells_ // 2 :]
-        truth = scale[: cells_ // 2], scale[cells_ // 2 :]
-        ratios, seconds = pooling.ratios(to, base), pooling.differences(to, base)
-        hits += [
-            list(pair)
-            for pair in zip(
-                (ratios["low"] < truth[0] / truth[1]) & (truth[0] / truth[1] < ratios["high"]),
-                (seconds["low"] < truth[0] - truth[1]) & (truth[0] - truth[1] < seconds["high"]),
-                strict=True,
-            )
-        ]
-        if pooling.holds_within:  # against the width for groups that are independent
-            apart = 2 * stats.t.ppf(0.975, pooling.df) * pooling.sd * math.sqrt(2 / blocks)
-            growth.append(math.log(ratios["high"][0] / ratios["low"][0]) / apart)
-    covered = np.mean(hits, axis=0)
-    assert ((covered > 0.93) & (covered < 0.97)).all(), covered
-    if case == "one spread, no blocks":
-        df = (cells_ - 1) * (blocks - 1), cells_ * (blocks - 1)
-        assert np.mean(growth) == pytest.approx(stats.t.ppf(0.975, df[0]) / stats.t.ppf(0.975, df[1]), rel=0.01)
-    if case == "one spread":
-        assert np.mean(growth) < 0.65
 
 
 def blocked(rng, cells, blocks, block_sd, sd):
@@ -457,4 +420,4 @@ def test_intervals_of_means_hold_the_truth_though_all_cells_share_blocks(cells, 
     for _ in range(120):
         of_cells = pooled(blocked(rng, cells, blocks, block_sd, sd=0.02)).cells
         held.append(((of_cells["low"] <= 1) & (of_cells["high"] >= 1)).mean())
-    assert 0.885 < np.mean(held) < 0.985  # 0.84 with the freedom of all runs in the first case
+    assert 0.9 < np.mean(held) < 0.985  # 0.84 with the freedom of all runs in the first case

@@ -140,6 +140,9 @@ def test_estimates_and_robust_errors_are_those_of_statsmodels(runs, model, respo
     assert np.allclose(made.terms["standard_error"], robust.bse)
     assert np.allclose(made.terms["p"], robust.pvalues)
     assert np.allclose(made.terms[["low", "high"]], robust.conf_int())
+    clustered = result.get_robustcov_results("cluster", groups=pd.factorize(ok["cell"])[0], use_t=True)
+    assert np.allclose(made.terms["standard_error_by_cell"], clustered.bse)
+    assert np.allclose(made.terms["p_by_cell"], clustered.pvalues)
     assert made.statistics["adjusted R²"] == pytest.approx(result.rsquared_adj)
     n, k = len(ok), len(result.params) + 1  # the variance is a parameter, too, as in R's AIC
     assert made.statistics["AICc"] == pytest.approx(result.aic + 2 + 2 * k * (k + 1) / (n - k - 1))
@@ -373,21 +376,21 @@ def test_a_level_that_leaves_it_to_the_site_is_no_number(runs):
 
 
 @pytest.mark.parametrize(
-    ("estimate", "error", "p", "text"),
+    ("numbers", "text"),
     [
-        (-0.1123, 0.0123, 0.0004, "−0.112 (0.012)***"),
-        (0.1123, 0.0996, 0.3, "0.11 (0.10)"),
-        (-0.004, 0.0096, 0.049, "−0.0040 (0.0096)*"),
-        (4497.6, 110.6, 0.009, "4498 (111)**"),
-        (-0.0001, 0.12, 0.9, "0.00 (0.12)"),
-        (3.2e-9, 1.24e-9, 0.01, "3.2e−09 (1.2e−09)*"),
-        (3.2, math.nan, math.nan, "3.20"),
-        (3.2, 0.0, 0.0, "3.20"),
-        (math.nan, math.nan, math.nan, "–"),
+        ((-0.1123, 0.0123, 0.0201, 0.0004), "−0.112 (0.012; 0.020)***"),
+        ((0.1123, 0.0996, 0.05, 0.3), "0.11 (0.10; 0.05)"),
+        ((-0.004, 0.0096, math.nan, math.nan), "−0.0040 (0.0096)"),
+        ((4497.6, 110.6, 1020.0, 0.009), "4498 (111; 1020)**"),
+        ((-0.0001, 0.12, 0.12, 0.9), "0.00 (0.12; 0.12)"),
+        ((3.2, math.nan, math.nan, math.nan), "3.20"),
+        ((3.2, 0.0, 0.0, 0.0), "3.20"),
+        ((math.nan, math.nan, math.nan, math.nan), "–"),
     ],
 )
-def test_an_estimate_has_the_decimals_that_its_error_allows(estimate, error, p, text):
-    assert regression_table.entry(estimate, error, p) == text
+def test_an_estimate_has_the_decimals_that_its_error_allows(numbers, text):
+    assert regression_table.entry(*numbers) == text
+    assert regression_table.entry(*numbers, stars=False) == text.rstrip("*")
 
 
 def degenerate(case, read):

@@ -171,7 +171,9 @@ def test_a_caption_says_what_every_caption_must(name, drawings):
     for said in (
         "n = 2 to 3 per cell",
         "95 % t intervals of the mean over replicates" if name in OF_ACCURACY else "",
-        "each cell's own standard deviation" if name not in [*OF_ACCURACY, *WITHOUT_INTERVALS] else "",
+        "is each cell's own, moderated by what is typical of all cells"
+        if name not in [*OF_ACCURACY, *WITHOUT_INTERVALS]
+        else "",
         "Placement: emulated",
         "Batch scope: local",
         "Timing scope: the slowest rank",

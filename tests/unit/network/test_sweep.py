@@ -62,7 +62,9 @@ def study():
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
-    return replace(load_site("local"), cores=2, sweep_max_bytes=65536, max_foreign_cpu_share=1, time_limit_s=120)
+    return replace(
+        load_site("local"), cores=2, sweep_max_bytes=65536, max_foreign_cpu_share=1, max_steal_share=1, time_limit_s=120
+    )
 
 
 def sweep_of(framework, study, site):

@@ -42,7 +42,7 @@ def test_changes_are_told_by_group_with_values_where_they_are_short() -> None:
     }
     assert changes(before, now) == [
         "  the site, where it is measured: cores 2 → 4",
-        "  code: a.py; added c.py; gone b.py",
+        "  code: a.py; added: c.py; no longer used: b.py",
         "  data: digits",
     ]
     assert changes(before, before) == []

@@ -135,7 +135,10 @@ def test_a_campaign_that_was_disturbed_throughout_is_told_what_decides(campaign:
         record(campaign, run, [1.0, 0.2, 0.2, 0.2], status="invalid", reason=reason)
     said = summary(aggregated(campaign)[0], "STUDY=x", site="config/sites/local.yaml").splitlines()
     assert said[-2].startswith("all were disturbed and none is ok: end other programs on the machine, or raise ")
-    assert "max_foreign_cpu_share in config/sites/local.yaml" in said[-2]
+    assert (
+        "max_foreign_cpu_share (other programs) or max_steal_share (a hypervisor) in config/sites/local.yaml"
+        in said[-2]
+    )
     assert said[-1] == "to repeat them: make repeat RUNS=invalid STUDY=x"
 
 

@@ -27,6 +27,7 @@ MEASURED: dict[str, Any] = {
     "machines": 1,
     "transport": "gloo over tcp eth0",
     "foreign_cpu_share": 0.01,
+    "steal_share": 0.01,
     "weights_finite": True,
 }
 OK = Outcome("ok", None, 4.0)
@@ -67,6 +68,14 @@ def test_weights_that_are_not_finite_are_invalid_whatever_the_loss(tmp_path: Pat
 def test_a_disturbed_run_is_invalid(tmp_path: Path) -> None:
     status, reason = judged(epochs(tmp_path, 2.0, 1.0), foreign_cpu_share=0.2)
     assert (status, reason) == ("invalid", "disturbed: 20% of the processor time went to others (more than 5%)")
+
+
+def test_a_run_from_which_a_hypervisor_withheld_too_much_is_invalid(tmp_path: Path) -> None:
+    status, reason = judged(epochs(tmp_path, 2.0, 1.0), steal_share=0.4)
+    assert (status, reason) == (
+        "invalid",
+        "disturbed: 40% of the processor time was withheld by the hypervisor (more than 15%)",
+    )
 
 
 def test_ranks_that_were_not_where_they_should_be_make_a_run_invalid(tmp_path: Path) -> None:

@@ -37,6 +37,21 @@ def test_a_line_is_printed_when_snakemake_finishes_a_run(tmp_path: Path, capsys:
     assert capsys.readouterr().out.startswith("[1/2] timeout a") and session.line("a", "timeout", "x")
 
 
+def test_a_disturbed_machine_is_said_at_once(tmp_path: Path) -> None:
+    session = Session(tmp_path, "s", planned=9, done=0)
+    said = [[hint.split()[0] for hint in session.hints(disturbed)] for disturbed in [True] * 7]
+    assert said == [["a"], [], [], [], ["the"], [], []]
+    session = Session(tmp_path, "s", planned=9, done=0)
+    assert [len(list(session.hints(disturbed))) for disturbed in (False, True, True, True, True, True)] == [
+        0,
+        1,
+        0,
+        0,
+        0,
+        0,
+    ]
+
+
 @pytest.mark.parametrize(("status", "kept"), [(2, False), (137, True)])
 def test_what_a_program_has_said_in_its_one_line_is_not_buried(status: int, kept: bool) -> None:
     message = (

@@ -18,7 +18,7 @@ from scipy import linalg, stats
 from statsmodels.regression.linear_model import OLS
 
 from analysis import conditions, tables
-from analysis.intervals import CONFIDENCE, Estimate, one_value
+from analysis.intervals import CONFIDENCE, Estimate, one_value, p_text
 from analysis.measured import level_text, levels_in_order, successful, title, varying
 from analysis.pooling import after_blocks, pooled
 
@@ -345,8 +345,11 @@ def _notes(runs: pd.DataFrame, made: Analysis) -> list[str]:
                 f"separated from {conditions.named(made.confounded)}, whose sums, F and p hold only if the terms left out have no effect, and "
                 "which have no effect q."
             )
-    if data["F"].notna().any() and (against := pooled(runs).against):
-        notes.append(f"F, p and intervals of q assume one spread in all cells, which is doubtful here: {against}.")
+    if data["F"].notna().any() and (spread := pooled(runs)).differ:
+        notes.append(
+            "F, p and intervals of q assume one spread in all cells, which is doubtful here: the largest s.d. is "
+            f"{spread.apart:.2g} times the smallest (Bartlett's test, {p_text(spread.p)})."
+        )
     if made.too_many:
         notes.append(f"Left out, because they have too many levels: {conditions.named(made.too_many)}.")
     return [*notes, conditions.circumstances(runs), conditions.shortfall(runs), conditions.constants(runs)]

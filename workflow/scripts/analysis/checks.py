@@ -149,19 +149,16 @@ def _normality(data: pd.DataFrame, pooling: Pooling) -> Check:
     verdict = "nothing speaks against it"
     if p < LEVEL:
         verdict = f"not normal: excess kurtosis {kurtosis}, skewness {skewness}"
-        verdict += "; may be unequal spread alone" if pooling.against else ""
+        verdict += "; may be unequal spread alone" if pooling.differ else ""
     return Check(name, test, verdict, float(statistic), float(p))
 
 
 def _equal_variances(pooling: Pooling) -> Check:
     name, test = "equal spread in all cells", "Bartlett"
     if math.isnan(pooling.p):
-        return Check(name, "none", f"cannot be judged: {pooling.against}")
-    if pooling.holds:
-        verdict = f"nothing speaks against it: one s for all cells, {tables.number(100 * pooling.sd)} %"
-    else:
-        least, most = (tables.number(100 * spread, 2) for spread in _ends(pooling.spreads))
-        verdict = f"{'unequal' if pooling.p < LEVEL else 'not taken for equal'}: s.d. from {least} to {most} %"
+        return Check(name, "none", "cannot be judged: that needs two cells with two runs that differ")
+    least, most = (tables.number(100 * spread, 2) for spread in _ends(pooling.spreads))
+    verdict = f"{'unequal' if pooling.p < LEVEL else 'nothing speaks against it'}: s.d. from {least} to {most} %"
     return Check(name, test, verdict, pooling.statistic, pooling.p)
 
 
@@ -310,26 +307,24 @@ def found_difference(n: int, df: float | None = None) -> float:
 def _resolution(pooling: Pooling) -> Iterator[Check]:
     """What a mean and a difference of means of the most common n > 1 are known to, in s.d. and in % of an epoch's time.
 
-    The size is that of the s.d. of all cells together; where each cell has its own, the verdict has the range over cells.
-    Differences are those within blocks where cells are compared so, in s.d. of what blocks leave.
+    The size is that of the s.d. of all cells together; the verdict has the range over cells. Differences are those within blocks
+    where cells are compared so, in s.d. of what blocks leave.
     """
     counts = pooling.cells["n"]
     n = int(counts[counts > 1].mode().max())
     spread, df = pooling.resolution(n)
-    one_s = pooling.holds if spread is pooling else pooling.holds_within
-    half = half_width(n, pooling.freedom if pooling.holds else None)
-    for name, width, of, one in (
-        ("half the interval of a mean", half, pooling, pooling.holds),
-        ("least difference of two means", least_difference(n, df), spread, one_s),
-        (f"difference found with {100 * POWER:.0f} % power", found_difference(n, df), spread, one_s),
+    for name, width, of in (
+        ("half the interval of a mean", half_width(n, pooling.of_mean(n)), pooling),
+        ("least difference of two means", least_difference(n, df), spread),
+        (f"difference found with {100 * POWER:.0f} % power", found_difference(n, df), spread),
     ):
         after = "" if of is pooling else " after blocks"
         size = 100 * math.expm1(width * of.sd)
         about = f"about {tables.number(size, 2)} %"
-        if not one and len(of.spreads) > 1:
+        if len(of.spreads) > 1:
             lowest, highest = (tables.number(100 * math.expm1(width * s), 2) for s in _ends(of.spreads))
             about = f"{lowest} to {highest} % by cell, with the s.d. of all together {about.removeprefix('about ')}"
-        test = f"Student's t, {'one s for all cells' if one else 'own s'}{', within blocks' if after else ''}"
+        test = f"Student's t, moderated s{', within blocks' if after else ''}"
         verdict = f"{width:.2f} s.d.{after}, {about} of epoch time"
         yield Check(f"{name}, n = {n}", test, verdict, width, math.nan, size)
 
@@ -363,9 +358,8 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         f"Tests use {LABELS}; cells with one run have none. Each verdict is at the 5 % level, not corrected for the number of tests. "
         "Intervals of means stay good when runs are not normal, the more runs the better. Drift, blocks, sessions and "
         "autocorrelation between consecutive runs add noise to cells, because runs are in random order, and widen their intervals. They "
-        "also make runs depend on each other: runs of one block share its effect. So where blocks differ, intervals of "
-        "means with a pooled s, which count every run as independent, are somewhat too narrow. Comparisons of two cells "
-        "within blocks remove this effect.",
+        "also make runs depend on each other: runs of one block share its effect, so intervals of means count blocks, not runs, as "
+        "independent. Comparisons of two cells within blocks remove this effect.",
         "Outliers: runs whose externally studentized residual has p < 5 % after Bonferroni's correction for the number of "
         "runs. They are searched one after the other, the largest first, with the s.d. of all cells together, so runs of a cell with a large "
         "spread are found first. No outlier is removed. Foreign CPU and stolen: processor time that other processes and a hypervisor took."

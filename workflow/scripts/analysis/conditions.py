@@ -1,12 +1,12 @@
 """What every caption and every note of a table must say about the runs behind it, in sentences."""
 
+import math
 from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.intervals import p_text
 from analysis.measured import combination_text, factors, missing_cells, successful, title, unsuccessful
-from analysis.pooling import Pooling, pooled
+from analysis.pooling import FEWEST_BLOCKS, Pooling, Prior, pooled
 from declared.frameworks import notes_of
 
 NAMED = 10
@@ -38,7 +38,7 @@ def replicates(runs: pd.DataFrame, of_time: bool | None = True, pooling: Pooling
     if of_time is None:
         return f"{said}."
     pooling = pooling or pooled(runs)
-    if most == 1 and not (of_time and pooling.holds):
+    if most == 1 and not (of_time and pooling.prior.df):
         return f"{said}, too few for an interval."
     alone = " (a cell with one run has none)" if fewest == 1 else ""
     if not of_time:
@@ -47,29 +47,21 @@ def replicates(runs: pd.DataFrame, of_time: bool | None = True, pooling: Pooling
 
 
 def spread(pooling: Pooling) -> str:
-    """What the intervals of epoch times are, and why: with one spread for all cells, or with each cell's own."""
-    said = "intervals of epoch time are 95 % intervals of the arithmetic mean, made on the log scale, mean × exp(∓ t s / √n),"
-    counts = pooling.cells["n"]
-    alone, two = (counts == 1).any(), (counts == 2).any()
-    if pooling.holds:
-        others = "; a cell with one run takes its interval from the spread of the other cells" if alone else ""
-        return (
-            f"{said} with a pooled s, the standard deviation of the logarithms within cells "
-            f"({pooling.sd:.3g}, {_freedom(pooling)}), because the cells' standard deviations do not differ significantly "
-            f"(Bartlett's test, {p_text(pooling.p)}; the largest is {pooling.apart:.2g} times the smallest){others}."
-        )
-    none = "; a cell with one run has none" if alone else ""
+    """What the intervals of epoch times are, and what their standard deviations rest on."""
+    said = "intervals of epoch time are 95 % intervals of the arithmetic mean, made on the log scale, mean × exp(∓ t s / √n)"
+    counts, prior = pooling.cells["n"], pooling.prior
+    if not prior.df:
+        none = "; a cell with one run has none" if (counts == 1).any() else ""
+        return f"{said}, with each cell's own s{none}.{TWO_RUNS if (counts == 2).any() else ''}"
+    alone = "; a cell with one run takes its s from them alone" if (counts == 1).any() else ""
     return (
-        f"{said} where s is each cell's own standard deviation of the logarithms, because {pooling.against}{none}."
-        f"{TWO_RUNS if two else ''}"
+        f"{said}; s², the variance of the logarithms, is each cell's own, moderated by what is typical of all cells "
+        f"({_typical(prior)}; empirical Bayes, Smyth 2004){alone}."
     )
 
 
-def _freedom(pooling: Pooling) -> str:
-    """The degrees of freedom of the spread that cells share, and why they are fewer than those of the runs."""
-    if pooling.freedom > pooling.df - 0.5:
-        return f"{pooling.df} degrees of freedom"
-    return f"{pooling.freedom:.1f} degrees of freedom by Satterthwaite's formula, fewer than {pooling.df} because all cells share their blocks"
+def _typical(prior: Prior) -> str:
+    return f"s = {math.sqrt(prior.variance):.3g}, weighing {prior.df:.2g} degrees of freedom"
 
 
 def ratios(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
@@ -79,20 +71,12 @@ def ratios(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
     """
     pooling, ways = pooled(runs), []
     if (within_blocks > 0).any():
-        how = "by the paired t test of the two cells"
-        if pooling.holds_within:
-            within = pooling.within
-            how = (
-                f"with a pooled s, the standard deviation of the logarithms without the effects of cells and blocks "
-                f"({within.sd:.3g}, {within.df} degrees of freedom; Bartlett's test, {p_text(within.p)})"
-            )
-        elif pooling.holds:
-            how += f", because without the effects of blocks {pooling.within.against}"
-        ways.append(f"within the blocks in which both cells have a run, {how}")
+        prior = pooling.within.prior
+        typical = f", moderated likewise (after blocks, {_typical(prior)})" if prior.df else ""
+        ways.append(f"within the blocks in which both cells have a run, by the variance of their differences{typical}")
     if (within_blocks == 0).any():
-        s = "a pooled s" if pooling.holds else "each cell's own s (Welch's t test)"
-        why = f"{'where' if ways else 'because'} cells share fewer than {pooling.fewest_blocks} blocks"
-        ways.append(f"for independent groups, with {s}, {why}")
+        why = f"{'where' if ways else 'because'} cells share fewer than {FEWEST_BLOCKS} blocks"
+        ways.append(f"for independent groups (Welch's t test), with the s of each cell's mean, {why}")
     return f"Intervals of ratios are 95 % intervals on the log scale: {'; '.join(ways)}." if ways else ""
 
 
@@ -100,10 +84,7 @@ def contrasts(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
     """What the intervals of ratios are, and those of differences of mean epoch times and of throttling; nothing without one."""
     if not (of_ratios := ratios(runs, within_blocks)):
         return ""
-    pooling = pooled(runs)
     said = f"{of_ratios} Intervals of differences in seconds are made in the same way, from the seconds themselves"
-    if pooling.holds_within or (pooling.holds and (within_blocks == 0).all()):
-        said = f"{of_ratios} Intervals of differences in seconds use the same s, multiplied by the means, and include the effect of blocks on the difference"
     if runs["throttled_s"].notna().any():
         said += "; intervals of throttling use the two cells alone"
     return f"{said}."
@@ -144,9 +125,11 @@ def circumstances(runs: pd.DataFrame) -> str:
     crowded = sorted(set(ok.loc[ok["oversubscribed"].fillna(False), "cell"]))
     if crowded:
         said.append(f"More threads than cores (oversubscribed): {named(crowded)}.")
-    if limits := sorted(set(ok["max_foreign_cpu_share"].dropna())):
+    used, limits = ok["foreign_cpu_share"].dropna(), ok["max_foreign_cpu_share"].dropna()
+    if len(used) and len(limits):
         said.append(
-            f"Runs are not counted if other programs used more than {_percent(max(limits))} of the processor time meanwhile."
+            f"Other programs used at most {_percent(used.max())} of the processor time beside a run; with more than "
+            f"{_percent(limits.max())} it would not count."
         )
     stolen = ok[ok["steal_share"] > NOTABLE_STEAL_SHARE]
     if len(stolen):

@@ -63,16 +63,18 @@ def contrasts(runs: pd.DataFrame, pooling: Pooling, to: Sequence[str], base: Seq
     """A row per pair of cells: how the runs of `to` differ from those of `base`, in seconds and bytes.
 
     ratio = mean epoch time of `to` over that of `base`, p that it is 1, within_blocks (`Pooling.ratios`); difference_s = `to`
-    less `base`; each with bounds.
+    less `base`; each with bounds. from_s, to_s, from_n, to_n: of the runs that are compared, which within blocks are those of the
+    blocks in which both cells have one.
     shared_sessions: in how many sessions both cells have runs; missing where a cell's sessions are not known.
     """
     ok = successful(runs)
     ends = {"from": list(base), "to": list(to)}
     data = pd.DataFrame(index=range(len(ends["to"])))
     means = ok.groupby("cell")[["exchanges", "sent_bytes"]].mean().astype(float)
-    for end, names in ends.items():
-        data[f"{end}_n"] = pooling.cells["n"].reindex(names, fill_value=0).to_numpy()
-        data[f"{end}_s"] = pooling.cells["mean"].reindex(names).to_numpy()
+    compared = pooling.compared(ends["to"], ends["from"])
+    for end, mean, n in (("from", "base", "base_n"), ("to", "to", "n")):
+        data[f"{end}_n"] = compared[n].to_numpy(int)
+        data[f"{end}_s"] = compared[mean].to_numpy(float)
     ratios = pooling.ratios(ends["to"], ends["from"])
     _put(data, "ratio", ratios)
     _put(data, "difference_s", pooling.differences(ends["to"], ends["from"]))
@@ -152,7 +154,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "A row compares two cells that differ only in the factor with an arrow. Ratio: mean epoch time after the arrow divided "
         "by that before it. Difference: after minus before. A ratio below 1, or a difference below 0, means that the level after the "
         "arrow is faster.",
-        f"{conditions.replicates(runs)} n: number of runs before and after the arrow.",
+        f"{conditions.replicates(runs)} n: number of runs compared, before and after the arrow; means are of these runs.",
         f"{conditions.contrasts(runs, data['within_blocks'])} Intervals are not corrected for multiple comparisons; p is.",
         _family(data),
         "Every pair of frameworks is compared; for other factors, each level is compared with the first."

@@ -1,24 +1,24 @@
 """How far the runs of a cell spread, and what two cells differ by: the one place where intervals of epoch times are made.
 
 Times are compared as ratios, so spreads are those of their natural logarithms; a cell's number stays its arithmetic mean
-(Hoefler & Belli, SC'15, rule 3). All cells have one standard deviation where they share it, else each its own. Whether
-they share it is asked of Bartlett's test, which wants normal logarithms and takes heavy tails for unequal spreads; then
-each cell keeps its own, which is the careful answer. With few runs the test sees little: six cells of three runs, one with
-three times the spread, mostly pass it, and that cell's interval holds the truth in 75 % of studies. So cells are pooled only
-where most have three runs, and no standard deviation is more than 3.5 times another. By simulation with normal logarithms
-the noisiest cell's interval then holds in 88 % or more: 6 cells of 3 runs, one or half of them with 2 or 3 times the spread
-of the others, 12 of 5 and one with twice, 40 of 3 or 5. The worst found is 85 %: 12 cells of 10 runs, one with twice the
-spread.
+(Hoefler & Belli, SC'15, rule 3). With three runs a cell says little of its own variance, and no two cells need have the same. So
+variances are moderated, always (Smyth, Stat. Appl. Genet. Mol. Biol. 3(1), 2004, as in limma): a cell's variance is the mean of its own
+and of that which is typical of all cells, weighted with their degrees of freedom; those of the typical one say how alike the
+cells' variances are, and are estimated from them (`prior_of`), MOST_PRIOR at most. There is no test that switches from one method to
+another, which would switch on noise.
+
+MOST_PRIOR is chosen by simulation, 3 and 5 runs of 4 to 60 cells, normal logarithms, equal spreads of 10 %, spreads of 5 to 20 %, half
+of the cells with twice and one with three times the spread of the others, without and with blocks of 10 % and autocorrelation of 0.5
+(make statistics-test; docs/explanation/statistics.md has the table): a larger one makes intervals narrower, and those of the noisiest
+cell hold the truth too seldom.
 
 Cells are compared within blocks, since designs are of randomized complete ones: over the blocks in which both have a run,
-so that what a block does to both is in neither the ratio nor its error. The spread is what cells and blocks leave of the
-logarithms (two-way additive model by least squares; Montgomery, Design and Analysis of Experiments, 8th ed. (2013), section
-4.1), one for all cells where these share it before blocks are taken out and after, else that of the two cells' differences
-(paired t test). Student's t grows fast where few degrees of freedom are left, so a comparison needs FEWEST_DF of them; two
-cells that share fewer blocks are compared as independent groups, whose intervals blocks can only make too wide. A run is in
-the block that it was planned for where it was made in one session with the others. A cell's own mean keeps blocks in its
-spread: another replicate would be in another block. Where that spread is pooled, what blocks add to it is known from the blocks
-alone, however many cells there are (`Pooling.freedom`).
+so that what a block does to both is in neither the ratio nor its error. The variance is that of the two cells' differences (paired t
+test), moderated by what cells and blocks leave of all logarithms (two-way additive model by least squares; Montgomery, Design and
+Analysis of Experiments, 8th ed. (2013), section 4.1). Two cells that share fewer than FEWEST_BLOCKS blocks are compared as independent
+groups, whose intervals blocks can only make too wide. A run is in the block that it was planned for where it was made in one session
+with the others. A cell's own mean keeps blocks in its spread: another replicate would be in another block. What blocks add to it is
+known from the blocks alone, however many cells there are (`Pooling.freedom`).
 """
 
 import math
@@ -29,15 +29,17 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 import scipy
+from scipy import optimize, special
 
 from analysis import intervals
-from analysis.intervals import LEVEL, ROUNDING, Estimate, p_text
+from analysis.intervals import LEVEL, ROUNDING, Estimate
 from analysis.measured import successful
 
-FEWEST = 3  # runs of most cells
-MOST_APART = 3.5  # the largest of these spreads over the smallest
 FEWEST_BLOCKS = 3  # that two cells share
-FEWEST_DF = 4  # Student's t is at most a fifth above that of twice as many; with two it is half as large again
+FEWEST_DF = 4  # of a paired test without moderation: Student's t is at most a fifth above that of twice as many
+MOST_PRIOR = 2.0  # degrees of freedom of what is typical of all cells
+SMALLEST = 1e-5  # of the median of variances, which a variance of 0 is taken for
+MOST_APART = 3.5  # the largest of the cells' spreads over the smallest, from which on one for all is doubtful
 _last: dict[bytes, "Pooling"] = {}
 
 
@@ -85,6 +87,41 @@ class Values:
 
 
 @dataclass(frozen=True)
+class Prior:
+    """What is typical of the variances of all cells, and as how many degrees of freedom it counts beside a cell's own; 0: nothing."""
+
+    variance: float
+    df: float
+
+    def moderated(
+        self, own: np.ndarray, df: np.ndarray, typical: np.ndarray | float | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Variances `own` with `df` degrees of freedom, moderated, and their degrees of freedom. `typical`: of the same quantity."""
+        if not self.df:
+            return own, df
+        of_all, weight = self.variance if typical is None else typical, 1 / (1 + df / self.df)
+        return weight * of_all + (1 - weight) * np.where(df > 0, own, 0.0), self.df + df
+
+
+def prior_of(variances: np.ndarray, df: np.ndarray, most: float) -> Prior:
+    """What is typical of variances [cells] with these degrees of freedom (Smyth 2004, section 6.2), weighing `most` at most.
+
+    By the mean and the variance of their logarithms, if each is a chi square over its degrees of freedom, times a variance that is
+    itself scaled inverse chi square. Nothing is typical of fewer than two, or where all are 0.
+    """
+    if len(variances) < 2 or not variances.any():
+        return Prior(math.nan, 0.0)
+    logs = np.log(np.maximum(variances, SMALLEST * np.median(variances[variances > 0])))
+    logs += np.log(df / 2) - special.digamma(df / 2)
+    mean, apart = float(logs.mean()), float(logs.var(ddof=1) - special.polygamma(1, df / 2).mean())
+    if apart <= special.polygamma(1, 1e6):  # no further apart than their degrees of freedom make them
+        return Prior(float((variances * df).sum() / df.sum()), most)
+    of_prior = 2 * optimize.brentq(lambda half: special.polygamma(1, half) - apart, 1e-6, 1e6)
+    variance = math.exp(mean + special.digamma(of_prior / 2) - math.log(of_prior / 2))
+    return Prior(variance, min(of_prior, most))
+
+
+@dataclass(frozen=True)
 class Spread:
     """How far values, such as logarithms of epoch times, spread within cells.
 
@@ -116,6 +153,15 @@ class Spread:
         return math.sqrt(squares / self.df) if self.df else math.nan
 
     @cached_property
+    def prior(self) -> Prior:
+        """What is typical of the cells' variances. What is lost is lost by all cells alike."""
+        if not self.df:
+            return Prior(math.nan, 0.0)
+        counts = np.array([len(x) - 1 for x in self.several])
+        share = self.df / counts.sum()
+        return prior_of(self.spreads**2 / share, counts * share, MOST_PRIOR)
+
+    @cached_property
     def bartlett(self) -> tuple[float, float]:
         """Statistic and p of Bartlett's test that all cells have one standard deviation; NaN where it cannot be made."""
         if len(self.several) < 2 or not self.spreads.all():
@@ -144,28 +190,6 @@ class Spread:
         """Whether the values show that cells do not share one standard deviation."""
         return self.p < LEVEL or self.apart > MOST_APART
 
-    @property
-    def holds(self) -> bool:
-        """Whether all cells are taken to have one standard deviation."""
-        return not self.against
-
-    @cached_property
-    def against(self) -> str:
-        """Why each cell keeps its own spread, in words; empty where nothing speaks against one for all."""
-        cells = len(self.spreads)
-        if cells < 2 or not self.spreads.any():
-            return "they could not be compared (Bartlett's test needs two cells with two runs that differ)"
-        if not self.spreads.all():
-            return "a cell's times are all equal"
-        test = f"Bartlett's test, {p_text(self.p)}"
-        if self.p < LEVEL:
-            return f"cells do not share one ({test})"
-        if np.median([len(x) for x in self.several]) < FEWEST:
-            return f"most cells have fewer than {FEWEST} runs, too few to see whether they share one ({test})"
-        if self.apart > MOST_APART:
-            return f"the largest is {self.apart:.2g} times the smallest ({test}; {MOST_APART:g} times at most is asked for)"
-        return ""
-
 
 @dataclass(frozen=True)
 class Pooling(Spread):
@@ -183,15 +207,20 @@ class Pooling(Spread):
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """By cell: n, mean, low, high (s), cv, log_sd. The interval is mean x exp(-+ t(df) s / sqrt(n)), see `interval`."""
+        """By cell: n, mean, low, high (s), cv, log_sd; s and df: the moderated standard deviation of the logarithms and its freedom.
+
+        The interval is mean x exp(-+ t(df) s / sqrt(n)): log(mean) has the variance of the mean logarithm, s^2 / n (delta method).
+        """
         names = list(self.samples)
         n = np.array([len(times) for times in self.samples.values()], dtype=int)
         with np.errstate(all="ignore"):
             rows = [(x.mean(), _sd(x), _sd(np.log(x))) for x in self.samples.values()]
         mean, sd, log_sd = np.array(rows, dtype=float).reshape(-1, 3).T
-        low, high = self.interval(mean, n, log_sd)
-        data = {"n": n, "mean": mean, "low": low, "high": high, "cv": sd / mean, "log_sd": log_sd}
-        return pd.DataFrame(data, index=pd.Index(names, name="cell"))
+        variance, df = self.prior.moderated(log_sd**2, n - 1.0)
+        s, df = np.sqrt(variance), np.minimum(df, self.freedom)
+        low, high = intervals.t_interval(0.0, s / np.sqrt(n), df)
+        data = {"n": n, "mean": mean, "low": mean * np.exp(low), "high": mean * np.exp(high), "cv": sd / mean}
+        return pd.DataFrame({**data, "log_sd": log_sd, "s": s, "df": df}, index=pd.Index(names, name="cell"))
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
@@ -202,17 +231,6 @@ class Pooling(Spread):
     def of(self, cell: str) -> Estimate:
         """Mean epoch time of a cell in s, with its interval; NaN where it has no successful run."""
         return self.estimates.get(cell, Estimate(math.nan))
-
-    def interval(
-        self, mean: np.ndarray | float, n: np.ndarray | int, log_sd: np.ndarray | float
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Bounds of means of n runs each; `log_sd`, their own spreads, counts where pooling does not hold.
-
-        log(mean) has the variance of the mean logarithm, s^2 / n (delta method), and Student's t the freedom of s.
-        """
-        s, df = (self.sd, self.freedom) if self.holds else (log_sd, np.asarray(n) - 1)
-        low, high = intervals.t_interval(0.0, s / np.sqrt(n), df)
-        return mean * np.exp(low), mean * np.exp(high)
 
     @cached_property
     def within(self) -> Spread:
@@ -230,6 +248,8 @@ class Pooling(Spread):
         Blocks move all of their cells together, so that what they add to the variance is known from the blocks alone, however many
         cells there are. With as many runs of every cell in every block that is the error of a mean in randomized complete blocks.
         """
+        if self.sd == 0:
+            return float(self.df)
         logs, within = self.seconds.log.blocks, self.within
         about_means = float((logs.sub(logs.mean(axis="columns"), axis="index") ** 2).sum(axis=None))
         of_blocks = max(0.0, about_means - (within.sd**2 * within.df if within.df else 0.0))
@@ -237,22 +257,15 @@ class Pooling(Spread):
         squares = [part**2 / df for part, df in ((of_blocks, within.lost), (others, self.df - within.lost)) if df]
         return min(float(self.df), (self.sd**2 * self.df) ** 2 / sum(squares)) if sum(squares) else float(self.df)
 
-    @cached_property
-    def holds_within(self) -> bool:
-        """Whether comparisons within blocks have one spread for all cells: they share it, and Bartlett's test after blocks, which
-        can hide what differs, does not speak against it."""
-        return self.holds and self.within.p >= LEVEL and self.within.df >= FEWEST_DF
-
-    @property
-    def fewest_blocks(self) -> int:
-        """How many blocks two cells must share to be compared within them."""
-        return FEWEST_BLOCKS if self.holds_within else FEWEST_DF + 1
+    def of_mean(self, n: int) -> float:
+        """The degrees of freedom of the mean of n runs."""
+        return float(min(self.prior.df + n - 1, self.freedom))
 
     def resolution(self, n: int) -> tuple[Spread, float]:
         """The spread on which comparisons of two cells of n runs rest, `within` blocks or `self`, and its degrees of freedom."""
-        if n >= self.fewest_blocks and self.within.df >= FEWEST_DF:
-            return self.within, self.within.df if self.holds_within else n - 1
-        return self, self.freedom if self.holds else 2 * n - 2
+        if n >= FEWEST_BLOCKS and self.within.df:
+            return self.within, float(min(self.within.prior.df + n - 1, self.within.df))
+        return self, float(min(2 * (self.prior.df + n - 1), self.freedom))
 
     def ratios(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
         """A row per pair of cells: ratio of mean epoch times, its interval, n (the smaller), p that it is 1; within_blocks:
@@ -272,27 +285,30 @@ class Pooling(Spread):
         """A row per pair of cells: difference of mean epoch times in s, its interval, n (the smaller)."""
         return intervals.bounded(self._compared(to, base)[0]).drop(columns="p")
 
-    def _compared(self, to: Sequence[str], base: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Of each pair what `Values.compared` says of its seconds and of its logarithms, with errors of spreads that are pooled.
+    def compared(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
+        """A row per pair of cells: of the runs that are compared the mean epoch times `to` and `base` (s), their numbers n and base_n."""
+        return self.seconds.compared(to, base, FEWEST_BLOCKS)[["to", "base", "n", "base_n"]]
 
-        By the delta method the error of a difference in s has the spreads times the means in it, and what blocks do to it: as
-        much as to logarithms, times the difference. Its degrees of freedom are Satterthwaite's (Biometrics 2, 1946).
+    def _compared(self, to: Sequence[str], base: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Of each pair what `Values.compared` says of its seconds and of its logarithms, with moderated variances.
+
+        What is typical of a difference of seconds is, by the delta method, what is typical of logarithms, times the means.
         """
-        seconds, logs = (values.compared(to, base, self.fewest_blocks) for values in (self.seconds, self.seconds.log))
-        within = logs["within_blocks"] > 0
-        inside = (self.within.sd, self.within.df) if self.holds_within else (math.nan, math.nan)
-        outside = (self.sd, self.freedom) if self.holds else (math.nan, math.nan)
-        sd, df = (np.where(within, *both) for both in zip(inside, outside, strict=True))
+        seconds, logs = (values.compared(to, base, FEWEST_BLOCKS) for values in (self.seconds, self.seconds.log))
+        within = (logs["within_blocks"] > 0).to_numpy()
         mean, base_mean, n, base_n = (seconds[name].to_numpy(float) for name in ("to", "base", "n", "base_n"))
-        with np.errstate(all="ignore"):
-            variance = sd**2 * (1 / n + 1 / base_n)
-            of_runs = sd**2 * (mean**2 / n + base_mean**2 / base_n)
-            of_blocks = (mean - base_mean) ** 2 * np.maximum(self.sd**2 - sd**2, 0) / n
-            together = of_runs + of_blocks
-            df_seconds = together**2 / (of_runs**2 / df + of_blocks**2 / np.maximum(n - 1, 1))
-        for pairs, squared, own_df in ((logs, variance, df), (seconds, together, df_seconds)):
-            pairs["error"] = np.where(np.isnan(sd), pairs["error"], np.sqrt(squared))
-            pairs["df"] = np.where(np.isnan(sd), pairs["df"], own_df)
+        prior, own = self.within.prior, self.cells[["s", "df"]]
+        (s, df), (base_s, base_df) = (own.reindex(list(cells)).to_numpy(float).T for cells in (to, base))
+        for pairs, scale, base_scale in ((logs, 1.0, 1.0), (seconds, mean, base_mean)):
+            of_difference = pairs["error"].to_numpy(float) ** 2 * n
+            typical = prior.variance * (scale**2 + base_scale**2) if prior.df else None
+            paired, paired_df = prior.moderated(of_difference, n - 1, typical)
+            of_one, of_other = (s * scale) ** 2 / n, (base_s * base_scale) ** 2 / base_n
+            with np.errstate(all="ignore"):
+                both = (of_one + of_other) ** 2 / (of_one**2 / df + of_other**2 / base_df)
+                pairs["error"] = np.where(within, np.sqrt(paired / n), np.sqrt(of_one + of_other))
+            both = np.where(of_one + of_other == 0, np.minimum(df, base_df), both)
+            pairs["df"] = np.where(within, np.minimum(paired_df, self.within.df), np.minimum(both, self.freedom))
         return seconds, logs
 
 

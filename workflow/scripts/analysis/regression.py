@@ -34,6 +34,8 @@ TERM = [
     "p",
     "low",
     "high",
+    "standard_error_by_cell",
+    "p_by_cell",
     "standard_error_equal_variances",
     "vif",
 ]
@@ -118,7 +120,7 @@ def fit(y: np.ndarray, columns: Columns, cell: np.ndarray, level: np.ndarray) ->
     cells["without_cell"] = leave_out.each_cell(*weighted)
     cells["level"] = level[first]
     cells["without_level"] = leave_out.each_level(*weighted, cells["level"].tolist())
-    terms = _terms(kept, fitted, size, vif(x[first], weighted[2]))
+    terms = _terms(kept, fitted, size, vif(x[first], weighted[2]), errors_by_cell(fitted, pd.factorize(cell)[0]))
     return Fit(
         terms,
         _statistics(fitted, runs, cells) | {"largest VIF": terms["vif"].max()},
@@ -129,15 +131,38 @@ def fit(y: np.ndarray, columns: Columns, cell: np.ndarray, level: np.ndarray) ->
     )
 
 
-def _terms(names: Sequence[str], fitted: RegressionResults, size: np.ndarray, inflation: np.ndarray) -> pd.DataFrame:
-    errors = robust_errors(fitted)
+def _terms(
+    names: Sequence[str],
+    fitted: RegressionResults,
+    size: np.ndarray,
+    inflation: np.ndarray,
+    clustered: tuple[np.ndarray, int],
+) -> pd.DataFrame:
+    errors, (by_cell, freedom) = robust_errors(fitted), clustered
     half = stats.t.ppf(0.975, fitted.df_resid) * errors
     with np.errstate(all="ignore"):
         t = np.where(np.isnan(errors), math.nan, fitted.params / errors)
-    by_unit = [fitted.params, errors, fitted.params - half, fitted.params + half, fitted.bse]
-    estimate, error, low, high, classical = (values / size for values in by_unit)
+        p_by_cell = 2 * stats.t.sf(np.abs(fitted.params / by_cell), freedom)
+    by_unit = [fitted.params, errors, fitted.params - half, fitted.params + half, by_cell, fitted.bse]
+    estimate, error, low, high, by_cell, classical = (values / size for values in by_unit)
     p = 2 * stats.t.sf(np.abs(t), fitted.df_resid)
-    return pd.DataFrame(dict(zip(TERM, [names, estimate, error, t, p, low, high, classical, inflation], strict=True)))
+    columns = [names, estimate, error, t, p, low, high, by_cell, p_by_cell, classical, inflation]
+    return pd.DataFrame(dict(zip(TERM, columns, strict=True)))
+
+
+def errors_by_cell(fitted: RegressionResults, cell: np.ndarray) -> tuple[np.ndarray, int]:
+    """Standard errors of the coefficients, clustered by cell (Liang & Zeger, Biometrika 73, 1986; with the correction for few clusters
+    of Cameron & Miller, J. Human Resources 50, 2015), and their degrees of freedom, cells - 1.
+
+    They say what other cells would have given: what the model misses of a cell is an error that all its runs share. NaN where there
+    are no more cells than coefficients.
+    """
+    cells, coefficients = int(cell.max()) + 1, fitted.model.exog.shape[1]
+    if cells <= coefficients:
+        return np.full(coefficients, math.nan), 0
+    with np.errstate(invalid="ignore"):  # rounding below 0, of what a single cell decides
+        robust = fitted.get_robustcov_results("cluster", groups=cell, use_correction=True, use_t=True)
+        return np.asarray(robust.bse), cells - 1
 
 
 def robust_errors(fitted: RegressionResults) -> np.ndarray:

@@ -64,8 +64,10 @@ def table(runs: pd.DataFrame, fits: Fits) -> tables.Table:
     shown = {"": [*names, *said.values()]}
     for (response, model), each in fits.items():
         rows = each.terms.set_index("term").reindex(names)
+        fits_well = not each.statistics.get("lack of fit: p", math.nan) < LEVEL
+        columns = ["estimate", "standard_error", "standard_error_by_cell", "p_by_cell"]
         shown[f"{response.heading}: {model}"] = [
-            *(entry(*row) for row in rows[["estimate", "standard_error", "p"]].itertuples(index=False)),
+            *(entry(a, b, c, d, fits_well) for a, b, c, d in rows[columns].itertuples(index=False, name=None)),
             *(_statistic(name, each.statistics) for name in said),
         ]
     return tables.Table(
@@ -92,18 +94,21 @@ def _in_words(statistic: str, levels: str) -> str:
     return statistic
 
 
-def entry(estimate: float, error: float, p: float) -> str:
-    """`estimate (standard error)stars`, with the decimals of two significant digits of the error."""
+def entry(estimate: float, error: float, by_cell: float, p: float, stars: bool = True) -> str:
+    """`estimate (standard error; by cell)stars`, with the decimals of two significant digits of the error. p: of the error by cell."""
     if math.isnan(estimate):
         return tables.DASH
     if not error > 0:
         return tables.number(estimate)
     decimals = max(0, 1 - math.floor(math.log10(float(f"{error:.1e}"))))
     if decimals > 6:
-        both = f"{tables.number(estimate, 2)} ({tables.number(error, 2)})"
+        numbers = [tables.number(value, 2) for value in (estimate, error, by_cell)]
     else:
-        both = f"{round(estimate, decimals) + 0.0:.{decimals}f} ({error:.{decimals}f})".replace("-", "−")
-    return both + next((stars for limit, stars in STARS.items() if p < limit), "")
+        numbers = [
+            f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−") for value in (estimate, error, by_cell)
+        ]
+    errors = numbers[1] if math.isnan(by_cell) else f"{numbers[1]}; {numbers[2]}"
+    return f"{numbers[0]} ({errors})" + next((star for limit, star in STARS.items() if stars and p < limit), "")
 
 
 def _statistic(name: str, statistics: dict[str, float]) -> str:
@@ -134,9 +139,10 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
     fitted = {key: each for key, each in fits.items() if not each.problem}
     notes = [
         "Ordinary least squares over the successful runs. Each run gives one value: its mean epoch time, or the samples of an "
-        "epoch divided by it. Entries are estimates (standard errors), * p < 0.05, ** p < 0.01, *** p < 0.001 (two-sided t tests, "
-        "not corrected for the number of terms). Standard errors are HC3 (MacKinnon & White 1985), which stay valid when longer "
-        "times vary more. Blocks are not in the models."
+        "epoch divided by it. Entries are estimates (standard error; standard error by cell). The first is HC3 (MacKinnon & White 1985): how far "
+        "other runs of the same cells would move the estimate. The second is clustered by cell (Cameron & Miller 2015): how far other cells "
+        "would, whose means the model misses. * p < 0.05, ** p < 0.01, *** p < 0.001: two-sided t tests with the second, not corrected for the number "
+        "of terms; models with significant lack of fit have none. Blocks are not in the models."
         if fitted
         else "",
         f"Factors: {', '.join(title(name) for name in factors)}." if factors else "No factor varies.",

@@ -93,7 +93,7 @@ def main(argv: list[str] | None = None) -> None:
         for name in LONGEST_FIRST:
             study.make(name)
         return
-    _ = pooled(runs).freedom, pooled(runs).holds_within  # once for all
+    _ = pooled(runs).cells, pooled(runs).within.prior  # once for all
     _read[:] = [study]
     with all_cores() as pool:
         list(pool.map(_make, LONGEST_FIRST))

@@ -33,7 +33,7 @@ from common.files import CHECKOUT, load_yaml, shown
 from declared.configuration import load_config
 from declared.site import Site, load_site
 from declared.study import load_study
-from plan.campaign import configured
+from plan.campaign import add_config_argument, configured
 from plan.machine import check_machine
 from plan.scheduling import allocation_options
 
@@ -297,14 +297,7 @@ def _version() -> str:
 def main(argv: list[str] | None = None) -> None:
     """Say what will not work at the configured site."""
     parser = argparse.ArgumentParser(prog="make doctor", description=main.__doc__)
-    parser.add_argument(
-        "--config",
-        nargs="*",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="as for snakemake, such as site=NAME study=NAME",
-    )
+    add_config_argument(parser)
     options = parser.parse_args(argv)
     config = load_config(configured(options.config, "slurm.yaml"))
     site, study = load_site(config["site"]), load_study(config["study"])

@@ -50,10 +50,8 @@ def changes(compared: Compared) -> pd.DataFrame:
 def _of(pooling: Pooling, cells: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Of these cells the means in s, the standard errors of their logarithms, the degrees of freedom of these, and n."""
     own = pooling.cells.loc[list(cells)]
-    n = own["n"].to_numpy(float)
-    s = np.full(len(n), pooling.sd) if pooling.holds else own["log_sd"].to_numpy(float)
-    df = np.full(len(n), pooling.freedom) if pooling.holds else n - 1
-    return own["mean"].to_numpy(float), s / np.sqrt(n), df, n.astype(int)
+    mean, s, df, n = (own[name].to_numpy(float) for name in ("mean", "s", "df", "n"))
+    return mean, s / np.sqrt(n), df, n.astype(int)
 
 
 def table(compared: Compared) -> tables.Table:
@@ -102,15 +100,10 @@ def _counted(data: pd.DataFrame, change: str) -> str:
 def _how(compared: Compared, data: pd.DataFrame) -> list[str]:
     a, b = compared.names
     families = int(data["p"].notna().sum())
-    spreads = [
-        f"in {name} {'one for all cells' if pooled(runs).holds else 'one for each cell'}"
-        for name, runs in zip(compared.names, (compared.base, compared.other), strict=True)
-    ]
     return [
         f"Ratio: mean epoch time in {b} divided by that in {a}; below 1, {b} is faster. n: successful runs in {a} and in {b}. "
         "Intervals are 95 % t intervals of the difference of mean logarithms, as of independent groups (Welch, Satterthwaite), "
-        f"with the same standard deviations as the campaigns' own tables: {', '.join(spreads)}. Intervals are not corrected for multiple "
-        "comparisons.",
+        "with the same standard deviations as the campaigns' own tables. Intervals are not corrected for multiple comparisons.",
         f"p: that the ratio is 1, two-sided, corrected by Holm's method for {families} comparisons."
         if families
         else "No p values: they need two replicates per cell.",

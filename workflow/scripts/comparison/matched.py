@@ -160,7 +160,8 @@ def asked(config: Mapping[str, Any]) -> tuple[str, str] | None:
 def refuse() -> None:
     """InputError: two campaigns have to be named."""
     raise InputError(
-        "which two campaigns? expected two folders with runs.csv: snakemake compare --config base=FOLDER other=FOLDER"
+        "which two campaigns? expected two folders with runs.csv: make compare BASE=FOLDER OTHER=FOLDER, or snakemake compare --config "
+        "base=FOLDER other=FOLDER"
     )
 
 

@@ -111,6 +111,7 @@ class Site:
     torch_index: str | None
     time_limit_s: float
     max_foreign_cpu_share: float
+    max_steal_share: float
     scheduler: Scheduler
 
     @property

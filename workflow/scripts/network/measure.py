@@ -113,7 +113,8 @@ def judge(
         return "failed", "ended without a result"
     found = list(dict.fromkeys(rank["host"] for rank in result["ranks"]))
     machines = len({rank["machine"] for rank in result["ranks"]})
-    if said := spoiled(found, machines, hosts, result["foreign_cpu_share"], site):
+    shares = result["foreign_cpu_share"], 0.0  # ranks of a sweep tell nothing of a hypervisor
+    if said := spoiled(found, machines, hosts, shares, site):
         return "invalid", said
     # The transport's objections are those of a run with one epoch in which all messages of the sweep were exchanged.
     row = {"epoch": 1, "exchanges": 1, "sent_bytes": _most_sent(result)}

@@ -204,6 +204,12 @@ def load_campaign(values: Mapping[str, Any]) -> Campaign:
     return campaign
 
 
+def add_config_argument(parser: argparse.ArgumentParser) -> None:
+    """What make hands to a program of STUDY= and SITE=, as key=value pairs (`configured` takes them); nobody has to type it."""
+    parser.add_argument("--config", nargs="*", action="extend", default=[], metavar="KEY=VALUE", help=argparse.SUPPRESS)
+    parser.epilog = "STUDY=NAME and SITE=NAME choose another study and another site than config/config.yaml."
+
+
 def add_campaign_arguments(parser: argparse.ArgumentParser) -> None:
     """What a program is told by a rule, so that it finds the campaign: `measured_campaign` takes it."""
     parser.add_argument("--study", required=True, help="name of a file in config/studies/")

@@ -34,7 +34,7 @@ from declared.fraction import Fraction
 from declared.models import model_graph
 from declared.site import load_site
 from declared.study import load_study
-from plan.campaign import Campaign, configured, planned
+from plan.campaign import Campaign, add_config_argument, configured, planned
 from plan.design import Run
 from plan.identity import cores_per_rank, device, lacks
 from plan.sweeps import Sweep, sizes
@@ -332,14 +332,7 @@ def _hours(hours: float) -> str:
 def main(argv: list[str] | None = None) -> None:
     """Say what a campaign will cost."""
     parser = argparse.ArgumentParser(prog="make plan", description=main.__doc__)
-    parser.add_argument(
-        "--config",
-        nargs="*",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="study=NAME, site=NAME, block=NUMBER",
-    )
+    add_config_argument(parser)
     options, alone = parser.parse_known_args(argv)  # make's ARGS may be a KEY=VALUE without --config before it
     config = load_config(configured([*options.config, *alone]))
     campaign = planned(load_study(config["study"]), load_site(config["site"])).of_block(config.get("block"))

@@ -106,7 +106,8 @@ def evaluate(
         all_of_it = pd.concat(left, ignore_index=True)
         all_of_it = all_of_it.assign(common=common(all_of_it), left_out=ALL)
         for name, own in all_of_it.groupby("method", sort=False):
-            rows.append(summary(own, replace(made[name], remarks=())))
+            problem = made[name].problem if own["predicted_s"].isna().all() else ""  # else that of each part is told
+            rows.append(summary(own, replace(made[name], problem=problem, remarks=())))
     named = [
         "left_out",
         "kind",
@@ -185,7 +186,8 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
         "MAPE by noise (%)": rows["noise"].map(_percent).where(rows.index.isin(firsts), ""),
         "worst cell": rows["worst_cell"].map(_named(cells)).where(done, "not made: " + rows["problem"].fillna("")),
     }
-    short = rows[(rows["predicted"] < rows["cells"]) & done].drop_duplicates("method")
+    short = rows[(rows["predicted"] < rows["cells"]) & done].sort_values("problem", na_position="last", kind="stable")
+    short = short.drop_duplicates("method").sort_index()
     if short.empty:
         del shown["common cells"], shown["MAPE, common (%)"]
     notes = [
@@ -198,7 +200,7 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
         _method_note(cells, sweeps),
         *(
             f"{name} leaves out cells: {problem}."
-            for name, problem in short[["method", "problem"]].itertuples(index=False)
+            for name, problem in short.dropna(subset="problem")[["method", "problem"]].itertuples(index=False)
         ),
         *(
             f"{method} ({conditions.named(own['left_out'].tolist())}): {remark}"

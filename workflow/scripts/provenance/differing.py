@@ -55,8 +55,8 @@ def changes(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[s
             continue
         parts = [
             _named([_with_value(name, old, new, group) for name in new if name in old and new[name] != old[name]], ""),
-            _named([name for name in new if name not in old], "added "),
-            _named([name for name in old if name not in new], "gone "),
+            _named([name for name in new if name not in old], "added: "),
+            _named([name for name in old if name not in new], "no longer used: "),
         ]
         if any(parts):
             lines.append(f"  {title}: {'; '.join(part for part in parts if part)}")

@@ -25,6 +25,7 @@ from plan.sweeps import Sweeps
 from provenance import sources
 from report.checkout import state
 
+OLD = "old"
 AGAIN = "run snakemake figures again"
 ANEW = "remove it and run snakemake figures"
 LIBRARIES = (
@@ -91,6 +92,19 @@ def certified(files: Sequence[str], said: Path) -> Made:
     return made
 
 
+def retire(results: Path, products: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Move the files of figures and tables that are no product any more, as of a figure that the study no longer declares, into the
+    folder OLD beside those that are. What was moved, without the files' endings."""
+    current = {Path(file) for one in products.values() for file in one["files"]}
+    moved = []
+    for folder in sorted({file.parent for file in current}):
+        for file in sorted(path for path in folder.iterdir() if path.is_file() and path not in current):
+            (folder / OLD).mkdir(exist_ok=True)
+            file.replace(folder / OLD / file.name)
+            moved.append(str(folder.relative_to(results) / file.name.split(".")[0]))
+    return list(dict.fromkeys(moved))
+
+
 def read(file: Path) -> dict[str, Any]:
     """The manifest in a file. InputError in one line where it is none."""
     try:
@@ -132,6 +146,8 @@ def main(argv: list[str] | None = None) -> None:
     said = manifest(campaign, json.loads(options.products), options.made_of)
     check(said, "manifest", options.out)
     write_json(options.out, said)
+    if moved := retire(campaign.results, said["products"]):
+        print(f"not made by this study any more, and moved into the folder {OLD} beside the others: {', '.join(moved)}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from common.errors import InputError, exit_status
 from common.files import digest_file
+from declared.configuration import read_config
 from provenance.manifest import read
 
 DESIGN = "design.csv"  # which lies with the records themselves
@@ -98,13 +99,14 @@ def _pixels(old: Path, new: Path) -> str:
 def main(argv: list[str] | None = None) -> None:
     """Compare a study's figures, tables and records with those that a manifest tells of; status 1 where one is not the same."""
     parser = argparse.ArgumentParser(prog="make verify", description=main.__doc__)
-    parser.add_argument("--study", required=True, help="whose results: results/<study>")
+    parser.add_argument("--study", help="whose results: results/<study>; that of config/config.yaml by default")
     parser.add_argument("--against", type=Path, metavar="JSON", help="the manifest; that of the results by default")
     options = parser.parse_args(argv)
-    results = Path("results") / options.study
+    study = options.study or str(read_config(Path("config/config.yaml"))["study"])
+    results = Path("results") / study
     against = options.against or results / "manifest.json"
-    if read(against)["study"] != options.study:
-        raise InputError(f"{against}: is of study {read(against)['study']}, not {options.study}; name it with STUDY=")
+    if read(against)["study"] != study:
+        raise InputError(f"{against}: is of study {read(against)['study']}, not {study}; name it with STUDY=")
     found = verdicts(against, results)
     for one in found:
         if one.verdict != IDENTICAL:

@@ -255,7 +255,7 @@ def summary(runs: pd.DataFrame, arguments: str = "", way: str = "", site: str = 
     if disturbed and not counts["ok"]:
         lines.append(
             f"{'all' if disturbed == len(runs) else disturbed} were disturbed and none is ok: end other programs on the machine, or "
-            f"raise max_foreign_cpu_share in {site} (every caption then states it)"
+            f"raise max_foreign_cpu_share (other programs) or max_steal_share (a hypervisor) in {site}; captions say how much it was"
         )
     lines += to_repeat(counts, arguments)
     if not_ok.loc[not_ok.status == "missing", "reason"].str.startswith(TO_RUN).any():

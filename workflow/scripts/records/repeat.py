@@ -11,7 +11,7 @@ from common.errors import InputError, exit_status
 from common.text import number_of
 from plan import unlock
 from plan.binding import read_binding
-from plan.campaign import Campaign, configured, load_campaign
+from plan.campaign import Campaign, add_config_argument, configured, load_campaign
 from plan.recorded import STATUSES, record_status
 from plan.sweeps import Sweeps
 from records.ways import ways_to_run
@@ -46,16 +46,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--runs", required=True, help=f"a status ({', '.join(STATUSES)}) or a pattern such as '*ddp*.b32.*'"
     )
-    parser.add_argument(
-        "--config",
-        nargs="*",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="as for snakemake, such as study=NAME",
-    )
+    add_config_argument(parser)
     parser.add_argument("--run", action="store_true", help="then run them, if the site is this machine")
     options = parser.parse_args(argv)
+    if not options.runs:
+        raise InputError(
+            f"RUNS is not set; give a status ({', '.join(STATUSES)}) or a pattern of run_id: make repeat RUNS=invalid"
+        )
     config = configured(options.config)
     bound = read_binding(Path("results") / config["study"])
     if bound and not any(argument.startswith("site=") for argument in options.config):

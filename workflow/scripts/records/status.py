@@ -14,7 +14,7 @@ from pathlib import Path
 
 from common.errors import exit_status
 from common.text import duration, number_of
-from plan.campaign import configured, load_campaign
+from plan.campaign import add_config_argument, configured, load_campaign
 from plan.recorded import STATUSES
 from records.standing import Job, Problem, Standing, UnderWay, observer
 
@@ -187,9 +187,7 @@ def loaded(arguments: Sequence[str]) -> Callable[[], Standing]:
 def main(argv: list[str] | None = None) -> None:
     """Say where a campaign stands: done, running, failed with reasons, left and until when, who is at work."""
     parser = argparse.ArgumentParser(prog="make status", description=main.__doc__)
-    parser.add_argument(
-        "--config", nargs="*", action="extend", default=[], metavar="KEY=VALUE", help="study=NAME, site=NAME"
-    )
+    add_config_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     parser.add_argument(
         "--watch", action="store_true", help=f"look again every {PAUSE_S:g} s until the campaign has ended"

@@ -46,7 +46,7 @@ DIGEST = 12  # hex digits that name an environment
 MOST_REASONS = 10
 CONSEQUENCES = {  # of a check that fails, for what is said of the study
     "normal residuals": " Intervals and tests are approximate for cells with few runs.",
-    "equal spread in all cells": " So each cell has its own spread, which few runs estimate only roughly.",
+    "equal spread in all cells": " So the intervals of cells with few runs are approximate, although their variances are moderated.",
     "no drift over run order": " Drift within a block adds to the spread of the cells.",
     "blocks alike": " Comparisons within blocks remove this difference; intervals of means do not.",
     "sessions alike": " Comparisons within blocks of one session remove this difference; intervals of means do not.",
@@ -346,8 +346,7 @@ def _measurement(facts: Facts) -> Iterator[str]:
     )
     yield (
         f"A run has {epochs} epochs, {warm}; its epoch time is the arithmetic mean "
-        "of the others. Runs do not overlap: each has its machines to itself. The processor time that other processes use "
-        "meanwhile is measured. A run is invalid if this was too much, if its gradients did not use the site's network, if its ranks "
+        "of the others. Runs of the study do not overlap. The processor time that other processes use meanwhile is measured. A run is invalid if this was too much, if its gradients did not use the site's network, if its ranks "
         "were not placed as planned, or if its loss is not finite."
     )
 

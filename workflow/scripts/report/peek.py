@@ -21,7 +21,7 @@ from common.files import CHECKOUT
 from declared.configuration import existing
 from plan import unlock
 from plan.binding import BINDING
-from plan.campaign import configured
+from plan.campaign import add_config_argument, configured
 from plan.recorded import record_status
 from runs.attempts import machine_lock
 from runs.launch import kill
@@ -65,7 +65,7 @@ def draw(work: Path, targets: Sequence[str], config: Sequence[str]) -> int:
 def main(argv: list[str] | None = None) -> None:
     """Draw what is there so far, beside a campaign, into results/<study>/peek."""
     parser = argparse.ArgumentParser(prog="make peek", description=main.__doc__)
-    parser.add_argument("--config", nargs="*", action="extend", default=[], metavar="KEY=VALUE", help="study=NAME")
+    add_config_argument(parser)
     parser.add_argument(
         "--only",
         nargs="+",

@@ -97,7 +97,7 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
             ("network interface", f"{site.interface} ({site.fabric})"),
             ("launched by", f"{site.launcher}, software in {'images' if site.deployment == 'apptainer' else 'virtual environments'}"),
             ("limits", f"a run ends after {site.time_limit_s:g} s; it is invalid if other processes used more than "
-             f"{100 * site.max_foreign_cpu_share:g} % of the processor time"),
+             f"{100 * site.max_foreign_cpu_share:g} % of the processor time, or a hypervisor withheld more than {100 * site.max_steal_share:g} %"),
         ]  # fmt: skip
     return [(name, text) for name, text in said if text]
 

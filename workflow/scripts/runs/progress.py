@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from common.files import write_json
 from common.text import duration
 from runs.epochs import mean_of_timed, read_epochs
 
+FIRST = 5  # runs, which tell whether a machine is fit for a campaign
 SESSION_VARIABLE = "RINGSIDE_SESSION"
 
 
@@ -44,6 +45,7 @@ class Session:
         self._running: dict[int, dict[str, str]] = {}
         self._left_s = left_s
         self._results = results
+        self._disturbed: list[bool] = []  # of the runs that have ended
 
     def watch(self, event: str, job: int, rule: str | None, wildcards: Mapping[str, str] | None) -> None:
         """Snakemake started (JOB_INFO) or finished (JOB_FINISHED) a job; for a run that has ended a line is printed."""
@@ -65,11 +67,24 @@ class Session:
         record = json.loads((folder / "record.json").read_text())
         self.add(run["run_id"], record["status"])
         print(self.line(run["run_id"], record["status"], _said(record, folder)), flush=True)
+        for hint in self.hints(str(record["reason"] or "").startswith("disturbed")):
+            print(f"ringside: {hint}", flush=True)
 
     def add(self, run_id: str, status: str) -> None:
         """A run has ended."""
         self._state["ended"].append({"run_id": run_id, "status": status, "at": time.time()})
         write_json(self._file, self._state)
+
+    def hints(self, disturbed: bool) -> Iterator[str]:
+        """What somebody should know at once after a run that was `disturbed` or not, each hint once."""
+        self._disturbed.append(disturbed)
+        if disturbed and sum(self._disturbed) == 1:
+            yield "a disturbed run is invalid and does not count; repeat such runs when the machine is quiet: make repeat RUNS=invalid"
+        if len(self._disturbed) == FIRST and all(self._disturbed):
+            yield (
+                f"the first {FIRST} runs were all disturbed. Ctrl-C interrupts, and nothing is lost: end other programs, or raise "
+                "max_foreign_cpu_share (other programs) or max_steal_share (a hypervisor) in the site's file; then make repeat RUNS=invalid"
+            )
 
     def line(self, run_id: str, status: str, what: str) -> str:
         """The line to print after `add`."""

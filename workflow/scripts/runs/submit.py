@@ -19,7 +19,7 @@ from cluster.readiness import check_launch
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, digest_text, shown
 from plan import unlock
-from plan.campaign import Campaign, configured, load_campaign
+from plan.campaign import Campaign, add_config_argument, configured, load_campaign
 from plan.scheduling import allocation_options
 from plan.sweeps import Sweeps
 from runs.launch import Lost
@@ -178,14 +178,7 @@ def wait(campaign: Campaign) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Submit an allocation for every block of the study that has runs to do."""
     parser = argparse.ArgumentParser(prog="make submit", description=main.__doc__)
-    parser.add_argument(
-        "--config",
-        nargs="*",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="as for snakemake, such as study=NAME",
-    )
+    add_config_argument(parser)
     parser.add_argument(
         "--wait", action="store_true", help="return when all jobs have ended; status 2 when runs are missing"
     )

@@ -184,7 +184,8 @@ def judge(
             return "invalid", f"the loss is not finite in epoch {row['epoch']:.0f}"
     if measured["weights_finite"] is False:
         return "invalid", "weights are not finite after the last epoch"
-    if said := spoiled(measured["hosts"], measured["machines"], hosts, measured["foreign_cpu_share"], site):
+    shares = measured["foreign_cpu_share"], measured["steal_share"]
+    if said := spoiled(measured["hosts"], measured["machines"], hosts, shares, site):
         return "invalid", said
     if said := transport.objection(measured["transport"], run_spec, site, epochs, gradient_bytes):
         return "invalid", f"network: {said}"
@@ -192,11 +193,12 @@ def judge(
 
 
 def spoiled(
-    found: Sequence[str], machines: int, expected: Sequence[str], foreign_cpu_share: float, site: Site
+    found: Sequence[str], machines: int, expected: Sequence[str], shares: tuple[float, float], site: Site
 ) -> str | None:
     """Why what was measured is not of the nodes that it was started on, or not of the ranks alone; None where it is.
 
-    `found` are the ranks' hosts, `expected` the hosts that they were started on, `machines` the number of kernels below.
+    `found` are the ranks' hosts, `expected` the hosts that they were started on, `machines` the number of kernels below,
+    `shares` those of the processor time that other processes used and that a hypervisor withheld.
     """
     if site.placement != "emulated" and [name.split(".")[0] for name in found] != [
         name.split(".")[0] for name in expected
@@ -206,9 +208,12 @@ def spoiled(
         return (
             f"misplaced: {', '.join(found)} are {machines} machine{'s' * (machines > 1)}, the site says distinct-nodes"
         )
-    if foreign_cpu_share > site.max_foreign_cpu_share:
-        share = f"{foreign_cpu_share:.0%} of the processor time went to others"
-        return f"disturbed: {share} (more than {site.max_foreign_cpu_share:.0%})"
+    for share, most, whither in (
+        (shares[0], site.max_foreign_cpu_share, "went to others"),
+        (shares[1], site.max_steal_share, "was withheld by the hypervisor"),
+    ):
+        if share > most:
+            return f"disturbed: {share:.0%} of the processor time {whither} (more than {most:.0%})"
     return None
 
 

@@ -1,0 +1,59 @@
+"""How often intervals hold the truth, by how much what is typical of all cells weighs in the variance of each."""
+
+import itertools
+from unittest import mock
+
+import numpy as np
+
+from document import section, table
+from simulated import DEPENDENCES, SPREADS, Coverage, coverage, simulated
+
+CELLS, RUNS = (4, 8, 20, 60), (3, 5)
+WEIGHTS = (0.0, 2.0, 3.0, 4.0, 6.0, np.inf)
+Found = dict[tuple[int, float], dict[str, list[Coverage]]]
+
+
+def measure(studies: int) -> Found:
+    """By runs a cell and weight the coverage of so many studies of every kind, by their spreads; the same studies for all weights."""
+    found: Found = {(n, weight): {name: [] for name in SPREADS} for n in RUNS for weight in WEIGHTS}
+    for number, (n, cells, spreads, dependence) in enumerate(itertools.product(RUNS, CELLS, SPREADS, DEPENDENCES)):
+        rng = np.random.default_rng(number)
+        for _ in range(studies):
+            study = simulated(rng, cells, n, spreads, *dependence)
+            for weight in WEIGHTS:
+                last = mock.patch.dict("analysis.pooling._last", clear=True)
+                with mock.patch("analysis.pooling.MOST_PRIOR", weight), last:
+                    found[n, weight][spreads].append(coverage(*study))
+    return found
+
+
+def report(found: Found, command: str) -> str:
+    """The part of the document."""
+    rows = []
+    for (n, weight), by_spread in found.items():
+        studies, own = (list(itertools.chain(*found[n, which].values())) for which in (weight, 0.0))
+        shares = [
+            np.mean([one.cells for one in studies]),
+            np.mean([one.ratios for one in studies]),
+            *(np.mean([one.noisiest for one in by_spread[name]]) for name in ("5 to 20 %", "one with three times")),
+        ]
+        width = np.mean([one.width_of_ratios / other.width_of_ratios for one, other in zip(studies, own, strict=True)])
+        rows.append([str(n), f"{weight:g}", *(f"{100 * share:.1f}" for share in shares), f"{width:.2f}"])
+    header = [
+        "runs a cell",
+        "weight",
+        "means (%)",
+        "ratios (%)",
+        "noisiest of 5 to 20 % (%)",
+        "one with three times (%)",
+        "width",
+    ]
+    return section(
+        "How often 95 % intervals hold the truth",
+        command,
+        table(header, rows),
+        "Weight: degrees of freedom of the variance that is typical of all cells, at most; 0: each cell's own variance; inf: as many as are "
+        f"estimated, as in limma. Means and ratios are over {', '.join(map(str, CELLS))} cells with standard deviations that are "
+        f"{'; '.join(SPREADS)} (of the others'); without, and with blocks of 10 % and an autocorrelation of 0.5. Then the mean of the noisiest cell, where spreads "
+        "are 5 to 20 %, and where one has three times that of the others. Width: of the intervals of ratios, beside those with own variances.",
+    )
