@@ -39,11 +39,13 @@ rule analysis:
         machine=1,
     params:
         folder=subpath(output[0], parent=True),
+        margin=CAMPAIGN.study.margin or "",
     shell:
         """
         {WARM} analysis.study \
             --runs {input.runs:q} \
             --network {input.network:q} \
+            --margin {params.margin} \
             --out {params.folder:q} \
             2>&1 | tee {log:q}
         """

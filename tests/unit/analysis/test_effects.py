@@ -144,6 +144,32 @@ def test_p_is_that_of_the_moderated_paired_test_and_holms_of_one_factor(measured
     assert "by the variance of their differences, moderated likewise" in " ".join(effects.table(measured).notes)
 
 
+def test_a_margin_says_which_cells_are_equal_and_which_are_not_told_apart(measured):
+    """The test inverts the interval of 90 %: of what is equal at 5 % before correction it lies within the margin."""
+    data = effects.compare(measured, 0.1)
+    logs = pooled(measured)._compared(data["to_cell"].tolist(), data["from_cell"].tolist())[1]
+    half = stats.t.ppf(0.95, logs["df"]) * logs["error"]
+    value = logs["to"] - logs["base"]
+    inside = (value - half > -np.log(1.1)) & (value + half < np.log(1.1))
+    assert inside.any() and not inside.all()
+    assert ((data["p_equal"] < 0.05) == inside).all()
+    for _, part in data.groupby("factor"):
+        assert part["p_equal_holm"].to_numpy() == pytest.approx(multipletests(part["p_equal"], method="holm")[1])
+    differs, equal = data["p_holm"] < 0.05, data["p_equal_holm"] < 0.05
+    expected = {(True, False): "differs", (False, True): "equal", (True, True): "differs within margin"}
+    assert data["verdict"].tolist() == [expected.get(pair, "open") for pair in zip(differs, equal, strict=True)]
+    assert {"differs", "equal"} <= set(data["verdict"])
+    assert "open" in set(effects.compare(measured, 0.005)["verdict"])
+
+
+def test_without_a_margin_nothing_is_called_equal(measured):
+    plain, asked = effects.table(measured), effects.table(measured, 0.1)
+    assert not {"p_equal", "p_equal_holm", "verdict"} & set(plain.data)
+    assert "A large p does not mean that two cells are equal" in " ".join(plain.notes)
+    assert "margin, 10 % (ratio between 0.909 and 1.100)" in " ".join(asked.notes)
+    assert asked.shown["verdict"].isin(["differs", "differs within margin", "equal", "open"]).all()
+
+
 def test_of_frameworks_every_pair_is_compared(runs):
     data = at(effects.compare(runs), factor="framework", batch_size=32, nodes=1, sync_every=1)
     assert len(data) == 6 * 5 / 2

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.weightstats import ttost_paired
 
 from analysis import intervals
 from published import SLEEP
@@ -157,3 +158,39 @@ def test_holm_of_a_worked_example_leaves_what_is_absent():
     # Three tests: 0.01 x 3, 0.02 x 2, and 0.03 x 1 lifted to the one before it.
     assert intervals.holm([0.03, math.nan, 0.01, 0.02]) == pytest.approx([0.04, math.nan, 0.03, 0.04], nan_ok=True)
     assert intervals.holm([]) == []
+
+
+def test_the_bootstrap_of_single_values_is_that_of_scipy():
+    x = np.random.default_rng(3).lognormal(size=40)
+    found = intervals.bootstrap_mean(x, np.arange(40))
+    expected = stats.bootstrap((x,), np.mean, n_resamples=20_000, rng=np.random.default_rng(9)).confidence_interval
+    assert found.value == pytest.approx(x.mean())
+    assert [found.low, found.high] == pytest.approx([expected.low, expected.high], rel=0.03)
+    assert intervals.bootstrap_mean(x, np.arange(40)) == found
+
+
+def test_what_is_like_within_a_cluster_counts_once():
+    """Each value four times: as many values, and no more that is known."""
+    x = np.random.default_rng(3).lognormal(size=30)
+    once, again = (intervals.bootstrap_mean(np.repeat(x, n), np.repeat(np.arange(30), n)) for n in (1, 4))
+    assert [again.value, again.low, again.high, again.n] == pytest.approx([once.value, once.low, once.high, 30])
+
+
+def test_few_clusters_and_equal_ones_are_not_resampled():
+    few = intervals.bootstrap_mean(np.arange(10.0), np.arange(10) % 5)
+    assert (few.value, few.n) == (4.5, 5) and math.isnan(few.low)
+    assert intervals.bootstrap_mean(np.full(8, 2.0), np.arange(8)) == intervals.Estimate(2.0, 2.0, 2.0, 8)
+    assert math.isnan(intervals.bootstrap_mean(np.array([]), np.array([])).value)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.03, 0.08, -0.2])
+def test_the_equivalence_test_is_that_of_statsmodels(shift):
+    one, other = np.random.default_rng(4).normal([[0.0], [shift]], 0.05, (2, 8))
+    difference = other - one
+    p = intervals.equivalence(np.array([difference.mean()]), stats.sem(difference), 7, -0.1, 0.1)
+    assert p == pytest.approx(ttost_paired(other, one, -0.1, 0.1)[0])
+
+
+def test_without_an_error_a_difference_is_inside_or_outside():
+    found = intervals.equivalence(np.array([0.0, 0.05, 0.1, -0.3]), np.zeros(4), 3, -0.1, 0.1)
+    assert found.tolist() == [0, 0, 1, 1]

@@ -45,6 +45,13 @@ def refusal(folder: Path) -> str:
     return line
 
 
+@pytest.mark.parametrize(
+    ("written_as", "share"), [("5 %", 0.05), ("2.5%", 0.025), ("0.5 %", 0.005), ("50 %", 0.5), (None, None)]
+)
+def test_a_margin_is_a_share(tmp_path: Path, written_as: str | None, share: float | None) -> None:
+    assert load_study("s", written(tmp_path, margin=written_as)).margin == pytest.approx(share)
+
+
 def test_a_good_study_is_read(tmp_path: Path) -> None:
     study = load_study("s", written(tmp_path))
     assert study.factors["batch_size"] == [16, 32]
@@ -59,6 +66,12 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
         ({"replicates": None}, "key 'replicates' is missing"),
         ({"replicates": "three"}, "replicates: 'three' must be a whole number"),
         ({"replicates": 0}, "replicates: 0 is too small; expected at least 1"),
+        ({"margin": 0.05}, "margin: 0.05 must be text"),
+        (
+            {"margin": "0 %"},
+            "margin: '0 %' does not look right; expected difference of mean epoch times that does not matter, as '5 %'",
+        ),
+        ({"margin": "80 %"}, "margin: '80 %' does not look right"),
         ({"design": "partial"}, "design: 'partial' is not one of full, fractional"),
         ({"factors": factors(batch_size=[])}, "factors.batch_size: is empty"),
         ({"factors": factors(batch_size=[16, 16])}, "factors.batch_size: 16 is there twice"),

@@ -52,7 +52,7 @@ def made(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, pd.DataFrame]:
     curves, answers = extrapolate.with_bands(drawn, answers, [(drawn[extrapolate.BANDS].copy(), answers.copy())])
     return {
         "cells": cells.summarize(runs),
-        "effects": effects.compare(runs),
+        "effects": effects.compare(runs, margin=0.05),
         "missing": missing.table(runs).data,
         "anova": anova.table(runs).data,
         "checks": checks.table(runs).data,

@@ -12,11 +12,12 @@ import pandas as pd
 from scipy.sparse import csr_array
 
 from analysis import conditions, intervals, tables
-from analysis.intervals import Estimate
+from analysis.intervals import LEVEL, Estimate
 from analysis.measured import cells, level_text, levels_in_order, successful, title, treatments, varying
 from analysis.pooling import Pooling, Values, pooled
 
 TITLE = "Effect of each factor on epoch time, all else equal, with 95 % intervals"
+DIFFERS, DIFFERS_WITHIN, EQUAL, OPEN = "differs", "differs within margin", "equal", "open"
 EVERY_PAIR = ("framework",)
 THROTTLED = (
     "Throttled: processor seconds of an epoch that a quota withheld, on the node that was throttled most. This is processor "
@@ -105,8 +106,12 @@ def _shared_sessions(ok: pd.DataFrame, to: Sequence[str], base: Sequence[str]) -
     return shared
 
 
-def compare(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per pair: factor, from, to, the other levels, the columns of `contrasts`, p_holm within each factor."""
+def compare(runs: pd.DataFrame, margin: float | None = None) -> pd.DataFrame:
+    """One row per pair: factor, from, to, the other levels, the columns of `contrasts`, p_holm within each factor.
+
+    `margin`: the share of epoch time by which cells may differ and be called equal; with it p_equal, that the pair differs by
+    more, p_equal_holm within each factor, and a verdict (`verdicts`).
+    """
     varied, found = varying(runs), pairs(runs)
     if found.empty:
         return pd.DataFrame(columns=["factor", "from", "to", "p", "within_blocks"])
@@ -127,13 +132,28 @@ def compare(runs: pd.DataFrame) -> pd.DataFrame:
         ],
         axis=1,
     )
-    data["p_holm"] = data.groupby("factor", sort=False)["p"].transform(lambda p: intervals.holm(p.tolist()))
+    data["p_holm"] = _corrected(data, "p")
+    if margin is not None:
+        data["p_equal"] = pooled(runs).equal(data["to_cell"].tolist(), data["from_cell"].tolist(), margin)
+        data["p_equal_holm"] = _corrected(data, "p_equal")
+        data["verdict"] = verdicts(data)
     return data
 
 
-def table(runs: pd.DataFrame) -> tables.Table:
-    """The table of effects of a study."""
-    data = compare(runs)
+def _corrected(data: pd.DataFrame, name: str) -> "pd.Series[float]":
+    return data.groupby("factor", sort=False)[name].transform(lambda p: intervals.holm(p.tolist()))
+
+
+def verdicts(data: pd.DataFrame) -> np.ndarray:
+    """What corrected p_holm and p_equal_holm say of each pair, [pairs]; nothing where it has no p."""
+    differs, equal = data["p_holm"] < LEVEL, data["p_equal_holm"] < LEVEL
+    found = np.select([differs & equal, differs, equal], [DIFFERS_WITHIN, DIFFERS, EQUAL], OPEN)
+    return np.where(data["p_holm"].isna(), None, found)  # type: ignore[call-overload]
+
+
+def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
+    """The table of effects of a study; `margin` as in `compare`."""
+    data = compare(runs, margin)
     if data.empty:
         notes = ["No two cells of the study differ in one factor only.", conditions.constants(runs)]
         return tables.Table(TITLE, data, pd.DataFrame(columns=["effect of"]), [note for note in notes if note])
@@ -150,6 +170,9 @@ def table(runs: pd.DataFrame) -> tables.Table:
     shown["ratio"] = interval_texts(data, "ratio")
     shown["difference (s)"] = interval_texts(data, "difference_s")
     shown["p (Holm)"] = data["p_holm"].map(tables.p_value)
+    if margin is not None:
+        shown["p equal (Holm)"] = data["p_equal_holm"].map(tables.p_value)
+        shown["verdict"] = data["verdict"].fillna(tables.DASH)
     notes = [
         "A row compares two cells that differ only in the factor with an arrow. Ratio: mean epoch time after the arrow divided "
         "by that before it. Difference: after minus before. A ratio below 1, or a difference below 0, means that the level after the "
@@ -157,6 +180,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         f"{conditions.replicates(runs)} n: number of runs compared, before and after the arrow; means are of these runs.",
         f"{conditions.contrasts(runs, data['within_blocks'])} Intervals are not corrected for multiple comparisons; p is.",
         _family(data),
+        _equality(data, margin),
         "Every pair of frameworks is compared; for other factors, each level is compared with the first."
         if "framework" in set(data["factor"])
         else "",
@@ -183,7 +207,8 @@ def table(runs: pd.DataFrame) -> tables.Table:
         data.dropna(axis="columns", how="all"),
         pd.DataFrame(shown),
         [note for note in notes if note],
-        words=[title(name) for name in ("framework", "model", "dataset", "training_loop")] + ["same session"],
+        words=[title(name) for name in ("framework", "model", "dataset", "training_loop")]
+        + ["same session", "verdict"],
         parts=firsts[1:],
     )
 
@@ -226,6 +251,24 @@ def _family(data: pd.DataFrame) -> str:
         "p: two-sided t test of the ratio, corrected by Holm's method over all comparisons of "
         f"the same factor ({families})."
     )
+
+
+def _equality(data: pd.DataFrame, margin: float | None) -> str:
+    """What the table says about equality."""
+    if not data["p"].notna().any():
+        return ""
+    if margin is None:
+        return "A large p does not mean that two cells are equal; the interval says which difference is excluded."
+    return (
+        f"p equal: two one-sided t tests that two cells differ by more than the study's margin, {margin_text(margin)} (ratio between "
+        f"{1 / (1 + margin):.3f} and {1 + margin:.3f}), corrected in the same way. Verdict: {DIFFERS} (p below {LEVEL}), {EQUAL} "
+        f"(p equal below {LEVEL}), {DIFFERS_WITHIN} (both), {OPEN} (neither: more runs are needed)."
+    )
+
+
+def margin_text(margin: float) -> str:
+    """A margin in per cent, for people."""
+    return f"{100 * margin:.4g} %"
 
 
 def _megabytes(value: float) -> str:

@@ -16,6 +16,8 @@ CONFIDENCE = 0.95
 LEVEL = 0.05  # a smaller p is called significant
 ROUNDING = 1e-12  # of a logarithm
 NO_VARIATION = 1e-20  # a share of the sum of squares that is rounding
+FEWEST_CLUSTERS = 6  # of fewer, resamples are too much alike
+RESAMPLES, SEED = 5000, 1
 COLUMNS = ["value", "low", "high", "n"]
 
 
@@ -97,6 +99,48 @@ def harmonic_mean(rates: Sequence[float], confidence: float = CONFIDENCE) -> Est
         inverse.n,
         inverse.cv,
     )
+
+
+def bootstrap_mean(values: np.ndarray, cluster: np.ndarray, confidence: float = CONFIDENCE) -> Estimate:
+    """Mean of values [n] that are like each other within a cluster [n], and the BCa interval of a bootstrap over clusters.
+
+    No interval for fewer than FEWEST_CLUSTERS of them. The same values have the same interval: what is drawn starts with one seed.
+    Formula: Efron, J. Am. Stat. Assoc. 82 (1987), by scipy; whole clusters: Davison & Hinkley (1997), section 3.8.
+    """
+    if not len(values):
+        return Estimate(math.nan)
+    mean = float(np.mean(values))
+    known = pd.DataFrame({"value": values, "cluster": cluster}).groupby("cluster")["value"].agg(["sum", "count"])
+    if len(known) < FEWEST_CLUSTERS:
+        return Estimate(mean, n=len(known))
+    means = (known["sum"] / known["count"]).to_numpy()
+    if one_value(means):
+        return Estimate(mean, mean, mean, len(known))
+    found = scipy.stats.bootstrap(
+        (known["sum"].to_numpy(float), known["count"].to_numpy(float)),
+        lambda total, count, axis: total.sum(axis=axis) / count.sum(axis=axis),
+        n_resamples=RESAMPLES,
+        paired=True,
+        vectorized=True,
+        confidence_level=confidence,
+        method="BCa",
+        rng=np.random.default_rng(SEED),
+    ).confidence_interval
+    return Estimate(mean, float(found.low), float(found.high), len(known))
+
+
+def equivalence(
+    difference: np.ndarray, error: np.ndarray, df: np.ndarray | float, low: float, high: float
+) -> np.ndarray:
+    """p of two one-sided t tests that a difference with this standard error lies outside (`low`, `high`), [n]; small: it lies inside.
+
+    Where the error is 0, 0 inside and 1 outside. Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987).
+    """
+    with np.errstate(all="ignore"):
+        above = scipy.special.stdtr(df, -(difference - low) / error)
+        below = scipy.special.stdtr(df, (difference - high) / error)
+    inside = (low < difference) & (difference < high)
+    return np.where(np.asarray(error) == 0, 1.0 - inside, np.maximum(above, below))
 
 
 def welch(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:

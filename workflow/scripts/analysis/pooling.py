@@ -281,6 +281,15 @@ class Pooling(Spread):
             value=value, low=value * np.exp(low), high=value * np.exp(high), within_blocks=blocks
         )
 
+    def equal(self, to: Sequence[str], base: Sequence[str], margin: float) -> np.ndarray:
+        """p of each pair that its ratio of mean epoch times lies outside 1 / (1 + margin) to 1 + margin (`intervals.equivalence`)."""
+        logs, limit = self._compared(to, base)[1], math.log1p(margin)
+        value, error, df = (
+            (logs["to"] - logs["base"]).to_numpy(float),
+            *(logs[name].to_numpy(float) for name in ("error", "df")),
+        )
+        return intervals.equivalence(value, error, df, -limit, limit)
+
     def differences(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
         """A row per pair of cells: difference of mean epoch times in s, its interval, n (the smaller)."""
         return intervals.bounded(self._compared(to, base)[0]).drop(columns="p")

@@ -40,6 +40,11 @@ class Study:
     runs: pd.DataFrame
     network: pd.DataFrame | None
     out: Path
+    margin: float | None = None
+
+    def effects(self) -> None:
+        """The table, with equivalence tests where the study states a margin."""
+        tables.write(effects.table(self.runs, self.margin), self.out / "effects")
 
     def regression(self) -> None:
         """The table, and what the models predict of all cells."""
@@ -66,7 +71,6 @@ class Study:
 
 
 OTHERS: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
-    "effects": effects.table,
     "scaling": scaling.table,
     "cells": cells.table,
     "anova": anova.table,
@@ -85,10 +89,17 @@ def main(argv: list[str] | None = None) -> None:
         "--network", type=Path, nargs="?", metavar="CSV", help="network.csv, where the network was swept"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the tables go")
+    parser.add_argument(
+        "--margin",
+        type=float,
+        nargs="?",
+        metavar="SHARE",
+        help="share by which epoch times may differ and be called equal",
+    )
     args = parser.parse_args(argv)
     runs = read_table(args.runs, "runs")
     network = read_table(args.network, "network") if args.network else None
-    study = Study(runs, network, args.out)
+    study = Study(runs, network, args.out, args.margin)
     if len(runs) < MANY:
         for name in LONGEST_FIRST:
             study.make(name)

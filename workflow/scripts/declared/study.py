@@ -38,6 +38,7 @@ class Study:
     fraction: Fraction | None = None  # with design: fractional
     authors: tuple[dict[str, str], ...] = ()
     licence: str | None = None
+    margin: float | None = None  # share of epoch time by which cells may differ and be called equal
     figures: tuple[Declared, ...] = ()  # those that it declares
 
     def combinations(self) -> Iterator[Levels]:
@@ -81,6 +82,7 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         fraction=_fraction(raw, factors, file),
         authors=tuple(raw.get("authors", [])),
         licence=raw.get("licence"),
+        margin=float(raw["margin"].rstrip("% ")) / 100 if "margin" in raw else None,
     )
     if not raw.get("figures"):
         return study

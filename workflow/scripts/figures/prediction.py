@@ -1,15 +1,14 @@
-"""Predicted against measured epoch time of cells that were left out of the fit: a panel for each method."""
+"""Errors of predicted epoch times of cells that were left out of the fit: a column for each method."""
 
-import itertools
-from collections.abc import Iterator
+import textwrap
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator
 
-from analysis import conditions
+from analysis import conditions, intervals
 from analysis.measured import Records
 from declared.figures import Declared
 from figures import panels, style
@@ -17,18 +16,30 @@ from figures.panels import Series
 from prediction.held_out import KINDS, ON_LOOPBACK, common
 from prediction.physics import pooled_cv
 
-PANEL_IN = 1.75
-MARGIN = 1.35  # of the axes beyond the shortest and the longest measured time
-BEYOND = 3.0  # how far beyond them predictions are drawn where they are
+TICKS = {
+    1 / 3: "−67",
+    0.5: "−50",
+    2 / 3: "−33",
+    0.8: "−20",
+    0.9: "−10",
+    1: "0",
+    1.1: "+10",
+    1.25: "+25",
+    1.5: "+50",
+    2: "+100",
+    3: "+200",
+}
+LEAST, MOST = 1.3, 3.2  # the axis reaches so far beyond no error, as a factor, at least and at most
+SHARE = 0.95  # of the predictions that the axis holds, where it can
+MARKER = 2.2
+IMPOSSIBLE = "below 0 s"
+SPREAD = 0.6  # of a column's width that its markers take
 WHAT = (
-    "Predicted against measured epoch time of cells on several nodes that were left out of the fit. Each panel is a method, "
-    "and each marker a cell, once for each time it was left out. Both axes are logarithmic. On the line, prediction and measurement agree. "
-    "MAPE is the mean absolute error in per cent, over all markers of a panel."
+    "Relative errors of predicted epoch times, of cells on several nodes that were left out of the fit. Each column is a method, each "
+    "marker one cell, once for each time it was left out. The axis is logarithmic. Above each column: MAPE (mean absolute error) in per cent"
 )
-OTHERS = (
-    "If a method does not predict all cells, its panel says how many. Faint markers are cells that not every method predicts; the "
-    "second MAPE is over the other cells, which are common to all methods."
-)
+BOUNDED = "and its 95 % interval (bootstrap over cells)"
+OTHERS = "Methods with a * do not predict all cells, so their MAPE is over other cells; compare them in the table of predictions."
 
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
@@ -39,72 +50,82 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     if not methods:
         text = "nothing was left out and predicted"
         return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, WHAT, of_time=None)
-    wanted = len(left[["left_out", "cell"]].drop_duplicates())
-    left = left.assign(common=common(left))[left["predicted_s"].notna()]
-    partly = not left["common"].all()
+    left = left.assign(common=common(left), position=left.groupby("method").cumcount())
+    positions = max(1, left["position"].max())
     kinds = [kind for kind in KINDS if kind in set(left["kind"])]
-    looks = dict(zip(KINDS, style.TREATMENT_LOOKS, strict=False))
-    series = [Series(kind, {"kind": kind}, looks[kind]) for kind in kinds]
-    rows, columns, width = panels.layout(len(methods), 3)
-    above = panels.legend_height(len(series), width)
-    drawn = style.figure(width, rows * (PANEL_IN + (3 if partly else 2) * panels.TITLE_ROW_IN) + 0.2 + above)
-    axes = panels.grid(drawn, (rows, columns), len(methods))
+    series = [
+        Series(kind, {"kind": kind}, look)
+        for kind, look in zip(KINDS, style.TREATMENT_LOOKS, strict=False)
+        if kind in kinds
+    ]
+    left = left[left["predicted_s"].notna()]
+    ratios = left["predicted_s"] / left["epoch_time_s"]
+    possible = ratios > 0
+    reach = np.exp(np.quantile(np.abs(np.log(ratios[possible])), SHARE)) if possible.any() else LEAST
+    top = float(np.clip(1.1 * reach, LEAST, MOST))
+    drawn = style.figure(style.PAGE_IN, 2.6)
+    (ax,) = panels.grid(drawn, (1, 1), 1)
     spread = pooled_cv(left.drop_duplicates("cell"), of_means=True)
-    low, high = left["epoch_time_s"].min() / MARGIN, left["epoch_time_s"].max() * MARGIN
-    bottom, top = low / BEYOND, high * BEYOND
-    outside = 0
-    for ax, method in zip(axes, methods, strict=True):
+    if np.isfinite(spread):
+        ax.axhspan(max(1 - 1.96 * spread, 1 / top), min(1 + 1.96 * spread, top), color=style.GRID, linewidth=0)
+    ax.axhline(1, color=style.MUTED, linewidth=0.7, zorder=2)
+    beyond = wrong = 0
+    headings: list[str] = []
+    for column, method in enumerate(methods):
         own = left[left["method"] == method]
-        ends = np.array([low, high])
-        if np.isfinite(spread):
-            ax.fill_between(ends, ends * (1 - 1.96 * spread), ends * (1 + 1.96 * spread), color=style.GRID, linewidth=0)
-        ax.plot(ends, ends, color=style.MUTED, linewidth=0.7, zorder=2)
-        for one, of_all in itertools.product(series, (False, True)):
-            points = one.of(own)[lambda data, of_all=of_all: data["common"] == of_all]
-            if (
-                points.empty
-            ):  # a line of no points has a place all the same, far off, for which the layout would make room
-                continue
-            shown = points["predicted_s"].clip(bottom * 1.1, top / 1.1)
-            look = panels.marker(one.look) | {"markersize": 2.2, "alpha": 0.75 if of_all else 0.25}
-            ax.plot(points["epoch_time_s"], shown, zorder=3, clip_on=False, **look)
-            outside += int((shown != points["predicted_s"]).sum())
-        ax.set_title("\n".join([method, *_errors(own, wanted, partly)]))
-        _scales(ax, (low, high), (bottom, top))
-    for ax in axes[::columns]:
-        ax.set_ylabel("predicted (s)")
-    drawn.supxlabel("measured epoch time (s)", fontsize=style.FONT_SIZE)
+        x = column + SPREAD * (own["position"] / positions - 0.5)
+        ratio = ratios[own.index]
+        for one in series:
+            here = one.of(own).index
+            inside = here[ratio[here].between(1 / top, top)]
+            look = panels.marker(one.look) | {"markersize": MARKER, "alpha": 0.75}
+            ax.plot(x[inside], ratio[inside], zorder=3, **look)
+            for mark, end, rows in (
+                ("^", top, here[ratio[here] > top]),
+                ("v", 1 / top, here[(ratio[here] < 1 / top) & (ratio[here] > 0)]),
+                ("x", 1 / top, here[ratio[here] <= 0]),
+            ):
+                # a line of no points has a place all the same, far off, for which the layout would make room
+                if len(rows):
+                    ax.plot(x[rows], [end] * len(rows), clip_on=False, zorder=4, **look | {"marker": mark})
+        beyond += int(((ratio > top) | ((ratio < 1 / top) & (ratio > 0))).sum())
+        wrong += int((ratio <= 0).sum())
+        headings.append(_heading(own))
+        ax.text(column, 1.02, headings[-1], transform=ax.get_xaxis_transform(), ha="center", va="bottom", fontsize=5.5)
+    all_of_it = left["position"].nunique()
+    partly = [len(left[left["method"] == method]) < all_of_it for method in methods]
+    _scales(ax, [f"{name}{' *' if some else ''}" for name, some in zip(methods, partly, strict=True)], top)
     panels.legend(drawn, series, lines=False)
-    band = (
-        f"Band: 1.96 times the pooled coefficient of variation of a cell's mean ({100 * spread:.1f} %)."
+    bounded = any("[" in heading for heading in headings)
+    said = [
+        f"{WHAT}{f' {BOUNDED}' if bounded else ''}.",
+        f"Grey: 1.96 times the pooled coefficient of variation of a cell's mean ({100 * spread:.1f} %)."
         if np.isfinite(spread)
-        else ""
-    )
-    cut = f"Predictions beyond the axes, or below 0, are drawn at the edges: {outside}." if outside else ""
-    checked = ON_LOOPBACK if conditions.emulated(runs) else ""
-    return drawn, panels.caption(
-        runs, WHAT, OTHERS if partly else "", checked, band, f"Left out: {', '.join(kinds)}.", cut, of_time=None
-    )
+        else "",
+        f"Arrows: {beyond} predictions beyond the axis." if beyond else "",
+        f"Crosses: {wrong} impossible predictions, {IMPOSSIBLE}." if wrong else "",
+        OTHERS if any(partly) else "",
+        ON_LOOPBACK if conditions.emulated(runs) else "",
+    ]
+    return drawn, panels.caption(runs, *said, of_time=None)
 
 
-def _errors(own: pd.DataFrame, asked: int, partly: bool) -> Iterator[str]:
-    """The lines of a panel's title that say its MAPE: over all its cells of those `asked`, and over those common to all."""
-    some = "" if len(own) == asked else f", {len(own)} of {asked}"
-    yield f"MAPE {100 * own['error'].abs().mean():.1f} %{some}"
-    if partly:
-        both = own.loc[own["common"], "error"]
-        yield f"common {len(both)}: {100 * both.abs().mean():.1f} %" if len(both) else "no cell is common"
+def _heading(own: pd.DataFrame) -> str:
+    """A method's MAPE in per cent, and its interval where it has one in a second line."""
+    found = intervals.bootstrap_mean(100 * own["error"].abs().to_numpy(), own["cell"].to_numpy())
+    if np.isnan(found.low):
+        return f"{found.value:.1f}"
+    return f"{found.value:.1f}\n[{found.low:.1f}, {found.high:.1f}]"
 
 
-def _scales(ax: Axes, x: tuple[float, float], y: tuple[float, float]) -> None:
-    for axis, set_scale in ((ax.xaxis, ax.set_xscale), (ax.yaxis, ax.set_yscale)):
-        set_scale("log")
-        axis.set_major_locator(
-            LogLocator(10, subs=(1.0, 2.0, 5.0) if axis is ax.xaxis and x[1] / x[0] < 100 else (1.0,))
-        )
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter(NullFormatter())
-    ax.set_xlim(*x)
-    ax.set_ylim(*y)
-    ax.grid(True)
+def _scales(ax: Axes, names: list[str], top: float) -> None:
+    ax.set_yscale("log")
+    ax.set_ylim(1 / top, top)
+    ticks = {ratio: text for ratio, text in TICKS.items() if 1 / top <= ratio <= top}
+    ax.yaxis.set_major_locator(FixedLocator(list(ticks)))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.set_yticklabels(list(ticks.values()))
+    ax.set_ylabel("error (%): predicted against measured")
+    ax.set_xticks(range(len(names)), [textwrap.fill(name, 12) for name in names])
+    ax.set_xlim(-0.5, len(names) - 0.5)
+    ax.grid(True, axis="y")

@@ -16,14 +16,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import conditions, tables
+from analysis import conditions, intervals, tables
+from analysis.intervals import Estimate
 from analysis.measured import arguments, combination_text, treatment_text, treatments, varying
 from common.errors import exit_status
 from common.tables import read_table
 from environments.made import read_made
 from prediction import law, physics
+from prediction.fold import Fold, Method, Prediction
 from prediction.law import rate_text
-from prediction.methods import Fold, Method, Prediction, methods
+from prediction.methods import PHYSICS, methods
 
 TITLE = "Errors of predicted epoch times, of cells on several nodes that were left out of the fit"
 FEWEST_BATCHES, FEWEST_RATES = 3, 2
@@ -100,14 +102,19 @@ def evaluate(
         found["error"] = found["predicted_s"] / found["epoch_time_s"] - 1
         found["common"] = common(found)
         every.append(found)
-        rows += [summary(own, made[name]) for name, own in found.groupby("method", sort=False)]
+        rows += summaries(found, made)
     left = [found for found in every if found["kind"].iloc[0] in KINDS]
     if len(left) > 1:
         all_of_it = pd.concat(left, ignore_index=True)
         all_of_it = all_of_it.assign(common=common(all_of_it), left_out=ALL)
-        for name, own in all_of_it.groupby("method", sort=False):
-            problem = made[name].problem if own["predicted_s"].isna().all() else ""  # else that of each part is told
-            rows.append(summary(own, replace(made[name], problem=problem, remarks=())))
+        missing = all_of_it.groupby("method", sort=False)["predicted_s"].agg(lambda made: made.isna().all())
+        rows += summaries(  # what keeps a method from some cells is told of each part
+            all_of_it,
+            {
+                name: replace(made[name], problem=made[name].problem if none else "", remarks=())
+                for name, none in missing.items()
+            },
+        )
     named = [
         "left_out",
         "kind",
@@ -133,21 +140,37 @@ def common(found: pd.DataFrame) -> np.ndarray:
     return pd.MultiIndex.from_frame(found[["left_out", "cell"]]).isin(by_all.index[by_all])
 
 
-def summary(found: pd.DataFrame, made: Prediction) -> dict[str, Any]:
+def summaries(found: pd.DataFrame, made: Mapping[str, Prediction]) -> list[dict[str, Any]]:
+    """The `summary` of each method in one fold, each beside the physical model, where that is among them."""
+    by_method = dict(iter(found.groupby("method", sort=False)))
+    physical = by_method.get(PHYSICS)
+    return [summary(by_method[name], made[name], physical if name != PHYSICS else None) for name in by_method]
+
+
+def summary(found: pd.DataFrame, made: Prediction, physical: pd.DataFrame | None = None) -> dict[str, Any]:
     """Bias, MAPE and worst cell of one method in one fold, as shares; `mape_common`: that of the cells that are `common`;
-    `noise`: the MAPE of the true means.
+    `beyond`: mean by which its absolute errors exceed those of `physical`, of the predictions that both make; `noise`: the MAPE of
+    the true means. MAPE and `beyond` with bounds of a bootstrap over cells.
 
     The mean absolute value of normal noise is sqrt(2 / pi) times its standard deviation.
     """
     errors = found["error"].dropna()
     worst = errors.abs().idxmax() if len(errors) else None
+    beyond = Estimate(math.nan)
+    if physical is not None:
+        more = found["error"].abs().to_numpy() - physical["error"].abs().to_numpy()  # the same cells, in the same order
+        both = ~np.isnan(more)
+        beyond = intervals.bootstrap_mean(more[both], found["cell"].to_numpy()[both])
     return {
         "left_out": found["left_out"].iloc[0],
         "method": found["method"].iloc[0],
         "cells": len(found),
         "predicted": len(errors),
         "bias": errors.mean(),
-        "mape": errors.abs().mean(),
+        **intervals.columns(
+            "mape", intervals.bootstrap_mean(errors.abs().to_numpy(), found["cell"][errors.index].to_numpy())
+        ),
+        **intervals.columns("beyond", beyond),
         "common": int(found["common"].sum()),
         "mape_common": found.loc[found["common"], "error"].abs().mean(),
         "worst": errors[worst] if worst is not None else math.nan,
@@ -179,7 +202,8 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
         "method": rows["method"],
         "cells": [f"{k}" if k == n else f"{k} of {n}" for k, n in rows[["predicted", "cells"]].itertuples(index=False)],
         "bias (%)": rows["bias"].map(_percent),
-        "MAPE (%)": rows["mape"].map(_percent),
+        "MAPE (%)": _interval(rows, "mape"),
+        "beyond physical (points)": _interval(rows, "beyond"),
         "common cells": rows["common"].map(str).where(rows.index.isin(firsts), ""),
         "MAPE, common (%)": rows["mape_common"].map(_percent),
         "worst (%)": rows["worst"].map(_percent),
@@ -192,7 +216,9 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
         del shown["common cells"], shown["MAPE, common (%)"]
     notes = [
         "Error: predicted divided by measured mean epoch time, minus 1. Bias is its mean, MAPE the mean of its absolute value, worst "
-        "the largest, with its sign. Only cells on several nodes are predicted. MAPE by noise: the MAPE of a method that "
+        "the largest, with its sign. Beyond physical: the mean absolute error less that of the physical model, over the predictions "
+        "that both make; above 0, the physical model is better. In brackets: 95 % intervals of a bootstrap over cells (BCa, "
+        f"{intervals.RESAMPLES:,} samples), where there are {intervals.FEWEST_CLUSTERS} cells or more. Only cells on several nodes are predicted. MAPE by noise: the MAPE of a method that "
         "knows the true means, because measured means scatter: √(2/π) times the pooled coefficient of variation of these "
         "cells' means over replicates. By chance a method can be slightly below it; a method that saw these cells can be far below.",
         f"{ALL.capitalize()}: each cell counts as often as it was left out." if ALL in set(rows["left_out"]) else "",
@@ -233,6 +259,15 @@ def _named(cells: pd.DataFrame) -> dict[str, str]:
         + (f", links of {rate_text(row['rate'])}" if rates else "")
         for row in cells.to_dict("records")
     }
+
+
+def _interval(rows: pd.DataFrame, name: str) -> list[str]:
+    """Shares in per cent with their bounds, where they have some."""
+    bounds = rows[[name, f"{name}_low", f"{name}_high"]].astype(float).itertuples(index=False)
+    return [
+        f"{_percent(value)} [{_percent(low)}, {_percent(high)}]" if not math.isnan(low) else _percent(value)
+        for value, low, high in bounds
+    ]
 
 
 def _percent(share: float) -> str:

@@ -3,12 +3,11 @@
 A number is NaN where a method cannot predict; `problem` then says why. What a method may look at is the fold's training part.
 """
 
-import functools
 import json
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ from analysis import conditions
 from analysis.measured import factors, one_line
 from analysis.terms import MODELS, Columns, estimable
 from common.errors import InputError
-from prediction import exchange, law, physics
+from prediction import baselines, exchange, law, physics
+from prediction.fold import Fold, Method, Prediction, none_of, unless_all
 from prediction.law import Law
 
 PROGRAM = Path(__file__).with_name("extra_p.py")
@@ -31,36 +31,6 @@ LIMIT_S = 300
 PHYSICS = "physical model"
 
 
-@dataclass(frozen=True)
-class Fold:
-    """Cells and sweeps to fit, and cells to predict (`physics.prepared`, `law.points`); `title`: what is
-    left out, `kind`: of which factor."""
-
-    title: str
-    kind: str
-    train: pd.DataFrame
-    sweeps: pd.DataFrame
-    test: pd.DataFrame
-
-    @functools.cached_property
-    def plain(self) -> physics.Physics:
-        """The physical model before anything is fitted to cells on several nodes."""
-        return physics.plain(self.train, self.sweeps)
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Seconds of a fold's test cells, [cells]; why some are NaN; and what else must be said of them, in words that go on
-    after the method's name and a colon."""
-
-    seconds: np.ndarray
-    problem: str = ""
-    remarks: tuple[str, ...] = ()
-
-
-Method = Callable[[Fold], Prediction]
-
-
 def with_terms(*terms: str) -> Method:
     """The physical model with these fitted numbers at most."""
 
@@ -68,7 +38,7 @@ def with_terms(*terms: str) -> Method:
         made = physics.fitted(fold.plain, fold.train, terms)
         seconds = made.predict(fold.test)
         problem = "" if made.laws else "no sweep of the network at the nodes and rates that are left"
-        return Prediction(seconds, problem or _unless_all(seconds, "no run on one node"))
+        return Prediction(seconds, problem or unless_all(seconds, "no run on one node"))
 
     return predict
 
@@ -80,7 +50,7 @@ def by_hand(fold: Fold) -> Prediction:
     unknown = fold.test["rate"].isna().to_numpy()
     seconds = np.where(unknown, np.nan, made.predict(fold.test))
     problem = "the site names no rate of its links" if unknown.any() else "no run on one node"
-    return Prediction(seconds, _unless_all(seconds, problem))
+    return Prediction(seconds, unless_all(seconds, problem))
 
 
 def regression(columns: Callable[[pd.DataFrame], Columns]) -> Method:
@@ -99,11 +69,11 @@ def regression(columns: Callable[[pd.DataFrame], Columns]) -> Method:
             if fold.train[name].nunique(dropna=False) == 1 and both[name].nunique(dropna=False) > 1
         ]
         if new:
-            return _none(fold, f"one level of {', '.join(new)} is left")
+            return none_of(fold, f"one level of {', '.join(new)} is left")
         made = columns(both)
         kept, dropped = estimable({name: np.asarray(x)[:first] for name, x in made.items()})
         if len(kept) > first:
-            return _none(fold, f"{first} cells for {len(kept)} coefficients")
+            return none_of(fold, f"{first} cells for {len(kept)} coefficients")
         x = np.column_stack([np.asarray(made[name], float) for name in kept])
         y = fold.train["epoch_time_s"].to_numpy(float)
         root = np.sqrt(fold.train["n"].to_numpy(float))
@@ -145,15 +115,15 @@ def extra_p(python: Path) -> Method:
             rows.append(wanted["row"].to_numpy())
         seconds = np.full(len(fold.test), np.nan)
         if not jobs:
-            return _none(fold, "no parameter has two values")
+            return none_of(fold, "no parameter has two values")
         try:
             answers = _answers(python, jobs)
         except InputError as error:
-            return _none(fold, str(error))
+            return none_of(fold, str(error))
         for place, answer in zip(rows, answers, strict=True):
             seconds[place] = np.array(answer["predicted"], float)
         remarks = (FEW,) if few else ()
-        return Prediction(seconds, _unless_all(seconds, "a parameter has one value"), remarks)
+        return Prediction(seconds, unless_all(seconds, "a parameter has one value"), remarks)
 
     return predict
 
@@ -187,19 +157,14 @@ def _answers(python: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return answers
 
 
-def _none(fold: Fold, problem: str) -> Prediction:
-    return Prediction(np.full(len(fold.test), np.nan), problem)
-
-
-def _unless_all(seconds: np.ndarray, problem: str) -> str:
-    return problem if np.isnan(seconds).any() else ""
-
-
 def methods(frameworks: Iterable[str], python: Path | None = None) -> dict[str, Method]:
     """The methods by their names in the table, for a study of these frameworks; Extra-P by `python`, where there is one."""
     made: dict[str, Method] = {PHYSICS: with_terms("hidden", "scatter"), "without waiting": with_terms("hidden")}
     if any(exchange.streams(name) for name in frameworks):
         made["without hiding"] = with_terms("scatter")
     made["by hand"] = by_hand
+    for swept in (False, True):
+        also = " with the sweep" if swept else ""
+        made |= {f"Ernest{also}": baselines.ernest(swept), f"log-linear{also}": baselines.log_linear(swept)}
     made |= {f"{name} regression": regression(columns) for name, columns in MODELS.items()}
     return made | ({"Extra-P": extra_p(python)} if python else {})
