@@ -1,8 +1,8 @@
 # Analysis: the tables of a study, made from its runs alone.
-#   in:  RUNS_CSV; NETWORK_CSV where the study's network was swept
+#   in:  RUNS_CSV, EPOCHS_CSV; NETWORK_CSV where the study's network was swept
 #   out: RESULTS/tables/<table>.csv, .md and .tex, the regression's predictions of all cells, the residuals of the runs
 
-TABLES = ["cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "decomposition", "regression"]
+TABLES = ["cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "decomposition", "variance", "regression"]
 ANALYSIS_FILES = [
     *expand(f"{RESULTS}/tables/{{table}}.{{suffix}}", table=TABLES, suffix=["csv", "md", "tex"]),
     f"{RESULTS}/tables/regression_cells.csv",
@@ -29,6 +29,7 @@ rule analysis:
     """Make the tables that stand on the runs, from means to regression; list the residuals of the runs."""
     input:
         runs=RUNS_CSV,
+        epochs=EPOCHS_CSV,
         network=NETWORK_CSV if SWEEPS.worth_drawing else [],
         code=ANALYSIS_CODE,
     output:
@@ -44,6 +45,7 @@ rule analysis:
         """
         {WARM} analysis.study \
             --runs {input.runs:q} \
+            --epochs {input.epochs:q} \
             --network {input.network:q} \
             --margin {params.margin} \
             --out {params.folder:q} \

@@ -388,7 +388,7 @@ def test_the_program_takes_the_sweeps_where_there_are_any(flags, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     write_frames(tmp_path, *designed_campaign())
     write_table(sweeps(FRAMEWORK), "network", tmp_path / "network.csv")
-    study.main(["--runs", "runs.csv", *flags, "--out", "made"])
+    study.main(["--runs", "runs.csv", "--epochs", "epochs.csv", *flags, "--out", "made"])
     made = pd.read_csv("made/decomposition.csv")
     assert len(made) == 54
     assert ("network_s" in made) == (len(flags) == 2)

@@ -10,7 +10,18 @@ from analysis.intervals import Estimate
 from common.errors import exit_status
 from synthetic import campaign, designed_campaign, write_frames
 
-TABLES = ["anova", "cells", "checks", "decomposition", "effects", "missing", "regression", "scaling", "speedup"]
+TABLES = [
+    "anova",
+    "cells",
+    "checks",
+    "decomposition",
+    "effects",
+    "missing",
+    "regression",
+    "scaling",
+    "speedup",
+    "variance",
+]
 WRAPPED = r">\{\\raggedright\\arraybackslash\}p\{[\d.]+em\}"
 SPECIAL = r"50 % of a_b & {c} ~ #1 \ $x^2$ <1 × ²"
 
@@ -142,7 +153,7 @@ def test_a_row_that_begins_with_a_bracket_is_no_option_of_the_row_before():
 
 def made(folder, runs_csv):
     """A folder with all tables of these runs."""
-    study.main(["--runs", str(runs_csv), "--out", str(folder)])
+    study.main(["--runs", str(runs_csv), "--epochs", str(runs_csv.with_name("epochs.csv")), "--out", str(folder)])
     return folder
 
 

@@ -283,12 +283,19 @@ def fields(draw: Any, content: bytes) -> bytes:
     return out.getvalue().encode("utf-8", "replace")
 
 
+def analysed(folder: Path, runs: str) -> None:
+    """All tables of these runs, and of epochs that are as they should be."""
+    (folder / "whole-epochs.csv").write_bytes(TABLES["epochs"])
+    epochs = str(folder / "whole-epochs.csv")
+    analysis.main(["--runs", str(folder / runs), "--epochs", epochs, "--out", str(folder / "tables")])
+
+
 def test_what_is_mutated_works_as_it_is(folder: Path, archives: Any) -> None:
     """Else nothing would be learnt from refusals."""
     for name, content in TABLES.items():
         (folder / f"{name}.csv").write_bytes(content)
         assert len(read_table(folder / f"{name}.csv", name)) > 3
-    analysis.main(["--runs", str(folder / "runs.csv"), "--out", str(folder / "tables")])
+    analysed(folder, "runs.csv")
     (folder / "record.json").write_bytes(a_record()[1])
     assert record_of(folder / "record.json")["status"] == "ok"
     attempt = folder / "0123456789ab" / "attempt-1"
@@ -318,7 +325,7 @@ def test_tables_are_analysed_or_refused_before_anything_is_written(folder: Path,
     shutil.rmtree(folder / "tables", ignore_errors=True)
     refused = True
     with works_or_complains():
-        analysis.main(["--runs", str(folder / "whole.csv"), "--out", str(folder / "tables")])
+        analysed(folder, "whole.csv")
         refused = False
     assert refused != (folder / "tables").exists()
     assert not list(folder.rglob("*.partial"))

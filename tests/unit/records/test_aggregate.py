@@ -103,6 +103,7 @@ def test_a_run_is_the_mean_of_its_epochs_that_are_not_warm_up(campaign: Campaign
     assert row.drivers == "nvidia 580.65.06" and row.node_memory_bytes == 2**40
     assert row.systems == "Rocky Linux 9.5, Linux 5.14.0; Rocky Linux 9.6, Linux 5.14.1"
     assert (row.throttled_s, row.sent_bytes) == (0.5, 2.5e6) and runs.energy_j.isna().all()
+    assert row.filter(regex="step_time").tolist() == [0.2, 0.3, 0.4, 0.5]
     assert (row.job, row.job_started_at) == ("17", "2025-12-31T23:59:00.000Z")
     assert runs.unfinished_attempts.isna().all()
     assert list(epochs.sent_bytes) == [2_500_000] * 4

@@ -14,6 +14,7 @@ from analysis import (
     regression_table,
     scaling,
     speedup,
+    variance,
 )
 from analysis.measured import factors
 from common.files import CHECKOUT
@@ -29,13 +30,19 @@ FOLDER, OTHER = (KEPT / f"tf-strategies-{name}" for name in ("unshaped", "virtua
 
 @pytest.fixture(scope="module")
 def runs() -> pd.DataFrame:
-    """A kept campaign, with memory of accelerators, which none had."""
-    return read_table(FOLDER / "runs.csv", "runs").assign(device_memory_peak_bytes=1)
+    """A kept campaign, with memory of accelerators and times of steps, which none had."""
+    steps = {f"step_time_{name}_s": 1.0 for name in ("median", "p95", "p99", "largest")}
+    return read_table(FOLDER / "runs.csv", "runs").assign(device_memory_peak_bytes=1, **steps)
 
 
 @pytest.fixture(scope="module")
 def network() -> pd.DataFrame:
     return read_table(FOLDER / "network.csv", "network")
+
+
+def of_variance(runs: pd.DataFrame) -> tuple[variance.Components, variance.Mixed | None]:
+    known = variance.logarithms(runs, read_table(FOLDER / "epochs.csv", "epochs"))
+    return variance.components(known), variance.mixed(runs, known)
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +60,7 @@ def made(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {
         "cells": cells.summarize(runs),
         "effects": effects.compare(runs, margin=0.05),
+        "variance": variance.compare(*of_variance(runs)),
         "missing": missing.table(runs).data,
         "anova": anova.table(runs).data,
         "checks": checks.table(runs).data,

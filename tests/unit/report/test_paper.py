@@ -23,7 +23,18 @@ from report.methods import Facts, methods, reproducibility, threats
 from synthetic import campaign, write_frames
 
 KEPT = CHECKOUT / "docs" / "campaigns" / "tf-strategies-virtual"
-TABLES = ["cells", "speedup", "effects", "anova", "scaling", "checks", "decomposition", "regression", "missing"]
+TABLES = [
+    "cells",
+    "speedup",
+    "effects",
+    "anova",
+    "scaling",
+    "checks",
+    "decomposition",
+    "variance",
+    "regression",
+    "missing",
+]
 HOSTILE = '50 % of a_b & {c} ~ #1 \\ $x^2$ <1 × “Größe” naïve [x] `y` "z" -- 漢 \\input{main}'
 CAPTION = f"Times of {HOSTILE}: markers are means. Missing cells: {'tensorflow-multiworker.small_cnn.b64.n2.s1' * 4}."
 OVERFULL = re.compile(r"Overfull \\[hv]box \((\d+\.\d+)pt too (?:wide|high)\)")
@@ -53,7 +64,9 @@ def facts_of(runs_csv: Path, network_csv: Path | None = None, **changes: object)
 
 def sources(folder: Path, facts: Facts, runs_csv: Path, network_csv: Path | None = None) -> Path:
     """All files of a paper, in `folder`/paper: real tables, and figures of three sizes."""
-    study.main(["--runs", str(runs_csv), "--out", str(folder / "tables")])
+    study.main(
+        ["--runs", str(runs_csv), "--epochs", str(runs_csv.with_name("epochs.csv")), "--out", str(folder / "tables")]
+    )
     names = [*TABLES]
     if network_csv:
         fit.main(["--network", str(network_csv), "--out", str(folder / "tables" / "network")])

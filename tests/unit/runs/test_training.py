@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from declared.frameworks import load_framework
+from runs.steps import quantiles
 from trainings import DISTRIBUTED, FRAMEWORKS, REPLICAS, TEMPORARY, Trainings, assert_same, epochs, weights
 
 IN_CI = ("pytorch-ddp", "tensorflow-multiworker", "horovod-tensorflow")  # a launcher and a library each
@@ -216,6 +217,12 @@ def test_each_epoch_leaves_a_line_and_each_run_a_result(trainings: Trainings) ->
         (str(rank), str(step)) for rank in (0, 1) for step in range(1, 25)
     ]
     assert sum(float(row["step_time_s"]) for row in steps) / 2 == pytest.approx(float(epoch["epoch_time_s"]), rel=0.1)
+    slowest = np.array([[float(row["step_time_s"]) for row in steps if row["rank"] == rank] for rank in "01"]).max(
+        axis=0
+    )
+    found = quantiles(folder / "steps.csv", warmup_epochs=0)
+    assert found is not None and quantiles(folder / "steps.csv", warmup_epochs=1) is None
+    assert list(found.values()) == pytest.approx(np.quantile(slowest, [0.5, 0.95, 0.99, 1]))
     assert float(epoch["sent_bytes"]) > 5 * 4 * 544_522, "each exchange sends all gradients through the interface"
     result = json.loads((folder / "result.json").read_text())
     assert result["transport"] == "gloo" and len(result["ranks"]) == 2

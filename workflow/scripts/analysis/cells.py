@@ -17,6 +17,10 @@ from analysis.measured import cells, level_text, successful, title, varying
 from analysis.pooling import Pooling, pooled
 
 TIME, RATE = "epoch_time_s", "throughput_samples_s"
+STEPS = (
+    "Steps: quantiles of all training steps of a run's timed epochs, slowest rank of each step (Hoefler & Belli, rule 8); shown are "
+    "their means over runs."
+)
 ENOUGH = 10  # runs of a cell from which on they are resampled
 RESAMPLES = 1999
 SEED = 20261121
@@ -39,6 +43,10 @@ RESPONSES = [
     Response(RATE, "throughput (samples/s)"),
     Response("train_accuracy", "training accuracy (%)", 1, 100),
     Response("validation_accuracy", "validation accuracy (%)", 1, 100),
+    Response("step_time_median_s", "step, median (ms)", scale=1e3),
+    Response("step_time_p95_s", "step, 95 % quantile (ms)", scale=1e3),
+    Response("step_time_p99_s", "step, 99 % quantile (ms)", scale=1e3),
+    Response("step_time_largest_s", "longest step (ms)", scale=1e3),
     Response("memory_peak_bytes", "memory per rank (MiB)", scale=2**-20),
     Response("device_memory_peak_bytes", "device memory (MiB)", scale=2**-20),
 ]
@@ -117,6 +125,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "Throughput is a harmonic mean; its interval is that of epoch time, inverted. Other responses have t intervals of "
         "each cell by itself, cut at the range that is possible. CV (standard deviation divided by mean) is that of epoch time.",
         _median_note(data),
+        STEPS if "step_time_median_s_mean" in data else "",
         conditions.circumstances(runs),
         conditions.shortfall(runs),
         conditions.constants(runs),

@@ -281,6 +281,11 @@ class Pooling(Spread):
             value=value, low=value * np.exp(low), high=value * np.exp(high), within_blocks=blocks
         )
 
+    def log_differences(self, to: Sequence[str], base: Sequence[str]) -> np.ndarray:
+        """The differences of the mean logarithms of pairs of cells, over the runs that are compared, [pairs]."""
+        logs = self.seconds.log.compared(to, base, FEWEST_BLOCKS)
+        return (logs["to"] - logs["base"]).to_numpy(float)
+
     def equal(self, to: Sequence[str], base: Sequence[str], margin: float) -> np.ndarray:
         """p of each pair that its ratio of mean epoch times lies outside 1 / (1 + margin) to 1 + margin (`intervals.equivalence`)."""
         logs, limit = self._compared(to, base)[1], math.log1p(margin)

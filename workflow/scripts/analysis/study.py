@@ -24,6 +24,7 @@ from analysis import (
     scaling,
     speedup,
     tables,
+    variance,
 )
 from analysis.pooling import pooled
 from common.cores import all_cores
@@ -38,6 +39,7 @@ class Study:
     """What all tables are made from, and the folder that they go to."""
 
     runs: pd.DataFrame
+    epochs: pd.DataFrame
     network: pd.DataFrame | None
     out: Path
     margin: float | None = None
@@ -62,6 +64,10 @@ class Study:
         """The table, with what the network explains where it was swept."""
         tables.write(decomposition.table(self.runs, self.network), self.out / "decomposition")
 
+    def variance(self) -> None:
+        """The table, which alone looks into runs."""
+        tables.write(variance.table(self.runs, self.epochs), self.out / "variance")
+
     def make(self, name: str) -> None:
         """One of LONGEST_FIRST."""
         if name in OTHERS:
@@ -77,7 +83,18 @@ OTHERS: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
     "speedup": speedup.table,
     "missing": missing.table,
 }
-LONGEST_FIRST = ("regression", "scaling", "effects", "decomposition", "anova", "speedup", "cells", "checks", "missing")
+LONGEST_FIRST = (
+    "regression",
+    "scaling",
+    "effects",
+    "decomposition",
+    "variance",
+    "anova",
+    "speedup",
+    "cells",
+    "checks",
+    "missing",
+)
 _read: list[Study] = []  # which the processes of a pool find, and need not be sent
 
 
@@ -85,6 +102,7 @@ def main(argv: list[str] | None = None) -> None:
     """Write every table as .csv, .md and .tex; the residuals of the runs, and the regression's predictions of all cells, as .csv."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=Path, required=True, metavar="CSV", help="runs.csv of the study")
+    parser.add_argument("--epochs", type=Path, required=True, metavar="CSV", help="epochs.csv of the study")
     parser.add_argument(
         "--network", type=Path, nargs="?", metavar="CSV", help="network.csv, where the network was swept"
     )
@@ -99,7 +117,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     runs = read_table(args.runs, "runs")
     network = read_table(args.network, "network") if args.network else None
-    study = Study(runs, network, args.out, args.margin)
+    study = Study(runs, read_table(args.epochs, "epochs"), network, args.out, args.margin)
     if len(runs) < MANY:
         for name in LONGEST_FIRST:
             study.make(name)

@@ -135,6 +135,7 @@ def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: record[name] for name in RECORDED},
         **{name: measured.get(name) for name in MEASURED},
+        **{f"step_time_{name}_s": value for name, value in (measured.get("step_time_s") or {}).items()},
         "job": job.get("number"),
         "submitted_at": job.get("submitted_at"),
         "job_started_at": job.get("started_at"),

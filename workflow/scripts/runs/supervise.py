@@ -28,7 +28,7 @@ from environments.made import read_made
 from plan.binding import bind, check_bound
 from plan.design import Run, design
 from plan.identity import Resolved, resolve
-from runs import attempts, launch, transport
+from runs import attempts, launch, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import current_session
 
@@ -148,6 +148,7 @@ def measurement(
         "startup_s": max(0.0, result["ready_at"] - launched_at),
         "import_s": max((rank["import_s"] for rank in ranks if rank["import_s"] is not None), default=None),
         "first_step_s": max(first_steps, default=None),
+        "step_time_s": steps.quantiles(folder / "steps.csv", run_spec["levels"]["warmup_epochs"]),
         "memory_peak_bytes": max(rank["memory_peak_bytes"] for rank in ranks),
         "device_memory_peak_bytes": max(device_memory, default=None),
         "weights_finite": _all([rank["weights_finite"] for rank in ranks]),

@@ -1,0 +1,112 @@
+"""Components of a simulated campaign are found again, and say whether runs should be longer."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from statsmodels.regression.mixed_linear_model import MixedLM
+
+from analysis import variance
+from analysis.measured import successful
+from common.files import CHECKOUT
+from common.tables import read_table
+
+KEPT = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
+
+
+def simulated(rng, *, cells=8, sessions=2, blocks=20, epochs=4, sd=None):
+    """Runs and epochs whose logarithms have these standard deviations by part, in complete blocks."""
+    sd = {"cell": 0.3, "session": 0.0, "block": 0.1, "run": 0.05, "epoch": 0.08} | (sd or {})
+    of_cell = sd["cell"] * rng.standard_normal(cells)
+    runs, rows = [], []
+    for session in range(sessions):
+        of_session = sd["session"] * rng.standard_normal()
+        for block in range(blocks):
+            of_block = sd["block"] * rng.standard_normal()
+            for cell in range(cells):
+                name, of_run = f"c{cell}.{session}.{block}", sd["run"] * rng.standard_normal()
+                mean = of_cell[cell] + of_session + of_block + of_run
+                times = np.exp(mean + sd["epoch"] * rng.standard_normal(epochs))
+                runs.append(
+                    {"run_id": name, "cell": f"c{cell}", "session": f"s{session}", "block": block, "status": "ok"}
+                )
+                rows.append({"run_id": name, "epoch": 1, "warm_up": True, "epoch_time_s": 99.0})
+                rows += [
+                    {"run_id": name, "epoch": 2 + i, "warm_up": False, "epoch_time_s": t} for i, t in enumerate(times)
+                ]
+                runs[-1]["epoch_time_s"] = times.mean()
+    return pd.DataFrame(runs), pd.DataFrame(rows)
+
+
+def test_the_components_of_many_blocks_are_those_that_were_put_in():
+    runs, epochs = simulated(np.random.default_rng(1), cells=20, sessions=1, blocks=200)
+    found = variance.components(variance.logarithms(runs, epochs))
+    sd = {part: math.sqrt(value) for part, value in found.variance.items()}
+    assert sd["epoch"] == pytest.approx(0.08, rel=0.02)
+    assert sd["run"] == pytest.approx(0.05, rel=0.05)
+    assert sd["block"] == pytest.approx(0.1, rel=0.12)
+    assert math.isnan(sd["session"])
+    assert found.df == {"cell": 19, "session": 0, "block": 199, "run": 19 * 199, "epoch": 20 * 200 * 3}
+
+
+def test_components_are_right_on_average():
+    """Of cells and sessions there are few, so that one study says little: the mean over 300 says whether there is a bias."""
+    rng, sd = np.random.default_rng(2), {"session": 0.2}
+    found = []
+    for _ in range(300):
+        runs, epochs = simulated(rng, cells=4, sessions=4, blocks=3, epochs=2, sd=sd)
+        found.append(variance.components(variance.logarithms(runs, epochs)).variance)
+    mean = pd.DataFrame(found).mean()
+    expected = {"cell": 0.3**2, "session": 0.2**2, "block": 0.1**2, "run": 0.05**2, "epoch": 0.08**2}
+    assert mean.to_dict() == pytest.approx(expected, rel=0.1)
+
+
+def test_what_the_epochs_make_is_not_ascribed_to_runs():
+    runs, epochs = simulated(np.random.default_rng(3), blocks=100, sd={"run": 0.0})
+    found = variance.components(variance.logarithms(runs, epochs))
+    assert found.variance["run"] < 0.01**2
+    said = variance.advice(found)
+    assert "(8 instead of 4) would make intervals about 2" in said  # 1 - 1 / sqrt(2) = 29 %, less what is left of runs
+
+
+def test_where_runs_differ_longer_ones_do_not_help():
+    runs, epochs = simulated(np.random.default_rng(3), blocks=50, sd={"epoch": 0.001})
+    assert "about 0 % narrower; twice as many runs, 29 % or more" in variance.advice(
+        variance.components(variance.logarithms(runs, epochs))
+    )
+
+
+def test_the_mixed_model_agrees_in_a_complete_design_and_is_that_of_statsmodels():
+    runs, epochs = (read_table(KEPT / f"{name}.csv", name) for name in ("runs", "epochs"))
+    known = variance.logarithms(runs, epochs)
+    found, other = variance.components(known), variance.mixed(runs, known)
+    assert other is not None and other.pairs > 50
+    assert other.apart < 0.02  # one run was repeated, and is in no block with the others
+    assert math.sqrt(other.run) == pytest.approx(math.sqrt(found.of_mean), rel=0.1)
+    fit = MixedLM.from_formula("mean ~ 0 + C(cell)", known, groups=known["session"] + known["block"].astype(str)).fit()
+    assert other.run == pytest.approx(fit.scale, rel=1e-4)
+
+
+@pytest.mark.parametrize("case", ["no run", "one run of each cell", "one epoch", "one cell", "one block"])
+def test_a_study_that_is_too_small_has_a_table_in_words(case):
+    runs, epochs = (read_table(KEPT / f"{name}.csv", name) for name in ("runs", "epochs"))
+    if case == "no run":
+        runs = runs.assign(status="failed", epoch_time_s=None)
+    elif case == "one run of each cell":
+        runs = runs.drop_duplicates("cell")
+    elif case == "one epoch":
+        epochs = epochs[epochs["epoch"] == 2]
+    elif case == "one cell":
+        runs = runs[runs["cell"] == runs["cell"].iloc[0]]
+    else:
+        runs = runs[runs["block"] == 1]
+    made = variance.table(runs, epochs)
+    said = " ".join([*made.notes, *made.shown.astype(str).to_numpy().ravel()])
+    assert "nan" not in said
+    if case in ("no run", "one run of each cell"):
+        assert made.shown.empty and made.notes[0].startswith("Nothing can be told")
+    if case == "one epoch":
+        assert "epoch" not in made.data["part"].tolist() and "More runs" not in said
+    if len(successful(runs)) and case in ("one cell", "one epoch"):
+        assert "run" in made.data["part"].tolist()
