@@ -2,7 +2,18 @@
 #   in:  RUNS_CSV, EPOCHS_CSV; NETWORK_CSV where the study's network was swept
 #   out: RESULTS/tables/<table>.csv, .md and .tex, the regression's predictions of all cells, the residuals of the runs
 
-TABLES = ["cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "decomposition", "variance", "regression"]
+TABLES = [
+    "cells",
+    "speedup",
+    "effects",
+    "anova",
+    "scaling",
+    "missing",
+    "checks",
+    "decomposition",
+    "variance",
+    "regression",
+]
 ANALYSIS_FILES = [
     *expand(f"{RESULTS}/tables/{{table}}.{{suffix}}", table=TABLES, suffix=["csv", "md", "tex"]),
     f"{RESULTS}/tables/regression_cells.csv",
