@@ -44,7 +44,7 @@ class Made:
         )
         for stem in self.figures:
             stem.parent.mkdir(parents=True, exist_ok=True)
-            style.save(panels.nothing(style.figure(style.PAGE_IN, 2), stem.name), stem)
+            style.save(panels.not_drawn(None, stem.name)[0], stem)
             write_text(Path(f"{stem}.caption.md"), pictures[stem.name] + "\n")
 
     def leave_records(self, log: Callable[[str], bytes] = lambda run_id: LOG) -> None:

@@ -73,7 +73,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
             if not responses
             else f"no {axis.heading}"
         )
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), of.caption(what, axis.means, of_time=False)
+        return panels.not_drawn(of.runs, text)
     told = [one for one in of.series if len(successful(one.of(of.runs)))]
     rows = epochs.groupby("cell").indices
     shown = of.panels

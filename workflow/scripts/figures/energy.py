@@ -45,8 +45,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     energy = of_cells(seen.runs)
     if energy.empty:
         said = "no successful run" if seen.ok.empty else "no record has energy"
-        empty = panels.nothing(style.figure(style.COLUMN_IN, 1.4), said)
-        return empty, seen.caption(WHAT, "" if seen.ok.empty else NOTHING, of_time=None)
+        return panels.not_drawn(seen.runs, said, "" if seen.ok.empty else NOTHING)
     unit, unit_name = next((each for each in UNITS if energy["value"].max() >= each[0]), UNITS[-1])
     points = _points(seen, energy, unit)
     worth = [levels for levels in seen.panels if len(panels.at(points, levels))]

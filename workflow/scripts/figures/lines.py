@@ -87,12 +87,12 @@ def draw(
     panels of a single line are left out.
     """
     if of.ok.empty:
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4)), of.caption(what, remark)
+        return panels.not_drawn(of.runs)
     if of.runs[x].nunique() == 1:
-        return _not_drawn(of, what, f"{title(x)} is {level_text(of.runs[x].iloc[0])} in all cells", remark)
+        return panels.not_drawn(of.runs, f"{title(x)} is {level_text(of.runs[x].iloc[0])} in all cells")
     several = _several(of, x, to_compare)
     if not several:
-        return _not_drawn(of, what, "no panel would have two lines over two levels", remark)
+        return panels.not_drawn(of.runs, "no panel would have two lines over two levels")
     left_out = [levels for levels in of.panels if levels not in several]
     of = of.on_a_page(PANEL_IN + panels.titles_height(several), shown=several)
     shown = _several(of, x, to_compare)
@@ -147,12 +147,6 @@ def draw(
         left_out_sentence(
             left_out, "a single line would be there" if to_compare else "measured at one level of this axis only"
         ),
-    )
-
-
-def _not_drawn(of: View, what: str, why: str, remark: str) -> tuple[Figure, str]:
-    return panels.nothing(style.figure(style.COLUMN_IN, 1.4), why), of.caption(
-        what, f"Not drawn: {why}.", remark, of_time=None
     )
 
 

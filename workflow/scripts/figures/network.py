@@ -33,7 +33,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     ok = measured(network)
     if ok.empty:
         text = "no sweep of the network" if network.empty else "no successful sweep"
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), f"{WHAT} {shortfall(network)}"
+        return panels.not_drawn(None, text, shortfall(network))
     varying_links = ["bandwidth"] if network["bandwidth"].nunique() > 1 else []
     frameworks = sorted(set(ok["framework"]))  # a name in the legend without anything drawn would puzzle
     every = panels.combinations(network, ["nodes", *varying_links])

@@ -41,6 +41,8 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     notes = tables.read(records.outlook_csv.with_suffix("")).notes if records.outlook_csv else []
     once = [note for note in notes if note != conditions.circumstances(records.runs)]  # which every caption ends with
     drawn, said = curves(records.outlook_curves, records.outlook, once)
+    if said.startswith(panels.NOT_DRAWN):
+        return drawn, said
     return drawn, panels.caption(records.runs, said, of_time=None)
 
 
@@ -48,8 +50,7 @@ def curves(drawn: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tup
     """The figure and its caption; `drawn` and `rows` from prediction.extrapolate, `curves` and `answers`, with bands or without."""
     levels = sorted(int(name.removeprefix(AT)) for name in rows if name.removeprefix(AT).isdigit())
     if drawn.empty:
-        why = " ".join(notes) or NO_OUTLOOK
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), "no outlook: see the caption"), why
+        return panels.not_drawn(None, "no outlook", *(notes or [NO_OUTLOOK]))
     what = WHAT.format(" and ".join(f"{level} %" for level in levels))
     caption = " ".join([what, *notes])
     varied = [name for name in PANEL_FACTORS if drawn[name].nunique() > 1]

@@ -22,7 +22,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """Rows by series and by nodes or devices, panels by the other factors that vary. The figure and its caption."""
     of = view(records.runs, asked)
     if of.ok.empty:
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4)), of.caption(WHAT)
+        return panels.not_drawn(of.runs)
     row_in = len(of.rows) * ROW_IN + AXIS_IN
     of = of.on_a_page(row_in + panels.titles_height(of.panels))
     shown = of.panels

@@ -32,6 +32,7 @@ TITLE_CHARACTERS = 28
 TITLE_ROW_IN = 0.11
 LEGEND_ROW_IN = 0.13
 LINE_CHARACTERS = 48  # of a remark in an empty panel of one column of print
+NOT_DRAWN = "Not drawn: "  # how the caption of a figure without content begins
 MARKERS = (
     "Markers are means over replicates, bars are their intervals, and short ticks {} them are the single replicates."
 )
@@ -247,13 +248,18 @@ def say(ax: Axes, text: str, characters: int = LINE_CHARACTERS) -> None:
     ax.text(0.5, 0.5, text, ha="center", va="center", color=style.MUTED, transform=ax.transAxes)
 
 
-def nothing(drawn: Figure, text: str = "no successful run") -> Figure:
-    """A figure that says why it is empty."""
+def not_drawn(runs: pd.DataFrame | None, why: str = "no successful run", *more: str) -> tuple[Figure, str]:
+    """A figure that only says why it is empty, and its caption, which begins with NOT_DRAWN: reports and papers leave it out.
+
+    `runs`: those of which the caption says what is missing.
+    """
+    drawn = style.figure(style.COLUMN_IN, 1.4)
     ax = drawn.subplots()
     ax.set_xticks([])
     ax.set_yticks([])
-    say(ax, text)
-    return drawn
+    say(ax, why)
+    said = [f"{NOT_DRAWN}{why}.", *more, conditions.shortfall(runs) if runs is not None else ""]
+    return drawn, " ".join(sentence for sentence in said if sentence)
 
 
 def caption(

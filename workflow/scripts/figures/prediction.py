@@ -49,7 +49,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     methods = [name for name, own in left.groupby("method", sort=False) if own["predicted_s"].notna().any()]
     if not methods:
         text = "nothing was left out and predicted"
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, WHAT, of_time=None)
+        return panels.not_drawn(runs, text)
     left = left.assign(common=common(left), position=left.groupby("method").cumcount())
     positions = max(1, left["position"].max())
     kinds = [kind for kind in KINDS if kind in set(left["kind"])]

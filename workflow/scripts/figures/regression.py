@@ -32,7 +32,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     fits = fit_all(of.runs)
     if all(each.problem for each in fits.values()):
         problem = next(iter(fits.values())).problem
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), problem), of.caption(WHAT, of_time=None)
+        return panels.not_drawn(of.runs, problem)
     models = list(dict.fromkeys(model for _, model in fits))
     shape = (len(fits) // len(models), len(models))
     told = [one for one in of.series if len(one.of(of.ok))]

@@ -52,7 +52,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     what = WHAT.format(order=_order(data), bands=_bands(data, column))
     if data.empty:
         text = "no successful run" if successful(runs).empty else "no two runs of a cell differ"
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), text), panels.caption(runs, what, of_time=None)
+        return panels.not_drawn(runs, text)
     drawn = style.figure(style.PAGE_IN, HEIGHT_IN)
     normal, fitted, order = drawn.subplots(1, 3)
     percent = 100 * data["residual"]

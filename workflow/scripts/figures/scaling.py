@@ -36,14 +36,12 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """Two panels, speed-up above efficiency, for each combination of the other factors. The figure and its caption."""
     of = view(records.runs, asked)
     if of.ok.empty:
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4)), of.caption(WHAT)
+        return panels.not_drawn(of.runs)
     rows = _rows(records, of)
     compared = rows["speedup"].notna()
     if not (compared & (rows["replicas"] > 1)).any():
         why = "no cell with several replicas succeeded" if compared.any() else "no base of a speed-up succeeded"
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), why), of.caption(
-            WHAT, f"Not drawn: {why}.", of_time=None
-        )
+        return panels.not_drawn(of.runs, why)
     several = rows[compared & (rows["replicas"] > 1)]
     worth = panels.among(of.panels, several)
     left_out = [levels for levels in of.panels if levels not in worth]

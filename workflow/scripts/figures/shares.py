@@ -59,7 +59,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     what = OF_RUNS if of_runs else OF_EPOCHS
     if data.empty:
         said = "no successful run" if seen.ok.empty else "no run tells its start-up and its wall time"
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), said), seen.caption(what, of_time=None)
+        return panels.not_drawn(seen.runs, said)
     rows, scaled_by = seen.rows, panels.scaled_by(seen.facet) if of_runs else []
     shown, cells = seen.panels, seen.cells
     there = [name for name in shares.PARTS if name in data]

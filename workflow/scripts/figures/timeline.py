@@ -80,7 +80,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     ran = _ran(seen.runs)
     if ran.empty:
         said = "no run started" if seen.runs["started_at"].isna().all() else "no run tells when it started and ended"
-        return panels.nothing(style.figure(style.COLUMN_IN, 1.4), said), seen.caption(WHAT.format(""), of_time=None)
+        return panels.not_drawn(seen.runs, said)
     lanes, bars = _lanes(ran, seen.series)
     by_host = lanes[0] != seen.series[0].name
     strips, time = _strips(ran), _axis(ran)
