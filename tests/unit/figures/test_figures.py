@@ -276,6 +276,26 @@ def test_the_axis_of_time_starts_at_zero_and_shows_every_interval(csv):
         assert ax.get_ylim()[1] >= highest
 
 
+@pytest.mark.parametrize("name", ["overview", "by_nodes"])
+def test_an_interval_of_two_runs_sets_no_axis_and_ends_in_an_arrow(name, tmp_path):
+    runs, epochs = campaign(failures={})
+    slowest = runs.loc[runs["epoch_time_s"].idxmax(), "cell"]
+    two = runs["cell"] == slowest
+    runs.loc[two, "epoch_time_s"] *= [1.0, 0.6, 1.0]
+    runs.loc[runs.index[two][2], ["status", "reason", "epoch_time_s"]] = ["failed", "it broke", None]
+    records = Records(*write_frames(tmp_path, runs, epochs))
+    drawn, caption = drawn_by(name, records)
+    assert "Arrows: intervals that are longer than the axis." in caption
+    tops = {(ax.get_xlim() if name == "overview" else ax.get_ylim())[1] for ax in drawn.axes if ax.lines}
+    high = pooled(records.runs).of(slowest).high
+    assert max(tops) < 0.9 * high
+    bars = [line for ax in drawn.axes for line in ax.lines if isinstance(line, panels.Bar)]
+    ends = [line.get_xdata() if name == "overview" else line.get_ydata() for line in bars]
+    assert max(map(max, ends)) == pytest.approx(high)
+    marks = [line.get_marker() for ax in drawn.axes for line in ax.lines]
+    assert (">" if name == "overview" else "^") in marks
+
+
 def test_times_far_apart_get_a_logarithmic_axis_and_the_caption_says_so(tmp_path):
     drawn, caption = drawn_by("by_batch_size", Records(*write_frames(tmp_path, *changed("wide times"))))
     assert drawn.axes[0].get_yscale() == "log"

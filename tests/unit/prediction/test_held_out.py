@@ -478,6 +478,8 @@ def drawn_of(folder, cells=None):
 def draw(folder):
     drawn, caption = drawn_of(folder)
     style.save(drawn, folder / "figure")
-    assert caption.startswith(("Relative errors of predicted epoch times", "Not drawn: nothing was left out and predicted."))
+    assert caption.startswith(
+        ("Relative errors of predicted epoch times", "Not drawn: nothing was left out and predicted.")
+    )
     assert "nan" not in caption
     assert (folder / "figure.png").stat().st_size > 1000

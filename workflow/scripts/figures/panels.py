@@ -24,6 +24,8 @@ LOG_FROM_RATIO = 20
 ROUND_TO_RATIO = 5  # of a logarithmic axis: round numbers, beyond a few of each decade
 DIGITS = {30: (1, 2, 5), 300: (1, 3)}  # which ones, up to such a ratio
 CUT_AT = 2
+SURE = 3  # runs, from which on an interval sets an axis: that of two is six times as wide
+ARROWS: Mapping[str, tuple[str, str]] = {"x": ("<", ">"), "y": ("v", "^")}  # at the lower and at the upper end
 PANELS_IN_COLUMN = 2
 PANELS_IN_PAGE = 4
 IN_THREES = (6, 9)
@@ -36,6 +38,10 @@ NOT_DRAWN = "Not drawn: "  # how the caption of a figure without content begins
 MARKERS = (
     "Markers are means over replicates, bars are their intervals, and short ticks {} them are the single replicates."
 )
+
+
+class Bar(Line2D):
+    """The bar of an interval of epoch time."""
 
 
 @dataclass(frozen=True)
@@ -139,16 +145,17 @@ def time_axis(
 ) -> list[str]:
     """An axis of epoch time from zero; logarithmic where the runs `ok` differ by more than a factor of 20, or it is asked for.
 
-    It reaches the ends of all intervals, but not farther than CUT_AT times beyond the runs. Returns what the caption must
-    say about it.
+    It reaches all runs, and the ends of the intervals of SURE runs or more, but not farther than CUT_AT times beyond the runs. An
+    `interval` that leaves it ends in an arrow. Returns what the caption must say about it.
     """
     if ok.empty:
         return []
     cells = pooling.cells.loc[list(set(ok["cell"]))]
+    sure = cells[cells["n"] >= SURE]
     shortest, longest = ok["epoch_time_s"].min(), ok["epoch_time_s"].max()
     lowest, highest = (
-        min(shortest, cells["low"].min()),
-        max(longest, cells["high"].max()),
+        min(shortest, sure["low"].min()),
+        max(longest, sure["high"].max()),
     )  # NaN, of no interval, is neither
     top = min(highest, CUT_AT * longest)
     limits, said = (0.0, 1.06 * top), []
@@ -158,12 +165,24 @@ def time_axis(
         (ax.set_yscale if axis == "y" else ax.set_xscale)("log")
         round_numbers(ax.yaxis if axis == "y" else ax.xaxis, top / bottom)
         limits = bottom / 1.1, 1.1 * top
-    beyond = cells.index[(cells["high"] > top) | (cells["low"] < limits[0])]
-    if len(beyond):
-        said.append(f"Intervals that are longer than the axis are cut: {conditions.named(sorted(beyond))}.")
     (ax.set_ylim if axis == "y" else ax.set_xlim)(*limits)
+    if ((cells["high"] > limits[1]) | (cells["low"] < limits[0])).any():
+        said.append("Arrows: intervals that are longer than the axis.")
+        _arrows(ax, axis, limits)
     ax.grid(True, axis=axis)
     return said
+
+
+def _arrows(ax: Axes, axis: Literal["x", "y"], limits: tuple[float, float]) -> None:
+    """An arrow at the axis' end for each interval that goes on there."""
+    for bar in [line for line in ax.lines if isinstance(line, Bar)]:
+        x, y = (np.asarray(values, float) for values in bar.get_data())
+        ends, other = (y, x) if axis == "y" else (x, y)
+        for end, limit, beyond in zip(ARROWS[axis], limits, (ends < limits[0], ends > limits[1]), strict=True):
+            if beyond.any():
+                place = ([other[0]], [limit]) if axis == "y" else ([limit], [other[0]])
+                arrow = {"marker": end, "markersize": 2.4, "markeredgewidth": 0.0, "linestyle": "none"}
+                ax.plot(*place, color=bar.get_color(), clip_on=False, zorder=6, **arrow)
 
 
 def round_numbers(axis: Axis, ratio: float, most: int = 5) -> None:
@@ -192,7 +211,7 @@ def interval(
     bars = ([x, x], [estimate.low, estimate.high])
     ticks = ([x + beside] * len(values), values)
     point = ([x], [estimate.value])
-    ax.plot(*bars[:: 1 if upright else -1], color=look.colour, linewidth=0.9, solid_capstyle="butt", zorder=3)
+    ax.add_line(Bar(*bars[:: 1 if upright else -1], color=look.colour, linewidth=0.9, solid_capstyle="butt", zorder=3))
     ax.plot(*point[:: 1 if upright else -1], zorder=4, **marker(look))
     if len(values) > 1:
         ax.plot(*ticks[:: 1 if upright else -1], zorder=5, **_replicate(look, upright))
