@@ -181,7 +181,7 @@ def _arrows(ax: Axes, axis: Literal["x", "y"], limits: tuple[float, float]) -> N
         for end, limit, beyond in zip(ARROWS[axis], limits, (ends < limits[0], ends > limits[1]), strict=True):
             if beyond.any():
                 place = ([other[0]], [limit]) if axis == "y" else ([limit], [other[0]])
-                arrow = {"marker": end, "markersize": 2.4, "markeredgewidth": 0.0, "linestyle": "none"}
+                arrow: dict[str, Any] = {"marker": end, "markersize": 2.4, "markeredgewidth": 0.0, "linestyle": "none"}
                 ax.plot(*place, color=bar.get_color(), clip_on=False, zorder=6, **arrow)
 
 
