@@ -1,30 +1,25 @@
 # Analysis: the tables of a study, made from its runs alone.
 #   in:  RUNS_CSV, EPOCHS_CSV; NETWORK_CSV where the study's network was swept
 #   out: RESULTS/tables/<table>.csv, .md and .tex, the regression's predictions of all cells, the residuals of the runs
+#        RESULTS/explore.ipynb and explore.R, starts of an analysis of one's own
 
-TABLES = [
-    "cells",
-    "speedup",
-    "effects",
-    "anova",
-    "scaling",
-    "missing",
-    "checks",
-    "decomposition",
-    "variance",
-    "regression",
-]
+from declared.paper import ANALYSIS as TABLES
+
 ANALYSIS_FILES = [
     *expand(f"{RESULTS}/tables/{{table}}.{{suffix}}", table=TABLES, suffix=["csv", "md", "tex"]),
     f"{RESULTS}/tables/regression_cells.csv",
     f"{RESULTS}/tables/residuals.csv",
+    f"{RESULTS}/tables/notes.md",
 ]
 ANALYSIS_CODE = code("analysis.study")
+STARTERS = [f"{RESULTS}/explore.ipynb", f"{RESULTS}/explore.R"]
+STARTERS_CODE = code("analysis.starters.write")
 TABLE_FILES = [*ANALYSIS_FILES, *PREDICTION_FILES, *OUTLOOK_FILES, *NETWORK_FILES]
 
 
 localrules:
     analysis,
+    starters,
 
 
 rule tables:
@@ -37,7 +32,7 @@ rule tables:
 
 
 rule analysis:
-    """Make the tables that stand on the runs, from means to regression; list the residuals of the runs."""
+    """Make the tables that stand on the runs, from means to regression; list the residuals of the runs, and say how numbers were made."""
     input:
         runs=RUNS_CSV,
         epochs=EPOCHS_CSV,
@@ -59,6 +54,32 @@ rule analysis:
             --epochs {input.epochs:q} \
             --network {input.network:q} \
             --margin {params.margin} \
+            --out {params.folder:q} \
+            2>&1 | tee {log:q}
+        """
+
+
+rule starters:
+    """Write two starts of a reader's own analysis, in Python and in R."""
+    input:
+        runs=RUNS_CSV,
+        code=STARTERS_CODE,
+    output:
+        STARTERS,
+    log:
+        f"{RESULTS}/logs/starters.log",
+    resources:
+        machine=1,
+    params:
+        title=CAMPAIGN.study.title,
+        question=CAMPAIGN.study.question,
+        folder=subpath(output[0], parent=True),
+    shell:
+        """
+        {WARM} analysis.starters.write \
+            --title {params.title:q} \
+            --question {params.question:q} \
+            --runs {input.runs:q} \
             --out {params.folder:q} \
             2>&1 | tee {log:q}
         """

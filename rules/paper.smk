@@ -1,9 +1,10 @@
 # Paper: the study as a LaTeX document, from its tables and figures.
 #   in:  RUNS_CSV, NETWORK_CSV where the network was swept; all tables and figures
-#   out: RESULTS/paper/: main.tex (written once, then its author's), the parts that it reads (made anew), paper.pdf
+#   out: RESULTS/paper/: main.tex (written once, then its author's), the parts that it reads (made anew), paper.pdf; supplement.tex and .pdf
 
 PAPER = f"{RESULTS}/paper"
-PAPER_PARTS = ["preamble", "methods", "results", "tables", "threats", "reproducibility"]
+PAPER_PARTS = ["preamble", "methods", "results", "tables", "threats", "reproducibility", "supplement"]
+DOCUMENTS = {"paper": "main", "supplement": "supplement"}  # PDF -> its source
 PAPER_FIGURES = [Path(stem).name for stem in REPORTED_FIGURES]
 PAPER_TABLES = [Path(stem).name for stem in REPORTED_TABLES]
 
@@ -15,10 +16,10 @@ localrules:
 
 
 rule paper:
-    """Make the paper of the study: LaTeX sources, and the PDF where TeX is installed."""
+    """Make the paper of the study and its supplement: LaTeX sources, and PDFs where TeX is installed."""
     input:
         STANDS_ON,
-        pdf=f"{PAPER}/paper.pdf",
+        pdf=expand(f"{PAPER}/{{document}}.pdf", document=DOCUMENTS),
 
 
 rule paper_main:
@@ -44,7 +45,7 @@ rule paper_parts:
         figures=expand(f"{RESULTS}/figures/{{figure}}.pdf", figure=PAPER_FIGURES),
         captions=expand(f"{RESULTS}/figures/{{figure}}.caption.md", figure=PAPER_FIGURES),
         tables=expand(f"{RESULTS}/tables/{{table}}.tex", table=PAPER_TABLES),
-        checks=f"{RESULTS}/tables/checks.csv",
+        shown=expand(f"{RESULTS}/tables/{{table}}.{{suffix}}", table=PAPER_TABLES, suffix=["csv", "md"]),
         code=code("report.paper"),
     output:
         parts=expand(f"{PAPER}/{{part}}.tex", part=PAPER_PARTS),
@@ -76,18 +77,20 @@ rule paper_parts:
 
 
 rule paper_pdf:
-    """Compile the paper; without TeX, say what to install."""
+    """Compile the paper, or its supplement; without TeX, say what to install."""
     input:
-        main=f"{PAPER}/main.tex",
+        main=lambda wildcards: f"{PAPER}/{DOCUMENTS[wildcards.document]}.tex",
         parts=rules.paper_parts.output.parts,
         references=rules.paper_parts.output.references,
         figures=rules.paper_parts.output.figures,
         tables=rules.paper_parts.output.tables,
         code=code("report.pdf"),
     output:
-        pdf=f"{PAPER}/paper.pdf",
+        pdf=f"{PAPER}/{{document}}.pdf",
     log:
-        f"{RESULTS}/logs/paper/tex.log",
+        f"{RESULTS}/logs/paper/{{document}}.log",
+    wildcard_constraints:
+        document="|".join(DOCUMENTS),
     resources:
         machine=1,
     shell:

@@ -1,4 +1,4 @@
-# Provenance: what figures and tables were made of, and the archive that makes them again.
+# Provenance: what figures, tables and starters were made of, and the archive that makes them again.
 #   in:  all figures and tables; what stands behind them: study, site, locks, code, data, records
 #   out: RESULTS/manifest.json (config/schemas/manifest.schema.yaml); RESULTS/<study>.tar.gz
 
@@ -14,11 +14,13 @@ MAKING = [
     (PREDICTION_FILES, PREDICTION_CODE),
     (OUTLOOK_FILES, OUTLOOK_CODE),
     (NETWORK_FILES, NETWORK_CODE),
+    (STARTERS, STARTERS_CODE),
 ]
 PRODUCTS = {}
 for files, _ in MAKING:
     for file in files:
-        product = PRODUCTS.setdefault(f"{Path(file).parent.name}/{Path(file).name.split('.')[0]}", {"files": []})
+        name = Path(file).relative_to(RESULTS)
+        product = PRODUCTS.setdefault(str(name.with_name(name.name.split(".")[0])), {"files": []})
         product["files"].append(file)
         product["made_of"] = str(made_of.place(files[0]))
 MAKES_FIGURES = sorted({file for files, code_of in MAKING if files for file in code_of})

@@ -44,7 +44,9 @@ class Made:
         )
         for stem in self.figures:
             stem.parent.mkdir(parents=True, exist_ok=True)
-            style.save(panels.not_drawn(None, stem.name)[0], stem)
+            drawn = style.figure(style.PAGE_IN, 2)
+            panels.say(drawn.subplots(), stem.name)
+            style.save(drawn, stem)
             write_text(Path(f"{stem}.caption.md"), pictures[stem.name] + "\n")
 
     def leave_records(self, log: Callable[[str], bytes] = lambda run_id: LOG) -> None:

@@ -54,7 +54,7 @@ def test_a_record_that_is_another(campaign: Checkout, age_s: float) -> None:
     said = json.loads(file.read_text())
     edit(file, json.dumps({**said, "status": "failed", "reason": "it fell", "measured": None}), age_s)
     shutil.rmtree(campaign.path(".snakemake"))  # whose memory is not asked
-    assert made_again(campaign) == {"aggregate": 1, "analysis": 1, "figure": 4}
+    assert made_again(campaign) == {"aggregate": 1, "analysis": 1, "starters": 1, "figure": 4}
     assert "failed,it fell" in (campaign.results / "runs.csv").read_text()
     assert made_again(campaign) == {}
 
@@ -62,8 +62,8 @@ def test_a_record_that_is_another(campaign: Checkout, age_s: float) -> None:
 @pytest.mark.parametrize(
     ("name", "rules"),
     [
-        ("runs.csv", {"aggregate": 1, "analysis": 1, "figure": 4}),
-        ("design.csv", {"design": 1, "aggregate": 1, "analysis": 1, "figure": 4}),
+        ("runs.csv", {"aggregate": 1, "analysis": 1, "starters": 1, "figure": 4}),
+        ("design.csv", {"design": 1, "aggregate": 1, "analysis": 1, "starters": 1, "figure": 4}),
         ("tables/cells.md", {"analysis": 1}),
         ("figures/overview.svg", {"figure": 1}),
     ],

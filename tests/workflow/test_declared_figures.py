@@ -51,7 +51,7 @@ def test_a_study_has_the_figures_that_it_declares_and_a_change_redraws_only_its_
     again = drawn(published)
     assert {name for name in before if before[name] != again[name]} == {f"small.{suffix}" for suffix in SUFFIXES}
     caption = published.folder / "results" / "quickstart" / "figures" / "small.caption.md"
-    assert "Shown is only a part of the study: batch size 16, 64" in caption.read_text()
+    assert "Shown: only batch size 16, 64." in caption.read_text()
 
     published.edit(STUDY, "  - {kind: by_factor, x: nodes, filter: {sync_every: 1}}\n", "")
     assert figures(published).jobs == {}, "what is declared no more is not drawn again"

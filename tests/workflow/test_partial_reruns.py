@@ -190,7 +190,7 @@ def test_a_clone_with_published_tables_makes_figures_and_tables_only(
         for name in environment:
             del os.environ[name]
     assert done.status == 0, done.output
-    assert set(done.jobs) <= {"figure", "analysis"}
+    assert set(done.jobs) <= {"figure", "analysis", "starters"}
     assert {path.stem for path in (clone.results / "figures").glob("*.pdf")} == set(FIGURES)
     for name in (path.name for path in (finished_campaign.results / "tables").glob("*.csv")):
         assert (clone.results / "tables" / name).read_bytes() == (

@@ -141,7 +141,7 @@ def test_p_is_that_of_the_moderated_paired_test_and_holms_of_one_factor(measured
     assert row[["throttled_difference_s_low", "throttled_difference_s_high"]].tolist() == pytest.approx(
         list(test.confidence_interval())
     )
-    assert "by the variance of their differences, moderated likewise" in " ".join(effects.table(measured).notes)
+    assert "Cells are compared within blocks." in " ".join(effects.table(measured).notes)
 
 
 def test_a_margin_says_which_cells_are_equal_and_which_are_not_told_apart(measured):

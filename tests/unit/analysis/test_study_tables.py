@@ -1,13 +1,14 @@
 """Given a campaign with known effects, the tables of cells, speed-up and missing runs say them."""
 
 import math
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis import cells, missing, speedup
+from analysis import cells, conditions, effects, missing, speedup, tables
 from analysis.pooling import pooled
 from synthetic import FAILURES, SECONDS, epoch_time
 
@@ -60,13 +61,12 @@ def test_failed_runs_are_counted_not_averaged(runs):
     assert row["epoch_time_s_mean"] < 1
     assert data.loc["pytorch-ddp.small-cnn.digits.b32.n2.s4", "n"] == 0
     assert "2 of 3" in set(cells.table(runs).shown["n"])
-    assert "Missing cells: pytorch-ddp.small-cnn.digits.b32.n2.s4." in " ".join(cells.table(runs).notes)
+    assert "Missing: 1 of 38 cells." in " ".join(cells.table(runs).notes)
 
 
 def test_the_table_lists_the_factors_that_vary_and_names_the_others(runs):
     table = cells.table(runs)
     assert list(table.shown)[:4] == ["framework", "batch size", "nodes", "batches per exchange"]
-    assert "model small-cnn, data set digits" in " ".join(table.notes)
     assert list(dict.fromkeys(table.shown["framework"]))[:2] == ["pytorch-single", "tensorflow-single"]
 
 
@@ -111,10 +111,44 @@ def test_a_cell_without_any_successful_base_is_named_not_compared(runs):
     assert f"{DDP_64_2}" in next(note for note in table.notes if note.startswith("Without a successful base"))
 
 
-def test_the_note_says_base_placement_batch_scope_and_timing_scope(runs):
-    notes = " ".join(speedup.table(runs).notes)
-    for said in ("Placement: emulated", "Batch scope: local", "Timing scope: the slowest rank", "95 %"):
-        assert said in notes
+def test_the_methods_note_says_whole_what_captions_and_notes_say_in_few_words(runs):
+    within_blocks = effects.compare(runs)["within_blocks"]
+    said = " ".join(conditions.methods(runs, within_blocks))
+    for sentence in (
+        "n = 2 to 3 per cell",
+        "s², the variance of the logarithms, is each cell's own, moderated by what is typical of all cells",
+        "Intervals of ratios are 95 % intervals on the log scale",
+        "Placement: emulated (nodes are groups of processes on one machine, so times say nothing about a real network)",
+        "Batch scope: local",
+        "Timing scope: the slowest rank",
+        "An epoch has the same number of samples",
+        "Missing cells: pytorch-ddp.small-cnn.digits.b32.n2.s4.",
+        "1 run did not succeed in horovod-tensorflow.small-cnn.digits.b16.n2.s1",
+        "model small-cnn, data set digits",
+    ):
+        assert sentence in said
+
+
+def test_the_methods_note_names_ten_missing_cells_and_says_whose_clock_was_read(runs):
+    bad = runs["batch_size"].isin([16, 64])
+    runs.loc[bad, ["status", "epoch_time_s"]] = ["missing", None]
+    runs.loc[runs["framework"] == "pytorch-ddp", "timing_scope"] = "master"
+    said = " ".join(conditions.methods(runs, pd.Series(dtype=float)))
+    names, more = re.search(r"Missing cells: (.*?) and (\d+) more\.", said).groups()
+    assert len(names.split(", ")) == 10 and 10 + int(more) == 21
+    assert "for pytorch-ddp, only the clock of the master" in said
+
+
+def test_below_a_table_stand_its_short_notes_and_the_others_are_kept_apart(tmp_path):
+    short, long, last = "Short.", "word " * 60 + "end.", "It is the last, and long: " + "last " * 50 + "end."
+    frame = pd.DataFrame({"a": ["1"]})
+    table = tables.Table("Title", frame, frame, [short, long, last])
+    assert (table.below, table.apart) == ([short, last], [long])
+    tables.write(table, tmp_path / "t")
+    assert tables.read(tmp_path / "t").notes == table.notes
+    assert "Short." in (tmp_path / "t.tex").read_text() and "word word" not in (tmp_path / "t.tex").read_text()
+    many = tables.Table("Title", frame, frame, ["word " * 19 + "end."] * 9)
+    assert sum(len(note.split()) for note in many.below) <= tables.BELOW_WORDS
 
 
 def test_noise_free_speedup_is_the_ratio_of_the_true_times(read):

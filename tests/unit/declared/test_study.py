@@ -7,6 +7,7 @@ import yaml
 
 from common.errors import InputError
 from declared.configuration import load_config
+from declared.paper import SUPPLEMENT_KINDS
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import design
@@ -165,6 +166,31 @@ def test_the_batch_size_that_is_told_fits_as_it_is_counted(tmp_path: Path) -> No
     assert line.endswith("the next batch_size that fits is 96 or 102")
     for size in (96, 102):
         design(load_study("s", written(tmp_path, factors=factors(**many, batch_size=size))), load_site("local"))
+
+
+def test_a_paper_has_the_figures_and_tables_that_the_study_names_or_the_usual_ones(tmp_path: Path) -> None:
+    usual = load_study("s", written(tmp_path))
+    names = [one.name for one in usual.drawn()]
+    assert usual.paper.chosen_figures(usual.drawn()) == [x for x in names if x not in SUPPLEMENT_KINDS]
+    assert {"overview", "by_batch_size"} <= set(names) and "checks" not in usual.paper.chosen_tables()
+    own = {"figures": ["residuals", "overview"], "tables": []}
+    chosen = load_study("s", written(tmp_path, paper=own))
+    assert chosen.paper.chosen_figures(chosen.drawn()) == ("residuals", "overview")
+    assert chosen.paper.chosen_tables() == ()
+
+
+@pytest.mark.parametrize(
+    ("paper", "said"),
+    [
+        ({"figures": ["overview", "residual"]}, "paper.figures.1: 'residual' is unknown; did you mean 'residuals'?"),
+        ({"tables": ["efects"]}, "paper.tables.0: 'efects' is unknown; did you mean 'effects'?"),
+        ({"pictures": ["overview"]}, "paper.pictures: unknown key; did you mean 'figures'?"),
+        ({"tables": "effects"}, "paper.tables: 'effects' must be a list"),
+        ({"tables": ["effects", "effects"]}, "paper.tables: 'effects' is there twice; name each value once"),
+    ],
+)
+def test_what_a_paper_cannot_have_is_one_line(tmp_path: Path, paper: dict[str, object], said: str) -> None:
+    assert refusal(written(tmp_path, paper=paper)).endswith(f"s.yaml: {said}")
 
 
 def test_adam_has_no_momentum_but_may_stand_beside_what_has(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from provenance import appendix, archive, verify
 from provenance.account import account
 from provenance.citation import citation
 from provenance.differing import changes
+from provenance.manifest import retire
 from provenance.sources import measured_with
 from provenance.sources import sources as sources_of
 from report.setting import Grid
@@ -49,6 +50,16 @@ def test_changes_are_told_by_group_with_values_where_they_are_short() -> None:
     many = {"code": {f"{i}.py": "1" for i in range(5)}}
     assert changes(many, {"code": dict.fromkeys(many["code"], "2")}) == ["  code: 0.py, 1.py, 2.py and 2 more"]
     assert changes({"study": {}}, {"study": {}, "site": {"cores": "2"}}) == [], "of another mode"
+
+
+def test_what_is_no_product_any_more_is_put_aside_and_all_else_stays(tmp_path: Path) -> None:
+    for name in ("runs.csv", "explore.R", "figures/a.pdf", "figures/gone.pdf", "figures/gone.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    products = {name: {"files": [str(tmp_path / name)]} for name in ("explore.R", "figures/a.pdf")}
+    assert retire(tmp_path, products) == ["figures/gone"]
+    left = sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file())
+    assert left == ["explore.R", "figures/a.pdf", "figures/old/gone.pdf", "figures/old/gone.png", "runs.csv"]
 
 
 def test_sources_change_with_what_they_are_of_and_with_nothing_else(

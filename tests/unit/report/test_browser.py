@@ -165,6 +165,8 @@ def test_the_chart_shows_what_the_filters_leave(opened: Any) -> None:
     Select(element(opened, "#colour")).select_by_visible_text("batch size")
     time.sleep(1)
     assert painted(opened, "#chart") > 500
+    offered = texts(opened, "#colour option")
+    assert "framework" in offered and len(offered) == len(set(offered))
 
 
 def test_a_click_opens_a_run_with_curves_record_and_log(opened: Any) -> None:
@@ -211,6 +213,20 @@ def test_sources_of_a_table_open(opened: Any, page: Path) -> None:
     opened.execute_script("document.querySelector('[data-latex=cells]').open = true")
     said = wait(opened, "document.querySelector('[data-latex=cells] pre').textContent")
     assert said == (page.parent / "tables" / "cells.tex").read_text()
+
+
+def test_nothing_is_cut_at_any_width(opened: Any) -> None:
+    for width in (400, 800, 1100, 1400, 1920):
+        metrics = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+        opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        wait(opened, f"innerWidth === {width}")
+        cut = opened.execute_script(
+            "return [...document.querySelectorAll('main :is(p, h3, td, th, dd, li, button, label, .scroll)')]"
+            ".filter((e) => e.getClientRects().length"
+            " && (e.getBoundingClientRect().right > innerWidth + 1 || e.scrollWidth > e.clientWidth + 2))"
+            ".map((e) => [e.tagName, e.className, e.textContent.slice(0, 60)])"
+        )
+        assert cut == [], width
 
 
 def test_a_phone_shows_all_without_moving_sideways(opened: Any, page: Path) -> None:

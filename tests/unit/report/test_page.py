@@ -10,12 +10,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
+import pandas as pd
 import pytest
 
+from analysis import answers
 from common.errors import InputError
+from common.tables import read_table
+from figures.panels import NOT_DRAWN
 from report import libraries, material
 from report.checkout import State
-from reports import COMMIT
+from reports import COMMIT, PICTURES
 from synthetic import campaign
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&lt; \"'` \x1b[31m\x00\x07 \u202e {{ 7 * 7 }} ]]> <!--"
@@ -202,6 +206,32 @@ def test_the_answer_has_the_numbers_of_the_tables(page: Page, made) -> None:
     answer = text[text.index("The answer in numbers", text.index("About this page")) :][:4000]
     assert tables.number(fastest) in answer
     assert "110 of 114 runs succeeded" in answer and "Speed-up on 2 replicas" in answer
+
+
+def test_the_answer_begins_with_sentences_then_the_main_figure_then_the_data(page: Page, made) -> None:
+    effects = pd.read_csv(made.results / "tables" / "effects.csv")
+    anova = pd.read_csv(made.results / "tables" / "anova.csv")
+    order = [str(one) for one in answers.sentences(read_table(made.runs_csv, "runs"), effects, anova)]
+    order += ["Figure 1. Epoch time of every cell", "How good the data are:", "Fastest and slowest cells"]
+    text = " ".join(page.text.split())
+    places = [text.index(part) for part in order]
+    assert places == sorted(places) and len(places) > 6
+    marks = {a["title"]: a for tag, a in page.elements if tag == "a" and a.get("class") in ("good", "bad", "unknown")}
+    links = [one["href"] for one in marks.values()]
+    assert {"#failures", "#table-checks", "#rules"} <= set(links)
+    checks = pd.read_csv(made.results / "tables" / "checks.csv").set_index("assumption")
+    for name in ("normal residuals", "equal spread in all cells", "blocks alike"):
+        is_good = checks.loc[name, "p"] >= 0.05
+        assert marks[checks.loc[name, "verdict"]]["class"] == ("good" if is_good else "bad")
+
+
+def test_what_has_no_content_is_left_out_and_told_in_one_line(in_folder) -> None:
+    pictures = {**PICTURES, "energy": f"{NOT_DRAWN}no run measured energy. Replicates are independent runs."}
+    page = Page(in_folder(*campaign(failures={}), pictures=pictures).report())
+    ids = {attributes.get("id") for _, attributes in page.elements}
+    assert "figure-energy" not in ids and "table-missing" not in ids and "source-missing" not in page.scripts
+    assert "Not drawn: energy (no run measured energy); missing (all 114 runs succeeded)." in page.text
+    assert {"figure-residuals", "table-cells"} <= ids
 
 
 def test_tables_are_there_with_notes_and_sources(page: Page, made) -> None:

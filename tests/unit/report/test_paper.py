@@ -9,16 +9,18 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import checks, study
+from analysis import answers, checks, study
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT
 from common.tables import read_table
+from declared.paper import Paper
 from declared.site import load_site
 from declared.study import load_study
 from figures import style
+from figures.panels import NOT_DRAWN
 from network import fit
 from report import paper, pdf
-from report.latex import first_sentence, keys_of, references
+from report.latex import first_sentence, keys_of, references, text
 from report.methods import Facts, methods, reproducibility, threats
 from synthetic import campaign, write_frames
 
@@ -75,7 +77,8 @@ def sources(folder: Path, facts: Facts, runs_csv: Path, network_csv: Path | None
         figure(folder / "figures" / name, *size)
         for name, size in (("wide", (9, 3)), ("high", (6.9, 12)), ("s", (3, 2)))
     ]
-    made = replace(facts, shown=names, checks=pd.read_csv(folder / "tables" / "checks.csv"))
+    chosen = replace(facts.study, paper=Paper(figures=("wide", "high")))
+    made = replace(facts, study=chosen, checks=pd.read_csv(folder / "tables" / "checks.csv"))
     paper.write(made, stems, [folder / "tables" / name for name in names], folder / "paper")
     shutil.copy(SKELETON, folder / "paper" / "main.tex")
     return folder / "paper"
@@ -83,9 +86,12 @@ def sources(folder: Path, facts: Facts, runs_csv: Path, network_csv: Path | None
 
 def compiled(folder: Path) -> str:
     """What TeX said of a paper that compiles: nothing is too wide, and nothing that is referred to is missing."""
-    pdf.main(["--main", str(folder / "main.tex"), "--out", str(folder / "paper.pdf"), "--log", str(folder / "log")])
-    assert (folder / "paper.pdf").read_bytes().startswith(b"%PDF")
-    said = (folder / "log").read_text()
+    said = ""
+    for source, made in (("supplement", "supplement"), ("main", "paper")):
+        out = folder / f"{made}.pdf"
+        pdf.main(["--main", str(folder / f"{source}.tex"), "--out", str(out), "--log", str(folder / "log")])
+        assert out.read_bytes().startswith(b"%PDF")
+        said += (folder / "log").read_text()
     assert not [width for width in OVERFULL.findall(said) if float(width) > 20], said
     for complaint in ("undefined", "multiply", "Float too large"):
         assert complaint not in said, said
@@ -98,6 +104,37 @@ def test_the_paper_of_a_kept_campaign_compiles(tex: None, tmp_path: Path) -> Non
     facts = facts_of(KEPT / "runs.csv", network_csv)
     said = compiled(sources(tmp_path, facts, KEPT / "runs.csv", network_csv))
     assert int(re.findall(r"\((\d+) pages", said)[-1]) > 10
+
+
+def test_results_open_with_the_answer_then_each_figure_with_what_it_shows(tmp_path: Path) -> None:
+    runs_csv, _ = write_frames(tmp_path, *campaign(failures={}))
+    made = sources(tmp_path, facts_of(runs_csv), runs_csv)
+    (tmp_path / "figures" / "wide.caption.md").write_text(f"{NOT_DRAWN}nothing was measured. More.\n")
+    stems = [tmp_path / "figures" / name for name in ("high", "wide", "s")]
+    names = [tmp_path / "tables" / name for name in TABLES]
+    study_of = replace(load_study("quickstart"), paper=Paper(("s", "wide"), ("anova", "effects")))
+    facts = replace(facts_of(runs_csv), study=study_of)
+    paper.write(facts, stems, names, made)
+    said = {name: (made / f"{name}.tex").read_text() for name in ("results", "tables", "supplement", "methods")}
+    data = {name: pd.read_csv(tmp_path / "tables" / f"{name}.csv") for name in ("effects", "anova")}
+    found = answers.sentences(facts.runs, data["effects"], data["anova"])
+    places = [said["results"].index(text(sentence.text)) for sentence in found]
+    assert places == sorted(places) and places[0] < 200 and r"\begin{itemize}" not in said["results"]
+    shown = r"Figure~\ref{fig:s}: " + text(first_sentence(CAPTION)) + ".\n\n\\input{figures/s}\\floatsfirst"
+    assert said["results"].index(shown) > places[-1] and said["results"].count(r"\input{") == 1
+    assert re.findall("tables/([a-z]+)", said["tables"]) == ["anova", "effects"]
+    assert re.findall("figures/([a-z]+)", said["supplement"]) == ["high"], "wide shows nothing"
+    beside = re.findall("tables/([a-z]+)", said["supplement"])
+    assert beside == [name for name in TABLES if name not in ("anova", "effects", "missing")], "no run is missing"
+    assert "(the supplement)" in said["methods"] and r"\ref{tab:checks}" not in said["methods"]
+
+
+def test_authors_are_those_of_the_study_or_to_be_named() -> None:
+    ada = {"given-names": "Ada", "family-names": "Lovelace", "affiliation": "A & B"}
+    study = replace(load_study("quickstart"), authors=(ada, {"given-names": "C.", "family-names": "Babbage"}))
+    assert paper.authors(study) == r"Ada Lovelace\\A \& B \and C. Babbage"
+    assert paper.authors(replace(study, authors=())) == "TODO: name the authors"
+    assert r"\author{\studyauthors}" in SKELETON.read_text()
 
 
 @pytest.fixture
@@ -155,10 +192,11 @@ def test_methods_say_what_was_done() -> None:
         "3 epochs, of which the first is warm-up",
         "9 message sizes from 1 KiB to 64 MiB",
         "n = 5 per cell; intervals of epoch time are 95 \\% intervals",
-        "training loop fit, batches per exchange 4, because tensorflow-multiworker cannot do it",
+        "training loop fit, batches per exchange 4, because tensorflow-multiworker cannot do it.",
         "All 270 runs of the design succeeded.",
     ):
         assert part in said, part
+    assert "workflow/" not in said and ".yaml" not in said, "methods are told in words, not in paths"
     assert "cpu (the records do not name its model); each rank has 1 thread for computation. All nodes share" in said
     assert "may rank treatments differently." in threats(facts) and "frameworks" not in threats(facts)
     assert "In 9 of 270 runs a hypervisor" in said and "9 of 270 runs" in threats(facts)
@@ -235,7 +273,7 @@ def written(tmp_path: Path) -> Callable[[str], Path]:
 def test_a_mistake_of_the_author_is_one_line(tex: None, written: Callable[[str], Path], body: str, said: str) -> None:
     folder = written(f"\\documentclass{{article}}\n\\begin{{document}}\n{body}\n\\end{{document}}\n")
     with pytest.raises(InputError) as refused:
-        pdf.compiled(folder, folder, folder / "log")
+        pdf.compiled(folder / "main.tex", folder, folder / "log")
     assert str(refused.value).endswith(said) and "\n" not in str(refused.value)
 
 
@@ -244,4 +282,4 @@ def test_a_package_that_is_missing_is_named_with_what_to_install(tex: None, writ
     with pytest.raises(
         InputError, match=r"main.tex:\d+: LaTeX Error: File `gone.sty' not found.; on Debian: apt-get install"
     ):
-        pdf.compiled(folder, folder, folder / "log")
+        pdf.compiled(folder / "main.tex", folder, folder / "log")

@@ -263,7 +263,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     ok = successful(runs)
     if ok.empty:
         empty = pd.DataFrame(columns=COLUMNS)
-        return tables.Table(heading, empty, pd.DataFrame(columns=["term"]), [conditions.replicates(runs)], ["term"])
+        return tables.Table(heading, empty, pd.DataFrame(columns=["term"]), [conditions.counts(runs)], ["term"])
     made = of_runs(runs)
     data = made.rows
     shown: dict[str, list[str]] = {
@@ -352,4 +352,4 @@ def _notes(runs: pd.DataFrame, made: Analysis) -> list[str]:
         )
     if made.too_many:
         notes.append(f"Left out, because they have too many levels: {conditions.named(made.too_many)}.")
-    return [*notes, conditions.circumstances(runs), conditions.shortfall(runs), conditions.constants(runs)]
+    return [*notes, conditions.setting(runs)]

@@ -121,14 +121,12 @@ def table(runs: pd.DataFrame) -> tables.Table:
             shown["median (s)"] = [tables.interval(Estimate(*row)) for row in middle.itertuples(index=False)]
             shown["CV (%)"] = [tables.percent(cv) for cv in data[f"{TIME}_cv"]]
     notes = [
-        f"{conditions.replicates(runs)} In brackets the interval.",
+        f"{conditions.counts(runs)} In brackets the interval.",
         "Throughput is a harmonic mean; its interval is that of epoch time, inverted. Other responses have t intervals of "
         "each cell by itself, cut at the range that is possible. CV (standard deviation divided by mean) is that of epoch time.",
         _median_note(data),
         STEPS if "step_time_median_s_mean" in data else "",
-        conditions.circumstances(runs),
-        conditions.shortfall(runs),
-        conditions.constants(runs),
+        conditions.setting(runs),
     ]
     return tables.Table(
         title="Cell means over replicates with 95 % intervals",

@@ -29,6 +29,7 @@ MOST_TURNS = 200  # of looking for one more outlier
 MOST_DUMMIES = 400  # sessions or blocks
 SHOWN_OUTLIERS = 20
 HEADING = "Assumptions behind intervals and tests, and what the study can tell apart"
+NO_OUTLIERS, NONE = "no outliers", "none"
 LABELS = "residuals of the logarithm of epoch time within cells"
 
 
@@ -127,6 +128,14 @@ def checks(runs: pd.DataFrame, data: pd.DataFrame, pooling: Pooling) -> list[Che
         *_outliers(data),
         *_resolution(pooling),
     ]
+
+
+def judged(data: pd.DataFrame) -> list[tuple[str, bool | None, str]]:
+    """Of the table's data: each assumption, whether it holds (None: that is not known), and the verdict in words."""
+    last = data.index[data["assumption"] == NO_OUTLIERS].tolist() or [len(data)]
+    rows = data[: last[0]][["assumption", "p", "verdict"]].itertuples(index=False, name=None)
+    found = [(str(name), None if pd.isna(p) else bool(p >= LEVEL), str(said)) for name, p, said in rows]
+    return found + [(NO_OUTLIERS, said.startswith(NONE), said) for said in data["verdict"][last[0] : last[0] + 1]]
 
 
 def _normality(data: pd.DataFrame, pooling: Pooling) -> Check:
@@ -256,9 +265,9 @@ def _serial(data: pd.DataFrame) -> Check:
 def _outliers(data: pd.DataFrame) -> Iterator[Check]:
     """A row for each outlier, largest first, and one that counts them."""
     found = data[data["outlier"]].sort_values("p_outlier", kind="stable")
-    name, test = "no outliers", "studentized residual, Bonferroni"
+    name, test = NO_OUTLIERS, "studentized residual, Bonferroni"
     known = int(data["studentized"].notna().sum())
-    yield Check(name, test, f"{len(found) or 'none'} of {known} runs")
+    yield Check(name, test, f"{len(found) or NONE} of {known} runs")
     for row in found.itertuples():
         # against the mean of the cell's other runs
         size = 100 * math.expm1(row.residual * row.n / (row.n - 1))
@@ -354,7 +363,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         shown["stolen (%)"] = [tables.percent(row.steal_share) for row in seen]
     more = len(outliers) - SHOWN_OUTLIERS
     notes = [
-        f"{conditions.replicates(runs)}",
+        f"{conditions.counts(runs)}",
         f"Tests use {LABELS}; cells with one run have none. Each verdict is at the 5 % level, not corrected for the number of tests. "
         "Intervals of means stay good when runs are not normal, the more runs the better. Drift, blocks, sessions and "
         "autocorrelation between consecutive runs add noise to cells, because runs are in random order, and widen their intervals. They "
@@ -365,9 +374,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         "spread are found first. No outlier is removed. Foreign CPU and stolen: processor time that other processes and a hypervisor took."
         + (f" {more} more are in the CSV file." if more > 0 else ""),
         _per_n(pooling),
-        conditions.circumstances(runs),
-        conditions.shortfall(runs),
-        conditions.constants(runs),
+        conditions.setting(runs),
     ]
     return tables.Table(
         HEADING,

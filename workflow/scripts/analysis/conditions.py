@@ -1,4 +1,4 @@
-"""What every caption and every note of a table must say about the runs behind it, in sentences."""
+"""What must be said about the runs behind a figure or a table: in few words below it, and whole, once, in the study's methods note."""
 
 import math
 from collections.abc import Sequence
@@ -18,10 +18,82 @@ _PLACEMENTS = {
     "virtual": "nodes are those of a virtual cluster on one machine",
     "emulated": "nodes are groups of processes on one machine, so times say nothing about a real network",
 }
+_PLACED = {
+    "distinct-nodes": "distinct nodes",
+    "virtual": "virtual nodes on one machine",
+    "emulated": "emulated on one machine, no real network",
+}
 _BATCH_SCOPES = {
     "local": "local batch (fixed per replica: the effective batch grows with the replicas)",
     "global": "global batch (fixed in total)",
 }
+
+
+def methods(runs: pd.DataFrame, within_blocks: pd.Series) -> list[str]:
+    """The study's methods note, in paragraphs: all that captions and the notes of tables say in few words, or not at all.
+
+    `within_blocks`: of each pair of cells that the study compares, as in `ratios`.
+    """
+    said = [
+        replicates(runs),
+        contrasts(runs, within_blocks),
+        circumstances(runs),
+        work(runs) if runs["nodes"].nunique() > 1 else "",
+        shortfall(runs),
+        constants(runs),
+    ]
+    return [sentences for sentences in said if sentences]
+
+
+def counts(runs: pd.DataFrame, intervals: bool = True) -> str:
+    """How many runs stand behind a cell, and where there are `intervals` a warning if they are too few for some."""
+    found = successful(runs).groupby("cell").size()
+    if found.empty:
+        return "No run of the study succeeded."
+    fewest, most = found.min(), found.max()
+    n = f"Runs: n = {most} per cell" if fewest == most else f"Runs: n = {fewest} to {most} per cell"
+    if intervals and most == 1:
+        return f"{n}, too few for an interval of each cell by itself."
+    return f"{n}; intervals of two runs are very wide." if intervals and (found == 2).any() else f"{n}."
+
+
+def setting(runs: pd.DataFrame) -> str:
+    """Where the runs were made, whether they were disturbed, and how many are missing; `methods` has all of it."""
+    ok, cells = successful(runs), runs["cell"].nunique()
+    said = []
+    placements = sorted(set(ok["placement"].dropna()))
+    if placements:
+        said.append(f"Placement: {'; '.join(_PLACED[name] for name in placements)}{_size(ok)}.")
+    if ok["oversubscribed"].fillna(False).any():
+        said.append("Some cells have more threads than cores.")
+    if (stolen := int((ok["steal_share"] > NOTABLE_STEAL_SHARE).sum())) > 0:
+        said.append(f"Disturbed by a hypervisor: {stolen} of {len(ok)} runs.")
+    missing, bad = len(missing_cells(runs)), len(unsuccessful(runs))
+    said.append(f"Missing: {missing} of {_count(cells, 'cell')}." if missing else "No cell is missing.")
+    if bad and (others := bad - int(runs["cell"].isin(missing_cells(runs)).sum())):
+        said.append(f"{_count(others, 'other run' if missing else 'run')} did not succeed.")
+    return " ".join(said)
+
+
+def _size(runs: pd.DataFrame) -> str:
+    """What a node has, where the site says it: ` (0.6 core, 31 to 125 MB/s)`."""
+    columns = ((runs["cpu_share"], 1.0, "core"), (runs["bandwidth_bytes_s"], 1e6, "MB/s"))
+    said = []
+    for values, unit, name in columns:
+        if values.notna().any():
+            ends = dict.fromkeys(f"{end / unit:.3g}" for end in (values.min(), values.max()))
+            said.append(f"{' to '.join(ends)} {name}")
+    return f" ({', '.join(said)})" if said else ""
+
+
+def compared(within_blocks: pd.Series) -> str:
+    """How cells are compared, in few words; nothing where none are. `within_blocks` as in `ratios`."""
+    blocks, groups = bool((within_blocks > 0).any()), bool((within_blocks == 0).any())
+    if blocks and groups:
+        return f"Cells are compared within blocks where they share {FEWEST_BLOCKS} or more, else as independent groups."
+    return (
+        "Cells are compared within blocks." if blocks else "Cells are compared as independent groups." if groups else ""
+    )
 
 
 def replicates(runs: pd.DataFrame, of_time: bool | None = True, pooling: Pooling | None = None) -> str:
@@ -149,7 +221,7 @@ def _nodes(runs: pd.DataFrame) -> str:
     shares, rates = sorted(set(runs["cpu_share"].dropna())), sorted(set(runs["bandwidth_bytes_s"].dropna()))
     said = [
         *([f"each with {' or '.join(f'{share:g}' for share in shares)} core"] if shares else []),
-        *([f"links of {' or '.join(f'{rate / 1e6:g}' for rate in rates)} MB/s in each direction"] if rates else []),
+        *([f"links of {' or '.join(f'{rate / 1e6:g}' for rate in rates)} MB/s"] if rates else []),
     ]
     return "".join(f", {part}" for part in said)
 

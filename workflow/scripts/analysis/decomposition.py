@@ -165,7 +165,6 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         notes = [
             "There is no contrast to decompose: this needs cells with gradient accumulation and cells without it, all else equal; if "
             "there are other treatments, also cells with one of them and without accumulation.",
-            conditions.constants(runs),
         ]
         empty = pd.DataFrame(columns=["part", "from", "to", "difference_s", "ratio"])
         return tables.Table(TITLE, empty, pd.DataFrame(columns=["part"]), [note for note in notes if note], ["part"])
@@ -192,7 +191,7 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
     )
     notes = [
         f"{total}A difference below 0, or a ratio below 1, means that the level after the arrow is faster.",
-        f"{conditions.replicates(runs)} {conditions.contrasts(runs, data['within_blocks'])} Intervals are not "
+        f"{conditions.counts(runs)} {conditions.compared(data['within_blocks'])} Intervals are not "
         "corrected for the number of rows (the table of effects has corrected p values of the parts).",
         apart(data),
         *_network_notes(data, network, runs),
@@ -205,9 +204,7 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         notes.append(f"{THROTTLED} It can help to explain a difference in seconds, but it is not a part of the sum.")
     notes += [
         not_compared(data, runs),
-        conditions.circumstances(runs),
-        conditions.shortfall(runs),
-        conditions.constants(runs),
+        conditions.setting(runs),
     ]
     return tables.Table(
         TITLE,

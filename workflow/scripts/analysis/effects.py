@@ -31,7 +31,7 @@ def pairs(runs: pd.DataFrame) -> pd.DataFrame:
     From the base level of the factor to each other one; of frameworks every pair, the one listed earlier first.
     """
     rows = cells(runs)
-    names = _in_order(runs)
+    names = in_order(runs)
     ranks = pd.DataFrame(
         {
             name: rows[name].map({level: rank for rank, level in enumerate(levels_in_order(runs, name))})
@@ -53,8 +53,8 @@ def pairs(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True)
 
 
-def _in_order(runs: pd.DataFrame) -> list[str]:
-    """The varying factors: what a study asks about before what it asks at."""
+def in_order(runs: pd.DataFrame) -> list[str]:
+    """The factors that vary: what a study asks about before what it asks at."""
     first = ["framework", "nodes", *treatments(runs)]
     varied = varying(runs)
     return [name for name in first if name in varied] + [name for name in varied if name not in first]
@@ -155,7 +155,7 @@ def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
     """The table of effects of a study; `margin` as in `compare`."""
     data = compare(runs, margin)
     if data.empty:
-        notes = ["No two cells of the study differ in one factor only.", conditions.constants(runs)]
+        notes = ["No two cells of the study differ in one factor only."]
         return tables.Table(TITLE, data, pd.DataFrame(columns=["effect of"]), [note for note in notes if note])
     shown: dict[str, Any] = {
         title(name): [
@@ -174,11 +174,11 @@ def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
         shown["p equal (Holm)"] = data["p_equal_holm"].map(tables.p_value)
         shown["verdict"] = data["verdict"].fillna(tables.DASH)
     notes = [
-        "A row compares two cells that differ only in the factor with an arrow. Ratio: mean epoch time after the arrow divided "
-        "by that before it. Difference: after minus before. A ratio below 1, or a difference below 0, means that the level after the "
-        "arrow is faster.",
-        f"{conditions.replicates(runs)} n: number of runs compared, before and after the arrow; means are of these runs.",
-        f"{conditions.contrasts(runs, data['within_blocks'])} Intervals are not corrected for multiple comparisons; p is.",
+        "Ratio: mean epoch time after the arrow divided by that before it. Difference: after minus before.",
+        "A row compares two cells that differ only in the factor with an arrow. A ratio below 1, or a difference below 0, means that the level "
+        "after the arrow is faster.",
+        f"{conditions.counts(runs)} n: number of runs compared, before and after the arrow; means are of these runs.",
+        f"{conditions.compared(data['within_blocks'])} Intervals are not corrected for multiple comparisons; p is.",
         _family(data),
         _equality(data, margin),
         "Every pair of frameworks is compared; for other factors, each level is compared with the first."
@@ -186,9 +186,7 @@ def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
         else "",
         apart(data),
         not_compared(data, runs),
-        conditions.circumstances(runs),
-        conditions.shortfall(runs),
-        conditions.constants(runs),
+        conditions.setting(runs),
     ]
     if (data["shared_sessions"] == 0).any():
         shown["same session"] = data["shared_sessions"].map(_shared_text)

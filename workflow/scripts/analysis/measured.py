@@ -146,6 +146,19 @@ def _treatment_level(factor: str, level: Any) -> str:
     return level_text(level) if factor in _ALONE else _factor_level(factor, level)
 
 
+def cell_words(runs: pd.DataFrame, but: Collection[str] = ()) -> dict[str, str]:
+    """A cell's name -> the levels that tell it from the others, in words; those of factors `but` are left out, and its name is
+    given where nothing is left."""
+    treated = [name for name in treatments(runs) if name not in but]
+    names = varying(runs, but=[*treated, *but])
+    found = {}
+    for row in runs.drop_duplicates("cell").to_dict("records"):
+        plain = combination_text({str(name): row[name] for name in names})
+        treatment = treatment_text({name: row[name] for name in treated})
+        found[str(row["cell"])] = ", ".join(part for part in (plain, treatment) if part) or str(row["cell"])
+    return found
+
+
 def varying(runs: pd.DataFrame, but: Iterable[str] = ()) -> list[str]:
     """The factors with more than one level in `runs`, those of `but` left out."""
     return [name for name in factors() if name not in but and runs[name].nunique(dropna=False) > 1]

@@ -165,7 +165,7 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
                 f"Without a standard error in the {model} model, because they depend on a single run: {', '.join(each.unsure)}."
             )
     if not fitted:
-        return [*dict.fromkeys(notes), conditions.circumstances(runs), conditions.shortfall(runs)]
+        return [*dict.fromkeys(notes), conditions.setting(runs)]
     notes += [
         "AICc compares models of the same response (Gaussian likelihood; the variance counts as a parameter). "
         "VIF: factor by which correlation with other terms inflates the variance of a term. F of lack of fit is given with its degrees of freedom.",
@@ -173,9 +173,7 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
         _misfit(fitted),
         _inflated(fitted),
         *_left_out(fitted, _levels(runs)),
-        conditions.circumstances(runs),
-        conditions.shortfall(runs),
-        conditions.constants(runs),
+        conditions.setting(runs),
     ]
     return list(dict.fromkeys(notes))
 

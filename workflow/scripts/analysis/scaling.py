@@ -220,7 +220,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     """The table of scaling laws of a study."""
     data, others = compare(runs)
     if data.empty:
-        notes = [*(others or [conditions.replicates(runs)]), conditions.shortfall(runs), conditions.constants(runs)]
+        notes = [*(others or [conditions.counts(runs)]), conditions.setting(runs)]
         return tables.Table(TITLE, data, pd.DataFrame(columns=["replicas"]), [note for note in notes if note])
     names = [name for name in varying(runs) if name in data]
     both = set(SCALES) <= set(names)
@@ -248,7 +248,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "Base: the mean epoch time of the series itself on its fewest replicas"
         + ("" if (data["base_replicas"] == 1).all() else " (the first in `replicas`)")
         + ", not an undistributed framework (see the table of speed-up). Largest speed-up: that of the fastest of the other "
-        f"replica counts; its interval is not corrected for this choice; efficiency is that speed-up divided by the ratio of the replicas. {conditions.ratios(runs, data['within_blocks'])}",
+        f"replica counts; its interval is not corrected for this choice; efficiency is that speed-up divided by the ratio of the replicas. {conditions.compared(data['within_blocks'])}",
         "Karp–Flatt: serial fraction of Karp & Flatt (1990) on the fewest and on the most replicas above one"
         + (
             ""
@@ -260,10 +260,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         f"Reads as: {'; '.join(f'“{word}”: {READINGS[word]}' for word in read)}.",
         TWO_WAYS if both else "",
         *others,
-        conditions.work(runs),
-        conditions.circumstances(runs),
-        conditions.shortfall(runs),
-        conditions.constants(runs),
+        conditions.setting(runs),
     ]
     return tables.Table(
         TITLE,

@@ -123,19 +123,16 @@ def table(runs: pd.DataFrame) -> tables.Table:
     """The table of speed-ups of a study."""
     data = compare(runs)
     notes = [
-        conditions.replicates(runs),
-        "Speed-up is the mean epoch time of the base divided by that of the cell; efficiency is speed-up divided by replicas. "
-        + (conditions.ratios(runs, data["within_blocks"]) or "Speed-ups have no intervals."),
+        conditions.counts(runs),
+        "Speed-up: mean epoch time of the base divided by that of the cell. Efficiency: speed-up divided by replicas. "
+        + (conditions.compared(data["within_blocks"]) or "Speed-ups have no intervals."),
         "Serial fraction: determined from the measurement, (1/S − 1/p) / (1 − 1/p) with speed-up S on p replicas (Karp & Flatt "
         "1990); its interval follows from that of S. It includes all that does not shrink with the replicas, also communication and the "
         "cost of the framework. Above 1, replicas slow the epoch down; below 0, the speed-up is more than p.",
-        conditions.work(runs),
         "Base: the undistributed framework named in the row, at the same levels of all other factors that it varies; "
         "where there is none, the framework's own cell with one replica. "
         "A row that is its own base has speed-up 1 by definition, without an interval.",
-        conditions.circumstances(runs),
-        conditions.shortfall(runs),
-        conditions.constants(runs),
+        conditions.setting(runs),
     ]
     if data.empty:
         return tables.Table("Speed-up and efficiency", data, pd.DataFrame(columns=["framework"]), notes, ["framework"])

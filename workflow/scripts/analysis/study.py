@@ -16,6 +16,7 @@ from analysis import (
     anova,
     cells,
     checks,
+    conditions,
     decomposition,
     effects,
     missing,
@@ -29,6 +30,7 @@ from analysis import (
 from analysis.pooling import pooled
 from common.cores import all_cores
 from common.errors import exit_status
+from common.files import write_text
 from common.tables import read_table
 
 MANY = 2000  # runs, from which on a second process is worth its start
@@ -68,6 +70,11 @@ class Study:
         """The table, which alone looks into runs."""
         tables.write(variance.table(self.runs, self.epochs), self.out / "variance")
 
+    def note(self) -> None:
+        """The study's methods note, which says once what captions and the notes of tables do not."""
+        within_blocks = effects.compare(self.runs)["within_blocks"]
+        write_text(self.out / NOTE, "\n\n".join([NOTE_TITLE, *conditions.methods(self.runs, within_blocks)]) + "\n")
+
     def make(self, name: str) -> None:
         """One of LONGEST_FIRST."""
         if name in OTHERS:
@@ -83,6 +90,7 @@ OTHERS: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
     "speedup": speedup.table,
     "missing": missing.table,
 }
+NOTE, NOTE_TITLE = "notes.md", "# How the numbers of this study were made"
 LONGEST_FIRST = (
     "regression",
     "scaling",
@@ -94,6 +102,7 @@ LONGEST_FIRST = (
     "cells",
     "checks",
     "missing",
+    "note",
 )
 _read: list[Study] = []  # which the processes of a pool find, and need not be sent
 

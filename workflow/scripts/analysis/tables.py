@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -28,6 +29,8 @@ WRAPPED_SHARE = 0.45  # of what the long columns take, at least, that wrapped on
 NOTE_EM = 65  # a line of notes
 NARROW, WIDE = set(" .,;:'|()[]/-ijlftrI"), set("mwMW%−×→±–")
 DASH = "–"
+BELOW_WORDS, NOTE_WORDS = 70, 40  # of all notes below a table, and of one
+RULE = "---"  # between the notes below a table and those apart, in Markdown
 MOST_ROWS = 1000  # of what people read; such a table has twenty pages
 _BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
 
@@ -45,6 +48,22 @@ class Table:
     notes: Sequence[str] = field(default_factory=list)
     words: Sequence[str] = field(default_factory=list)
     parts: Sequence[int] = ()
+
+    @cached_property
+    def below(self) -> list[str]:
+        """The notes that stand below the table: the short ones, BELOW_WORDS in all at most, the last one always."""
+        found, left = [], BELOW_WORDS - len(" ".join(self.notes[-1:]).split())
+        for note in self.notes[:-1]:
+            words = len(note.split())
+            if words <= min(left, NOTE_WORDS):
+                found.append(note)
+                left -= words
+        return [*found, *self.notes[-1:]]
+
+    @cached_property
+    def apart(self) -> list[str]:
+        """The other notes, explanations that a reader may look up: reports and papers print them apart."""
+        return [note for note in self.notes if note not in self.below]
 
 
 def write(table: Table, stem: Path) -> None:
@@ -73,7 +92,8 @@ def markdown(table: Table) -> str:
         "-" * len(cell) if is_left else "-" * (len(cell) - 1) + ":" for cell, is_left in zip(first, left, strict=True)
     ]
     lines = [f"**{table.title}**", "", *(f"| {' | '.join(cells)} |" for cells in [first, rule, *others])]
-    lines += [f"\n{note}" for note in table.notes]
+    lines += [f"\n{note}" for note in table.below]
+    lines += [f"\n{note}" for note in [RULE, *table.apart]] if table.apart else []
     return "\n".join(lines) + "\n"
 
 
@@ -97,7 +117,14 @@ def read(stem: Path) -> Table:
         raise InputError(f"{shown(file)}: is not a table of Ringside; remove it, then run the command again")
     header, rule, *body = rows
     words = [name for name, mark in zip(header, rule, strict=True) if not mark.endswith(":")]
-    return Table(head[2:-2], data, pd.DataFrame(body, columns=header, dtype=str), parts[1:], words)
+    return Table(head[2:-2], data, pd.DataFrame(body, columns=header, dtype=str), _in_order(parts[1:]), words)
+
+
+def _in_order(parts: list[str]) -> list[str]:
+    """The notes as a table has them, the last one of those below at the end."""
+    at = parts.index(RULE) if RULE in parts else len(parts)
+    below, apart = parts[:at], parts[at + 1 :]
+    return [*below[:-1], *apart, *below[-1:]]
 
 
 @dataclass(frozen=True)
@@ -118,7 +145,7 @@ def latex(table: Table, label: str) -> str:
         rows.insert(row, r"\midrule")
     notes = [
         r"\par\medskip\noindent\begin{minipage}{\linewidth}\raggedright",
-        *(latex_text(note, breaks=True) + r"\par" for note in table.notes),
+        *(latex_text(note, breaks=True) + r"\par" for note in table.below),
         r"\end{minipage}",
     ]
     caption = rf"\caption{{{latex_text(table.title)}}}\label{{{label}}}"
@@ -237,7 +264,7 @@ def _lines(table: Table, layout: _Layout) -> int:
     """The lines that the rows and the notes take."""
     wrapped = [[_em(text) / width for text in table.shown[name]] for name, width in layout.wrapped.items()]
     rows = sum(math.ceil(max([1, *turns])) for turns in zip(*wrapped, strict=True)) if wrapped else len(table.shown)
-    return rows + sum(math.ceil(_em(note) / NOTE_EM) for note in table.notes)
+    return rows + sum(math.ceil(_em(note) / NOTE_EM) for note in table.below)
 
 
 def number(value: float, digits: int = 3) -> str:

@@ -165,7 +165,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
     found, other = components(known), mixed(runs, known)
     rows = compare(found, other)
     if rows.empty:
-        notes = ["Nothing can be told: no cell has two successful runs.", conditions.shortfall(runs)]
+        notes = ["Nothing can be told: no cell has two successful runs.", conditions.setting(runs)]
         return tables.Table(TITLE, rows, pd.DataFrame(columns=["part"]), [note for note in notes if note])
     shown = pd.DataFrame(
         {
@@ -183,7 +183,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
         "the sum of all parts. df: degrees of freedom; a part with few of them is only roughly known.",
         advice(found),
         _checked(other),
-        conditions.shortfall(runs),
+        conditions.setting(runs),
     ]
     return tables.Table(TITLE, rows, shown, [note for note in notes if note], ["part", "meaning"])
 

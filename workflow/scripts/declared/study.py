@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from declared.figures import Declared, Shape, read_figures, usual
 from declared.fraction import Fraction, generated, of_resolution
 from declared.frameworks import framework_names
 from declared.models import model_names
+from declared.paper import Paper, read_paper
 
 DEFAULT_RESOLUTION = 4
 
@@ -40,6 +41,7 @@ class Study:
     licence: str | None = None
     margin: float | None = None  # share of epoch time by which cells may differ and be called equal
     figures: tuple[Declared, ...] = ()  # those that it declares
+    paper: Paper = field(default_factory=Paper)
 
     def combinations(self) -> Iterator[Levels]:
         """The levels of every cell that the design asks for, before any is excluded."""
@@ -84,14 +86,14 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         licence=raw.get("licence"),
         margin=float(raw["margin"].rstrip("% ")) / 100 if "margin" in raw else None,
     )
-    if not raw.get("figures"):
-        return study
-    cells = [
-        {name: levels[name] for name in study.varied}
-        for levels in study.combinations()
-        if not any(matches(levels, entry) for entry in study.exclude)
-    ]
-    return replace(study, figures=tuple(read_figures(raw["figures"], cells, file)))
+    if "figures" in raw:
+        cells = [
+            {name: levels[name] for name in study.varied}
+            for levels in study.combinations()
+            if not any(matches(levels, entry) for entry in study.exclude)
+        ]
+        study = replace(study, figures=tuple(read_figures(raw["figures"], cells, file)))
+    return replace(study, paper=read_paper(raw.get("paper", {}), [one.name for one in study.drawn()], file))
 
 
 def _fraction(raw: Mapping[str, Any], factors: Mapping[str, list[Any]], file: Path) -> Fraction | None:

@@ -50,8 +50,8 @@ AXES = {
     ),
 }
 WHAT = (
-    "Training and validation accuracy over {}. Upper panel of each pair: training; lower panel: validation. Lines are means "
-    "over replicates, bands are their intervals (bars, if there is one epoch), and markers are at {} epochs."
+    "Accuracy in training (upper panels) and validation (lower panels) over {}. Lines: means; bands or bars: 95 % t intervals; markers at "
+    "{} epochs."
 )
 
 
@@ -118,7 +118,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
             ax.xaxis.set_major_locator(MaxNLocator(4 if apart else 5, integer=axis.whole, min_n_ticks=2))
     drawn.supxlabel(axis.label, fontsize=style.FONT_SIZE)
     panels.legend(drawn, told)
-    return drawn, of.caption(what, axis.means, of_time=False)
+    return drawn, of.caption(what, notes=[axis.means])
 
 
 def _epochs(records: Records, of: View, x: str) -> pd.DataFrame:

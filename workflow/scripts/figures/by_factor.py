@@ -14,6 +14,6 @@ REPLICATED = ("nodes", "devices_per_node")  # what makes replicas, which bases a
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """The figure and its caption."""
     x = str(asked.x)
-    joined = " Lines only guide the eye from one level to the next." if takes_numbers(records.runs, x) else ""
-    what = f"Epoch time by {title(x)}. {panels.MARKERS.format('beside')}{joined}"
-    return lines.draw(view(records.runs, asked), x, what, with_bases=x in REPLICATED)
+    joined = "Lines only guide the eye from one level to the next." if takes_numbers(records.runs, x) else ""
+    what = f"Epoch time by {title(x)}. {panels.MARKERS.format('beside')}"
+    return lines.draw(view(records.runs, asked), x, what, with_bases=x in REPLICATED, notes=[joined])

@@ -10,6 +10,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from analysis import conditions, intervals
 from analysis.measured import Records, scale_factor, scaled, successful, title
+from common.text import number_of
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
@@ -75,11 +76,11 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     untold = [cell for cell in dict.fromkeys(seen.ok["cell"]) if cell not in energy.index]
     return drawn, seen.caption(
         WHAT,
-        HOW,
         numbers,
         "Both axes are logarithmic." if axes[0].get_xscale() == "log" else "",
         "Intervals are cut where they leave the axes." if cut else "",
-        f"Without energy: {conditions.named(untold)}." if untold else "",
+        f"Without energy: {number_of(len(untold), 'cell')}." if untold else "",
+        notes=[HOW, f"Without energy: {conditions.named(untold)}." if untold else ""],
     )
 
 

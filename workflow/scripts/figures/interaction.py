@@ -9,18 +9,20 @@ from declared.figures import Declared
 from figures import lines, panels
 from figures.view import view
 
+PARALLEL = (
+    "On the logarithmic axis, parallel lines mean no interaction: each factor then multiplies the time by the same ratio at every level of "
+    "the other. Nothing was measured between the levels."
+)
+
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """The figure and its caption, with the test of the interaction."""
     x = str(asked.x)
     of = view(records.runs, asked)
     colour = " and ".join(title(name) for name in of.colour)
-    what = (
-        f"Interaction of {title(x)} and {colour} in epoch time. {panels.MARKERS.format('beside')} On the logarithmic axis, "
-        "parallel lines mean no interaction: each factor then multiplies the time by the same ratio at every level of the other. "
-        "Nothing was measured between the levels."
-    )
-    return lines.draw(of, x, what, to_compare=True, remark=_test(records, x, of.colour[0]) if len(of.ok) else "")
+    what = f"Interaction of {title(x)} and {colour} in epoch time. {panels.MARKERS.format('beside')}"
+    test = _test(records, x, of.colour[0]) if len(of.ok) else ""
+    return lines.draw(of, x, what, to_compare=True, notes=[PARALLEL, test])
 
 
 def _test(records: Records, one: str, other: str) -> str:

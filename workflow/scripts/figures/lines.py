@@ -77,8 +77,11 @@ class Scale:
         ax.set_xticks(list(self.positions.values()), list(labels) or [level_text(level) for level in self.positions])
 
 
+BASES = "Fine dots: base divided by replicas, as if exchange cost nothing."
+
+
 def draw(
-    of: View, x: str, what: str, *, with_bases: bool = False, to_compare: bool = False, remark: str = ""
+    of: View, x: str, what: str, *, with_bases: bool = False, to_compare: bool = False, notes: Sequence[str] = ()
 ) -> tuple[Figure, str]:
     """The figure of epoch time over the factor `x` and its caption, which begins with `what`.
 
@@ -139,14 +142,17 @@ def draw(
     panels.legend(drawn, told, extra, lines=scale.numbers or to_compare)
     return drawn, of.caption(
         what,
-        _base_sentence(of, drawn_cells, found) if with_bases else "",
-        remark,
-        scale.said(title(x)),
+        BASES if with_bases and any(cell in found for cell in drawn_cells) else "",
         *remarks,
-        f"Without a line, since measured at one level only: {', '.join(one.name for one in alone)}." if alone else "",
-        left_out_sentence(
-            left_out, "a single line would be there" if to_compare else "measured at one level of this axis only"
-        ),
+        f"Without a line, at one level only: {', '.join(one.name for one in alone)}." if alone else "",
+        notes=[
+            _base_sentence(of, drawn_cells, found) if with_bases else "",
+            *notes,
+            scale.said(title(x)),
+            left_out_sentence(
+                left_out, "a single line would be there" if to_compare else "measured at one level of this axis only"
+            ),
+        ],
     )
 
 

@@ -12,19 +12,31 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from analysis.measured import Records, combination_text
 from declared.figures import Declared
 from figures import panels, style
-from network.fit import achieved, bound, bytes_text, circumstances, fit, link_rates_text, measured, shortfall
+from network.fit import (
+    achieved,
+    bound,
+    bytes_text,
+    circumstances,
+    fit,
+    link_rates_text,
+    measured,
+    rounds_text,
+    shortfall,
+)
 
 PANEL_IN = 1.6
 GAP = 1.09
 TICK_FACTOR, TICK_FACTOR_IN_PANELS = 16, 64
 BOUND = (0, (1, 1.5))
 WHAT = (
-    "Bus bandwidth of all-reduce by message size, in each framework's own library. Markers are means over rounds, bars are "
-    "their 95 % t intervals, and lines are the fit of latency and bandwidth (seconds = latency + bytes / bandwidth). "
-    "Bus bandwidth is 2 (n − 1) / n × bytes / seconds with n ranks. Both axes are logarithmic; at every size, "
-    "frameworks are drawn beside each other."
+    "Bus bandwidth of all-reduce by message size, in each framework's own library. Markers: means over rounds; bars: 95 % t intervals; "
+    "lines: fit of latency and bandwidth."
 )
-BOUND_WHAT = "Dotted line: the largest bus bandwidth that the rate of the link allows."
+BOUND_WHAT = "Dotted: the most that the link allows."
+HOW = (
+    "Bus bandwidth is 2 (n − 1) / n × bytes / seconds with n ranks. Fit: seconds = latency + bytes / bandwidth. Both axes are logarithmic; at "
+    "every size, frameworks are drawn beside each other."
+)
 
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
@@ -72,15 +84,14 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     said = [
         WHAT,
         BOUND_WHAT if has_bound else "",
-        link_rates_text(network),
         same,
-        f"Without a line, since no latency and bandwidth above zero come near: {'; '.join(unfitted)}."
-        if unfitted
-        else "",
-        circumstances(network),
+        f"Without a line: {'; '.join(unfitted)}." if unfitted else "",
+        rounds_text(network),
         shortfall(network),
+        unseen,
     ]
-    return drawn, " ".join(sentence for sentence in [*said, unseen] if sentence)
+    without = "Without a line are sweeps to which no latency and bandwidth above zero come near." if unfitted else ""
+    return drawn, panels.two_paragraphs(said, [HOW, without, link_rates_text(network), circumstances(network)])
 
 
 def _series(ax: Axes, sweep: pd.DataFrame, framework: str, shift: float) -> bool:

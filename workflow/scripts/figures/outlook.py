@@ -29,9 +29,8 @@ MOST_PANELS = 6
 AT = "nodes_at_"
 LEVEL_LINE = (0, (1, 1.5))
 WHAT = (
-    "Efficiency of training over the number of nodes, as the physical model predicts it. Each line is a rate of the links, "
-    "with a 95 % band if the model was fitted to a study. Markers: the largest number of nodes, if more than one, up to which "
-    "efficiency stays at {} (dotted). The axis of nodes is logarithmic."
+    "Efficiency of training by number of nodes, predicted by the physical model. Lines: rates of the links, with 95 % bands where the model "
+    "was fitted to a study. Markers: most nodes with an efficiency of {}."
 )
 NO_OUTLOOK = "There is no outlook: its table was not made."
 
@@ -39,11 +38,12 @@ NO_OUTLOOK = "There is no outlook: its table was not made."
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """The figure and its caption, of what prediction.outlook wrote."""
     notes = tables.read(records.outlook_csv.with_suffix("")).notes if records.outlook_csv else []
-    once = [note for note in notes if note != conditions.circumstances(records.runs)]  # which every caption ends with
+    once = [note for note in notes if note != conditions.setting(records.runs)]  # which the caption ends with
     drawn, said = curves(records.outlook_curves, records.outlook, once)
     if said.startswith(panels.NOT_DRAWN):
         return drawn, said
-    return drawn, panels.caption(records.runs, said, of_time=None)
+    below, _, apart = said.partition("\n\n")
+    return drawn, panels.caption(records.runs, below, notes=[apart], with_intervals=False)
 
 
 def curves(drawn: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tuple[Figure, str]:
@@ -52,7 +52,6 @@ def curves(drawn: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tup
     if drawn.empty:
         return panels.not_drawn(None, "no outlook", *(notes or [NO_OUTLOOK]))
     what = WHAT.format(" and ".join(f"{level} %" for level in levels))
-    caption = " ".join([what, *notes])
     varied = [name for name in PANEL_FACTORS if drawn[name].nunique() > 1]
     every = panels.combinations(drawn, varied)
     ends = {drawn["batch_size"].min(), drawn["batch_size"].max()}
@@ -79,8 +78,8 @@ def curves(drawn: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tup
         ax.set_ylabel("efficiency (%)")
     picture.supxlabel("nodes", fontsize=style.FONT_SIZE)
     panels.legend(picture, series)
-    left = f" {more} of the {len(every)} cases are not drawn; the table has them." if more else ""
-    return picture, caption + left
+    left = f"{more} of the {len(every)} cases are not drawn; the table has them." if more else ""
+    return picture, panels.two_paragraphs([what, left], notes)
 
 
 def _line(ax: Axes, one: Series, curve: pd.DataFrame, row: pd.DataFrame, levels: Sequence[int]) -> None:

@@ -35,9 +35,7 @@ TITLE_ROW_IN = 0.11
 LEGEND_ROW_IN = 0.13
 LINE_CHARACTERS = 48  # of a remark in an empty panel of one column of print
 NOT_DRAWN = "Not drawn: "  # how the caption of a figure without content begins
-MARKERS = (
-    "Markers are means over replicates, bars are their intervals, and short ticks {} them are the single replicates."
-)
+MARKERS = "Markers: means; bars: 95 % intervals; ticks {} them: single runs."
 
 
 class Bar(Line2D):
@@ -277,27 +275,23 @@ def not_drawn(runs: pd.DataFrame | None, why: str = "no successful run", *more: 
     ax.set_xticks([])
     ax.set_yticks([])
     say(ax, why)
-    said = [f"{NOT_DRAWN}{why}.", *more, conditions.shortfall(runs) if runs is not None else ""]
+    said = [f"{NOT_DRAWN}{why}.", *more, conditions.setting(runs) if runs is not None else ""]
     return drawn, " ".join(sentence for sentence in said if sentence)
 
 
-def caption(
-    runs: pd.DataFrame, what: str, *more: str, of_time: bool | None = True, pooling: Pooling | None = None
-) -> str:
-    """One paragraph: what is drawn, then what every caption must say. Sentences given twice stand once.
+def caption(runs: pd.DataFrame, what: str, *more: str, notes: Sequence[str] = (), with_intervals: bool = True) -> str:
+    """What stands below a figure: what is drawn, how many runs, where, what is missing. In a second paragraph the `notes`: what a
+    reader may look up, which reports and papers print apart. Sentences given twice stand once.
 
-    `of_time`: whether intervals are of epoch time, or of another response; None: there are none.
-    `pooling`: that of the study, where `runs` are a part of it.
+    How intervals are made, and what is the same in all figures, is in the study's methods note (`conditions.methods`).
     """
-    said = [
-        what,
-        conditions.replicates(runs, of_time, pooling),
-        *dict.fromkeys(more),
-        conditions.circumstances(runs),
-        conditions.shortfall(runs),
-        conditions.constants(runs),
-    ]
-    return " ".join(sentence for sentence in said if sentence)
+    return two_paragraphs([what, *more, conditions.counts(runs, with_intervals), conditions.setting(runs)], notes)
+
+
+def two_paragraphs(below: Iterable[str], notes: Iterable[str]) -> str:
+    """Sentences that stand below a figure, and such that are printed apart; each once, empty ones left out."""
+    paragraphs = (" ".join(filter(None, dict.fromkeys(sentences))) for sentences in (below, notes))
+    return "\n\n".join(filter(None, paragraphs))
 
 
 def _replicate(look: Look, upright: bool) -> dict[str, Any]:

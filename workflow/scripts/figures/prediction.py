@@ -34,11 +34,13 @@ SHARE = 0.95  # of the predictions that the axis holds, where it can
 MARKER = 2.2
 IMPOSSIBLE = "below 0 s"
 SPREAD = 0.6  # of a column's width that its markers take
-WHAT = (
-    "Relative errors of predicted epoch times, of cells on several nodes that were left out of the fit. Each column is a method, each "
-    "marker one cell, once for each time it was left out. The axis is logarithmic. Above each column: MAPE (mean absolute error) in per cent"
+WHAT = "Errors of predicted epoch times of cells left out of the fit, by method. Above: mean absolute error (%)"
+BOUNDED = "and its 95 % interval"
+HOW = (
+    "Each marker is a cell on several nodes, once for each time it was left out. The axis is logarithmic. Intervals: bootstrap over cells. Grey band: "
+    "1.96 times the pooled coefficient of variation of a cell's mean."
 )
-BOUNDED = "and its 95 % interval (bootstrap over cells)"
+PARTLY = "*: not all cells."
 OTHERS = "Methods with a * do not predict all cells, so their MAPE is over other cells; compare them in the table of predictions."
 
 
@@ -99,15 +101,13 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     bounded = any("[" in heading for heading in headings)
     said = [
         f"{WHAT}{f' {BOUNDED}' if bounded else ''}.",
-        f"Grey: 1.96 times the pooled coefficient of variation of a cell's mean ({100 * spread:.1f} %)."
-        if np.isfinite(spread)
-        else "",
-        f"Arrows: {beyond} predictions beyond the axis." if beyond else "",
-        f"Crosses: {wrong} impossible predictions, {IMPOSSIBLE}." if wrong else "",
-        OTHERS if any(partly) else "",
+        f"Grey: noise of the means ({100 * spread:.1f} %)." if np.isfinite(spread) else "",
+        f"Arrows: {beyond} beyond the axis." if beyond else "",
+        f"Crosses: {wrong} {IMPOSSIBLE}." if wrong else "",
+        PARTLY if any(partly) else "",
         ON_LOOPBACK if conditions.emulated(runs) else "",
     ]
-    return drawn, panels.caption(runs, *said, of_time=None)
+    return drawn, panels.caption(runs, *said, notes=[HOW, OTHERS if any(partly) else ""], with_intervals=False)
 
 
 def _heading(own: pd.DataFrame) -> str:

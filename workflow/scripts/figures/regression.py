@@ -19,10 +19,10 @@ MARGIN = 1.25  # of the axes beyond the smallest and the largest measured mean
 BEYOND = 2.0  # how far beyond them predictions are drawn where they are
 MANY_CELLS = 200
 MOST_VECTOR = 2000  # markers; of more, the vector files have an image
-WHAT = (
-    "Cell means that the regressions predict, against the measured means. Each panel is a model of a response. Each marker "
-    "is a cell, predicted by the fit to all other cells; on the line, both agree. Both axes are logarithmic. MAPE is the mean "
-    "of |predicted − measured| / measured over the markers; p is that of the F test of lack of fit (see the table of regression)."
+WHAT = "Cell means predicted by regression, each from all other cells, against measured ones. On the line, both agree."
+HOW = (
+    "Both axes are logarithmic. MAPE is the mean of |predicted − measured| / measured over the markers; p is that of the F test of lack of fit "
+    "(see the table of regression)."
 )
 
 
@@ -54,8 +54,9 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     return drawn, of.caption(
         WHAT,
         f"Empty: {'; '.join(dict.fromkeys(refused))}." if refused else "",
-        f"Predictions beyond the axes, or below 0, are drawn at the edges: {outside}." if outside else "",
-        of_time=None,
+        f"Drawn at the edges: {outside} predictions beyond the axes or below 0." if outside else "",
+        notes=[HOW],
+        with_intervals=False,
     )
 
 

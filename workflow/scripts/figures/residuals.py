@@ -12,6 +12,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from analysis.checks import residuals
 from analysis.measured import Records, successful
+from common.text import number_of
 from declared.figures import Declared
 from figures import panels, style
 
@@ -36,9 +37,15 @@ OUTLIER: dict[str, Any] = {
 }
 BAND = "#eeeeee"
 WHAT = (
-    "Residuals of the logarithm of epoch time. Each marker is a run minus the mean of its cell (roughly, in % of the epoch time). "
-    "Left: externally studentized residuals against quantiles of the normal distribution; normal residuals lie on the line. "
-    "Middle: residuals against the mean epoch time of the cell; a funnel shape means that the spread changes with the time. "
+    "Residuals of log epoch times. Runs minus the mean of their cell (roughly in %), against normal quantiles, the cell's mean, and the "
+    "order of starts."
+)
+ONE_BY_ONE = (
+    "Outliers are searched one after the other, because an outlier pulls the mean of its cell away from the other runs; the table of checks "
+    "lists them."
+)
+HOW = (
+    "Left: externally studentized residuals; normal ones lie on the line. Middle: a funnel shape means that the spread changes with the time. "
     "Right: {order}; {bands}"
 )
 
@@ -49,7 +56,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     data = residuals(runs)
     data = data[data["studentized"].notna()]
     column = "session" if data["session"].notna().all() and len(data) else "block"
-    what = WHAT.format(order=_order(data), bands=_bands(data, column))
+    how = HOW.format(order=_order(data), bands=_bands(data, column))
     if data.empty:
         text = "no successful run" if successful(runs).empty else "no two runs of a cell differ"
         return panels.not_drawn(runs, text)
@@ -77,7 +84,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         ax.axhline(0, color=style.MUTED, linewidth=0.7, zorder=1)
     if data["outlier"].any():
         drawn.legend(handles=[Line2D([], [], label="outlier", **OUTLIER)], loc="outside upper center")
-    return drawn, panels.caption(runs, what, _outliers(data), of_time=None)
+    return drawn, panels.caption(runs, WHAT, _outliers(data), notes=[how, ONE_BY_ONE], with_intervals=False)
 
 
 def _dots(ax: Axes, x: pd.Series, y: pd.Series, outlier: pd.Series) -> None:
@@ -112,7 +119,4 @@ def _outliers(data: pd.DataFrame) -> str:
     count = int(data["outlier"].sum())
     if not count:
         return "No run is an outlier (p < 5 % after Bonferroni's correction)."
-    return (
-        f"Crosses: outliers ({count}; p < 5 % after Bonferroni's correction), listed in the table of checks, and kept. They are searched "
-        "one after the other, because an outlier pulls the mean of its cell away from the other runs."
-    )
+    return f"Crosses: {number_of(count, 'outlier')} (p < 5 % after Bonferroni's correction), kept."

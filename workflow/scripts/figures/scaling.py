@@ -21,12 +21,13 @@ PANEL_IN = 1.3
 IDEAL = (0, (6, 2))
 ROWS = {"speedup": ("speed-up", 1.0), "efficiency": ("efficiency (%)", 100.0)}
 HIGHEST = 1.7  # times the largest speed-up: how much of the ideal line is seen
-WHAT = (
-    "Speed-up and parallel efficiency. Upper panel of each pair: speed-up, the mean epoch time of the base divided by that of the cell. Lower "
-    "panel: efficiency, speed-up divided by the replicas. Markers are ratios of means over replicates, bars are their intervals; lines only "
-    "guide the eye. Long dashes: ideal speed-up, equal to the number of replicas."
+WHAT = "Speed-up (upper panels) and efficiency (lower panels). Markers: ratios of means; bars: 95 % intervals; long dashes: ideal."
+HOW = (
+    "Speed-up: mean epoch time of the base divided by that of the cell. Efficiency: speed-up divided by replicas. Lines between markers only guide "
+    "the eye. Ideal: equal to the number of replicas."
 )
-BOUND = (
+BOUND = "Fine dots: bound of the physical model."
+OF_BOUND = (
     "Fine dotted lines: an upper bound from the physical model. Replicas share the computation of one, messages take the time that was "
     "measured in the sweep of the network, the backward pass hides them if the framework sends during it, and no rank waits for another."
 )
@@ -89,16 +90,16 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     without = [cell for cell in dict.fromkeys(of.ok["cell"]) if cell not in found]
     return drawn, of.caption(
         WHAT,
-        scale.said(counted),
         BOUND if bounded else "",
-        lines.bases_sentence(sorted(set(of_shown["base_cell"].dropna())), of),
-        conditions.ratios(of.study, of_shown["within_blocks"]),
-        conditions.work(of.runs),
-        f"Series without a cell on one replica, and so without a marker there: {', '.join(elsewhere)}."
-        if elsewhere
-        else "",
+        f"Without a marker on one replica: {', '.join(elsewhere)}." if elsewhere else "",
         f"Not drawn, because their base has no successful run: {conditions.named(without)}." if without else "",
-        lines.left_out_sentence(left_out, "no cell there has several replicas"),
+        notes=[
+            HOW,
+            scale.said(counted),
+            OF_BOUND if bounded else "",
+            lines.bases_sentence(sorted(set(of_shown["base_cell"].dropna())), of),
+            lines.left_out_sentence(left_out, "no cell there has several replicas"),
+        ],
     )
 
 

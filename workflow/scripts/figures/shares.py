@@ -93,7 +93,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     drawn.supxlabel("wall time of a run (s)" if of_runs else "share of the epoch (%)", fontsize=style.FONT_SIZE)
     handles = [Patch(label=shares.PARTS[name], **_look(name)) for name in parts]
     drawn.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
-    return drawn, seen.caption(what, AROUND if of_runs else "", *_division(data, of_runs, seen.study), of_time=None)
+    return drawn, seen.caption(what, notes=[AROUND if of_runs else "", *_division(data, of_runs)], with_intervals=False)
 
 
 def _in_percent(data: pd.DataFrame) -> pd.DataFrame:
@@ -129,14 +129,10 @@ def _look(name: str) -> dict[str, Any]:
     }
 
 
-def _division(data: pd.DataFrame, of_runs: bool, study: pd.DataFrame) -> list[str]:
+def _division(data: pd.DataFrame, of_runs: bool) -> list[str]:
     """How computation and exchange are told apart, and in which cells they are not."""
     undivided, below = data["exchange"].isna(), data.index[data["exchange"] < 0].tolist()
-    said = (
-        []
-        if undivided.all()
-        else [DIVIDED, ALL_EPOCHS if of_runs else "", conditions.ratios(study, data["within_blocks"])]
-    )
+    said = [] if undivided.all() else [DIVIDED, ALL_EPOCHS if of_runs else ""]
     if below:
         said.append(
             f"Without exchange, because computation alone would take longer than the epoch: {conditions.named(below)}."

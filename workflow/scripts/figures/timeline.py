@@ -40,7 +40,7 @@ ROUND_ROWS = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 ROUND_TICKS = (1, 2, 2.5, 5, 10)
 SYMBOLS = {"failed": "X", "timeout": "D", "invalid": "o"}
 NOT_TOLD = "host not told"
-WHAT = "The campaign over time. Each bar is a run, over the hours since the first run started{}."
+WHAT = "The campaign over time. Each bar is a run{}."
 HOW = (
     "The light, narrow part of a bar is start-up, until all ranks reached the first barrier; the dark part is the rest."
 )
@@ -109,15 +109,12 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     drawn.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
     return drawn, seen.caption(
         WHAT.format(", on each of its nodes" if by_host else f", in lanes by {seen.told_apart}"),
-        HOW,
         _span(ran),
-        "Time goes on from row to row." if rows > 1 else "",
-        WHITE,
         "Hatched: gaps that are cut, with what they last." if len(time.cuts) else "",
-        _bands_sentence(ran, strips),
         _covered(bars),
         _not_drawn(seen.runs, ran),
-        of_time=None,
+        notes=[HOW, "Time goes on from row to row." if rows > 1 else "", WHITE, _bands_sentence(ran, strips)],
+        with_intervals=False,
     )
 
 
@@ -353,12 +350,9 @@ def _span(ran: pd.DataFrame) -> str:
     last = first + pd.Timedelta(hours=total)
     lengths = np.diff(_gaps(ran), axis=1)
     until = f"{last:%H:%M}" if last.date() == first.date() else f"{last:%Y-%m-%d %H:%M}"
-    longest = f"; the longest gap is {duration(3600 * lengths.max())}" if len(lengths) else ""
+    longest = f"; longest gap {duration(3600 * lengths.max())}" if len(lengths) else ""
     share = 100 * (1 - lengths.sum() / total) if total else 100
-    return (
-        f"{number_of(len(ran), 'run')} from {first:%Y-%m-%d %H:%M} to {until} UTC, {duration(3600 * total)}, "
-        f"of which {share:.0f} % in runs{longest}."
-    )
+    return f"{number_of(len(ran), 'run')} from {first:%Y-%m-%d %H:%M} to {until} UTC, {share:.0f} % of {duration(3600 * total)} in runs{longest}."
 
 
 def _bands_sentence(ran: pd.DataFrame, strips: dict[str, pd.DataFrame]) -> str:

@@ -67,10 +67,7 @@ class View:
             " or ".join([combination_text({name: first}), *map(level_text, more)])
             for name, (first, *more) in only.items()
         )
-        said = (
-            f"{len(fitting)} of {len(every)} panels are drawn, those at {at_levels}; a figure with a `filter` in the study "
-            "shows others, and the tables have every cell."
-        )
+        said = f"{len(fitting)} of {len(every)} panels are drawn, those at {at_levels}; a `filter` in the study shows others."
         return replace(self, runs=runs, facet=facet, unseen=said)
 
     @cached_property
@@ -125,17 +122,17 @@ class View:
         names = [title(name) for name in self.colour]
         return " and ".join(names) if set(self.colour) <= set(NOT_TREATMENTS) else f"treatment ({', '.join(names)})"
 
-    def caption(self, what: str, *more: str, of_time: bool | None = True) -> str:
-        """One paragraph. `what` begins with a sentence that says what is shown; then the series, and what all captions say."""
+    def caption(self, what: str, *more: str, notes: Sequence[str] = (), with_intervals: bool = True) -> str:
+        """As `panels.caption`. `what` begins with a sentence that says what is shown; then the series, and what all captions say."""
         if self.colour != ["framework"]:
-            what = f"{what} Series differ in {self.told_apart}."
-        said = [self._filtered(of_time), *more, self.unseen]
-        return panels.caption(self.runs, what, *said, of_time=of_time, pooling=self.pooling)
+            what = f"{what} Series: {', '.join(title(name) for name in self.colour)}."
+        said = [what, self._filtered, *more, self.unseen]
+        return panels.caption(self.runs, *said, notes=notes, with_intervals=with_intervals)
 
-    def _filtered(self, of_time: bool | None) -> str:
+    @property
+    def _filtered(self) -> str:
         held = [f"{title(name)} {', '.join(map(level_text, levels))}" for name, levels in self.asked.filter.items()]
-        intervals = "; intervals of epoch time use all cells of the study" if of_time else ""
-        return f"Shown is only a part of the study: {'; '.join(held)}{intervals}." if held else ""
+        return f"Shown: only {'; '.join(held)}." if held else ""
 
 
 def view(runs: pd.DataFrame, asked: Declared) -> View:

@@ -138,14 +138,16 @@ def circumstances(network: pd.DataFrame) -> str:
     if ok.empty:
         return ""
     said = [f"Placement: {name}. {PLACEMENTS[name]}" for name in sorted(set(ok["placement"].dropna()))]
-    rounds = sorted(set(ok.groupby(KEYS)["round"].nunique()))
     counts = sorted({*ok.groupby([*KEYS, "bytes"]).size()})
     repetitions = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    said.append(
-        f"n = {' or '.join(map(str, rounds))} rounds in the same processes, {repetitions} repetitions of a "
-        "size; the time of a repetition is the slowest rank's."
-    )
-    return " ".join(said)
+    said.append(f"{repetitions} repetitions of a size in a round; the time of a repetition is the slowest rank's.")
+    return " ".join([rounds_text(network), *said])
+
+
+def rounds_text(network: pd.DataFrame) -> str:
+    """How many rounds stand behind a number."""
+    rounds = sorted(set(measured(network).groupby(KEYS)["round"].nunique()))
+    return f"n = {' or '.join(map(str, rounds))} rounds in the same processes."
 
 
 def link_rates_text(network: pd.DataFrame) -> str:

@@ -31,11 +31,11 @@ BOOKKEEPING = ("run_id", "cell", "replicate", "block", "order_key", "seed")
 
 
 class Refused(Exception):
-    """A cell that cannot be: `why`, the factors that decide about it (`of`), and what helps (`instead`)."""
+    """A cell that cannot be: `why`, the factors that decide about it (`of`), what helps (`instead`), and the place that says so."""
 
-    def __init__(self, why: str, of: Sequence[str], instead: str) -> None:
-        super().__init__(why)
-        self.of, self.instead = of, instead
+    def __init__(self, why: str, of: Sequence[str], instead: str, place: str = "") -> None:
+        super().__init__(f"{why} ({place})" if place else why)
+        self.why, self.of, self.instead = why, of, instead
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ def _check_capabilities(levels: Levels, framework: Framework) -> None:
         entries = [entry.items() for entry in framework.capabilities]
         missed = [name for entry in entries for name, possible in entry if levels[name] not in possible]
         because = "".join(f": {framework.why[name]}" for name in dict.fromkeys(missed) if name in framework.why)
-        why = f"{framework.name} cannot do it{because} (capabilities in {shown(framework.file)})"
-        raise Refused(why, ("framework", *missed), "change the factors")
+        place = f"capabilities in {shown(framework.file)}"
+        raise Refused(f"{framework.name} cannot do it{because}", ("framework", *missed), "change the factors", place)
 
 
 def _check_epochs(levels: Levels) -> None:

@@ -187,9 +187,7 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
     always = [
         ON_LOOPBACK if conditions.emulated(runs) else "",
         physics.uncounted(runs),
-        conditions.circumstances(runs),
-        conditions.shortfall(runs),
-        conditions.constants(runs),
+        conditions.setting(runs),
     ]
     if rows.empty:
         said = "Nothing to predict: it needs cells on one node, and on several ones whose network was swept."

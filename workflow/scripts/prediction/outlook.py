@@ -170,7 +170,7 @@ def answer(args: argparse.Namespace) -> Answer:
         drawn, rows = with_bands(drawn, rows, _redrawn(study, drawn))
     notes = [_unanswered(asked, rows), *_notes(), *(_of_study(study, args) if study else _of_numbers(args))]
     if study and emulated:
-        notes = [EMULATED, conditions.circumstances(study.runs)]
+        notes = [EMULATED, conditions.setting(study.runs)]
     return Answer(drawn, rows, [note for note in notes if note])
 
 
@@ -277,7 +277,7 @@ def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
             f"The measured nodes had {cores or 'a part of a'} core each, of a virtual cluster: on whole machines computation "
             "is faster, so the same link matters more."
         )
-    return [*said, physics.uncounted(study.runs), conditions.circumstances(study.runs)]
+    return [*said, physics.uncounted(study.runs), conditions.setting(study.runs)]
 
 
 def _certain_network(study: Study) -> str:

@@ -2,6 +2,7 @@
 
     <study>/README.md, remake       how
             figures/, tables/, records/, manifest.json    what was made, and of what
+            explore.ipynb, explore.R    starts of an analysis of one's own
             appendix.md, appendix.tex, CITATION.cff, ro-crate-metadata.json    what it says of itself
             ringside/               the workflow as it was, with the records in results/<study>/
 
@@ -60,6 +61,7 @@ README = """\
 {question}
 
 * `figures/` (each with its caption), `tables/` (each as CSV, Markdown and LaTeX with its notes), `records/` (one row per run, per epoch).
+* `explore.ipynb` (Python with pandas) and `explore.R` (R with the tidyverse): starts of your own analysis.
 * `./remake` makes all of them again from the records of every run, trains nothing, and compares every file: Linux, Python 3.11 or
   newer with venv, make; it installs the locked libraries into `{workflow}/.venv`. Another processor may give other last digits.
 * `manifest.json`: the SHA-256 of every figure and table, and of all that stands behind it: study, site, locks, code, data, records.

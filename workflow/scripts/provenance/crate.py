@@ -42,6 +42,8 @@ TYPES |= {
     ".cff": "text/yaml",
     ".yaml": "text/yaml",
     ".txt": "text/plain",
+    ".ipynb": "application/x-ipynb+json",
+    ".R": "text/x-r-source",
 }
 
 

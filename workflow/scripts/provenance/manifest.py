@@ -97,7 +97,7 @@ def retire(results: Path, products: Mapping[str, Mapping[str, Any]]) -> list[str
     folder OLD beside those that are. What was moved, without the files' endings."""
     current = {Path(file) for one in products.values() for file in one["files"]}
     moved = []
-    for folder in sorted({file.parent for file in current}):
+    for folder in sorted({file.parent for file in current} - {results}):  # in which other files are, too
         for file in sorted(path for path in folder.iterdir() if path.is_file() and path not in current):
             (folder / OLD).mkdir(exist_ok=True)
             file.replace(folder / OLD / file.name)

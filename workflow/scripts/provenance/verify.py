@@ -43,7 +43,7 @@ def verdicts(against: Path, results: Path) -> list[Verdict]:
     if before.resolve() == results.resolve():
         return found
     copies = {f"records/{name}": sha256 for name, sha256 in tables.items() if name != DESIGN} | products
-    there = [name for name in copies if (before / name.partition("/")[0]).is_dir()]
+    there = [name for name in copies if (before / name.partition("/")[0]).exists()]
     return found + [_verdict(before / name, copies[name]) for name in sorted(there)]
 
 

@@ -24,6 +24,7 @@ LAYOUT = {
     "figures/FIGURE.pdf, .svg, .png": "[figures](figures.md)",
     "figures/FIGURE.caption.md": "the caption: what is shown, n, intervals, placement, what is missing",
     "tables/TABLE.csv, .md, .tex": "[tables](tables.md): CSV with all digits, Markdown and LaTeX rounded, with notes",
+    "explore.ipynb, explore.R": "two starts of your own analysis, in Python and in R; copy them before you change them",
     "report.html": "one page with everything (`make report`)",
     "paper/": "the paper in LaTeX, and its PDF (`make paper`); `main.tex` is written once and is yours",
     "manifest.json": "SHA-256 of every figure and table, and of all that they were made from",

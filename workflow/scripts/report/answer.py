@@ -1,17 +1,17 @@
-"""The answer in numbers: fastest and slowest cells, what each factor does, speed-up at the most replicas; all from tables and pooling.
+"""The answer: in sentences (analysis.answers); in numbers fastest and slowest cells, what each factor does, speed-up at the most replicas.
 
 Nothing is averaged over other factors: of many comparisons the least and the greatest are shown, each with its interval.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 
-from analysis import conditions, tables
+from analysis import answers, conditions, tables
+from analysis.answers import Sentence
 from analysis.intervals import COLUMNS, LEVEL, Estimate
-from analysis.measured import level_text, levels_in_order, title, varying
-from common.text import number_of
+from analysis.measured import cell_words, level_text, levels_in_order, title, varying
 from report.material import Material, column
 from report.setting import Grid
 
@@ -26,21 +26,24 @@ CHOSEN = (
 
 @dataclass(frozen=True)
 class Answer:
-    """What the report says first: sentences, then small tables."""
+    """What the report says first: sentences and how to read them; then, after the main figure, more of them and small tables."""
 
-    sentences: list[str]
-    grids: list[Grid]
+    sentences: list[Sentence]
+    note: str = ""
+    details: list[str] = field(default_factory=list)
+    grids: list[Grid] = field(default_factory=list)
 
 
 def answer(material: Material) -> Answer:
     """The answer as far as the study gives one."""
     runs, ok = material.runs, material.ok
-    counted = f"{len(ok)} of {number_of(len(runs), 'run')} succeeded."
+    said = answers.sentences(runs, material.data("effects"), material.data("anova"))
     if ok.empty:
-        return Answer([counted, "There is no result to show."], [])
-    sentences = [f"{counted} {conditions.replicates(runs)}", variation(material), speedups(material)]
+        return Answer(said)
+    details = [conditions.replicates(runs), variation(material), speedups(material)]
     grids = [ends(material), main_effects(material), effects(material)]
-    return Answer([text for text in sentences if text], [grid for grid in grids if grid and grid.rows])
+    note = answers.NOTE if varying(runs) else ""
+    return Answer(said, note, [text for text in details if text], [grid for grid in grids if grid and grid.rows])
 
 
 def ends(material: Material) -> Grid | None:
@@ -49,7 +52,7 @@ def ends(material: Material) -> Grid | None:
     if len(pooling.samples) < 2:
         return None
     work = [name for name in ("model", "dataset") if name in varying(material.runs)]
-    words = material.cell_words(but=work)
+    words = cell_words(material.runs, but=work)
     of_cell = material.ok.drop_duplicates("cell").set_index("cell")
     header = [*(title(name) for name in work), "which", "cell", "n", "epoch time (s)", "ratio to the fastest"]
     rows = []
@@ -163,7 +166,7 @@ def speedups(material: Material) -> str:
     most = int(scaled["replicas"].max())
     own = scaled[scaled["replicas"] == most]
     least, greatest = own.loc[own["speedup"].idxmin()], own.loc[own["speedup"].idxmax()]
-    words = material.cell_words()
+    words = cell_words(material.runs)
     said = [f"{_speedup(row)} ({words.get(str(row['cell']), row['cell'])})" for row in (least, greatest)]
     between = said[0] if len(own) == 1 else f"from {said[0]} to {said[1]}"
     return f"Speed-up on {most} replicas (bases are in the table of speed-up): {between}."
@@ -189,4 +192,4 @@ def _level(level: object) -> str:
 
 def _elsewhere(material: Material, cell: str, factor: str) -> str:
     """The levels of a cell's other factors that vary."""
-    return material.cell_words(but=[factor])[cell]
+    return cell_words(material.runs, but=[factor])[cell]

@@ -54,7 +54,7 @@ def figure(name: str, caption: str) -> str:
     """A figure of figures/ with its caption; the first sentence is its entry in a list of figures."""
     return "\n".join(
         [
-            r"\begin{figure}[tbp]",
+            r"\begin{figure}[!htbp]",
             r"\centering",
             rf"\fitgraphics{{figures/{name}.pdf}}",
             rf"\caption[{{{text(first_sentence(caption))}}}]{{{text(caption)}}}\label{{fig:{name}}}",

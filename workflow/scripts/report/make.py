@@ -25,11 +25,11 @@ from declared.figures import Declared
 from figures import panels, style
 from figures.view import view
 from plan.campaign import Campaign, add_campaign_arguments, measured_campaign
-from report import answer, design, every_run, libraries, setting, twelve_rules
+from report import answer, content, design, every_run, libraries, quality, setting, twelve_rules
 from report.checkout import State
 from report.every_run import Table
 from report.libraries import Libraries
-from report.material import Made, Material, current, made, picture
+from report.material import Made, Material, column, current, made, picture
 from report.packing import block, json_element, json_text
 from report.setting import Grid
 from report.text import clean
@@ -60,6 +60,8 @@ def page(material: Material, campaign: Campaign, records: str, state: State, car
         published=campaign.published,
         run_ids=set(runs["run_id"]),
         answer=answer.answer(material),
+        marks=list(quality.marks(material, verdicts)),
+        left_out=content.left_out(material.left_out),
         factors=design.factors(material.study),
         exclusions=found,
         replication=design.replication(runs),
@@ -76,6 +78,10 @@ def page(material: Material, campaign: Campaign, records: str, state: State, car
         has_network="network" in material.tables,
         summary=twelve_rules.summary(verdicts),
         pictures=material.pictures,
+        methods=conditions.methods(runs, column(material.data("effects"), "within_blocks")),
+        explained=[
+            (name, one.table.title, one.table.apart) for name, one in material.tables.items() if one.table.apart
+        ],
         tables=[grid_of(one) for one in material.tables.values()],
         sources={one.name: block(json_text({"csv": one.csv, "latex": one.latex})) for one in material.tables.values()},
         reasons=reasons(material),
@@ -105,7 +111,7 @@ def page_data(material: Material, table: Table) -> dict[str, Any]:
         "in_block": RUNS_IN_BLOCK,
         "order": "run, in the order in which they started" if by_clock else "run, in the planned order",
         "series": every_run.series(material.runs).tolist(),
-        "series_title": seen.told_apart,
+        "series_title": seen.told_apart.partition(" (")[0],
         "colours": {one.name: one.look.colour for one in seen.series},
         "palette": [look.colour for look in style.TREATMENT_LOOKS],
         "other_colour": OTHER_COLOUR,
@@ -144,7 +150,7 @@ def grid_of(one: Made) -> Grid:
     """A table of an earlier stage, as the page shows it."""
     shown = one.table.shown
     rows = [list(row) for row in shown.itertuples(index=False, name=None)]
-    return Grid(one.table.title, list(shown), rows, tuple(one.table.words), one.name, tuple(one.table.notes))
+    return Grid(one.table.title, list(shown), rows, tuple(one.table.words), one.name, tuple(one.table.below))
 
 
 def _template() -> Any:
@@ -163,13 +169,17 @@ def _template() -> Any:
 def material_of(campaign: Campaign, files: Records, figures: Sequence[Path], tables: Sequence[Path]) -> Material:
     """Read what a report is made of."""
     runs = files.runs
+    pictures, every = [picture(stem) for stem in figures], [made(stem) for stem in tables]
+    empty = {one.name: content.why_not_drawn(one.caption) for one in pictures}
+    empty |= {one.name: content.why_empty(one.table) for one in every}
     return Material(
         study=campaign.study,
         site=setting.site_of(campaign, runs),
         runs=runs,
         epochs=current(read_table(files.epochs_csv, "epochs"), runs),
-        pictures=[picture(stem) for stem in figures],
-        tables={stem.name: made(stem) for stem in tables},
+        pictures=[one for one in pictures if not empty[one.name]],
+        tables={one.name: one for one in every if not empty[one.name]},
+        left_out={name: why for name, why in empty.items() if why},
     )
 
 

@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import tables
-from analysis.measured import combination_text, successful, treatment_text, treatments, varying
+from analysis.measured import successful
 from analysis.pooling import Pooling, pooled
 from analysis.tables import Table
 from common.errors import InputError
@@ -28,13 +28,15 @@ FONT, FONTS = "'DejaVu Sans'", "'DejaVu Sans', 'Bitstream Vera Sans', Verdana, s
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure for the page: its image as an address with the data in it, its size in pixels of the screen, its caption."""
+    """A figure for the page: its image as an address with the data in it, its size in pixels of the screen, its caption, and the
+    notes that are printed apart."""
 
     name: str
     image: str
     width: int
     height: int
     caption: str
+    notes: str = ""
 
     @cached_property
     def first_sentence(self) -> str:
@@ -60,7 +62,10 @@ class Made:
 
 @dataclass(frozen=True)
 class Material:
-    """All that a report says is made of this. `epochs`: those of the runs as they stand in `runs`; `site`: where they ran, if known."""
+    """All that a report says is made of this. `epochs`: those of the runs as they stand in `runs`; `site`: where they ran, if known.
+
+    `pictures` and `tables` are those with content; `left_out`: name -> why the others have none.
+    """
 
     study: Study
     site: Site | None
@@ -68,6 +73,7 @@ class Material:
     epochs: pd.DataFrame
     pictures: Sequence[Picture]
     tables: Mapping[str, Made]
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def ok(self) -> pd.DataFrame:
@@ -87,17 +93,6 @@ class Material:
         """The name of the first figure of this kind that the report shows: the kind's name, and maybe what it is drawn over."""
         names = [picture.name for picture in self.pictures]
         return next((name for name in names if name == kind or name.startswith(f"{kind}-")), None)
-
-    def cell_words(self, but: Sequence[str] = ()) -> dict[str, str]:
-        """A cell's name -> the levels that tell it from the others, in words; those of factors `but` are left out."""
-        treated = [name for name in treatments(self.runs) if name not in but]
-        names = varying(self.runs, but=[*treated, *but])
-        found = {}
-        for row in self.runs.drop_duplicates("cell").to_dict("records"):
-            plain = combination_text({str(name): row[name] for name in names})
-            treatment = treatment_text({name: row[name] for name in treated})
-            found[str(row["cell"])] = ", ".join(part for part in (plain, treatment) if part) or str(row["cell"])
-        return found
 
 
 def column(data: pd.DataFrame, name: str) -> pd.Series:
@@ -122,7 +117,7 @@ def made(stem: Path) -> Made:
 
 def picture(stem: Path) -> Picture:
     """The figure that lies at `stem`.svg, .png and .caption.md: its SVG, or the PNG where that is smaller and the SVG large."""
-    caption = clean(_read(Path(f"{stem}.caption.md")).strip())
+    caption, _, notes = clean(_read(Path(f"{stem}.caption.md")).strip()).partition("\n\n")
     vector, raster = Path(f"{stem}.svg"), Path(f"{stem}.png")
     text = _read(vector).replace(FONT, FONTS)
     width_in, height_in = _inches(text, vector)
@@ -130,7 +125,7 @@ def picture(stem: Path) -> Picture:
     if len(raw) > LARGE_SVG and raster.stat().st_size < len(raw):
         kind, raw = "png", raster.read_bytes()
     image = f"data:image/{kind};base64,{base64.b64encode(raw).decode('ascii')}"
-    return Picture(stem.name, image, round(width_in * PIXELS_PER_IN), round(height_in * PIXELS_PER_IN), caption)
+    return Picture(stem.name, image, round(width_in * PIXELS_PER_IN), round(height_in * PIXELS_PER_IN), caption, notes)
 
 
 def _inches(svg: str, file: Path) -> tuple[float, float]:

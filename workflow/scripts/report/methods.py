@@ -57,7 +57,8 @@ CLOCKS = {"ranks": "all ranks", "master": "master"}
 
 @dataclass(frozen=True)
 class Facts:
-    """What a paper is made from. `site` is None where its file is not at hand; `shown` names the paper's tables.
+    """What a paper is made from. `site` is None where its file is not at hand; `shown` names the paper's tables, `beside` those of
+    its supplement.
 
     `checks` is the table of checks (analysis/checks.py), None where there is none.
     """
@@ -68,6 +69,7 @@ class Facts:
     network: pd.DataFrame | None
     checks: pd.DataFrame | None
     shown: Sequence[str]
+    beside: Sequence[str] = ()
 
     @property
     def ok(self) -> pd.DataFrame:
@@ -75,8 +77,10 @@ class Facts:
         return successful(self.runs)
 
     def see(self, name: str, before: str = " (", after: str = ")") -> str:
-        """A reference to a table in brackets; nothing where the paper does not have it."""
-        return f"{before}{see('tab', name)}{after}" if name in self.shown else ""
+        """A reference to a table, or to the supplement that has it, in brackets; nothing where neither does."""
+        if name not in (*self.shown, *self.beside):
+            return ""
+        return f"{before}{see('tab', name) if name in self.shown else 'the supplement'}{after}"
 
 
 def methods(facts: Facts) -> str:
@@ -391,7 +395,7 @@ def _statistics(facts: Facts) -> Iterator[str]:
         "prediction": "Predictions are compared with cells that were left out of the fit",
     }
     for name, sentence in told.items():
-        if name in facts.shown:
+        if name in (*facts.shown, *facts.beside):
             yield f"{sentence}{facts.see(name)}."
     yield "The notes of each table say how its numbers are computed."
 
@@ -431,7 +435,7 @@ def _why_excluded(facts: Facts, entry: Mapping[str, list[Any]]) -> str:
                 geometry(levels, load_framework(levels["framework"]), facts.site)
                 return ""
             except Refused as refused:
-                why[str(refused)] = None
+                why[refused.why] = None
     return conditions.named(list(why), "; ")
 
 

@@ -102,6 +102,7 @@ async function table_of_runs() {
       className: is_number(column) ? "number" : column.name,
       type: is_number(column) ? "num" : "string",
       visible: !column.hidden,
+      createdCell: (element) => { element.dataset.label = column.title; },
       render: drawn(column),
     })),
     createdRow: (element, row) => element.classList.toggle("bad", row[place.status] !== "ok"),
@@ -227,7 +228,7 @@ async function chart_of_runs(table) {
   }
   const [low, high] = [times.reduce((one, other) => Math.min(one, other)), times.reduce((one, other) => Math.max(one, other))];
   const log = high > data.log_from * low;
-  const options = [["series", data.series_title], ...data.columns.filter((column) => column.choose).map((column) => [column.name, column.title])];
+  const options = [["series", data.series_title], ...data.columns.filter((column) => column.choose && column.title !== data.series_title).map((column) => [column.name, column.title])];
   by("colour").append(...options.map(([value, textContent]) => make("option", { value, textContent })));
   let groups = [];
   let view = null;
@@ -332,7 +333,7 @@ async function curves(epochs, into) {
 function table_of_epochs(epochs) {
   const names = Object.keys(epochs).filter((name) => Array.isArray(epochs[name]));
   const head = make("tr", {}, ...names.map((name) => make("th", { scope: "col", className: "number", textContent: name })));
-  const rows = epochs.epoch.map((_, index) => make("tr", {}, ...names.map((name) => make("td", { className: "number", textContent: epochs[name][index] ?? NO_LEVEL }))));
+  const rows = epochs.epoch.map((_, index) => make("tr", {}, ...names.map((name) => make("td", { className: "number", textContent: epochs[name][index] ?? NO_LEVEL, attributes: { "data-label": name } }))));
   return make("details", {}, make("summary", { textContent: "Epochs as numbers" }), make("div", { className: "scroll high", tabIndex: 0 }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows))));
 }
 

@@ -2,7 +2,8 @@
 
     preamble.tex                what the other files need; the study's title and question
     methods.tex, threats.tex, reproducibility.tex    text
-    results.tex, tables.tex     all figures and all tables; figures/ and tables/ have each by itself
+    results.tex, tables.tex     the answer, the paper's figures and tables; figures/ and tables/ have each by itself
+    supplement.tex              a document of its own, with all other figures and tables
     references.bib              what is cited
 
 The figures and tables are copies, so that the folder can be taken elsewhere as it is.
@@ -11,18 +12,22 @@ The figures and tables are copies, so that the folder can be taken elsewhere as 
 import argparse
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 
+from analysis import tables
+from analysis.answers import NOTE, Sentence, sentences
 from common.errors import InputError, exit_status
 from common.files import write_text, written_whole
 from common.tables import read_table
 from common.text import number_of
 from declared.datasets import load_dataset
 from declared.site import load_site
-from declared.study import load_study
+from declared.study import Study, load_study
+from report import content
 from report.latex import figure, first_sentence, references, see, text
 from report.methods import Facts, factor_table, framework_table, methods, reproducibility, threats
 
@@ -54,32 +59,111 @@ PREAMBLE = r"""\usepackage[T1]{fontenc}
   \parbox{\dimexpr\linewidth-2\fboxsep-2\fboxrule}{\textbf{To be written:} #1}}\par\medskip}
 """
 
+NOTHING_MORE = "All figures and tables of the study are in its paper.\n"
+SUPPLEMENT = r"""\documentclass[10pt]{article}
+\input{preamble}
+\renewcommand{\thefigure}{S\arabic{figure}}
+\renewcommand{\thetable}{S\arabic{table}}
+\title{Supplement: \studytitle}
+\author{\studyauthors}
+\date{}
 
-def texts(facts: Facts, captions: dict[str, str]) -> dict[str, str]:
-    """The generated files that are not copies: name -> content. `captions`: the paper's figures with their captions."""
+\begin{document}
+\maketitle
+
+%s
+\end{document}
+"""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A part of what a study shows: figures with their captions, and tables, each in its order."""
+
+    captions: Mapping[str, str]
+    tables: Sequence[str]
+
+    def only(self, figures: Sequence[str], tables: Sequence[str]) -> "Shown":
+        """Those of these names, in their order."""
+        return Shown(
+            {name: self.captions[name] for name in figures if name in self.captions},
+            [name for name in tables if name in self.tables],
+        )
+
+    def others(self, than: "Shown") -> "Shown":
+        """All that are not in the other part."""
+        return self.only(
+            [name for name in self.captions if name not in than.captions],
+            [name for name in self.tables if name not in than.tables],
+        )
+
+
+def texts(
+    facts: Facts, paper: Shown, supplement: Shown, answer: Sequence[Sentence], notes: Mapping[str, str]
+) -> dict[str, str]:
+    """The generated files that are not copies: name -> content. `notes`: what is to be said of figures apart from their captions."""
+    facts = replace(facts, shown=paper.tables, beside=supplement.tables)
+    said = {"title": facts.study.title, "question": facts.study.question}
     return {
         "preamble.tex": PREAMBLE
-        + rf"\newcommand{{\studytitle}}{{{text(facts.study.title)}}}"
-        + "\n"
-        + rf"\newcommand{{\studyquestion}}{{{text(facts.study.question)}}}"
+        + "".join(rf"\newcommand{{\study{name}}}{{{text(value)}}}" + "\n" for name, value in said.items())
+        + rf"\newcommand{{\studyauthors}}{{{authors(facts.study)}}}"
         + "\n",
         "methods.tex": methods(facts) + factor_table(facts) + framework_table(facts),
-        "results.tex": results(facts, captions),
-        "tables.tex": "".join(f"\\input{{tables/{name}}}\\floatsfirst\n" for name in facts.shown),
+        "results.tex": results(facts, paper.captions, answer),
+        "tables.tex": inputs(paper.tables),
         "threats.tex": threats(facts),
         "reproducibility.tex": reproducibility(facts),
-        **{f"figures/{name}.tex": figure(name, caption) for name, caption in captions.items()},
+        "supplement.tex": SUPPLEMENT
+        % (figures_shown(supplement.captions) + inputs(supplement.tables) + notes_of(notes) or NOTHING_MORE),
+        **{
+            f"figures/{name}.tex": figure(name, caption)
+            for name, caption in {**paper.captions, **supplement.captions}.items()
+        },
     }
 
 
-def results(facts: Facts, captions: dict[str, str]) -> str:
-    """A list of what the figures show, then all figures."""
+def authors(study: Study) -> str:
+    """The authors of a study as a title has them; without any, what is to be done."""
+    named = [
+        text(f"{one['given-names']} {one['family-names']}")
+        + (rf"\\{text(one['affiliation'])}" if "affiliation" in one else "")
+        for one in study.authors
+    ]
+    return r" \and ".join(named) or "TODO: name the authors"
+
+
+def results(facts: Facts, captions: Mapping[str, str], answer: Sequence[Sentence]) -> str:
+    """The answer in sentences, then the figures, each with the sentence that it shows."""
     done, planned = len(facts.ok), number_of(len(facts.runs), "run")
-    entries = [rf"\item {see('fig', name)}: {text(first_sentence(said))}." for name, said in captions.items()]
-    lines = [f"{done:,} of {planned} succeeded{facts.see('cells', '; the means of all cells are in ', '')}."]
-    if entries:
-        lines += ["The figures show:", r"\begin{itemize}", *entries, r"\end{itemize}"]
-    return "\n".join([*lines, *(rf"\input{{figures/{name}}}" for name in captions), r"\clearpage", ""])
+    said = [rf"\textbf{{{text(one.subject)}}}: {text(one.text)}" if one.subject else text(one.text) for one in answer]
+    note = [text(NOTE)] if any(one.subject for one in answer) else []
+    lines = [
+        *said,
+        *note,
+        f"{done:,} of {planned} succeeded{facts.see('cells', '; the means of all cells are in ', '')}.",
+    ]
+    return "\n\n".join(lines) + "\n\n" + figures_shown(captions)
+
+
+def figures_shown(captions: Mapping[str, str]) -> str:
+    """Figures, each after the sentence that it shows."""
+    parts = [
+        f"{see('fig', name)}: {text(first_sentence(said))}.\n\n\\input{{figures/{name}}}\\floatsfirst"
+        for name, said in captions.items()
+    ]
+    return "\n\n".join([*parts, "\\clearpage\n"]) if parts else ""
+
+
+def notes_of(notes: Mapping[str, str]) -> str:
+    """What captions leave out, in a section of its own: a paragraph for each figure and table. Empty without notes."""
+    said = [rf"\paragraph{{{text(name)}}} {text(note)}" for name, note in notes.items()]
+    return "\n\n".join([r"\section*{Notes on figures and tables}", *said, ""]) if said else ""
+
+
+def inputs(names: Sequence[str]) -> str:
+    """All tables of these names."""
+    return "".join(f"\\input{{tables/{name}}}\\floatsfirst\n" for name in names)
 
 
 def site_of(runs: pd.DataFrame, configured: str) -> str:
@@ -96,11 +180,21 @@ def copied(source: Path, target: Path) -> None:
 
 def write(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Path], out: Path) -> None:
     """Write all generated files into `out`; `figures` and `all_tables` are files without their suffixes."""
-    captions = {
-        stem.name: Path(f"{stem}.caption.md").read_text(encoding="utf-8").strip().rstrip(".") + "." for stem in figures
-    }
-    for name, content in texts(facts, captions).items():
-        write_text(out / name, MADE + content)
+    said = {stem.name: Path(f"{stem}.caption.md").read_text(encoding="utf-8").strip().split("\n\n") for stem in figures}
+    captions = {name: below.rstrip(".") + "." for name, (below, *_) in said.items()}
+    made = {stem.name: tables.read(stem) for stem in all_tables}
+    every = Shown(
+        {name: caption for name, caption in captions.items() if not content.why_not_drawn(caption)},
+        [name for name, table in made.items() if not content.why_empty(table)],
+    )
+    choice = facts.study.paper
+    paper = every.only(choice.chosen_figures(facts.study.drawn()), choice.chosen_tables())
+    data = {name: made[name].data if name in made else pd.DataFrame() for name in ("effects", "anova")}
+    answer = sentences(facts.runs, data["effects"], data["anova"])
+    notes = {name: apart[0] for name, (_, *apart) in said.items() if apart and name in every.captions}
+    notes |= {f"table {name}": " ".join(made[name].apart) for name in every.tables if made[name].apart}
+    for name, content_of in texts(facts, paper, every.others(paper), answer, notes).items():
+        write_text(out / name, MADE + content_of)
     for stem in figures:
         copied(Path(f"{stem}.pdf"), out / "figures" / f"{stem.name}.pdf")
     for stem in all_tables:

@@ -20,50 +20,50 @@ _ERROR = re.compile(rf"(?:{_PLACE.pattern}|^! )(?P<said>.+)$", re.MULTILINE)
 _PAGES = re.compile(r"Output written on .*\((\d+) pages?")
 
 
-def compiled(folder: Path, work: Path, log: Path) -> str:
-    """Compile main.tex in `folder` to `work`/paper.pdf; what TeX said at last, which is in `log`. InputError with its first error."""
+def compiled(main: Path, work: Path, log: Path) -> str:
+    """Compile the file `main` to a PDF of the same name in `work`; what TeX said at last, which is in `log`. InputError with its
+    first error."""
     said, cited = "", False
     for _ in range(MOST_PASSES):
-        said = _tex(folder, work, log)
-        if not cited and r"\citation" in (work / "paper.aux").read_text(errors="replace"):
-            _bibtex(folder, work)
+        said = _tex(main, work, log)
+        if not cited and r"\citation" in (work / f"{main.stem}.aux").read_text(errors="replace"):
+            _bibtex(main, work)
             cited = True
         elif not _AGAIN.search(said):
             break
     return said
 
 
-def _tex(folder: Path, work: Path, log: Path) -> str:
+def _tex(main: Path, work: Path, log: Path) -> str:
     command = [
         "pdflatex",
         "-interaction=nonstopmode",
         "-halt-on-error",
         "-file-line-error",
         "-no-shell-escape",
-        "-jobname=paper",
         f"-output-directory={work}",
-        "main.tex",
+        main.name,
     ]
     done = subprocess.run(
-        command, cwd=folder, env=_environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False
+        command, cwd=main.parent, env=_environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
     said = done.stdout.decode(errors="replace")
     write_text(log, said)
     if done.returncode:
-        raise InputError(error(said, folder))
+        raise InputError(error(said, main))
     return said
 
 
-def _bibtex(folder: Path, work: Path) -> None:
-    places = {name: f"{folder.resolve()}{os.pathsep}" for name in ("BIBINPUTS", "BSTINPUTS")}
-    command = ["bibtex", "paper"]
+def _bibtex(main: Path, work: Path) -> None:
+    places = {name: f"{main.parent.resolve()}{os.pathsep}" for name in ("BIBINPUTS", "BSTINPUTS")}
+    command = ["bibtex", main.stem]
     done = subprocess.run(
         command, cwd=work, env={**_environment(), **places}, stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
     if done.returncode > 1:  # 1: warnings, or a database that the author broke in a place that nobody cites
         lines = done.stdout.decode(errors="replace").splitlines()
         telling = [line for line in lines if "---" in line or line.startswith("I ")] or lines or ["failed"]
-        raise InputError(f"{shown(folder)}/references.bib: bibtex: {telling[0]}")
+        raise InputError(f"{shown(main.parent)}/references.bib: bibtex: {telling[0]}")
 
 
 def _environment() -> dict[str, str]:
@@ -71,15 +71,15 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "max_print_line": "10000"}
 
 
-def error(said: str, folder: Path) -> str:
+def error(said: str, main: Path) -> str:
     """TeX's first error as one line: where, what, and what to install where a file is missing."""
     found = _ERROR.search(said)
     if not found:
-        return f"{shown(folder)}/main.tex: pdflatex failed without a message"
+        return f"{shown(main)}: pdflatex failed without a message"
     place = _PLACE.search(said)  # of a missing file it comes in a later line
-    file, line = (place["file"].removeprefix("./"), f":{place['line']}") if place else ("main.tex", "")
+    file, line = (place["file"].removeprefix("./"), f":{place['line']}") if place else (main.name, "")
     advice = f"; {install()}" if ".sty' not found" in found["said"] else ""
-    return f"{shown(folder)}/{file}{line}: {found['said'].strip()}{advice}"
+    return f"{shown(main.parent)}/{file}{line}: {found['said'].strip()}{advice}"
 
 
 def install() -> str:
@@ -88,21 +88,20 @@ def install() -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Compile main.tex to paper.pdf."""
+    """Compile a paper, or its supplement."""
     parser = argparse.ArgumentParser(prog="report.pdf", description=main.__doc__)
-    parser.add_argument("--main", required=True, type=Path, help="main.tex, in the paper's folder")
-    parser.add_argument("--out", required=True, type=Path, help="paper.pdf")
+    parser.add_argument("--main", required=True, type=Path, help="main.tex or supplement.tex, in the paper's folder")
+    parser.add_argument("--out", required=True, type=Path, help="the PDF")
     parser.add_argument("--log", required=True, type=Path, help="for what TeX says")
     args = parser.parse_args(argv)
-    folder = args.main.parent
     if missing := [program for program in ("pdflatex", "bibtex") if not shutil.which(program)]:
         raise InputError(
-            f"{shown(args.out)}: {' and '.join(missing)} not found on this machine ({install()}); the sources are in {shown(folder)}"
+            f"{shown(args.out)}: {' and '.join(missing)} not found on this machine ({install()}); the sources are in {shown(args.main.parent)}"
         )
     with tempfile.TemporaryDirectory(prefix="ringside-tex-") as work:
-        said = compiled(folder, Path(work), args.log)
+        said = compiled(args.main, Path(work), args.log)
         with written_whole(args.out) as partial:
-            shutil.copyfile(Path(work, "paper.pdf"), partial)
+            shutil.copyfile(Path(work, f"{args.main.stem}.pdf"), partial)
     pages = _PAGES.search(said)
     print(f"{shown(args.out)}: {pages[1] if pages else '?'} pages")
 

@@ -26,7 +26,8 @@ from report.material import column
 
 GIB = 2**30
 LONG = 36  # characters of what stands in one line
-BROAD = 150  # characters of a row
+BROAD = 130  # characters of a row, with GAP between columns
+GAP = 2
 SHOWN_DIGITS = 12  # of digests in tables; the table of runs has them whole
 SPLITS = ("train", "validation")
 Row = list[str]
@@ -50,8 +51,9 @@ class Grid:
 
     @property
     def is_broad(self) -> bool:
-        """Whether it needs small letters on paper."""
-        return sum(min(LONG, self._longest(place)) for place, _ in enumerate(self.header)) > BROAD
+        """Whether it needs small letters."""
+        words = [max(map(len, name.split()), default=0) for name in self.header]
+        return sum(max(word, min(LONG, self._longest(place))) + GAP for place, word in enumerate(words)) > BROAD
 
     def _kind(self, name: str, place: int) -> str:
         if name not in self.left:

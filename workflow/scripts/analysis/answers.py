@@ -1,0 +1,201 @@
+"""What a study has found, in plain sentences made of its tables: one for each of its factors, then one on what it cannot tell apart.
+
+A ratio is the mean epoch time after a change over that before it. What is not told apart is never called equal: the sentence says
+which difference its interval excludes.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pandas as pd
+
+from analysis import tables
+from analysis.effects import EQUAL, in_order
+from analysis.intervals import LEVEL, Estimate, holm
+from analysis.measured import (
+    cell_words,
+    cells,
+    level_text,
+    levels_in_order,
+    successful,
+    title,
+    title_with_unit,
+    varying,
+)
+from analysis.pooling import pooled
+from common.text import number_of
+
+NOTE = (
+    "All else is equal in each comparison. In brackets: 95 % intervals, each for its own comparison. The least and the greatest of many "
+    "ratios look somewhat further from 1 than they are."
+)
+
+
+class Sentence(NamedTuple):
+    """What is said, and of what: a factor; nothing for what is said of all."""
+
+    subject: str
+    text: str
+
+    def __str__(self) -> str:
+        """Both."""
+        return f"{self.subject}: {self.text}" if self.subject else self.text
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One change of a factor: the levels before and after, `where` the other factors stand, ratio, p (NaN without a test).
+
+    `equal`: an equivalence test has shown that they are, within the study's margin.
+    """
+
+    factor: str
+    before: str
+    after: str
+    where: str
+    ratio: Estimate
+    p: float
+    equal: bool = False
+
+    @property
+    def excluded(self) -> float:
+        """The slower of the two takes longer by this share at most, as far as the interval says."""
+        return max(self.ratio.high, 1 / self.ratio.low) - 1
+
+    @property
+    def said(self) -> str:
+        """Which change, and where."""
+        return f"{self.after} instead of {self.before}" + (f"; {self.where}" if self.where else "")
+
+
+def sentences(runs: pd.DataFrame, effects: pd.DataFrame, anova: pd.DataFrame) -> list[Sentence]:
+    """The answer of a study; `effects`, `anova`: the tables of these names, as they stand in their CSV files."""
+    if successful(runs).empty:
+        return [Sentence("", "No run of the study has succeeded, so its question has no answer yet.")]
+    if not varying(runs):
+        mean = tables.interval(pooled(runs).of(str(runs["cell"].iloc[0])))
+        return [Sentence("", f"The study has one cell, so it compares nothing. A mean epoch takes {mean} s.")]
+    pairs = {name: effects[effects["factor"] == name] if len(effects) else effects for name in in_order(runs)}
+    main = _main(runs, [name for name, own in pairs.items() if own.empty], anova)
+    found = {name: [*_contrasts(runs, name, own), *main.get(name, [])] for name, own in pairs.items()}
+    said = [Sentence(_named(name), _of_factor(some, len(pairs[name]))) for name, some in found.items()]
+    last = _not_told_apart([one for some in found.values() for one in some])
+    return [*said, *([Sentence("", last)] if last else [])]
+
+
+def _contrasts(runs: pd.DataFrame, factor: str, own: pd.DataFrame) -> Iterator[Contrast]:
+    """The pairs of cells that differ in this factor alone and have a ratio."""
+    if "ratio" not in own:
+        return
+    levels, words = cells(runs).set_index("cell")[factor].astype(object), cell_words(runs, but=[factor])
+    alone = {name for name, word in words.items() if word == name}  # no other factor varies
+    for row in own[own["ratio"].notna()].to_dict("records"):
+        before, after = str(row["from_cell"]), str(row["to_cell"])
+        yield Contrast(
+            factor,
+            level_text(levels[before]),
+            level_text(levels[after]),
+            "" if after in alone else words[after],
+            _estimate(*(row.get(name) for name in ("ratio", "ratio_low", "ratio_high"))),
+            _number(row.get("p_holm")),
+            row.get("verdict") == EQUAL,
+        )
+
+
+def _main(runs: pd.DataFrame, factors: Sequence[str], anova: pd.DataFrame) -> dict[str, list[Contrast]]:
+    """The main effects of those `factors` that have two levels and can be told from the others: of a fraction of a design, where no two
+    cells differ in one alone."""
+    titles = {title(name): name for name in factors if _crossed(runs, name)}
+    rows = anova[anova["q"].notna() & anova["term"].isin(titles)] if "q" in anova else anova[:0]
+    found = {}
+    for row, p in zip(rows.to_dict("records"), holm(rows["p"].tolist()) if len(rows) else [], strict=True):
+        factor = titles[row["term"]]
+        before, after = map(level_text, levels_in_order(runs, factor))
+        ratio = _estimate(*(math.exp(2 * _number(row.get(name))) for name in ("q", "q_low", "q_high")))
+        found[factor] = [Contrast(factor, before, after, "on average over the other factors", ratio, p)]
+    return found
+
+
+def _crossed(runs: pd.DataFrame, factor: str) -> bool:
+    """Whether each level of `factor` occurs with each level of every other factor, in runs that succeeded."""
+    ok = successful(runs)
+    others = varying(runs, but=[factor])
+    counts = {name: ok[name].nunique() for name in [factor, *others]}
+    return all(len(ok[[factor, name]].drop_duplicates()) == counts[factor] * counts[name] for name in others)
+
+
+def _named(factor: str) -> str:
+    name = title_with_unit(factor)
+    return name[:1].upper() + name[1:]
+
+
+def _of_factor(found: list[Contrast], pairs: int) -> str:
+    """Least and greatest ratio of a factor's contrasts, and how many of them show a difference."""
+    if not found:
+        why = "no comparison has runs on both sides" if pairs else "no two cells differ in this factor alone"
+        return f"{why}, so its effect is not known."
+    ordered = sorted(found, key=lambda one: one.ratio.value)
+    least, greatest = ordered[0], ordered[-1]
+    tested, shown = _tested(found), len(_tested(found)) - len(_open(found))
+    if len(found) == 1:
+        told = f"; {'this difference is shown' if shown else 'no difference is shown'}" if tested else ""
+        return f"an epoch takes {_ratio(least)} times as long ({least.said}){told}."
+    counts = f"; {shown} of {number_of(len(tested), 'comparison')} show a difference" if tested else ""
+    return (
+        f"an epoch takes {_ratio(least)} times as long at the least ({least.said}) and {_ratio(greatest)} times as long "
+        f"at the most ({greatest.said}){counts}."
+    )
+
+
+def _not_told_apart(found: list[Contrast]) -> str:
+    """What shows no difference: what is equal within the study's margin, and which difference can be excluded of the others."""
+    tested, undecided = _tested(found), [one for one in _open(found) if not one.equal]
+    left, equal = sorted(undecided, key=lambda one: one.excluded), len(_open(found)) - len(undecided)
+    said = (
+        f"{equal} of {number_of(len(tested), 'comparison')} {'is' if equal == 1 else 'are'} shown to be equal within the study's margin. "
+        if equal
+        else ""
+    )
+    if not found:
+        return ""
+    if not tested:
+        return "No comparison could be tested: that needs two or more runs of each cell."
+    rule = "at p < 0.05 after Holm's correction"
+    if not left and equal:
+        return f"{said}All others show a difference, {rule}." if equal < len(tested) else said.strip()
+    if not left:
+        every = "The one comparison shows" if len(tested) == 1 else f"All {len(tested)} comparisons show"
+        return f"{every} a difference, {rule}."
+    closest, widest = (f"{tables.number(100 * one.excluded, 2)} %" for one in (left[0], left[-1]))
+    if len(left) > 1:
+        return (
+            f"{said}{len(left)} of {len(tested)} comparisons show no difference, {rule}. This is no proof that they are equal: their intervals "
+            f"exclude only that the slower takes more than {closest} longer (in the closest comparison) to {widest} longer (in the widest)."
+        )
+    which = f"1 of {len(tested)} comparisons ({title(left[0].factor)}: {left[0].said})" if len(tested) > 1 else ""
+    return (
+        f"{said}{which or 'The one comparison'} shows no difference, {rule}. This is no proof that the two are equal: the interval excludes "
+        f"only that the slower takes more than {closest} longer."
+    )
+
+
+def _tested(found: list[Contrast]) -> list[Contrast]:
+    return [one for one in found if not math.isnan(one.p)]
+
+
+def _open(found: list[Contrast]) -> list[Contrast]:
+    return [one for one in found if one.p >= LEVEL]
+
+
+def _ratio(one: Contrast) -> str:
+    return tables.difference(one.ratio)
+
+
+def _estimate(value: object, low: object, high: object) -> Estimate:
+    return Estimate(_number(value), _number(low), _number(high))
+
+
+def _number(value: object) -> float:
+    return math.nan if value is None or pd.isna(value) else float(value)  # type: ignore[arg-type]

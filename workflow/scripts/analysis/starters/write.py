@@ -1,0 +1,78 @@
+"""Two starts of a reader's own analysis, beside the tables: explore.ipynb (pandas) and explore.R (tidyverse).
+
+Both load everything, make one figure and one test of the study again, and hold the test against the table of effects.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.pooling import pooled
+from common.errors import exit_status
+from common.files import write_text
+from common.tables import read_table
+
+NOTEBOOK, SCRIPT = "explore.ipynb", "explore.R"
+TEMPLATES = {NOTEBOOK: "explore.py.jinja", SCRIPT: "explore.R.jinja"}
+_CELL = re.compile(r"^# %%(?P<kind> \[markdown\])?\n", re.MULTILINE)
+
+
+def texts(title: str, question: str, runs: pd.DataFrame) -> dict[str, str]:
+    """The two files of a study: name -> content."""
+    within = pooled(runs).within
+    prior = within.prior
+    said = {
+        "title": title,
+        "question": question,
+        "variance": repr(float(prior.variance)) if prior.df else "0.0",
+        "df": repr(float(prior.df)),
+        "most_df": repr(float(within.df)),
+    }
+    made = {name: _filled(template, said) for name, template in TEMPLATES.items()}
+    return {**made, NOTEBOOK: notebook(made[NOTEBOOK])}
+
+
+def _filled(template: str, said: Mapping[str, str]) -> str:
+    text = Path(__file__).with_name(template).read_text(encoding="utf-8")
+    for name, value in said.items():
+        text = text.replace(f"{{{{ {name} }}}}", value)
+    return text
+
+
+def notebook(source: str) -> str:
+    """A notebook of cells that begin with `# %%`; the lines of `# %% [markdown]` are comments."""
+    _, *parts = _CELL.split(source)
+    cells: list[dict[str, Any]] = []
+    for number, (kind, body) in enumerate(zip(parts[::2], parts[1::2], strict=True)):
+        lines = body.strip().splitlines(keepends=True)
+        cell: dict[str, Any] = {"cell_type": "markdown" if kind else "code", "id": f"cell-{number}", "metadata": {}}
+        if kind:
+            cell["source"] = [line.removeprefix("#").removeprefix(" ") for line in lines]
+        else:
+            cell |= {"execution_count": None, "outputs": [], "source": lines}
+        cells.append(cell)
+    language = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    said = {"cells": cells, "metadata": {"kernelspec": language}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(said, indent=1, ensure_ascii=False) + "\n"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write explore.ipynb and explore.R."""
+    parser = argparse.ArgumentParser(prog="analysis.starters.write", description=main.__doc__)
+    parser.add_argument("--title", required=True, help="the study's title")
+    parser.add_argument("--question", required=True, help="the study's question")
+    parser.add_argument("--runs", required=True, type=Path, metavar="CSV", help="runs.csv of the study")
+    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="where the two files go")
+    args = parser.parse_args(argv)
+    for name, text in texts(args.title, args.question, read_table(args.runs, "runs")).items():
+        write_text(args.out / name, text)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

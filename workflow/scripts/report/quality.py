@@ -1,0 +1,51 @@
+"""How good the data of a study are, in one line: what was looked at, whether it is as it should be, and where more is said."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from analysis import checks, conditions
+from analysis.measured import missing_cells
+from common.text import number_of
+from report.material import Material
+from report.twelve_rules import MET, NOT_MET, Rule, Verdict
+
+GOOD, BAD, UNKNOWN = "good", "bad", "unknown"
+SIGNS = {GOOD: "✓", BAD: "✗", UNKNOWN: "?"}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One thing that was looked at: `outcome` is a key of SIGNS, `link` the part of the page that says more."""
+
+    name: str
+    outcome: str
+    said: str
+    link: str
+
+    @property
+    def sign(self) -> str:
+        """Its outcome without a colour."""
+        return SIGNS[self.outcome]
+
+
+def marks(material: Material, verdicts: Sequence[tuple[Rule, Verdict]]) -> Iterator[Mark]:
+    """All marks, in the order in which they are shown; `verdicts`: of the twelve rules."""
+    ok, runs = material.ok, material.runs
+    yield Mark(
+        f"{len(ok):,} of {number_of(len(runs), 'run')} succeeded",
+        GOOD if len(ok) == len(runs) else BAD,
+        conditions.shortfall(runs),
+        "failures",
+    )
+    if missing := missing_cells(runs):
+        yield Mark(f"{number_of(len(missing), 'cell')} missing", BAD, conditions.named(missing), "failures")
+    if "checks" in material.tables:
+        for assumption, holds, said in checks.judged(material.data("checks")):
+            yield Mark(assumption, UNKNOWN if holds is None else GOOD if holds else BAD, said, "table-checks")
+    if ok["steal_share"].notna().any():
+        stolen = int((ok["steal_share"] > conditions.NOTABLE_STEAL_SHARE).sum())
+        said = f"{stolen} of {len(ok)} runs lost more than {100 * conditions.NOTABLE_STEAL_SHARE:g} %"
+        yield Mark("no processor time withheld", BAD if stolen else GOOD, said, "environment")
+    outcomes = [verdict.outcome for _, verdict in verdicts]
+    met, applicable = outcomes.count(MET), outcomes.count(MET) + outcomes.count(NOT_MET)
+    yield Mark(f"{met} of {applicable} rules of benchmarking met", GOOD if met == applicable else BAD, "", "rules")
