@@ -8,7 +8,7 @@ import yaml
 from common.errors import InputError
 from common.schemas import schema
 from datasets.formats import CIFAR, CIFAR_BATCHES, TINY
-from declared.datasets import DATASETS, IDX, datasets, load_dataset, read_datasets
+from declared.datasets import DATASETS, IDX, datasets, load_dataset, read_datasets, table_of
 
 OWN = {
     "title": "t",
@@ -185,3 +185,19 @@ def test_an_unknown_name_is_refused(name: str, said: str) -> None:
     with pytest.raises(InputError) as refused:
         load_dataset(name)
     assert said in str(refused.value)
+
+
+def test_a_mistake_stops_those_who_use_the_data_set_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("declared.datasets.OWN_DATASETS", own(tmp_path, train_samples=0))
+    for cached in (datasets, load_dataset, table_of):
+        cached.cache_clear()
+    try:
+        assert load_dataset("digits")["format"] == "scikit-learn"
+        with pytest.raises(InputError, match=r"ours.*train_samples: 0 is too small"):
+            load_dataset("ours")
+    finally:
+        monkeypatch.undo()
+        for cached in (datasets, load_dataset, table_of):
+            cached.cache_clear()

@@ -67,7 +67,7 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
         ({"replicates": None}, "key 'replicates' is missing"),
         ({"replicates": "three"}, "replicates: 'three' must be a whole number"),
         ({"replicates": 0}, "replicates: 0 is too small; expected at least 1"),
-        ({"margin": 0.05}, "margin: 0.05 must be text"),
+        ({"margin": 0.05}, "margin: 0.05 must be text: difference of mean epoch times that does not matter, as '5 %'"),
         (
             {"margin": "0 %"},
             "margin: '0 %' does not look right; expected difference of mean epoch times that does not matter, as '5 %'",

@@ -109,7 +109,7 @@ def test_what_is_done_and_what_went_wrong_is_counted_by_reason_with_the_command_
     text = status.text(found)
     assert "5 of 8 runs done; 3 left" in text and "done       1 ok, 1 failed, 3 invalid" in text
     assert "failed     1 x rank 1 ended with status 1: ValueError: no" in text
-    assert "invalid    3 x disturbed: 6% of the processor time went to others" in text
+    assert "invalid    3 x disturbed: 6 to 8% of the processor time went to others" in text
     assert "to repeat  make repeat RUNS=failed, or RUNS=invalid\n" in text
 
 
@@ -264,7 +264,7 @@ def test_reasons_are_alike_but_for_their_numbers() -> None:
         [("failed", "rank 1 of 3", "a"), ("failed", "rank 2 of 3", "b"), ("failed", "no", "c"), ("timeout", "t", "d")]
     )
     assert [(each.status, each.reason, each.count, each.first) for each in made] == [
-        ("failed", "rank 1 of 3", 2, "a"),
+        ("failed", "rank 1 to 2 of 3", 2, "a"),
         ("failed", "no", 1, "c"),
         ("timeout", "t", 1, "d"),
     ]

@@ -125,7 +125,8 @@ def _complaint(error: jsonschema.ValidationError, whole: Any, above: str = "") -
             return f"{where}{value} is not one of {', '.join(map(str, rule))}{meant}"
         case "type":
             expected = " or ".join(TYPES[name] for name in ([rule] if isinstance(rule, str) else rule))
-            return f"{where}{value} must be {expected}"
+            meant = f": {parent['description']}" if "pattern" in parent and "description" in parent else ""
+            return f"{where}{value} must be {expected}{meant}"
         case "anyOf":
             return f"{where}{value} is not right; expected {parent.get('description', 'something else')}"
         case "uniqueItems":

@@ -6,7 +6,7 @@ this module is no part of them.
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,14 @@ _FRESH = re.compile(r"synthetic-([1-9]\d{0,3})x([1-9]\d{0,3})x([1-9]\d{0,2})-([1
 
 @functools.cache
 def datasets() -> dict[str, dict[str, Any]]:
-    """The table of data sets, and after it a user's own, from config/datasets.yaml: name -> its entry."""
-    return read_datasets(DATASETS, OWN_DATASETS)
+    """The table of data sets, and after it a user's own, from config/datasets.yaml: name -> its entry, unchecked: a mistake stops
+    those who use the data set (`load_dataset`), and no others."""
+    return read_datasets(DATASETS, OWN_DATASETS, used=())
 
 
-def read_datasets(shipped: Path, own: Path) -> dict[str, dict[str, Any]]:
-    """The entries of the table `shipped` and of the file `own`, which may be absent. InputError in one line for a wrong entry."""
+def read_datasets(shipped: Path, own: Path, used: Collection[str] | None = None) -> dict[str, dict[str, Any]]:
+    """The entries of the table `shipped` and of the file `own`, which may be absent. InputError in one line for a wrong entry among
+    those that are `used`, by default all."""
     tables = {file: load_yaml(file) for file in (shipped, own) if file is shipped or file.is_file()}
     entries: dict[str, dict[str, Any]] = {}
     for file, table in tables.items():
@@ -48,16 +50,22 @@ def read_datasets(shipped: Path, own: Path) -> dict[str, dict[str, Any]]:
         for name, entry in table.items():
             if name in entries:
                 raise InputError(f"{shown(file)}: {name}: is a data set of {shown(shipped)}; give it another name")
-            if _FRESH.fullmatch(name):
-                raise InputError(f"{shown(file)}: {name}: such a name is drawn, not read; give it another name")
-            check_value(name, schema("factors")["properties"]["dataset"], name, file)
-            place = file.with_name(f"{file.name} ({name})")
-            check(entry, "dataset", place)
-            _check_dataset(entry, place)
-            if file is own:
-                _check_file_names(entry, place)
+            if used is None or name in used:
+                _check_entry(name, entry, file, own=file is own)
             entries[name] = entry
     return entries
+
+
+def _check_entry(name: str, entry: Any, file: Path, *, own: bool) -> None:
+    """InputError for the first mistake in an entry; `own`: of a user's own file."""
+    if _FRESH.fullmatch(name):
+        raise InputError(f"{shown(file)}: {name}: such a name is drawn, not read; give it another name")
+    check_value(name, schema("factors")["properties"]["dataset"], name, file)
+    place = file.with_name(f"{file.name} ({name})")
+    check(entry, "dataset", place)
+    _check_dataset(entry, place)
+    if own:
+        _check_file_names(entry, place)
 
 
 def _check_dataset(entry: Mapping[str, Any], file: Path) -> None:
@@ -124,6 +132,8 @@ def table_of(dataset: str) -> Path:
 def load_dataset(name: str, where: str = "data set") -> dict[str, Any]:
     """The entry of a data set, from a table or made of its name. InputError, beginning with `where`, for an unknown one."""
     if name in datasets():
+        if table_of(name) == OWN_DATASETS:  # tests say that what ships is right
+            _check_entry(name, datasets()[name], OWN_DATASETS, own=True)
         return datasets()[name]
     if found := _FRESH.fullmatch(name):
         height, width, channels, classes, samples = map(int, found.groups(default=str(FRESH_SAMPLES)))

@@ -26,7 +26,7 @@ from runs import attempts
 from runs.submit import is_of
 
 PATIENCE_S = 5.0  # with the cluster's queue
-_NUMBERS = re.compile(r"\d+(\.\d+)?")
+_NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class UnderWay:
 
 @dataclass(frozen=True)
 class Problem:
-    """Runs that are not ok for the same reason: how many, the reason of the first one, and its name."""
+    """Runs that are not ok for the same reason: how many, the reason with the least and the greatest of its numbers, and the name of
+    the first run."""
 
     status: str
     reason: str
@@ -173,9 +174,19 @@ def grouped(problems: Iterable[tuple[str, str, str]]) -> list[Problem]:
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for status, reason, name in problems:
         found.setdefault((status, _NUMBERS.sub("#", reason)), []).append((" ".join(reason.split()), name))
-    made = [Problem(status, same[0][0], len(same), same[0][1]) for (status, _), same in found.items()]
+    made = [
+        Problem(status, _of_all([reason for reason, _ in same]), len(same), same[0][1])
+        for (status, _), same in found.items()
+    ]
     rank = {status: place for place, status in enumerate((*REPEATABLE, "to run", "not here"))}
     return sorted(made, key=lambda problem: (rank.get(problem.status, len(rank)), -problem.count))
+
+
+def _of_all(reasons: Sequence[str]) -> str:
+    """One reason for many that are alike but for numbers: each that differs as `6 to 8`, its least and its greatest."""
+    columns = zip(*(_NUMBERS.findall(reason) for reason in reasons), strict=True)
+    ends = iter([(min(column, key=float), max(column, key=float)) for column in columns])
+    return _NUMBERS.sub(lambda _: " to ".join(dict.fromkeys(next(ends))), reasons[0])
 
 
 def _begun(parent: Path, records: Mapping[str, str]) -> dict[str, Path]:
