@@ -47,6 +47,7 @@ rule analysis:
     params:
         folder=subpath(output[0], parent=True),
         margin=CAMPAIGN.study.margin or "",
+        target_accuracy=CAMPAIGN.study.target_accuracy or "",
     shell:
         """
         {WARM} analysis.study \
@@ -54,6 +55,7 @@ rule analysis:
             --epochs {input.epochs:q} \
             --network {input.network:q} \
             --margin {params.margin} \
+            --target-accuracy {params.target_accuracy} \
             --out {params.folder:q} \
             2>&1 | tee {log:q}
         """

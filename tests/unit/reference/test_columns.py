@@ -14,6 +14,7 @@ from analysis import (
     regression_table,
     scaling,
     speedup,
+    time_to_accuracy,
     variance,
 )
 from analysis.measured import factors
@@ -60,6 +61,7 @@ def made(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {
         "cells": cells.summarize(runs),
         "effects": effects.compare(runs, margin=0.05),
+        "time_to_accuracy": time_to_accuracy.summarize(runs, read_table(FOLDER / "epochs.csv", "epochs"), 0.5),
         "variance": variance.compare(*of_variance(runs)),
         "missing": missing.table(runs).data,
         "anova": anova.table(runs).data,

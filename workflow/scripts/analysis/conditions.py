@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.measured import combination_text, factors, missing_cells, successful, title, unsuccessful
 from analysis.pooling import FEWEST_BLOCKS, Pooling, Prior, pooled
-from declared.frameworks import notes_of
+from declared.frameworks import notes_of, trains_alone
 
 NAMED = 10
 THE_SITES = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # levels that leave it to the site
@@ -64,6 +64,7 @@ def setting(runs: pd.DataFrame) -> str:
     placements = sorted(set(ok["placement"].dropna()))
     if placements:
         said.append(f"Placement: {'; '.join(_PLACED[name] for name in placements)}{_size(ok)}.")
+    said += filter(None, [algorithms(runs)])
     if ok["oversubscribed"].fillna(False).any():
         said.append("Some cells have more threads than cores.")
     if (stolen := int((ok["steal_share"] > NOTABLE_STEAL_SHARE).sum())) > 0:
@@ -84,6 +85,23 @@ def _size(runs: pd.DataFrame) -> str:
             ends = dict.fromkeys(f"{end / unit:.3g}" for end in (values.min(), values.max()))
             said.append(f"{' to '.join(ends)} {name}")
     return f" ({', '.join(said)})" if said else ""
+
+
+def algorithms(runs: pd.DataFrame) -> str:
+    """Which frameworks train with algorithms of their own, and which validation accuracies they and the others reach; empty for none."""
+    ok = successful(runs)
+    own = [name for name in sorted(set(ok["framework"])) if trains_alone(name)]
+    if not own:
+        return ""
+
+    def reached(some: pd.Series) -> str:
+        means = ok[some].groupby("cell")["validation_accuracy"].mean().dropna()
+        ends = dict.fromkeys(f"{100 * end:.3g}" for end in (means.min(), means.max()))
+        return f"{' to '.join(ends)} %" if len(means) else "unknown"
+
+    theirs = ok["framework"].isin(own)
+    beside = f", of the others {reached(~theirs)}" if not theirs.all() else ""
+    return f"Own algorithm: {named(own)}; validation accuracy {reached(theirs)}{beside}."
 
 
 def compared(within_blocks: pd.Series) -> str:
@@ -194,6 +212,7 @@ def circumstances(runs: pd.DataFrame) -> str:
     elif masters:
         said.append("Timing scope: only the clock of the master.")
     said += [note for name in sorted(set(ok["framework"])) for note in notes_of(name)]
+    said += filter(None, [algorithms(runs)])
     crowded = sorted(set(ok.loc[ok["oversubscribed"].fillna(False), "cell"]))
     if crowded:
         said.append(f"More threads than cores (oversubscribed): {named(crowded)}.")

@@ -25,6 +25,7 @@ from analysis import (
     scaling,
     speedup,
     tables,
+    time_to_accuracy,
     variance,
 )
 from analysis.pooling import pooled
@@ -45,6 +46,7 @@ class Study:
     network: pd.DataFrame | None
     out: Path
     margin: float | None = None
+    target_accuracy: float | None = None
 
     def effects(self) -> None:
         """The table, with equivalence tests where the study states a margin."""
@@ -65,6 +67,11 @@ class Study:
     def decomposition(self) -> None:
         """The table, with what the network explains where it was swept."""
         tables.write(decomposition.table(self.runs, self.network), self.out / "decomposition")
+
+    def time_to_accuracy(self) -> None:
+        """The table, with rows where the study names a target."""
+        made = time_to_accuracy.table(self.runs, self.epochs, self.target_accuracy)
+        tables.write(made, self.out / "time_to_accuracy")
 
     def variance(self) -> None:
         """The table, which alone looks into runs."""
@@ -97,6 +104,7 @@ LONGEST_FIRST = (
     "effects",
     "decomposition",
     "variance",
+    "time_to_accuracy",
     "anova",
     "speedup",
     "cells",
@@ -123,10 +131,13 @@ def main(argv: list[str] | None = None) -> None:
         metavar="SHARE",
         help="share by which epoch times may differ and be called equal",
     )
+    parser.add_argument(
+        "--target-accuracy", type=float, nargs="?", metavar="SHARE", help="validation accuracy to which time is told"
+    )
     args = parser.parse_args(argv)
     runs = read_table(args.runs, "runs")
     network = read_table(args.network, "network") if args.network else None
-    study = Study(runs, read_table(args.epochs, "epochs"), network, args.out, args.margin)
+    study = Study(runs, read_table(args.epochs, "epochs"), network, args.out, args.margin, args.target_accuracy)
     if len(runs) < MANY:
         for name in LONGEST_FIRST:
             study.make(name)

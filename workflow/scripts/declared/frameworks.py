@@ -13,6 +13,7 @@ from common.text import instead_of
 from declared import environments
 from declared.factors import as_list, factor_table
 
+OWN = "own"  # an algorithm
 RUNS = CHECKOUT / "workflow" / "scripts" / "runs"
 FRAMEWORKS = RUNS / "frameworks"
 LIBRARIES = RUNS / "libraries"
@@ -33,6 +34,7 @@ class Framework:
     mpi: bool
     network_sweep: bool
     exchange: dict[str, Any] | None
+    algorithm: str
     adapter: bool
     base: str
     timing_scope: str
@@ -88,6 +90,7 @@ def load_framework(name: str) -> Framework:
     fields |= {
         "network_sweep": raw.get("network_sweep", True),
         "exchange": raw.get("exchange"),
+        "algorithm": raw.get("algorithm", "same"),
         "without": raw.get("without", {}),
         "why": raw.get("why", {}),
         "notes": tuple(raw.get("notes", [])),
@@ -101,6 +104,11 @@ def load_framework(name: str) -> Framework:
         capabilities=tuple(capabilities),
         **fields,
     )
+
+
+def trains_alone(name: str) -> bool:
+    """Whether a framework has an algorithm of its own, so that its weights are not those of others; not one that is not here any more."""
+    return name in framework_names() and load_framework(name).algorithm == OWN
 
 
 def notes_of(name: str) -> tuple[str, ...]:

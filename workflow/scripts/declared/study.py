@@ -39,6 +39,7 @@ class Study:
     fraction: Fraction | None = None  # with design: fractional
     authors: tuple[dict[str, str], ...] = ()
     licence: str | None = None
+    target_accuracy: float | None = None  # of validation, a share
     margin: float | None = None  # share of epoch time by which cells may differ and be called equal
     figures: tuple[Declared, ...] = ()  # those that it declares
     paper: Paper = field(default_factory=Paper)
@@ -84,6 +85,7 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         fraction=_fraction(raw, factors, file),
         authors=tuple(raw.get("authors", [])),
         licence=raw.get("licence"),
+        target_accuracy=raw.get("target_accuracy"),
         margin=float(raw["margin"].rstrip("% ")) / 100 if "margin" in raw else None,
     )
     if "figures" in raw:

@@ -1,0 +1,81 @@
+"""When a run has reached an accuracy, which cells never do, and how a framework with an algorithm of its own is told."""
+
+import math
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from analysis import conditions, time_to_accuracy
+from analysis.measured import successful
+from common.tables import read_table
+from declared import frameworks
+from synthetic import campaign, write_frames
+
+
+@pytest.fixture
+def frames(tmp_path):
+    paths = write_frames(tmp_path, *campaign(failures={}))
+    return tuple(read_table(path, name) for path, name in zip(paths, ("runs", "epochs"), strict=True))
+
+
+def learning(runs, epochs, accuracies):
+    """All runs with these accuracies, epoch by epoch; each takes 2 s, the first 5 s."""
+    epochs = epochs[epochs["epoch"] <= len(accuracies)].copy()
+    epochs["validation_accuracy"] = [accuracies[epoch - 1] for epoch in epochs["epoch"]]
+    epochs["epoch_time_s"] = [5.0 if epoch == 1 else 2.0 for epoch in epochs["epoch"]]
+    return runs, epochs
+
+
+def test_time_ends_with_the_first_epoch_that_reaches_the_target(frames):
+    runs, epochs = learning(*frames, [0.3, 0.7, 0.5, 0.9])
+    for target, seconds, needed in ((0.3, 5.0, 1), (0.6, 7.0, 2), (0.7, 7.0, 2), (0.8, 11.0, 4)):
+        found = time_to_accuracy.of_runs(runs, epochs, target)
+        assert len(found) == len(successful(runs))
+        assert set(found["time_to_accuracy_s"]) == {seconds} and set(found["epochs_needed"]) == {needed}
+    found = time_to_accuracy.of_runs(runs, epochs, 0.95)
+    assert found["time_to_accuracy_s"].isna().all() and set(found["best"]) == {0.9}
+
+
+def test_a_cell_of_which_a_run_never_arrives_has_no_mean_time(frames):
+    runs, epochs = learning(*frames, [0.3, 0.7, 0.5, 0.9])
+    slow = runs.iloc[0]
+    own = epochs["run_id"] == slow["run_id"]
+    epochs.loc[own, "validation_accuracy"] = 0.5
+    data = time_to_accuracy.summarize(runs, epochs, 0.6).set_index("cell")
+    row, others = data.loc[slow["cell"]], data.drop(slow["cell"])
+    assert (row["n"], row["reached"]) == (3, 2) and math.isnan(row["time_to_accuracy_s"])
+    assert (others["reached"] == others["n"]).all() and set(others["time_to_accuracy_s"]) == {7.0}
+    made = time_to_accuracy.table(runs, epochs, 0.6)
+    assert made.title == "Time to a validation accuracy of 60 %"
+    assert made.shown["time (s)"].str.fullmatch("not reached by 1 of 3").sum() == 1
+    assert f"1 cell of {len(data)} did not reach the target in all runs." in made.notes
+
+
+@pytest.mark.parametrize("case", ["not asked for", "no accuracy", "no run"])
+def test_without_a_target_or_an_accuracy_there_are_no_rows(frames, case):
+    runs, epochs = frames
+    if case == "no accuracy":
+        epochs = epochs.assign(validation_accuracy=math.nan)
+    if case == "no run":
+        runs = runs.assign(status="failed", epoch_time_s=None)
+    made = time_to_accuracy.table(runs, epochs, None if case == "not asked for" else 0.5)
+    assert made.shown.empty and made.notes and "nan" not in " ".join(made.notes)
+    assert ("target_accuracy" in made.notes[0]) == (case == "not asked for")
+
+
+def test_an_algorithm_of_its_own_is_told_with_accuracies_wherever_it_stands_beside_others(frames, monkeypatch):
+    runs, _ = frames
+    assert conditions.algorithms(runs) == ""
+    own = replace(frameworks.load_framework("pytorch-ddp"), algorithm="own")
+    known = frameworks.load_framework
+    monkeypatch.setattr(frameworks, "load_framework", lambda name: own if name == "pytorch-ddp" else known(name))
+    runs.loc[runs["framework"] == "pytorch-ddp", "validation_accuracy"] = 0.75
+    runs.loc[runs["framework"] != "pytorch-ddp", "validation_accuracy"] = 0.5
+    said = "Own algorithm: pytorch-ddp; validation accuracy 75 %, of the others 50 %."
+    assert conditions.algorithms(runs) == said
+    assert said in conditions.setting(runs) and said in conditions.circumstances(runs)
+    alone = runs[runs["framework"] == "pytorch-ddp"]
+    assert conditions.algorithms(alone) == "Own algorithm: pytorch-ddp; validation accuracy 75 %."
+    gone = runs.assign(framework=pd.Series("gone-framework", index=runs.index))
+    assert conditions.algorithms(gone) == ""

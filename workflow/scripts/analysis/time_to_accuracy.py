@@ -1,0 +1,93 @@
+"""Table of time to accuracy: how long each cell trains until validation reaches the study's target, and which cells never do.
+
+The comparison for frameworks that train with algorithms of their own, as in MLPerf (Mattson et al., MLSys 2020): time counts from the
+start of the first epoch until the end of the first one whose validation accuracy is the target or more; warm-up epochs are in it,
+validations are not.
+"""
+
+import math
+
+import pandas as pd
+
+from analysis import conditions, intervals, tables
+from analysis.intervals import Estimate
+from analysis.measured import cells, level_text, successful, title, varying
+from common.text import number_of
+
+TITLE = "Time to a validation accuracy of {:.4g} %"
+UNASKED = "The study names no target; say target_accuracy: 0.9 (a share) in the study, and this table has the time to reach it."
+HOW = (
+    "Time: training from the start of the first epoch until the end of the first one with that accuracy; warm-up epochs are in it, validations "
+    "are not. It has a mean and a 95 % t interval where all runs of a cell reach the target."
+)
+
+
+def of_runs(runs: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.DataFrame:
+    """A row per successful run: run_id, cell, time_to_accuracy_s and epochs_needed, missing where it never reaches `target`
+    (a share), and best, its greatest validation accuracy; runs that tell no accuracy are left out."""
+    ok = successful(runs).set_index("run_id")
+    told = epochs[epochs["run_id"].isin(ok.index)].dropna(subset="validation_accuracy").sort_values(["run_id", "epoch"])
+    by_run = told.groupby("run_id", sort=False)
+    spent = by_run["epoch_time_s"].cumsum()
+    reached = told["validation_accuracy"] >= target
+    first = told[reached].drop_duplicates("run_id").set_index("run_id")
+    made = pd.DataFrame({"best": by_run["validation_accuracy"].max()})
+    made["time_to_accuracy_s"] = spent[reached].groupby(told["run_id"][reached]).first().reindex(made.index)
+    made["epochs_needed"] = first["epoch"].astype(float).reindex(made.index)
+    made["cell"] = ok["cell"].reindex(made.index)
+    in_order = [run for run in ok.index if run in made.index]
+    return made.loc[in_order].reset_index()[["run_id", "cell", "time_to_accuracy_s", "epochs_needed", "best"]]
+
+
+def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.DataFrame:
+    """A row per cell with a run that tells its accuracy: the factors, n, reached, time_to_accuracy_s with bounds, epochs_needed (means
+    of the runs), best (mean of the runs' greatest accuracies). Time is missing where a run never reaches the target."""
+    found = of_runs(runs, epochs, target)
+    by_cell = found.groupby("cell")
+    rows = cells(runs).set_index("cell", drop=False)
+    rows = rows[rows.index.isin(set(found["cell"]))]
+    rows["n"] = by_cell.size().reindex(rows.index)
+    rows["reached"] = by_cell["time_to_accuracy_s"].count().reindex(rows.index)
+    times = intervals.means(found["time_to_accuracy_s"], found["cell"], minimum=0.0).reindex(rows.index)
+    whole = rows["n"] == rows["reached"]
+    for part, name in (("value", ""), ("low", "_low"), ("high", "_high")):
+        rows[f"time_to_accuracy_s{name}"] = times[part].where(whole)
+    rows["epochs_needed"] = by_cell["epochs_needed"].mean().reindex(rows.index).where(whole)
+    rows["best"] = by_cell["best"].mean().reindex(rows.index)
+    return rows.reset_index(drop=True)
+
+
+def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None) -> tables.Table:
+    """The table of a study; without rows where it names no target or no run tells an accuracy."""
+    if target is None:
+        return tables.Table("Time to a validation accuracy", *_nothing(), [UNASKED])
+    heading, data = TITLE.format(100 * target), summarize(runs, epochs, target)
+    if data.empty:
+        return tables.Table(
+            heading, *_nothing(), ["No successful run tells its validation accuracy.", conditions.setting(runs)]
+        )
+    named = ["framework", *varying(runs, but=["framework"])]
+    shown = {title(name): data[name].map(level_text) for name in named}
+    shown["n"] = data["n"].map(str)
+    shown["time (s)"] = [
+        tables.interval(Estimate(*row[2:])) if row[0] == row[1] else f"not reached by {row[0] - row[1]} of {row[0]}"
+        for row in data[
+            ["n", "reached", "time_to_accuracy_s", "time_to_accuracy_s_low", "time_to_accuracy_s_high"]
+        ].itertuples(index=False, name=None)
+    ]
+    shown["epochs"] = [tables.DASH if math.isnan(value) else f"{value:.3g}" for value in data["epochs_needed"]]
+    shown["best accuracy (%)"] = data["best"].map(tables.percent)
+    never = int((data["reached"] < data["n"]).sum())
+    notes = [
+        conditions.counts(runs),
+        f"{number_of(never, 'cell')} of {len(data)} did not reach the target in all runs." if never else "",
+        HOW,
+        conditions.setting(runs),
+    ]
+    words = [title(name) for name in ("framework", "model", "dataset")]
+    return tables.Table(heading, data, pd.DataFrame(shown), [note for note in notes if note], words)
+
+
+def _nothing() -> tuple[pd.DataFrame, pd.DataFrame]:
+    columns = ["cell", "n", "reached", "time_to_accuracy_s"]
+    return pd.DataFrame(columns=columns, dtype=float), pd.DataFrame(columns=["cell"], dtype=str)
