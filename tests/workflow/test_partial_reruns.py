@@ -112,7 +112,7 @@ def test_a_declaration_makes_the_figures_that_are_not_there_and_nothing_else(cam
         str(path.relative_to(campaign.folder))
         for path in campaign.results.glob("*s/*.*")
         if path.parent.name in ("figures", "tables")
-    }
+    } | {str(path.relative_to(campaign.folder)) for path in campaign.results.glob("explore.*")}
     assert listed == there, "the manifest's list and the folders agree"
 
 
