@@ -81,6 +81,15 @@ def test_a_run_is_a_bar_on_each_of_its_hosts_from_its_start_to_its_end(drawn_of)
     assert "30 runs from 2026-11-21 06:00 to 06:17 UTC, 84 % of 18 min in runs; longest gap 6.0 s." in caption
 
 
+@pytest.mark.parametrize(("runs", "unit", "most"), [(3, "seconds", 106), (30, "minutes", 18), (270, "hours", 3)])
+def test_a_short_campaign_has_its_axis_in_minutes_or_seconds(drawn_of, runs, unit, most):
+    all_runs, epochs = designed_campaign()
+    drawn, _ = drawn_of(scheduled(all_runs.head(runs)), epochs)
+    assert drawn.axes[-1].get_xlabel() == f"{unit} since the first run started"
+    ticks = [float(label.get_text()) for ax in drawn.axes for label in ax.get_xticklabels()]
+    assert 0.6 * most <= max(ticks) <= most and len(ticks) >= 3
+
+
 def test_on_one_machine_lanes_are_frameworks_in_their_colours_start_up_lighter(drawn_of):
     runs, epochs = campaign(replicates=1, failures={})
     drawn, caption = drawn_of(scheduled(runs), epochs)

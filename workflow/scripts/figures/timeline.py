@@ -38,6 +38,8 @@ BAND_FONT = 5
 TICKS = (4, 8)  # of a column, of a page
 ROUND_ROWS = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 ROUND_TICKS = (1, 2, 2.5, 5, 10)
+UNITS = ((1.0, "hours"), (1 / 60, "minutes"), (1 / 3600, "seconds"))
+FEWEST_UNITS = 2  # that a campaign lasts, of the unit of its axis
 SYMBOLS = {"failed": "X", "timeout": "D", "invalid": "o"}
 NOT_TOLD = "host not told"
 WHAT = "The campaign over time. Each bar is a run{}."
@@ -61,16 +63,16 @@ class _Time:
         """Where these hours stand."""
         return np.interp(hours, self.hours, self.axis)
 
-    def ticks(self, low: float, high: float, most: int) -> tuple[list[float], list[str]]:
-        """Places and texts of about `most` round hours between two places; none within a cut."""
-        step = _round((high - low) / most, ROUND_TICKS)
+    def ticks(self, low: float, high: float, most: int, unit: float = 1.0) -> tuple[list[float], list[str]]:
+        """Places and texts of about `most` round numbers of the unit, so many hours, between two places; none within a cut."""
+        step = unit * _round((high - low) / most / unit, ROUND_TICKS)
         found: list[tuple[float, str]] = []
         for start, end in self.hours.reshape(-1, 2):
             for count in range(math.ceil(start / step - 1e-9), math.floor(end / step + 1e-9) + 1):
                 place = float(self.at(count * step))
                 apart = not found or place - found[-1][0] > step / 2
                 if apart and low - 1e-9 <= place <= high + 1e-9:
-                    found.append((place, f"{count * step:.6g}"))
+                    found.append((place, f"{count * step / unit:.6g}"))
         return [place for place, _ in found], [text for _, text in found]
 
 
@@ -90,6 +92,9 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     above = panels.legend_height(len(handles), width)
     row_in = LANE_IN * (len(lanes) + len(strips)) + BELOW_ROW_IN
     rows, length = _rows(float(time.axis[-1]), len(ran), int((TALLEST_IN - above) / row_in))
+    unit, unit_name = next(
+        each for each in UNITS if float(time.hours[-1]) >= FEWEST_UNITS * each[0] or each is UNITS[-1]
+    )
     drawn = style.figure(width, rows * row_in + 0.1 + above)
     axes = drawn.subplots(rows, 1, squeeze=False, sharey=True)[:, 0]
     for row, ax in enumerate(axes):
@@ -100,12 +105,12 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
             _bands(ax, bands, time, number - len(strips), BAND_FONT / 72 / width * length)
         _cuts(ax, time, len(lanes))
         _symbols(ax, bars, time)
-        ax.set_xticks(*time.ticks(low, high, TICKS[page]))
+        ax.set_xticks(*time.ticks(low, high, TICKS[page], unit))
         ax.spines["left"].set_visible(False)
         ax.tick_params(axis="y", length=0)
     axes[0].set_yticks(range(-len(strips), len(lanes)), [*strips, *lanes])
     axes[0].set_ylim(len(lanes) - 0.45, -len(strips) - 0.55)
-    axes[-1].set_xlabel("hours since the first run started")
+    axes[-1].set_xlabel(f"{unit_name} since the first run started")
     drawn.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
     return drawn, seen.caption(
         WHAT.format(", on each of its nodes" if by_host else f", in lanes by {seen.told_apart}"),
@@ -286,7 +291,10 @@ def _cuts(ax: Axes, time: _Time, lanes: int) -> None:
         if right < ax.get_xlim()[0] or left > ax.get_xlim()[1]:
             continue
         ax.axvspan(left, right, facecolor="white", edgecolor=style.GRID, hatch="//////", linewidth=0)
-        said = ax.text((left + right) / 2, (lanes - 1) / 2, duration(3600 * (end - start)), clip_on=True)
+        middle = (left + right) / 2
+        if not ax.get_xlim()[0] <= middle <= ax.get_xlim()[1]:
+            continue
+        said = ax.text(middle, (lanes - 1) / 2, duration(3600 * (end - start)))  # may be higher than few lanes
         said.set(rotation=90, ha="center", va="center", fontsize=BAND_FONT, color=style.INK)
         said.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
 
