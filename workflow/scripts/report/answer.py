@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from analysis import answers, conditions, tables
+from analysis import answers, tables
 from analysis.answers import Sentence
 from analysis.intervals import COLUMNS, LEVEL, Estimate
 from analysis.measured import cell_words, level_text, levels_in_order, title, varying
@@ -40,7 +40,7 @@ def answer(material: Material) -> Answer:
     said = answers.sentences(runs, material.data("effects"), material.data("anova"))
     if ok.empty:
         return Answer(said)
-    details = [conditions.replicates(runs), variation(material), speedups(material)]
+    details = [variation(material), speedups(material)]
     grids = [ends(material), main_effects(material), effects(material)]
     note = answers.NOTE if varying(runs) else ""
     return Answer(said, note, [text for text in details if text], [grid for grid in grids if grid and grid.rows])
