@@ -37,6 +37,11 @@ def test_time_ends_with_the_first_epoch_that_reaches_the_target(frames):
     assert found["time_to_accuracy_s"].isna().all() and set(found["best"]) == {0.9}
 
 
+def test_an_epoch_without_a_validation_takes_its_time_all_the_same(frames):
+    runs, epochs = learning(*frames, [0.3, None, 0.7])
+    assert set(time_to_accuracy.of_runs(runs, epochs, 0.6)["time_to_accuracy_s"]) == {9.0}
+
+
 def test_a_cell_of_which_a_run_never_arrives_has_no_mean_time(frames):
     runs, epochs = learning(*frames, [0.3, 0.7, 0.5, 0.9])
     slow = runs.iloc[0]

@@ -26,13 +26,14 @@ def of_runs(runs: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.DataF
     """A row per successful run: run_id, cell, time_to_accuracy_s and epochs_needed, missing where it never reaches `target`
     (a share), and best, its greatest validation accuracy; runs that tell no accuracy are left out."""
     ok = successful(runs).set_index("run_id")
-    told = epochs[epochs["run_id"].isin(ok.index)].dropna(subset="validation_accuracy").sort_values(["run_id", "epoch"])
+    every = epochs[epochs["run_id"].isin(ok.index)].sort_values(["run_id", "epoch"])
+    spent = every.groupby("run_id", sort=False)["epoch_time_s"].cumsum()  # epochs without a validation, too
+    told = every.dropna(subset="validation_accuracy")
     by_run = told.groupby("run_id", sort=False)
-    spent = by_run["epoch_time_s"].cumsum()
     reached = told["validation_accuracy"] >= target
     first = told[reached].drop_duplicates("run_id").set_index("run_id")
     made = pd.DataFrame({"best": by_run["validation_accuracy"].max()})
-    made["time_to_accuracy_s"] = spent[reached].groupby(told["run_id"][reached]).first().reindex(made.index)
+    made["time_to_accuracy_s"] = spent[told.index][reached].groupby(told["run_id"][reached]).first().reindex(made.index)
     made["epochs_needed"] = first["epoch"].astype(float).reindex(made.index)
     made["cell"] = ok["cell"].reindex(made.index)
     in_order = [run for run in ok.index if run in made.index]
