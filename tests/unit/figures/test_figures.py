@@ -38,6 +38,7 @@ FIGURES = {
         Declared("accuracy", "accuracy"),
         Declared("accuracy-updates", "accuracy", x="updates"),
         Declared("accuracy-wall_time", "accuracy", x="wall_time"),
+        Declared("time_to_accuracy", "time_to_accuracy", target=0.5),
         Declared("interaction", "interaction", x="nodes", colour=("framework",)),
         Declared("residuals", "residuals"),
         Declared("regression", "regression"),

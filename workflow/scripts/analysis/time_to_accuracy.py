@@ -18,7 +18,7 @@ TITLE = "Time to a validation accuracy of {:.4g} %"
 UNASKED = "The study names no target; say target_accuracy: 0.9 (a share) in the study, and this table has the time to reach it."
 HOW = (
     "Time: training from the start of the first epoch until the end of the first one with that accuracy; warm-up epochs are in it, validations "
-    "are not. It has a mean and a 95 % t interval where all runs of a cell reach the target."
+    "are not. It has a mean and a 95 % t interval where all n successful runs of a cell reach the target."
 )
 
 

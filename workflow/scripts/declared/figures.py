@@ -23,7 +23,8 @@ Levels = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Declared:
-    """One figure. `colour` and `facet`: factors; None leaves them to figures.view. `filter`: factor -> levels that are drawn."""
+    """One figure. `colour` and `facet`: factors; None leaves them to figures.view. `filter`: factor -> levels that are drawn.
+    `target`: a validation accuracy, a share."""
 
     name: str
     kind: str
@@ -31,6 +32,7 @@ class Declared:
     colour: tuple[str, ...] | None = None
     facet: tuple[str, ...] | None = None
     filter: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    target: float | None = None
 
     def to_json(self) -> str:
         """One line that `from_json` reads."""
@@ -40,11 +42,12 @@ class Declared:
 @dataclass(frozen=True)
 class Shape:
     """What is known of a study before anything runs: which factors vary, whether its network is swept, whether all of their
-    combinations are measured."""
+    combinations are measured, and its target accuracy if it names one."""
 
     varied: Sequence[str]
     swept: bool
     full: bool = True
+    target: float | None = None
 
     @property
     def scale(self) -> str:
@@ -94,6 +97,9 @@ KINDS: dict[str, Kind] = {
         takes=("x", *SHOWN),
         x=("epochs", "updates", "wall_time"),
     ),
+    "time_to_accuracy": Kind(
+        lambda of: [{"target": of.target}] if of.target else [], takes=("target", *SHOWN), along_scale=True
+    ),
     "interaction": Kind(_interaction, takes=("x", *SHOWN), needs=("x", "colour"), one_colour=True),
     "residuals": Kind(lambda of: [{}]),
     "regression": Kind(lambda of: [{}]),
@@ -119,15 +125,17 @@ def usual(of: Shape) -> list[Declared]:
     return [_read(kind, entry) for kind, asked in KINDS.items() for entry in asked.usual(of)]
 
 
-def read_figures(written: Sequence[Mapping[str, Any]], cells: Sequence[Levels], file: Path) -> list[Declared]:
+def read_figures(
+    written: Sequence[Mapping[str, Any]], cells: Sequence[Levels], file: Path, target: float | None = None
+) -> list[Declared]:
     """The figures that a study declares, in their order. InputError, one line with file and key, for what is declared wrongly.
 
-    `cells`: the levels of all cells that the study has, of the factors that vary.
+    `cells`: the levels of all cells that the study has, of the factors that vary; `target`: its target accuracy.
     """
     made: list[Declared] = []
     for place, entry in enumerate(written):
         try:
-            made.append(_checked(entry, cells, [one.name for one in made]))
+            made.append(_checked(entry, cells, [one.name for one in made], target))
         except _Mistake as mistake:
             raise InputError(f"{shown(file)}: figures.{place}.{mistake.key}: {mistake}") from None
     return made
@@ -157,6 +165,7 @@ def _read(kind: str, entry: Mapping[str, Any]) -> Declared:
         colour=_several(entry.get("colour")),
         facet=_several(entry.get("facet")),
         filter={name: list(_several(levels) or ()) for name, levels in entry.get("filter", {}).items()},
+        target=entry.get("target"),
     )
 
 
@@ -164,9 +173,9 @@ def _several(value: Any) -> tuple[Any, ...] | None:
     return None if value is None else tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def _checked(entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[str]) -> Declared:
+def _checked(entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[str], target: float | None) -> Declared:
     """The figure that is written, all of whose keys are right. `cells`: the levels of all cells, of
-    the factors that vary; `names`: of the figures before it."""
+    the factors that vary; `names`: of the figures before it; `target`: the study's."""
     kind = entry["kind"]
     if kind not in KINDS:
         raise _Mistake("kind", f"'{kind}' is unknown; {instead_of(kind, KINDS)}")
@@ -177,6 +186,10 @@ def _checked(entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[
     for key in of.needs:
         if key not in entry:
             raise _Mistake(key, f"is missing; {kind} needs it; {_expected(_varied(cells))}")
+    if "target" in of.takes:
+        entry = {"target": target, **entry}
+        if entry["target"] is None:
+            raise _Mistake("target", f"is missing; {kind} needs it; write target: 0.9, or target_accuracy in the study")
     one = _read(kind, entry)
     if one.name in names:
         raise _Mistake(
@@ -225,7 +238,7 @@ def _check_places(one: Declared, of: Kind, varied: Sequence[str]) -> None:
     if of.one_colour and len(one.colour or ()) != 1:
         raise _Mistake("colour", f"{one.kind} takes one factor, not {len(one.colour or ())}")
     if one.colour and one.facet and (rest := _rest(one, of, varied)):
-        places = [key for key in of.takes if key != "filter" and not (key == "x" and of.x)]
+        places = [key for key in ("x", "colour", "facet") if key in of.takes and not (key == "x" and of.x)]
         raise _Mistake(
             "facet", f"{rest[0]} varies, too; name it in {' or '.join(places)}, or hold it to one level by filter"
         )

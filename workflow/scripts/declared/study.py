@@ -60,7 +60,7 @@ class Study:
 
     def drawn(self, swept: bool = True) -> list[Declared]:
         """The figures that it declares, or those of every study of its kind; `swept`: whether its network is."""
-        return list(self.figures) or usual(Shape(self.varied, swept, self.fraction is None))
+        return list(self.figures) or usual(Shape(self.varied, swept, self.fraction is None, self.target_accuracy))
 
 
 def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Study:
@@ -94,7 +94,7 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
             for levels in study.combinations()
             if not any(matches(levels, entry) for entry in study.exclude)
         ]
-        study = replace(study, figures=tuple(read_figures(raw["figures"], cells, file)))
+        study = replace(study, figures=tuple(read_figures(raw["figures"], cells, file, study.target_accuracy)))
     return replace(study, paper=read_paper(raw.get("paper", {}), [one.name for one in study.drawn()], file))
 
 

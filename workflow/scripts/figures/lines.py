@@ -129,8 +129,8 @@ def draw(
         if successful(here).empty:
             panels.say(ax, "no successful run")
         ax.set_title(panels.panel_title(levels))
-        alike = panels.at(of.ok, {name: levels[name] for name in scaled_by})
-        remarks += panels.time_axis(ax, alike, of.pooling, logarithmic=to_compare)
+        alike = {name: levels[name] for name in scaled_by}
+        remarks += panels.time_axis(ax, *of.times(alike), logarithmic=to_compare)
         scale.on(ax, labels)
         if steep:
             ax.tick_params(axis="x", labelrotation=STEEP)
@@ -214,7 +214,11 @@ def _line(
     for level in (level for level in scale.positions if level in by_level):
         ok = successful(by_level[level])
         places.append(scale.positions[level] + shift)
-        means.append(panels.interval(ax, one.look, places[-1], ok, pooling, scale.beside) if len(ok) else math.nan)
+        means.append(math.nan)
+        if len(ok):
+            estimate = pooling.of(ok["cell"].iloc[0])
+            means[-1] = estimate.value
+            panels.interval(ax, one.look, places[-1], estimate, ok["epoch_time_s"], scale.beside)
     if places and joined:
         ax.plot(places, means, color=one.look.colour, linestyle=one.look.line, zorder=2)
 
@@ -225,9 +229,10 @@ def _base(ax: Axes, of: View, base: pd.DataFrame, replicas: pd.Series, scale: Sc
     `base`: its runs; `replicas`: how many there are at each level of the x axis.
     """
     look = next((one.look for one in of.series if len(one.of(base))), None)
-    mean = of.pooling.of(base["cell"].iloc[0]).value
+    estimate = of.pooling.of(base["cell"].iloc[0])
+    mean = estimate.value
     if bases(base) and look:
-        panels.interval(ax, look, min(scale.positions.values()), base, of.pooling, scale.beside)
+        panels.interval(ax, look, min(scale.positions.values()), estimate, base["epoch_time_s"], scale.beside)
         ax.axhline(mean, color=look.colour, linewidth=0.8, linestyle=look.line, zorder=1)
     x = [scale.positions[level] for level in replicas.index]
     colour = look.colour if look else style.MUTED

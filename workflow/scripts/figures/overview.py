@@ -34,8 +34,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     for ax, levels in zip(axes, shown, strict=True):
         _panel(ax, panels.at(of.runs, levels), of.rows, of.pooling)
         ax.set_title(panels.panel_title(levels))
-        alike = panels.at(of.ok, {name: levels[name] for name in scaled_by})
-        remarks += panels.time_axis(ax, alike, of.pooling, axis="x")
+        remarks += panels.time_axis(ax, *of.times({name: levels[name] for name in scaled_by}), axis="x")
         ax.set_xlabel("epoch time (s)")
     axes[0].set_yticks(range(len(of.rows)), [text for _, _, text in of.rows])
     axes[0].set_ylim(len(of.rows) - 0.4, -0.6)
@@ -47,7 +46,8 @@ def _panel(ax: Axes, runs: pd.DataFrame, rows: Sequence[Row], pooling: Pooling) 
         planned = panels.at(one.of(runs), levels)
         ok = successful(planned)
         if len(ok):
-            panels.interval(ax, one.look, y, ok, pooling, BESIDE, upright=False)
+            estimate = pooling.of(ok["cell"].iloc[0])
+            panels.interval(ax, one.look, y, estimate, ok["epoch_time_s"], BESIDE, upright=False)
         elif len(planned):
             said = ax.text(0.03, y, "no successful run", transform=ax.get_yaxis_transform())
             said.set(va="center", color=style.MUTED, fontsize=5.5)

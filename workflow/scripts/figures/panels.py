@@ -15,8 +15,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from analysis import conditions
+from analysis.intervals import Estimate
 from analysis.measured import treatment_text
-from analysis.pooling import Pooling
 from figures import style
 from figures.style import Look
 
@@ -39,7 +39,7 @@ MARKERS = "Markers: means; bars: 95 % intervals; ticks {} them: single runs."
 
 
 class Bar(Line2D):
-    """The bar of an interval of epoch time."""
+    """The bar of an interval of time."""
 
 
 @dataclass(frozen=True)
@@ -139,18 +139,17 @@ def titles_height(shown: Sequence[Mapping[str, Any]], characters: int = TITLE_CH
 
 
 def time_axis(
-    ax: Axes, ok: pd.DataFrame, pooling: Pooling, axis: Literal["x", "y"] = "y", *, logarithmic: bool = False
+    ax: Axes, times: pd.Series, cells: pd.DataFrame, axis: Literal["x", "y"] = "y", *, logarithmic: bool = False
 ) -> list[str]:
-    """An axis of epoch time from zero; logarithmic where the runs `ok` differ by more than a factor of 20, or it is asked for.
+    """An axis of time from zero; logarithmic where `times`, those of runs, differ by more than a factor of 20, or it is asked for.
 
     It reaches all runs, and the ends of the intervals of SURE runs or more, but not farther than CUT_AT times beyond the runs. An
-    `interval` that leaves it ends in an arrow. Returns what the caption must say about it.
+    `interval` that leaves it ends in an arrow. `cells`: low, high and n of each. Returns what the caption must say about it.
     """
-    if ok.empty:
+    if times.empty:
         return []
-    cells = pooling.cells.loc[list(set(ok["cell"]))]
     sure = cells[cells["n"] >= SURE]
-    shortest, longest = ok["epoch_time_s"].min(), ok["epoch_time_s"].max()
+    shortest, longest = times.min(), times.max()
     lowest, highest = (
         min(shortest, sure["low"].min()),
         max(longest, sure["high"].max()),
@@ -199,21 +198,24 @@ def dodge(names: Sequence[str], gap: float) -> dict[str, float]:
 
 
 def interval(
-    ax: Axes, look: Look, x: float, ok: pd.DataFrame, pooling: Pooling, beside: float, *, upright: bool = True
-) -> float:
-    """The mean of the runs `ok` of one cell with its interval as a bar, its replicates as short ticks `beside` it. The mean.
+    ax: Axes, look: Look, x: float, estimate: Estimate, values: pd.Series, beside: float, *, upright: bool = True
+) -> None:
+    """The mean of a cell with its interval as a bar, the `values` of its runs as short ticks `beside` it.
 
     `upright`: values on the y axis.
     """
-    estimate, values = pooling.of(ok["cell"].iloc[0]), ok["epoch_time_s"].tolist()
     bars = ([x, x], [estimate.low, estimate.high])
-    ticks = ([x + beside] * len(values), values)
     point = ([x], [estimate.value])
     ax.add_line(Bar(*bars[:: 1 if upright else -1], color=look.colour, linewidth=0.9, solid_capstyle="butt", zorder=3))
     ax.plot(*point[:: 1 if upright else -1], zorder=4, **marker(look))
     if len(values) > 1:
-        ax.plot(*ticks[:: 1 if upright else -1], zorder=5, **_replicate(look, upright))
-    return estimate.value
+        replicates(ax, look, x + beside, values, upright=upright)
+
+
+def replicates(ax: Axes, look: Look, x: float, values: pd.Series, *, upright: bool = True) -> None:
+    """The values of single runs as short ticks across their axis."""
+    ticks = ([x] * len(values), values.tolist())
+    ax.plot(*ticks[:: 1 if upright else -1], zorder=5, **_replicate(look, upright))
 
 
 def marker(of: Look | str) -> dict[str, Any]:

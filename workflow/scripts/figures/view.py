@@ -4,7 +4,7 @@ Intervals stand on all runs of the study (analysis.pooling), so that figures and
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -79,6 +79,11 @@ class View:
     def pooling(self) -> Pooling:
         """The means of all cells of the study, with their intervals."""
         return pooled(self.study)
+
+    def times(self, levels: Mapping[str, Any]) -> tuple[pd.Series, pd.DataFrame]:
+        """Epoch times of the successful runs at these levels, and their cells' means with intervals: what sets an axis."""
+        ok = panels.at(self.ok, levels)
+        return ok["epoch_time_s"], self.pooling.cells.loc[list(set(ok["cell"]))]
 
     @cached_property
     def series(self) -> list[Series]:

@@ -97,6 +97,7 @@ def _figure(one: gallery.Example, kind: Kind) -> Iterator[str]:
         "colour": "one factor" if kind.one_colour else "factors",
         "facet": "factors",
         "filter": "levels",
+        "target": "a share; default: `target_accuracy` of the study",
     }
     keys = [f"`{key}`" + f" ({words[key]})" * (key in words) + ", required" * (key in kind.needs) for key in kind.takes]
     yield f"Keys: {'; '.join(keys)}." if keys else "Keys: none but `kind` and `name`."

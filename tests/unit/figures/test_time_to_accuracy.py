@@ -1,0 +1,75 @@
+"""The times stand where they were made; cells that never arrive are shown as such; the target comes from the figure or the study."""
+
+import pytest
+
+from analysis import time_to_accuracy
+from analysis.measured import Records
+from common.errors import InputError
+from declared.figures import Declared, read_figures
+from declared.study import load_study
+from figures import panels
+from figures import time_to_accuracy as figure
+from synthetic import designed_campaign, write_frames
+
+ASKED = Declared("time_to_accuracy", "time_to_accuracy", target=0.6)
+CELLS = [{"batch_size": 16}, {"batch_size": 64}]
+
+
+@pytest.fixture
+def records(tmp_path):
+    """All runs reach 0.6 after the third epoch, but two of the first cell."""
+    runs, epochs = designed_campaign()
+    epochs["validation_accuracy"] = [0.2 * epoch for epoch in epochs["epoch"]]
+    late = runs.loc[runs["cell"] == runs["cell"].iloc[0], "run_id"].iloc[:2]
+    epochs.loc[epochs["run_id"].isin(late), "validation_accuracy"] = 0.5
+    return Records(*write_frames(tmp_path, runs, epochs))
+
+
+def lines(drawn, marker):
+    return [line for ax in drawn.axes for line in ax.lines if line.get_marker() == marker]
+
+
+def test_means_are_those_of_the_table_and_an_arrow_stands_for_a_cell_that_does_not_arrive(records):
+    drawn, caption = figure.draw(records, ASKED)
+    drawn.draw_without_rendering()
+    data = time_to_accuracy.summarize(records.runs, records.epochs, 0.6)
+    bars = [line for ax in drawn.axes for line in ax.lines if isinstance(line, panels.Bar)]
+    whole = data[data["reached"] == data["n"]]
+    ends = sorted(tuple(line.get_xdata()) for line in bars)
+    told = zip(whole["time_to_accuracy_s_low"], whole["time_to_accuracy_s_high"], strict=True)
+    assert ends == [pytest.approx(row) for row in sorted(told)]
+    assert len(whole) == len(data) - 1
+    (arrow,) = lines(drawn, ">")
+    assert list(arrow.get_xdata()) == [1] and arrow.get_markerfacecolor() == "white"
+    assert "2 of 5 never" in {text.get_text() for ax in drawn.axes for text in ax.texts}
+    ticks = [value for line in lines(drawn, "|") for value in line.get_xdata()]
+    reached = time_to_accuracy.of_runs(records.runs, records.epochs, 0.6)["time_to_accuracy_s"].dropna()
+    assert sorted(ticks) == pytest.approx(sorted(reached))
+    assert caption.startswith("Time to a validation accuracy of 60 % in every cell.")
+    assert "Open arrows: 1 cell where some runs never reach it; beside them: how many." in caption
+
+
+def test_a_target_that_no_run_reaches_is_a_sentence(records):
+    _, caption = figure.draw(records, Declared("time_to_accuracy", "time_to_accuracy", target=0.9))
+    assert caption.startswith("Not drawn: no run reached an accuracy of 90 %; the greatest of a run is 60 %. "), (
+        "as a report leaves it out"
+    )
+
+
+def test_the_target_is_the_figures_own_or_the_studys(tmp_path):
+    file, entry = tmp_path / "a.yaml", {"kind": "time_to_accuracy"}
+    (own,) = read_figures([entry | {"target": 0.8}], CELLS, file, 0.9)
+    (of_study,) = read_figures([entry], CELLS, file, 0.9)
+    assert (own.target, of_study.target) == (0.8, 0.9)
+    with pytest.raises(InputError, match=r"figures\.0\.target: is missing; .* or target_accuracy in the study"):
+        read_figures([entry], CELLS, file)
+    with pytest.raises(InputError, match=r"figures\.0\.target: overview takes none"):
+        read_figures([{"kind": "overview", "target": 0.8}], CELLS, file)
+
+
+def test_a_study_with_a_target_has_the_figure_and_no_other_study_has(tmp_path):
+    text = (load_study("quickstart").file).read_text()
+    (tmp_path / "aimed.yaml").write_text(text + "\ntarget_accuracy: 0.9\n")
+    aimed = {one.name: one for one in load_study("aimed", tmp_path).drawn()}
+    assert aimed["time_to_accuracy"].target == 0.9
+    assert "time_to_accuracy" not in {one.name for one in load_study("quickstart").drawn()}
