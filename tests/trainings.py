@@ -26,15 +26,13 @@ TWO_DEVICES = replace(SITE, nodes=1, ranks_per_node=2)
 SEED = 20261120
 TEMPORARY = "tmp"  # of the ranks, in the attempt's folder
 PLAIN = {"model": "small-cnn", "dataset": "digits", "nodes": 1, "sync_every": 1, "epochs": 1, "warmup_epochs": 0}
-# Every framework that can be trained at this site to the same weights; of the training of another program they cannot be kept.
+# Every framework that can be trained at this site and whose weights can be kept: not those of another program's training.
 FRAMEWORKS = tuple(
     framework.name
     for framework in map(load_framework, framework_names())
-    if framework.adapter
-    and not framework.mpi
-    and not trains_alone(framework.name)
-    and read(framework.environment).available(SITE.realization)
+    if framework.adapter and not framework.mpi and read(framework.environment).available(SITE.realization)
 )
+ALIKE = tuple(name for name in FRAMEWORKS if not trains_alone(name))  # to the same weights
 DISTRIBUTED = tuple(name for name in FRAMEWORKS if load_framework(name).distributed)
 REPLICAS = dict.fromkeys((*DISTRIBUTED, "tensorflow-mirrored"), 2)  # of the others there is one
 

@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from analysis import anova, answers, effects, tables
+from analysis.measured import title
 from synthetic import designed_campaign
 
 
@@ -36,6 +38,19 @@ def test_every_factor_has_a_sentence_with_the_extremes_of_the_table_of_effects(r
     assert last.startswith(f"{len(left)} of {len(tested)} comparisons show no difference")
     assert f"{excluded.min():.2g} % longer" in last and f"{excluded.max():.2g} % longer" in last
     assert "no proof that they are equal" in last
+
+
+def test_a_report_opens_with_the_two_factors_that_change_most_and_what_is_not_told_apart(runs: pd.DataFrame) -> None:
+    data = effects.table(runs).data
+    every = answers.sentences(runs, data, anova.table(runs).data)
+    first, more = answers.opening(every)
+    farthest = (
+        np.abs(np.log(data["ratio"])).groupby(data["factor"]).max().drop(index=["model"], errors="ignore").nlargest(2)
+    )
+    assert {one.subject.lower().split(" (")[0] for one in first[:2]} == {title(name) for name in farthest.index}
+    assert len(first) == 3 and first[-1] == every[-1]
+    assert sorted([*first, *more]) == sorted(every) and [one for one in every if one in first] == first
+    assert answers.opening(every[-3:]) == (every[-3:], [])
 
 
 def test_one_comparison_is_told_as_one(runs: pd.DataFrame) -> None:

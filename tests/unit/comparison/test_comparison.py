@@ -1,5 +1,7 @@
 """Two made-up campaigns compared: what changed is found, what cannot be compared is refused, with the reason."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,9 @@ from common.tables import read_table
 from comparison import matched
 from comparison.changes import changes, table
 from comparison.compare import main
+from comparison.draw import draw
 from comparison.matched import Compared
+from declared import frameworks
 from published import SLEEP
 from synthetic import campaign, write_frames
 
@@ -142,6 +146,22 @@ def test_what_differs_is_told_by_framework(compare, base, other) -> None:
     assert said[1:3] == ["site: local → elsewhere", f"operating system: {base['systems'].iloc[0]} → {kernel}"]
     assert said[3].endswith("→ tensorflow 3.0")
     assert "tensorflow-single" in said[3] and "pytorch-ddp" not in said[3]
+
+
+def test_an_algorithm_of_its_own_is_told_with_the_accuracies_of_both(compare, base, other, monkeypatch) -> None:
+    base, other = (runs.assign(validation_accuracy=share) for runs, share in ((base, 0.9), (other, 0.8)))
+    assert compare(base, other).algorithms == ""
+    own = replace(frameworks.load_framework("pytorch-ddp"), algorithm=frameworks.OWN)
+    load = frameworks.load_framework
+    monkeypatch.setattr(frameworks, "load_framework", lambda name: own if name == own.name else load(name))
+    compared = compare(base, other)
+    said = [
+        f"In {name}: Own algorithm: pytorch-ddp; validation accuracy {share} %"
+        for name, share in zip(NAMES, (90, 80), strict=True)
+    ]
+    assert all(one in compared.algorithms for one in said)
+    made = table(compared)
+    assert compared.algorithms in made.notes and compared.algorithms in draw(compared, made.data)[1]
 
 
 def folders(tmp_path, *frames: pd.DataFrame) -> list[str]:

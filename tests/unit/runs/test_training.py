@@ -12,7 +12,7 @@ import pytest
 
 from declared.frameworks import load_framework
 from runs.steps import quantiles
-from trainings import DISTRIBUTED, FRAMEWORKS, REPLICAS, TEMPORARY, Trainings, assert_same, epochs, weights
+from trainings import ALIKE, DISTRIBUTED, FRAMEWORKS, REPLICAS, TEMPORARY, Trainings, assert_same, epochs, weights
 
 IN_CI = ("pytorch-ddp", "tensorflow-multiworker", "horovod-tensorflow")  # a launcher and a library each
 
@@ -39,7 +39,7 @@ def of_64(framework: str) -> dict[str, int]:
     return {"batch_size": 64 // REPLICAS.get(framework, 1), **shared(framework)}
 
 
-@pytest.mark.parametrize("framework", some(FRAMEWORKS, ("pytorch-single", "tensorflow-single")))  # others: the next
+@pytest.mark.parametrize("framework", some(ALIKE, ("pytorch-single", "tensorflow-single")))  # others: the next
 def test_four_accumulated_batches_of_16_train_like_one_of_64(trainings: Trainings, framework: str) -> None:
     accumulated = trainings.of(framework, batch_size=16, sync_every=4)
     after = weights(accumulated / "after.npz")
@@ -49,7 +49,7 @@ def test_four_accumulated_batches_of_16_train_like_one_of_64(trainings: Training
     assert moved > 0.01, "it has trained at all"
 
 
-@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "pytorch-single"])
+@pytest.mark.parametrize("framework", [name for name in ALIKE if name != "pytorch-single"])
 def test_every_framework_flushes_the_last_group_and_averages_over_replicas_alike(
     trainings: Trainings, framework: str
 ) -> None:
@@ -61,11 +61,7 @@ def test_every_framework_flushes_the_last_group_and_averages_over_replicas_alike
 
 @pytest.mark.parametrize(
     "framework",
-    some(
-        name
-        for name in FRAMEWORKS
-        if any("fit" in e.get("training_loop", []) for e in load_framework(name).capabilities)
-    ),
+    some(name for name in ALIKE if any("fit" in e.get("training_loop", []) for e in load_framework(name).capabilities)),
 )
 def test_fit_trains_like_the_custom_loop(trainings: Trainings, framework: str) -> None:
     fitted = trainings.weights(framework, **of_64(framework), training_loop="fit")
@@ -88,7 +84,7 @@ RECIPES = {
 TWENTY_STEPS = {"dataset": "synthetic-8x8x1-10-64", "epochs": 20}  # of one step each, with images of its own
 
 
-OTHERS = [name for name in FRAMEWORKS if name != "pytorch-single"]
+OTHERS = [name for name in ALIKE if name != "pytorch-single"]
 
 
 @pytest.mark.parametrize("framework", OTHERS)
@@ -96,7 +92,7 @@ def test_the_first_twenty_losses_are_the_same_in_all_frameworks(trainings: Train
     check_twenty_losses(trainings, framework, "sgd")
 
 
-@pytest.mark.parametrize("framework", OTHERS)
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "pytorch-single"])
 def test_a_run_names_every_library_that_trains_with_its_version(trainings: Trainings, framework: str) -> None:
     folder = trainings.of(framework, **of_64(framework), **RECIPES["sgd"], **TWENTY_STEPS)
     result = json.loads((folder / "result.json").read_text())
@@ -158,7 +154,7 @@ def test_horovod_counts_updates_and_not_batches(trainings: Trainings, framework:
 
 @pytest.mark.parametrize(
     "framework",
-    some((name for name in REPLICAS if name != "pytorch-ddp"), ("tensorflow-multiworker",)),
+    some((name for name in REPLICAS if name in OTHERS and name != "pytorch-ddp"), ("tensorflow-multiworker",)),
 )
 def test_batch_statistics_are_each_replicas_own_and_averaged_to_validate(trainings: Trainings, framework: str) -> None:
     told = {"model": "resnet-18", "dataset": "synthetic-8x8x3-10-64", "epochs": 3, "learning_rate": 1e-3}

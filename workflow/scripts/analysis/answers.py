@@ -1,4 +1,7 @@
-"""What a study has found, in plain sentences made of its tables: one for each of its factors, then one on what it cannot tell apart.
+"""What a study has found, in plain sentences made of its tables: one for each of its factors, and one on what it cannot tell apart.
+
+At most OPENING sentences open a report or a paper: on the factors that change epoch time most, and the last one. The others come after; what
+is trained is among them, since that a larger model takes longer is no answer.
 
 A ratio is the mean epoch time after a change over that before it. What is not told apart is never called equal: the sentence says
 which difference its interval excludes.
@@ -26,7 +29,9 @@ from analysis.measured import (
 )
 from analysis.pooling import pooled
 from common.text import number_of
+from declared.factors import WORK
 
+OPENING = 3
 NOTE = (
     "All else is equal in each comparison. In brackets: 95 % intervals, each for its own comparison. The least and the greatest of many "
     "ratios look somewhat further from 1 than they are."
@@ -34,10 +39,11 @@ NOTE = (
 
 
 class Sentence(NamedTuple):
-    """What is said, and of what: a factor; nothing for what is said of all."""
+    """What is said, and of what: a factor; nothing for what is said of all. `weight`: the greater, the sooner it is said."""
 
     subject: str
     text: str
+    weight: float = 0.0
 
     def __str__(self) -> str:
         """Both."""
@@ -80,9 +86,21 @@ def sentences(runs: pd.DataFrame, effects: pd.DataFrame, anova: pd.DataFrame) ->
     pairs = {name: effects[effects["factor"] == name] if len(effects) else effects for name in in_order(runs)}
     main = _main(runs, [name for name, own in pairs.items() if own.empty], anova)
     found = {name: [*_contrasts(runs, name, own), *main.get(name, [])] for name, own in pairs.items()}
-    said = [Sentence(_named(name), _of_factor(some, len(pairs[name]))) for name, some in found.items()]
+    said = [
+        Sentence(_named(name), _of_factor(some, len(pairs[name])), _weight(name, some)) for name, some in found.items()
+    ]
     last = _not_told_apart([one for some in found.values() for one in some])
     return [*said, *([Sentence("", last)] if last else [])]
+
+
+def opening(said: Sequence[Sentence]) -> tuple[list[Sentence], list[Sentence]]:
+    """Those of the `sentences` that come first, at most OPENING, and those that come after; each in their order."""
+    if len(said) <= OPENING:
+        return list(said), []
+    factors = [one for one in said if one.subject]
+    most = sorted(factors, key=lambda one: one.weight, reverse=True)[: OPENING - (len(said) - len(factors))]
+    first = [one for one in said if one in most or not one.subject]
+    return first, [one for one in said if one not in first]
 
 
 def _contrasts(runs: pd.DataFrame, factor: str, own: pd.DataFrame) -> Iterator[Contrast]:
@@ -147,6 +165,11 @@ def _of_factor(found: list[Contrast], pairs: int) -> str:
         f"an epoch takes {_ratio(least)} times as long at the least ({least.said}) and {_ratio(greatest)} times as long "
         f"at the most ({greatest.said}){counts}."
     )
+
+
+def _weight(factor: str, found: list[Contrast]) -> float:
+    """The greatest logarithm of a factor's ratios; 0 for one that is no answer."""
+    return 0.0 if factor in WORK else max((abs(math.log(one.ratio.value)) for one in found), default=0.0)
 
 
 def _not_told_apart(found: list[Contrast]) -> str:

@@ -68,7 +68,13 @@ def table(compared: Compared) -> tables.Table:
         "p (Holm)": data["p_holm"].map(tables.p_value),
         "change": data["change"],
     }
-    notes = [summary(compared, data), *_how(compared, data), differing(compared), not_compared(compared)]
+    notes = [
+        summary(compared, data),
+        *_how(compared, data),
+        compared.algorithms,
+        differing(compared),
+        not_compared(compared),
+    ]
     words = [title(name) for name in ("framework", "model", "dataset", "training_loop")] + ["cell", "change"]
     return tables.Table(TITLE, data, pd.DataFrame(shown), [note for note in notes if note], words)
 

@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> None:
     drawn, caption = draw(compared, made.data)
     style.save(drawn, options.out)
     write_text(options.out.with_name(f"{options.out.name}.caption.md"), caption + "\n")
-    for line in (summary(compared, made.data), differing(compared), not_compared(compared)):
+    for line in (summary(compared, made.data), compared.algorithms, differing(compared), not_compared(compared)):
         if line:
             print(line)
 

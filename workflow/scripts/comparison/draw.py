@@ -44,13 +44,14 @@ def draw(compared: Compared, data: pd.DataFrame) -> tuple[Figure, str]:
     ax.grid(True, axis="x")
     ax.set_xlabel(f"epoch time, {compared.names[1]} over {compared.names[0]}")
     some = (
-        f" Only the {len(rows)} of {len(data)} cells that differ most are drawn; the table has all."
+        f"Only the {len(rows)} of {len(data)} cells that differ most are drawn; the table has all."
         if len(rows) < len(data)
         else ""
     )
+    said = (some, summary(compared, data), compared.algorithms, differing(compared))
     caption = (
         f"Mean epoch time in {compared.names[1]} divided by that in {compared.names[0]}, cell by cell, on a logarithmic axis. Bars are "
         "95 % intervals, not corrected for the number of cells. Filled markers have p < 0.05 after Holm's correction for all cells: red "
-        f"is slower, blue is faster.{some} {summary(compared, data)} {differing(compared)}"
+        f"is slower, blue is faster. {' '.join(filter(None, said))}"
     )
     return drawn, caption

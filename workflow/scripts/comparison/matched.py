@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.conditions import algorithms
 from analysis.measured import cells, factors, framework_order, successful
 from common.errors import InputError
 from common.files import shown
@@ -116,6 +117,12 @@ class Compared:
                     by_framework.setdefault(f"{_said(levels[0])} → {_said(levels[1])}", []).append(framework)
             said += [f"{words} of {', '.join(names)}: {change}" for change, names in by_framework.items()]
         return said
+
+    @cached_property
+    def algorithms(self) -> str:
+        """Which of the compared frameworks train with algorithms of their own, with accuracies in each campaign; empty for none."""
+        said = [algorithms(self._compared_runs(runs)) for runs in (self.base, self.other)]
+        return " ".join(f"In {name}: {one}" for name, one in zip(self.names, said, strict=True) if one)
 
     def _compared_runs(self, runs: pd.DataFrame) -> pd.DataFrame:
         ok = successful(runs)

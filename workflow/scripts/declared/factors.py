@@ -9,6 +9,7 @@ Levels = dict[str, Any]
 
 # What a study measures at: frameworks have looks of their own, the others are axes and panels. Every other factor treats.
 NOT_TREATMENTS = ("framework", "model", "dataset", "nodes", "devices_per_node", "device", "batch_size", "bandwidth")
+WORK = ("model", "dataset")  # what is trained
 MOST_SERIES = 8  # that can be told apart in a figure
 
 

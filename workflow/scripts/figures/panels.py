@@ -17,6 +17,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from analysis import conditions
 from analysis.intervals import Estimate
 from analysis.measured import treatment_text
+from declared.factors import WORK
 from figures import style
 from figures.style import Look
 
@@ -89,7 +90,7 @@ def _key(levels: Iterable[Any]) -> tuple[Any, ...]:
 
 def scaled_by(around: Sequence[str]) -> list[str]:
     """The factors of `around` whose levels take times of their own order: panels share an axis of time within one."""
-    return [name for name in ("model", "dataset") if name in around]
+    return [name for name in WORK if name in around]
 
 
 def layout(panels: int, most_columns: int = PANELS_IN_PAGE) -> tuple[int, int, float]:

@@ -12,6 +12,7 @@ from analysis import answers, tables
 from analysis.answers import Sentence
 from analysis.intervals import COLUMNS, LEVEL, Estimate
 from analysis.measured import cell_words, level_text, levels_in_order, title, varying
+from declared.factors import WORK
 from report.material import Material, column
 from report.setting import Grid
 
@@ -30,20 +31,20 @@ class Answer:
 
     sentences: list[Sentence]
     note: str = ""
-    details: list[str] = field(default_factory=list)
+    details: list[Sentence] = field(default_factory=list)
     grids: list[Grid] = field(default_factory=list)
 
 
 def answer(material: Material) -> Answer:
     """The answer as far as the study gives one."""
     runs, ok = material.runs, material.ok
-    said = answers.sentences(runs, material.data("effects"), material.data("anova"))
+    said, more = answers.opening(answers.sentences(runs, material.data("effects"), material.data("anova")))
     if ok.empty:
         return Answer(said)
-    details = [variation(material), speedups(material)]
+    details = [*more, *(Sentence("", text) for text in (variation(material), speedups(material)) if text)]
     grids = [ends(material), main_effects(material), effects(material)]
     note = answers.NOTE if varying(runs) else ""
-    return Answer(said, note, [text for text in details if text], [grid for grid in grids if grid and grid.rows])
+    return Answer(said, note, details, [grid for grid in grids if grid and grid.rows])
 
 
 def ends(material: Material) -> Grid | None:
@@ -51,7 +52,7 @@ def ends(material: Material) -> Grid | None:
     pooling = material.pooling
     if len(pooling.samples) < 2:
         return None
-    work = [name for name in ("model", "dataset") if name in varying(material.runs)]
+    work = [name for name in WORK if name in varying(material.runs)]
     words = cell_words(material.runs, but=work)
     of_cell = material.ok.drop_duplicates("cell").set_index("cell")
     header = [*(title(name) for name in work), "which", "cell", "n", "epoch time (s)", "ratio to the fastest"]

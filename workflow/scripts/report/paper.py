@@ -19,7 +19,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import tables
-from analysis.answers import NOTE, Sentence, sentences
+from analysis.answers import NOTE, Sentence, opening, sentences
 from common.errors import InputError, exit_status
 from common.files import write_text, written_whole
 from common.tables import read_table
@@ -136,14 +136,18 @@ def authors(study: Study) -> str:
 def results(facts: Facts, captions: Mapping[str, str], answer: Sequence[Sentence]) -> str:
     """The answer in sentences, then the figures, each with the sentence that it shows."""
     done, planned = len(facts.ok), number_of(len(facts.runs), "run")
-    said = [rf"\textbf{{{text(one.subject)}}}: {text(one.text)}" if one.subject else text(one.text) for one in answer]
-    note = [text(NOTE)] if any(one.subject for one in answer) else []
+    first, more = ([_said(one) for one in some] for some in opening(answer))
     lines = [
-        *said,
-        *note,
+        *first,
+        *([text(NOTE)] if any(one.subject for one in answer) else []),
         f"{done:,} of {planned} succeeded{facts.see('cells', '; the means of all cells are in ', '')}.",
+        *more,
     ]
     return "\n\n".join(lines) + "\n\n" + figures_shown(captions)
+
+
+def _said(one: Sentence) -> str:
+    return rf"\textbf{{{text(one.subject)}}}: {text(one.text)}" if one.subject else text(one.text)
 
 
 def figures_shown(captions: Mapping[str, str]) -> str:
