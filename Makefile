@@ -42,7 +42,7 @@ CPU := 0.6
 MEMORY := 6G
 
 .DEFAULT_GOAL := help
-.PHONY: help check figures report paper archive verify compare status peek images datasets docs architecture plan models predict test statistics-test starters-test frameworks-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes reference doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis bench-tests bench-intervals
+.PHONY: help check figures report paper archive verify compare status peek images datasets docs architecture plan models predict test statistics-test starters-test frameworks-test versions-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes reference doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis bench-tests bench-intervals
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
@@ -99,10 +99,10 @@ predict: $(STAMP)  ## predict how many nodes are worth it, without a campaign: A
 ##@ Tests and checks of the code
 
 check: lint  ## check style and types, and run the quick tests (no training, Snakemake, builds or drawings): while writing
-	@$(BIN)/python -m pytest $(PARALLEL) --quiet -m "not training and not workflow and not slow and not simulation and not starters" tests/unit $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) --quiet -m "not training and not workflow and not slow and not simulation and not starters and not versions" tests/unit $(ARGS)
 
 test: $(STAMP)  ## run all tests that need no root (the first time they build the environments that they need)
-	@$(BIN)/python -m pytest $(PARALLEL) -m "not every_framework and not every_study and not simulation and not starters" $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not every_framework and not every_study and not simulation and not starters and not versions" $(ARGS)
 
 statistics-test: $(STAMP)  ## check intervals and tests against hundreds of simulated studies: after a change of the analysis (2 min)
 	@$(BIN)/python -m pytest $(PARALLEL) --dist=load -m simulation tests/unit $(ARGS)
@@ -112,6 +112,9 @@ starters-test: $(STAMP)  ## run explore.R and explore.ipynb by R and Jupyter, wh
 
 frameworks-test: $(STAMP)  ## train and sweep every framework, against PyTorch; with SITE=NAME also those that the site has installed (LBANN, Tarantella)
 	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_lbann_training.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py $(ARGS)
+
+versions-test: $(STAMP)  ## train with the oldest PyTorch and TensorFlow that sites may have, against the newest (installs them, 7 GB)
+	@$(BIN)/python -m pytest tests/unit/runs/test_versions.py $(ARGS)
 
 studies-test: $(STAMP)  ## run every reduced study to its figures (about 30 min)
 	@$(BIN)/python -m pytest tests/workflow/test_studies.py $(ARGS)

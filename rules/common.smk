@@ -51,7 +51,7 @@ or_say_so(lambda: read_config(CHECKOUT / "config" / "config.yaml"))
 configfile: "config/config.yaml"
 
 
-CAMPAIGN = or_say_so(lambda: load_campaign(config))
+CAMPAIGN = or_say_so(lambda: load_campaign(config, look=workflow.is_main_process))
 # Who comes second is told so in a line of ours; Snakemake's advice is to remove the lock.
 snakemake.exceptions.LockException = lambda: or_say_so(ownership.refuse_second)
 LOCKING = not {"--nolock", "--unlock"} & set(sys.argv)

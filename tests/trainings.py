@@ -98,9 +98,10 @@ class Trainings:
         data = self.folder / "data" / run.levels["dataset"]
         prepare(run.levels["dataset"], data)
         described = load_framework(framework)
-        ranks: launch.Launcher = launch.launcher(site, planned)
-        (folder / "spec.json").write_text(json.dumps(job(planned, described, run.graph.to_json(), data, ranks.hosts)))
         environment = self.environments(described.environment)
+        ranks: launch.Launcher = launch.launcher(site, planned, setup=environment.get("setup", ()))
+        told = job(planned, described, environment, run.graph.to_json(), data, ranks.hosts)
+        (folder / "spec.json").write_text(json.dumps(told))
         variables = {
             **environment["variables"],
             "PYTHONPATH": f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).parent / 'unit' / 'runs'}",
@@ -108,7 +109,7 @@ class Trainings:
             "TMPDIR": str(folder / TEMPORARY),
         }
         program = launch.WORKER if described.mpi else "trained"  # of another program's training nothing can be kept
-        if not described.mpi:
+        if not described.mpi and not environment.get("installed"):
             ranks = WarmRanks(ranks, described.libraries)
         outcome = launch.run(ranks, {**environment, "variables": variables}, folder, planned, site, program=program)
         assert outcome.status == "ok", f"{outcome.reason}: {(folder / 'log.txt').read_text()[-3000:]}"

@@ -142,8 +142,10 @@ class Bench:
         folder = self._attempt()
         described, model = load_framework(framework), run.graph
         ranks = launch.launcher(self.site, run_spec)
-        write_json(folder / "spec.json", job(run_spec, described, model.to_json(), self.data, ranks.hosts))
-        environment, launched_at = self.environment(framework), time.time()
+        environment = self.environment(framework)
+        told = job(run_spec, described, environment, model.to_json(), self.data, ranks.hosts)
+        write_json(folder / "spec.json", told)
+        launched_at = time.time()
         outcome = launch.run(ranks, environment, folder, run_spec, self.site, reads=[self.data])
         if outcome.status != "ok":
             raise InputError(

@@ -48,8 +48,9 @@ def measure() -> list[tuple[Mapping[str, Any], str, dict[str, float]]]:
                 folder.mkdir()
                 described = load_framework(framework)
                 ranks = launch.launcher(site, run_spec)
-                write_json(folder / "spec.json", job(run_spec, described, run.graph.to_json(), data, ranks.hosts))
                 environment = build(read(described.environment), site.cache, {"torch_index": site.torch_index or ""})
+                told = job(run_spec, described, environment, run.graph.to_json(), data, ranks.hosts)
+                write_json(folder / "spec.json", told)
                 paths = f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).parent}"
                 environment = {**environment, "variables": {**environment["variables"], "PYTHONPATH": paths}}
                 outcome = launch.run(ranks, environment, folder, run_spec, site, program="input_rate")

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
-from declared.environments import Environment, Installed, Realization, read
+from common.files import CHECKOUT, load_yaml
+from declared.environments import Environment, Installed, Realization, lineage, read
+from declared.site import load_site
+from environments import installed
 from environments.build import build
-from environments.identity import digest, stamp_of
+from environments.identity import digest, environment_digest, stamp_of
 from environments.made import read_made
 from tiny_environments import SELFTEST
 
@@ -106,6 +109,96 @@ def test_a_package_of_another_version_is_not_taken_for_what_was_tested(tmp_path:
     (packages / "toy-1.0.dist-info").rename(packages / "toy-1.1.dist-info")
     with pytest.raises(InputError, match=r"the site's installation is not the one that was tested"):
         read_made(stamp)
+
+
+def with_package(folder: Path, version: str) -> Installed:
+    """The Python of the tests, which finds a package by a module's PYTHONPATH."""
+    for info in folder.glob("toy-*"):
+        info.rename(folder / f"toy-{version}.dist-info")
+    (folder / f"toy-{version}.dist-info").mkdir(parents=True, exist_ok=True)
+    (folder / f"toy-{version}.dist-info" / "METADATA").write_text(f"Name: toy\nVersion: {version}\n")
+    (folder / "toy.py").touch()
+    load = (f"export PYTHONPATH={folder}", "export LOADEDMODULES=GCC/13.2:Toy/1")
+    return Installed(sys.executable, (), load, load)
+
+
+def test_packages_and_modules_are_those_behind_the_setup_lines_and_another_of_either_is_another_content(
+    tmp_path: Path,
+) -> None:
+    it = described(tmp_path, "", "import toy")
+    has = with_package(tmp_path / "packages", "1.0")
+    found = installed.find(it, has)
+    assert found["packages"]["toy"] == "1.0" and found["installed"]["modules"] == ["GCC/13.2", "Toy/1"]
+    assert installed.find(it, has) == found
+    made = build(it, tmp_path / "cache", realization=Realization(installed=(("it", has),)))
+    assert made["setup"] == list(has.setup) and made["packages"]["toy"] == "1.0"
+    other = replace(has, behind=(*has.behind, "export LOADEDMODULES=GCC/13.2:Toy/2"))
+    later = with_package(tmp_path / "packages", "1.1")
+    contents = [found["content"], *(installed.find(it, one)["content"] for one in (other, later))]
+    assert len(set(contents)) == 3
+    digests = {digest(it, Realization(installed=(("it", replace(has, content=content)),))) for content in contents}
+    assert len(digests) == 3
+    with pytest.raises(InputError, match=r"^installed.it: has changed since it was planned; start Snakemake again$"):
+        build(it, tmp_path / "cache", realization=Realization(installed=(("it", replace(has, content=contents[0])),)))
+
+
+def test_another_program_of_the_same_name_is_another_content(tmp_path: Path) -> None:
+    it = described(tmp_path, "program: it\n")
+    contents = {installed.find(it, Installed(str(program(tmp_path, says))))["content"] for says in ("hello", "goodbye")}
+    assert len(contents) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "refused"),
+    [("tensorflow 2.11.1", True), ("tensorflow 2.12.0", False), ("tensorflow 2.21.0+local", False), ("other 1", False)],
+)
+def test_what_is_older_than_ranks_can_use_is_refused(said: str, refused: bool) -> None:
+    it = read("tensorflow")
+    if not refused:
+        installed.check_version(it, said)
+        return
+    with pytest.raises(
+        InputError, match=r"^installed.tensorflow: tensorflow 2.11.1 is too old; ranks need tensorflow 2.12 or"
+    ):
+        installed.check_version(it, said)
+
+
+def test_an_old_python_is_refused(tmp_path: Path) -> None:
+    old = tmp_path / "python"
+    old.write_text(f'#!/bin/sh\n{sys.executable} "$@" | sed \'s/"version": "[0-9.]*"/"version": "3.9.18"/\'\n')
+    old.chmod(0o755)
+    with pytest.raises(InputError, match=r"installed.it: .*/python is Python 3.9.18; ranks need 3.10 or newer"):
+        installed.find(described(tmp_path, ""), Installed(str(old)))
+
+
+def test_what_was_found_is_in_the_site_that_is_read_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path / "cache"))
+    has = {"executable": sys.executable, "setup": ["export LOADEDMODULES=Toy/1"]}
+    raw = load_yaml(CHECKOUT / "config" / "sites" / "local.yaml") | {
+        "setup": ["true"],
+        "installed": {"tensorflow": has},
+    }
+    (tmp_path / "own.yaml").write_text(json.dumps(raw))
+    before = load_site("own", tmp_path)
+    assert dict(before.installed)["tensorflow"].behind == ("true", "export LOADEDMODULES=Toy/1")
+    assert not installed.look(before, {"pytorch"}), "it is not asked for"
+    assert installed.look(before, {"tensorflow"}) and not installed.look(before, {"tensorflow"})
+    after = load_site("own", tmp_path)
+    asked = [environment_digest("tensorflow", "cpu", site.realization) for site in (before, after)]
+    assert dict(after.installed)["tensorflow"].content and len(set(asked)) == 2
+    raw["installed"]["tensorflow"]["setup"] = ["exit 3"]
+    (tmp_path / "own.yaml").write_text(json.dumps(raw))
+    with pytest.raises(InputError, match=r"own.yaml: installed.tensorflow: .* does not answer: status 3"):
+        installed.look(load_site("own", tmp_path), {"tensorflow"})
+
+
+def test_nothing_is_laid_over_what_a_site_has(tmp_path: Path) -> None:
+    has = Realization(installed=(("pytorch", Installed("/opt/bin/python")),))
+    assert not read("horovod-pytorch").available(has) and read("horovod-tensorflow").available(has)
+    both = replace(has, installed=(*has.installed, ("horovod-pytorch", Installed("/opt/bin/python"))))
+    assert read("horovod-pytorch").available(both) and lineage(["horovod-pytorch"], realization=both) == [
+        "horovod-pytorch"
+    ]
 
 
 def test_its_digest_is_of_its_path_and_variables(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         raise launch.Stopped("the test")
 
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
-    monkeypatch.setattr(launch, "launcher", lambda site, spec, mpi=False: None)
+    monkeypatch.setattr(launch, "launcher", lambda site, spec, mpi=False, setup=(): None)
     monkeypatch.setattr(supervise, "check_data", lambda folder, dataset: None)
     for module, name in ((supervise, "attempt_run"), (sweeping, "attempt_sweep")):
         monkeypatch.setattr(module, "read_made", lambda stamp: {})

@@ -9,7 +9,7 @@ import pytest
 from common.errors import InputError
 from declared.environments import Installed
 from declared.figures import Declared
-from declared.site import load_site
+from declared.site import Site, load_site
 from declared.study import load_study
 from plan import campaign, cost
 from plan.binding import bind
@@ -82,6 +82,18 @@ def test_results_of_another_place_keep_their_keys_where_they_are_only_looked_at(
     there = load_campaign({**CONFIG, "records": "available"})
     assert (there.site.cores, there.site.python_abi) == (4096, "cp399")
     assert set(there.records) == set(here.records) and set(there.records.values()).isdisjoint(here.records.values())
+
+
+def test_what_a_site_has_installed_is_told_where_results_are_only_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at(content: str | None) -> Site:
+        return replace(load_site("local"), installed=(("pytorch", Installed("/opt/bin/python", content=content)),))
+
+    for content in ("a" * 64, "b" * 64):  # it was another one later
+        bind(Path("results/quickstart"), "quickstart", at(content))
+    monkeypatch.setattr(campaign, "load_site", lambda name: at(None))
+    there = load_campaign({**CONFIG, "records": "available"})
+    assert there.records == planned(load_study("quickstart"), at("b" * 64)).records
+    assert there.records != planned(load_study("quickstart"), at("a" * 64)).records
 
 
 def test_published_tables_need_no_design_at_this_site_but_the_right_study(tmp_path: Path) -> None:

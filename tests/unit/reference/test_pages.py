@@ -34,7 +34,7 @@ def test_limits_defaults_and_levels_are_told() -> None:
     assert rows["`augmentation`"][1:3] == ["`none`, `flip`, `flip-crop`", "`none`"]
     assert rows["`nodes`"][1] == "whole number, at least 1"  # the site's
     assert rows["`momentum`"][1] == "number, at least 0, less than 1"
-    assert rows["`installed.NAME.executable`"][2] == "**required**", "below a name of the user's choice"
+    assert rows["`installed.NAME.setup`"][1] == "list", "below a name of the user's choice"
     assert rows["`cores`"][1] == "whole number, at least 1; or `auto`"
 
 

@@ -115,6 +115,21 @@ def none_left(folder: Path) -> bool:
     return not alive(folder)
 
 
+def test_a_sites_own_python_sees_our_modules_and_those_of_the_sites_setup(tmp_path: Path) -> None:
+    site, folder = replace(load_site("local"), cores=2), tmp_path / "attempt"
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "a_module_of_theirs.py").touch()
+    folder.mkdir()
+    (folder / "rank.py").write_text(f"{RANK}import a_module_of_theirs, common.errors\n")
+    setup = (f"export PYTHONPATH={tmp_path / 'theirs'}:{folder}", "export FROM_SETUP=theirs")
+    has = {"executable": sys.executable}
+    environment = {"python": has, "installed": has, "variables": {}, "setup": setup}
+    ranks = launch.launcher(site, spec(1, 1), setup=setup)
+    outcome = launch.run(ranks, environment, folder, spec(1, 1), site, program="rank")
+    assert outcome.status == "ok", (folder / "log.txt").read_text()
+    assert places(folder)[0]["FROM_SETUP"] == "theirs"
+
+
 def test_oar_starts_every_rank_on_its_node_with_its_place(
     oar: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,7 +64,7 @@ def setting(runs: pd.DataFrame) -> str:
     placements = sorted(set(ok["placement"].dropna()))
     if placements:
         said.append(f"Placement: {'; '.join(_PLACED[name] for name in placements)}{_size(ok)}.")
-    said += filter(None, [algorithms(runs)])
+    said += filter(None, [software(runs), algorithms(runs)])
     if ok["oversubscribed"].fillna(False).any():
         said.append("Some cells have more threads than cores.")
     if (stolen := int((ok["steal_share"] > NOTABLE_STEAL_SHARE).sum())) > 0:
@@ -85,6 +85,13 @@ def _size(runs: pd.DataFrame) -> str:
             ends = dict.fromkeys(f"{end / unit:.3g}" for end in (values.min(), values.max()))
             said.append(f"{' to '.join(ends)} {name}")
     return f" ({', '.join(said)})" if said else ""
+
+
+def software(runs: pd.DataFrame) -> str:
+    """Which frameworks ran in software of the site's own; empty for none."""
+    ok = successful(runs)
+    own = sorted(set(ok.loc[ok["deployment"] == "installed", "framework"]))
+    return f"Software of the site's own: {named(own)}." if own else ""
 
 
 def algorithms(runs: pd.DataFrame) -> str:
@@ -212,7 +219,7 @@ def circumstances(runs: pd.DataFrame) -> str:
     elif masters:
         said.append("Timing scope: only the clock of the master.")
     said += [note for name in sorted(set(ok["framework"])) for note in notes_of(name)]
-    said += filter(None, [algorithms(runs)])
+    said += filter(None, [software(runs), algorithms(runs)])
     crowded = sorted(set(ok.loc[ok["oversubscribed"].fillna(False), "cell"]))
     if crowded:
         said.append(f"More threads than cores (oversubscribed): {named(crowded)}.")

@@ -34,7 +34,9 @@ EXPLAINS = {
     "systems": "operating system",
     "library_version": "library",
     "python_version": "Python",
-    "environment_digest": "environment (its lock, its recipe, how it is realized)",
+    "deployment": "form of the environment",
+    "modules": "environment modules",
+    "environment_digest": "environment (its lock, its recipe, how it is realized, what the site has installed)",
     "code_digest": "training code",
     "transport": "transport of the gradients",
     "cores_per_rank": "cores per rank",
@@ -43,7 +45,15 @@ EXPLAINS = {
     "placement": "placement",
     "oversubscribed": "threads on crowded cores",
 }
-PER_FRAMEWORK = ("library_version", "python_version", "environment_digest", "code_digest", "transport")
+PER_FRAMEWORK = (
+    "library_version",
+    "python_version",
+    "deployment",
+    "modules",
+    "environment_digest",
+    "code_digest",
+    "transport",
+)
 DIGITS = 12  # of a digest
 
 

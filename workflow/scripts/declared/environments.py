@@ -1,5 +1,7 @@
 """What an environment is, and what a site wants of it, read from `containers/<environment>/` and checked."""
 
+import contextlib
+import json
 import sys
 import sysconfig
 from collections.abc import Iterable
@@ -7,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
 from common.errors import InputError
-from common.files import CHECKOUT, digest_file, load_yaml, shown
+from common.files import CHECKOUT, digest_file, digest_text, load_yaml, shown
 from common.schemas import check
 from common.text import instead_of
 
@@ -19,6 +23,12 @@ DEPLOYMENTS = ("venv", "apptainer")  # how a site wants what locks describe; wha
 WHOLE = "whole.json"  # beside a stamp, which it is a copy of: there once all else is
 BASE = "docker://debian:bookworm-slim"  # what images are built on, unless the site has another
 IMAGE_ABI = "cp311-linux_x86_64"  # of the Python in that base
+# Digest of a self-test -> of the one before it that tests the same of what is made here: who has that environment, and runs in it,
+# keeps them.
+TESTS_THE_SAME = {
+    # TensorFlow's own Keras 2 is enough, as sites may have it
+    "0e6f3e9b4ec6442b654b27b609cf3b78112d9c92d227899e2049496c177ceab2": "2a9da748611d292329920b24e356bca5d76428a7a7f85b287a5c158b96b8b68b",
+}
 
 
 @dataclass(frozen=True)
@@ -64,10 +74,23 @@ class Spack:
 
 @dataclass(frozen=True)
 class Installed:
-    """What a site has installed itself: its program, or the Python that has it; and the variables that it needs."""
+    """What a site has installed itself: its program, or the Python that has it; the variables and the setup lines that it needs.
+
+    `behind`: all setup lines, the site's first. What was found in it: `content`, its SHA-256, and `packages`, name and version of
+    each; None and nothing where nobody has looked.
+    """
 
     executable: str
     variables: tuple[tuple[str, str], ...] = ()
+    setup: tuple[str, ...] = ()
+    behind: tuple[str, ...] = ()
+    content: str | None = None
+    packages: tuple[tuple[str, str], ...] = ()
+
+    def looked_at(self, cache: Path, name: str) -> Path:
+        """The file that says what was found in it, where it is the environment `name`."""
+        asked = [self.executable, self.variables, self.behind]
+        return cache / "installed" / f"{name}.{digest_text(json.dumps(asked))[:12]}.json"
 
 
 @dataclass(frozen=True)
@@ -103,6 +126,8 @@ class Environment:
     origin: str
     spack: Spack | None
     program: str | None
+    supported: dict[str, str]
+    dispensable: tuple[str, ...]
     selftest_limit_s: float
     content: dict[str, Any] = field(repr=False)
 
@@ -138,8 +163,10 @@ class Environment:
 
     def available(self, realization: Realization) -> bool:
         """Whether the site can have it: installed, brought, or made here. What no lock describes is made as an image alone."""
-        if self.origin in ("locks", "tool") or self.installed(realization) or self.brought(realization):
+        if self.installed(realization) or self.brought(realization):
             return True
+        if self.origin in ("locks", "tool"):  # nothing can be laid over what the site has
+            return not (self.parent and self.parent.installed(realization))
         return self.origin == "spack" and realization.deployment == "apptainer"
 
     def brought(self, realization: Realization) -> str | None:
@@ -147,8 +174,8 @@ class Environment:
         return dict(realization.brought).get(self.name) if self.deployment(realization) == "apptainer" else None
 
     def built_over(self, realization: Realization) -> "Environment | None":
-        """The environment that has to be there first: the parent, unless the site brings an image of this one."""
-        return None if self.brought(realization) else self.parent
+        """The environment that has to be there first: the parent, unless the site has this one."""
+        return None if self.brought(realization) or self.installed(realization) else self.parent
 
     def digests(self, files: Iterable[Path]) -> dict[str, str]:
         """The SHA-256 of its files, by name. InputError when one is not there."""
@@ -156,7 +183,15 @@ class Environment:
         for file in files:
             if not file.is_file():
                 raise InputError(f"{shown(file)}: no such file; the environment '{self.name}' needs it")
-        return {file.name: digest_file(file) for file in files}
+        digests = {file.name: digest_file(file) for file in files}
+        return {name: TESTS_THE_SAME.get(digest, digest) for name, digest in digests.items()}
+
+
+def older(found: str, oldest: str) -> bool:
+    """Whether a version is older than another; one that is being worked on (2.6.0a0+nv25.01) counts as what it becomes."""
+    with contextlib.suppress(InvalidVersion):
+        return Version(found).release < Version(oldest).release
+    return False
 
 
 def is_address(source: str) -> bool:
@@ -212,6 +247,8 @@ def read(
         origin=origin,
         spack=_spack(image["spack"], variant) if origin == "spack" else None,
         program=content.get("program"),
+        supported=content.get("supported", {}),
+        dispensable=tuple(content.get("dispensable", [])),
         selftest_limit_s=content["selftest_limit_s"],
         content=content,
     )

@@ -29,6 +29,7 @@ class Framework:
     environment: str
     libraries: tuple[str, ...]
     modules: tuple[str, ...]
+    needs: dict[str, str]
     distributed: bool
     mirrored: bool
     mpi: bool
@@ -91,6 +92,7 @@ def load_framework(name: str) -> Framework:
         "network_sweep": raw.get("network_sweep", True),
         "exchange": raw.get("exchange"),
         "algorithm": raw.get("algorithm", "same"),
+        "needs": raw.get("needs", {}),
         "without": raw.get("without", {}),
         "why": raw.get("why", {}),
         "notes": tuple(raw.get("notes", [])),

@@ -1,11 +1,12 @@
 """A site, read and checked: one place to run, what it has, and how its scheduler is asked."""
 
 import contextlib
+import json
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -146,10 +147,6 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
     images = _with_defaults(values["images"] or {}, schema("site")["properties"]["images"]["properties"])
     values |= {
         "images": Images(**{**images, "brought": tuple(sorted(images["brought"].items()))}),
-        "installed": tuple(
-            (name, Installed(has["executable"], tuple(sorted(has.get("variables", {}).items()))))
-            for name, has in sorted(values["installed"].items())
-        ),
         "binds": tuple(values["binds"]),
         "scheduler": Scheduler(**{**scheduler, "options": tuple(scheduler["options"])}),
         "cores": len(os.sched_getaffinity(0)) if values["cores"] == "auto" else values["cores"],
@@ -160,6 +157,10 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
         "setup": tuple(values["setup"]),
         "variables": tuple(sorted(values["variables"].items())),
     }
+    values["installed"] = tuple(
+        (name, _installed(name, has, values["setup"], values["cache"]))
+        for name, has in sorted(values["installed"].items())
+    )
     del values["description"]
     return Site(name=name, file=file, python_abi=python_abi(), **values)
 
@@ -191,16 +192,30 @@ def _check_images(raw: Mapping[str, Any], file: Path) -> None:
         raise InputError(f"{shown(file)}: images.base: '{base}' does not look right; expected {expected}")
 
 
+def _installed(name: str, has: Mapping[str, Any], setup: tuple[str, ...], cache: Path) -> Installed:
+    """What the site has installed as this environment, with what was found in it the last time that somebody looked."""
+    executable, own = has.get("executable") or f"{has['prefix'].rstrip('/')}/bin/python", tuple(has.get("setup", []))
+    made = Installed(executable, tuple(sorted(has.get("variables", {}).items())), own, (*setup, *own))
+    try:
+        found = json.loads(made.looked_at(cache, name).read_text(encoding="utf-8"))
+        return replace(made, content=str(found["content"]), packages=tuple(sorted(found["packages"].items())))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return made
+
+
 def _check_installed(raw: Mapping[str, Any], file: Path) -> None:
-    """InputError when what the site has installed is no environment, is made here from a lock, or is brought as an image, too."""
-    if "installed" not in raw:
-        return  # all descriptions of environments are read for it
-    made = locked()
-    possible = [name for name in names() if name not in made]
-    for environment in raw["installed"]:
-        if environment not in possible:
-            why = "is built from its lock" if environment in made else "is unknown"
-            raise InputError(f"{shown(file)}: installed: '{environment}' {why}; expected one of {', '.join(possible)}")
+    """InputError when what the site has installed is no environment, is nowhere, or is brought as an image, too."""
+    for environment, has in raw.get("installed", {}).items():
+        if environment not in names():
+            raise InputError(
+                f"{shown(file)}: installed: '{environment}' is unknown; {instead_of(environment, names())}"
+            )
+        if len({"executable", "prefix"} & set(has)) != 1:
+            what = "has both executable and prefix" if "prefix" in has else "has no executable"
+            raise InputError(
+                f"{shown(file)}: installed.{environment}: {what}; expected one: executable: /path/to/python, or prefix: "
+                "/path/to/environment"
+            )
         if environment in raw.get("images", {}).get("brought", {}):
             raise InputError(
                 f"{shown(file)}: installed.{environment}: images.brought has it, too; take one of the two out"

@@ -1,7 +1,7 @@
 """What an environment becomes at a site: its digest, and where it lies in the site's cache.
 
-Everything here is a pure function of files in git, of the site's choice and of the running Python's ABI, so Snakemake may
-call it while it parses.
+Everything here is a pure function of files in git, of the site's choice (and what was found in that) and of the running Python's
+ABI, so Snakemake may call it while it parses.
 """
 
 import json
@@ -12,6 +12,7 @@ from common.errors import InputError
 from common.files import digest_text, shown
 from declared.environments import CONTAINERS, VENV, Environment, Installed, Realization, python_abi, read
 
+NOT_MADE = ("image", "supported", "dispensable")  # keys of a description that say nothing of a virtual environment
 LAYOUT = 1  # raise it when environments must be made again although no file of theirs has changed
 LAYOUT_INSTALLED = 2  # the same, for what sites have installed
 
@@ -68,7 +69,7 @@ def _decides_venv(environment: Environment, realization: Realization) -> dict[st
     return {
         "deployment": "venv",
         "abi": realization.abi or python_abi(),
-        "description": {key: value for key, value in environment.content.items() if key != "image"},
+        "description": {key: value for key, value in environment.content.items() if key not in NOT_MADE},
         "files": environment.digests([environment.lock, environment.selftest, *build_lock]),
         "parent": digest(environment.parent, realization) if environment.parent else None,
     }
@@ -78,6 +79,8 @@ def _decides_installed(environment: Environment, has: Installed) -> dict[str, An
     return {
         "deployment": "installed",
         "tested": LAYOUT_INSTALLED,
+        **({"setup": has.setup} if has.setup else {}),
+        **({"content": has.content} if has.content else {}),
         "executable": has.executable,
         "variables": {**environment.variables, **dict(has.variables)},
         "files": environment.digests([environment.selftest]),

@@ -1,23 +1,88 @@
-"""An environment that a site has installed itself: nothing is made, it is found, tested, and written down."""
+"""An environment that a site has installed itself: nothing is made, it is found, tested, and written down.
+
+What is in it decides with which key its runs are kept. Somebody has to look, so the main Snakemake does (`look`), before it plans;
+all others read what was found then (declared.site).
+"""
 
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import written
-from declared.environments import WHOLE, Environment, Installed, Realization
+from common.files import digest_file, digest_text, shown, write_json, written
+from common.shell import shell_command
+from declared.environments import WHOLE, Environment, Installed, Realization, older, read
+from declared.site import Site
 from environments import selftest
 from environments.packages import ABOUT, LIST, listed
 from environments.steps import Stopwatch, isolated
 
-PATH = (
-    "import json, sys; print(json.dumps({'path': [folder for folder in sys.path if folder]}))"  # run by a site's Python
+# Run by a site's Python, behind its setup lines; each prints a line: where its packages lie, and what `module list` would say.
+PATH = "import json, sys; print(json.dumps({'path': [folder for folder in sys.path if folder]}))"
+MODULES = (
+    "import json, os; "
+    "print(json.dumps({'modules': [name for name in os.environ.get('LOADEDMODULES', '').split(':') if name]}))"
+)
+ABSENT = (
+    "import importlib.util, json; "
+    "print(json.dumps({{'absent': [name for name in {names!r} if not importlib.util.find_spec(name)]}}))"
 )
 PROGRAM_VARIABLE = "RINGSIDE_PROGRAM"  # tells ranks where the program is that they start
+OLDEST_PYTHON = "3.10"  # that ranks can run in
+PATIENCE_S = 120
+MOST = 300  # characters of a line
+
+
+def look(site: Site, names: Collection[str]) -> bool:
+    """See what is in those of these environments that the site has installed, as far as this machine has them. Whether anything is new.
+
+    InputError, in one line, where one does not answer.
+    """
+    new = False
+    for name, has in site.installed:
+        if name in names and Path(has.executable).exists():
+            try:
+                found = find(read(name, site.variant), has)
+            except InputError as error:
+                raise InputError(f"{shown(site.file)}: {error}") from None
+            file = has.looked_at(site.cache, name)
+            if not file.exists() or json.loads(file.read_text(encoding="utf-8")) != found:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_json(file, found)
+                new = True
+    return new
+
+
+def find(environment: Environment, has: Installed) -> dict[str, Any]:
+    """What is installed: its Python, packages, loaded modules, which dispensable ones are absent, what tells whether it is the
+    same later (`unchanged`), and `content`, the SHA-256 of what runs depend on."""
+    name, python = environment.name, sys.executable if environment.program else has.executable
+    lines = _answer(python, environment, has)
+    modules, absent, path, about = (selftest.answer(line, name) for line in lines[:-1])
+    folders = [] if environment.program else path["path"]
+    packages = {} if environment.program else listed(lines[-1])  # of the workflow's own Python they say nothing
+    program = digest_file(Path(has.executable)) if environment.program else None
+    if older(about["version"], OLDEST_PYTHON):
+        raise InputError(
+            f"installed.{name}: {python} is Python {about['version']}; ranks need {OLDEST_PYTHON} or newer"
+        )
+    decisive = {"python": about["version"], "packages": packages, **modules, "program": program}
+    return {
+        "python": {**about, "executable": python},
+        "packages": packages,
+        "installed": {
+            "executable": has.executable,
+            "written": written(Path(has.executable)),
+            "path": folders,
+            "distributions": _distributions(folders),
+            **modules,
+            **absent,
+        },
+        "content": digest_text(json.dumps(decisive, sort_keys=True)),
+    }
 
 
 def check_machine(environment: Environment, realization: Realization) -> None:
@@ -47,31 +112,37 @@ def unchanged(installed: Mapping[str, Any]) -> bool:
 def realize(environment: Environment, realization: Realization, watch: Stopwatch, log: Path) -> dict[str, Any]:
     """Test what the site has installed. Returns this deployment's part of environment.json."""
     has = _installed(environment, realization)
+    found = find(environment, has)
+    if has.content and found["content"] != has.content:
+        raise InputError(f"installed.{environment.name}: has changed since it was planned; start Snakemake again")
     variables = {**environment.variables, **dict(has.variables)}
     if environment.program:
         variables[PROGRAM_VARIABLE] = has.executable
-    python = sys.executable if environment.program else has.executable
     with watch.step("selftest"):
-        program = [python, str(selftest.DRIVER), str(environment.selftest)]
+        program = [found["python"]["executable"], str(selftest.DRIVER), str(environment.selftest)]
         limit = ["--limit", f"{environment.selftest_limit_s:g}"]
-        tested = selftest.run([*program, *limit], variables, environment.name, log)
-    about, packages, path = (_ask(python, program, variables, environment.name) for program in (ABOUT, LIST, PATH))
-    folders = [] if environment.program else _last(path, environment.name)["path"]
+        command = _behind(has, [*program, *limit])
+        tested = selftest.run(command, variables, environment.name, log)
+    check_version(environment, str(tested.get("framework", "")))
     return {
         "variables": variables,
-        "python": {**_last(about, environment.name), "executable": python},
+        "setup": list(has.setup),
+        "python": found["python"],
         "image": None,
-        "installed": {
-            "executable": has.executable,
-            "written": written(Path(has.executable)),
-            "path": folders,
-            "distributions": _distributions(folders),
-        },
+        "installed": found["installed"],
         "prefixes": [],
-        "packages": {} if environment.program else listed(packages),  # of the workflow's own Python they say nothing
+        "packages": found["packages"],
         "wheels": {},
         "selftest": tested,
     }
+
+
+def check_version(environment: Environment, said: str) -> None:
+    """InputError when a self-test says (`torch 2.3.1`) that a library is older than what ranks can use."""
+    library, _, found = said.partition(" ")
+    oldest = environment.supported.get(library)
+    if oldest and older(found, oldest):
+        raise InputError(f"installed.{environment.name}: {said} is too old; ranks need {library} {oldest} or newer")
 
 
 def _distributions(folders: Iterable[str]) -> list[str]:
@@ -83,14 +154,28 @@ def _installed(environment: Environment, realization: Realization) -> Installed:
     return dict(realization.installed)[environment.name]
 
 
-def _last(output: str, name: str) -> dict[str, Any]:
-    return selftest.answer((output.splitlines() or [""])[-1], name)
+def _behind(has: Installed, command: list[str]) -> list[str]:
+    """The command behind all setup lines; folders of a user's own packages are not seen, as ranks do not see them."""
+    return shell_command(has.behind, "", {"PYTHONNOUSERSITE": "1"}, command)
 
 
-def _ask(python: str, program: str, variables: Mapping[str, str], name: str) -> str:
-    """What a Python program says in the installed environment. InputError when it fails."""
-    done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False, env=isolated(variables))
+def _answer(python: str, environment: Environment, has: Installed) -> list[str]:
+    """What MODULES, ABSENT, PATH, ABOUT and LIST say in the installed environment, a line each. InputError when it fails."""
+    variables, name = {**environment.variables, **dict(has.variables)}, environment.name
+    asked = (MODULES, ABSENT.format(names=environment.dispensable), PATH, ABOUT, LIST)
+    try:
+        done = subprocess.run(
+            _behind(has, [python, "-c", "\n".join(asked)]),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=isolated(variables),
+            timeout=PATIENCE_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(f"installed.{name}: {python} does not answer within {PATIENCE_S} s") from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        raise InputError(f"installed.{name}: {python} does not answer: {last[:300]}")
-    return done.stdout
+        raise InputError(f"installed.{name}: {python} does not answer: {last[:MOST]}")
+    return [*[""] * len(asked), *done.stdout.splitlines()][-len(asked) :]

@@ -24,5 +24,6 @@ def read_made(stamp: Path) -> dict[str, Any]:
         usable, same = False, True
     if usable and same:
         return environment
-    why = "is broken, or what it names is gone" if same else "the site's installation is not the one that was tested"
-    raise InputError(f"{stamp}: {why}; remove {stamp.parent} and start again")
+    if not same:
+        raise InputError(f"{stamp}: the site's installation is not the one that was tested; start Snakemake again")
+    raise InputError(f"{stamp}: is broken, or what it names is gone; remove {stamp.parent} and start again")

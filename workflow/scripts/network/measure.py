@@ -35,7 +35,8 @@ def measure(study: Study, site: Site, sweep: Sweep, results: Path) -> dict[str, 
     out = output(results, site, sweep)
 
     def prepare() -> tuple[dict[str, Any], launch.Launcher]:
-        environment, ranks = read_made(environment_of(site, sweep.run)), launch.launcher(site, spec(site, sweep))
+        environment = read_made(environment_of(site, sweep.run))
+        ranks = launch.launcher(site, spec(site, sweep), setup=environment.get("setup", ()))
         bind(results, study.name, site)
         return environment, ranks
 
@@ -62,7 +63,8 @@ def attempt_sweep(
 ) -> dict[str, Any]:
     """Sweep once, in the attempt's `folder`; what became of it."""
     sweep_spec = spec(site, sweep)
-    write_json(folder / "spec.json", job(sweep_spec, sweep.run.framework, model={}, data=Path(), hosts=ranks.hosts))
+    told = job(sweep_spec, sweep.run.framework, environment, model={}, data=Path(), hosts=ranks.hosts)
+    write_json(folder / "spec.json", told)
     launched_at = time.time()
     outcome = launch.run(ranks, environment, folder.resolve(), sweep_spec, site, program=PROGRAM)
     result = _result(folder)

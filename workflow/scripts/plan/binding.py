@@ -3,16 +3,18 @@
 import json
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import create_json
+from common.files import create_json, write_json
 from declared.site import Site
 
 BINDING = "campaign.json"
 KINDS = {"site": str, "machine": str | None, "cores": int, "python_abi": str}
+INSTALLED = "installed"  # beside them: what the site had installed when something was measured the last time
 
 
 def place(site: Site) -> dict[str, Any]:
@@ -26,10 +28,20 @@ def bind(results: Path, study: str, site: Site) -> None:
 
     Of two campaigns that come at the same moment one finds that it was second.
     """
+    contents = {name: has.content for name, has in site.installed if has.content}
     if not check_bound(results, site):
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        create_json(results / BINDING, {**place(site), "study": study, "bound_at": now})
+        create_json(results / BINDING, {**place(site), INSTALLED: contents, "study": study, "bound_at": now})
         check_bound(results, site)
+    bound = json.loads((results / BINDING).read_text())
+    if bound.get(INSTALLED, {}) != contents:
+        write_json(results / BINDING, {**bound, INSTALLED: contents})
+
+
+def as_bound(site: Site, bound: Mapping[str, Any]) -> Site:
+    """The site as it was found where the results were made."""
+    installed = tuple((name, replace(has, content=bound[INSTALLED].get(name))) for name, has in site.installed)
+    return replace(site, cores=bound["cores"], python_abi=bound["python_abi"], installed=installed)
 
 
 def check_bound(results: Path, site: Site) -> bool:
@@ -47,7 +59,7 @@ def read_binding(results: Path) -> dict[str, Any] | None:
     try:
         bound = json.loads(file.read_text())
         if all(isinstance(bound[key], kind) for key, kind in KINDS.items()):
-            return {key: bound[key] for key in KINDS}
+            return {key: bound[key] for key in KINDS} | {INSTALLED: dict(bound.get(INSTALLED, {}))}
     except (OSError, ValueError, TypeError, KeyError):
         pass
     raise InputError(f"{file}: is broken; expected {', '.join(KINDS)}; remove it if the results were made here")

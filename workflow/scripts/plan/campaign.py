@@ -21,8 +21,9 @@ from declared.configuration import load_config, read_config
 from declared.environments import lineage, read
 from declared.site import Site, load_site
 from declared.study import Study, load_study
+from environments import installed
 from environments.identity import environment_stamp
-from plan.binding import check_place, read_binding
+from plan.binding import as_bound, check_place, read_binding
 from plan.design import Run, design, to_csv
 from plan.identity import lacks, run_key
 from plan.machine import check_folder, check_machine
@@ -179,8 +180,11 @@ def planned(study: Study, site: Site) -> Campaign:
     return Campaign(study, site, "campaign", design(study, site), None)
 
 
-def load_campaign(values: Mapping[str, Any]) -> Campaign:
-    """The campaign that the workflow's configuration names. InputError in one line when something in it is wrong."""
+def load_campaign(values: Mapping[str, Any], look: bool = False) -> Campaign:
+    """The campaign that the workflow's configuration names. InputError in one line when something in it is wrong.
+
+    `look`: see first what the site has installed now, in place of taking what was found the last time.
+    """
     config = load_config(values)
     study, records = load_study(config["study"]), config["records"]
     results = Path("results") / study.name
@@ -192,7 +196,7 @@ def load_campaign(values: Mapping[str, Any]) -> Campaign:
         site = load_site(config["site"])
         site = load_site(bound["site"]) if bound else site
         if bound:
-            site = replace(site, cores=bound["cores"], python_abi=bound["python_abi"])
+            site = as_bound(site, bound)
         return Campaign(study, site, records, design(study, site), None)
     site = load_site(config["site"])
     check_folder(site.cache, f"name another: cache of {shown(site.file)}, or RINGSIDE_CACHE")
@@ -200,6 +204,8 @@ def load_campaign(values: Mapping[str, Any]) -> Campaign:
     if bound:
         check_place(bound, site, results)
     campaign = planned(study, site)
+    if look and installed.look(site, {run.framework.environment for run in campaign.runs}):
+        campaign = planned(study, load_site(config["site"]))
     _ = campaign.environments  # a broken description is found now, not in the middle of the rules
     return campaign
 

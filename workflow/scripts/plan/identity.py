@@ -12,6 +12,7 @@ from typing import Any
 
 from common.files import digest_sources, digest_text
 from datasets.identity import data_digest, data_folder
+from declared.environments import older
 from declared.environments import read as read_environment
 from declared.frameworks import FRAMEWORKS, LIBRARIES, RUNS, load_framework
 from declared.models import model_graph
@@ -23,6 +24,11 @@ from plan.design import Run
 
 # What every rank uses of the models' code.
 MODEL_CODE = tuple(RUNS.parent / "models" / name for name in ("graph.py", "initial.py"))
+# Digest of ranks' code -> of the code before it that trains the same: who has runs of that code keeps them.
+TRAINS_THE_SAME = {
+    # pytorch-fsdp says which PyTorch it needs
+    "86b3aad3628af655acfdd2297ba2a7725bd03a7b4779a5541173819839f7049b": "5ba887e481f8080a30c5446d8a6000778a4116e6ab7b3f0c6eefedfd2ece5783",
+}
 
 
 def cores_per_rank(site: Site) -> int:
@@ -74,6 +80,8 @@ def lacks(site: Site, levels: Mapping[str, Any]) -> str | None:
     if not _available(framework.environment, site):
         where = f"installed.{framework.environment} or images.brought.{framework.environment}"
         return f"{framework.environment} is not installed at site {site.name} (see {where} in config/schemas/site.schema.yaml)"
+    if said := _too_old(name, site):
+        return said
     if framework.mpi and site.launcher == "oar":
         return f"site {site.name} starts ranks by oarsh, {name} needs srun or mpirun"
     if what == "hybrid":
@@ -119,6 +127,18 @@ def _cannot_compute(framework: str, model: str, dataset: str, device: str) -> li
 
 
 @functools.cache
+def _too_old(name: str, site: Site) -> str | None:
+    """Why the software that a site has installed cannot run a framework; None where it can, or was made here."""
+    framework = load_framework(name)
+    has = dict(site.installed).get(framework.environment)
+    for package, oldest in framework.needs.items() if has else ():
+        found = dict(has.packages).get(package) if has else None
+        if found and older(found, oldest):
+            return f"site {site.name} has {package} {found} installed, {name} needs {oldest} or newer"
+    return None
+
+
+@functools.cache
 def _available(environment: str, site: Site) -> bool:
     return read_environment(environment).available(site.realization)
 
@@ -138,7 +158,9 @@ def rank_code(framework: str) -> list[Path]:
 def code_digest(framework: str, model: str, dataset: str) -> str:
     """SHA-256 of what trains: the shared worker, the libraries' modules, the adapter, the model as it is built."""
     code = digest_sources([*MODEL_CODE, *rank_code(framework)])
-    return digest_text(code + json.dumps(model_graph(model, dataset).to_json(), sort_keys=True))
+    return digest_text(
+        TRAINS_THE_SAME.get(code, code) + json.dumps(model_graph(model, dataset).to_json(), sort_keys=True)
+    )
 
 
 def digests(site: Site, run: Run) -> dict[str, str]:

@@ -136,6 +136,8 @@ def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
         **{name: record[name] for name in RECORDED},
         **{name: measured.get(name) for name in MEASURED},
         **{f"step_time_{name}_s": value for name, value in (measured.get("step_time_s") or {}).items()},
+        "deployment": record.get("deployment"),
+        "modules": "; ".join((record.get("installed") or {}).get("modules", [])) or None,
         "job": job.get("number"),
         "submitted_at": job.get("submitted_at"),
         "job_started_at": job.get("started_at"),

@@ -231,9 +231,14 @@ def _frameworks(facts: Facts) -> Iterator[str]:
     said = [f"{text(str(base))} for {text(listed(names))}" for base, names in own.items() if names]
     if said:
         yield f"Speed-ups are relative to an undistributed framework: {listed(said)}."
-    if facts.site:
+    brought = sorted(set(facts.ok.loc[facts.ok["deployment"] == "installed", "framework"]))
+    if facts.site and set(facts.runs["framework"]) - set(brought):
         kind = "images" if facts.site.deployment == "apptainer" else "virtual environments"
         yield f"Software is installed in {kind}, from locks that list every package with its hash."
+    if brought:
+        modules = sorted({name for names in facts.ok["modules"].dropna() for name in names.split("; ")})
+        loaded = f" (environment modules: {text(listed(modules))})" if modules else ""
+        yield f"The software of {text(listed(brought))} is the site's own{loaded}; the records list its packages."
 
 
 def _workload(facts: Facts) -> Iterator[str]:

@@ -98,10 +98,18 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
             ("cores of a node", f"{site.cores}{f', of which {site.cpu_share:g} may be used' if site.cpu_share else ''}"),
             ("network interface", f"{site.interface} ({site.fabric})"),
             ("launched by", f"{site.launcher}, software in {'images' if site.deployment == 'apptainer' else 'virtual environments'}"),
+            ("the site's own software", _own_software(ok)),
             ("limits", f"a run ends after {site.time_limit_s:g} s; it is invalid if other processes used more than "
              f"{100 * site.max_foreign_cpu_share:g} % of the processor time, or a hypervisor withheld more than {100 * site.max_steal_share:g} %"),
         ]  # fmt: skip
     return [(name, text) for name, text in said if text]
+
+
+def _own_software(runs: pd.DataFrame) -> str:
+    """Which frameworks ran in what the site has installed itself, with the environment modules that were loaded for them."""
+    own = runs[runs["deployment"] == "installed"]
+    modules = {name: "; ".join(sorted(set(some["modules"].dropna()))) for name, some in own.groupby("framework")}
+    return ", ".join(f"{name} ({loaded})" if loaded else str(name) for name, loaded in modules.items())
 
 
 def node_memory(runs: pd.DataFrame) -> str:

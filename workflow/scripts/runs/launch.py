@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -64,10 +64,13 @@ class Launcher(Protocol):
         """End every rank on every node, whether or not its process here has ended, and wait for it."""
 
 
-def launcher(site: Site, spec: Mapping[str, Any], mpi: bool = False) -> Launcher:
-    """The site's launcher for a run with this spec; `mpi`: what ranks start are programs of MPI, which are to find each other."""
+def launcher(site: Site, spec: Mapping[str, Any], mpi: bool = False, setup: Sequence[str] = ()) -> Launcher:
+    """The site's launcher for a run with this spec; `mpi`: what ranks start are programs of MPI, which are to find each other.
+
+    `setup`: lines that ranks run after the site's own.
+    """
     module = importlib.import_module(f"runs.launchers.{site.launcher}")
-    made: Launcher = module.launcher(site, spec, mpi)
+    made: Launcher = module.launcher(replace(site, setup=(*site.setup, *setup)), spec, mpi)
     return made
 
 
@@ -89,6 +92,9 @@ def run(
     told = {**variables(site, spec), **environment["variables"]}
     if environment.get("image"):
         command = in_image(environment["image"]["path"], command, told, site, [SCRIPTS, *reads], folder)
+    elif (has := environment.get("installed")) and has["executable"] == command[0]:
+        command = modules_first(command)
+        told = {name: value for name, value in told.items() if name != "PYTHONPATH"} | environment["variables"]
     started = time.monotonic()
     try:
         processes = ranks.start(command, told, folder / "log.txt")
@@ -102,9 +108,7 @@ def in_image(
     image: str, command: Sequence[str], told: Iterable[str], site: Site, reads: Sequence[Path], writes: Path
 ) -> list[str]:
     """`command` in an image as the site opens it, seeing the variables `told`, reading `reads` and writing `writes`."""
-    # Before an image's own PYTHONPATH, not in its place: one that a site brings may find its packages by it.
-    after = 'export PYTHONPATH="$1${PYTHONPATH:+:$PYTHONPATH}"; shift; exec "$@"'
-    command = ["sh", "-c", after, "ringside", str(SCRIPTS), *command]
+    command = modules_first(command)
     told = [name for name in told if name != "PYTHONPATH"]
     binds = [Bind(str(path)) for path in reads] + [Bind(str(writes), writable=True)]
     if site.scratch:
@@ -113,6 +117,12 @@ def in_image(
         source, _, inside = bind.partition(":")
         binds.append(Bind(source, writable=True, inside=inside or None))
     return container.inside(image, command, binds, told, [f"--{site.images.gpu}"] if site.device == "cuda" else [])
+
+
+def modules_first(command: Sequence[str]) -> list[str]:
+    """`command` with our modules before what its PYTHONPATH has, not in its place: what a site brings may find its packages by it."""
+    after = 'export PYTHONPATH="$1${PYTHONPATH:+:$PYTHONPATH}"; shift; exec "$@"'
+    return ["sh", "-c", after, "ringside", str(SCRIPTS), *command]
 
 
 def variables(site: Site, spec: Mapping[str, Any]) -> dict[str, str]:

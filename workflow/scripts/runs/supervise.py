@@ -42,7 +42,7 @@ def supervise(wanted: Resolved, results: Path, session: str) -> dict[str, Any]:
     def prepare() -> tuple[dict[str, Any], launch.Launcher]:
         environment = read_made(wanted.environment)
         check_data(wanted.data, run.levels["dataset"])
-        ranks = launch.launcher(wanted.site, wanted.spec, run.framework.mpi)
+        ranks = launch.launcher(wanted.site, wanted.spec, run.framework.mpi, environment.get("setup", ()))
         bind(results, wanted.study.name, wanted.site)
         return environment, ranks
 
@@ -56,7 +56,8 @@ def supervise(wanted: Resolved, results: Path, session: str) -> dict[str, Any]:
 def attempt_run(wanted: Resolved, environment: dict[str, Any], ranks: launch.Launcher, folder: Path) -> dict[str, Any]:
     """Train once, in the attempt's `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record."""
     run, site = wanted.run, wanted.site
-    write_json(folder / "spec.json", job(wanted.spec, run.framework, run.graph.to_json(), wanted.data, ranks.hosts))
+    told = job(wanted.spec, run.framework, environment, run.graph.to_json(), wanted.data, ranks.hosts)
+    write_json(folder / "spec.json", told)
     launched_at, started_by = time.time(), _started_by()
     outcome = launch.run(ranks, environment, folder.resolve(), wanted.spec, site, reads=[wanted.data])
     epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
@@ -85,6 +86,7 @@ def attempt_run(wanted: Resolved, environment: dict[str, Any], ranks: launch.Lau
         "wall_s": outcome.wall_s,
         "deployment": environment["deployment"],
         "image": _of_image(environment.get("image")),
+        "installed": _of_installed(environment.get("installed")),
         "packages": environment["packages"],
         "measured": measured,
     }
@@ -105,16 +107,27 @@ def _of_image(image: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {key: image[key] for key in ("sha256", "base", "made_by")} if image else None
 
 
+def _of_installed(has: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What a record keeps of what a site has installed."""
+    return {"executable": has["executable"], "modules": has.get("modules", [])} if has else None
+
+
 def job(
-    run_spec: Mapping[str, Any], framework: Framework, model: Mapping[str, Any], data: Path, hosts: Sequence[str]
+    run_spec: Mapping[str, Any],
+    framework: Framework,
+    environment: Mapping[str, Any],
+    model: Mapping[str, Any],
+    data: Path,
+    hosts: Sequence[str],
 ) -> dict[str, Any]:
     """What an attempt's spec.json holds, all that its ranks are told: the run's spec, the model, and where things lie."""
+    absent = (environment.get("installed") or {}).get("absent", [])
     return {
         "spec": run_spec,
         "model": model,
         "data": str(data),
         "adapter": str(framework.file.parent),
-        "modules": list(framework.modules),
+        "modules": [module for module in framework.modules if module not in absent],
         "hosts": list(hosts),
     }
 

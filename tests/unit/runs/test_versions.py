@@ -1,0 +1,74 @@
+"""The oldest software that a site may have trains like the newest, in the environments that pip makes of it (make versions-test)."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from declared.environments import Installed, Realization, read
+from environments.build import build
+from installed_site import SITE
+from trainings import Trainings, assert_same, weights
+
+pytestmark = pytest.mark.versions
+OLDEST = {  # environment -> what its description supports, as pip gets it
+    "pytorch": ["torch=={}.0", "numpy<2"],
+    "tensorflow": ["tensorflow-cpu=={}.0"],
+}
+FRAMEWORKS = {
+    "pytorch-single": {"batch_size": 64},
+    "pytorch-ddp": {"batch_size": 32, "nodes": 2},
+    "tensorflow-single": {"batch_size": 64},
+    "tensorflow-multiworker": {"batch_size": 32, "nodes": 2},
+}
+TWENTY_STEPS = {"dataset": "synthetic-8x8x1-10-64", "epochs": 20, "momentum": 0.9, "learning_rate": 0.05}
+
+
+@pytest.fixture(scope="module")
+def oldest(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    """Environments of the oldest software, named as a site names what it has installed; kept in the cache."""
+    folder = SITE.cache / "oldest"
+
+    def made(name: str) -> dict[str, Any]:
+        (version,) = read(name).supported.values()
+        prefix = folder / f"{name}-{version}"
+        if not (prefix / "whole").exists():
+            subprocess.run([sys.executable, "-m", "venv", "--clear", prefix], check=True)
+            wanted = [requirement.format(version) for requirement in OLDEST[name]]
+            subprocess.run([prefix / "bin" / "python", "-m", "pip", "install", "--quiet", *wanted], check=True)
+            (prefix / "whole").touch()
+        has = Installed(str(prefix / "bin" / "python"))
+        return build(read(name), folder, realization=Realization(installed=((name, has),)))
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def both(
+    tmp_path_factory: pytest.TempPathFactory, oldest: Callable[[str], dict[str, Any]], real: Any
+) -> tuple[Trainings, Trainings]:
+    """Trainings in the oldest and in the newest software."""
+    names = ("old", "new")
+    old, new = (
+        Trainings(tmp_path_factory.mktemp(name), made) for name, made in zip(names, (oldest, real), strict=True)
+    )
+    return old, new
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_oldest_software_trains_like_the_newest(both: tuple[Trainings, Trainings], framework: str) -> None:
+    told = {**FRAMEWORKS[framework], **TWENTY_STEPS}
+    ours, theirs = (one.losses(framework, **told) for one in both)
+    assert len(theirs) == 20 and np.ptp(theirs) > 0.02, "the steps differ from each other"
+    np.testing.assert_allclose(ours, theirs, atol=1e-3, rtol=0)
+    assert_same(*(weights(one.of(framework, **told) / "after.npz") for one in both), 2e-4)
+
+
+def test_the_versions_are_those_that_the_page_names(oldest: Callable[[str], dict[str, Any]]) -> None:
+    for name in OLDEST:
+        said = oldest(name)["selftest"]["framework"].partition("+")[0]
+        ((library, version),) = read(name).supported.items()
+        assert said == f"{library} {version}.0"
