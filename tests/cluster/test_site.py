@@ -67,3 +67,10 @@ def test_what_looks_like_a_variable_of_make_is_none(cluster: Sandbox, copy: Chec
     assert done.returncode == 2, done.stdout
     assert done.stderr.startswith("ringside: PARTITION=$(x)`id`: is unknown to Slurm; expected one of virtual\n")
     assert not copy.path(FILE).exists()
+
+
+def test_a_machine_without_slurm(copy: Checkout) -> None:
+    done = copy.program("cluster.site_file", "--name=mine", "--local")
+    assert done.returncode == 0 and "ok    machine: " in done.stdout, done.stdout + done.stderr
+    site = load_site("mine", copy.path("config/sites"))
+    assert (site.launcher, site.placement, site.interface) == ("local", "emulated", "lo")
