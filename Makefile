@@ -19,6 +19,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 #   BASE       the campaign to compare with: a folder with runs.csv
 #   OTHER      the campaign that is compared with BASE: a folder with runs.csv
 #   AGAINST    a manifest.json to verify against, instead of the study's own
+#   NAME       the site that make site writes: config/sites/NAME.yaml
+#   PARTITION  Slurm's partition that it is to be, instead of the default
 #   NODES      nodes of the virtual cluster
 #   BANDWIDTH  link rate of each of its nodes, as tc writes it (1gbit), or none
 #   CPU        processor time of each of its nodes, in cores
@@ -30,8 +32,10 @@ override RUNS := $(value RUNS)
 override BASE := $(value BASE)
 override OTHER := $(value OTHER)
 override AGAINST := $(value AGAINST)
+override NAME := $(value NAME)
+override PARTITION := $(value PARTITION)
 OPTIONS = $(if $(STUDY)$(SITE),--config) $(if $(STUDY),"study=$$STUDY") $(if $(SITE),"site=$$SITE") $(ARGS)
-export STUDY SITE RUNS BASE OTHER AGAINST
+export STUDY SITE RUNS BASE OTHER AGAINST NAME PARTITION
 
 # Two workers share the tests, file by file: most of a test is a start of Snakemake or of a framework on one core.
 PARALLEL := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
@@ -42,7 +46,7 @@ CPU := 0.6
 MEMORY := 6G
 
 .DEFAULT_GOAL := help
-.PHONY: help check figures report paper archive verify compare status peek images datasets docs architecture plan models predict test statistics-test starters-test frameworks-test versions-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes reference doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis bench-tests bench-intervals
+.PHONY: $(shell sed -nE 's/^([a-z-]+):.*\#\#.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
@@ -177,6 +181,9 @@ cluster-up: $(STAMP)  ## start a virtual Slurm cluster on this machine: NODES=3 
 
 cluster-down: $(STAMP)  ## stop the virtual cluster; nothing is left behind
 	@$(RINGSIDE) cluster.virtual down $(ARGS)
+
+site: $(STAMP)  ## write config/sites/NAME.yaml for this cluster or machine, then call the doctor on it: make site NAME=NAME
+	@$(RINGSIDE) cluster.site_file --name="$$NAME" --partition="$$PARTITION" $(ARGS)
 
 doctor: $(STAMP)  ## check in a minute what will not work at the Slurm site: make doctor SITE=NAME
 	@$(RINGSIDE) cluster.doctor $(OPTIONS)

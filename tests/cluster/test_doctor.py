@@ -171,7 +171,7 @@ def test_more_than_nodes_have(cluster: Sandbox, copy: Checkout) -> None:
 
 
 def test_a_busy_cluster(cluster: Sandbox, copy: Checkout) -> None:
-    copy.edit("workflow/scripts/cluster/doctor.py", "WAIT_S = 45 ", "WAIT_S = 2 ")
+    copy.edit("workflow/scripts/cluster/node_job.py", "WAIT_S = 45 ", "WAIT_S = 2 ")
     job = cluster.run("sbatch", "--parsable", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 60")
     try:
         said = ask(cluster, copy)

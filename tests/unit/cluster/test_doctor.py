@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster import slurm, verdicts
-from cluster.doctor import _reports
+from cluster.node_job import reports
 from cluster.node_report import MARK, failing_line, interfaces, lock_state, not_writable
 from cluster.node_verdicts import clocks, file_locks, node_findings
 from cluster.slurm import Node
@@ -40,11 +40,11 @@ PartitionName=cpu AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL AllocNodes=ALL 
 PartitionName=gpu AllowGroups=ALL AllowAccounts=a,b AllowQos=ALL Default=NO MaxTime=02:00:00 Nodes=node[4-5] State=DOWN DefMemPerCPU=1000 MaxMemPerNode=UNLIMITED
 """
 NODES = """\
-node1|idle|16|64000|none
-node2|mixed-|16|64000|none
-node3|drained*|16|64000|bad fan | see 42
-node4|idle~|16|64000|none
-node5|down|16|64000|Not responding
+node1|idle|16|64000|1|(null)|(null)|none
+node2|mixed-|16|64000|1|(null)|(null)|none
+node3|drained*|16|64000|1|(null)|(null)|bad fan | see 42
+node4|idle~|16|64000|1|(null)|(null)|none
+node5|down|16|64000|1|(null)|(null)|Not responding
 """
 
 
@@ -221,6 +221,14 @@ class TestNodes:
         assert verdicts.nodes(there, self.KNOWN, with_scheduler(site, exclude="node2")).verdict == "FAIL"
         assert verdicts.nodes(there, self.KNOWN, with_scheduler(site, nodelist="node[1-2]")).verdict == "FAIL"
 
+    @pytest.mark.parametrize(
+        ("constraint", "left"), [("a100", 2), ("a100&ib", 1), ("h100", 0), ("a100|h100", 3), ("[a100|h100]", 3)]
+    )
+    def test_features(self, site: Site, constraint: str, left: int) -> None:
+        features: list[tuple[str, ...]] = [("a100", "ib"), ("a100",), ()]
+        there = [replace(node(f"node{i}"), features=has) for i, has in enumerate(features, start=1)]
+        assert len(verdicts.eligible(there, with_scheduler(site, constraint=constraint))) == left
+
     @pytest.mark.parametrize("key", ["nodelist", "exclude"])
     def test_unknown_names(self, site: Site, key: str) -> None:
         found = verdicts.nodes([], self.KNOWN, with_scheduler(site, **{key: "node[4-6]"}))
@@ -373,12 +381,12 @@ class TestWhatNodesSay:
             (99.75, f"1: {second[20:]}\n"),
             (100.0, "0: logout\n"),
         ]
-        found = _reports(lines)
+        found = reports(lines)
         assert [one["host"] for one in found] == ["node1", "node2"]
         assert found[1]["clock_apart_s"] == pytest.approx(0.25)
 
     def test_half_a_report_is_none(self) -> None:
-        assert _reports([(1.0, f'0: {MARK}{{"host": \n')]) == []
+        assert reports([(1.0, f'0: {MARK}{{"host": \n')]) == []
 
 
 class TestTheReport:

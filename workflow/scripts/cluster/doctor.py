@@ -7,23 +7,16 @@ bad input.
 """
 
 import argparse
-import contextlib
-import fcntl
 import getpass
-import json
-import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from cluster import slurm, verdicts
-from cluster.node_report import MARK
+from cluster.node_job import WAIT_S, Unwritable, ask_here, ask_nodes, outside, probes
 from cluster.node_verdicts import node_findings
 from cluster.readiness import check_virtual
 from cluster.slurm import Node, Unanswered
@@ -39,18 +32,6 @@ from plan.scheduling import allocation_options
 
 PROGRAMS = ("srun", "sbatch", "squeue", "scontrol", "sinfo")
 PROFILE = CHECKOUT / "profiles" / "slurm" / "config.yaml"
-REPORT = Path(__file__).with_name("node_report.py")
-WAIT_S = 45  # for nodes
-ANSWER_S = 60  # for their answers
-
-# The nodes may not see this checkout, so the program itself is an argument: $1 interpreter, $2 program, $3 question.
-_ON_A_NODE = """
-if "$1" -c pass 2>/dev/null; then exec "$1" -c "$2" "$3"; fi
-if command -v python3 >/dev/null; then exec python3 -c "$2" "$3"; fi
-echo "python3: is not on $(hostname)" >&2
-exit 1
-"""
-_NOT_OF_SRUN = ("--nodes", "--ntasks-per-node", "--cpus-per-task", "--time", "--signal", "--no-requeue")
 
 
 def examine(site: Site, results: Path) -> Iterator[Finding]:
@@ -75,15 +56,13 @@ def _local(site: Site, results: Path) -> Iterator[Finding]:
         yield ok("machine", f"has {site.cores} processors for runs, and {site.interface}")
     except InputError as error:
         yield fail("machine", str(error))
-    with _probes(site, results) as question:
-        if isinstance(question, Finding):
-            yield question
-            return
-        done = subprocess.run(
-            [sys.executable, str(REPORT), json.dumps(question)], capture_output=True, text=True, check=False
-        )
-        reports = _reports([(time.time(), f"0: {line}") for line in done.stdout.splitlines()])
-        yield from node_findings(reports, site, sys.executable, _version())
+    try:
+        with probes(site, results) as question:
+            reports = ask_here(question)
+    except Unwritable as error:
+        yield fail(error.subject, str(error))
+        return
+    yield from node_findings(reports, site, sys.executable, _version())
 
 
 def _slurm(site: Site, results: Path) -> Iterator[Finding]:
@@ -93,10 +72,9 @@ def _slurm(site: Site, results: Path) -> Iterator[Finding]:
             "programs", f"{', '.join(missing)} not on this machine; call the doctor on a login node of the cluster"
         )
         return
-    listing = ["sinfo", "--Node", "--noheader", f"--format={slurm.NODE_FORMAT}"]
     config = slurm.configuration(slurm.ask("scontrol", "show", "config"))
     partitions = slurm.partitions(slurm.ask("scontrol", "show", "partition", "--oneliner"))
-    known = sorted({node.name for node in slurm.nodes(slurm.ask(*listing))})
+    known = sorted({node.name for node in slurm.nodes(slurm.ask(*slurm.NODES))})
     yield ok("controller", f"{config.get('ClusterName', '?')} answers, Slurm {config.get('SLURM_VERSION', '?')}")
     if site.placement == "virtual":
         try:
@@ -113,7 +91,7 @@ def _slurm(site: Site, results: Path) -> Iterator[Finding]:
     if partition is None:
         yield warn("test job", "not tried: there is no partition for it")
         return
-    there = slurm.nodes(slurm.ask(*listing, f"--partition={partition}"))
+    there = slurm.nodes(slurm.ask(*slurm.NODES, f"--partition={partition}"))
     possible = verdicts.eligible(there, site)
     yield verdicts.nodes(there, known, site)
     yield verdicts.processors(possible, site)
@@ -144,7 +122,7 @@ def _allocation(site: Site) -> Finding:
             capture_output=True,
             text=True,
             check=False,
-            env=_outside(),
+            env=outside(),
             timeout=slurm.PATIENCE_S,
         )
     except subprocess.TimeoutExpired:
@@ -162,14 +140,12 @@ def _test_job(site: Site, possible: Sequence[Node], results: Path) -> Iterator[F
         return
     wanted = min(site.nodes, len(usable), max(1, sum(node.idle for node in usable)))
     cores = min(site.cores, *(node.processors for node in usable))
-    with _probes(site, results) as question:
-        if isinstance(question, Finding):
-            yield question
-            return
-        lines, said, status = _srun(site, wanted, cores, question)
-        if "nrecognized option" in said or "nvalid option" in said:  # sbatch has options that srun does not know
-            lines, said, status = _srun(site, wanted, cores, question, own_options=False)
-    reports = _reports(lines)
+    try:
+        with probes(site, results) as question:
+            reports, said, status = ask_nodes(site, wanted, cores, question)
+    except Unwritable as error:
+        yield fail(error.subject, str(error))
+        return
     count = f"{wanted} of the {site.nodes} nodes of a run" if wanted < site.nodes else f"{wanted} nodes"
     if not reports and "busy" in said:
         yield warn(
@@ -191,107 +167,20 @@ def _names(reports: Sequence[dict[str, Any]]) -> str:
     return slurm.hosts(sorted(report["host"] for report in reports))
 
 
-def _srun(
-    site: Site, nodes: int, cores: int, question: dict[str, Any], own_options: bool = True
-) -> tuple[list[tuple[float, str]], str, int]:
-    """Ask the nodes: the lines that they said with the time when each came, srun's own words, its exit status."""
-    dropped = () if own_options else site.scheduler.options
-    options = [
-        option
-        for option in allocation_options(site, nodes)
-        if option.split("=")[0] not in _NOT_OF_SRUN and option not in dropped
-    ]
-    command = [
-        "srun",
-        "--job-name=ringside-doctor",
-        f"--nodes={nodes}",
-        f"--ntasks={nodes}",
-        "--ntasks-per-node=1",
-        f"--cpus-per-task={cores}",
-        "--time=2",
-        f"--immediate={WAIT_S}",
-        "--label",
-        "--input=none",
-        "--mpi=none",
-        "--kill-on-bad-exit=0",
-        *options,
-        *("sh", "-c", _ON_A_NODE, "doctor", sys.executable, REPORT.read_text(), json.dumps(question)),
-    ]
-    lines: list[tuple[float, str]] = []
-    with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, env=_outside()
-        )
-        alarm = threading.Timer(WAIT_S + ANSWER_S, process.terminate)
-        alarm.start()
-        try:
-            lines.extend((time.time(), line) for line in process.stdout or ())
-            status = process.wait()
-        finally:
-            alarm.cancel()
-            if process.poll() is None:
-                process.terminate()
-        errors.seek(0)
-        return lines, errors.read(), status
-
-
-def _reports(lines: Sequence[tuple[float, str]]) -> list[dict[str, Any]]:
-    """The nodes' reports among the lines of `srun --label`, each with `clock_apart_s`.
-
-    A line that comes is as old as the network is slow, milliseconds: what the node's clock is apart by is its time minus
-    the time of arrival. A long line may come in pieces, each with its label.
-    """
-    texts: dict[str, str] = {}
-    arrived: dict[str, float] = {}
-    for at, line in lines:
-        label, _, text = line.rstrip("\n").partition(": ")
-        if label in texts or text.startswith(MARK):
-            texts[label] = texts.get(label, "") + text
-            arrived[label] = at
-    reports = []
-    for label, text in texts.items():
-        with contextlib.suppress(ValueError):
-            report = json.JSONDecoder().raw_decode(text.removeprefix(MARK))[0]
-            reports.append({**report, "clock_apart_s": report["clock"] - arrived[label]})
-    return sorted(reports, key=lambda report: report["host"])
-
-
-@contextlib.contextmanager
-def _probes(site: Site, results: Path) -> Iterator[dict[str, Any] | Finding]:
-    """What nodes are asked, with folders that are there for them to find; a finding where they cannot be made here."""
-    with contextlib.ExitStack() as stack:
-        folders = {}
-        for name, parent in (("results", results), ("cache", site.cache)):
-            try:
-                parent.mkdir(parents=True, exist_ok=True)
-                folders[name] = stack.enter_context(tempfile.TemporaryDirectory(prefix=".doctor-", dir=parent))
-            except OSError as error:
-                yield fail(name, f"{parent}: cannot be written on this host: {error.strerror}")
-                return
-        lock = Path(folders["results"], "lock")
-        held = stack.enter_context(open(lock, "w"))
-        with contextlib.suppress(OSError):  # a file system without locks: the nodes will say so
-            fcntl.flock(held, fcntl.LOCK_EX)
-        yield {
-            "checkout": str(CHECKOUT),
-            "lock": str(lock),
-            "scratch": str(site.scratch) if site.scratch else None,
-            "setup": list(site.setup),
-            "device": site.device,
-            "binds": [bind.partition(":")[0] for bind in site.binds],
-            **folders,
-        }
-
-
-def _outside() -> dict[str, str]:
-    """The environment without the job that the doctor may have been called in: its own job is another."""
-    inside = "SLURM_JOB_ID" in os.environ
-    kept = ("SLURM_CONF",)
-    return {name: value for name, value in os.environ.items() if not inside or name in kept or "SLURM_" not in name}
-
-
 def _version() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def told(site: Site, results: Path) -> int:
+    """Print what can be said of the site, and how it ends: the doctor's exit status. `results` need not be there."""
+    print(f"site {site.name} ({shown(site.file)})")
+    failures = 0
+    for finding in examine(site, results if results.exists() else CHECKOUT / "results"):
+        print(finding, flush=True)
+        failures += finding.verdict == "FAIL"
+    if failures:
+        print(f"{failures} FAIL: runs will not work at {site.name} until this is fixed")
+    return 1 if failures else 0
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -301,15 +190,7 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     config = load_config(configured(options.config, "slurm.yaml"))
     site, study = load_site(config["site"]), load_study(config["study"])
-    results = CHECKOUT / "results" / study.name
-    print(f"site {site.name} ({shown(site.file)})")
-    failures = 0
-    for finding in examine(site, results if results.exists() else CHECKOUT / "results"):
-        print(finding, flush=True)
-        failures += finding.verdict == "FAIL"
-    if failures:
-        print(f"{failures} FAIL: runs will not work at {site.name} until this is fixed")
-        sys.exit(1)
+    sys.exit(told(site, CHECKOUT / "results" / study.name))
 
 
 if __name__ == "__main__":

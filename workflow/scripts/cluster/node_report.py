@@ -1,4 +1,4 @@
-"""What a node says of itself, as one line of JSON: run by `cluster.doctor` on every node of its test job.
+"""What a node says of itself, as one line of JSON: run by `cluster.node_job` on every node of a test job.
 
 It stands alone, on the standard library of Python 3.7 or newer: a node may see nothing of this checkout. `ringside-node`
 begins its line. Errors are values, never exceptions: the other answers count, too.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
+import re
 import shutil
 import socket
 import struct
@@ -28,8 +30,9 @@ _PATIENCE_S = 20
 
 
 def report(asked: dict[str, Any]) -> dict[str, Any]:
-    """The answers to `asked`: checkout, results, cache, lock (paths); scratch, setup, device, binds."""
+    """The answers to `asked`: checkout, results, cache, lock (paths); scratch, setup, device, binds; survey (true or absent)."""
     return {
+        **(survey() if asked.get("survey") else {}),
         "host": socket.gethostname(),
         "python": sys.executable,
         "version": f"{sys.version_info[0]}.{sys.version_info[1]}",
@@ -122,6 +125,117 @@ def devices() -> list[Any]:
     if run.returncode:
         return [0, ((run.stdout + run.stderr).strip().splitlines() or ["nvidia-smi failed"])[-1][:200]]
     return [sum(line.startswith("GPU ") for line in run.stdout.splitlines()), None]
+
+
+def survey() -> dict[str, Any]:
+    """What a site file is written from, beside the rest."""
+    return {
+        "own_address": own_address(),
+        "links": links(),
+        "ports": ports(),
+        "memory_mb": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
+        "accelerators": said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"),
+        "driver": first_line("/proc/driver/nvidia/version"),
+        "amd": sum("simd_count 0" not in text and "simd_count" in text for text in _contents(_KFD)),
+        "user_namespaces": bool(said("unshare", "--user", "--map-root-user", "echo", "yes")),
+        "modules": modules(),
+        "scratch_there": scratch(),
+    }
+
+
+_KFD = "/sys/class/kfd/kfd/topology/nodes/*/properties"  # AMD's driver: a processor is a node without SIMD units
+_MODULES = re.compile(r"^\S*(?:pytorch|tensorflow|horovod|lbann|tarantella|apptainer|singularity)\S*$", re.I | re.M)
+_SCRATCH = ("/scratch", "/local/scratch", "/localscratch", "/lscratch", "/mnt/scratch", "/local", "$SCRATCH", "$TMPDIR")
+_SYSTEMS = ("", "/tmp", "/var/tmp")  # noqa: S108 (names that are passed over)
+
+
+def own_address() -> str | None:
+    """The address by which the node reaches the host that started the job, else the one that its name stands for."""
+    towards = os.environ.get("SLURM_LAUNCH_NODE_IPADDR")
+    with contextlib.suppress(OSError):
+        if not towards:
+            return socket.gethostbyname(socket.gethostname())
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+            asked.connect((towards, 9))  # nothing is sent
+            return str(asked.getsockname()[0])
+    return None
+
+
+def links() -> dict[str, Any]:
+    """Every network interface: its rate in Mbit/s or None, whether it is up, and whether a device is behind it."""
+    found = {}
+    for _, name in socket.if_nameindex():
+        folder = "/sys/class/net/" + name + "/"
+        rate = first_line(folder + "speed")
+        found[name] = {
+            "mbit_s": int(rate) if rate and rate.isdigit() and int(rate) else None,
+            "up": first_line(folder + "operstate") != "down",
+            "device": os.path.exists(folder + "device"),
+        }
+    return found
+
+
+def ports() -> list[dict[str, Any]]:
+    """The ports of InfiniBand devices; `layer` is Ethernet with RoCE, `rate` such as 100 Gb/sec (4X EDR)."""
+    found = []
+    for folder in sorted(glob.glob("/sys/class/infiniband/*/ports/*")):
+        device = folder.split("/")[4]
+        found.append(
+            {
+                "device": device,
+                "layer": first_line(folder + "/link_layer"),
+                "state": first_line(folder + "/state"),
+                "rate": first_line(folder + "/rate"),
+                "interfaces": names("/sys/class/infiniband/" + device + "/device/net"),
+            }
+        )
+    return found
+
+
+def modules() -> list[str] | None:
+    """The modules of a login shell that are of interest here, None where there are no modules at all, or they take too long.
+
+    Lmod and Environment Modules list on standard error.
+    """
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        run = _run("bash", "-lc", "module -t avail 2>&1")
+        found = {name.rstrip(":") for name in _MODULES.findall(run.stdout) if not name.startswith("/")}
+        return sorted(found)[:40] if run.returncode == 0 else None
+    return None
+
+
+def scratch() -> dict[str, int]:
+    """Folders for temporary files that can be written, by the variable that names them or by path, with free bytes."""
+    found = {}
+    for name in _SCRATCH:
+        path = os.environ.get(name[1:], "") if name.startswith("$") else name
+        if path not in _SYSTEMS and os.path.isdir(path) and not_writable(path) is None:
+            with contextlib.suppress(OSError):
+                found[name if path == name else name + "=" + path] = shutil.disk_usage(path).free
+    return found
+
+
+def said(*command: str) -> list[str]:
+    """The lines that a program says; none where it is absent or fails."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        run = _run(*command)
+        return [line.strip() for line in run.stdout.splitlines() if line.strip()] if run.returncode == 0 else []
+    return []
+
+
+def first_line(path: str) -> str | None:
+    """The first line of a file; None where there is none that can be read."""
+    with contextlib.suppress(OSError, UnicodeDecodeError), open(path) as file:
+        return file.readline().strip() or None
+    return None
+
+
+def _contents(pattern: str) -> list[str]:
+    found = []
+    for path in glob.glob(pattern):
+        with contextlib.suppress(OSError), open(path) as file:
+            found.append(file.read())
+    return found
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:

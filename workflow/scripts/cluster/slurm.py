@@ -17,13 +17,16 @@ class Unanswered(Exception):
 
 @dataclass(frozen=True)
 class Node:
-    """One node of a partition. `state` as sinfo writes it (idle, mixed-, down*), memory in MB."""
+    """One node of a partition. `state` as sinfo writes it (idle, mixed-, down*), memory in MB, `gres` as configured, without places."""
 
     name: str
     state: str
     processors: int
     memory_mb: int
     reason: str
+    gres: str = ""
+    features: tuple[str, ...] = ()
+    threads_per_core: int = 1
 
     @property
     def usable(self) -> bool:
@@ -68,17 +71,58 @@ def configuration(text: str) -> dict[str, str]:
 
 def partitions(text: str) -> dict[str, dict[str, str]]:
     """`scontrol show partition --oneliner`: name -> its fields."""
-    rows = [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in text.splitlines()]
+    rows = map(_fields, text.splitlines())
     return {row["PartitionName"]: row for row in rows if "PartitionName" in row}
+
+
+def node_fields(text: str) -> dict[str, str]:
+    """`scontrol show node NAME --oneliner`: its fields, of those with spaces the first word."""
+    return _fields(text)
+
+
+def _fields(line: str) -> dict[str, str]:
+    return dict(re.findall(r"(\S+?)=(\S*)", line))
 
 
 def nodes(text: str) -> list[Node]:
     """`sinfo --Node --noheader --format=NODE_FORMAT` of one partition."""
-    rows = [line.split("|", 4) for line in text.splitlines() if line.count("|") >= 4]
-    return [Node(name, state, int(cpus), int(memory), reason) for name, state, cpus, memory, reason in rows]
+    rows = [line.split("|", 7) for line in text.splitlines() if line.count("|") >= 7]
+    return [
+        Node(
+            name,
+            state,
+            int(cpus),
+            int(memory),
+            reason,
+            re.sub(r"\([^)]*\)", "", _there(gres)),  # the sockets that it is near: (S:0-1)
+            tuple(sorted(set(_listed(features)))),
+            int(threads),
+        )
+        for name, state, cpus, memory, threads, gres, features, reason in rows
+    ]
 
 
-NODE_FORMAT = "%N|%T|%c|%m|%E"
+NODE_FORMAT = "%N|%T|%c|%m|%Z|%G|%f|%E"
+NODES = ("sinfo", "--Node", "--noheader", f"--format={NODE_FORMAT}")
+
+
+def _there(text: str) -> str:
+    return "" if text in ("(null)", "N/A") else text
+
+
+def _listed(text: str) -> list[str]:
+    return [part for part in _there(text).split(",") if part]
+
+
+def gpus(gres: str) -> tuple[int, tuple[str, ...]]:
+    """How many GPUs are among a node's generic resources (gpu:a100:4,nvme:1), and of which types, where it says so."""
+    count, types = 0, []
+    for entry in gres.split(","):
+        name, *rest = entry.strip().removeprefix("gres/").split(":")
+        if name == "gpu":
+            count += int(rest[-1]) if rest and rest[-1].isdecimal() else 1
+            types += [kind for kind in rest if not kind.isdecimal() and kind != "no_consume"]
+    return count, tuple(dict.fromkeys(types))
 
 
 def seconds(text: str) -> float | None:
@@ -98,8 +142,8 @@ def seconds(text: str) -> float | None:
     return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + rest)
 
 
-def megabytes(text: str) -> int | None:
-    """A size of scontrol's, in MB; None where there is no limit."""
+def number(text: str) -> int | None:
+    """A number of scontrol's, of sizes in MB; None where there is no limit."""
     return int(text) if text.isdecimal() and int(text) else None
 
 
@@ -112,6 +156,18 @@ def accounts(user: str) -> list[str]:
     """The accounts that `user` may charge, by slurmdbd."""
     asked = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", "format=account"]
     return sorted(set(ask(*asked).split()))
+
+
+def default_account(user: str) -> str | None:
+    """The account that jobs of `user` are charged to which name none, by slurmdbd."""
+    asked = ["sacctmgr", "--noheader", "--parsable2", "show", "user", user, "format=defaultaccount"]
+    return last_line(ask(*asked)) or None
+
+
+def mpi_types(text: str) -> list[str]:
+    """What `srun --mpi=list` lists: the types of MPI that it starts."""
+    words = [line.strip().removeprefix("srun: ") for line in text.splitlines()]
+    return [word for word in words if re.fullmatch(r"[a-z0-9_]+", word)]
 
 
 def hosts(names: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
 """Verdicts of `cluster.doctor` on what Slurm says of itself: pure functions, one for each check."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,10 +117,16 @@ def nodes(there: Sequence[Node], known: Sequence[str], site: Site) -> Finding:
 
 
 def eligible(there: Sequence[Node], site: Site) -> list[Node]:
-    """The nodes of the partition that the site's jobs may get."""
+    """The nodes of the partition that the site's jobs may get; of constraints those count that join features by &."""
     wanted = site.scheduler
     only, never = host_names(wanted.nodelist or ""), host_names(wanted.exclude or "")
-    return [node for node in there if (not only or node.name in only) and node.name not in never]
+    plain = re.fullmatch(r"[\w.:-]+(&[\w.:-]+)*", wanted.constraint or "")
+    features = set(plain[0].split("&")) if plain else set()
+    return [
+        node
+        for node in there
+        if (not only or node.name in only) and node.name not in never and features <= set(node.features)
+    ]
 
 
 def _because(node: Node) -> str:
@@ -180,13 +187,13 @@ def memory(config: Mapping[str, str], row: Mapping[str, str], there: Sequence[No
     """Whether a job gets the memory that it needs."""
     key, asked = f"{shown(site.file)}: scheduler.memory_mb", site.scheduler.memory_mb
     node_mb = min((node.memory_mb for node in there), default=0)
-    most = slurm.megabytes(row.get("MaxMemPerNode", "")) or slurm.megabytes(config.get("MaxMemPerNode", "")) or node_mb
+    most = slurm.number(row.get("MaxMemPerNode", "")) or slurm.number(config.get("MaxMemPerNode", "")) or node_mb
     if asked is not None and asked > most:
         return fail("memory", f"{key}: is {asked}, but a node gives {most}; expected at most {most}")
     if asked is not None or "MEMORY" not in config.get("SelectTypeParameters", "").upper():
         return ok("memory", f"{asked} MB a node" if asked else "is not rationed by Slurm")
     per_node, per_cpu = (
-        slurm.megabytes(row.get(name, "")) or slurm.megabytes(config.get(name, ""))
+        slurm.number(row.get(name, "")) or slurm.number(config.get(name, ""))
         for name in ("DefMemPerNode", "DefMemPerCPU")
     )
     given = per_node or (per_cpu * site.cores if per_cpu else None)

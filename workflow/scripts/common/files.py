@@ -83,22 +83,27 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def create_json(path: Path, value: Any) -> None:
-    """Write `value` as JSON, whole, unless there is a file: of several that do so at once, on whichever nodes, the first has its way.
+    """Write `value` as JSON, whole, unless there is a file: of several that do so at once, on whichever nodes, the first has its way."""
+    with contextlib.suppress(FileExistsError):
+        create_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def create_text(path: Path, text: str) -> None:
+    """Write `text` to `path`, whole. FileExistsError where there is a file, which stays as it is.
 
     A link is made or is not (link(2)), on network file systems, too; where there are no hard links the file is created empty.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial(path)
     try:
-        write_json(partial, value)
-        with contextlib.suppress(FileExistsError):
-            try:
-                os.link(partial, path)
-            except OSError as error:
-                if error.errno not in NO_LINKS:
-                    raise
-                with open(path, "x", encoding="utf-8") as file:
-                    file.write(partial.read_text(encoding="utf-8"))
+        write_text(partial, text)
+        try:
+            os.link(partial, path)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            with open(path, "x", encoding="utf-8") as file:
+                file.write(text)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -244,6 +249,21 @@ def dump_yaml(value: Any) -> str:
     """A value as YAML, keys sorted."""
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=True, allow_unicode=True)
     return text
+
+
+def dump_line(key: str, value: Any) -> str:
+    """A key as one line of YAML; large numbers as people write rates, 125e+6."""
+    if isinstance(value, float) and value >= 1e6 and float(short := f"{value / 1e6:.12g}e+6") == value:
+        return f"{key}: {short}"
+    flow = isinstance(value, (list, dict))
+
+    def dumped(style: str | None) -> str:
+        options: dict[str, Any] = {"default_style": style, "default_flow_style": flow, "allow_unicode": True}
+        text: str = yaml.dump({key: value}, Dumper=_Dumper, width=float("inf"), **options).rstrip("\n")
+        return text[1:-1] if flow else text
+
+    text = dumped(None)
+    return dumped('"') if "\n" in text else text  # where ends of lines are written out
 
 
 def digest_text(text: str) -> str:

@@ -1,0 +1,76 @@
+"""`make site` on a real virtual cluster, in a private corner: the file that it writes is right as it stands."""
+
+from pathlib import Path
+
+import pytest
+
+from checkout import CHECKOUT, Checkout
+from declared.site import load_site
+from sandbox import Sandbox
+
+FILE = "config/sites/mine.yaml"
+UP = ["--nodes=2", "--bandwidth=123.4567mbit", "--cpu=0.7", "--accounting"]
+
+
+@pytest.fixture(scope="module")
+def cluster(corner: Sandbox) -> Sandbox:
+    """A cluster that no site of the project's describes."""
+    done = corner.python("cluster.virtual", "up", *UP)
+    assert done.returncode == 0, done.stderr
+    return corner
+
+
+@pytest.fixture
+def copy(shared_folder: Path) -> Checkout:
+    """A checkout that all nodes see."""
+    made = Checkout(shared_folder / "checkout")
+    made.path(".venv").symlink_to(CHECKOUT / ".venv")
+    return made
+
+
+def test_a_site_is_written_that_passes_the_doctor_and_never_written_over(cluster: Sandbox, copy: Checkout) -> None:
+    done = cluster.run("make", "site", "NAME=mine", folder=copy.folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = done.stdout.splitlines()
+    assert said[1].startswith(f"{FILE}: written; ")
+    assert said[2] == f"site mine ({FILE})"
+    assert {line[:4] for line in said[3:]} == {"ok  "}, done.stdout
+
+    site = load_site("mine", copy.path("config/sites"))
+    assert (site.launcher, site.placement, site.device, site.interface) == ("slurm", "virtual", "cpu", "eth0")
+    assert (site.nodes, site.cores, site.cpu_share, site.bandwidth_bytes_s) == (2, 1, 0.7, 123.4567e6 / 8)
+    assert (site.scheduler.partition, site.scheduler.account) == ("virtual", "root")
+    text = copy.path(FILE).read_text()
+    assert "the test job on node" in text, "a node was asked"
+
+    copy.path(FILE).write_text("# a person's own\n")
+    again = cluster.run("make", "site", "NAME=mine", folder=copy.folder)
+    assert (again.returncode, again.stdout) == (2, "")
+    assert again.stderr.startswith(f"ringside: {FILE}: is there already and stays as it is; ")
+    assert copy.path(FILE).read_text() == "# a person's own\n"
+
+
+def test_what_no_node_could_be_asked_is_assumed(cluster: Sandbox, copy: Checkout) -> None:
+    copy.edit("workflow/scripts/cluster/node_job.py", "WAIT_S = 45 ", "WAIT_S = 2 ")
+    job = cluster.run("sbatch", "--parsable", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 60")
+    try:
+        done = cluster.run("make", "site", "NAME=mine", "PARTITION=virtual", folder=copy.folder)
+    finally:
+        cluster.run("scancel", job.stdout.strip())
+    assert done.returncode == 0 and "warn  test job: no 1 of the 2 nodes" in done.stdout, done.stdout + done.stderr
+    (line,) = [line for line in copy.path(FILE).read_text().splitlines() if line.startswith("interface: ")]
+    assert "# ASSUMED, no node was seen (none was free within 2 s; " in line
+
+
+def test_what_looks_like_a_variable_of_make_is_none(cluster: Sandbox, copy: Checkout) -> None:
+    done = cluster.run("make", "site", "NAME=mine", "PARTITION=$(x)`id`", folder=copy.folder)
+    assert done.returncode == 2, done.stdout
+    assert done.stderr.startswith("ringside: PARTITION=$(x)`id`: is unknown to Slurm; expected one of virtual\n")
+    assert not copy.path(FILE).exists()
+
+
+def test_a_machine_without_slurm(copy: Checkout) -> None:
+    done = copy.program("cluster.site_file", "--name=mine", "--local")
+    assert done.returncode == 0 and "ok    machine: " in done.stdout, done.stdout + done.stderr
+    site = load_site("mine", copy.path("config/sites"))
+    assert (site.launcher, site.placement, site.interface) == ("local", "emulated", "lo")
