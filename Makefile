@@ -34,7 +34,7 @@ override OTHER := $(value OTHER)
 override AGAINST := $(value AGAINST)
 override NAME := $(value NAME)
 override PARTITION := $(value PARTITION)
-OPTIONS = $(if $(STUDY)$(SITE),--config) $(if $(STUDY),"study=$$STUDY") $(if $(SITE),"site=$$SITE") $(ARGS)
+OPTIONS = $(if $(STUDY)$(SITE)$(filter-out -%,$(ARGS)),--config) $(if $(STUDY),"study=$$STUDY") $(if $(SITE),"site=$$SITE") $(ARGS)
 export STUDY SITE RUNS BASE OTHER AGAINST NAME PARTITION
 
 # Two workers share the tests, file by file: most of a test is a start of Snakemake or of a framework on one core.

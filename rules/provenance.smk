@@ -44,6 +44,7 @@ rule manifest:
         EPOCHS_CSV,
         NETWORK_CSV if NETWORK_FILES else [],
         code=code("provenance.manifest"),
+        records=REQUIRED_RECORDS or CAMPAIGN.available(),
     output:
         manifest=MANIFEST,
     log:

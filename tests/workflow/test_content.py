@@ -48,6 +48,22 @@ def test_code_that_is_edited_and_put_back(campaign: Checkout, age_s: float) -> N
     assert made_again(campaign) == {}
 
 
+def test_epochs_that_are_others_are_found_and_taken(campaign: Checkout) -> None:
+    record = campaign.results / campaign.records()[0]
+    file = next(record.parent.glob("attempt-*/epochs.csv"))
+    before, table = file.read_text(), (campaign.results / "runs.csv").read_text()
+    head, first, second, *rest = before.split("\n")
+    number, warm_up, time_s, *others = second.split(",")
+    edit(file, "\n".join([head, first, ",".join([number, warm_up, f"{float(time_s) * 2}", *others]), *rest]), 86400)
+    compared = campaign.program("provenance.verify", "--study", "small")
+    assert compared.returncode == 1 and f"{file.relative_to(campaign.folder)}: differs" in compared.stdout
+    assert made_again(campaign)["aggregate"] == 1
+    assert (campaign.results / "runs.csv").read_text() != table
+    edit(file, before, 86400)
+    assert made_again(campaign)["aggregate"] == 1
+    assert (campaign.results / "runs.csv").read_text() == table
+
+
 @AGES
 def test_a_record_that_is_another(campaign: Checkout, age_s: float) -> None:
     file = campaign.results / campaign.records()[0]

@@ -54,6 +54,24 @@ def test_what_would_take_minutes_or_the_interpreter_is_refused(tmp_path: Path, t
     assert said in str(refused.value) and "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"a": "\\ud800"}', "half a character"),
+        ('{"a": 1' + "0" * 400 + "}", "a number of 401 digits"),
+        ('{"a": NaN}', "no number of JSON"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+    ids=lambda text: text[:12],
+)
+def test_json_that_cannot_be_worked_with_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ValueError, match=said):
+        read_json(tmp_path / "a.json")
+    (tmp_path / "a.json").write_text('{"a": "\\ud83d\\ude00"}')
+    assert read_json(tmp_path / "a.json") == {"a": "\U0001f600"}, "two halves are a character"
+
+
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.yaml")
     with pytest.raises(InputError, match="is no regular file"):

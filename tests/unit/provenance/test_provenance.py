@@ -216,5 +216,5 @@ def test_a_manifest_names_no_files_but_those_of_its_study(tmp_path: Path, file: 
         "products": {"tables/cells": {"files": {file: "0" * 64}, "made_of": []}},
     }  # fmt: skip
     (tmp_path / "manifest.json").write_text(json.dumps(said))
-    with pytest.raises(InputError, match=r"remove it and run snakemake figures$"):
+    with pytest.raises(InputError, match=r"; expected the manifest.json of a study or an archive$"):
         verify.main(["--study", "mine", "--against", str(tmp_path / "manifest.json")])

@@ -182,6 +182,24 @@ def test_a_loss_that_is_not_finite_is_an_empty_field(campaign: Campaign, tmp_pat
     assert runs.iloc[0].status == "invalid" and epochs.train_loss.isna().iloc[1]
 
 
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        ("2,false,1e300,", "epoch_time_s"),
+        ("2,false,1e-320,", "epoch_time_s"),
+        ("2,false,\u0663,", "is broken"),
+    ],
+)
+def test_epochs_that_nobody_measures_are_refused(campaign: Campaign, new: str, said: str) -> None:
+    table = record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2]) / "attempt-1" / "epochs.csv"
+    assert "2,false,0.2," in table.read_text()
+    table.write_text(table.read_text().replace("2,false,0.2,", new))
+    with pytest.raises(InputErrors) as refused:
+        aggregated(campaign)
+    (line,) = refused.value.lines
+    assert said in line and "epochs.csv" in line
+
+
 @pytest.mark.parametrize("broken", ["", "{", '{"run_id": "x"}', "[]"])
 def test_a_broken_record_is_refused_in_one_line(campaign: Campaign, broken: str) -> None:
     (record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2]) / "record.json").write_text(broken)
@@ -201,6 +219,9 @@ def test_a_broken_record_is_refused_in_one_line(campaign: Campaign, broken: str)
         ({"cores_per_rank": 64}, "cores_per_rank is 64, planned is "),
         ({"timing_scope": "master"}, "timing_scope is master, planned is ranks"),
         ({"measured": None}, "status is ok, measured is null"),
+        ({"measured": {}}, "status is ok, measured is empty"),
+        ({"measured": {"weights_finite": False}}, "status is ok, weights_finite is false"),
+        ({"measured": {"foreign_cpu_share": 5}}, "status is ok, foreign_cpu_share is 5, its limit 0.05"),
         ({"reason": "it fell"}, "status is ok, reason is it fell"),
         ({"status": "failed"}, "status is failed, reason is null"),
     ],
@@ -213,7 +234,7 @@ def test_a_record_that_says_otherwise_than_its_place_and_the_plan_is_refused(
         aggregated(campaign)
     (line,) = refused.value.lines
     assert f"record.json: is not of this run, or was changed by hand: {said}" in line
-    assert line.endswith(f"; repeat it: make repeat RUNS='{campaign.runs[0].run_id}'")
+    assert line.endswith(f"; repeat it: make repeat RUNS='{campaign.runs[0].run_id}' STUDY=quickstart")
 
 
 def test_each_record_that_is_refused_has_its_line_whoever_read_it(
@@ -237,7 +258,7 @@ def test_each_record_that_is_refused_has_its_line_whoever_read_it(
         (
             "run_id is",
             "is no regular file",
-            "Is a directory",
+            "is no regular file",
             "epoch 2 has warm_up true, the study's warmup_epochs is 1",
         ),
         strict=True,

@@ -125,6 +125,7 @@ def test_results_open_with_the_answer_then_each_figure_with_what_it_shows(tmp_pa
     assert said["results"].index(shown) > places[-1] and said["results"].count(r"\input{") == 1
     assert re.findall("tables/([a-z]+)", said["tables"]) == ["anova", "effects"]
     assert re.findall("figures/([a-z]+)", said["supplement"]) == ["high"], "wide shows nothing"
+    assert r"\begin" not in (made / "figures" / "wide.tex").read_text(), "Snakemake wants a file all the same"
     beside = re.findall("tables/([a-z]+)", said["supplement"])
     assert beside == [name for name in TABLES if name not in ("anova", "effects", "missing")], "no run is missing"
     assert "(the supplement)" in said["methods"] and r"\ref{tab:checks}" not in said["methods"]

@@ -11,6 +11,7 @@ from declared.frameworks import notes_of, trains_alone
 
 NAMED = 10
 THE_SITES = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # levels that leave it to the site
+NOTABLE_FOREIGN_SHARE = 0.05  # of the processor time, used by other programs beside a run
 NOTABLE_STEAL_SHARE = 0.05
 TWO_RUNS = " Two runs give very wide intervals: 12.7 standard errors to each side of the mean (five runs: 2.8)."
 _PLACEMENTS = {
@@ -67,6 +68,8 @@ def setting(runs: pd.DataFrame) -> str:
     said += filter(None, [software(runs), algorithms(runs)])
     if ok["oversubscribed"].fillna(False).any():
         said.append("Some cells have more threads than cores.")
+    if (most := ok["foreign_cpu_share"].max()) > NOTABLE_FOREIGN_SHARE:
+        said.append(f"Beside a run, other programs used up to {_percent(most)} of the processor time.")
     if (stolen := int((ok["steal_share"] > NOTABLE_STEAL_SHARE).sum())) > 0:
         said.append(f"Disturbed by a hypervisor: {stolen} of {len(ok)} runs.")
     missing, bad = len(missing_cells(runs)), len(unsuccessful(runs))

@@ -48,14 +48,29 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
+MOST_DIGITS = 30  # of a whole number in JSON
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
 def read_json(path: Path) -> Any:
     """The value in a JSON file. OSError; ValueError where it is none, a key stands twice in it, it nests too deeply to be read,
-    or it has NaN or infinity, which JSON has not."""
+    or it has NaN or infinity, which JSON has not, half a character, or a number that no computer counts to."""
     text = regular(path).read_text(encoding="utf-8")
     try:
-        return json.loads(text, parse_constant=_no_number, object_pairs_hook=_once)
+        said = json.loads(text, parse_constant=_no_number, parse_int=_integer, object_pairs_hook=_once)
+        if _SURROGATE.search(text):
+            json.dumps(said, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise ValueError("it has half a character (\\ud800 to \\udfff)") from None
+    return said
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"it has a number of {len(digits)} digits")
+    return int(digits)
 
 
 def _no_number(name: str) -> None:

@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from common.files import digest_file, write_json
+from common.files import digest_file, digest_text, write_json
 
+RECORD = "record.json"
 FOLDER = "made_of"  # in results/<study>, in which there are the same names again, and .json
 
 
@@ -44,7 +45,15 @@ def read(file: Path) -> Made | None:
         return None
 
 
-def digests(files: Iterable[str], digest: Callable[[Path], str] = digest_file) -> dict[str, str]:
+def content(file: Path) -> str:
+    """SHA-256 of a file; of the record of a run, of its epochs, too, which lie beside it."""
+    if file.name != RECORD:
+        return digest_file(file)
+    epochs = (path for path in sorted(file.parent.glob("attempt-*/epochs.csv")) if path.is_file())
+    return digest_text(" ".join(map(digest_file, [file, *epochs])))
+
+
+def digests(files: Iterable[str], digest: Callable[[Path], str] = content) -> dict[str, str]:
     """SHA-256 by path; "" where there is no such file."""
     return {file: digest(Path(file)) if Path(file).is_file() else "" for file in files}
 
@@ -73,7 +82,7 @@ def watch(workflow: Any, stale: Iterable[str]) -> None:
 
 def force(dag: Any, stale: Iterable[str] = ()) -> None:
     """Have all jobs run whose products are not what they would make of what is there now, and those that make `stale` files."""
-    known = functools.cache(digest_file)
+    known = functools.cache(content)
     dag.forcefiles.update(file for file in stale if Path(file).exists())
     for job in dag.jobs:
         there = _watched(job) and all(Path(file).exists() for file in job.output)  # else it runs anyway
@@ -122,7 +131,7 @@ def _watched(job: Any) -> bool:
     return not job.is_group() and hasattr(job.input, "code") and bool(job.output)
 
 
-def _made(job: Any, digest: Callable[[Path], str] = digest_file) -> Made:
+def _made(job: Any, digest: Callable[[Path], str] = content) -> Made:
     """What a job would be made of now. Of what is `ancient` the name alone counts, which says what it is."""
     inputs = sorted({str(file) for file in job.input if not file.is_ancient})
     params = {name: str(value) for name, value in job.params.items()}

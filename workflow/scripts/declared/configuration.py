@@ -6,7 +6,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
-from common.schemas import check, schema
+from common.schemas import check, check_value, schema
 from common.text import instead_of
 
 
@@ -21,7 +21,9 @@ def existing(folder: Path, name: str, kind: str) -> Path:
 
 def read_config(file: Path) -> dict[str, Any]:
     """What a file of the workflow's configuration says, unchecked but for its form."""
-    said = load_yaml(file) or {}
+    said = load_yaml(file)
+    if said is None:
+        raise InputError(f"{shown(file)}: is empty; expected keys, such as study: NAME")
     if not isinstance(said, dict):
         raise InputError(f"{shown(file)}: holds {str(said)[:60]!r}; expected keys, such as study: NAME")
     return said
@@ -32,6 +34,11 @@ def load_config(values: Mapping[str, Any], file: Path = CHECKOUT / "config" / "c
     config = {key: _as_meant(key, value) for key, value in values.items()}
     check(config, "config", file)
     return config
+
+
+def check_name(key: str, name: str) -> None:
+    """InputError where a study, or a site, cannot have this name."""
+    check_value(name, schema("config")["properties"][key], key, CHECKOUT / "config" / "config.yaml")
 
 
 def _as_meant(key: str, value: Any) -> Any:

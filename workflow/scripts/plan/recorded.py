@@ -40,10 +40,23 @@ def contradiction(record: Mapping[str, Any], wanted: Resolved, site: str) -> str
     for name, value in planned.items():
         if record[name] != value:
             return f"{name} is {record[name]}, planned is {value}"
-    if record["status"] == "ok" and record["measured"] is None:
-        return "status is ok, measured is null"
+    if record["status"] == "ok" and (said := _spoiled(record)):
+        return f"status is ok, {said}"
     if (record["status"] == "ok") != (record["reason"] is None):
         return f"status is {record['status']}, reason is {record['reason'] or 'null'}"
+    return None
+
+
+def _spoiled(record: Mapping[str, Any]) -> str | None:
+    """What in a record is not so of a successful run."""
+    measured = record["measured"]
+    if not measured:
+        return "measured is empty" if measured == {} else "measured is null"
+    if measured.get("weights_finite") is False:
+        return "weights_finite is false"
+    share, most = measured.get("foreign_cpu_share"), record["max_foreign_cpu_share"]
+    if share is not None and share > most:
+        return f"foreign_cpu_share is {share}, its limit {most}"
     return None
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 import pandas as pd
 
 from common.errors import InputError, exit_status
-from common.files import CHECKOUT, shown, source_files, written_whole
+from common.files import CHECKOUT, digest_file, shown, source_files, written_whole
 from common.tables import read_table
 from declared.study import Study
 from plan.campaign import Campaign, add_campaign_arguments, measured_campaign
@@ -77,6 +77,10 @@ def members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Path]:
     said = read(manifest)
     if said["study"] != campaign.study.name:
         raise InputError(f"{shown(manifest)}: is of study {said['study']}; make it again: snakemake figures")
+    certified = {campaign.runs_csv.parent / name: sha256 for name, sha256 in said["sources"]["tables"].items()}
+    certified |= {Path(name): sha256 for name, sha256 in said["sources"]["records"].items()}
+    if changed := [file for file, sha256 in certified.items() if not file.is_file() or digest_file(file) != sha256]:
+        raise InputError(f"{changed[0]}: is not what {shown(manifest)} says; make it again: snakemake figures")
     runs = read_table(campaign.runs_csv, "runs")
     study, site = campaign.study, campaign.site.name
     records = "available" if campaign.published is None else "../records"

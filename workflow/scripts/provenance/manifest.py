@@ -105,25 +105,25 @@ def retire(results: Path, products: Mapping[str, Mapping[str, Any]]) -> list[str
     return list(dict.fromkeys(moved))
 
 
-def read(file: Path) -> dict[str, Any]:
-    """The manifest in a file. InputError in one line where it is none."""
+def read(file: Path, advice: str = ANEW) -> dict[str, Any]:
+    """The manifest in a file. InputError in one line, with this advice, where it is none."""
     try:
         said = read_json(file)
     except FileNotFoundError:
         raise InputError(f"{shown(file)}: no such file; make it: snakemake figures") from None
     except (OSError, ValueError) as error:
-        raise InputError(f"{shown(file)}: cannot be read: {error}; {ANEW}") from None
+        raise InputError(f"{shown(file)}: cannot be read: {error}; {advice}") from None
     try:
         check(said, "manifest", file)
         if outside := [name for name in _files(said) if not name.startswith(f"results/{said['study']}/")]:
             raise InputError(f"{shown(file)}: products: {outside[0]} is no product of {said['study']}")
     except InputError as error:
-        raise InputError(f"{error}; {ANEW}") from None
+        raise InputError(f"{error}; {advice}") from None
     return dict(said)
 
 
 def _files(said: Mapping[str, Any]) -> list[str]:
-    return [name for one in said["products"].values() for name in one["files"]]
+    return [*(name for one in said["products"].values() for name in one["files"]), *said["sources"]["records"]]
 
 
 def _place(folder: Path) -> str:

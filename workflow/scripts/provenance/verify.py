@@ -10,8 +10,8 @@ from pathlib import Path
 
 from common.errors import InputError, exit_status
 from common.files import digest_file
-from declared.configuration import read_config
-from provenance.manifest import read
+from declared.configuration import check_name, read_config
+from provenance.manifest import ANEW, read
 
 DESIGN = "design.csv"  # which lies with the records themselves
 IDENTICAL, GONE, DIFFERS = "identical", "not there", "differs"
@@ -27,7 +27,7 @@ class Verdict:
 
 
 def verdicts(against: Path, results: Path) -> list[Verdict]:
-    """A verdict for every product and every table of records that the manifest `against` names. `results`: results/<study>.
+    """A verdict for every product, every table of runs and every record that the manifest `against` names. `results`: results/<study>.
 
     In an archive the manifest lies beside what was made before, which has to be as it says, too.
     """
@@ -38,8 +38,10 @@ def verdicts(against: Path, results: Path) -> list[Verdict]:
         for name, sha256 in one["files"].items()
     }
     tables = said["sources"]["tables"]
-    own = tables if said["records"] == "records" else {}
-    found = [_verdict(results / name, sha256, before) for name, sha256 in sorted({**products, **own}.items())]
+    folder = results if said["records"] == "records" else Path(said["records"])
+    found = [_verdict(results / name, sha256, before) for name, sha256 in sorted(products.items())]
+    found += [_verdict(folder / name, sha256, before) for name, sha256 in sorted(tables.items())]
+    found += [_verdict(Path(name), sha256) for name, sha256 in sorted(said["sources"]["records"].items())]
     if before.resolve() == results.resolve():
         return found
     copies = {f"records/{name}": sha256 for name, sha256 in tables.items() if name != DESIGN} | products
@@ -103,10 +105,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--against", type=Path, metavar="JSON", help="the manifest; that of the results by default")
     options = parser.parse_args(argv)
     study = options.study or str(read_config(Path("config/config.yaml"))["study"])
+    check_name("study", study)
     results = Path("results") / study
     against = options.against or results / "manifest.json"
-    if read(against)["study"] != study:
-        raise InputError(f"{against}: is of study {read(against)['study']}, not {study}; name it with STUDY=")
+    said = read(against, "expected the manifest.json of a study or an archive" if options.against else ANEW)
+    if said["study"] != study:
+        raise InputError(f"{against}: is of study {said['study']}, not {study}; name it with STUDY=")
     found = verdicts(against, results)
     for one in found:
         if one.verdict != IDENTICAL:

@@ -124,7 +124,9 @@ def _marked_wrong(lines: Sequence[str], warm_up: int) -> str | None:
 
 
 def _advice(folder: Path) -> str:
-    return f"repeat it: make repeat RUNS='{folder.parent.name}'"
+    """What repeats the run whose record lies in `folder`: results/<study>/runs/<run_id>/<key>."""
+    study = f" STUDY={folder.parts[-4]}" if len(folder.parts) > 3 else ""
+    return f"repeat it: make repeat RUNS='{folder.parent.name}'{study}"
 
 
 def recorded_row(record: dict[str, Any]) -> dict[str, Any]:

@@ -200,6 +200,8 @@ def write(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Path], out
     for name, content_of in texts(facts, paper, every.others(paper), answer, notes).items():
         write_text(out / name, MADE + content_of)
     for stem in figures:
+        if stem.name not in every.captions:  # Snakemake is promised a file for each
+            write_text(out / "figures" / f"{stem.name}.tex", f"{MADE}% {captions[stem.name].replace(chr(10), ' ')}\n")
         copied(Path(f"{stem}.pdf"), out / "figures" / f"{stem.name}.pdf")
     for stem in all_tables:
         copied(Path(f"{stem}.tex"), out / "tables" / f"{stem.name}.tex")

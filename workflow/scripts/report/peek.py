@@ -18,7 +18,7 @@ from pathlib import Path
 
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT
-from declared.configuration import existing
+from declared.configuration import check_name, existing
 from plan import unlock
 from plan.binding import BINDING
 from plan.campaign import add_config_argument, configured
@@ -76,6 +76,7 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     os.nice(NICE)
     study = str(configured(options.config)["study"])
+    check_name("study", study)
     existing(CHECKOUT / "config" / "studies", study, "study")
     results = Path("results") / study
     statuses = map(record_status, results.glob("runs/*/*/record.json"))

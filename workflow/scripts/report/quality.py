@@ -42,6 +42,10 @@ def marks(material: Material, verdicts: Sequence[tuple[Rule, Verdict]]) -> Itera
     if "checks" in material.tables:
         for assumption, holds, said in checks.judged(material.data("checks")):
             yield Mark(assumption, UNKNOWN if holds is None else GOOD if holds else BAD, said, "table-checks")
+    if ok["foreign_cpu_share"].notna().any():
+        disturbed = int((ok["foreign_cpu_share"] > conditions.NOTABLE_FOREIGN_SHARE).sum())
+        said = f"beside {disturbed} of {len(ok)} runs they used more than {100 * conditions.NOTABLE_FOREIGN_SHARE:g} %"
+        yield Mark("no other programs", BAD if disturbed else GOOD, said, "environment")
     if ok["steal_share"].notna().any():
         stolen = int((ok["steal_share"] > conditions.NOTABLE_STEAL_SHARE).sum())
         said = f"{stolen} of {len(ok)} runs lost more than {100 * conditions.NOTABLE_STEAL_SHARE:g} %"

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.files import regular
 from runs.worker.meter import COLUMNS
 
 
 def read_lines(table: Path) -> list[str]:
     """The lines of an attempt's epochs.csv after its header, one an epoch. ValueError where it is cut off."""
-    header, *lines = table.read_text().split("\n")
+    header, *lines = regular(table).read_text(encoding="ascii").split("\n")
     whole = not lines or (header.split(",") == list(COLUMNS) and lines.pop() == "")
     if not whole or {line.count(",") for line in lines} - {len(COLUMNS) - 1}:
         raise ValueError("it is cut off or has other columns")

@@ -78,12 +78,13 @@ class Session:
     def hints(self, disturbed: bool) -> Iterator[str]:
         """What somebody should know at once after a run that was `disturbed` or not, each hint once."""
         self._disturbed.append(disturbed)
+        here = f"STUDY={self._results.name}"
         if disturbed and sum(self._disturbed) == 1:
-            yield "a disturbed run is invalid and does not count; repeat such runs when the machine is quiet: make repeat RUNS=invalid"
+            yield f"a disturbed run is invalid and does not count; repeat such runs when the machine is quiet: make repeat RUNS=invalid {here}"
         if len(self._disturbed) == FIRST and all(self._disturbed):
             yield (
                 f"the first {FIRST} runs were all disturbed. Ctrl-C interrupts, and nothing is lost: end other programs, or raise "
-                "max_foreign_cpu_share (other programs) or max_steal_share (a hypervisor) in the site's file; then make repeat RUNS=invalid"
+                f"max_foreign_cpu_share (other programs) or max_steal_share (a hypervisor) in the site's file; then make repeat RUNS=invalid {here}"
             )
 
     def line(self, run_id: str, status: str, what: str) -> str:
