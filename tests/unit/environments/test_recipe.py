@@ -161,7 +161,8 @@ class TestSpack:
     def test_its_recipe_has_the_variants_of_its_spec(self, variant, spec):
         text = recipe(read("lbann", variant))
         assert text.startswith("Bootstrap: docker\nFrom: spack/")
-        assert f"spack --env lbann add 'lbann@0.104 +pfe +python +numpy +vision dtype=float {spec}" in text
+        assert f"spack --env lbann add 'lbann@0.104 ~pfe +python +numpy ~vision dtype=float {spec} ^conduit~" in text
+        assert "' 'py-numpy'\n" in text, "ranks import it"
 
 
 def test_every_environment_has_a_selftest():

@@ -66,10 +66,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Spack:
-    """What Spack builds into an image: a base that has Spack, and the specs of one variant in Spack's own words."""
+    """What Spack builds into an image, in Spack's own words: a base that has Spack, the spec of one variant, further packages."""
 
     base: str
-    specs: tuple[str, ...]
+    spec: str
+    beside: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -304,4 +305,5 @@ def _source(entry: dict[str, Any], variant: str) -> Source:
 
 
 def _spack(entry: dict[str, Any], variant: str) -> Spack:
-    return Spack(entry["base"], (entry["specs"]["common"], entry["specs"][variant]))
+    spec = f"{entry['specs']['common']} {entry['specs'][variant]}"
+    return Spack(entry["base"], spec, tuple(entry.get("beside", [])))

@@ -76,7 +76,7 @@ apt-get purge --yes --auto-remove {compilers}
 _SPACK = """\
 . /opt/spack/share/spack/setup-env.sh
 spack env create --with-view {home}/view {name}
-spack --env {name} add '{spec}'
+spack --env {name} add {wanted}
 spack --env {name} install --fail-fast
 spack gc --yes-to-all
 spack clean --all
@@ -149,8 +149,8 @@ def _post(environment: Environment) -> str:
         "python": PYTHON, "version": PYTHON, "major": PYTHON.split(".", maxsplit=1)[0], "minor": PYTHON.split(".")[1],
     }  # fmt: skip
     if environment.spack:
-        spec = " ".join(environment.spack.specs)
-        return _START.format(**words) + _SPACK.format(**words, name=environment.name, spec=spec)
+        wanted = " ".join(f"'{spec}'" for spec in (environment.spack.spec, *environment.spack.beside))
+        return _START.format(**words) + _SPACK.format(**words, name=environment.name, wanted=wanted)
     parts = [_START, *([] if environment.parent else [_PYTHON]), _INSTALL]
     steps = [part.format(**words) for part in parts]
     steps.append(f"install {VENV}/bin/python --requirement {HOME}/{environment.lock.name}\n")

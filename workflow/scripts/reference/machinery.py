@@ -210,4 +210,12 @@ def _versions(environment: environments.Environment) -> str:
     found |= {wheel.name: wheel.version for wheel in environment.wheels}
     found |= {source.name: source.version for source in environment.sources}
     said = [f"{package} {version}" for package, version in found.items()]
-    return ", ".join([*said, *(code(spec) for spec in (environment.spack.specs if environment.spack else ()))])
+    return ", ".join(
+        [
+            *said,
+            *(
+                code(spec)
+                for spec in ((environment.spack.spec, *environment.spack.beside) if environment.spack else ())
+            ),
+        ]
+    )
