@@ -19,6 +19,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 #   BASE       the campaign to compare with: a folder with runs.csv
 #   OTHER      the campaign that is compared with BASE: a folder with runs.csv
 #   AGAINST    a manifest.json to verify against, instead of the study's own
+#   FILE       a bundle, for make unbundle
 #   NODES      nodes of the virtual cluster
 #   BANDWIDTH  link rate of each of its nodes, as tc writes it (1gbit), or none
 #   CPU        processor time of each of its nodes, in cores
@@ -30,8 +31,12 @@ override RUNS := $(value RUNS)
 override BASE := $(value BASE)
 override OTHER := $(value OTHER)
 override AGAINST := $(value AGAINST)
+override FILE := $(value FILE)
 OPTIONS = $(if $(STUDY)$(SITE),--config) $(if $(STUDY),"study=$$STUDY") $(if $(SITE),"site=$$SITE") $(ARGS)
-export STUDY SITE RUNS BASE OTHER AGAINST
+export STUDY SITE RUNS BASE OTHER AGAINST FILE
+
+# Before there is a .venv, $(PYTHON) is asked for what it is.
+OLD := import sys; sys.exit("make: Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; say make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)
 
 # Two workers share the tests, file by file: most of a test is a start of Snakemake or of a framework on one core.
 PARALLEL := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
@@ -42,7 +47,7 @@ CPU := 0.6
 MEMORY := 6G
 
 .DEFAULT_GOAL := help
-.PHONY: help check figures report paper archive verify compare status peek images datasets docs architecture plan models predict test statistics-test starters-test frameworks-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes reference doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis bench-tests bench-intervals
+.PHONY: help check figures report paper archive verify compare status peek images datasets docs architecture plan models predict bundle unbundle test statistics-test starters-test frameworks-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes reference doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis bench-tests bench-intervals
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
@@ -66,6 +71,13 @@ paper: $(STAMP)  ## make the study's paper: LaTeX sources and, where TeX is inst
 
 archive: $(STAMP)  ## pack everything behind the figures into one file that makes them again elsewhere: results/<study>/<study>.tar.gz
 	@$(SNAKEMAKE) archive $(OPTIONS)
+
+bundle: $(STAMP)  ## pack what the study needs at a site without internet into one file: results/<study>/<study>-<site>.bundle.tar
+	@$(RINGSIDE) provenance.bundle $(OPTIONS)
+
+unbundle:  ## unpack a bundle into the cache, where there is no internet: make unbundle FILE=<bundle>
+	@$(PYTHON) -c '$(OLD)'
+	@PYTHONPATH=workflow/scripts $(PYTHON) -m environments.unbundle $(if $(STUDY),--study "$$STUDY") $(if $(SITE),--site "$$SITE") $(ARGS) "$$FILE"
 
 verify: $(STAMP)  ## check that figures, tables and records are those of a manifest: make verify STUDY=NAME AGAINST=FILE
 	@$(RINGSIDE) provenance.verify $(if $(STUDY),--study "$$STUDY") $(if $(AGAINST),--against "$$AGAINST") $(ARGS)
@@ -202,11 +214,11 @@ bench-intervals: $(STAMP)  ## measure by simulation how often 95 % intervals hol
 	@$(BENCH) intervals $(ARGS)
 
 $(STAMP): requirements.txt
-	@$(PYTHON) -c 'import sys; sys.exit("make: Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; say make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -c '$(OLD)'
 	@echo "make: installing the controller's environment into $(VENV)"
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV) || { echo "make: $(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement requirements.txt
+	@$(RINGSIDE) environments.bundled install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement requirements.txt
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true  # on all cores, unlike pip
 	@echo 'export SNAKEMAKE_PROFILE="$(CURDIR)/profiles/local"' >> $(BIN)/activate
 	@$(BIN)/python -c 'import sysconfig; open(sysconfig.get_path("purelib") + "/ringside.pth", "w").write("$(CURDIR)/workflow/scripts\n")'
