@@ -88,7 +88,7 @@ def test_a_lock_is_read_for_the_images_python_whatever_the_controllers_is():
         "numpy==2.5.5 ; python_full_version >= '3.12' \\\n    --hash=sha256:bb \\\n    --hash=sha256:cc\n"
         "sympy==1.14.0 \\\n    --hash=sha256:dd\n"
     )
-    assert entries(lock, images()) == [
+    assert entries(lock, *images()) == [
         "# Made\n",
         "numpy==2.4.6 \\\n    --hash=sha256:aa\n",
         "sympy==1.14.0 \\\n    --hash=sha256:dd\n",

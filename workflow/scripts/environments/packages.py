@@ -1,11 +1,12 @@
 """What is installed in an environment, and the files that are installed in one."""
 
 import json
+import platform
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,20 +54,31 @@ class Target:
     markers: Mapping[str, str] = field(default_factory=dict)
 
 
-def here() -> Target:
-    """The Python that runs this."""
-    return Target(python_abi())
+def here(lock: str) -> list[Target]:
+    """The Python that runs this, and those of other patch levels (3.11.2, 3.11.7) for which a lock's text names other versions."""
+    running = platform.python_version()
+    minor = running.rpartition(".")[0]
+    named = re.findall(rf"python_full_version [<>=!]+ '({re.escape(minor)}\.\d+)'", lock)
+    others = sorted({f"{minor}.0", *named} - {running}) if named else []
+    markers = {"implementation_version", "python_full_version"}
+    return [
+        Target(python_abi()),
+        *(Target(python_abi(), ("--python-version", other), dict.fromkeys(markers, other)) for other in others),
+    ]
 
 
-def images() -> Target:
-    """The Python of images, whatever Python runs this."""
+def images(lock: str = "") -> list[Target]:
+    """The Python of images, whatever Python runs this, and whatever the lock."""
     version = IMAGE_ABI.split("-")[0].removeprefix("cp")
     python = f"{version[0]}.{version[1:]}"
-    platforms = [f"manylinux_{GLIBC[0]}_{minor}_x86_64" for minor in range(5, GLIBC[1] + 1)]
-    platforms += ["manylinux1_x86_64", "manylinux2010_x86_64", "manylinux2014_x86_64", "linux_x86_64"]
+    tags = [f"manylinux_{GLIBC[0]}_{minor}_x86_64" for minor in range(5, GLIBC[1] + 1)]
+    tags += ["manylinux1_x86_64", "manylinux2010_x86_64", "manylinux2014_x86_64", "linux_x86_64"]
     options = ["--python-version", version, "--implementation", "cp"]
-    options += [part for platform in platforms for part in ("--platform", platform)]
-    return Target(IMAGE_ABI, tuple(options), {"python_version": python, "python_full_version": f"{python}.0"})
+    options += [part for tag in tags for part in ("--platform", tag)]
+    return [Target(IMAGE_ABI, tuple(options), {"python_version": python, "python_full_version": f"{python}.0"})]
+
+
+Targets = Callable[[str], Sequence[Target]]  # what a lock's text has to be fetched for
 
 
 def entries(lock: str, target: Target) -> list[str]:
@@ -80,35 +92,39 @@ def entries(lock: str, target: Target) -> list[str]:
     return found
 
 
-def fetch_lock(lock: Path, folder: Path, target: Target, log: Path, *options: str) -> set[str]:
-    """Fetch into `folder` what a lock has for a Python, but for what is there. Returns the SHA-256 of all that the lock allows."""
-    there = {digest_file(file) for file in folder.iterdir() if file.is_file()}
-    wanted = [(entry, set(HASH.findall(entry))) for entry in entries(lock.read_text(encoding="utf-8"), target)]
-    lacking = [entry for entry, hashes in wanted if hashes and not hashes & there]
-    if lacking:
-        with tempfile.TemporaryDirectory(prefix="ringside-") as scratch:
-            requirements = Path(scratch) / lock.name
-            write_text(requirements, "".join(lacking))
-            _download(requirements, f"fetching {shown(lock)}", folder, target, log, *options)
-    return {sha256 for _, hashes in wanted for sha256 in hashes}
+def fetch_lock(lock: Path, folder: Path, targets: Targets, log: Path, *options: str) -> set[str]:
+    """Fetch into `folder` what a lock has for some Pythons, but for what is there. Returns the SHA-256 of all that it has for them."""
+    allowed: set[str] = set()
+    text = lock.read_text(encoding="utf-8")
+    for target in targets(text):
+        there = {digest_file(file) for file in folder.iterdir() if file.is_file()}
+        wanted = [(entry, set(HASH.findall(entry))) for entry in entries(text, target)]
+        lacking = [entry for entry, hashes in wanted if hashes and not hashes & there]
+        if lacking:
+            with tempfile.TemporaryDirectory(prefix="ringside-") as scratch:
+                requirements = Path(scratch) / lock.name
+                write_text(requirements, "".join(lacking))
+                _download(requirements, f"fetching {shown(lock)}", folder, target, log, *options)
+        allowed |= {sha256 for _, hashes in wanted for sha256 in hashes}
+    return allowed
 
 
 def fetch(
-    environment: Environment, folder: Path, indexes: Mapping[str, str], log: Path, target: Target | None = None
+    environment: Environment, folder: Path, indexes: Mapping[str, str], log: Path, targets: Targets = images
 ) -> set[str]:
     """Fetch all files that the environment installs into `folder`, as pip is configured on this machine, but for what is there.
 
-    For images, unless there is another `target`. Returns the SHA-256 that files may have: each is bound to its recorded
-    hash, here and again where it is installed.
+    `targets`: the Pythons that they are for. Returns the SHA-256 that files may have: each is bound to its recorded hash,
+    here and again where it is installed.
     """
-    target = target or images()
+    target = targets("")[0]
 
     def download(requirements: Path, what: str, *options: str) -> None:
         _download(requirements, what, folder, target, log, *ONLY_WHEELS, *options)
 
     allowed: set[str] = set()
     for lock in [environment.lock, *([environment.build_lock] if environment.sources else [])]:
-        allowed |= fetch_lock(lock, folder, target, log, *ONLY_WHEELS)
+        allowed |= fetch_lock(lock, folder, targets, log, *ONLY_WHEELS)
     there = {digest_file(file) for file in folder.iterdir() if file.is_file()}
     for wheel in environment.wheels:
         sha256 = recorded_sha256(wheel, environment.description, target.abi)

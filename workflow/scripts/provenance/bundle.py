@@ -88,7 +88,7 @@ def collect(campaign: Campaign) -> Content:
     fetched.mkdir(parents=True, exist_ok=True)
     with building(fetched.with_name(f".{fetched.name}.lock"), "wheels for a bundle"):
         content.tell(f"fetching what {fetched} does not have; log: {log}")
-        allowed = fetch_lock(CONTROLLER, fetched, here(), log)
+        allowed = fetch_lock(CONTROLLER, fetched, here, log)
         content.locks[shown(CONTROLLER)] = digest_file(CONTROLLER)
         content.add("the controller", _of(fetched, allowed))
         for environment in environments(campaign):
@@ -116,7 +116,7 @@ def _add_environment(
         path = site.cache / "environments" / name / wanted[:12] / IMAGE
         content.add(f"{name}, an image", {f"{bundled.IMAGES}/{bundled.image_name(name, wanted)}": path})
     else:
-        allowed = fetch(environment, fetched, indexes, log, here())
+        allowed = fetch(environment, fetched, indexes, log, here)
         for lock in [environment.lock, *([environment.build_lock] if environment.sources else [])]:
             content.locks[shown(lock)] = digest_file(lock)
         content.add(name, _of(fetched, allowed))
