@@ -1,7 +1,7 @@
 """Bundles of small files, packed as make bundle packs them, and the checkout that their locks stand in."""
 
+import hashlib
 import os
-import random
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,13 +61,13 @@ class Bundle:
 
 def bundle(folder: Path, count: int = 5, size_bytes: int = 30_000) -> Bundle:
     """A bundle with `count` wheels, one that was built, an archive of a data set and an image; beside it a checkout."""
-    made, drawn = Bundle(folder), random.Random(7)
+    made = Bundle(folder)
     names = [f"bundle/wheels/package_{number}-1.0-py3-none-any.whl" for number in range(count)]
     names += ["bundle/images/pytorch-0123456789ab.sif", "downloads/cifar-10/cifar-10-binary.tar.gz"]
     for name in [*names, f"{KEPT}/horovod-0.28.1-cp311-cp311-linux_x86_64.whl", f"{KEPT}/wheel.json"]:
         made.files[name] = folder / "sources" / name
         made.files[name].parent.mkdir(parents=True, exist_ok=True)
-        made.files[name].write_bytes(drawn.randbytes(size_bytes))
+        made.files[name].write_bytes(hashlib.shake_128(name.encode()).digest(size_bytes))
     made.checkout.mkdir()
     (made.checkout / "requirements.txt").write_text("one==1 --hash=sha256:00\n")
     return made

@@ -84,7 +84,7 @@ Targets = Callable[[str], Sequence[Target]]  # what a lock's text has to be fetc
 def entries(lock: str, target: Target) -> list[str]:
     """The entries of a lock's text that are for a Python, without markers: pip would judge them by the controller's Python."""
     found = []
-    for entry in ENTRY.split(lock):
+    for entry in filter(None, ENTRY.split(lock)):
         marked = re.match(r"(\S+) ; ([^\\\n]*)", entry)
         if marked and not Marker(marked[2]).evaluate(dict(target.markers)):
             continue
