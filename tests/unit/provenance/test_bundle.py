@@ -114,7 +114,7 @@ def test_what_cannot_be_had_here_is_said_before_anything_is_fetched(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bundle, "python_abi", lambda: "cp399-linux_x86_64")
-    with pytest.raises(InputError, match="no SHA-256 of torch .* is recorded for cp399-linux_x86_64"):
+    with pytest.raises(InputError, match=r"no SHA-256 of torch .* is recorded for cp399-linux_x86_64"):
         bundle.check(campaign)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(InputError, match="is an Apptainer image, and there is no apptainer on this machine"):
