@@ -17,7 +17,7 @@ import pytest
 from bundles import KEPT, Bundle, bundle, in_cache
 from common.errors import InputError
 from common.files import CHECKOUT
-from environments.unbundle import Done, unbundle
+from environments.unbundle import Done, main, unbundle
 
 MANIFEST = "bundle/small-local.json"
 
@@ -119,6 +119,12 @@ class TestAWholeBundle:
 
 
 class TestABrokenBundle:
+    def test_no_file(self) -> None:
+        with pytest.raises(
+            InputError, match="no FILE is given; expected what make bundle has made: make unbundle FILE=FILE"
+        ):
+            main([""])
+
     @pytest.mark.parametrize("place", [0.02, 0.3, 0.9])
     def test_an_altered_byte(self, small: Bundle, cache: Path, place: float) -> None:
         content = bytearray(small.pack().read_bytes())

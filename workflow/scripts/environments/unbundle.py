@@ -262,6 +262,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--study", help=argparse.SUPPRESS)
     parser.add_argument("--site", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
+    if options.file == Path():
+        raise InputError("no FILE is given; expected what make bundle has made: make unbundle FILE=FILE")
     wanted = {key: name for key in ("study", "site") if (name := vars(options)[key])}
     print(f"ringside: {options.file}: comparing every file before any is unpacked", flush=True)
     try:
