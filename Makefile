@@ -137,7 +137,7 @@ fault-test: $(STAMP)  ## break everything that breaks on clusters, one after the
 images-test: $(STAMP)  ## build the images of all frameworks and run a part of a study in each (needs root; 30 min the first time)
 	@$(BIN)/python -m pytest tests/cluster/test_images.py $(ARGS)
 
-bundle-test: $(STAMP)  ## carry a bundle to where there is no network, and make figures there, also on Slurm (needs root, 6 min, fetches 0.5 GB)
+bundle-test: $(STAMP)  ## carry a bundle to where there is no network, and make figures there, also on Slurm (needs root, 5 to 10 min, fetches 0.5 GB)
 	@$(BIN)/python -m pytest tests/cluster/test_bundle.py $(ARGS)
 
 dry-run: $(STAMP)  ## plan every shipped study with every profile; nothing runs

@@ -1,7 +1,7 @@
 """Without a network: a fresh checkout and an empty cache, filled by a bundle, make figures of a study, on one machine and on Slurm.
 
 Everything from `make unbundle` on runs in a private corner of the machine, whose network has no route, with no variables and an
-empty home. make bundle-test; needs root and five minutes, of which one fetches 0.5 GB.
+empty home. make bundle-test; needs root, five to ten minutes, and fetches 0.5 GB.
 """
 
 import csv
