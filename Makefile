@@ -21,6 +21,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 #   AGAINST    a manifest.json to verify against, instead of the study's own
 #   NAME       the site that make site writes: config/sites/NAME.yaml
 #   PARTITION  Slurm's partition that it is to be, instead of the default
+#   FILE       a bundle, for make unbundle
 #   NODES      nodes of the virtual cluster
 #   BANDWIDTH  link rate of each of its nodes, as tc writes it (1gbit), or none
 #   CPU        processor time of each of its nodes, in cores
@@ -35,7 +36,11 @@ override AGAINST := $(value AGAINST)
 override NAME := $(value NAME)
 override PARTITION := $(value PARTITION)
 OPTIONS = $(if $(STUDY)$(SITE)$(filter-out -%,$(ARGS)),--config) $(if $(STUDY),"study=$$STUDY") $(if $(SITE),"site=$$SITE") $(ARGS)
-export STUDY SITE RUNS BASE OTHER AGAINST NAME PARTITION
+override FILE := $(value FILE)
+export STUDY SITE RUNS BASE OTHER AGAINST NAME PARTITION FILE
+
+# Before there is a .venv, $(PYTHON) is asked for what it is.
+OLD := import sys; sys.exit("make: Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; say make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)
 
 # Two workers share the tests, file by file: most of a test is a start of Snakemake or of a framework on one core.
 PARALLEL := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
@@ -70,6 +75,13 @@ paper: $(STAMP)  ## make the study's paper: LaTeX sources and, where TeX is inst
 
 archive: $(STAMP)  ## pack everything behind the figures into one file that makes them again elsewhere: results/<study>/<study>.tar.gz
 	@$(SNAKEMAKE) archive $(OPTIONS)
+
+bundle: $(STAMP)  ## pack what the study needs at a site without internet into one file: results/<study>/<study>-<site>.bundle.tar
+	@$(RINGSIDE) provenance.bundle $(OPTIONS)
+
+unbundle:  ## unpack a bundle into the cache, where there is no internet: make unbundle FILE=<bundle>
+	@$(PYTHON) -c '$(OLD)'
+	@PYTHONPATH=workflow/scripts $(PYTHON) -m environments.unbundle $(if $(STUDY),--study "$$STUDY") $(if $(SITE),--site "$$SITE") $(ARGS) "$$FILE"
 
 verify: $(STAMP)  ## check that figures, tables and records are those of a manifest: make verify STUDY=NAME AGAINST=FILE
 	@$(RINGSIDE) provenance.verify $(if $(STUDY),--study "$$STUDY") $(if $(AGAINST),--against "$$AGAINST") $(ARGS)
@@ -124,13 +136,16 @@ studies-test: $(STAMP)  ## run every reduced study to its figures (about 30 min)
 	@$(BIN)/python -m pytest tests/workflow/test_studies.py $(ARGS)
 
 cluster-test: $(STAMP)  ## run campaigns on a virtual Slurm cluster: both ways, in images, and with three faults (needs root)
-	@$(BIN)/python -m pytest tests/cluster -m "(not fault or ci) and not every_image" $(ARGS)
+	@$(BIN)/python -m pytest tests/cluster -m "(not fault or ci) and not every_image and not bundle" $(ARGS)
 
 fault-test: $(STAMP)  ## break everything that breaks on clusters, one after the other (needs root, about 15 min)
 	@$(BIN)/python -m pytest tests/cluster/test_faults.py $(ARGS)
 
 images-test: $(STAMP)  ## build the images of all frameworks and run a part of a study in each (needs root; 30 min the first time)
 	@$(BIN)/python -m pytest tests/cluster/test_images.py $(ARGS)
+
+bundle-test: $(STAMP)  ## carry a bundle to where there is no network, and make figures there, also on Slurm (needs root, 5 to 10 min, fetches 0.5 GB)
+	@$(BIN)/python -m pytest tests/cluster/test_bundle.py $(ARGS)
 
 dry-run: $(STAMP)  ## plan every shipped study with every profile; nothing runs
 	@$(BIN)/python tests/checks/dry_run.py
@@ -212,11 +227,11 @@ bench-intervals: $(STAMP)  ## measure by simulation how often 95 % intervals hol
 	@$(BENCH) intervals $(ARGS)
 
 $(STAMP): requirements.txt
-	@$(PYTHON) -c 'import sys; sys.exit("make: Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; say make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -c '$(OLD)'
 	@echo "make: installing the controller's environment into $(VENV)"
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV) || { echo "make: $(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement requirements.txt
+	@$(RINGSIDE) environments.bundled install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement requirements.txt
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true  # on all cores, unlike pip
 	@echo 'export SNAKEMAKE_PROFILE="$(CURDIR)/profiles/local"' >> $(BIN)/activate
 	@$(BIN)/python -c 'import sysconfig; open(sysconfig.get_path("purelib") + "/ringside.pth", "w").write("$(CURDIR)/workflow/scripts\n")'

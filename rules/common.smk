@@ -16,7 +16,7 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PAT
 
 import snakemake.exceptions
 from common import made_of, warm
-from cluster.readiness import check_builds, check_launch
+from cluster.readiness import check_builds, check_bundle, check_launch
 from common.code import code
 from common.errors import InputError
 from plan import ownership
@@ -147,10 +147,14 @@ onstart:
         )
     if {"run", "sweep"} & {job.rule.name for job in workflow.dag.needrun_jobs()}:
         or_say_so(lambda: check_launch(CAMPAIGN, workflow.executor_plugin.name))
-    if to_build := {
-        job.wildcards.environment for job in workflow.dag.needrun_jobs() if job.rule.name == "environment"
-    }:
-        or_say_so(lambda: check_builds(CAMPAIGN.site, sorted(to_build)))
+    to_build, to_prepare = (
+        sorted({job.wildcards[of] for job in workflow.dag.needrun_jobs() if job.rule.name == of})
+        for of in ("environment", "dataset")
+    )
+    tools = ["extrap" for job in workflow.dag.needrun_jobs() if job.rule.name == "extra_p"]
+    or_say_so(lambda: check_bundle(CAMPAIGN.site, [*to_build, *tools], to_prepare))
+    if to_build:
+        or_say_so(lambda: check_builds(CAMPAIGN.site, to_build))
     if len([job for job in workflow.dag.needrun_jobs() if job.is_shell]) > 1 and warm.VARIABLE not in os.environ:
         os.environ[warm.VARIABLE] = warm.start()
     if "base" not in config:  # which is about other campaigns

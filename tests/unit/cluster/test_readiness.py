@@ -1,13 +1,19 @@
 """What is said before anything starts: whether runs can be started, and environments built, the way that was asked for."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cluster import readiness
-from cluster.readiness import check_builds, check_launch
+from cluster.readiness import check_builds, check_bundle, check_launch
 from common.errors import InputError
+from common.files import digest_file, shown
+from common.python import python_abi
+from declared.environments import read
+from declared.site import Archives, Site, load_site
+from environments.identity import digest
 from plan.campaign import Campaign, load_campaign
 
 CONFIG = {"study": "quickstart", "site": "local", "records": "campaign"}
@@ -50,3 +56,74 @@ class TestImages:
         check_builds(module.site, ["pytorch"])
         in_job = replace(imaged.site, scheduler=replace(imaged.site.scheduler, build_on="job"))
         check_builds(in_job, ["pytorch"])
+
+
+class TestABundle:
+    """Where a bundle was unpacked, what it lacks is said before pip or a download looks for it in vain."""
+
+    @pytest.fixture
+    def site(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+        """A site whose bundle has all that Horovod for PyTorch needs, and the archive of CIFAR-10."""
+        monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path))
+        for name in ("bundle/wheels/a.whl", "downloads/cifar-10/cifar-10-binary.tar.gz"):
+            (tmp_path / name).parent.mkdir(parents=True)
+            (tmp_path / name).touch()
+        described = [read(name) for name in ("pytorch", "horovod-pytorch")]
+        locks = [*(each.lock for each in described), described[1].build_lock]
+        sums = [described[0].wheels[0].sha256[python_abi()], described[1].sources[0].sha256]
+        told = {"study": "small", "site": "local", "python_abi": python_abi()}
+        told["locks"] = {shown(lock): digest_file(lock) for lock in locks}
+        told["files"] = {str(number): {"sha256": sha256} for number, sha256 in enumerate(sums)}
+        (tmp_path / "bundle" / "small-local.json").write_text(json.dumps(told))
+        return load_site("local")
+
+    def edit(self, site: Site, **keys: object) -> None:
+        file = site.cache / "bundle" / "small-local.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | keys))
+
+    def refusal(self, site: Site, environments: list[str], datasets: list[str] = []) -> str:  # noqa: B006
+        with pytest.raises(InputError) as refused:
+            check_bundle(site, environments, datasets)
+        return str(refused.value)
+
+    def test_what_it_has_is_accepted(self, site: Site) -> None:
+        check_bundle(site, ["pytorch", "horovod-pytorch"], ["cifar-10", "digits", "synthetic-8x8x1-10"])
+
+    def test_another_study_variant_python_or_lock(self, site: Site) -> None:
+        said = self.refusal(site, ["pytorch", "tensorflow"])
+        assert (
+            "has no wheels of containers/tensorflow/requirements.cpu.txt as it is now; the bundles there are of small at local"
+            in said
+        )
+        assert "requirements.cuda.txt" in self.refusal(replace(site, device="cuda"), ["pytorch"])
+        assert "requirements.cpu.txt" in self.refusal(site, ["extrap"])
+        self.edit(site, files={})
+        assert "has no torch 2" in self.refusal(site, ["pytorch"])
+        assert "has no horovod 0" in self.refusal(site, ["horovod-pytorch"])
+        self.edit(site, python_abi="cp399-linux_x86_64")
+        assert "small at local for cp399-linux_x86_64" in self.refusal(site, ["pytorch"])
+
+    def test_another_data_set(self, site: Site) -> None:
+        said = self.refusal(site, [], ["cifar-10", "fashion-mnist"])
+        assert "has no train-images-idx3-ubyte.gz of the data set fashion-mnist" in said
+        own = replace(site, datasets=Archives(Path("/data"), None))
+        check_bundle(own, [], ["fashion-mnist"])
+
+    def test_an_image(self, site: Site, tmp_path: Path) -> None:
+        imaged = replace(site, deployment="apptainer")
+        assert "has no image of the environment pytorch as it is now" in self.refusal(imaged, ["pytorch"])
+        (tmp_path / "bundle" / "images").mkdir()
+        wanted = digest(read("pytorch"), imaged.realization)
+        (tmp_path / "bundle" / "images" / f"pytorch-{wanted[:12]}.sif").touch()
+        check_bundle(imaged, ["pytorch"], [])
+        self.refusal(imaged, ["horovod-pytorch"])
+        brought = replace(imaged, images=replace(imaged.images, brought=(("horovod-pytorch", "/own.sif"),)))
+        check_bundle(brought, ["pytorch", "horovod-pytorch"], [])
+
+    def test_a_manifest_that_cannot_be_read(self, site: Site) -> None:
+        (site.cache / "bundle" / "small-local.json").write_text("{")
+        assert "unpack the bundle again: make unbundle" in self.refusal(site, ["pytorch"])
+
+    def test_without_a_bundle_everything_can_be_had(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RINGSIDE_CACHE", "/nowhere")
+        check_bundle(site, ["tensorflow"], ["fashion-mnist"])

@@ -7,7 +7,8 @@ import subprocess
 import pytest
 from packaging.requirements import Requirement
 
-from declared.environments import locked, python_abi, read
+from common.python import python_abi
+from declared.environments import locked, read
 from environments.identity import digest
 from environments.lock import pins
 from environments.wheels import recorded_sha256

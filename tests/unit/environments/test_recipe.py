@@ -10,7 +10,7 @@ import pytest
 from common.errors import InputError
 from declared.environments import Realization, lineage, names, read
 from environments.identity import environment_digest, parent_stamps
-from environments.packages import for_images
+from environments.packages import entries, images
 from environments.recipe import recipe, written
 
 IMAGES = Realization("apptainer")
@@ -88,9 +88,11 @@ def test_a_lock_is_read_for_the_images_python_whatever_the_controllers_is():
         "numpy==2.5.5 ; python_full_version >= '3.12' \\\n    --hash=sha256:bb \\\n    --hash=sha256:cc\n"
         "sympy==1.14.0 \\\n    --hash=sha256:dd\n"
     )
-    assert for_images(lock) == (
-        "# Made\nnumpy==2.4.6 \\\n    --hash=sha256:aa\nsympy==1.14.0 \\\n    --hash=sha256:dd\n"
-    )
+    assert entries(lock, *images()) == [
+        "# Made\n",
+        "numpy==2.4.6 \\\n    --hash=sha256:aa\n",
+        "sympy==1.14.0 \\\n    --hash=sha256:dd\n",
+    ]
 
 
 def test_the_label_is_the_digest_at_the_site():

@@ -7,10 +7,13 @@ from collections.abc import Iterable
 from cluster import virtual
 from common.errors import InputError
 from common.files import CHECKOUT, shown
-from declared.environments import read
+from datasets.fetch import store
+from declared.datasets import load_dataset
+from declared.environments import Environment, is_address, read, tools
 from declared.site import Site
-from environments import container
+from environments import bundled, container
 from environments.build import check_machine as check_machine_for
+from environments.identity import digest
 from plan.campaign import Campaign
 
 
@@ -49,6 +52,41 @@ def check_builds(site: Site, environments: Iterable[str]) -> None:
     if site.scheduler.build_on == "login" and not site.setup:
         for name in environments:
             check_machine_for(read(name, site.variant), site.realization)
+
+
+def check_bundle(site: Site, environments: Iterable[str], datasets: Iterable[str]) -> None:
+    """InputError when a bundle was unpacked on this machine, and none has what is to be built (`environments`) or prepared.
+
+    What lies in a file of the site's own (images.brought, datasets.folder) is in no bundle.
+    """
+    if not bundled.there():
+        return
+    for name in environments:
+        if lacks := _not_bundled(read(name, "cpu" if name in tools() else site.variant), site):
+            raise bundled.lacking(lacks)
+    downloads = store(site)
+    for dataset in datasets if downloads.folder is None else []:
+        for file in load_dataset(dataset).get("files", []):
+            if not (downloads.downloads / dataset / file["name"]).is_file():
+                raise bundled.lacking(f"{file['name']} of the data set {dataset}")
+
+
+def _not_bundled(environment: Environment, site: Site) -> str | None:
+    """What of an environment no bundle on this machine has; None where nothing is missing."""
+    if environment.deployment(site.realization) == "apptainer":
+        brought = environment.brought(site.realization)
+        own = brought and not is_address(brought)
+        there = own or bundled.image(environment.name, digest(environment, site.realization))
+        return None if there else f"image of the environment {environment.name} as it is now"
+    if environment.deployment(site.realization) == "installed":
+        return None
+    for lock in [environment.lock, *([environment.build_lock] if environment.sources else [])]:
+        if not bundled.has_lock(shown(lock), lock):
+            return f"wheels of {shown(lock)} as it is now"
+    wheels = {f"{wheel.name} {wheel.version}": wheel.sha256.get(site.python_abi, "") for wheel in environment.wheels}
+    sources = {f"{source.name} {source.version}": source.sha256 for source in environment.sources}
+    missing = [what for what, sha256 in (wheels | sources).items() if not bundled.has_file(sha256)]
+    return f"{missing[0]}, which {shown(environment.description)} names" if missing else None
 
 
 def check_virtual(site: Site) -> None:

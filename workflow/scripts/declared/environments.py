@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import sys
-import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -198,12 +196,6 @@ def older(found: str, oldest: str) -> bool:
 def is_address(source: str) -> bool:
     """Whether an image comes from a registry or a bootstrap (docker://..., debootstrap), not from a file."""
     return "://" in source or source == "debootstrap"
-
-
-def python_abi() -> str:
-    """The running Python's ABI and platform, such as cp311-linux_x86_64."""
-    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-    return f"cp{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}-{platform}"
 
 
 def read(

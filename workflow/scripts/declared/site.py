@@ -12,10 +12,11 @@ from typing import Any, NoReturn
 
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
+from common.python import python_abi
 from common.schemas import check, schema
 from common.text import instead_of
 from declared.configuration import existing
-from declared.environments import Installed, Realization, locked, names, python_abi
+from declared.environments import Installed, Realization, locked, names
 from declared.frameworks import framework_names
 
 WORKFLOWS_OWN = (

@@ -10,7 +10,8 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import digest_text, shown
-from declared.environments import CONTAINERS, VENV, Environment, Installed, Realization, python_abi, read
+from common.python import python_abi
+from declared.environments import CONTAINERS, VENV, Environment, Installed, Realization, read
 
 NOT_MADE = ("image", "supported", "dispensable")  # keys of a description that say nothing of a virtual environment
 LAYOUT = 1  # raise it when environments must be made again although no file of theirs has changed

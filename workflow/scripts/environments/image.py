@@ -19,7 +19,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, write_text, written
 from declared.environments import WHOLE, Environment, Realization, is_address
-from environments import container, selftest
+from environments import bundled, container, selftest
 from environments.container import PROGRAM, Bind, inside
 from environments.identity import digest
 from environments.packages import ABOUT, LIST, fetch, listed
@@ -34,6 +34,8 @@ def check_machine(environment: Environment, realization: Realization) -> None:
     """InputError when this machine has no Apptainer, or not what the image is to be made from."""
     container.check_machine(environment.name)
     brought = environment.brought(realization)
+    if bundled.image(environment.name, digest(environment, realization)):
+        return
     if not brought and (environment.spack or environment.parent):
         return
     key, source = (f"brought.{environment.name}", brought) if brought else ("base", realization.base)
@@ -65,7 +67,10 @@ def realize(
     draft = folder / f"{IMAGE}.{os.getpid()}.partial"
     try:
         with _scratch() as scratch:
-            if brought:
+            if packed := bundled.image(environment.name, digest(environment, realization)):
+                with watch.step("take"):
+                    _link(packed, draft)
+            elif brought:
                 with watch.step("take"):
                     _take(brought, draft, scratch, log)
             else:
@@ -139,6 +144,14 @@ def _take(source: str, draft: Path, scratch: Path, log: Path) -> None:
         shutil.copyfile(source, draft)
     else:
         _apptainer(["build", "--fakeroot", "--force", draft, source], f"taking the image {source}", scratch, log)
+
+
+def _link(packed: Path, draft: Path) -> None:
+    """The image that a bundle has brought, without another copy of it where the file system lets two names have one file."""
+    try:
+        os.link(packed.resolve(), draft)
+    except OSError:
+        shutil.copyfile(packed, draft)
 
 
 def _apptainer(arguments: Sequence[str | Path], what: str, scratch: Path, log: Path) -> None:

@@ -1,16 +1,19 @@
 """What is installed in an environment, and the files that are installed in one."""
 
 import json
+import platform
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.markers import Marker
 
-from common.files import shown, write_text
+from common.files import digest_file, shown, write_text
+from common.python import python_abi
 from declared.environments import IMAGE_ABI, Environment
 from environments.steps import make_venv, pip, pip_install
 from environments.wheels import from_index, recorded_sha256, sdist
@@ -27,6 +30,7 @@ ABOUT = (
     "abi = f'cp{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}-{machine}'; "
     "print(json.dumps({'version': platform.python_version(), 'abi': abi, 'executable': sys.executable}))"
 )
+ONLY_WHEELS = ("--only-binary", ":all:")
 GLIBC = (2, 36)  # of Debian bookworm: the images' base
 
 
@@ -37,43 +41,106 @@ def listed(said: str) -> dict[str, str]:
     return dict(sorted(names.items()))
 
 
-def for_images(lock: str) -> str:
-    """The entries of a lock that are for the Python of images, without markers: pip would judge them by the controller's Python."""
+ENTRY = re.compile(r"^(?=[A-Za-z0-9])", re.MULTILINE)  # of a lock: a requirement and its hashes
+HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+
+
+@dataclass(frozen=True)
+class Target:
+    """The Python that files are fetched for: its ABI, how pip is told of it, and what markers in locks are judged by."""
+
+    abi: str
+    options: tuple[str, ...] = ()
+    markers: Mapping[str, str] = field(default_factory=dict)
+
+
+def here(lock: str) -> list[Target]:
+    """The Python that runs this, and those of other patch levels (3.11.2, 3.11.7) for which a lock's text names other versions."""
+    running = platform.python_version()
+    minor = running.rpartition(".")[0]
+    named = re.findall(rf"python_full_version [<>=!]+ '({re.escape(minor)}\.\d+)'", lock)
+    others = sorted({f"{minor}.0", *named} - {running}) if named else []
+    markers = {"implementation_version", "python_full_version"}
+    return [
+        Target(python_abi()),
+        *(Target(python_abi(), ("--python-version", other), dict.fromkeys(markers, other)) for other in others),
+    ]
+
+
+def images(lock: str = "") -> list[Target]:
+    """The Python of images, whatever Python runs this, and whatever the lock."""
     version = IMAGE_ABI.split("-")[0].removeprefix("cp")
     python = f"{version[0]}.{version[1:]}"
-    kept = []
-    for entry in re.split(r"^(?=[A-Za-z0-9])", lock, flags=re.MULTILINE):
-        found = re.match(r"(\S+) ; ([^\\\n]*)", entry)
-        if found and not Marker(found[2]).evaluate({"python_version": python, "python_full_version": f"{python}.0"}):
+    tags = [f"manylinux_{GLIBC[0]}_{minor}_x86_64" for minor in range(5, GLIBC[1] + 1)]
+    tags += ["manylinux1_x86_64", "manylinux2010_x86_64", "manylinux2014_x86_64", "linux_x86_64"]
+    options = ["--python-version", version, "--implementation", "cp"]
+    options += [part for tag in tags for part in ("--platform", tag)]
+    return [Target(IMAGE_ABI, tuple(options), {"python_version": python, "python_full_version": f"{python}.0"})]
+
+
+Targets = Callable[[str], Sequence[Target]]  # what a lock's text has to be fetched for
+
+
+def entries(lock: str, target: Target) -> list[str]:
+    """The entries of a lock's text that are for a Python, without markers: pip would judge them by the controller's Python."""
+    found = []
+    for entry in filter(None, ENTRY.split(lock)):
+        marked = re.match(r"(\S+) ; ([^\\\n]*)", entry)
+        if marked and not Marker(marked[2]).evaluate(dict(target.markers)):
             continue
-        kept.append(f"{found[1]} {entry[found.end() :]}" if found else entry)
-    return "".join(kept)
+        found.append(f"{marked[1]} {entry[marked.end() :]}" if marked else entry)
+    return found
 
 
-def fetch(environment: Environment, folder: Path, indexes: Mapping[str, str], log: Path) -> None:
-    """Fetch all files that an image of the environment installs into `folder`, as pip is configured on this machine.
+def fetch_lock(lock: Path, folder: Path, targets: Targets, log: Path, *options: str) -> set[str]:
+    """Fetch into `folder` what a lock has for some Pythons, but for what is there. Returns the SHA-256 of all that it has for them."""
+    allowed: set[str] = set()
+    text = lock.read_text(encoding="utf-8")
+    for target in targets(text):
+        there = {digest_file(file) for file in folder.iterdir() if file.is_file()}
+        wanted = [(entry, set(HASH.findall(entry))) for entry in entries(text, target)]
+        lacking = [entry for entry, hashes in wanted if hashes and not hashes & there]
+        if lacking:
+            with tempfile.TemporaryDirectory(prefix="ringside-") as scratch:
+                requirements = Path(scratch) / lock.name
+                write_text(requirements, "".join(lacking))
+                _download(requirements, f"fetching {shown(lock)}", folder, target, log, *options)
+        allowed |= {sha256 for _, hashes in wanted for sha256 in hashes}
+    return allowed
 
-    Every file is bound to its recorded hash, here and again where it is installed.
+
+def fetch(
+    environment: Environment, folder: Path, indexes: Mapping[str, str], log: Path, targets: Targets = images
+) -> set[str]:
+    """Fetch all files that the environment installs into `folder`, as pip is configured on this machine, but for what is there.
+
+    `targets`: the Pythons that they are for. Returns the SHA-256 that files may have: each is bound to its recorded hash,
+    here and again where it is installed.
     """
-    platforms = [f"manylinux_{GLIBC[0]}_{minor}_x86_64" for minor in range(5, GLIBC[1] + 1)]
-    platforms += ["manylinux1_x86_64", "manylinux2010_x86_64", "manylinux2014_x86_64", "linux_x86_64"]
-    version = IMAGE_ABI.split("-")[0].removeprefix("cp")
-    target = ["--python-version", version, "--implementation", "cp"]
-    target += [part for platform in platforms for part in ("--platform", platform)]
-    exactly = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--progress-bar", "off"]
+    target = targets("")[0]
 
     def download(requirements: Path, what: str, *options: str) -> None:
-        python = Path(sys.executable)
-        pip(python, ["download", *exactly, *target, *options, "-d", folder, "-r", requirements], what, log)
+        _download(requirements, what, folder, target, log, *ONLY_WHEELS, *options)
 
-    with tempfile.TemporaryDirectory(prefix="ringside-") as scratch:
-        for lock in [environment.lock, *([environment.build_lock] if environment.sources else [])]:
-            write_text(Path(scratch) / lock.name, for_images(lock.read_text(encoding="utf-8")))
-            download(Path(scratch) / lock.name, f"fetching {shown(lock)}")
-        for wheel in environment.wheels:
-            sha256 = recorded_sha256(wheel, environment.description, IMAGE_ABI)
+    allowed: set[str] = set()
+    for lock in [environment.lock, *([environment.build_lock] if environment.sources else [])]:
+        allowed |= fetch_lock(lock, folder, targets, log, *ONLY_WHEELS)
+    there = {digest_file(file) for file in folder.iterdir() if file.is_file()}
+    for wheel in environment.wheels:
+        sha256 = recorded_sha256(wheel, environment.description, target.abi)
+        if sha256 not in there:
             from_index(wheel, sha256, "fetching", indexes, log, download)
-        for source in environment.sources:
-            tools = make_venv(Path(scratch) / "tools", log)
-            pip_install(tools, environment.build_lock, f"installing {shown(environment.build_lock)}", log)
-            shutil.copy(sdist(source, tools, Path(scratch), log), folder)
+        allowed.add(sha256)
+    for source in environment.sources:
+        if source.sha256 not in there:
+            with tempfile.TemporaryDirectory(prefix="ringside-") as scratch:
+                tools = make_venv(Path(scratch) / "tools", log)
+                pip_install(tools, environment.build_lock, f"installing {shown(environment.build_lock)}", log)
+                shutil.copy(sdist(source, tools, Path(scratch), log), folder)
+        allowed.add(source.sha256)
+    return allowed
+
+
+def _download(requirements: Path, what: str, folder: Path, target: Target, log: Path, *options: str) -> None:
+    exactly = ["--no-deps", "--require-hashes", "--progress-bar", "off", *target.options, *options]
+    pip(Path(sys.executable), ["download", *exactly, "-d", folder, "-r", requirements], what, log)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.files import locked
+from environments import bundled
 
 
 def say(message: str) -> None:
@@ -97,7 +98,7 @@ def overlay(venv: Path, parents: Sequence[Path]) -> None:
 
 
 def pip(python: Path, arguments: Sequence[str | Path], what: str, log: Path) -> None:
-    """Run the controller's pip on another interpreter, with what pip is configured for on this machine."""
+    """Run the controller's pip on another interpreter, with what pip is configured for on this machine, or with a bundle alone."""
     head: list[str | Path] = [
         sys.executable,
         "-m",
@@ -107,7 +108,7 @@ def pip(python: Path, arguments: Sequence[str | Path], what: str, log: Path) -> 
         "--no-input",
         "--disable-pip-version-check",
     ]
-    call([*head, *arguments], what, log, isolated())
+    call([*head, *arguments], what, log, bundled.pip_variables(isolated()))
 
 
 def pip_install(python: Path, requirements: Path, what: str, log: Path, *options: str) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from common.files import shown
-from declared.environments import WHOLE, Environment, Realization, python_abi
+from common.python import python_abi
+from declared.environments import WHOLE, Environment, Realization
 from environments import selftest
 from environments.packages import LIST, listed
 from environments.steps import (

@@ -9,14 +9,15 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
 from common.files import digest_file, digest_text, shown, write_json, write_text
-from declared.environments import Environment, Source, Wheel, python_abi
-from environments import compiling
+from common.python import python_abi
+from declared.environments import Environment, Source, Wheel
+from environments import bundled, compiling
 from environments.steps import Stopwatch, building, call, make_venv, overlay, pip, pip_install, say, site_packages
 
 
@@ -53,6 +54,8 @@ def from_index(
         try:
             take(requirements, what)
         except InputError as first:
+            if bundled.there():  # which is all that pip has looked in
+                raise
             index = indexes.get(wheel.index)
             if not index:
                 raise InputError(
@@ -100,13 +103,17 @@ def wheel_parts(source: Source, environment: Environment, packages: Mapping[str,
             f"{shown(environment.description)}: sources.built_against: "
             f"the parent has none of {', '.join(source.built_against)}"
         )
+    programs = {program: program_version(program) for program in source.needs}
+    return {**_own_parts(source, environment), "built_against": against, "programs": programs}
+
+
+def _own_parts(source: Source, environment: Environment) -> dict[str, Any]:
+    """What decides about a built wheel wherever it is built."""
     return {
         "abi": python_abi(),
         "name": source.name,
         "version": source.version,
         "sdist_sha256": source.sha256,
-        "built_against": against,
-        "programs": {program: program_version(program) for program in source.needs},
         "flags": source.flags,
         "patches": [[patch.file, patch.find, patch.replace] for patch in source.patches],
         "build_lock_sha256": digest_file(environment.build_lock),
@@ -130,6 +137,15 @@ def verified(folder: Path) -> tuple[Path, str] | None:
     return wheel, record["sha256"]
 
 
+def kept(source: Source, environment: Environment, cache: Path) -> Iterator[tuple[Path, Path]]:
+    """The wheels of `source` in the cache, whichever compiler built them against whichever parent: wheel and wheel.json."""
+    wanted = _own_parts(source, environment)
+    for file in sorted((cache / "wheels").glob("*/wheel.json")):
+        record = json.loads(file.read_text(encoding="utf-8"))
+        if wanted.items() <= record.items() and (found := verified(file.parent)):
+            yield found[0], file
+
+
 def built_wheel(
     source: Source, environment: Environment, parent: Mapping[str, Any], cache: Path, log: Path
 ) -> tuple[Path, str]:
@@ -143,18 +159,18 @@ def built_wheel(
     folder = cache / "wheels" / key
     name = f"{source.name} {source.version} for {', '.join(parts['built_against'])}"
     with building(folder.with_name(f".{key}.lock"), name):
-        kept = verified(folder)
-        if kept is None:
+        there = verified(folder)
+        if there is None:
             say(f"building {name}, which takes minutes; log: {log}")
             shutil.rmtree(folder, ignore_errors=True)
             staging = folder.with_name(f".{key}.partial")
             shutil.rmtree(staging, ignore_errors=True)
             seconds = _build(source, environment, [Path(prefix) for prefix in parent["prefixes"]], staging, log)
             (wheel,) = staging.glob("*.whl")
-            kept = folder / wheel.name, digest_file(wheel)
-            write_json(staging / "wheel.json", {"file": wheel.name, "sha256": kept[1], **parts, "seconds": seconds})
+            there = folder / wheel.name, digest_file(wheel)
+            write_json(staging / "wheel.json", {"file": wheel.name, "sha256": there[1], **parts, "seconds": seconds})
             staging.rename(folder)
-    return kept
+    return there
 
 
 def _build(source: Source, environment: Environment, parents: list[Path], staging: Path, log: Path) -> dict[str, float]:

@@ -29,6 +29,7 @@ LAYOUT = {
     "paper/": "the paper in LaTeX, and its PDF (`make paper`); `main.tex` is written once and is yours",
     "manifest.json": "SHA-256 of every figure and table, and of all that they were made from",
     "STUDY.tar.gz": "the archive (`make archive`)",
+    "STUDY-SITE.bundle.tar": "all that the study needs at a site without internet (`make bundle`)",
     "peek/": "figures and tables of the runs so far (`make peek`, and the first block of a campaign)",
     "campaign.json": "site, machine and study that the folder belongs to",
     "runs/RUN_ID/KEY/record.json": "the record of a run; [fields](#recordjson)",
@@ -162,7 +163,7 @@ def files_page() -> str:
             "`RUN_ID` names the levels of a run, as `horovod-pytorch.small-cnn.digits.b64.n2.s1.r3`: framework, model, data set, batch size, nodes, "
             "batches per exchange, replicate; any other factor stands before the replicate, as `name=level`, where it is not at its default. `KEY` is a hash of all that "
             "the measurement depends on: [what runs again, and why](../explanation/dag.md).",
-            "Environments, images, wheels, prepared data and downloads are in the cache of the site (`cache`), and shared by studies.",
+            "Environments, images, wheels, prepared data, downloads and what bundles have brought are in the cache of the site (`cache`), and shared by studies.",
             "Units are in the names: `_s` seconds, `_bytes`, `_bytes_s` bytes per second, `_j` joules. CSV files are UTF-8, with a header. Empty fields are "
             "values that do not exist or were not measured.",
             "## design.csv",

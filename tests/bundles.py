@@ -1,0 +1,79 @@
+"""Bundles of small files, packed as make bundle packs them, and the checkout that their locks stand in."""
+
+import hashlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common.files import digest_file
+from common.python import python_abi
+from environments.unbundle import FORMAT
+from provenance.bundle import pack
+
+KEPT = "wheels/0123456789ab"
+
+
+@dataclass
+class Bundle:
+    """A bundle that is to be packed in `folder`: what its manifest says, and its files by their places in a cache."""
+
+    folder: Path
+    files: dict[str, Path] = field(default_factory=dict)
+    told: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def checkout(self) -> Path:
+        """The checkout with the lock that the bundle was made with."""
+        return self.folder / "checkout"
+
+    @property
+    def tar(self) -> Path:
+        """The packed bundle."""
+        return self.folder / "small-local.bundle.tar"
+
+    def content(self) -> dict[str, bytes]:
+        """What each file has to be."""
+        return {name: path.read_bytes() for name, path in self.files.items()}
+
+    def manifest(self) -> dict[str, Any]:
+        """The manifest, with what `told` says in place of the usual."""
+        files = {name: {"bytes": path.stat().st_size, "sha256": digest_file(path)} for name, path in self.files.items()}
+        return {
+            "format": FORMAT,
+            "study": "small",
+            "site": "local",
+            "variant": "cpu",
+            "deployment": "venv",
+            "python_abi": python_abi(),
+            "glibc": "2.17",
+            "commit": "0123456789abcdef",
+            "cache": "~/.cache/ringside",
+            "locks": {"requirements.txt": digest_file(self.checkout / "requirements.txt")},
+            "files": files,
+        } | self.told
+
+    def pack(self) -> Path:
+        """Pack it."""
+        pack(self.manifest(), self.files, self.tar)
+        return self.tar
+
+
+def bundle(folder: Path, count: int = 5, size_bytes: int = 30_000) -> Bundle:
+    """A bundle with `count` wheels, one that was built, an archive of a data set and an image; beside it a checkout."""
+    made = Bundle(folder)
+    names = [f"bundle/wheels/package_{number}-1.0-py3-none-any.whl" for number in range(count)]
+    names += ["bundle/images/pytorch-0123456789ab.sif", "downloads/cifar-10/cifar-10-binary.tar.gz"]
+    for name in [*names, f"{KEPT}/horovod-0.28.1-cp311-cp311-linux_x86_64.whl", f"{KEPT}/wheel.json"]:
+        made.files[name] = folder / "sources" / name
+        made.files[name].parent.mkdir(parents=True, exist_ok=True)
+        made.files[name].write_bytes(hashlib.shake_128(name.encode()).digest(size_bytes))
+    made.checkout.mkdir()
+    (made.checkout / "requirements.txt").write_text("one==1 --hash=sha256:00\n")
+    return made
+
+
+def in_cache(cache: Path) -> dict[str, bytes]:
+    """All files of a bundle that lie in a cache, at their places."""
+    found = [Path(folder, name) for folder, _, names in os.walk(cache) for name in names]
+    return {str(path.relative_to(cache)): path.read_bytes() for path in found if path.name != ".lock"}

@@ -1,0 +1,111 @@
+"""Without a network: a fresh checkout and an empty cache, filled by a bundle, make figures of a study, on one machine and on Slurm.
+
+Everything from `make unbundle` on runs in a private corner of the machine, whose network has no route, with no variables and an
+empty home. make bundle-test; needs root, five to ten minutes, and fetches 0.5 GB.
+"""
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from campaigns import study
+from checkout import Checkout
+from sandbox import Sandbox
+
+pytestmark = pytest.mark.bundle
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PYTHON = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+REACH = "import socket; socket.create_connection(('192.0.2.1', 443), 5)"
+
+
+@dataclass
+class Place:
+    """A checkout on the machine without a network, and the bundles that were carried there: by their sites."""
+
+    corner: Sandbox
+    checkout: Checkout
+    home: Path
+    bundles: dict[str, Path]
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command there: no variables but these."""
+        variables = [f"PATH={PATH}", f"HOME={self.home}", "PIP_CONFIG_FILE=/dev/null", "LC_ALL=C.UTF-8"]
+        return self.corner.run("env", "-i", *variables, *command, folder=self.checkout.folder, timeout_s=900)
+
+    def make(self, *arguments: str) -> str:
+        """What a successful make says."""
+        done = self.run("make", f"PYTHON={PYTHON}", *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def rows(self, name: str) -> list[dict[str, str]]:
+        """The rows of a study's runs.csv."""
+        return list(csv.DictReader((self.checkout.folder / "results" / name / "runs.csv").open()))
+
+
+@pytest.fixture(scope="module")
+def place(corner: Sandbox, shared_folder_of_module: Path) -> Place:
+    """Bundles made where there is a network, carried to where there is none."""
+    folder = shared_folder_of_module
+    checkout = Checkout(folder / "there", study(nodes="2", epochs=2, replicates=2))
+    checkout.write("config/studies/submitted.yaml", study(nodes="[1, 2]", epochs=2))
+    tolerant = "max_foreign_cpu_share: 1\nmax_steal_share: 1"
+    checkout.edit("config/sites/virtual.yaml", "max_foreign_cpu_share: 0.05", tolerant)
+    checkout.edit("config/sites/virtual.yaml", "time_limit_s: 100", "time_limit_s: 300")
+    here = checkout.copy(folder / "here")
+    cache = {"RINGSIDE_CACHE": str(folder / "online"), "PYTHONPATH": str(here.folder / "workflow" / "scripts")}
+    bundles = {}
+    for name, site in (("small", "local"), ("submitted", "virtual")):
+        command = [sys.executable, "-m", "provenance.bundle", "--config", f"study={name}", f"site={site}"]
+        subprocess.run(command, cwd=here.folder, env={**here.environment, **cache}, check=True)
+        bundles[site] = folder / f"{site}.tar"
+        os.rename(here.folder / "results" / name / f"{name}-{site}.bundle.tar", bundles[site])
+    shutil.rmtree(folder / "online")
+    (folder / "home").mkdir()
+    return Place(corner, checkout, folder / "home", bundles)
+
+
+def test_there_is_no_network_in_there(place: Place) -> None:
+    assert place.run("ip", "route").stdout == ""
+    assert "Network is unreachable" in place.run(PYTHON, "-c", REACH).stderr
+
+
+def test_figures_of_a_study(place: Place) -> None:
+    assert ", 0 were there already" in place.make(
+        "unbundle", f"FILE={place.bundles['local']}", "STUDY=small", "SITE=local"
+    )
+    place.make("figures", "STUDY=small", "SITE=local")
+    assert [row["status"] for row in place.rows("small")] == ["ok", "ok"]
+    assert (place.checkout.folder / "results/small/figures/overview.pdf").is_file()
+
+
+def test_what_the_bundle_lacks_is_one_line_before_anything_starts(place: Place) -> None:
+    """After the figures, so that the controller is installed."""
+    text = (place.checkout.folder / "config/studies/small.yaml").read_text()
+    place.checkout.write(
+        "config/studies/another.yaml", text.replace("pytorch-ddp", "tensorflow-single").replace("nodes: 2", "nodes: 1")
+    )
+    done = place.run("make", "figures", "STUDY=another", "SITE=local")
+    assert done.returncode != 0
+    said = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
+    assert len(said) == 1 and "has no wheels of containers/tensorflow/requirements.cpu.txt as it is now" in said[0]
+    assert not list((place.checkout.folder / "results/another").glob("runs/*"))
+
+
+def test_a_campaign_on_slurm(place: Place) -> None:
+    """The bundle of another study at another site, in the same cache: nothing of it has to be unpacked."""
+    assert ": 0 files unpacked, " in place.make("unbundle", f"FILE={place.bundles['virtual']}")
+    place.make("cluster-up", "NODES=3", "BANDWIDTH=1gbit", "CPU=0.6", "MEMORY=6G")
+    try:
+        place.make("submit", "STUDY=submitted", "SITE=virtual", "ARGS=--wait")
+        place.make("figures", "STUDY=submitted", "SITE=virtual", "ARGS=records=available")
+    finally:
+        place.make("cluster-down")
+    assert [row["status"] for row in place.rows("submitted")] == ["ok", "ok"]

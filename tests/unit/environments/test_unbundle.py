@@ -1,0 +1,281 @@
+"""A bundle is unpacked whole or not at all, wherever it was broken, and goes nowhere but to its places in the cache."""
+
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from bundles import KEPT, Bundle, bundle, in_cache
+from common.errors import InputError
+from common.files import CHECKOUT
+from environments.unbundle import Done, main, unbundle
+
+MANIFEST = "bundle/small-local.json"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def small(tmp_path: Path, cache: Path) -> Bundle:
+    (tmp_path / "made").mkdir()
+    return bundle(tmp_path / "made")
+
+
+def unpacked(small: Bundle, **wanted: str) -> Done:
+    return unbundle(small.tar, wanted, small.checkout)
+
+
+def refusal(small: Bundle, cache: Path, **wanted: str) -> str:
+    """The one line with which it refuses, after which the cache is as it was."""
+    before = in_cache(cache)
+    with pytest.raises(InputError) as refused:
+        unpacked(small, **wanted)
+    assert in_cache(cache) == before
+    assert "\n" not in str(refused.value) and str(small.tar) in str(refused.value)
+    return str(refused.value)
+
+
+def retar(small: Bundle, change) -> None:
+    """Write the bundle again, each member (entry, content) as `change` returns it: a list of such pairs."""
+    with tarfile.open(small.pack()) as packed:
+        members = [(entry, packed.extractfile(entry).read()) for entry in packed]
+    with tarfile.open(small.tar, "w") as out:
+        for entry, content in members:
+            for changed, data in change(entry, content):
+                changed.size = len(data)
+                out.addfile(changed, io.BytesIO(data))
+
+
+class TestAWholeBundle:
+    def test_every_file_comes_to_its_place_and_what_is_there_stays(self, small: Bundle, cache: Path) -> None:
+        small.pack()
+        done = unpacked(small, study="small", site="local")
+        found = in_cache(cache)
+        assert json.loads(found.pop(MANIFEST)) == small.manifest()
+        assert found == small.content()
+        assert (done.placed, done.there, done.cache) == (9, 0, cache)
+        before = {path: path.stat().st_ino for path in cache.rglob("*.whl")}
+        (cache / "bundle/wheels/package_0-1.0-py3-none-any.whl").write_bytes(b"half")
+        again = unpacked(small)
+        assert (again.placed, again.there) == (1, 8)
+        assert len({path for path, inode in before.items() if path.stat().st_ino == inode}) == len(before) - 1
+        assert in_cache(cache).keys() - {MANIFEST} == found.keys()
+        assert (
+            in_cache(cache)["bundle/wheels/package_0-1.0-py3-none-any.whl"]
+            == found["bundle/wheels/package_0-1.0-py3-none-any.whl"]
+        )
+
+    def test_the_same_content_is_the_same_file(self, small: Bundle) -> None:
+        first = small.pack().read_bytes()
+        for file in small.files.values():
+            os.utime(file, (1, 1))
+            file.chmod(0o700)
+        assert small.pack().read_bytes() == first
+
+    def test_the_sites_own_cache_is_found_from_where_make_looks(
+        self, small: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("RINGSIDE_CACHE")
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        small.told = {"cache": str(tmp_path / "scratch" / "ringside")}
+        small.pack()
+        unpacked(small)
+        unpacked(small)
+        looked = tmp_path / "home/.cache/ringside/bundle"
+        assert len(list((looked / "wheels").iterdir())) == 5
+        assert looked.resolve() == tmp_path / "scratch/ringside/bundle"
+        looked.unlink()
+        (looked / "wheels").mkdir(parents=True)
+        with pytest.raises(InputError, match="a bundle lies there, this one is for"):
+            unpacked(small)
+
+    def test_it_needs_nothing_but_python(self, small: Bundle, cache: Path) -> None:
+        """Before there is a .venv: without site-packages, as the Makefile calls it."""
+        small.told = {"locks": {}}
+        done = subprocess.run(
+            ["make", "unbundle", f"FILE={small.pack()}", f"PYTHON={sys.executable} -S", "SITE=local"],
+            cwd=CHECKOUT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == (
+            f"ringside: {cache}: 9 files unpacked, 0 were there already; 270.0 kB in all"
+        )
+
+
+class TestABrokenBundle:
+    def test_no_file(self) -> None:
+        with pytest.raises(
+            InputError, match="no FILE is given; expected what make bundle has made: make unbundle FILE=FILE"
+        ):
+            main([""])
+
+    @pytest.mark.parametrize("place", [0.02, 0.3, 0.9])
+    def test_an_altered_byte(self, small: Bundle, cache: Path, place: float) -> None:
+        content = bytearray(small.pack().read_bytes())
+        content[int(place * len(content))] ^= 1
+        small.tar.write_bytes(content)
+        assert re.search("altered on the way|cannot be read|not one that make bundle writes", refusal(small, cache))
+
+    @pytest.mark.parametrize("length", [0, 100, 700, 0.2, 0.5, 0.93])
+    def test_a_truncated_file(self, small: Bundle, cache: Path, length: float) -> None:
+        whole = small.pack().read_bytes()
+        small.tar.write_bytes(whole[: int(length if length > 1 else length * len(whole))])
+        assert re.search("cannot be read as a bundle|ends early|is no bundle", refusal(small, cache))
+
+    def test_one_that_ends_between_two_files(self, small: Bundle, cache: Path) -> None:
+        retar(small, lambda entry, data: [] if entry.name.startswith("wheels/") else [(entry, data)])
+        assert "ends early: 2 of 9 files are not in it" in refusal(small, cache)
+
+    def test_something_else(self, small: Bundle, cache: Path) -> None:
+        assert "no such file" in refusal(small, cache)
+        small.tar.write_text("a page of a proxy\n")
+        assert "cannot be read as a bundle" in refusal(small, cache)
+        with tarfile.open(small.tar, "w") as other:
+            other.add(small.checkout, "checkout")
+        assert "does not begin with a manifest.json" in refusal(small, cache)
+
+    def test_a_file_twice_or_one_too_many(self, small: Bundle, cache: Path) -> None:
+        retar(small, lambda entry, data: [(entry, data)] * (1 + entry.name.endswith(".sif")))
+        assert "pytorch-0123456789ab.sif' is not in its manifest, or is there twice" in refusal(small, cache)
+
+
+class TestWhereItMayWrite:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "/etc/passwd",
+            "../outside",
+            "bundle/wheels/../../outside",
+            "bundle/wheels/..",
+            "bundle/wheels/.hidden",
+            "bundle/wheels/a/b",
+            "bundle/small-local.json",
+            "environments/pytorch/environment.json",
+            "downloads/../bundle",
+            "downloads/a b/c",
+            "wheels/0123456789ab/a\nb",
+            "wheels/short/a.whl",
+        ],
+    )
+    def test_other_places_are_refused(self, small: Bundle, cache: Path, name: str) -> None:
+        small.files[name] = small.files.pop(f"{KEPT}/wheel.json")
+        small.pack()
+        assert "is no place for a file of a bundle; nothing was unpacked" in refusal(small, cache)
+
+    @pytest.mark.parametrize("key", ["study", "site"])
+    def test_the_manifest_itself_has_a_place(self, small: Bundle, cache: Path, key: str) -> None:
+        small.told = {key: "../../outside"}
+        small.pack()
+        assert "'../../outside' is no name" in refusal(small, cache)
+
+    @pytest.mark.parametrize(
+        "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE]
+    )
+    def test_links_and_devices_are_refused(self, small: Bundle, cache: Path, kind: bytes) -> None:
+        def change(entry: tarfile.TarInfo, data: bytes) -> list[tuple[tarfile.TarInfo, bytes]]:
+            if entry.name.endswith(".sif"):
+                entry.type, entry.linkname = kind, "/etc/passwd"
+                return [(entry, b"")]
+            return [(entry, data)]
+
+        retar(small, change)
+        assert "pytorch-0123456789ab.sif' is no plain file; nothing was unpacked" in refusal(small, cache)
+
+
+class TestForWhomItIs:
+    @pytest.mark.parametrize(
+        ("told", "said"),
+        [
+            (
+                {"python_abi": "cp399-linux_x86_64"},
+                "say make unbundle PYTHON=python3.99, or make it on a machine like this",
+            ),
+            (
+                {"python_abi": "cp311-linux_riscv64"},
+                "is for cp311-linux_riscv64, this Python is [^;]*; make it on a machine",
+            ),
+            ({"glibc": "9.1"}, "its wheels need glibc 9.1, this machine has 2"),
+            ({"format": 2}, "is of format 2, expected 1"),
+            (
+                {"locks": {"requirements.txt": "0" * 64}},
+                "requirements.txt: is not the lock that .* take the same commit",
+            ),
+            (
+                {"locks": {"containers/pytorch/requirements.cuda.txt": "0" * 64}},
+                "requirements.cuda.txt: is not the lock",
+            ),
+            ({"cache": "scratch"}, "the site's cache is 'scratch'; expected an absolute folder"),
+            ({"locks": []}, "its manifest.json is not one that make bundle writes"),
+        ],
+        ids=str,
+    )
+    def test_another_machine_or_lock_is_refused(
+        self, small: Bundle, cache: Path, monkeypatch: pytest.MonkeyPatch, told: dict, said: str
+    ) -> None:
+        if "cache" in told:
+            monkeypatch.delenv("RINGSIDE_CACHE")
+        small.told = told
+        small.pack()
+        assert re.search(said, refusal(small, cache))
+
+    def test_another_study_or_site_is_refused(self, small: Bundle, cache: Path) -> None:
+        small.pack()
+        assert "is for the study small, not large" in refusal(small, cache, study="large")
+        assert "is for the site local, not plafrim" in refusal(small, cache, study="small", site="plafrim")
+
+
+@pytest.mark.parametrize("files", [1, 12, 30])
+def test_killed_in_the_middle_nothing_is_half_there_and_it_is_started_again(
+    tmp_path: Path, cache: Path, files: int
+) -> None:
+    """Killed once that many files of 40 are staged: none is in its place. Killed later, those in their places are whole."""
+    (tmp_path / "made").mkdir()
+    large = bundle(tmp_path / "made", count=40, size_bytes=500_000)
+    large.told = {"locks": {}}
+    large.pack()
+    command = [sys.executable, "-S", "-m", "environments.unbundle", str(large.tar)]
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    staging = cache / "bundle" / ".unpacking"
+    while not staging.is_dir() or len(os.listdir(staging)) < files:
+        assert process.poll() is None
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    left = {name: data for name, data in in_cache(cache).items() if "/.unpacking/" not in name}
+    assert left.items() <= large.content().items() and MANIFEST not in left
+    assert staging.is_dir() and not (cache / "bundle" / "wheels").exists()
+    subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
+    assert in_cache(cache).keys() == {*large.content(), MANIFEST} and not staging.exists()
+    shutil.rmtree(tmp_path / "made")
+
+
+def test_two_at_once_do_not_meet(small: Bundle, cache: Path) -> None:
+    small.pack()
+    (cache / "bundle").mkdir(parents=True)
+    with subprocess.Popen(
+        ["flock", cache / "bundle" / ".lock", "sh", "-c", "echo held; read _"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"held\n"
+        with pytest.raises(InputError, match="another make unbundle is at work there; wait for it"):
+            unpacked(small)
+        other.communicate(b"\n")
+    assert unpacked(small).placed == 9

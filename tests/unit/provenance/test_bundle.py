@@ -1,0 +1,123 @@
+"""What a bundle is made of. Unpacked: tests/unit/environments/test_unbundle.py; whole, without a network: make bundle-test."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from common.errors import InputError, exit_status
+from common.files import digest_file, load_yaml
+from declared import datasets
+from declared.site import Archives, load_site
+from declared.study import load_study
+from environments.unbundle import unbundle
+from plan.campaign import Campaign, planned
+from provenance import bundle
+
+
+@pytest.fixture
+def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Campaign:
+    """The quickstart on a data set whose archive lies in a file, with an empty cache."""
+    monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path / "cache"))
+    archive = tmp_path / "published.tar.gz"
+    archive.write_bytes(b"pictures" * 1000)
+    entry = dict(load_yaml(datasets.DATASETS)["cifar-10"])
+    entry["files"] = [
+        {
+            "name": "mine.tar.gz",
+            "url": archive.as_uri(),
+            "bytes": 8000,
+            "unpacked_bytes": 9000,
+            "sha256": digest_file(archive),
+        }
+    ]
+    (tmp_path / "datasets.yaml").write_text(yaml.safe_dump({"mine": entry}))
+    monkeypatch.setattr(datasets, "OWN_DATASETS", tmp_path / "datasets.yaml")
+    for function in (datasets.datasets, datasets.table_of, datasets.load_dataset):
+        function.cache_clear()
+    yield planned(load_study("quickstart"), load_site("local"))
+    for function in (datasets.datasets, datasets.table_of, datasets.load_dataset):
+        function.cache_clear()
+
+
+def test_archives_are_fetched_once_and_go_where_they_are_looked_for(
+    campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        content = bundle.Content()
+        bundle._add_dataset(content, "mine", campaign)
+        (tmp_path / "published.tar.gz").unlink(missing_ok=True)
+    described = bundle.manifest(content, campaign)
+    bundle.pack(described, content.files, tmp_path / "small.tar")
+    monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path / "there"))
+    unbundle(tmp_path / "small.tar", {"study": "quickstart", "site": "local"})
+    there = replace(campaign, site=load_site("local"))
+    again = bundle.Content()
+    bundle._add_dataset(again, "mine", there)
+    assert {name: path.read_bytes() for name, path in again.files.items()} == {
+        name: path.read_bytes() for name, path in content.files.items()
+    }
+    assert set(again.files) == {"downloads/mine/mine.tar.gz", "downloads/mine/mine.tar.gz.origin.json"}
+    assert json.loads((tmp_path / "there/downloads/mine/mine.tar.gz.origin.json").read_text())["from"].startswith(
+        "file:"
+    )
+
+
+def test_what_needs_no_file_or_lies_at_the_site_is_not_in_it(
+    campaign: Campaign, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = bundle.Content()
+    bundle._add_dataset(content, "digits", campaign)
+    own = replace(campaign, site=replace(campaign.site, datasets=Archives(Path("/data"), None)))
+    bundle._add_dataset(content, "mine", own)
+    assert content.files == {}
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "ringside: bundle: digits: needs no file",
+        "ringside: bundle: mine: not in it, since the site has it (config/sites/local.yaml: datasets.folder)",
+    ]
+
+
+def test_a_built_wheel_comes_before_what_says_that_it_is_whole(campaign: Campaign, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("x")
+    names = ["wheels/0123456789ab/wheel.json", "wheels/0123456789ab/zebra.whl", "downloads/z/z"]
+    described = bundle.manifest(bundle.Content(dict.fromkeys(names, tmp_path / "x")), campaign)
+    assert list(described["files"])[-1] == "wheels/0123456789ab/wheel.json"
+    assert described["glibc"] == "2.0" and described["cache"] == "~/.cache/ringside"
+
+
+@pytest.mark.parametrize(
+    ("tags", "oldest"),
+    [
+        ("cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64", (2, 17)),
+        ("cp311-cp311-manylinux_2_28_x86_64", (2, 28)),
+        ("cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64", (2, 27)),
+        ("py2.py3-none-manylinux1_x86_64", (2, 5)),
+        ("py3-none-any", (2, 0)),
+        ("cp311-cp311-linux_x86_64", (2, 0)),
+    ],
+)
+def test_the_oldest_glibc_is_read_off_the_names(tags: str, oldest: tuple[int, int]) -> None:
+    assert bundle.glibc_of(f"one-1.0-{tags}.whl") == oldest
+
+
+def test_tools_of_the_study_are_in_it(campaign: Campaign) -> None:
+    names = [each.name for each in bundle.environments(campaign)]
+    assert "extrap" not in names and {"pytorch", "horovod-pytorch"} <= set(names)
+    predicted = replace(campaign, study=replace(campaign.study, extra_p=True))
+    assert [each.name for each in bundle.environments(predicted)] == [*names, "extrap"]
+
+
+def test_what_cannot_be_had_here_is_said_before_anything_is_fetched(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bundle, "python_abi", lambda: "cp399-linux_x86_64")
+    with pytest.raises(InputError, match=r"no SHA-256 of torch .* is recorded for cp399-linux_x86_64"):
+        bundle.check(campaign)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(InputError, match="is an Apptainer image, and there is no apptainer on this machine"):
+        bundle.check(replace(campaign, site=replace(campaign.site, deployment="apptainer")))
+    assert exit_status(lambda: bundle.main(["--config", "study=quickstart", "site=nowhere"])) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1 and not campaign.site.cache.exists()

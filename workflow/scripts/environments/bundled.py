@@ -1,0 +1,101 @@
+"""What bundles have brought to this machine, which has no internet: where it lies, and how pip then looks in there alone.
+
+    bundle/wheels/              the files that pip installs
+    bundle/images/              <environment>-<digest>.sif
+    bundle/<study>-<site>.json  the manifest of each bundle that was unpacked (environments.unbundle)
+
+The folder lies in RINGSIDE_CACHE or ~/.cache/ringside, where the Makefile finds it without reading a site. Standard library
+only: as a program it is pip for the controller's .venv, which is not there yet.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError, exit_status
+from common.python import python_abi
+
+WHEELS, IMAGES = "bundle/wheels", "bundle/images"  # in a cache, and in a bundle
+
+
+def folder() -> Path:
+    """Where unpacked bundles are looked for, whether there is one or not."""
+    return Path(os.environ.get("RINGSIDE_CACHE") or "~/.cache/ringside").expanduser() / "bundle"
+
+
+def there() -> bool:
+    """Whether a bundle was unpacked here: then nothing is asked of a network."""
+    return (folder() / "wheels").is_dir()
+
+
+def manifests() -> list[dict[str, Any]]:
+    """What the bundles that were unpacked here say of themselves. InputError when one cannot be read."""
+    found = []
+    for file in sorted(folder().glob("*.json")):
+        try:
+            found.append(json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{file}: cannot be read ({error}); unpack the bundle again: make unbundle") from None
+    return found
+
+
+def pip_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """`variables` of a process for pip; where a bundle is, it finds nothing else, whatever it is configured for."""
+    if not there():
+        return dict(variables)
+    kept = {key: value for key, value in variables.items() if not key.startswith("PIP_")}
+    found = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": (folder() / "wheels").resolve().as_uri()}
+    return {**kept, "PIP_CONFIG_FILE": os.devnull, **found}
+
+
+def image(environment: str, digest: str) -> Path | None:
+    """The image of an environment with this digest, if a bundle has brought it."""
+    path = folder() / "images" / image_name(environment, digest)
+    return path if path.is_file() else None
+
+
+def image_name(environment: str, digest: str) -> str:
+    """How the image of an environment with this digest is called in a bundle."""
+    return f"{environment}-{digest[:12]}.sif"
+
+
+def digest(file: Path) -> str:
+    """The SHA-256 of a file, in hex."""
+    with open(file, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def has_lock(name: str, lock: Path) -> bool:
+    """Whether a bundle here brings what `lock`, called `name` in the checkout, has for this Python."""
+    return any(each["python_abi"] == python_abi() and each["locks"].get(name) == digest(lock) for each in manifests())
+
+
+def has_file(sha256: str) -> bool:
+    """Whether a bundle here brings a file with this SHA-256."""
+    return any(sha256 == file["sha256"] for each in manifests() for file in each["files"].values())
+
+
+def lacking(what: str) -> InputError:
+    """What to say and to do when no bundle here has `what`."""
+    of = ", ".join(f"{each['study']} at {each['site']} for {each['python_abi']}" for each in manifests()) or "nothing"
+    return InputError(
+        f"{folder()}: has no {what}; the bundles there are of {of}; make another where there is internet (make bundle STUDY=NAME "
+        "SITE=NAME) and unpack it here (make unbundle FILE=FILE); if there is internet here, remove that folder"
+    )
+
+
+def main() -> None:
+    """Call pip with the arguments of this program, for the lock that is the last of them."""
+    lock = Path(sys.argv[-1])
+    if there() and not has_lock(lock.name, lock):
+        raise lacking(f"wheels of this {lock} for {python_abi()}")
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    os.execve(sys.executable, [sys.executable, "-m", "pip", *sys.argv[1:]], pip_variables(variables))  # noqa: S606
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
