@@ -23,6 +23,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 #   BANDWIDTH  link rate of each of its nodes, as tc writes it (1gbit), or none
 #   CPU        processor time of each of its nodes, in cores
 #   MEMORY     memory of each of its nodes
+#   SCHEDULER  its scheduler: slurm or oar
 # As they were written: what looks like a variable of make, such as RUNS='$(x)', is none. Recipes read them from the environment.
 override STUDY := $(or $(value STUDY),$(value study))
 override SITE := $(or $(value SITE),$(value site))
@@ -40,6 +41,7 @@ NODES := 3
 BANDWIDTH := 1gbit
 CPU := 0.6
 MEMORY := 6G
+SCHEDULER := slurm
 
 .DEFAULT_GOAL := help
 .PHONY: help check figures report paper archive verify compare status peek images datasets docs architecture plan models predict test statistics-test starters-test frameworks-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes reference doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis bench-tests bench-intervals
@@ -169,8 +171,8 @@ recipes: $(STAMP)  ## write the recipes of the images again (containers/*/recipe
 apptainer:  ## install Apptainer, which builds and runs images (Debian, as root)
 	@workflow/scripts/environments/install-apptainer
 
-cluster-up: $(STAMP)  ## start a virtual Slurm cluster on this machine: NODES=3 BANDWIDTH=1gbit CPU=0.6 MEMORY=6G (needs root)
-	@$(RINGSIDE) cluster.virtual up --nodes "$(NODES)" --bandwidth "$(BANDWIDTH)" --cpu "$(CPU)" --memory "$(MEMORY)" $(ARGS)
+cluster-up: $(STAMP)  ## start a virtual cluster on this machine: NODES=3 BANDWIDTH=1gbit CPU=0.6 MEMORY=6G SCHEDULER=slurm, or oar (needs root)
+	@$(RINGSIDE) cluster.virtual up --nodes "$(NODES)" --bandwidth "$(BANDWIDTH)" --cpu "$(CPU)" --memory "$(MEMORY)" --scheduler "$(SCHEDULER)" $(ARGS)
 
 cluster-down: $(STAMP)  ## stop the virtual cluster; nothing is left behind
 	@$(RINGSIDE) cluster.virtual down $(ARGS)

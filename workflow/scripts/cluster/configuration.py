@@ -1,15 +1,18 @@
-"""slurm.conf and slurmdbd.conf of the virtual cluster."""
+"""slurm.conf, slurmdbd.conf and oar.conf of the virtual cluster."""
 
 import os
+import re
 import socket
 from pathlib import Path
 
+from common.errors import InputError
 from declared.virtual import LOGIN, Settings, address
 
 MARK = "# Made by Ringside's `make cluster-up`; `make cluster-down` removes it."
 SLURM_CONF = Path("/etc/slurm/slurm.conf")  # where programs look that are told nothing: Snakemake's jobs among them
 SLURMDBD_CONF = Path("/etc/slurm/slurmdbd.conf")
 DATABASE_PORT = 33066
+OAR_DATABASE_PORT = 54326
 CLUSTER = "ringside"
 
 
@@ -83,6 +86,38 @@ def slurmdbd_conf(state: Path, password: str) -> str:
         f"StoragePass={password}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def oar_conf(packaged: str, state: Path, password: str, groups: bool) -> str:
+    """The Debian package's oar.conf with what this cluster needs; `groups`: whether jobs are kept in control groups."""
+    manager = "job_resource_manager_cgroups.pl" if groups else "job_resource_manager.pl"
+    values = {
+        "DB_HOSTNAME": LOGIN,  # nodes ask it, too
+        "DB_PORT": str(OAR_DATABASE_PORT),
+        "DB_BASE_PASSWD": password,
+        "DB_BASE_PASSWD_RO": password,
+        "SERVER_HOSTNAME": LOGIN,
+        "LOG_FILE": str(state / "oar.log"),
+        "SCHEDULER_MIN_TIME_BETWEEN_2_CALLS": "1",  # of seconds; with 5 a job that follows another waits for 12 s
+        "JOB_RESOURCE_MANAGER_FILE": f"/etc/oar/{manager}",
+    }
+    text = packaged
+    for name, value in values.items():
+        text, found = re.subn(rf"^#?{name}=.*$", f'{name}="{value}"', text, count=1, flags=re.MULTILINE)
+        if not found:
+            raise InputError(f"oar.conf: the Debian package's has no {name}; expected that of OAR 2.5")
+    return f"{MARK}\n{text}"
+
+
+def job_manager(packaged: str) -> str:
+    """OAR's job_resource_manager_cgroups.pl, which would delete its user's files in /tmp, /dev/shm and /var/tmp after each job.
+
+    Nodes share all of these but /tmp with the machine.
+    """
+    text, found = re.subn(r"^my @Tmp_dir_to_clear = .*$", "my @Tmp_dir_to_clear = ();", packaged, flags=re.MULTILINE)
+    if not found:
+        raise InputError("job_resource_manager_cgroups.pl: has no @Tmp_dir_to_clear; expected that of OAR 2.5")
+    return text
 
 
 def _host() -> str:
