@@ -44,7 +44,7 @@ MEMORY := 6G
 SCHEDULER := slurm
 
 .DEFAULT_GOAL := help
-.PHONY: help check figures report paper archive verify compare status peek images datasets docs architecture plan models predict test statistics-test starters-test frameworks-test studies-test cluster-test images-test fault-test dry-run lint format lock cluster-up cluster-down apptainer recipes reference doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis bench-tests bench-intervals
+.PHONY: help check figures report paper archive verify compare status peek images datasets docs architecture plan models predict test statistics-test starters-test frameworks-test studies-test cluster-test images-test fault-test oar-test dry-run lint format lock cluster-up cluster-down apptainer recipes reference doctor submit repeat unlock gallery bench-overhead bench-input bench-models bench-analysis bench-tests bench-intervals
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
@@ -119,10 +119,13 @@ studies-test: $(STAMP)  ## run every reduced study to its figures (about 30 min)
 	@$(BIN)/python -m pytest tests/workflow/test_studies.py $(ARGS)
 
 cluster-test: $(STAMP)  ## run campaigns on a virtual Slurm cluster: both ways, in images, and with three faults (needs root)
-	@$(BIN)/python -m pytest tests/cluster -m "(not fault or ci) and not every_image" $(ARGS)
+	@$(BIN)/python -m pytest tests/cluster -m "(not fault or ci) and not every_image and not oar" $(ARGS)
 
 fault-test: $(STAMP)  ## break everything that breaks on clusters, one after the other (needs root, about 15 min)
 	@$(BIN)/python -m pytest tests/cluster/test_faults.py $(ARGS)
+
+oar-test: $(STAMP)  ## run a campaign on a virtual cluster with OAR, and break it (needs root, about 7 min)
+	@$(BIN)/python -m pytest tests/cluster/test_oar.py $(ARGS)
 
 images-test: $(STAMP)  ## build the images of all frameworks and run a part of a study in each (needs root; 30 min the first time)
 	@$(BIN)/python -m pytest tests/cluster/test_images.py $(ARGS)

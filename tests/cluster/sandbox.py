@@ -43,21 +43,16 @@ class Sandbox:
     init: int
     groups: list[Path]
 
+    def entered(self, *command: str, folder: Path = CHECKOUT) -> list[str]:
+        """The command that runs `command` in the sandbox."""
+        enter = ["nsenter", f"--target={self.init}", "--mount", "--net", "--pid", "--cgroup"]
+        return [*enter, "env", f"--chdir={folder}", f"PWD={folder}", *command]
+
     def run(self, *command: str, folder: Path = CHECKOUT, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         """Run a command in the sandbox."""
-        enter = [
-            "nsenter",
-            f"--target={self.init}",
-            "--mount",
-            "--net",
-            "--pid",
-            "--cgroup",
-            "env",
-            f"--chdir={folder}",
-        ]
         variables = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "RINGSIDE"))}
         return subprocess.run(
-            [*enter, *command],
+            self.entered(*command, folder=folder),
             env={**variables, "PYTHONPATH": str(folder / "workflow" / "scripts")},
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster import readiness
-from cluster.readiness import check_builds, check_launch
+from cluster import readiness, virtual
+from cluster.readiness import check_builds, check_launch, check_virtual
 from common.errors import InputError
+from declared.site import load_site
+from declared.virtual import Settings
 from plan.campaign import Campaign, load_campaign
 
 CONFIG = {"study": "quickstart", "site": "local", "records": "campaign"}
@@ -23,6 +25,27 @@ def test_a_path_that_breaks_the_schedulers_scripts_is_refused(folder: str, monke
     monkeypatch.setattr(readiness, "CHECKOUT", Path(folder))
     with pytest.raises(InputError, match="such a path breaks the scheduler's scripts"):
         check_launch(load_campaign({**CONFIG, "site": "slurm-example"}), "slurm")
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        (None, "the virtual cluster is not up; start it: make cluster-up NODES=3 BANDWIDTH=1000mbit CPU=0.6 SCHEDULER=oar"),
+        (Settings(3, 125e6, 0.6, None), "launcher: is oar, of the virtual cluster that is up slurm; make cluster-down, then"),
+        (Settings(2, 125e6, 0.6, None, scheduler="oar"), "nodes: is 3, of the virtual cluster that is up 2"),
+        (Settings(4, 125e6, 0.6, None, scheduler="oar"), None),
+    ],
+)  # fmt: skip
+def test_a_virtual_cluster_has_to_be_the_one_that_the_site_describes(
+    there: Settings | None, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(virtual, "running", lambda: there)
+    if said is None:
+        check_virtual(load_site("virtual-oar"))
+        return
+    with pytest.raises(InputError) as refused:
+        check_virtual(load_site("virtual-oar"))
+    assert said in str(refused.value)
 
 
 class TestImages:

@@ -42,7 +42,8 @@ class Oar:
         self._site, self._spec = site, spec
         self._processes: list[subprocess.Popen[bytes]] = []
         self._command: Sequence[str] = ()
-        self.job = {"number": os.environ.get("OAR_JOB_ID", "?"), "submitted_at": None, "started_at": None}
+        self._number = os.environ.get("OAR_JOB_ID", "?")
+        self.job = {"number": self._number, "submitted_at": None, "started_at": None}
         self.hosts = hosts[: spec["nodes"]]
         if site.placement == "virtual":
             virtual.shape(self.hosts, spec["bandwidth_bytes_s"])
@@ -63,8 +64,8 @@ class Oar:
         for rank, process in enumerate(self._processes):
             if process.poll() in OARSH_FAILED and (said := _LOST.search(log.read_text(errors="replace"))):
                 raise Lost(f"{self._where(rank)}: {said[0].strip()}")
-        if (state := job_state(self.job["number"])) not in (RUNNING, None):
-            raise Lost(f"job {self.job['number']} ended under it ({state})")
+        if (state := job_state(self._number)) not in (RUNNING, None):
+            raise Lost(f"job {self._number} ended under it ({state})")
         rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
         if code == SSH_FAILED:
             return f"{self._where(rank)} was killed, or ended with status {code}"
