@@ -16,16 +16,12 @@ DB_BASE_PASSWD_RO=""
 SERVER_HOSTNAME="localhost"
 LOG_FILE="/var/log/oar.log"
 #SCHEDULER_MIN_TIME_BETWEEN_2_CALLS=5
-JOB_RESOURCE_MANAGER_FILE="/etc/oar/job_resource_manager_cgroups.pl"
 CPUSET_PATH="/oar"
 """
 
 
-@pytest.mark.parametrize(
-    ("groups", "manager"), [(True, "job_resource_manager_cgroups.pl"), (False, "job_resource_manager.pl")]
-)
-def test_oars_configuration_is_the_packages_with_what_differs(groups: bool, manager: str) -> None:
-    first, *lines = oar_conf(PACKAGED, Path("/state"), "secret", groups).splitlines()
+def test_oars_configuration_is_the_packages_with_what_differs() -> None:
+    first, *lines = oar_conf(PACKAGED, Path("/state"), "secret").splitlines()
     assert first == MARK
     assert lines == [
         '# DB_HOSTNAME="in a comment"',
@@ -36,18 +32,17 @@ def test_oars_configuration_is_the_packages_with_what_differs(groups: bool, mana
         'SERVER_HOSTNAME="10.213.77.254"',
         'LOG_FILE="/state/oar.log"',
         'SCHEDULER_MIN_TIME_BETWEEN_2_CALLS="1"',
-        f'JOB_RESOURCE_MANAGER_FILE="/etc/oar/{manager}"',
         'CPUSET_PATH="/oar"',
     ]
 
 
 def test_an_oar_that_is_configured_in_other_words_is_refused() -> None:
     with pytest.raises(InputError, match=r"oar\.conf: the Debian package's has no DB_PORT; expected that of OAR 2\.5"):
-        oar_conf(PACKAGED.replace("DB_PORT", "PORT"), Path("/state"), "secret", True)
+        oar_conf(PACKAGED.replace("DB_PORT", "PORT"), Path("/state"), "secret")
     with pytest.raises(InputError, match="has no @Tmp_dir_to_clear"):
-        job_manager("my $Log_level;\n")
+        job_manager("my $Log_level;\n", groups=True)
 
 
 def test_what_a_job_left_in_folders_of_the_machine_stays() -> None:
     written = "my $a = 1;\nmy @Tmp_dir_to_clear = ('/tmp/.','/dev/shm/.','/var/tmp/.');\nmy $b = 2;\n"
-    assert job_manager(written) == "my $a = 1;\nmy @Tmp_dir_to_clear = ();\nmy $b = 2;\n"
+    assert job_manager(written, groups=True) == "my $a = 1;\nmy @Tmp_dir_to_clear = ();\nmy $b = 2;\n"

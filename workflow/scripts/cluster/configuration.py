@@ -88,9 +88,8 @@ def slurmdbd_conf(state: Path, password: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def oar_conf(packaged: str, state: Path, password: str, groups: bool) -> str:
-    """The Debian package's oar.conf with what this cluster needs; `groups`: whether jobs are kept in control groups."""
-    manager = "job_resource_manager_cgroups.pl" if groups else "job_resource_manager.pl"
+def oar_conf(packaged: str, state: Path, password: str) -> str:
+    """The Debian package's oar.conf with what this cluster needs."""
     values = {
         "DB_HOSTNAME": LOGIN,  # nodes ask it, too
         "DB_PORT": str(OAR_DATABASE_PORT),
@@ -99,7 +98,6 @@ def oar_conf(packaged: str, state: Path, password: str, groups: bool) -> str:
         "SERVER_HOSTNAME": LOGIN,
         "LOG_FILE": str(state / "oar.log"),
         "SCHEDULER_MIN_TIME_BETWEEN_2_CALLS": "1",  # of seconds; with 5 a job that follows another waits for 12 s
-        "JOB_RESOURCE_MANAGER_FILE": f"/etc/oar/{manager}",
     }
     text = packaged
     for name, value in values.items():
@@ -109,14 +107,26 @@ def oar_conf(packaged: str, state: Path, password: str, groups: bool) -> str:
     return f"{MARK}\n{text}"
 
 
-def job_manager(packaged: str) -> str:
-    """OAR's job_resource_manager_cgroups.pl, which would delete its user's files in /tmp, /dev/shm and /var/tmp after each job.
+def job_manager(packaged: str, groups: bool) -> str:
+    """OAR's job_resource_manager_cgroups.pl, for nodes of one machine.
 
-    Nodes share all of these but /tmp with the machine.
+    After a user's last job it would delete his files in /tmp, /dev/shm and /var/tmp; nodes share two of these with the machine.
+    Without control groups of version 1 (`groups`) it gets plain folders for them: OAR then starts jobs as ever, but does not
+    find what they leave behind.
     """
-    text, found = re.subn(r"^my @Tmp_dir_to_clear = .*$", "my @Tmp_dir_to_clear = ();", packaged, flags=re.MULTILINE)
-    if not found:
-        raise InputError("job_resource_manager_cgroups.pl: has no @Tmp_dir_to_clear; expected that of OAR 2.5")
+    edits = {"@Tmp_dir_to_clear = ('/tmp/.','/dev/shm/.','/var/tmp/.');": "@Tmp_dir_to_clear = ();"}
+    if not groups:
+        edits |= {
+            "oardodo mkdir -p $d/'.$Cpuset_path_job.'\n": "oardodo mkdir -p $d/'.$Cpuset_path_job.'\n"
+            "oardodo touch $d/'.$Cpuset_path_job.'/tasks\n",
+            'while [ "$PROCESSES" != "" ]; do': "while false; do",
+            "oardodo rmdir $d": "oardodo rm -rf $d",
+        }
+    text = packaged
+    for old, new in edits.items():
+        if old not in text:
+            raise InputError(f"job_resource_manager_cgroups.pl: has no {old.strip()}; expected that of OAR 2.5")
+        text = text.replace(old, new)
     return text
 
 

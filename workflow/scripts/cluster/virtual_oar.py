@@ -55,8 +55,16 @@ mount --rbind "$state/dev" /dev
 for controller in %s; do
     mkdir -p /dev/oar_cgroups_links
     ln -s "%s/$controller/%s/$name" "/dev/oar_cgroups_links/$controller"
-    [ "$controller" != cpuset ] || ln -s oar_cgroups_links/cpuset /dev/cpuset
 done
+if [ ! -d /dev/oar_cgroups_links ]; then
+    mkdir -p /dev/oar_cgroups_links/cpuset
+    cd /dev/oar_cgroups_links/cpuset
+    cat /sys/devices/system/cpu/online > cpuset.cpus
+    echo 0 > cpuset.mems
+    touch tasks
+    cd /
+fi
+ln -s oar_cgroups_links/cpuset /dev/cpuset
 if [ -e "$HOME/.bashrc" ]; then mount --bind /dev/null "$HOME/.bashrc"; fi
 exec /usr/sbin/sshd -D -e -f /etc/oar/sshd_config -o PidFile=none
 """
@@ -79,9 +87,9 @@ def start(settings: Settings) -> None:
     password = secrets.token_hex(16)
     for folder in (CONF.parent, HOME):
         _cover(folder)
-    CONF.write_text(oar_conf(PACKAGED.read_text(), STATE, password, groups=bool(KEPT_IN)))
+    CONF.write_text(oar_conf(PACKAGED.read_text(), STATE, password))
     manager = CONF.parent / "job_resource_manager_cgroups.pl"
-    manager.write_text(job_manager(manager.read_text()))
+    manager.write_text(job_manager(manager.read_text(), groups=bool(KEPT_IN)))
     log = STATE / "oar.log"
     log.touch()
     shutil.chown(log, "oar", "oar")
