@@ -26,6 +26,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 #   BANDWIDTH  link rate of each of its nodes, as tc writes it (1gbit), or none
 #   CPU        processor time of each of its nodes, in cores
 #   MEMORY     memory of each of its nodes
+#   SCHEDULER  its scheduler: slurm or oar
 # As they were written: what looks like a variable of make, such as RUNS='$(x)', is none. Recipes read them from the environment.
 override STUDY := $(or $(value STUDY),$(value study))
 override SITE := $(or $(value SITE),$(value site))
@@ -49,6 +50,7 @@ NODES := 3
 BANDWIDTH := 1gbit
 CPU := 0.6
 MEMORY := 6G
+SCHEDULER := slurm
 
 .DEFAULT_GOAL := help
 .PHONY: $(shell sed -nE 's/^([a-z-]+):.*\#\#.*/\1/p' $(firstword $(MAKEFILE_LIST)))
@@ -136,10 +138,13 @@ studies-test: $(STAMP)  ## run every reduced study to its figures (about 30 min)
 	@$(BIN)/python -m pytest tests/workflow/test_studies.py $(ARGS)
 
 cluster-test: $(STAMP)  ## run campaigns on a virtual Slurm cluster: both ways, in images, and with three faults (needs root)
-	@$(BIN)/python -m pytest tests/cluster -m "(not fault or ci) and not every_image and not bundle" $(ARGS)
+	@$(BIN)/python -m pytest tests/cluster -m "(not fault or ci) and not every_image and not bundle and not oar" $(ARGS)
 
 fault-test: $(STAMP)  ## break everything that breaks on clusters, one after the other (needs root, about 15 min)
 	@$(BIN)/python -m pytest tests/cluster/test_faults.py $(ARGS)
+
+oar-test: $(STAMP)  ## run a campaign on a virtual cluster with OAR, and break it (needs root, about 10 min)
+	@$(BIN)/python -m pytest tests/cluster/test_oar.py $(ARGS)
 
 images-test: $(STAMP)  ## build the images of all frameworks and run a part of a study in each (needs root; 30 min the first time)
 	@$(BIN)/python -m pytest tests/cluster/test_images.py $(ARGS)
@@ -191,8 +196,8 @@ recipes: $(STAMP)  ## write the recipes of the images again (containers/*/recipe
 apptainer:  ## install Apptainer, which builds and runs images (Debian, as root)
 	@workflow/scripts/environments/install-apptainer
 
-cluster-up: $(STAMP)  ## start a virtual Slurm cluster on this machine: NODES=3 BANDWIDTH=1gbit CPU=0.6 MEMORY=6G (needs root)
-	@$(RINGSIDE) cluster.virtual up --nodes "$(NODES)" --bandwidth "$(BANDWIDTH)" --cpu "$(CPU)" --memory "$(MEMORY)" $(ARGS)
+cluster-up: $(STAMP)  ## start a virtual cluster on this machine: NODES=3 BANDWIDTH=1gbit CPU=0.6 MEMORY=6G SCHEDULER=slurm, or oar (needs root)
+	@$(RINGSIDE) cluster.virtual up --nodes "$(NODES)" --bandwidth "$(BANDWIDTH)" --cpu "$(CPU)" --memory "$(MEMORY)" --scheduler "$(SCHEDULER)" $(ARGS)
 
 cluster-down: $(STAMP)  ## stop the virtual cluster; nothing is left behind
 	@$(RINGSIDE) cluster.virtual down $(ARGS)

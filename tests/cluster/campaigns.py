@@ -46,20 +46,27 @@ FOLDERS = "ringside-test-"
 class Campaign:
     """A study, by its `name`, at the site virtual, in a checkout that all nodes see."""
 
+    site, profile = "virtual", "slurm"
+
     def __init__(self, folder: Path, text: str, time_limit_s: int = 100, name: str = "small") -> None:
         self.checkout = Checkout(folder / "checkout", text, name)
         self.results = self.checkout.results
-        self.checkout.edit("config/sites/virtual.yaml", "time_limit_s: 100", f"time_limit_s: {time_limit_s}")
+        site = f"config/sites/{self.site}.yaml"
+        self.checkout.edit(site, "time_limit_s: 100", f"time_limit_s: {time_limit_s}")
         # The machine is shared with the test itself: what others use is not what these tests are about.
-        self.checkout.edit(
-            "config/sites/virtual.yaml", "max_foreign_cpu_share: 0.05", "max_foreign_cpu_share: 1\nmax_steal_share: 1"
-        )
+        self.checkout.edit(site, "max_foreign_cpu_share: 0.05", "max_foreign_cpu_share: 1\nmax_steal_share: 1")
+
+    def entered(self, *command: str) -> list[str]:
+        """The command that runs `command` where the cluster is."""
+        return list(command)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """`snakemake --profile slurm` with these arguments, in the background; its output is in snakemake.out."""
+        """`snakemake --profile slurm` (or the class's) with these arguments, in the background; its output is in snakemake.out."""
         with open(self.checkout.folder / "snakemake.out", "a") as out:
             return subprocess.Popen(
-                ["snakemake", "--profile", "slurm", "--seconds-between-status-checks", "1", *arguments],
+                self.entered(
+                    "snakemake", "--profile", self.profile, "--seconds-between-status-checks", "1", *arguments
+                ),
                 cwd=self.checkout.folder,
                 env=self.checkout.environment,
                 stdin=subprocess.DEVNULL,
@@ -105,7 +112,7 @@ class Campaign:
     def rows(self) -> list[dict[str, str]]:
         """runs.csv as it is made of what is there now."""
         done = self.checkout.snakemake(
-            "records", "--forcerun", "aggregate", "--config", "records=available", "site=virtual"
+            "records", "--forcerun", "aggregate", "--config", "records=available", f"site={self.site}"
         )
         text = (self.results / "runs.csv").read_text() if (self.results / "runs.csv").exists() else ""
         assert text, done.output

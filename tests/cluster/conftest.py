@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import virtual
+from cluster import virtual, virtual_slurm
 from common import warm
 from common.errors import InputError
 from declared.virtual import parse
@@ -55,7 +55,7 @@ def virtual_cluster(root: None) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def installed(root: None) -> None:
     """Slurm with its accounting, from Debian's packages."""
-    subprocess.run([virtual.INSTALL, *virtual.PACKAGES, *virtual.ACCOUNTING], check=True)
+    subprocess.run([virtual.INSTALL, *virtual.PACKAGES, *virtual_slurm.PACKAGES, *virtual_slurm.ACCOUNTING], check=True)
 
 
 @pytest.fixture(scope="module")

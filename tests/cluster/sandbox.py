@@ -1,7 +1,7 @@
 """A private corner of this machine: a virtual cluster in it never meets the one that is up outside.
 
-It has its own network, processes, /run, /etc/slurm and control groups; all files else are the machine's. Whatever
-happens in it is gone when it is closed, or when the test's process ends.
+It has its own network, processes, /run, /etc/slurm and control groups; all files else are the machine's, but nobody
+outside sees what is mounted in it. Whatever happens in it is gone when it is closed, or when the test's process ends.
 """
 
 import contextlib
@@ -18,6 +18,10 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CGROUPS = Path("/sys/fs/cgroup")
+CONTROLLERS = ("cpu", "memory", "cpuset", "freezer")  # of version 1: each has a hierarchy of its own
+
+# Enters the groups that stand before `--`. What is started then finds its groups from there on, as it finds their folders.
+_ENTER = 'while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs"; shift; done; shift; exec "$@"'
 
 # As process 1 of the sandbox; the arguments: a group's folder and where it is to be seen, in pairs.
 _INSIDE = """
@@ -39,12 +43,16 @@ class Sandbox:
     init: int
     groups: list[Path]
 
+    def entered(self, *command: str, folder: Path = CHECKOUT) -> list[str]:
+        """The command that runs `command` in the sandbox."""
+        enter = ["nsenter", f"--target={self.init}", "--mount", "--net", "--pid", "--cgroup"]
+        return [*enter, "env", f"--chdir={folder}", f"PWD={folder}", *command]
+
     def run(self, *command: str, folder: Path = CHECKOUT, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         """Run a command in the sandbox."""
-        enter = ["nsenter", f"--target={self.init}", "--mount", "--net", "--pid", "env", f"--chdir={folder}"]
         variables = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "RINGSIDE"))}
         return subprocess.run(
-            [*enter, *command],
+            self.entered(*command, folder=folder),
             env={**variables, "PYTHONPATH": str(folder / "workflow" / "scripts")},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -63,7 +71,8 @@ class Sandbox:
             for status in /proc/[0-9]*/status; do
                 sed -n 's/^Name:[[:space:]]*//p; s/^State:[[:space:]]*\\(.\\).*/\\1/p' "$status" 2>/dev/null | xargs echo process
             done
-            for each in /run/netns/* /run/ringside-cluster /etc/slurm/*; do [ ! -e "$each" ] || echo file $each; done
+            for each in /run/netns/* /run/ringside-cluster /run/sshd /etc/slurm/*; do [ ! -e "$each" ] || echo file $each; done
+            sed -n 's/^ringside-oar \\([^ ]*\\) .*/file \\1/p' /proc/self/mounts
             ip -o link | sed 's/^[0-9]*: /link /; s/[@:].*//'
         """
         lines = [line.split(maxsplit=1) for line in self.run("sh", "-c", show).stdout.splitlines() if " " in line]
@@ -84,7 +93,7 @@ def sandbox() -> Iterator[Sandbox]:
     """Open a sandbox, and close it with all that is in it."""
     name = f"ringside-test-{os.getpid()}-{secrets.token_hex(3)}"
     unified = (CGROUPS / "cgroup.controllers").is_file()
-    tops = [CGROUPS] if unified else [CGROUPS / "cpu", CGROUPS / "memory"]
+    tops = [CGROUPS] if unified else [CGROUPS / controller for controller in CONTROLLERS]
     if unified:
         (CGROUPS / "cgroup.subtree_control").write_text("+cpu +memory")
     groups = [top / name for top in tops]
@@ -92,10 +101,21 @@ def sandbox() -> Iterator[Sandbox]:
         _remove([left for left in top.glob("ringside-test-*") if not Path("/proc", left.name.split("-")[2]).exists()])
     for group in groups:
         group.mkdir()
+        if group.parent.name == "cpuset":  # a new one is empty
+            for file in ("cpuset.cpus", "cpuset.mems"):
+                (group / file).write_text((group.parent / file).read_text())
     pairs = [str(path) for pair in zip(groups, tops, strict=True) for path in pair]
-    unshare = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    enter = [
+        "sh",
+        "-c",
+        _ENTER,
+        "sh",
+        *([] if unified else map(str, groups)),
+        "--",
+    ]  # of version 2 only leaves have processes
+    unshare = ["unshare", "--mount", "--net", "--pid", "--cgroup", "--fork", "--kill-child", "--mount-proc"]
     process = subprocess.Popen(
-        ["setpriv", "--pdeathsig=KILL", *unshare, "sh", "-c", _INSIDE, "sh", *pairs],
+        ["setpriv", "--pdeathsig=KILL", *enter, *unshare, "sh", "-c", _INSIDE, "sh", *pairs],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from campaigns import Campaign, jobs, no_worker_is_left, slurm, study, wait_until, workers
-from cluster import virtual
+from cluster import virtual, virtual_slurm
 
 pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("virtual_cluster")]
 ci = pytest.mark.ci
@@ -115,7 +115,7 @@ def test_a_slurmd_killed_in_mid_run(shared_folder: Path) -> None:
         campaign.wait_for_epoch()
         os.kill(virtual.pid_of("slurmd-node2"), signal.SIGKILL)
         time.sleep(3)
-        virtual.start_slurmd("node2")
+        virtual_slurm.start_node("node2")
         assert campaign.finish(snakemake) == 0, campaign.output()
     row = the_row(campaign)
     assert row["status"] == "ok", row["reason"]
@@ -130,7 +130,7 @@ def test_slurmctld_restarted_in_mid_run(shared_folder: Path) -> None:
         os.kill(controller, signal.SIGTERM)
         wait_until(lambda: has_ended(controller), "slurmctld has ended")
         time.sleep(5)
-        virtual.start_slurmctld()
+        virtual_slurm.start_slurmctld()
         assert campaign.finish(snakemake) == 0, campaign.output()
     row = the_row(campaign)
     assert row["status"] == "ok" and row["attempt"] == "1", row["reason"]

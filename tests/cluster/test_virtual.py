@@ -20,8 +20,8 @@ CONF = "/etc/slurm/slurm.conf"
 # Ends as if it were killed once a daemon runs, before its process is noted.
 KILLED = """
 import os, sys, time
-from cluster import virtual
-write = virtual.write_json
+from cluster import daemons, virtual
+write = daemons.write_json
 
 def noted(file, state):
     if sys.argv[1] in state["pids"]:
@@ -29,7 +29,7 @@ def noted(file, state):
         os._exit(9)
     write(file, state)
 
-virtual.write_json = noted
+daemons.write_json = noted
 virtual.main(["up", "--nodes=2"])
 """
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cluster import readiness
-from cluster.readiness import check_builds, check_bundle, check_launch
+from cluster import readiness, virtual
+from cluster.readiness import check_builds, check_bundle, check_launch, check_virtual
 from common.errors import InputError
 from common.files import digest_file, shown
 from common.python import python_abi
 from declared.environments import read
 from declared.site import Archives, Site, load_site
+from declared.virtual import Settings
 from environments.identity import digest
 from plan.campaign import Campaign, load_campaign
 
@@ -29,6 +30,27 @@ def test_a_path_that_breaks_the_schedulers_scripts_is_refused(folder: str, monke
     monkeypatch.setattr(readiness, "CHECKOUT", Path(folder))
     with pytest.raises(InputError, match="such a path breaks the scheduler's scripts"):
         check_launch(load_campaign({**CONFIG, "site": "slurm-example"}), "slurm")
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        (None, "the virtual cluster is not up; start it: make cluster-up NODES=3 BANDWIDTH=1000mbit CPU=0.6 SCHEDULER=oar"),
+        (Settings(3, 125e6, 0.6, None), "launcher: is oar, of the virtual cluster that is up slurm; make cluster-down, then"),
+        (Settings(2, 125e6, 0.6, None, scheduler="oar"), "nodes: is 3, of the virtual cluster that is up 2"),
+        (Settings(4, 125e6, 0.6, None, scheduler="oar"), None),
+    ],
+)  # fmt: skip
+def test_a_virtual_cluster_has_to_be_the_one_that_the_site_describes(
+    there: Settings | None, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(virtual, "running", lambda: there)
+    if said is None:
+        check_virtual(load_site("virtual-oar"))
+        return
+    with pytest.raises(InputError) as refused:
+        check_virtual(load_site("virtual-oar"))
+    assert said in str(refused.value)
 
 
 class TestImages:

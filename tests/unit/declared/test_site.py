@@ -83,7 +83,7 @@ def test_auto_is_the_cores_that_this_process_may_use(tmp_path: Path, monkeypatch
         (LOCAL, {"frameworks": ["pytorch-ddp", "mxnet"]}, "frameworks.1: 'mxnet' is unknown; expected one of"),
         (LOCAL, {"placement": "virtual"}, "placement: 'virtual' is not possible with launcher local; expected emulated"),
         (SLURM, {"placement": "emulated"}, "'emulated' is not possible with launcher slurm; expected virtual or distinct-nodes"),
-        (SLURM, {"launcher": "oar", "placement": "virtual"}, "placement: 'virtual' is not possible with launcher oar"),
+        (SLURM, {"launcher": "oar", "placement": "emulated"}, "'emulated' is not possible with launcher oar; expected virtual"),
         (SLURM, {"cores": "auto"}, "cores: auto is for this machine; with launcher slurm give the cores of one node"),
         (LOCAL, {"scheduler": {"partition": "x"}}, "scheduler: has no meaning with launcher local"),
         (SLURM, {"cpu_share": 0.5}, "cpu_share: only nodes of the virtual cluster have one"),

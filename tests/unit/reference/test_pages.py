@@ -47,7 +47,7 @@ def test_the_example_of_a_data_set_is_one(tmp_path) -> None:
 def test_a_target_is_told_with_the_variables_that_it_reads() -> None:
     found = {target.name: target for target in commands.targets()}
     assert found["figures"].variables == ("STUDY", "SITE", "ARGS")
-    assert found["cluster-up"].variables == ("NODES", "BANDWIDTH", "CPU", "MEMORY", "ARGS")
+    assert found["cluster-up"].variables == ("NODES", "BANDWIDTH", "CPU", "MEMORY", "SCHEDULER", "ARGS")
     assert found["compare"].variables == ("BASE", "OTHER", "ARGS")
     assert {name for target in found.values() for name in target.variables} == set(commands.variables())
     assert [name for name, target in found.items() if not target.group] == ["help"]

@@ -35,6 +35,11 @@ OARSH = """\
 host=$1; shift
 ON_HOST=$host exec setsid --wait sh -c "$*"
 """
+OARSTAT = """\
+#!/bin/sh
+echo "Job_Id: $2"
+echo "    state = {state}"
+"""
 JOB = (
     "JobId=17 JobName=ringside UserId=u(1000) GroupId=u(1000) MCS_label=N/A JobState=RUNNING Reason=None Dependency=(null) "
     "SubmitTime=2026-01-05T10:00:00 EligibleTime=2026-01-05T10:00:00 StartTime=2026-01-05T11:30:00 "
@@ -75,6 +80,7 @@ def spec(nodes: int, ranks_per_node: int) -> dict[str, Any]:
 def oar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: Callable[[str, str], None]) -> Site:
     """A site inside an OAR job on three nodes with two cores each."""
     programs("oarsh", OARSH)
+    programs("oarstat", OARSTAT.format(state="Running"))
     (tmp_path / "nodes").write_text("gros-1\ngros-1\ngros-2\ngros-2\ngros-3\ngros-3\n")
     monkeypatch.setenv("OAR_NODEFILE", str(tmp_path / "nodes"))
     monkeypatch.setenv("OAR_JOB_ID", "4711")
@@ -228,6 +234,33 @@ def test_a_rank_that_is_killed_on_its_node_is_a_failure(
     outcome = run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
     seen_first = [f"rank {rank} on gros-{rank + 1} was killed, or ended with status 255" for rank in (0, 1)]
     assert outcome.status == "failed" and outcome.reason in seen_first
+
+
+def test_a_rank_that_was_killed_with_its_neighbour_alive_is_no_lost_node(
+    oar: Site, tmp_path: Path, programs: Callable[[str, str], None]
+) -> None:
+    heard = "RuntimeError: [gloo/transport/tcp/pair.cc:525] Connection closed by peer [10.0.0.2]:5122"
+    programs("oarsh", f'#!/bin/sh\n[ "$1" = gros-1 ] && {{ echo "{heard}"; exit 1; }}\nexit 255\n')
+    assert run(oar, tmp_path / "attempt-1", "", ranks_per_node=1).status == "failed"
+
+
+@pytest.mark.parametrize("state", ["Finishing", "Error", "Terminated", "toError"])
+def test_ranks_whose_job_is_ended_under_them_are_lost(
+    oar: Site, tmp_path: Path, programs: Callable[[str, str], None], state: str
+) -> None:
+    programs("oarsh", "#!/bin/sh\nexit 137\n")
+    programs("oarstat", OARSTAT.format(state=state))
+    with pytest.raises(launch.Lost, match=rf"^job 4711 ended under it \({state}\)$"):
+        run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
+
+
+def test_a_node_where_oarsh_finds_no_job_is_lost(
+    oar: Site, tmp_path: Path, programs: Callable[[str, str], None]
+) -> None:
+    said = "oarsh: Cannot find cpuset file : /dev/cpuset/oar/user_4711/tasks"
+    programs("oarsh", f'#!/bin/sh\n[ "$1" = gros-1 ] && exit 1\necho "{said}" >&2\nexit 61\n')
+    with pytest.raises(launch.Lost, match=rf"^rank 1 on gros-2: {said}$"):
+        run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
 
 
 def test_outside_of_a_job_and_in_a_job_that_is_too_small_nothing_starts(

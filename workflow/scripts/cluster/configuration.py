@@ -1,15 +1,18 @@
-"""slurm.conf and slurmdbd.conf of the virtual cluster."""
+"""slurm.conf, slurmdbd.conf and oar.conf of the virtual cluster."""
 
 import os
+import re
 import socket
 from pathlib import Path
 
+from common.errors import InputError
 from declared.virtual import LOGIN, Settings, address
 
 MARK = "# Made by Ringside's `make cluster-up`; `make cluster-down` removes it."
 SLURM_CONF = Path("/etc/slurm/slurm.conf")  # where programs look that are told nothing: Snakemake's jobs among them
 SLURMDBD_CONF = Path("/etc/slurm/slurmdbd.conf")
 DATABASE_PORT = 33066
+OAR_DATABASE_PORT = 54326
 CLUSTER = "ringside"
 
 
@@ -83,6 +86,48 @@ def slurmdbd_conf(state: Path, password: str) -> str:
         f"StoragePass={password}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def oar_conf(packaged: str, state: Path, password: str) -> str:
+    """The Debian package's oar.conf with what this cluster needs."""
+    values = {
+        "DB_HOSTNAME": LOGIN,  # nodes ask it, too
+        "DB_PORT": str(OAR_DATABASE_PORT),
+        "DB_BASE_PASSWD": password,
+        "DB_BASE_PASSWD_RO": password,
+        "SERVER_HOSTNAME": LOGIN,
+        "LOG_FILE": str(state / "oar.log"),
+        "SCHEDULER_MIN_TIME_BETWEEN_2_CALLS": "1",  # of seconds; with 5 a job that follows another waits for 12 s
+    }
+    text = packaged
+    for name, value in values.items():
+        text, found = re.subn(rf"^#?{name}=.*$", f'{name}="{value}"', text, count=1, flags=re.MULTILINE)
+        if not found:
+            raise InputError(f"oar.conf: the Debian package's has no {name}; expected that of OAR 2.5")
+    return f"{MARK}\n{text}"
+
+
+def job_manager(packaged: str, groups: bool) -> str:
+    """OAR's job_resource_manager_cgroups.pl, for nodes of one machine.
+
+    After a user's last job it would delete his files in /tmp, /dev/shm and /var/tmp; nodes share two of these with the machine.
+    Without control groups of version 1 (`groups`) it gets plain folders for them: OAR then starts jobs as ever, but does not
+    find what they leave behind.
+    """
+    edits = {"@Tmp_dir_to_clear = ('/tmp/.','/dev/shm/.','/var/tmp/.');": "@Tmp_dir_to_clear = ();"}
+    if not groups:
+        edits |= {
+            "oardodo mkdir -p $d/'.$Cpuset_path_job.'\n": "oardodo mkdir -p $d/'.$Cpuset_path_job.'\n"
+            "oardodo touch $d/'.$Cpuset_path_job.'/tasks\n",
+            'while [ "$PROCESSES" != "" ]; do': "while false; do",
+            "oardodo rmdir $d": "oardodo rm -rf $d",
+        }
+    text = packaged
+    for old, new in edits.items():
+        if old not in text:
+            raise InputError(f"job_resource_manager_cgroups.pl: has no {old.strip()}; expected that of OAR 2.5")
+        text = text.replace(old, new)
+    return text
 
 
 def _host() -> str:

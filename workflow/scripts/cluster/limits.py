@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import InputError
@@ -16,46 +17,62 @@ PERIOD_US = 5000
 
 
 class Limits:
-    """The control groups of one node."""
+    """The control groups of one node. With version 1 there is a group for each controller that the node was made with."""
 
     def __init__(self, node: str) -> None:
+        self._node = node
         self._unified = (ROOT / "cgroup.controllers").is_file()
-        if self._unified:
-            self.folders = [ROOT / FAMILY / node]
-        else:
-            self.folders = [ROOT / controller / FAMILY / node for controller in ("cpu", "memory")]
 
-    def make(self, cpu_share: float | None, memory_bytes: int | None) -> None:
-        """Create the groups with their limits. InputError where the kernel does not offer them."""
+    @property
+    def folders(self) -> list[Path]:
+        """The groups that there are."""
+        return [family / self._node for family in _families() if (family / self._node).is_dir()]
+
+    def make(
+        self, cpu_share: float | None, memory_bytes: int | None, controllers: Sequence[str] = ("cpu", "memory")
+    ) -> None:
+        """Create the groups with their limits, of `controllers` where each has its own. InputError where the kernel does not offer them."""
         try:
             if self._unified:
-                for parent in (ROOT, ROOT / FAMILY):
-                    parent.mkdir(exist_ok=True)
-                    (parent / "cgroup.subtree_control").write_text("+cpu +memory")
-            for folder in self.folders:
+                self._make_unified(cpu_share, memory_bytes)
+                return
+            for controller in controllers:
+                folder = ROOT / controller / FAMILY / self._node
                 folder.mkdir(parents=True, exist_ok=True)
-            if self._unified:
-                if cpu_share:
-                    (self.folders[0] / "cpu.max").write_text(f"{int(cpu_share * PERIOD_US)} {PERIOD_US}")
-                if memory_bytes:
-                    (self.folders[0] / "memory.max").write_text(str(memory_bytes))
-            else:
-                if cpu_share:
-                    (self.folders[0] / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-                    (self.folders[0] / "cpu.cfs_quota_us").write_text(str(int(cpu_share * PERIOD_US)))
-                if memory_bytes:
-                    (self.folders[1] / "memory.limit_in_bytes").write_text(str(memory_bytes))
+                if controller == "cpuset":  # new ones are empty
+                    for group in (folder.parent, folder):
+                        for file in ("cpuset.cpus", "cpuset.mems"):
+                            (group / file).write_text((group.parent / file).read_text())
+            if cpu_share:
+                cpu = ROOT / "cpu" / FAMILY / self._node
+                (cpu / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+                (cpu / "cpu.cfs_quota_us").write_text(str(int(cpu_share * PERIOD_US)))
+            if memory_bytes:
+                limit = ROOT / "memory" / FAMILY / self._node / "memory.limit_in_bytes"
+                limit.write_text(str(memory_bytes))
         except OSError as error:
             raise InputError(
                 f"{error.filename}: {error.strerror}; the virtual cluster needs cgroups for cpu and memory"
             ) from None
 
+    def _make_unified(self, cpu_share: float | None, memory_bytes: int | None) -> None:
+        for parent in (ROOT, ROOT / FAMILY):
+            parent.mkdir(exist_ok=True)
+            (parent / "cgroup.subtree_control").write_text("+cpu +memory")
+        folder = ROOT / FAMILY / self._node
+        folder.mkdir(exist_ok=True)
+        if cpu_share:
+            (folder / "cpu.max").write_text(f"{int(cpu_share * PERIOD_US)} {PERIOD_US}")
+        if memory_bytes:
+            (folder / "memory.max").write_text(str(memory_bytes))
+
     def processes(self) -> set[int]:
-        """The processes of the node."""
+        """The processes of the node, also those in groups that a scheduler made for its jobs."""
         found: set[int] = set()
         for folder in self.folders:
-            with contextlib.suppress(OSError):
-                found.update(map(int, (folder / "cgroup.procs").read_text().split()))
+            for file in folder.rglob("cgroup.procs"):
+                with contextlib.suppress(OSError):
+                    found.update(map(int, file.read_text().split()))
         return found
 
     def kill(self, timeout_s: float = 10) -> None:
@@ -68,20 +85,26 @@ class Limits:
             time.sleep(0.05)
 
     def remove(self) -> None:
-        """Remove the groups."""
-        for folder in self.folders:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        """Remove the groups, and what a scheduler made in them."""
+        for top in self.folders:
+            for folder in [*sorted(top.rglob("*"), reverse=True), top]:
+                if folder.is_dir():
+                    with contextlib.suppress(OSError):
+                        folder.rmdir()
 
 
 def nodes() -> list[str]:
     """The nodes that have groups."""
-    families = [ROOT / FAMILY, ROOT / "cpu" / FAMILY, ROOT / "memory" / FAMILY]
-    return sorted({path.name for family in families if family.is_dir() for path in family.iterdir() if path.is_dir()})
+    return sorted({path.name for family in _families() for path in family.iterdir() if path.is_dir()})
 
 
 def remove_family() -> None:
     """Remove the folders above the nodes' groups."""
-    for family in (ROOT / FAMILY, ROOT / "cpu" / FAMILY, ROOT / "memory" / FAMILY):
+    for family in _families():
         with contextlib.suppress(OSError):
             family.rmdir()
+
+
+def _families() -> list[Path]:
+    """The folders above the nodes' groups: one, or one for each controller."""
+    return [family for family in (ROOT / FAMILY, *sorted(ROOT.glob(f"*/{FAMILY}"))) if family.is_dir()]

@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Iterable
+from typing import Any
 
 from cluster import virtual
 from common.errors import InputError
@@ -96,9 +97,13 @@ def check_virtual(site: Site) -> None:
         raise InputError(
             f"{shown(site.file)}: placement: the virtual cluster is not up; start it: {virtual.command_for(site)}"
         )
-    wanted = {"nodes": site.nodes, "bandwidth_bytes_s": site.bandwidth_bytes_s, "cpu_share": site.cpu_share}
-    for key, value in wanted.items():
-        found = vars(there)[key]
+    wanted: dict[str, tuple[Any, Any]] = {
+        "launcher": (site.launcher, there.scheduler),
+        "nodes": (site.nodes, there.nodes),
+        "bandwidth_bytes_s": (site.bandwidth_bytes_s, there.bandwidth_bytes_s),
+        "cpu_share": (site.cpu_share, there.cpu_share),
+    }
+    for key, (value, found) in wanted.items():
         if found != value and not (key == "nodes" and found > site.nodes):
             raise InputError(
                 f"{shown(site.file)}: {key}: is {value}, of the virtual cluster that is up {found}; "

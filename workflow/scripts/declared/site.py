@@ -44,7 +44,11 @@ SAID_ELSEWHERE = {
     "--nodes": "nodes",
     "--time": "time_limit_s",
 } | dict.fromkeys(WORKFLOWS_OWN, "the workflow itself")
-PLACEMENTS = {"local": ("emulated",), "slurm": ("virtual", "distinct-nodes"), "oar": ("distinct-nodes",)}
+PLACEMENTS = {
+    "local": ("emulated",),
+    "slurm": ("virtual", "distinct-nodes"),
+    "oar": ("virtual", "distinct-nodes"),
+}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from common.errors import InputError
 SUBNET = "10.213.77"
 LOGIN = f"{SUBNET}.254"
 MOST_NODES = 200
+SCHEDULERS = {"slurm": "Slurm", "oar": "OAR"}
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg]?)bit")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMG])")
@@ -23,6 +24,7 @@ class Settings:
     cpu_share: float | None
     memory_bytes: int | None
     accounting: bool = False
+    scheduler: str = "slurm"
 
     @property
     def names(self) -> list[str]:
@@ -33,7 +35,7 @@ class Settings:
         """In words."""
         rate = f"{self.bandwidth_bytes_s * 8 / 1e6:g} Mbit/s" if self.bandwidth_bytes_s else "unshaped links"
         share = f"{self.cpu_share:g} core" if self.cpu_share else "all cores"
-        return f"{self.nodes} nodes, {rate}, {share} each"
+        return f"{self.nodes} nodes, {rate}, {share} each, {SCHEDULERS[self.scheduler]}"
 
 
 def shaping(bandwidth_bytes_s: float) -> list[str]:
@@ -47,11 +49,15 @@ def address(node: int) -> str:
     return f"{SUBNET}.{node}"
 
 
-def parse(nodes: str, bandwidth: str, cpu: str, memory: str, accounting: bool) -> Settings:
+def parse(nodes: str, bandwidth: str, cpu: str, memory: str, accounting: bool, scheduler: str = "slurm") -> Settings:
     """Settings as a person writes them: NODES=3 BANDWIDTH=1gbit CPU=0.6 MEMORY=4G; `none` takes a limit away."""
+    if scheduler not in SCHEDULERS:
+        raise InputError(f"SCHEDULER={scheduler}: expected {' or '.join(SCHEDULERS)}")
+    if accounting and scheduler != "slurm":
+        raise InputError(f"--accounting: is Slurm's; take it out, or take SCHEDULER=slurm instead of {scheduler}")
     if not nodes.isdecimal() or not 1 <= int(nodes) <= MOST_NODES:
         raise InputError(f"NODES={nodes}: expected a number from 1 to {MOST_NODES}")
-    return Settings(int(nodes), _rate(bandwidth), _share(cpu), _size(memory), accounting)
+    return Settings(int(nodes), _rate(bandwidth), _share(cpu), _size(memory), accounting, scheduler)
 
 
 def from_json(values: dict[str, Any]) -> Settings:

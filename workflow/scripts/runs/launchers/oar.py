@@ -5,10 +5,12 @@ import os
 import re
 import shlex
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cluster import virtual
 from common.errors import InputError
 from common.files import shown
 from common.shell import shell_command
@@ -16,7 +18,13 @@ from declared.site import Site
 from runs.launch import Lost, ending, kept_variables, kill, spawn
 
 SSH_FAILED = 255  # of ssh, and so of oarsh: its own failure, and also a remote end by a signal
-_LOST = re.compile(r"(ssh: |kex_exchange|client_loop: |Connection (to|closed|reset)|Timeout, server ).*", re.MULTILINE)
+OARSH_FAILED = (SSH_FAILED, *range(61, 67))  # the others: oarsh found no job on the node
+RUNNING = "Running"
+# What ssh and oarsh themselves say; a rank that lost another says "Connection closed by peer" in the midst of its line.
+_LOST = re.compile(
+    r"^(ssh: |kex_exchange|client_loop: |Connection (to|closed|reset)|Timeout, server |oarsh: ).*", re.MULTILINE
+)
+_STATE = re.compile(r"^\s*state = (\w+)", re.MULTILINE)
 
 
 class Oar:
@@ -34,8 +42,11 @@ class Oar:
         self._site, self._spec = site, spec
         self._processes: list[subprocess.Popen[bytes]] = []
         self._command: Sequence[str] = ()
-        self.job = {"number": os.environ.get("OAR_JOB_ID", "?"), "submitted_at": None, "started_at": None}
+        self._number = os.environ.get("OAR_JOB_ID", "?")
+        self.job = {"number": self._number, "submitted_at": None, "started_at": None}
         self.hosts = hosts[: spec["nodes"]]
+        if site.placement == "virtual":
+            virtual.shape(self.hosts, spec["bandwidth_bytes_s"])
 
     def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher."""
@@ -49,14 +60,19 @@ class Oar:
         return self._processes
 
     def explain(self, codes: Sequence[int | None], log: Path) -> str:
-        """See Launcher. Where a connection failed, ssh says so in the log."""
+        """See Launcher. Where a connection failed, ssh says so in the log: whoever failed first, it was by that."""
+        for rank, process in enumerate(self._processes):
+            if process.poll() in OARSH_FAILED and (said := _LOST.search(log.read_text(errors="replace"))):
+                raise Lost(f"{self._where(rank)}: {said[0].strip()}")
+        if (state := job_state(self._number)) not in (RUNNING, None):
+            raise Lost(f"job {self._number} ended under it ({state})")
         rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
-        where = f"rank {rank} on {self.hosts[rank // self._spec['ranks_per_node']]}"
         if code == SSH_FAILED:
-            if said := _LOST.search(log.read_text(errors="replace")):
-                raise Lost(f"{where}: {said[0]}")
-            return f"{where} was killed, or ended with status {code}"
-        return f"{where} {ending(code)}"
+            return f"{self._where(rank)} was killed, or ended with status {code}"
+        return f"{self._where(rank)} {ending(code)}"
+
+    def _where(self, rank: int) -> str:
+        return f"rank {rank} on {self.hosts[rank // self._spec['ranks_per_node']]}"
 
     def end(self) -> None:
         """End the oarsh here, and what it started there: a rank's command line ends with its attempt's folder, as no other's does."""
@@ -65,6 +81,26 @@ class Oar:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(["oarsh", host, there], env=_environment(), capture_output=True, check=False, timeout=30)
         kill(self._processes)
+
+
+def job_state(number: str) -> str | None:
+    """What OAR says of a job, such as Running; None where this node has no client that could be asked. Lost when it does not answer."""
+    said = ""
+    for pause_s in (2, 2, 0):
+        try:
+            done = subprocess.run(
+                ["oarstat", "-fj", number], capture_output=True, text=True, check=False, timeout=30, env=_environment()
+            )
+        except FileNotFoundError:
+            return None
+        except subprocess.TimeoutExpired:
+            said = "no answer"
+        else:
+            if found := _STATE.search(done.stdout):
+                return found[1]
+            said = " ".join((done.stderr or done.stdout).split())[:300]
+        time.sleep(pause_s)
+    raise Lost(f"oarstat does not tell of job {number}: {said}")
 
 
 def _environment() -> dict[str, str]:

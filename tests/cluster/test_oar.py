@@ -1,0 +1,240 @@
+"""A real OAR on the virtual cluster, in a private corner of the machine: up, down, a campaign, and what breaks it.
+
+After each fault: no run is taken for done that is not, what was lost is tried again, nothing finished is repeated. `make oar-test`
+"""
+
+import csv
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from campaigns import Campaign, study, wait_until
+from cluster import virtual, virtual_oar
+from sandbox import Sandbox
+from test_virtual import KILLED, NOTHING
+
+pytestmark = pytest.mark.oar
+CONF = "/etc/oar/oar.conf"
+
+
+@pytest.fixture(scope="session")
+def installed(root: None) -> None:
+    """OAR, from Debian's packages."""
+    subprocess.run([virtual.INSTALL, *virtual_oar.PACKAGES], check=True)
+
+
+def up(corner: Sandbox, *options: str) -> None:
+    """Start a cluster in the corner."""
+    done = corner.python("cluster.virtual", "up", "--scheduler=oar", *options)
+    assert done.returncode == 0, done.stderr
+
+
+def down(corner: Sandbox) -> None:
+    """End it."""
+    done = corner.python("cluster.virtual", "down", "--force")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def cluster(corner: Sandbox) -> Iterator[Sandbox]:
+    """A cluster of three nodes."""
+    up(corner)
+    yield corner
+    down(corner)
+    assert corner.left() == NOTHING
+
+
+class OarCampaign(Campaign):
+    """A study at the site virtual-oar, in a checkout that all nodes see."""
+
+    site, profile = "virtual-oar", "oar"
+
+    def __init__(self, corner: Sandbox, folder: Path, text: str) -> None:
+        super().__init__(folder, text)
+        self.corner = corner
+        self.checkout.edit("config/oar.yaml", "site: grid5000", "site: virtual-oar")
+
+    def entered(self, *command: str) -> list[str]:
+        """The command that runs `command` in the corner."""
+        return self.corner.entered(*command, folder=self.checkout.folder)
+
+    def jobs(self) -> list[str]:
+        """The numbers of the campaign's jobs, in order."""
+        folder = self.checkout.path(".snakemake/oar")
+        return sorted({path.stem for path in folder.glob("*.txt")}, key=int) if folder.exists() else []
+
+
+def submit(corner: Sandbox, folder: Path, script: str, nodes: int = 1) -> str:
+    """Submit a job; its number."""
+    file = folder / "job.sh"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    done = corner.run("oarsub", f"--resource=host={nodes},walltime=0:5:0", str(file), folder=folder)
+    return done.stdout.rpartition("OAR_JOB_ID=")[2].strip()
+
+
+def state(corner: Sandbox, job: str) -> str:
+    """What OAR says of a job."""
+    said = corner.run("oarstat", "-fj", job).stdout
+    return next((line.split(" = ")[1] for line in said.splitlines() if line.startswith("    state = ")), "")
+
+
+def kill(corner: Sandbox, node: str, program: str) -> int:
+    """Kill the processes of a node whose command line matches; their number."""
+    each = """
+        for pid in $(cat /sys/fs/cgroup/memory/ringside/$1/cgroup.procs /sys/fs/cgroup/ringside/$1/cgroup.procs); do
+            if tr '\\0' ' ' < /proc/$pid/cmdline | grep -q "$2" && kill -9 $pid; then echo $pid; fi
+        done
+    """
+    return len(corner.run("sh", "-c", each, "sh", node, program).stdout.split())
+
+
+def the_row(campaign: Campaign) -> dict[str, str]:
+    (row,) = campaign.rows()
+    return row
+
+
+def test_a_start_that_is_killed_before_it_has_noted_a_daemon_leaves_none(corner: Sandbox) -> None:
+    for program in ("postgres", "almighty", "sshd-node1"):
+        corner.run(sys.executable, "-c", KILLED.replace('"--nodes=2"', '"--nodes=2", "--scheduler=oar"'), program)
+        left = corner.left()
+        assert any(program.partition("-")[0] in process.lower() for process in left["processes"])
+        assert {"/etc/oar", "/var/lib/oar"} <= set(left["files"])
+        down(corner)
+        assert corner.left() == NOTHING
+
+
+def test_another_oar_is_never_touched(corner: Sandbox) -> None:
+    corner.run(
+        "sh", "-c", f"sed s/^DB_BASE_PASSWD=.*/DB_BASE_PASSWD=real/ {CONF} > /run/real; mount --bind /run/real {CONF}"
+    )
+    try:
+        done = corner.python("cluster.virtual", "up", "--scheduler=oar")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and f"{CONF}: belongs to another OAR" in done.stderr
+        down(corner)
+        assert "DB_BASE_PASSWD=real" in corner.run("cat", CONF).stdout
+    finally:
+        corner.run("umount", CONF)
+
+
+def test_a_job_has_its_share_of_the_processor_and_takes_its_strays_with_it(
+    cluster: Sandbox, shared_folder: Path
+) -> None:
+    measured = "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
+    (shared_folder / "busy.py").write_text(measured)
+    stray = "oarsh node2 'setsid sleep 987 > /dev/null 2>&1 < /dev/null & setsid sleep 988'"
+    job = submit(cluster, shared_folder, f"{sys.executable} busy.py > used; setsid sleep 986 & {stray}", nodes=2)
+    wait_until(lambda: len(cluster.run("pgrep", "-f", "^sleep 98").stdout.split()) == 3, "all three are there")
+    assert 0.6 * 2 * 0.6 < float((shared_folder / "used").read_text()) < 1.15 * 2 * 0.6
+    assert "jobs that wait or run" in cluster.python("cluster.virtual", "down").stderr
+    cluster.run("oardel", job)
+    wait_until(lambda: state(cluster, job) == "Error", "the job is gone")
+    assert not cluster.run("pgrep", "-f", "^sleep 98").stdout
+
+
+def test_a_campaign_by_its_profile_from_submission_to_figures(cluster: Sandbox, shared_folder: Path) -> None:
+    text = (
+        study(nodes="[1, 2]", epochs=2, figure="{kind: by_factor, name: by_nodes, x: nodes}")
+        + "  bandwidth: [0, 200]\n"
+    )
+    campaign = OarCampaign(cluster, shared_folder, text + "exclude: [{nodes: 1, bandwidth: 200}]\n")
+    with campaign.running("figures") as snakemake:
+        assert campaign.finish(snakemake, 600) == 0, campaign.output()
+    rows = sorted(campaign.rows(), key=lambda row: row["run_id"])
+    assert [row["status"] for row in rows] == ["ok"] * 3, [row["reason"] for row in rows]
+    for row in rows:
+        assert (
+            row["hosts"] == " ".join(f"node{i}" for i in range(1, int(row["nodes"]) + 1))
+            and row["placement"] == "virtual"
+        )
+        assert float(row["throttled_s"]) > 0 and int(row["node_memory_bytes"]) == 6 << 30, "the node's own quotas"
+    assert len({row["job"] for row in rows}) == 3
+    with open(campaign.results / "tables" / "network.csv", newline="") as table:
+        found = {int(row["bandwidth"]): float(row["achieved_bytes_s"]) for row in csv.DictReader(table)}
+    assert 0.5 * 25e6 < found[200] < 1.05 * 25e6 < found[0] < 1.05 * 125e6, "links are as fast as they were made"
+    assert "Placement: virtual" in (campaign.results / "figures" / "by_nodes.caption.md").read_text()
+    jobs = campaign.jobs()
+    with campaign.running("figures") as again:
+        assert campaign.finish(again) == 0
+    assert campaign.jobs() == jobs, "nothing was left to do"
+
+
+def sshd_of_the_second_node(cluster: Sandbox, job: str) -> Callable[[], object]:
+    assert kill(cluster, "node2", "^sshd") > 1
+
+    def mend() -> None:
+        cluster.run(sys.executable, "-c", "from cluster import virtual_oar; virtual_oar.start_node('node2')")
+        cluster.run("oarnodesetting", "-h", "node2", "-s", "Alive")
+
+    return mend
+
+
+def deletion(cluster: Sandbox, job: str) -> Callable[[], object]:
+    cluster.run("oardel", job)
+    return lambda: None
+
+
+def link_of_the_first_node(cluster: Sandbox, job: str) -> Callable[[], object]:
+    """While it is down the job is deleted: OAR cannot do so until it is up again."""
+    link = ["ip", "-n", "ringside-node1", "link", "set", "eth0"]
+    cluster.run(*link, "down")
+    cluster.run("oardel", job)
+    wait_until(lambda: state(cluster, job) == "Running", "OAR has not noticed")
+    cluster.run(*link, "up")
+    return lambda: None
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (sshd_of_the_second_node, "lost: rank 1 on node2: Connection to node2 closed by remote host."),
+        (deletion, "ended without a word: it was killed, or its node was lost"),
+        (link_of_the_first_node, "ended without a word: it was killed, or its node was lost"),
+    ],
+)
+def test_what_is_lost_is_tried_again(
+    cluster: Sandbox, shared_folder: Path, fault: Callable[[Sandbox, str], Callable[[], object]], reason: str
+) -> None:
+    campaign = OarCampaign(cluster, shared_folder, study(nodes="2", replicates=2, epochs=8))
+    with campaign.running() as snakemake:
+        wait_until(lambda: len(campaign.checkout.records()) == 1, "one run is done", 240)
+        broken = campaign.wait_for_epoch()
+        mend = fault(cluster, campaign.jobs()[-1])
+        try:
+            assert campaign.finish(snakemake, 400) == 0, campaign.output()
+        finally:
+            mend()
+    rows = {row["attempt"]: row for row in campaign.rows()}
+    assert set(rows) == {"1", "2"} and {row["status"] for row in rows.values()} == {"ok"}
+    assert rows["2"]["unfinished_attempts"].startswith(f"1: {reason}") and not rows["1"]["unfinished_attempts"]
+    assert not (broken / "record.json").exists()
+    assert sorted(campaign.attempts()) == ["attempt-1", "attempt-1", "attempt-2"], "what was finished was not repeated"
+
+
+def test_a_run_that_ends_while_its_node_is_out_of_sight_is_kept(cluster: Sandbox, shared_folder: Path) -> None:
+    campaign = OarCampaign(cluster, shared_folder, study(nodes="1", epochs=8))
+    link = ["ip", "-n", "ringside-node1", "link", "set", "eth0"]
+    with campaign.running() as snakemake:
+        campaign.wait_for_epoch()
+        cluster.run(*link, "down")
+        try:
+            wait_until(campaign.checkout.records, "the record", 120)
+            assert state(cluster, campaign.jobs()[-1]) == "Running"
+        finally:
+            cluster.run(*link, "up")
+        assert campaign.finish(snakemake) == 0, campaign.output()
+    assert the_row(campaign)["status"] == "ok" and campaign.attempts() == ["attempt-1"]
+
+
+def test_a_rank_killed_by_sigkill_is_a_failed_row(cluster: Sandbox, shared_folder: Path) -> None:
+    campaign = OarCampaign(cluster, shared_folder, study(nodes="2"))
+    with campaign.running() as snakemake:
+        campaign.wait_for_epoch()
+        assert kill(cluster, "node2", "python.*runs.worker")
+        assert campaign.finish(snakemake) == 0, campaign.output()
+    row = the_row(campaign)
+    assert row["status"] == "failed" and row["reason"].startswith("rank 1 on node2 was killed"), row["reason"]
+    assert campaign.attempts() == ["attempt-1"], "a failure is data: that its neighbour lost it is no lost node"
