@@ -237,6 +237,8 @@ def test_little_gives_a_table_that_says_so(case, read):
         "all equal": "all values are the same",
         "no run": "No run of the study succeeded.",
     }[case] in said
+    assert said.count("no tests") == (case != "no run"), "each thing once"
+    assert anova.table(runs.head(1)).notes[0].startswith("1 run in 1 cell, n = 1 per cell.") or case == "no run"
     assert not np.isinf(table.data.select_dtypes("number").to_numpy(float)).any()
 
 

@@ -250,6 +250,9 @@ def test_little_is_said_in_words(case, read):
     if case in ("no run", "one replicate", "all equal"):
         why = "no run succeeded" if case == "no run" else "no two runs of a cell differ"
         assert data["verdict"].tolist() == [f"nothing can be checked: {why}"]
+        assert [name for name, _, _ in checks.judged(data)] == ["all assumptions"], (
+            "a report's mark has this name alone"
+        )
     else:
         assert len(data) >= 9
         assert not np.isinf(data["statistic"]).any()

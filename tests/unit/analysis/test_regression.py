@@ -417,7 +417,8 @@ def degenerate(case, read):
     ("case", "said"),
     [
         ("one cell", "No factor varies."),
-        ("one run", "The linear model was not fitted: too few runs: 1 for 1 coefficients."),
+        ("one cell", "Leaving one cell out, the linear model cannot predict 1 of 1 cell from the others"),
+        ("one run", "The linear model was not fitted: too few runs: 1 for 1 coefficient."),
         ("no successful run", "The linear model was not fitted: no successful run."),
         ("one framework", "Lack of fit: F test"),
         ("all times equal", "The linear model was not fitted: all values are the same."),

@@ -167,7 +167,9 @@ def test_missing_runs_are_listed_with_the_reason_in_one_line(runs):
 
 
 def test_a_campaign_without_failures_says_so(read):
-    assert missing.table(read(failures={})).notes == ["All 114 runs succeeded."]
+    runs = read(failures={})
+    assert missing.table(runs).notes == ["All 114 runs succeeded."]
+    assert missing.table(runs.head(1)).notes == ["The only run succeeded."]
 
 
 def test_one_replica_is_the_base_at_every_rate_of_the_links(runs):

@@ -57,6 +57,27 @@ def test_a_cell_of_which_a_run_never_arrives_has_no_mean_time(frames):
     assert f"1 cell of {len(data)} did not reach the target in all runs." in made.notes
 
 
+def test_a_run_without_an_accuracy_is_in_no_n_and_is_counted_and_its_cell_has_a_row_all_the_same(frames):
+    runs, epochs = learning(*frames, [0.3, 0.7, 0.5, 0.9])
+    first, second = runs["cell"].unique()[:2]
+    untold = runs["cell"].eq(second) | runs["run_id"].eq(runs.loc[runs["cell"] == first, "run_id"].iloc[0])
+    epochs.loc[epochs["run_id"].isin(runs.loc[untold, "run_id"]), "validation_accuracy"] = math.nan
+    data = time_to_accuracy.summarize(runs, epochs, 0.6).set_index("cell")
+    assert set(data.index) == set(successful(runs)["cell"])
+    assert data["n"].drop([first, second]).eq(3).all() and data.loc[[first, second], "n"].tolist() == [2, 0]
+    assert (
+        data.loc[second, ["time_to_accuracy_s", "epochs_needed", "best"]].isna().all()
+        and data.loc[second, "reached"] == 0
+    )
+    made = time_to_accuracy.table(runs, epochs, 0.6)
+    assert made.shown["time (s)"].eq(time_to_accuracy.NOT_TOLD).sum() == 1
+    assert made.notes[:2] == [
+        "Runs: n = 0 to 3 per cell; intervals of two runs are very wide.",
+        "Without a validation accuracy: 4 of 114 successful runs.",
+    ]
+    assert not any("did not reach" in note for note in made.notes)
+
+
 @pytest.mark.parametrize("case", ["not asked for", "no accuracy", "no run"])
 def test_without_a_target_or_an_accuracy_there_are_no_rows(frames, case):
     runs, epochs = frames

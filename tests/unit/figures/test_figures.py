@@ -320,14 +320,27 @@ def test_a_page_holds_as_many_levels_of_the_last_factor_as_fit(of_many_panels):
     some = whole.on_a_page(2.0)
     assert len(some.panels) == 16
     assert some.runs["learning_rate"].unique().tolist() == RATES[:2]
-    assert some.unseen == (
-        "16 of 48 panels are drawn, those at learning rate 0.01 or 0.02; a `filter` in the study shows others."
-    )
+    assert some.unseen == ("16 of 48 panels are drawn, those at learning rate 0.01 or 0.02; a `filter` shows others.")
     few = whole.on_a_page(9.0)
     assert few.facet == ["batch_size"]
     assert set(few.runs["optimizer"]) == {"sgd"}
     assert "those at optimizer sgd, batches per exchange 1, learning rate 0.01;" in few.unseen
     assert few.pooling.df == whole.pooling.df, "intervals stand on all runs"
+
+
+def test_many_levels_are_told_from_the_first_to_the_last_or_counted(of_many_panels):
+    one = of_many_panels.runs[of_many_panels.runs["learning_rate"] == RATES[0]]
+    rates = [round(0.001 * (i + 1), 3) for i in range(40)]
+    runs = pd.concat(
+        [one.assign(learning_rate=rate, cell=one["cell"] + f".{rate:g}") for rate in rates], ignore_index=True
+    )
+    asked = replace(FIGURES["by_nodes"], filter={"batch_size": [16], "optimizer": ["sgd"], "sync_every": [1]})
+    assert "those at learning rate 0.001 to 0.016; a `filter`" in view(runs, asked).on_a_page(2.0).unseen
+    lost = runs.assign(status=runs["status"].mask(runs["learning_rate"].isin(rates[::2]), "failed"))
+    assert "those at 16 of 40 levels of learning rate; a `filter`" in view(lost, asked).on_a_page(2.0).unseen
+    for kept, said in ((rates[:20], "learning rate 0.001 to 0.02"), (rates[::2], "20 of 40 levels of learning rate")):
+        held = replace(asked, filter={"learning_rate": kept})
+        assert f"Shown: only {said}." in view(runs, held).caption("All.")
 
 
 def test_levels_with_successful_runs_are_drawn_before_others(of_many_panels):
@@ -488,12 +501,23 @@ def test_the_panels_of_the_regression_show_each_cell_as_the_others_predict_it(tr
         assert p == "p <0.001"
 
 
+TREATED = ["model", "training_loop", "sync_every"]
+
+
 def test_predictions_beyond_the_axes_are_counted(tmp_path):
     runs, epochs = designed_campaign()
     runs.loc[runs["batch_size"] == 32, "epoch_time_s"] *= 30
     drawn, caption = drawn_by("regression", Records(*write_frames(tmp_path, runs, epochs)))
     drawn.draw_without_rendering()
     assert re.search(r"Drawn at the edges: \d+ predictions beyond the axes or below 0\.", caption)
+
+
+def test_one_prediction_beyond_the_axes_is_told_as_one(tmp_path):
+    runs, epochs = designed_campaign()
+    few = runs[runs["replicate"] == 1]
+    few = few[(few[TREATED] == few[TREATED].iloc[0]).all(axis=1)]
+    _, caption = drawn_by("regression", Records(*write_frames(tmp_path, few, epochs)))
+    assert "Drawn at the edges: 1 prediction beyond the axes or below 0." in caption
 
 
 def test_markers_of_very_many_cells_are_an_image_in_vector_files(treated, monkeypatch):
@@ -735,7 +759,7 @@ def test_a_figure_is_asked_for_in_a_line_that_is_read_back():
 EMPTY = {
     "network": "no sweep of the network",
     "prediction": "nothing was left out and predicted",
-    "outlook": "no outlook",
+    "outlook": "the table of the outlook was not made",
 }
 
 
@@ -745,7 +769,6 @@ def test_without_a_sweep_the_figures_of_the_network_say_so(kind, csv):
     assert [text.get_text() for text in drawn.axes[0].texts] == [EMPTY[kind]]
     assert "nan" not in caption and caption.endswith(".")
     assert caption.startswith(f"{panels.NOT_DRAWN}{EMPTY[kind]}.")
-    assert kind != "outlook" or "There is no outlook" in caption
 
 
 def test_records_of_another_day_that_lack_what_is_declared_are_drawn_as_far_as_they_go(treated):

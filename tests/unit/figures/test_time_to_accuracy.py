@@ -49,6 +49,24 @@ def test_means_are_those_of_the_table_and_an_arrow_stands_for_a_cell_that_does_n
     assert "Open arrows: 1 cell where some runs never reach it; beside them: how many." in caption
 
 
+def test_how_many_never_arrive_stands_beyond_the_axis_where_no_run_can(records):
+    drawn, _ = figure.draw(records, ASKED)
+    drawn.draw_without_rendering()
+    ((ax, remark),) = [(ax, text) for ax in drawn.axes for text in ax.texts if text.get_text() == "2 of 5 never"]
+    box = remark.get_window_extent()
+    assert ax.bbox.x1 < box.x0 and box.x1 <= drawn.bbox.x1
+
+
+def test_a_run_without_an_accuracy_is_told_as_such(records):
+    cells = records.runs["cell"].unique()
+    without = records.runs.loc[records.runs["cell"] == cells[1], "run_id"].tolist()
+    records.epochs.loc[records.epochs["run_id"].isin(without), "validation_accuracy"] = None
+    drawn, caption = figure.draw(records, ASKED)
+    assert [text.get_text() for ax in drawn.axes for text in ax.texts].count("no accuracy was recorded") == 1
+    assert f"Without a validation accuracy: 5 of {len(records.runs)} successful runs." in caption
+    assert "Runs: n = 0 to 5 per cell" in caption
+
+
 def test_a_target_that_no_run_reaches_is_a_sentence(records):
     _, caption = figure.draw(records, Declared("time_to_accuracy", "time_to_accuracy", target=0.9))
     assert caption.startswith("Not drawn: no run reached an accuracy of 90 %; the greatest of a run is 60 %. "), (

@@ -116,7 +116,7 @@ def test_what_went_wrong_has_a_symbol_each_and_is_counted(drawn_of):
     failed = runs.reset_index()[runs["status"].to_numpy() == "failed"].index[0]
     at = next(line for line in marks if line.get_marker() == timeline.SYMBOLS["failed"]).get_xdata()
     assert 3600 * at == pytest.approx(failed * (RUN_S + PAUSE_S) + RUN_S / 2)
-    assert "Not drawn: 1 run that never started" in caption
+    assert "Not drawn: 1 run without a start or an end." in caption
     assert "1 other run did not succeed." in caption or "Missing: " in caption
 
 

@@ -217,10 +217,25 @@ def test_a_study_that_cannot_be_predicted_says_so(tmp_path, nodes):
     known.network(folder=tmp_path, nodes=(1,))
     rows = ask(tmp_path, "--from", str(tmp_path))
     assert rows.empty
-    for suffix in ("md", "caption.md"):
-        said = (tmp_path / f"outlook.{suffix}").read_text()
-        assert said.count(outlook.NOTHING) == 1
-        assert "nan" not in said
+    _told_alone(tmp_path, outlook.NOTHING)
+
+
+def _told_alone(folder, why):
+    """The table and the caption of the figure say why there is no outlook, first and once, and nothing of how one is made."""
+    of_table, caption = ((folder / f"outlook.{suffix}").read_text() for suffix in ("md", "caption.md"))
+    assert of_table.split("\n\n")[2] == why
+    assert caption.splitlines()[0] == f"Not drawn: {why[0].lower()}{why[1:]}"
+    for said in (of_table, caption):
+        assert said.lower().count(why[1:].lower()) == 1 and "nan" not in said
+        assert "Brackets" not in said and "swept on" not in said and "Extrapolated" not in said
+
+
+@pytest.mark.parametrize("placement", ["virtual", "emulated"])
+def test_a_study_without_a_successful_run_has_no_outlook_for_this_reason(tmp_path, placement):
+    known.written(known.runs().assign(status="invalid", placement=placement, epoch_time_s=None), "runs", tmp_path)
+    known.network(folder=tmp_path)
+    assert ask(tmp_path, "--from", str(tmp_path)).empty
+    _told_alone(tmp_path, "No run of the study succeeded.")
 
 
 def test_cells_whose_batches_were_not_counted_are_left_out_by_name(tmp_path, monkeypatch):
@@ -252,10 +267,8 @@ def test_emulated_nodes_have_no_outlook(tmp_path, options):
     known.written(known.runs().assign(placement="emulated"), "runs", tmp_path)
     known.network(folder=tmp_path)
     assert ask(tmp_path, "--from", str(tmp_path), *options).empty
-    for suffix in ("md", "caption.md"):
-        said = (tmp_path / f"outlook.{suffix}").read_text()
-        assert said.count(outlook.EMULATED) == 1 and "make predict" in said
-        assert outlook.NOTHING not in said and "95 % intervals" not in said
+    _told_alone(tmp_path, outlook.EMULATED)
+    assert all(outlook.INSTEAD in (tmp_path / f"outlook.{suffix}").read_text() for suffix in ("md", "caption.md"))
     assert (tmp_path / "outlook.pdf").is_file()
 
 

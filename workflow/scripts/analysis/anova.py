@@ -21,6 +21,7 @@ from analysis import conditions, tables
 from analysis.intervals import CONFIDENCE, Estimate, one_value, p_text
 from analysis.measured import level_text, levels_in_order, successful, title, varying
 from analysis.pooling import after_blocks, pooled
+from common.text import number_of
 
 BLOCK, HIGHER, ERROR, TOTAL = "block", "interactions of more factors", "error", "total"
 TIMES = " × "
@@ -101,7 +102,7 @@ def analyse(y: np.ndarray, factors: pd.DataFrame, block: np.ndarray | None = Non
     rows.append({"term": TOTAL, "df": max(n - 1, 0), "sum_sq": total})
     data = pd.DataFrame(rows).reindex(columns=COLUMNS)
     data.loc[data["sum_sq"] < ZERO_SHARE * total, "sum_sq"] = 0.0
-    problem = "" if error_df else "no degree of freedom is left for the error, so there are no tests"
+    problem = "" if error_df else "no degree of freedom is left for the error"
     if error_df and error <= ZERO_SHARE * total:
         problem = "all values are the same" if total == 0 else "runs of a cell do not differ"
     _measures(data, n)
@@ -302,7 +303,7 @@ def _notes(runs: pd.DataFrame, made: Analysis) -> list[str]:
     )
     sums = "" if math.isclose(sum(terms), total, rel_tol=1e-6) else UNBALANCED
     notes = [
-        f"{len(ok)} runs in {len(counts)} cells, n = {counts.min()}{f' to {counts.max()}' * (counts.nunique() > 1)} per cell. "
+        f"{number_of(len(ok), 'run')} in {number_of(len(counts), 'cell')}, n = {counts.min()}{f' to {counts.max()}' * (counts.nunique() > 1)} per cell. "
         + (f"Factors, all treated as categories: {listed}." if listed else "No factor varies."),
         f"The analysis has no tests: {made.problem}." if made.problem else "",
         f"Sums of squares are of type II, each term after all others that do not contain it.{sums} Share: part of the total sum of "

@@ -177,7 +177,7 @@ def _not_told_apart(found: list[Contrast]) -> str:
     tested, undecided = _tested(found), [one for one in _open(found) if not one.equal]
     left, equal = sorted(undecided, key=lambda one: one.excluded), len(_open(found)) - len(undecided)
     said = (
-        f"{equal} of {number_of(len(tested), 'comparison')} {'is' if equal == 1 else 'are'} shown to be equal within the study's margin. "
+        f"{equal} of {number_of(len(tested), 'comparison')} {'is' if equal == 1 else 'are'} shown to be equal within the study's margin"
         if equal
         else ""
     )
@@ -187,19 +187,21 @@ def _not_told_apart(found: list[Contrast]) -> str:
         return "No comparison could be tested: that needs two or more runs of each cell."
     rule = "at p < 0.05 after Holm's correction"
     if not left and equal:
-        return f"{said}All others show a difference, {rule}." if equal < len(tested) else said.strip()
+        return f"{said}, and all others show a difference, {rule}." if equal < len(tested) else f"{said}."
     if not left:
         every = "The one comparison shows" if len(tested) == 1 else f"All {len(tested)} comparisons show"
         return f"{every} a difference, {rule}."
     closest, widest = (f"{tables.number(100 * one.excluded, 2)} %" for one in (left[0], left[-1]))
     if len(left) > 1:
+        shown = f"{said}, and {len(left)} others" if equal else f"{len(left)} of {len(tested)} comparisons"
         return (
-            f"{said}{len(left)} of {len(tested)} comparisons show no difference, {rule}. This is no proof that they are equal: their intervals "
+            f"{shown} show no difference, {rule}. This is no proof that {f'those {len(left)}' if equal else 'they'} are equal: their intervals "
             f"exclude only that the slower takes more than {closest} longer (in the closest comparison) to {widest} longer (in the widest)."
         )
-    which = f"1 of {len(tested)} comparisons ({title(left[0].factor)}: {left[0].said})" if len(tested) > 1 else ""
+    where = f" ({title(left[0].factor)}: {left[0].said})" if len(tested) > 1 else ""
+    shown = f"{said}, and 1 other" if equal else f"1 of {len(tested)} comparisons" if where else "The one comparison"
     return (
-        f"{said}{which or 'The one comparison'} shows no difference, {rule}. This is no proof that the two are equal: the interval excludes "
+        f"{shown}{where} shows no difference, {rule}. This is no proof that the two are equal: the interval excludes "
         f"only that the slower takes more than {closest} longer."
     )
 

@@ -18,6 +18,7 @@ from analysis import conditions, intervals, tables
 from analysis.intervals import LEVEL, ROUNDING
 from analysis.measured import successful
 from analysis.pooling import Pooling, pooled
+from common.text import number_of
 
 MOST_SHAPIRO = (
     5000  # values; beyond, the p of Shapiro and Wilk's test is not known well (Royston, Applied Statistics 44, 1995)
@@ -117,7 +118,7 @@ def checks(runs: pd.DataFrame, data: pd.DataFrame, pooling: Pooling) -> list[Che
     """All rows of the table; `data`: `residuals` of the runs."""
     if not pooling.df or not pooling.sd:
         why = "no run succeeded" if data.empty else "no two runs of a cell differ"
-        return [Check("all", "none", f"nothing can be checked: {why}")]
+        return [Check("all assumptions", "none", f"nothing can be checked: {why}")]
     return [
         _normality(data, pooling),
         _equal_variances(pooling),
@@ -147,7 +148,7 @@ def _normality(data: pd.DataFrame, pooling: Pooling) -> Check:
     x = data["studentized"].dropna().to_numpy(float)
     name = "normal residuals"
     if len(x) < FEWEST_NORMAL:
-        return Check(name, "none", f"cannot be judged from {len(x)} residuals")
+        return Check(name, "none", f"cannot be judged from {number_of(len(x), 'residual')}")
     if len(x) > MOST_SHAPIRO:
         test = f"Anderson-Darling, n = {len(x)}"
         statistic, p = normal_ad(x)
@@ -252,7 +253,7 @@ def _serial(data: pd.DataFrame) -> Check:
     name = "no run depends on the one before it"
     x = data.loc[data["n"] > 1, "residual"].to_numpy(float)
     if len(x) < FEWEST_NORMAL:
-        return Check(name, "none", f"cannot be judged from {len(x)} residuals")
+        return Check(name, "none", f"cannot be judged from {number_of(len(x), 'residual')}")
     p = float(acorr_ljungbox(x, lags=[1])["lb_pvalue"].iloc[0])
     correlation = float((x[1:] * x[:-1]).sum() / (x**2).sum())
     if p >= LEVEL:

@@ -4,6 +4,7 @@ import pandas as pd
 
 from analysis import tables
 from analysis.measured import one_line, unsuccessful
+from common.text import number_of
 
 
 def table(runs: pd.DataFrame) -> tables.Table:
@@ -12,9 +13,11 @@ def table(runs: pd.DataFrame) -> tables.Table:
     data["reason"] = data["reason"].map(one_line)
     counts = ", ".join(f"{count} {status}" for status, count in data["status"].value_counts().sort_index().items())
     said = (
-        f"{len(data)} of {len(runs)} runs did not succeed: {counts}."
+        f"{len(data)} of {number_of(len(runs), 'run')} did not succeed: {counts}."
         if len(data)
-        else f"All {len(runs)} runs succeeded."
+        else f"All {len(runs):,} runs succeeded."
+        if len(runs) > 1
+        else "The only run succeeded."
     )
     return tables.Table(
         title="Runs that did not succeed",

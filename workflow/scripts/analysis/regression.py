@@ -20,6 +20,7 @@ from analysis.intervals import NO_VARIATION, one_value
 from analysis.measured import scale_factor, successful
 from analysis.pooling import MOST_APART, Spread
 from analysis.terms import MODELS, Columns, estimable
+from common.text import number_of
 
 LACK_OF_FIT = (
     "Lack of fit: F test of the differences between the cells' means and {}, relative to the spread of replicates. If Bartlett's test rejects "
@@ -104,7 +105,7 @@ def fit(y: np.ndarray, columns: Columns, cell: np.ndarray, level: np.ndarray) ->
         return Fit(problem="no successful run")
     kept, refused = estimable(columns)
     if n <= len(kept):
-        return Fit(refused=refused, problem=f"too few runs: {n} for {len(kept)} coefficients")
+        return Fit(refused=refused, problem=f"too few runs: {n} for {number_of(len(kept), 'coefficient')}")
     if one_value(y):
         return Fit(refused=refused, problem="all values are the same")
     x = np.column_stack([columns[name] for name in kept])

@@ -9,6 +9,7 @@ from analysis.intervals import LEVEL
 from analysis.measured import level_text, scale_factor, successful, title, varying
 from analysis.regression import LACK_OF_FIT, TERM, Fits, Response, errors_without
 from analysis.terms import base_level, takes_numbers
+from common.text import number_of
 
 STARS = {0.001: "***", 0.01: "**", LEVEL: "*"}
 SHOWN = [
@@ -225,7 +226,7 @@ def _left_out(fits: Fits, levels: str) -> list[str]:
             unknown = each.cells[each.cells[f"without_{what}"].isna()]
             if len(unknown):
                 said.append(
-                    f"Leaving one {words} out, the {model} model cannot predict {len(unknown)} of {len(each.cells)} cells "
+                    f"Leaving one {words} out, the {model} model cannot predict {len(unknown)} of {number_of(len(each.cells), 'cell')} "
                     f"from the others; these are not counted: {_unpredicted(each.cells, unknown, what, words)}."
                 )
     return said

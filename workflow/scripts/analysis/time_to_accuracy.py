@@ -15,10 +15,11 @@ from analysis.measured import cells, level_text, successful, title, varying
 from common.text import number_of
 
 TITLE = "Time to a validation accuracy of {:.4g} %"
+NOT_TOLD = "no accuracy was recorded"
 UNASKED = "The study names no target; say target_accuracy: 0.9 (a share) in the study, and this table has the time to reach it."
 HOW = (
     "Time: training from the start of the first epoch until the end of the first one with that accuracy; warm-up epochs are in it, validations "
-    "are not. It has a mean and a 95 % t interval where all n successful runs of a cell reach the target."
+    "are not. It has a mean and a 95 % t interval where all n runs of a cell reach the target."
 )
 
 
@@ -41,16 +42,17 @@ def of_runs(runs: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.DataF
 
 
 def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.DataFrame:
-    """A row per cell with a run that tells its accuracy: the factors, n, reached, time_to_accuracy_s with bounds, epochs_needed (means
-    of the runs), best (mean of the runs' greatest accuracies). Time is missing where a run never reaches the target."""
+    """A row per cell with a successful run: the factors, n (those that tell their accuracy), reached, time_to_accuracy_s with bounds,
+    epochs_needed (means of the runs), best (mean of the runs' greatest accuracies). Time is missing where a run never reaches the
+    target, and all is where n is 0."""
     found = of_runs(runs, epochs, target)
     by_cell = found.groupby("cell")
     rows = cells(runs).set_index("cell", drop=False)
-    rows = rows[rows.index.isin(set(found["cell"]))]
-    rows["n"] = by_cell.size().reindex(rows.index)
-    rows["reached"] = by_cell["time_to_accuracy_s"].count().reindex(rows.index)
+    rows = rows[rows.index.isin(set(successful(runs)["cell"]))]
+    rows["n"] = by_cell.size().reindex(rows.index, fill_value=0)
+    rows["reached"] = by_cell["time_to_accuracy_s"].count().reindex(rows.index, fill_value=0)
     times = intervals.means(found["time_to_accuracy_s"], found["cell"], minimum=0.0).reindex(rows.index)
-    whole = rows["n"] == rows["reached"]
+    whole = (rows["n"] == rows["reached"]) & (rows["n"] > 0)
     for part, name in (("value", ""), ("low", "_low"), ("high", "_high")):
         rows[f"time_to_accuracy_s{name}"] = times[part].where(whole)
     rows["epochs_needed"] = by_cell["epochs_needed"].mean().reindex(rows.index).where(whole)
@@ -63,7 +65,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None) -> tab
     if target is None:
         return tables.Table("Time to a validation accuracy", *_nothing(), [UNASKED])
     heading, data = TITLE.format(100 * target), summarize(runs, epochs, target)
-    if data.empty:
+    if not data["n"].any():
         return tables.Table(
             heading, *_nothing(), ["No successful run tells its validation accuracy.", conditions.setting(runs)]
         )
@@ -71,7 +73,11 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None) -> tab
     shown = {title(name): data[name].map(level_text) for name in named}
     shown["n"] = data["n"].map(str)
     shown["time (s)"] = [
-        tables.interval(Estimate(*row[2:])) if row[0] == row[1] else f"not reached by {row[0] - row[1]} of {row[0]}"
+        NOT_TOLD
+        if not row[0]
+        else tables.interval(Estimate(*row[2:]))
+        if row[0] == row[1]
+        else f"not reached by {row[0] - row[1]} of {row[0]}"
         for row in data[
             ["n", "reached", "time_to_accuracy_s", "time_to_accuracy_s_low", "time_to_accuracy_s_high"]
         ].itertuples(index=False, name=None)
@@ -80,13 +86,21 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None) -> tab
     shown["best accuracy (%)"] = data["best"].map(tables.percent)
     never = int((data["reached"] < data["n"]).sum())
     notes = [
-        conditions.counts(runs),
+        conditions.counts(runs, counted=data["n"]),
+        untold(runs, data),
         f"{number_of(never, 'cell')} of {len(data)} did not reach the target in all runs." if never else "",
         HOW,
         conditions.setting(runs),
     ]
     words = [title(name) for name in ("framework", "model", "dataset")]
     return tables.Table(heading, data, pd.DataFrame(shown), [note for note in notes if note], words)
+
+
+def untold(runs: pd.DataFrame, data: pd.DataFrame) -> str:
+    """How many successful runs are in no n of `data` (`summarize` of the runs); empty for none."""
+    ok = len(successful(runs))
+    without = ok - int(data["n"].sum())
+    return f"Without a validation accuracy: {without} of {number_of(ok, 'successful run')}." if without else ""
 
 
 def _nothing() -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -32,7 +32,7 @@ WHAT = (
     "Efficiency of training by number of nodes, predicted by the physical model. Lines: rates of the links, with 95 % bands where the model "
     "was fitted to a study. Markers: most nodes with an efficiency of {}."
 )
-NO_OUTLOOK = "There is no outlook: its table was not made."
+NO_OUTLOOK = "The table of the outlook was not made."
 
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
@@ -50,7 +50,8 @@ def curves(drawn: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tup
     """The figure and its caption; `drawn` and `rows` from prediction.extrapolate, `curves` and `answers`, with bands or without."""
     levels = sorted(int(name.removeprefix(AT)) for name in rows if name.removeprefix(AT).isdigit())
     if drawn.empty:
-        return panels.not_drawn(None, "no outlook", *(notes or [NO_OUTLOOK]))
+        why, *others = notes or [NO_OUTLOOK]
+        return panels.not_drawn(None, f"{why[:1].lower()}{why[1:].rstrip('.')}", notes=others)
     what = WHAT.format(" and ".join(f"{level} %" for level in levels))
     varied = [name for name in PANEL_FACTORS if drawn[name].nunique() > 1]
     every = panels.combinations(drawn, varied)

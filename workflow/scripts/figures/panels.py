@@ -1,6 +1,7 @@
 """What figures share: panels, intervals, legend, caption."""
 
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ LOG_FROM_RATIO = 20
 ROUND_TO_RATIO = 5  # of a logarithmic axis: round numbers, beyond a few of each decade
 DIGITS = {30: (1, 2, 5), 300: (1, 3)}  # which ones, up to such a ratio
 CUT_AT = 2
+MARGIN = 0.03  # of a logarithmic axis at either end, in which half a marker has room
 SURE = 3  # runs, from which on an interval sets an axis: that of two is six times as wide
 ARROWS: Mapping[str, tuple[str, str]] = {"x": ("<", ">"), "y": ("v", "^")}  # at the lower and at the upper end
 PANELS_IN_COLUMN = 2
@@ -36,6 +38,8 @@ TITLE_ROW_IN = 0.11
 LEGEND_ROW_IN = 0.13
 LINE_CHARACTERS = 48  # of a remark in an empty panel of one column of print
 NOT_DRAWN = "Not drawn: "  # how the caption of a figure without content begins
+MOST_WORDS = 70  # below a figure
+END_OF_SENTENCE = re.compile(r"(?<=\.) (?=[A-Z0-9])")
 MARKERS = "Markers: means; bars: 95 % intervals; ticks {} them: single runs."
 
 
@@ -162,7 +166,8 @@ def time_axis(
         said = ["The axis of time is logarithmic."]
         (ax.set_yscale if axis == "y" else ax.set_xscale)("log")
         round_numbers(ax.yaxis if axis == "y" else ax.xaxis, top / bottom)
-        limits = bottom / 1.1, 1.1 * top
+        room = max(1.1, (top / bottom) ** MARGIN)
+        limits = bottom / room, room * top
     (ax.set_ylim if axis == "y" else ax.set_xlim)(*limits)
     if ((cells["high"] > limits[1]) | (cells["low"] < limits[0])).any():
         said.append("Arrows: intervals that are longer than the axis.")
@@ -268,10 +273,12 @@ def say(ax: Axes, text: str, characters: int = LINE_CHARACTERS) -> None:
     ax.text(0.5, 0.5, text, ha="center", va="center", color=style.MUTED, transform=ax.transAxes)
 
 
-def not_drawn(runs: pd.DataFrame | None, why: str = "no successful run", *more: str) -> tuple[Figure, str]:
+def not_drawn(
+    runs: pd.DataFrame | None, why: str = "no successful run", *more: str, notes: Sequence[str] = ()
+) -> tuple[Figure, str]:
     """A figure that only says why it is empty, and its caption, which begins with NOT_DRAWN: reports and papers leave it out.
 
-    `runs`: those of which the caption says what is missing.
+    `runs`: those of which the caption says what is missing; `notes` as in `caption`.
     """
     drawn = style.figure(style.COLUMN_IN, 1.4)
     ax = drawn.subplots()
@@ -279,22 +286,49 @@ def not_drawn(runs: pd.DataFrame | None, why: str = "no successful run", *more: 
     ax.set_yticks([])
     say(ax, why)
     said = [f"{NOT_DRAWN}{why}.", *more, conditions.setting(runs) if runs is not None else ""]
-    return drawn, " ".join(sentence for sentence in said if sentence)
+    return drawn, two_paragraphs(said, notes)
 
 
-def caption(runs: pd.DataFrame, what: str, *more: str, notes: Sequence[str] = (), with_intervals: bool = True) -> str:
+def caption(
+    runs: pd.DataFrame,
+    what: str,
+    *more: str,
+    notes: Sequence[str] = (),
+    with_intervals: bool = True,
+    counted: pd.Series | None = None,
+) -> str:
     """What stands below a figure: what is drawn, how many runs, where, what is missing. In a second paragraph the `notes`: what a
     reader may look up, which reports and papers print apart. Sentences given twice stand once.
 
-    How intervals are made, and what is the same in all figures, is in the study's methods note (`conditions.methods`).
+    Where all is too long, the last of `more` are notes, too. How intervals are made, and what is the same in all figures, is in the
+    study's methods note (`conditions.methods`). `counted`: as in `conditions.counts`.
     """
-    return two_paragraphs([what, *more, conditions.counts(runs, with_intervals), conditions.setting(runs)], notes)
+    always = [conditions.counts(runs, with_intervals, counted), conditions.setting(runs)]
+    return two_paragraphs([what, *more, *always], notes, first=[what, *always])
 
 
-def two_paragraphs(below: Iterable[str], notes: Iterable[str]) -> str:
-    """Sentences that stand below a figure, and such that are printed apart; each once, empty ones left out."""
-    paragraphs = (" ".join(filter(None, dict.fromkeys(sentences))) for sentences in (below, notes))
-    return "\n\n".join(filter(None, paragraphs))
+def two_paragraphs(below: Iterable[str], notes: Iterable[str], first: Iterable[str] = ()) -> str:
+    """Sentences that stand below a figure, and such that are printed apart; each once, empty ones left out.
+
+    MOST_WORDS stand below at most, of what is said `first` and then of the others as many as fit; what does not is said apart.
+    """
+    said = _sentences(below)
+    by_weight = dict.fromkeys([*_sentences(first), *said])
+    fitting, room = set(), MOST_WORDS
+    for sentence in by_weight:
+        if (words := len(sentence.split())) <= room:
+            fitting.add(sentence)
+            room -= words
+    paragraphs = (
+        [sentence for sentence in said if sentence in fitting],
+        [*(sentence for sentence in said if sentence not in fitting), *dict.fromkeys(notes)],
+    )
+    return "\n\n".join(filter(None, (" ".join(filter(None, sentences)) for sentences in paragraphs)))
+
+
+def _sentences(texts: Iterable[str]) -> list[str]:
+    """Their sentences, each once."""
+    return list(dict.fromkeys(sentence for text in texts for sentence in END_OF_SENTENCE.split(text) if sentence))
 
 
 def _replicate(look: Look, upright: bool) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from analysis import tables
 from analysis.measured import Records
 from analysis.regression import Fit, Response, fit_all
+from common.text import number_of
 from declared.figures import Declared
 from figures import panels, style
 from figures.style import Look
@@ -54,7 +55,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     return drawn, of.caption(
         WHAT,
         f"Empty: {'; '.join(dict.fromkeys(refused))}." if refused else "",
-        f"Drawn at the edges: {outside} predictions beyond the axes or below 0." if outside else "",
+        f"Drawn at the edges: {number_of(outside, 'prediction')} beyond the axes or below 0." if outside else "",
         notes=[HOW],
         with_intervals=False,
     )

@@ -14,7 +14,8 @@ from figures.overview import AXIS_IN, BESIDE, ROW_IN
 from figures.panels import Series
 from figures.view import view
 
-ALONE = 0.03  # of the axis, from its end to the remark on runs that never arrive
+ALONE = 0.03  # of the axis, from its start to a remark
+BEYOND = 4  # points from the axis' end to the remark on runs that never arrive
 SMALL = 5.5  # points
 WHAT = (
     "Time to a validation accuracy of {:.4g} % in every cell. Markers: means; bars: 95 % intervals; ticks: single runs."
@@ -28,8 +29,8 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     of = view(records.runs, asked)
     found = time_to_accuracy.of_runs(of.runs, records.epochs, target)
     data = time_to_accuracy.summarize(of.runs, records.epochs, target).set_index("cell")
-    if data.empty:
-        return panels.not_drawn(of.runs, "no successful run" if of.ok.empty else "no accuracy was recorded")
+    if not data["n"].any():
+        return panels.not_drawn(of.runs, "no successful run" if of.ok.empty else time_to_accuracy.NOT_TOLD)
     if not data["reached"].any():
         best = f"the greatest of a run is {100 * found['best'].max():.3g} %"
         return panels.not_drawn(of.runs, f"no run reached an accuracy of {100 * target:.4g} %; {best}")
@@ -45,11 +46,12 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         here = panels.at(of.cells, levels)
         for y, (one, along, _) in enumerate(of.rows):
             for cell in panels.at(one.of(here), along)["cell"]:
-                if cell in data.index:
-                    _cell(ax, one, y, data.loc[cell], found.loc[found["cell"] == cell, "time_to_accuracy_s"].dropna())
+                if cell not in data.index:
+                    _say(ax, y, "no successful run")
+                elif not data.loc[cell, "n"]:
+                    _say(ax, y, time_to_accuracy.NOT_TOLD)
                 else:
-                    told = cell in set(of.ok["cell"])
-                    _say(ax, y, "no accuracy was recorded" if told else "no successful run")
+                    _cell(ax, one, y, data.loc[cell], found.loc[found["cell"] == cell, "time_to_accuracy_s"].dropna())
             if y and one != of.rows[y - 1][0]:
                 ax.axhline(y - 0.5, color=style.GRID, linewidth=0.4)
         ax.set_title(panels.panel_title(levels))
@@ -66,9 +68,11 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     never = int((drawn_cells["reached"] < drawn_cells["n"]).sum())
     return drawn, of.caption(
         WHAT.format(100 * target),
+        time_to_accuracy.untold(of.runs, drawn_cells),
         NEVER.format(number_of(never, "cell")) if never else "",
         *remarks,
         notes=[time_to_accuracy.HOW],
+        counted=drawn_cells["n"],
     )
 
 
@@ -83,8 +87,10 @@ def _cell(ax: Axes, one: Series, y: float, row: pd.Series, times: pd.Series) -> 
     arrow = panels.marker(one.look) | {"marker": panels.ARROWS["x"][1], "markerfacecolor": "white"}
     ax.plot([1], [y], transform=across, clip_on=False, zorder=6, **arrow)
     said = f"{row['n'] - row['reached']} of {row['n']} never"
-    remark = ax.text(1 - ALONE, y, said, transform=across, zorder=5)
-    remark.set(va="center", ha="right", color=style.MUTED, fontsize=SMALL)
+    remark = ax.annotate(
+        said, (1, y), (BEYOND, 0), across, "offset points", annotation_clip=False
+    )  # where no run stands
+    remark.set(va="center", color=style.MUTED, fontsize=SMALL)
 
 
 def _say(ax: Axes, y: float, text: str) -> None:

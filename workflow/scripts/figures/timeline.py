@@ -113,7 +113,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     axes[-1].set_xlabel(f"{unit_name} since the first run started")
     drawn.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
     return drawn, seen.caption(
-        WHAT.format(", on each of its nodes" if by_host else f", in lanes by {seen.told_apart}"),
+        WHAT.format(", on each of its nodes" if by_host else f", in lanes by {seen.told_apart.partition(' (')[0]}"),
         _span(ran),
         "Hatched: gaps that are cut, with what they last." if len(time.cuts) else "",
         _covered(bars),
@@ -384,7 +384,7 @@ def _covered(bars: pd.DataFrame) -> str:
 
 def _not_drawn(runs: pd.DataFrame, ran: pd.DataFrame) -> str:
     never, earlier = len(runs) - len(ran), int(ran["unfinished_attempts"].notna().sum())
-    said = [f"Not drawn: {number_of(never, 'run')} that never started or do not tell when."] if never else []
+    said = [f"Not drawn: {number_of(never, 'run')} without a start or an end."] if never else []
     if earlier:
         said.append(f"{number_of(earlier, 'run')} had earlier attempts, which left no times and are not drawn.")
     return " ".join(said)

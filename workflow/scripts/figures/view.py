@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 import pandas as pd
@@ -31,6 +32,7 @@ from figures.panels import Series, combinations
 
 Row = tuple[Series, dict[str, Any], str]
 Levels = Sequence[dict[str, Any]]  # of panels
+MOST_NAMED = 4  # levels of a factor, in a caption
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,13 @@ class View:
             runs = runs[runs[name].isin(levels)]
         facet = [name for name in self.facet if name not in only or len(only[name]) > 1]
         at_levels = ", ".join(
-            " or ".join([combination_text({name: first}), *map(level_text, more)])
-            for name, (first, *more) in only.items()
+            _few_words(
+                name, levels, there[name], " or ".join([combination_text({name: first}), *map(level_text, more)])
+            )
+            for name, levels in only.items()
+            for first, *more in [levels]
         )
-        said = f"{len(fitting)} of {len(every)} panels are drawn, those at {at_levels}; a `filter` in the study shows others."
+        said = f"{len(fitting)} of {len(every)} panels are drawn, those at {at_levels}; a `filter` shows others."
         return replace(self, runs=runs, facet=facet, unseen=said)
 
     @cached_property
@@ -127,16 +132,31 @@ class View:
         names = [title(name) for name in self.colour]
         return " and ".join(names) if set(self.colour) <= set(NOT_TREATMENTS) else f"treatment ({', '.join(names)})"
 
-    def caption(self, what: str, *more: str, notes: Sequence[str] = (), with_intervals: bool = True) -> str:
+    def caption(
+        self,
+        what: str,
+        *more: str,
+        notes: Sequence[str] = (),
+        with_intervals: bool = True,
+        counted: pd.Series | None = None,
+    ) -> str:
         """As `panels.caption`. `what` begins with a sentence that says what is shown; then the series, and what all captions say."""
-        if self.colour != ["framework"]:
-            what = f"{what} Series: {', '.join(title(name) for name in self.colour)}."
-        said = [what, self._filtered, *more, self.unseen]
-        return panels.caption(self.runs, *said, notes=notes, with_intervals=with_intervals)
+        said = [f"{what} {self.unseen}".strip(), self._series_text, self._filtered, *more]
+        return panels.caption(self.runs, *said, notes=notes, with_intervals=with_intervals, counted=counted)
+
+    @property
+    def _series_text(self) -> str:
+        """What the series differ in, unless it is the framework alone."""
+        return f"Series: {', '.join(title(name) for name in self.colour)}." if self.colour != ["framework"] else ""
 
     @property
     def _filtered(self) -> str:
-        held = [f"{title(name)} {', '.join(map(level_text, levels))}" for name, levels in self.asked.filter.items()]
+        held = [
+            _few_words(
+                name, levels, levels_in_order(self.study, name), f"{title(name)} {', '.join(map(level_text, levels))}"
+            )
+            for name, levels in self.asked.filter.items()
+        ]
         return f"Shown: only {'; '.join(held)}." if held else ""
 
 
@@ -178,6 +198,17 @@ def _fitting(shown: Levels, ok: pd.DataFrame, most: int) -> Levels:
 
 def _levels(shown: Levels, name: str) -> list[Any]:
     return list(dict.fromkeys(one[name] for one in shown))
+
+
+def _few_words(name: str, levels: Sequence[Any], there: Sequence[Any], each: str) -> str:
+    """`each`, the names of these levels of a factor, where they are few; else from which to which, or how many of all `there`."""
+    if len(levels) <= MOST_NAMED:
+        return each
+    place = next((place for place, level in enumerate(there) if level == levels[0]), 0)
+    in_a_row = list(there[place : place + len(levels)]) == list(levels)
+    if in_a_row and all(isinstance(level, Real) for level in levels):
+        return f"{title(name)} {level_text(levels[0])} to {level_text(levels[-1])}"
+    return f"{len(levels)} of {len(there)} levels of {title(name)}"
 
 
 def _rank(runs: pd.DataFrame, names: Sequence[str]) -> Callable[[dict[str, Any]], list[int]]:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import title
+from analysis.measured import successful, title
 from common.cores import all_cores
 from common.errors import InputError, exit_status, system_faults
 from common.tables import read_table
@@ -45,11 +45,9 @@ from prediction.question import DEFAULT_FRAMEWORK
 DRAWS = 400
 SAID_EVERY = 100  # draws
 AT_ONCE = 25  # draws that one process makes
-NOTHING = "There is no outlook. It needs cells on one node, and cells on several nodes whose network was swept at two message sizes or more."
-EMULATED = (
-    "There is no outlook from emulated nodes. Processes on one machine use its loopback, not a network. Give numbers instead (`make "
-    "predict ARGS=--help` explains them), or measure the study at a site whose nodes have a network."
-)
+NOTHING = "An outlook needs cells on one node, and cells on several nodes whose network was swept at two message sizes or more."
+EMULATED = "Emulated nodes have no outlook, because they share the loopback of one machine and no network."
+INSTEAD = "Give numbers instead (`make predict ARGS=--help` explains them), or measure the study at a site whose nodes have a network."
 TITLE = "How many nodes are worth it, by the rate of the links"
 GIGABIT = 1e9 / 8
 
@@ -160,7 +158,7 @@ def answer(args: argparse.Namespace) -> Answer:
         made, asked = study.fitted, cases(study.cells)
     else:
         made, asked = by_numbers(args, study.fitted if study else None)
-    if emulated := study is not None and conditions.emulated(study.runs):
+    if study and conditions.emulated(study.runs):
         asked = asked[:0]
     drawn = answerable(
         curves(made, hypothetical(asked, [GIGABIT * rate for rate in dict.fromkeys(args.rate)], args.nodes))
@@ -168,9 +166,10 @@ def answer(args: argparse.Namespace) -> Answer:
     rows = answers(drawn)
     if study and args.step_time is None and len(rows):
         drawn, rows = with_bands(drawn, rows, _redrawn(study, drawn))
-    notes = [_unanswered(asked, rows), *_notes(), *(_of_study(study, args) if study else _of_numbers(args))]
-    if study and emulated:
-        notes = [EMULATED, conditions.setting(study.runs)]
+    if rows.empty:
+        notes = _unanswerable(study)
+    else:
+        notes = [_unanswered(asked, rows), *_notes(), *(_of_study(study, args) if study else _of_numbers(args))]
     return Answer(drawn, rows, [note for note in notes if note])
 
 
@@ -212,10 +211,18 @@ def _refitted(
     return [(one[BANDS], answers(one)) for one in again]
 
 
+def _unanswerable(study: Study | None) -> list[str]:
+    """Why there is no answer at all, in the first sentence."""
+    if study is None:
+        return [NOTHING]
+    if successful(study.runs).empty:
+        return [conditions.counts(study.runs), conditions.setting(study.runs)]
+    why = [EMULATED, INSTEAD] if conditions.emulated(study.runs) else [NOTHING, physics.uncounted(study.runs)]
+    return [*why, conditions.setting(study.runs)]
+
+
 def _unanswered(asked: pd.DataFrame, rows: pd.DataFrame) -> str:
     """Which frameworks have no answer, if any."""
-    if rows.empty:
-        return NOTHING
     without = sorted(set(asked["framework"]) - set(rows["framework"]))
     return (
         f"Not answered, because the network was not swept at two message sizes: {conditions.named(without)}."
@@ -252,7 +259,7 @@ def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
         else "is that of its whole rate at least"
     )
     said = [
-        f"The network was swept on {nodes or 'no'} nodes with links of {', '.join(rates) or 'no rate'}. Assumptions beyond: the "
+        f"The network was swept on {nodes} nodes with links of {', '.join(rates)}. Assumptions beyond: the "
         f"latency of a step of the {ways} is the same at every rate, and time on the link {link}"
         + (
             "."

@@ -1,0 +1,44 @@
+"""What all figures share: a caption of 70 words, the rest of it apart; an axis on which every marker is whole."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from figures import panels, style
+
+HEADING = "Epoch time of every cell. Markers: means."
+LONG = f"Without a line: {' '.join(['pytorch-ddp'] * 50)}."
+SHORT = "The axis of time is logarithmic."
+
+
+def test_what_does_not_fit_below_a_figure_is_said_apart_and_what_is_said_first_never_is():
+    setting = f"Placement: {' '.join(['distinct'] * 20)}. No cell is missing."
+    below, apart = panels.two_paragraphs([HEADING, LONG, SHORT, setting], ["Apart."], first=[HEADING, setting]).split(
+        "\n\n"
+    )
+    assert below == f"{HEADING} {SHORT} {setting}"
+    assert apart == f"{LONG} Apart."
+    assert len(f"{HEADING} {LONG} {setting}".split()) > panels.MOST_WORDS
+
+
+def test_a_caption_that_fits_stays_as_it_is():
+    assert panels.two_paragraphs([HEADING, SHORT, "", SHORT], []) == f"{HEADING} {SHORT}"
+
+
+def test_why_a_figure_is_not_drawn_stands_alone_and_the_rest_apart():
+    _, said = panels.not_drawn(None, "nothing was measured", LONG, LONG.replace("line", "marker"), notes=["Apart."])
+    below, apart = said.split("\n\n")
+    assert below == f"Not drawn: nothing was measured. {LONG}" and len(below.split()) <= panels.MOST_WORDS
+    assert apart.endswith("Apart.")
+
+
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_markers_at_both_ends_of_a_long_logarithmic_axis_are_whole(axis):
+    times = pd.Series([1e-4, 3.0, 1e7])
+    drawn = style.figure(style.COLUMN_IN, style.COLUMN_IN)
+    ax = drawn.subplots()
+    panels.time_axis(ax, times, pd.DataFrame({"low": times, "high": times, "n": 3}), axis)
+    low, high = np.log(ax.get_xlim() if axis == "x" else ax.get_ylim())
+    places = (np.log(times) - low) / (high - low)
+    half = panels.MARGIN * 0.8  # of the axis: half a marker, where the axis is as wide as a panel of a page
+    assert places.min() > half and places.max() < 1 - half
