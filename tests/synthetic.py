@@ -229,6 +229,8 @@ def _result(rng: np.random.Generator, curve: list[dict[str, object]]) -> dict[st
         "steal_share": 0.0,
         "python_version": "3.12.0",
         "library_version": "library 1.0",
+        "deployment": "venv",
+        "modules": None,
     }
 
 
@@ -342,6 +344,7 @@ def designed_campaign(
                 "max_foreign_cpu_share": loaded_site.max_foreign_cpu_share,
                 "foreign_cpu_share": 0.004,
                 "steal_share": 0.0,
+                "deployment": "venv",
             }
     return pd.DataFrame(runs), pd.DataFrame(epochs)
 
