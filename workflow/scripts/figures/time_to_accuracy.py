@@ -1,5 +1,8 @@
 """Time to an accuracy: how long each cell trains until validation reaches a target, and which cells never do."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -9,14 +12,11 @@ from analysis.intervals import Estimate
 from analysis.measured import Records
 from common.text import number_of
 from declared.figures import Declared
-from figures import panels, style
-from figures.overview import AXIS_IN, BESIDE, ROW_IN
+from figures import panels, rows, style
 from figures.panels import Series
-from figures.view import view
+from figures.view import View, view
 
-ALONE = 0.03  # of the axis, from its start to a remark
 BEYOND = 4  # points from the axis' end to the remark on runs that never arrive
-SMALL = 5.5  # points
 WHAT = (
     "Time to a validation accuracy of {:.4g} % in every cell. Markers: means; bars: 95 % intervals; ticks: single runs."
 )
@@ -34,36 +34,22 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     if not data["reached"].any():
         best = f"the greatest of a run is {100 * found['best'].max():.3g} %"
         return panels.not_drawn(of.runs, f"no run reached an accuracy of {100 * target:.4g} %; {best}")
-    row_in = len(of.rows) * ROW_IN + AXIS_IN
-    of = of.on_a_page(row_in + panels.titles_height(of.panels))
-    shown = of.panels
-    height, columns, width = panels.layout(len(shown))
-    drawn = style.figure(width, height * (row_in + panels.titles_height(shown)))
-    scaled_by = panels.scaled_by(of.facet)
-    axes = panels.grid(drawn, (height, columns), len(shown), share_x=not scaled_by)
-    remarks: list[str] = []
-    for ax, levels in zip(axes, shown, strict=True):
-        here = panels.at(of.cells, levels)
-        for y, (one, along, _) in enumerate(of.rows):
-            for cell in panels.at(one.of(here), along)["cell"]:
-                if cell not in data.index:
-                    _say(ax, y, "no successful run")
-                elif not data.loc[cell, "n"]:
-                    _say(ax, y, time_to_accuracy.NOT_TOLD)
-                else:
-                    _cell(ax, one, y, data.loc[cell], found.loc[found["cell"] == cell, "time_to_accuracy_s"].dropna())
-            if y and one != of.rows[y - 1][0]:
-                ax.axhline(y - 0.5, color=style.GRID, linewidth=0.4)
-        ax.set_title(panels.panel_title(levels))
-        alike = set(panels.at(of.cells, {name: levels[name] for name in scaled_by})["cell"])
-        times = found.loc[found["cell"].isin(alike), "time_to_accuracy_s"].dropna()
+
+    def cell(ax: Axes, one: Series, y: float, planned: pd.DataFrame) -> None:
+        name = planned["cell"].iloc[0]
+        if name not in data.index:
+            rows.say(ax, y, "no successful run")
+        elif not data.loc[name, "n"]:
+            rows.say(ax, y, time_to_accuracy.NOT_TOLD)
+        else:
+            _cell(ax, one, y, data.loc[name], found.loc[found["cell"] == name, "time_to_accuracy_s"].dropna())
+
+    def times(of: View, levels: Mapping[str, Any]) -> tuple[pd.Series, pd.DataFrame]:
+        alike = set(panels.at(of.cells, levels)["cell"])
         means = data[data.index.isin(alike)].rename(columns=lambda name: name.removeprefix("time_to_accuracy_s_"))
-        remarks += panels.time_axis(ax, times, means, axis="x")
-        if times.empty:
-            ax.set_xticks([])
-        ax.set_xlabel("time to accuracy (s)")
-    axes[0].set_yticks(range(len(of.rows)), [text for _, _, text in of.rows])
-    axes[0].set_ylim(len(of.rows) - 0.4, -0.6)
+        return found.loc[found["cell"].isin(alike), "time_to_accuracy_s"].dropna(), means
+
+    drawn, of, remarks = rows.draw(of, "time to accuracy (s)", cell, times)
     drawn_cells = data[data.index.isin(set(of.cells["cell"]))]
     never = int((drawn_cells["reached"] < drawn_cells["n"]).sum())
     return drawn, of.caption(
@@ -80,9 +66,9 @@ def _cell(ax: Axes, one: Series, y: float, row: pd.Series, times: pd.Series) -> 
     """The mean time of a cell with its runs; where a run never arrives, the runs that do, and an arrow at the end of the axis."""
     if row["reached"] == row["n"]:
         ends = (row[f"time_to_accuracy_s{end}"] for end in ("", "_low", "_high"))
-        panels.interval(ax, one.look, y, Estimate(*ends), times, BESIDE, upright=False)
+        panels.interval(ax, one.look, y, Estimate(*ends), times, rows.BESIDE, upright=False)
         return
-    panels.replicates(ax, one.look, y + BESIDE, times, upright=False)
+    panels.replicates(ax, one.look, y + rows.BESIDE, times, upright=False)
     across = ax.get_yaxis_transform()
     arrow = panels.marker(one.look) | {"marker": panels.ARROWS["x"][1], "markerfacecolor": "white"}
     ax.plot([1], [y], transform=across, clip_on=False, zorder=6, **arrow)
@@ -90,9 +76,4 @@ def _cell(ax: Axes, one: Series, y: float, row: pd.Series, times: pd.Series) -> 
     remark = ax.annotate(
         said, (1, y), (BEYOND, 0), across, "offset points", annotation_clip=False
     )  # where no run stands
-    remark.set(va="center", color=style.MUTED, fontsize=SMALL)
-
-
-def _say(ax: Axes, y: float, text: str) -> None:
-    remark = ax.text(ALONE, y, text, transform=ax.get_yaxis_transform())
-    remark.set(va="center", color=style.MUTED, fontsize=SMALL)
+    remark.set(va="center", color=style.MUTED, fontsize=rows.SMALL)
