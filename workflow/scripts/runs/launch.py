@@ -7,6 +7,7 @@ how long they are given is here, the same for all.
 import contextlib
 import importlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -161,6 +162,15 @@ def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
     for process in processes:
         process.wait()
+
+
+def pkill(command: Sequence[str]) -> list[str]:
+    """What kills the ranks that `command` started on a node: its last words name the attempt's folder, as no other's do.
+
+    The pattern (POSIX, extended) does not match a command line that holds the pattern itself.
+    """
+    words = " ".join(command[-3:])
+    return ["pkill", "-KILL", "-f", "--", f"[{words[0]}]{re.escape(words[1:])}"]
 
 
 def ending(code: int) -> str:
