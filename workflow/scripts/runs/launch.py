@@ -62,7 +62,10 @@ class Launcher(Protocol):
         """The first failure in words; `codes` are the exit statuses of the processes. May raise Lost."""
 
     def end(self) -> None:
-        """End every rank on every node, whether or not its process here has ended, and wait for it."""
+        """End every rank on every node, whether or not its process here has ended, and wait for it.
+
+        May raise Lost, where only this shows that a node is gone.
+        """
 
 
 def launcher(site: Site, spec: Mapping[str, Any], mpi: bool = False, setup: Sequence[str] = ()) -> Launcher:

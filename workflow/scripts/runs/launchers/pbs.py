@@ -72,14 +72,17 @@ class Pbs:
         return f"rank {rank} on {self.hosts[rank // self._spec['ranks_per_node']]}"
 
     def end(self) -> None:
-        """End the pbs_tmrsh here, which leave their tasks alone, and these; then put what ranks wrote into the log."""
-        for host in self.hosts if any(process.poll() != 0 for process in self._processes) else []:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                there = ["pbs_tmrsh", host, *pkill(self._command)]
-                subprocess.run(there, env=_environment(), capture_output=True, check=False, timeout=30)
+        """End what pbs_tmrsh started, then pbs_tmrsh itself; put what ranks wrote into the log.
+
+        Lost where a node cannot be reached: PBS lets pbs_tmrsh wait for a task on a dead node, and the run to its time limit.
+        """
+        unfinished = any(process.poll() != 0 for process in self._processes)
+        gone = [host for host in self.hosts if unfinished and not _ended(host, self._command)]
         kill(self._processes)
         if self._log:
             _gather(self._log, self._spec["ranks"])
+        if gone:
+            raise Lost(f"job {self._number}: PBS cannot reach {', '.join(gone)}")
 
 
 def job_state(number: str) -> str | None:
@@ -100,6 +103,18 @@ def job_state(number: str) -> str | None:
             said = " ".join((done.stderr or done.stdout).split())[:300]
         time.sleep(pause_s)
     raise Lost(f"qstat does not tell of job {number}: {said}")
+
+
+def _ended(host: str, command: Sequence[str]) -> bool:
+    """Whether PBS could end what `command` started on a node."""
+    try:
+        there = ["pbs_tmrsh", host, *pkill(command)]
+        done = subprocess.run(
+            there, env=_environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode != TMRSH_FAILED
 
 
 def _own_log(log: Path, rank: int) -> Path:
