@@ -1,7 +1,7 @@
 """Plan every shipped study with every profile, and the configured study at every shipped site: `snakemake -n` must succeed.
 
-Run in the checkout. A study is planned with every profile, at its site or at one that has the nodes and devices that the
-study asks for; there must be one. Results
+Run in the checkout. A study is planned with every profile (with one of those that differ in the words of a submission only), at
+its site or at one that has the nodes and devices that the study asks for; there must be one. Results
 that are there belong to one site, so the plans are made in a folder that has all of the checkout but them.
 """
 
@@ -19,8 +19,18 @@ from common.files import load_yaml
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 
-PROFILES = {"local": ("local",), "slurm": ("slurm", "allocation"), "oar": ("oar",), "pbs": ("pbs",), "flux": ("flux",)}  # by the launcher of a site
-ALIKE = ("oar", "pbs", "flux")  # profiles that differ only in how a job is submitted: each study is planned with one of them
+PROFILES = {
+    "local": ("local",),
+    "slurm": ("slurm", "allocation"),
+    "oar": ("oar",),
+    "pbs": ("pbs",),
+    "flux": ("flux",),
+}  # by the launcher of a site
+ALIKE = (
+    "oar",
+    "pbs",
+    "flux",
+)  # profiles that differ only in how a job is submitted: each study is planned with one of them
 
 
 @dataclass(frozen=True)

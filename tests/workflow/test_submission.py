@@ -81,7 +81,9 @@ def test_a_job_of_pbs_knows_what_it_has_to_and_says_how_it_ended(
     written = tmp_path / ".snakemake" / "pbs"
     assert (written / "7.head.txt").read_text() == f"a, b'c, in {tmp_path}\n"
     assert (written / "7.head.status").read_text() == "5\n"
-    done = called("pbs/submit", "-q", "nothere", "script.sh", qsub="#!/bin/sh\necho 'qsub: Unknown queue' >&2\nexit 1\n")
+    done = called(
+        "pbs/submit", "-q", "nothere", "script.sh", qsub="#!/bin/sh\necho 'qsub: Unknown queue' >&2\nexit 1\n"
+    )
     assert done.returncode == 1 and "qsub: Unknown queue" in done.stderr
 
 

@@ -364,10 +364,8 @@ def test_a_rank_that_is_killed_under_pbs_is_a_failure(pbs: Site, tmp_path: Path)
     assert (outcome.status, outcome.reason) == ("failed", "rank 1 on gros-2 was killed by SIGKILL")
 
 
-def test_a_task_that_pbs_cannot_start_is_lost(
-    pbs: Site, tmp_path: Path, programs: Callable[[str, str], None]
-) -> None:
-    said = "pbs_tmrsh: tm_poll(spawn): host \"gros-2\" err TM_ESYSTEM 17000"
+def test_a_task_that_pbs_cannot_start_is_lost(pbs: Site, tmp_path: Path, programs: Callable[[str, str], None]) -> None:
+    said = 'pbs_tmrsh: tm_poll(spawn): host "gros-2" err TM_ESYSTEM 17000'
     programs("pbs_tmrsh", f"#!/bin/sh\n[ $1 = gros-1 ] && exit 0\necho '{said}' >&2\nexit 255\n")
     with pytest.raises(launch.Lost, match="PBS cannot reach gros-2") as lost:
         run(pbs, tmp_path / "attempt-1", "", ranks_per_node=1)
@@ -396,17 +394,22 @@ def at_flux() -> launch.Launcher:
     return launch.launcher(replace(load_site("flux-example"), setup=()), spec(2, 1))
 
 
-def test_flux_is_asked_for_the_geometry_of_the_run(flux: Path) -> None:
+def test_flux_is_asked_for_the_geometry_of_the_run(flux: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = at_flux()
     assert ranks.hosts == ["node1", "node2"]
     assert ranks.job == {
         "number": "fpEk7nF", "submitted_at": "2026-11-24T22:05:01.665Z", "started_at": "2026-11-24T22:05:01.692Z",
     }  # fmt: skip
+    monkeypatch.delenv("FLUX_ENCLOSING_ID")
+    alone = launch.launcher(load_site("flux-example"), spec(3, 1))
+    assert alone.job is not None and isinstance(alone.job["number"], str)
     (process,) = ranks.start(["python", "-m", "rank", "/attempt"], {"OMP_NUM_THREADS": "1"}, flux / "log.txt")
     assert process.wait() == 3 and ranks.explain([3], flux / "log.txt") == "rank 1 on node2 ended with status 3"
     ranks.end()
     asked = (flux / "asked").read_text()
-    assert "submit --job-name=ringside-a.b.r1 --nodes=2 --ntasks=2 --cores-per-task=1 --requires=host:node1,node2" in asked
+    assert (
+        "submit --job-name=ringside-a.b.r1 --nodes=2 --ntasks=2 --cores-per-task=1 --requires=host:node1,node2" in asked
+    )
     assert "job kill --signal=SIGKILL f3PcqrF1\njob wait-event --timeout=10 f3PcqrF1 clean\n" in asked
 
 

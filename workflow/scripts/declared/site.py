@@ -328,9 +328,9 @@ def _check_option(option: str, key: str, launcher: str, refuse: Callable[[str, s
         found = re.fullmatch(r"(-[A-Za-z]) ([^\s=]+)(=\S*)?", option)
         if not found:
             refuse(key, f"'{option}' is not of the form -x value, such as -l filesystems=home")
-        names = (found[1], f"{found[1]} {found[2]}")
+        names = [found[1], f"{found[1]} {found[2]}"]
     else:
-        names = (option.split("=")[0],)
+        names = [option.split("=", maxsplit=1)[0]]
         if not names[0].startswith("--") or " " in names[0]:
             refuse(key, f"'{option}' is not of the form --name=value")
     for name in names:

@@ -41,7 +41,7 @@ BESIDE_GIT = (  # the checkout where there is no git to ask: these, and of folde
     "Snakefile", "Makefile", "README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md", "pyproject.toml", "mkdocs.yml",
     "requirements.in", "requirements.txt", ".gitignore", "config/config.yaml", "config/slurm.yaml", "config/oar.yaml", "config/pbs.yaml", "config/flux.yaml",
     "config/README.md",
-    "config/schemas", "rules", "workflow", "containers", "profiles", "tests", "docs", "slurm", "oar",
+    "config/schemas", "rules", "workflow", "containers", "profiles", "tests", "docs", "slurm", "oar", "pbs", "flux",
 )  # fmt: skip
 OUR_ENDS = (
     ".py", ".smk", ".yaml", ".md", ".txt", ".in", ".csv", ".png", ".svg", ".jinja", ".css", ".js", ".tex", ".bib", ".def",

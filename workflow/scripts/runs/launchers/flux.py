@@ -33,13 +33,12 @@ class Flux:
         if len(hosts) < spec["nodes"]:
             if int(ask("getattr", "size")) >= spec["nodes"]:
                 raise Lost(f"only {', '.join(hosts) or 'no node'} is up, the run needs {spec['nodes']} nodes")
-            raise InputError(
-                f"flux resource list: has {len(hosts)} nodes, the run needs {spec['nodes']}; ask for more"
-            )
+            raise InputError(f"flux resource list: has {len(hosts)} nodes, the run needs {spec['nodes']}; ask for more")
         self._site, self._spec = site, spec
         self._id, self._process = "", None  # type: tuple[str, subprocess.Popen[bytes] | None]
         self._asked_for = [f"--requires=host:{','.join(hosts[: spec['nodes']])}"] if hosts[spec["nodes"] :] else []
-        self.job = _job()
+        self._around = os.environ.get("FLUX_ENCLOSING_ID")  # the job that this instance is, if an instance is around it
+        self.job = _job(self._around)
         self.hosts = hosts[: spec["nodes"]]
 
     def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
@@ -69,7 +68,7 @@ class Flux:
 
     def explain(self, codes: Sequence[int | None], log: Path) -> str:
         """See Launcher. What Flux's events say of the first task that failed, or that a node or the job itself is gone."""
-        if self.job["number"] and (state := job_state(self.job["number"])) != RUNNING:
+        if self._around and (state := job_state(self._around)) != RUNNING:
             raise Lost(f"job {self.job['number']} ended under it ({state})")
         events = self._events()
         for event in events:
@@ -129,11 +128,10 @@ def _nodes() -> list[str]:
     return ask("hostlist", "--expand", up).split() if up else []
 
 
-def _job() -> dict[str, Any]:
-    """The job that this instance is, as the one around it tells; without a number where there is none around."""
-    number = os.environ.get("FLUX_ENCLOSING_ID")
+def _job(number: str | None) -> dict[str, Any]:
+    """The job that this instance is, as the one around it tells."""
     if not number:
-        return {"number": None, "submitted_at": None, "started_at": None}
+        return {"number": "?", "submitted_at": None, "started_at": None}
     told = ask("--parent", "jobs", "--no-header", "--format={id.f58plain} {t_submit} {t_run}", number).split()
     return {"number": told[0], "submitted_at": utc(float(told[1])), "started_at": utc(float(told[2]))}
 
