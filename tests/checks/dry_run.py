@@ -1,7 +1,7 @@
 """Plan every shipped study with every profile, and the configured study at every shipped site: `snakemake -n` must succeed.
 
-Run in the checkout. A study is planned with every profile, at its site or at one that has the nodes and devices that the
-study asks for; there must be one. Results
+Run in the checkout. A study is planned with every profile (with one of those that differ in the words of a submission only), at
+its site or at one that has the nodes and devices that the study asks for; there must be one. Results
 that are there belong to one site, so the plans are made in a folder that has all of the checkout but them.
 """
 
@@ -19,7 +19,18 @@ from common.files import load_yaml
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 
-PROFILES = {"local": ("local",), "slurm": ("slurm", "allocation"), "oar": ("oar",)}  # by the launcher of a site
+PROFILES = {
+    "local": ("local",),
+    "slurm": ("slurm", "allocation"),
+    "oar": ("oar",),
+    "pbs": ("pbs",),
+    "flux": ("flux",),
+}  # by the launcher of a site
+ALIKE = (
+    "oar",
+    "pbs",
+    "flux",
+)  # profiles that differ only in how a job is submitted: each study is planned with one of them
 
 
 @dataclass(frozen=True)
@@ -46,14 +57,14 @@ def plans() -> list[Plan]:
     sites = {path.stem: load_site(path.stem) for path in sorted(Path("config/sites").glob("*.yaml"))}
     profiles = {profile: _configured_site(profile) for names in PROFILES.values() for profile in names}
     made = []
-    for study in sorted(path.stem for path in Path("config/studies").glob("*.yaml")):
+    for turn, study in enumerate(sorted(path.stem for path in Path("config/studies").glob("*.yaml"))):
         wanted = load_study(study)
         fitting = [name for name, site in sites.items() if fits(wanted, site)]
         if not fitting:
             raise InputError(f"config/studies/{study}.yaml: no shipped site has the nodes and devices for it")
         for profile, configured in profiles.items():
             there = [name for name in fitting if profile in PROFILES[sites[name].launcher]]
-            if there:
+            if there and profile not in ALIKE[: turn % 3] + ALIKE[turn % 3 + 1 :]:
                 site = configured if configured in there else there[0]
                 made.append(Plan(profile, (f"study={study}", f"site={site}")))
     for name, site in sites.items():

@@ -76,11 +76,13 @@ def test_list_rules_reads_like_a_table_of_contents(fresh: Callable[..., Checkout
     assert all(line.endswith(".)") for line in listed), output
 
 
-def test_both_profiles_plan_the_same_runs(fresh: Callable[..., Checkout]) -> None:
+def test_all_profiles_plan_the_same_runs(fresh: Callable[..., Checkout]) -> None:
     checkout = fresh(SMALL_STUDY)
-    local, slurm = checkout.snakemake("-n"), checkout.snakemake("-n", "--profile", "slurm")
-    assert local.status == slurm.status == 0, slurm.output
-    assert local.jobs == slurm.jobs and local.jobs["run"] == 3
+    local = checkout.snakemake("-n")
+    assert local.status == 0 and local.jobs["run"] == 3, local.output
+    for profile in ("slurm", "pbs", "flux"):
+        there = checkout.snakemake("-n", "--profile", profile)
+        assert there.status == 0 and there.jobs == local.jobs, there.output
     assert not checkout.results.exists(), "a dry-run writes nothing"
 
 

@@ -14,8 +14,7 @@ from common.files import digest_file, written
 from declared.site import Site, load_site
 from environments import container
 from environments.container import Bind, inside, unchanged
-from runs.launch import in_image
-from runs.launchers.oar import _pattern_of
+from runs.launch import in_image, pkill
 
 READS, WRITES = Path("/checkout/workflow/scripts"), Path("/results/attempt-1")
 
@@ -86,9 +85,9 @@ def test_an_image_that_was_replaced_is_not_taken_for_the_recorded_one(tmp_path: 
     assert not unchanged(told)
 
 
-def test_oar_finds_the_ranks_of_an_image_by_their_command_line(site: Site) -> None:
+def test_the_ranks_of_an_image_are_found_by_their_command_line(site: Site) -> None:
     command = in_image("/cache/image.sif", ["python", "-m", "runs.worker", "/r/attempt-1"], [], site, [READS], WRITES)
-    pattern = _pattern_of(" ".join(command[-3:]))
+    pattern = pkill(command)[-1]
     assert re.search(pattern, "/opt/ringside/venv/bin/python3 -m runs.worker /r/attempt-1")
     assert not re.search(pattern, pattern) and not re.search(pattern, "python -m runs.worker /r/attempt-2")
 

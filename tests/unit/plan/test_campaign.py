@@ -167,6 +167,11 @@ def test_operators_that_a_framework_lacks_on_a_device_are_lacking_there_alone() 
 def test_lbann_is_missing_where_nothing_joins_programs_of_mpi():
     site = replace(load_site("grid5000"), installed=(("lbann", Installed("/opt/bin/lbann")),))
     assert lacks(site, levels_of("lbann")) == "site grid5000 starts ranks by oarsh, lbann needs srun or mpirun"
+    by_flux = replace(load_site("flux-example"), installed=site.installed)
+    assert (
+        lacks(by_flux, levels_of("lbann"))
+        == "site flux-example starts ranks by flux submit, lbann needs srun or mpirun"
+    )
 
 
 def test_a_design_stands_until_it_would_plan_other_runs() -> None:
@@ -222,7 +227,7 @@ def test_a_broken_binding_is_refused_in_one_line(text: str) -> None:
         ({"studdy": "x"}, "studdy: unknown key; did you mean 'study'?"),
         ({"study": "Quick Start"}, "study: 'Quick Start' does not look right"),
         ({"study": "../secret"}, "study: '../secret' does not look right"),
-        ({"site": "nowhere"}, "there is no config/sites/nowhere.yaml; expected one of grid5000, local"),
+        ({"site": "nowhere"}, "there is no config/sites/nowhere.yaml; expected one of flux-example, grid5000"),
         ({"records": "nothing-here"}, "there is no nothing-here/runs.csv; expected campaign, available or a folder"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a site's settings become for Slurm and for OAR."""
+"""What a site's settings become for each scheduler."""
 
 import shlex
 from dataclasses import replace
@@ -119,3 +119,26 @@ def test_an_oar_job_asks_for_all_that_the_site_says() -> None:
         "and host not in ('node09')",
         "--type=exotic",
     ]
+
+
+def test_a_pbs_job_takes_whole_nodes_in_chunks_that_say_all() -> None:
+    assert run_resources(site("pbs"), geometry(3, 6)) == {
+        "pbs": "-l select=3:ncpus=16:mpiprocs=2 -l place=scatter:excl -l walltime=0:13:00", "runtime": 13
+    }  # fmt: skip
+    asked = {**ALL, "exclude": None, "constraint": "gpu_type=a100:ib=true", "options": ("-l filesystems=home:eagle",)}
+    here = replace(site("pbs", **asked), devices_per_node=2)
+    chunk = "ncpus=16:mpiprocs=2:ngpus=2:mem=64000mb:gpu_type=a100:ib=true"
+    assert shlex.split(run_resources(here, geometry(2, 4))["pbs"]) == [
+        "-l", f"select=1:host=node01:{chunk}+1:host=node02:{chunk}", "-l", "place=scatter:excl", "-l", "walltime=0:13:00",
+        "-q", "gpu", "-A", "project-7", "-l", "filesystems=home:eagle",
+    ]  # fmt: skip
+
+
+def test_a_flux_job_asks_for_all_that_the_site_says() -> None:
+    assert run_resources(site("flux"), geometry(3, 6))["flux"] == "--nodes=3 --exclusive --time-limit=780s"
+    asked = {**ALL, "memory_mb": None, "constraint": "a100|h100", "options": ("--urgency=20",)}
+    line = run_resources(replace(site("flux", **asked), devices_per_node=2), geometry(2, 4))["flux"]
+    assert shlex.split(line) == [
+        "--nodes=2", "--exclusive", "--gpus-per-node=2", "--time-limit=780s", "--queue=gpu", "--bank=project-7",
+        "--requires=(a100|h100) and host:node[01-04] and -host:node09", "--urgency=20",
+    ]  # fmt: skip

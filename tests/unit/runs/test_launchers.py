@@ -1,7 +1,8 @@
 """Launchers start every rank with its own place, say what failed, and leave nothing behind.
 
 Slurm's answers are its own words; a whole run under Slurm is tests/cluster's. For OAR, oarsh is a script that runs the
-command here, in a session of its own, as a login on a node would.
+command here, in a session of its own, as a login on a node would; so is PBS's pbs_tmrsh. What flux answers was
+recorded from Flux 0.88, what qstat and pbs_tmrsh say from OpenPBS 23.06.
 """
 
 import json
@@ -40,6 +41,43 @@ OARSTAT = """\
 echo "Job_Id: $2"
 echo "    state = {state}"
 """
+TMRSH = """\
+#!/bin/sh
+host=$1; shift
+ON_HOST=$host exec setsid --wait "$@" > /dev/null 2>&1
+"""
+QSTAT = """\
+#!/bin/sh
+echo "Job Id: $2"
+echo "    Job_Name = ringside"
+echo "    job_state = {state}"
+echo "    substate = 42"
+"""
+FLUX = """\
+#!/bin/sh
+cd {folder}
+echo "$*" >> asked
+case "$*" in
+    "resource list "*) cat up ;;
+    "hostlist "*) printf 'node1 node2 node3\\n' | head -c "$(cat known)" ;;
+    "getattr size") echo 3 ;;
+    "submit "*) echo f3PcqrF1 ;;
+    "job wait-event "*) ;;
+    *--path=exec*) cat exec.json ;;
+    "job eventlog "*) cat events.json ;;
+    "job attach "*) exit 3 ;;
+    "--parent jobs "*status*) cat state ;;
+    "--parent jobs "*) echo "fpEk7nF 1795557901.665 1795557901.692" ;;
+esac
+"""
+START = '{"timestamp":1795557157.857364,"name":"start"}'
+TASK = (
+    '{"timestamp":1795557157.913838,"name":"shell.task-exit","context":{"localid":0,"rank":1,"state":"Exited",'
+    '"pid":14366,"wait_status":%d,"signaled":%d,"exitcode":%d}}'
+)
+EXCEPTION = (
+    '{"timestamp":1795557176.066580,"name":"exception","context":{"type":"%s","severity":0,"userid":0,"note":"%s"}}'
+)
 JOB = (
     "JobId=17 JobName=ringside UserId=u(1000) GroupId=u(1000) MCS_label=N/A JobState=RUNNING Reason=None Dependency=(null) "
     "SubmitTime=2026-01-05T10:00:00 EligibleTime=2026-01-05T10:00:00 StartTime=2026-01-05T11:30:00 "
@@ -85,6 +123,31 @@ def oar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: Callable[[str
     monkeypatch.setenv("OAR_NODEFILE", str(tmp_path / "nodes"))
     monkeypatch.setenv("OAR_JOB_ID", "4711")
     return replace(load_site("grid5000"), time_limit_s=60.0, setup=())
+
+
+@pytest.fixture
+def pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: Callable[[str, str], None]) -> Site:
+    """A site inside a PBS job on three nodes."""
+    programs("pbs_tmrsh", TMRSH)
+    programs("qstat", QSTAT.format(state="R"))
+    (tmp_path / "nodes").write_text("gros-1\ngros-1\ngros-2\ngros-2\ngros-3\ngros-3\n")
+    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
+    monkeypatch.setenv("PBS_JOBID", "4711.head")
+    return replace(load_site("pbs-example"), time_limit_s=60.0)
+
+
+@pytest.fixture
+def flux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: Callable[[str, str], None]) -> Path:
+    """Inside an instance of Flux on three nodes: the folder of what flux answers and is asked."""
+    programs("flux", FLUX.format(folder=tmp_path))
+    for name, text in {
+        "up": "node[1-3]\n", "known": "17", "state": "RUN\n", "events.json": f"{START}\n",
+        "exec.json": TASK % (768, 0, 3) + "\n",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+    monkeypatch.setenv("FLUX_URI", "local:///tmp/flux-aSfECC/local-0")
+    monkeypatch.setenv("FLUX_ENCLOSING_ID", "ƒpEk7nF")
+    return tmp_path
 
 
 def run(site: Site, folder: Path, body: str, nodes: int = 2, ranks_per_node: int = 2) -> launch.Outcome:
@@ -171,11 +234,11 @@ def test_the_sites_variables_reach_every_rank(tmp_path: Path) -> None:
     assert {place["SECRET"] for place in places(tmp_path / "attempt-1").values()} == {"told; $(id)"}
 
 
-@pytest.fixture(params=["oar", "local"])
+@pytest.fixture(params=["oar", "pbs", "local"])
 def any_site(request: pytest.FixtureRequest) -> Site:
     """A site that starts ranks on this machine, one way or another."""
-    if request.param == "oar":
-        site: Site = request.getfixturevalue("oar")
+    if request.param != "local":
+        site: Site = request.getfixturevalue(request.param)
         return site
     return replace(load_site("local"), time_limit_s=60.0)
 
@@ -186,7 +249,7 @@ def test_a_rank_that_fails_is_named_and_the_others_are_ended(
     monkeypatch.setattr(launch, "GRACE_S", 0.2)
     folder = tmp_path / "attempt-1"
     outcome = run(any_site, folder, "together()\nif rank == 1:\n    sys.exit(3)\ntime.sleep(300)", ranks_per_node=1)
-    where = "rank 1 on gros-2" if any_site.launcher == "oar" else "rank 1"
+    where = "rank 1 on gros-2" if any_site.launcher != "local" else "rank 1"
     assert (outcome.status, outcome.reason) == ("failed", f"{where} ended with status 3")
     assert none_left(folder)
 
@@ -271,9 +334,131 @@ def test_outside_of_a_job_and_in_a_job_that_is_too_small_nothing_starts(
     monkeypatch.delenv("OAR_NODEFILE")
     with pytest.raises(InputError, match=r"grid5000.yaml: launcher: oar starts ranks inside an OAR job only"):
         launch.launcher(oar, spec(2, 1))
+    monkeypatch.delenv("PBS_NODEFILE", raising=False)
+    with pytest.raises(InputError, match=r"pbs-example.yaml: launcher: pbs starts ranks inside a PBS job only"):
+        launch.launcher(load_site("pbs-example"), spec(2, 1))
+    monkeypatch.delenv("FLUX_URI", raising=False)
+    with pytest.raises(InputError, match=r"flux-example.yaml: launcher: flux starts ranks inside an instance of Flux"):
+        launch.launcher(load_site("flux-example"), spec(2, 1))
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     with pytest.raises(InputError, match=r"virtual.yaml: launcher: slurm starts ranks inside a Slurm job only"):
         launch.launcher(load_site("virtual"), spec(2, 1))
+
+
+def test_pbs_starts_every_rank_on_its_node_and_what_they_say_gets_into_the_log(pbs: Site, tmp_path: Path) -> None:
+    folder = tmp_path / "attempt 1"
+    outcome = run(pbs, folder, "together()\nprint('said by', rank)")
+    log = (folder / "log.txt").read_text()
+    assert (outcome.status, outcome.reason) == ("ok", None), log
+    assert [(place["ON_HOST"], place["RINGSIDE_LOCAL_RANK"]) for place in places(folder).values()] == [
+        ("gros-1", "0"), ("gros-1", "1"), ("gros-2", "0"), ("gros-2", "1"),
+    ]  # fmt: skip
+    assert log.splitlines() == [f"said by {rank}" for rank in range(4)]
+    assert not list(folder.glob("log-*")) and none_left(folder)
+    ranks = launch.launcher(pbs, spec(2, 2))
+    assert ranks.hosts == ["gros-1", "gros-2"] and ranks.job is not None and ranks.job["number"] == "4711.head"
+
+
+def test_a_rank_that_is_killed_under_pbs_is_a_failure(pbs: Site, tmp_path: Path) -> None:
+    outcome = run(pbs, tmp_path / "attempt-1", "if rank == 1:\n    os.kill(os.getpid(), 9)", ranks_per_node=1)
+    assert (outcome.status, outcome.reason) == ("failed", "rank 1 on gros-2 was killed by SIGKILL")
+
+
+def test_a_task_that_pbs_cannot_start_is_lost(pbs: Site, tmp_path: Path, programs: Callable[[str, str], None]) -> None:
+    said = 'pbs_tmrsh: tm_poll(spawn): host "gros-2" err TM_ESYSTEM 17000'
+    programs("pbs_tmrsh", f"#!/bin/sh\n[ $1 = gros-1 ] && exit 0\necho '{said}' >&2\nexit 255\n")
+    with pytest.raises(launch.Lost, match="PBS cannot reach gros-2") as lost:
+        run(pbs, tmp_path / "attempt-1", "", ranks_per_node=1)
+    assert str(lost.value.__context__) == f"rank 1 on gros-2: {said}"
+
+
+def test_a_run_whose_node_died_without_a_word_is_lost(
+    pbs: Site, tmp_path: Path, programs: Callable[[str, str], None]
+) -> None:
+    """The task manager waits for such a node; only that nothing can be ended there shows that it is gone."""
+    programs("pbs_tmrsh", TMRSH.replace("shift", "shift; [ $1$host = pkillgros-2 ] && exit 255"))
+    with pytest.raises(launch.Lost, match=r"^job 4711.head: PBS cannot reach gros-2$"):
+        run(replace(pbs, time_limit_s=1.0), tmp_path / "attempt-1", "time.sleep(4)", ranks_per_node=1)
+
+
+@pytest.mark.parametrize("state", ["E", "F"])
+def test_ranks_whose_pbs_job_is_ended_under_them_are_lost(
+    pbs: Site, tmp_path: Path, programs: Callable[[str, str], None], state: str
+) -> None:
+    programs("qstat", QSTAT.format(state=state))
+    with pytest.raises(launch.Lost, match=rf"^job 4711.head ended under it \(state {state}\)$"):
+        run(pbs, tmp_path / "attempt-1", "sys.exit(9)", ranks_per_node=1)
+
+
+def at_flux() -> launch.Launcher:
+    return launch.launcher(replace(load_site("flux-example"), setup=()), spec(2, 1))
+
+
+def test_flux_is_asked_for_the_geometry_of_the_run(flux: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = at_flux()
+    assert ranks.hosts == ["node1", "node2"]
+    assert ranks.job == {
+        "number": "fpEk7nF", "submitted_at": "2026-11-24T22:05:01.665Z", "started_at": "2026-11-24T22:05:01.692Z",
+    }  # fmt: skip
+    monkeypatch.delenv("FLUX_ENCLOSING_ID")
+    alone = launch.launcher(load_site("flux-example"), spec(3, 1))
+    assert alone.job is not None and isinstance(alone.job["number"], str)
+    (process,) = ranks.start(["python", "-m", "rank", "/attempt"], {"OMP_NUM_THREADS": "1"}, flux / "log.txt")
+    assert process.wait() == 3 and ranks.explain([3], flux / "log.txt") == "rank 1 on node2 ended with status 3"
+    ranks.end()
+    asked = (flux / "asked").read_text()
+    assert (
+        "submit --job-name=ringside-a.b.r1 --nodes=2 --ntasks=2 --cores-per-task=1 --requires=host:node1,node2" in asked
+    )
+    assert "job kill --signal=SIGKILL f3PcqrF1\njob wait-event --timeout=10 f3PcqrF1 clean\n" in asked
+
+
+@pytest.mark.parametrize(
+    ("events", "state", "said"),
+    [
+        (EXCEPTION % ("exec", "node failure on node3 (rank 2)"), "RUN", "node failure on node3 (rank 2)"),
+        (EXCEPTION % ("cancel", ""), "RUN", "cancel"),
+        (START, "CLEANUP", "job fpEk7nF ended under it (CLEANUP)"),
+    ],
+)
+def test_a_node_or_an_instance_that_flux_lost_is_lost(flux: Path, events: str, state: str, said: str) -> None:
+    ranks = at_flux()
+    ranks.start(["true"], {}, flux / "log.txt")
+    (flux / "events.json").write_text(f"{START}\n{events}\n")
+    (flux / "state").write_text(state)
+    with pytest.raises(launch.Lost) as lost:
+        ranks.explain([143], flux / "log.txt")
+    assert str(lost.value) == said
+    ranks.end()
+
+
+def test_a_task_that_flux_saw_killed_is_a_failure(flux: Path) -> None:
+    note = "bash: task rank 1 on host node2 exited (Killed) and exit-timeout=10s has expired"
+    ranks = at_flux()
+    ranks.start(["true"], {}, flux / "log.txt")
+    (flux / "events.json").write_text(f"{START}\n{EXCEPTION % ('exec', note)}\n")
+    (flux / "exec.json").write_text(TASK % (9, 9, 137) + "\n")
+    assert ranks.explain([137], flux / "log.txt") == "rank 1 on node2 was killed by SIGKILL"
+    (flux / "exec.json").write_text("")
+    assert ranks.explain([137], flux / "log.txt") == note
+    ranks.end()
+
+
+def test_ranks_that_flux_does_not_start_are_lost(flux: Path) -> None:
+    note = "unsatisfiable request: need 2 node(s) with 100 cores each, only 0 eligible"
+    (flux / "events.json").write_text(EXCEPTION % ("alloc", note) + "\n")
+    ranks = at_flux()
+    with pytest.raises(launch.Lost) as lost:
+        ranks.start(["true"], {}, flux / "log.txt")
+    assert str(lost.value) == note
+
+
+def test_nodes_that_are_down_are_lost_and_too_few_are_refused(flux: Path) -> None:
+    (flux / "known").write_text("5")
+    with pytest.raises(launch.Lost, match="only node1 is up, the run needs 2 nodes"):
+        at_flux()
+    with pytest.raises(InputError, match="flux resource list: has 1 nodes, the run needs 4; ask for more"):
+        launch.launcher(load_site("flux-example"), spec(4, 1))
 
 
 def machines() -> Site:

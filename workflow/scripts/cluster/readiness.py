@@ -26,6 +26,8 @@ def check_launch(campaign: Campaign, executor: str) -> None:
         "local": (("local",), None, "snakemake --profile local"),
         "slurm": (("slurm", "local"), "SLURM_JOB_ID", "snakemake --profile slurm, or make submit"),
         "oar": (("cluster-generic", "local"), "OAR_JOB_ID", "snakemake --profile oar"),
+        "pbs": (("cluster-generic", "local"), "PBS_JOBID", "snakemake --profile pbs"),
+        "flux": (("cluster-generic", "local"), "FLUX_URI", "snakemake --profile flux"),
     }
     executors, job, way = ways[launcher]
     if launcher != "local" and shlex.quote(str(CHECKOUT)) != str(CHECKOUT):

@@ -24,30 +24,65 @@ WORKFLOWS_OWN = (
     "--test-only", "--requeue", "--no-requeue", "--signal", "--chdir", "--oversubscribe", "--exclusive", "--",
 )  # fmt: skip
 JOB_MARGIN_S = 180  # of a job's limit over its run's: Snakemake's start, the record, a slow file system
-# Options of sbatch that other keys say: the executor refuses them when a job is submitted.
+# Options of sbatch, qsub and flux batch that other keys say: the executor refuses sbatch's when a job is submitted.
 SAID_ELSEWHERE = {
-    "--partition": "scheduler.partition",
-    "--account": "scheduler.account",
-    "--constraint": "scheduler.constraint",
-    "--nodelist": "scheduler.nodelist",
-    "--exclude": "scheduler.exclude",
-    "--mem": "scheduler.memory_mb",
-    "--mem-per-cpu": "scheduler.memory_mb",
-    "--gres": "devices_per_node",
-    "--gpus": "devices_per_node",
-    "--gpus-per-node": "devices_per_node",
-    "--ntasks-per-gpu": "devices_per_node",
-    "--cpus-per-gpu": "devices_per_node",
-    "--cpus-per-task": "cores",
-    "--ntasks": "ranks_per_node",
-    "--ntasks-per-node": "ranks_per_node",
-    "--nodes": "nodes",
-    "--time": "time_limit_s",
-} | dict.fromkeys(WORKFLOWS_OWN, "the workflow itself")
+    "slurm": {
+        "--partition": "scheduler.partition",
+        "--account": "scheduler.account",
+        "--constraint": "scheduler.constraint",
+        "--nodelist": "scheduler.nodelist",
+        "--exclude": "scheduler.exclude",
+        "--mem": "scheduler.memory_mb",
+        "--mem-per-cpu": "scheduler.memory_mb",
+        "--gres": "devices_per_node",
+        "--gpus": "devices_per_node",
+        "--gpus-per-node": "devices_per_node",
+        "--ntasks-per-gpu": "devices_per_node",
+        "--cpus-per-gpu": "devices_per_node",
+        "--cpus-per-task": "cores",
+        "--ntasks": "ranks_per_node",
+        "--ntasks-per-node": "ranks_per_node",
+        "--nodes": "nodes",
+        "--time": "time_limit_s",
+    }
+    | dict.fromkeys(WORKFLOWS_OWN, "the workflow itself"),
+    "pbs": {
+        "-q": "scheduler.partition",
+        "-A": "scheduler.account",
+        "-l select": "nodes, cores, ranks_per_node and scheduler.constraint",
+        "-l ncpus": "cores",
+        "-l mem": "scheduler.memory_mb",
+        "-l walltime": "time_limit_s",
+    }
+    | dict.fromkeys(("-l place", "-l nodes", *(f"-{x}" for x in "CIJNSVehjkorvz")), "the workflow itself"),
+    "flux": {
+        "--queue": "scheduler.partition",
+        "--bank": "scheduler.account",
+        "--requires": "scheduler.constraint",
+        "--nodes": "nodes",
+        "--nslots": "nodes",
+        "--cores-per-slot": "cores",
+        "--gpus-per-slot": "devices_per_node",
+        "--gpus-per-node": "devices_per_node",
+        "--time-limit": "time_limit_s",
+    }
+    | dict.fromkeys(
+        ("--exclusive", "--output", "--error", "--job-name", "--wrap", "--dry-run", "--cwd", "--dependency"),
+        "the workflow itself",
+    ),
+}
+_RESOURCES = re.compile(r"[A-Za-z]\w*=[^\s:]+(:[A-Za-z]\w*=[^\s:]+)*")  # of a chunk of PBS's, beside ours
 PLACEMENTS = {
     "local": ("emulated",),
     "slurm": ("virtual", "distinct-nodes"),
     "oar": ("virtual", "distinct-nodes"),
+    "pbs": ("distinct-nodes",),
+    "flux": ("distinct-nodes",),
+}
+# Keys of `scheduler` that a launcher has no word for, with what to do instead.
+UNKNOWN = {
+    "pbs": {"exclude": "PBS cannot leave nodes out; take it out, or name those to use in scheduler.nodelist"},
+    "flux": {"memory_mb": "Flux's jobs take nodes whole, with their memory; take it out"},
 }
 
 
@@ -263,12 +298,13 @@ def _check_scheduler(
             "scheduler.block_limit_s",
             f"{scheduler['block_limit_s']} is less than one run may take (time_limit_s + {JOB_MARGIN_S} = {least_s:g} s)",
         )
+    for key, why in UNKNOWN.get(values["launcher"], {}).items():
+        if key in scheduler:
+            refuse(f"scheduler.{key}", why)
+    if values["launcher"] == "pbs" and not _RESOURCES.fullmatch(scheduler.get("constraint", "a=b")):
+        refuse("scheduler.constraint", f"'{scheduler['constraint']}' is not of the form resource=value:resource=value")
     for i, option in enumerate(scheduler.get("options", [])):
-        name = option.split("=")[0]
-        if not name.startswith("--") or " " in name:
-            refuse(f"scheduler.options.{i}", f"'{option}' is not of the form --name=value")
-        if values["launcher"] == "slurm" and name in SAID_ELSEWHERE:
-            refuse(f"scheduler.options.{i}", f"{name} is said by {SAID_ELSEWHERE[name]}; take it out")
+        _check_option(option, f"scheduler.options.{i}", values["launcher"], refuse)
     listed: dict[str, list[str]] = {}
     for key in ("nodelist", "exclude"):
         try:
@@ -284,6 +320,22 @@ def _check_scheduler(
             "scheduler.nodelist",
             f"names {len(listed['nodelist'])} nodes, nodes is {values['nodes']}; name as many or more",
         )
+
+
+def _check_option(option: str, key: str, launcher: str, refuse: Callable[[str, str], NoReturn]) -> None:
+    """An option of the scheduler's program that is none, or that other keys say."""
+    if launcher == "pbs":
+        found = re.fullmatch(r"(-[A-Za-z]) ([^\s=]+)(=\S*)?", option)
+        if not found:
+            refuse(key, f"'{option}' is not of the form -x value, such as -l filesystems=home")
+        names = [found[1], f"{found[1]} {found[2]}"]
+    else:
+        names = [option.split("=", maxsplit=1)[0]]
+        if not names[0].startswith("--") or " " in names[0]:
+            refuse(key, f"'{option}' is not of the form --name=value")
+    for name in names:
+        if name in (said := SAID_ELSEWHERE.get(launcher, {})):
+            refuse(key, f"{name} is said by {said[name]}; take it out")
 
 
 def host_names(hosts: str) -> list[str]:

@@ -69,6 +69,10 @@ def links(site: Site, levels: Mapping[str, Any]) -> dict[str, Any]:
     return {"bandwidth_bytes_s": rate, "shaping": shaping(rate) if rate and site.placement == "virtual" else None}
 
 
+# What starts ranks where nothing brings programs of MPI together. Flux could, with its plugin flux-pmix: nobody tried that.
+WITHOUT_MPI = {"oar": "oarsh", "pbs": "pbs_tmrsh", "flux": "flux submit"}
+
+
 def lacks(site: Site, levels: Mapping[str, Any]) -> str | None:
     """Why the site cannot run cells with these levels, although they can be planned; None where it can."""
     name, what = levels["framework"], device(site, levels)
@@ -82,8 +86,8 @@ def lacks(site: Site, levels: Mapping[str, Any]) -> str | None:
         return f"{framework.environment} is not installed at site {site.name} (see {where} in config/schemas/site.schema.yaml)"
     if said := _too_old(name, site):
         return said
-    if framework.mpi and site.launcher == "oar":
-        return f"site {site.name} starts ranks by oarsh, {name} needs srun or mpirun"
+    if framework.mpi and site.launcher in WITHOUT_MPI:
+        return f"site {site.name} starts ranks by {WITHOUT_MPI[site.launcher]}, {name} needs srun or mpirun"
     if what == "hybrid":
         return f"site {site.name} cannot train on processors and accelerators together: no framework here does yet"
     if what == "cuda" != site.device:

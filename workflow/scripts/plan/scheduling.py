@@ -1,4 +1,4 @@
-"""What a job asks of the cluster's scheduler: the one place where a site's settings become options of Slurm and OAR."""
+"""What a job asks of the cluster's scheduler: the one place where a site's settings become options of schedulers."""
 
 import math
 import shlex
@@ -26,8 +26,8 @@ def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
     nodes = geometry.nodes
     per_node = min(geometry.ranks_per_node, geometry.ranks)
     minutes = math.ceil((site.time_limit_s + JOB_MARGIN_S) / 60)
-    if site.launcher == "oar":
-        return {"oar": oarsub_options(site, nodes, 60 * minutes), "runtime": minutes}
+    if site.launcher in OPTIONS:
+        return {site.launcher: OPTIONS[site.launcher](site, nodes, 60 * minutes), "runtime": minutes}
     options = [f"--ntasks-per-node={per_node}", "--exclusive", *slurm_options(site, nodes)]
     return {
         **job_resources(site),
@@ -57,8 +57,8 @@ def build_resources(site: Site) -> dict[str, Any]:
     """Snakemake's resources for a job that builds an environment or prepares data; none where this machine does."""
     if site.launcher == "local":
         return {}
-    if site.launcher == "oar":
-        return {"oar": oarsub_options(site, 1, 60 * BUILD_MINUTES), "runtime": BUILD_MINUTES}
+    if site.launcher in OPTIONS:
+        return {site.launcher: OPTIONS[site.launcher](site, 1, 60 * BUILD_MINUTES), "runtime": BUILD_MINUTES}
     return {
         **job_resources(site),
         "nodes": 1,
@@ -124,20 +124,76 @@ def allocation_options(site: Site, nodes: int) -> list[str]:
 def oarsub_options(site: Site, nodes: int, limit_s: int) -> str:
     """Options of oarsub for a job on whole nodes."""
     wanted = site.scheduler
-    hours, rest = divmod(limit_s, 3600)
     properties = [
         *([f"({wanted.constraint})"] if wanted.constraint else []),
         *([f"host in ({_quoted(wanted.nodelist)})"] if wanted.nodelist else []),
         *([f"host not in ({_quoted(wanted.exclude)})"] if wanted.exclude else []),
     ]
     options = [
-        f"--resource=host={nodes},walltime={hours}:{rest // 60:02d}:{rest % 60:02d}",
+        f"--resource=host={nodes},walltime={_clock(limit_s)}",
         *([f"--queue={wanted.partition}"] if wanted.partition else []),
         *([f"--project={wanted.account}"] if wanted.account else []),
         *([f"--property={' and '.join(properties)}"] if properties else []),
         *wanted.options,
     ]
     return shlex.join(options)
+
+
+def qsub_options(site: Site, nodes: int, limit_s: int) -> str:
+    """Options of PBS's qsub for a job on whole nodes: one chunk a node, of all cores that runs may use."""
+    wanted = site.scheduler
+    chunk = [
+        f"ncpus={site.cores}",
+        f"mpiprocs={site.ranks_per_node}",
+        *([f"ngpus={site.devices_per_node}"] if site.devices_per_node else []),
+        *([f"mem={wanted.memory_mb}mb"] if wanted.memory_mb else []),
+        *([wanted.constraint] if wanted.constraint else []),
+    ]
+    hosts = host_names(wanted.nodelist)[:nodes] if wanted.nodelist else []
+    chunks = [":".join(["1", f"host={host}", *chunk]) for host in hosts] or [":".join([str(nodes), *chunk])]
+    options = [
+        *("-l", f"select={'+'.join(chunks)}"),
+        *("-l", "place=scatter:excl"),
+        *("-l", f"walltime={_clock(limit_s)}"),
+        *(["-q", wanted.partition] if wanted.partition else []),
+        *(["-A", wanted.account] if wanted.account else []),
+        *(word for option in wanted.options for word in option.split(" ", 1)),
+    ]
+    return shlex.join(options)
+
+
+def flux_batch_options(site: Site, nodes: int, limit_s: int) -> str:
+    """Options of flux batch for a job on whole nodes."""
+    wanted = site.scheduler
+    required = [
+        *([f"({wanted.constraint})"] if wanted.constraint else []),
+        *([f"host:{wanted.nodelist}"] if wanted.nodelist else []),
+        *([f"-host:{wanted.exclude}"] if wanted.exclude else []),
+    ]
+    options = [
+        f"--nodes={nodes}",
+        "--exclusive",
+        *([f"--gpus-per-node={site.devices_per_node}"] if site.devices_per_node else []),
+        f"--time-limit={limit_s}s",
+        *([f"--queue={wanted.partition}"] if wanted.partition else []),
+        *([f"--bank={wanted.account}"] if wanted.account else []),
+        *([f"--requires={' and '.join(required)}"] if required else []),
+        *wanted.options,
+    ]
+    return shlex.join(options)
+
+
+# By the launcher of a site: what a job is submitted with, of its nodes and its limit in seconds, as one line for a shell.
+OPTIONS: dict[str, Callable[[Site, int, int], str]] = {
+    "oar": oarsub_options,
+    "pbs": qsub_options,
+    "flux": flux_batch_options,
+}
+
+
+def _clock(seconds: int) -> str:
+    hours, rest = divmod(seconds, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
 
 
 def _qos(site: Site) -> str | None:

@@ -39,8 +39,9 @@ from report.checkout import GIT_LIMIT_S, state
 WORKFLOW = "ringside"
 BESIDE_GIT = (  # the checkout where there is no git to ask: these, and of folders what ends as our files do
     "Snakefile", "Makefile", "README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md", "pyproject.toml", "mkdocs.yml",
-    "requirements.in", "requirements.txt", ".gitignore", "config/config.yaml", "config/slurm.yaml", "config/oar.yaml", "config/README.md",
-    "config/schemas", "rules", "workflow", "containers", "profiles", "tests", "docs", "slurm", "oar",
+    "requirements.in", "requirements.txt", ".gitignore", "config/config.yaml", "config/slurm.yaml", "config/oar.yaml", "config/pbs.yaml", "config/flux.yaml",
+    "config/README.md",
+    "config/schemas", "rules", "workflow", "containers", "profiles", "tests", "docs", "slurm", "oar", "pbs", "flux",
 )  # fmt: skip
 OUR_ENDS = (
     ".py", ".smk", ".yaml", ".md", ".txt", ".in", ".csv", ".png", ".svg", ".jinja", ".css", ".js", ".tex", ".bib", ".def",

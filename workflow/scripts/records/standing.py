@@ -26,6 +26,11 @@ from runs import attempts
 from runs.submit import is_of
 
 PATIENCE_S = 5.0  # with the cluster's queue
+NOT_READ = {  # queues by launcher
+    "oar": "OAR's queue is not read; see oarstat",
+    "pbs": "PBS's queue is not read; see qstat",
+    "flux": "Flux's queue is not read; see flux jobs",
+}
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -234,8 +239,8 @@ def _told(name: str, attempt: Path, run: Run | None, now: float) -> UnderWay:
 
 def _jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | None, str]:
     """The campaign's jobs in Slurm's queue; None, and why, where it does not answer. `keys`: key -> run or sweep."""
-    if campaign.site.launcher == "oar":
-        return None, "OAR's queue is not read; see oarstat"
+    if queue := NOT_READ.get(campaign.site.launcher):
+        return None, queue
     if campaign.site.launcher != "slurm":
         return None, ""
     wanted = ("squeue", "--me", "--noheader", "--format=%i|%j|%T|%S|%R|%k")

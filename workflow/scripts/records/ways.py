@@ -24,7 +24,8 @@ def arguments_for(study: str, site: str) -> str:
 def ways_to_run(launcher: str, study: str, site: str) -> str:
     """The commands that run a study at a site of a cluster; nothing for this machine."""
     config = f"--config study={study} site={site}"
+    if launcher == "local":
+        return ""
     return {
         "slurm": f"make submit STUDY={study} SITE={site}, or snakemake figures --profile slurm {config}",
-        "oar": f"snakemake figures --profile oar {config}",
-    }.get(launcher, "")
+    }.get(launcher, f"snakemake figures --profile {launcher} {config}")

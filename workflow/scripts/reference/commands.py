@@ -105,7 +105,7 @@ def _group(name: str, members: list[Target]) -> Iterator[str]:
 
 
 def _profiles() -> Iterator[tuple[str, str]]:
-    for name in ("local", "slurm", "allocation", "oar"):
+    for name in ("local", "slurm", "allocation", "oar", "pbs", "flux"):
         yield name, _read(f"profiles/{name}/config.yaml").splitlines()[0].removeprefix("# ")
 
 

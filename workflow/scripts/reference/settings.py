@@ -79,7 +79,7 @@ def configuration() -> str:
         "## config/config.yaml",
         block(_read("config/config.yaml"), "yaml"),
         "Every key can be given on the command line, where it overrides the file: `snakemake figures --config study=NAME site=NAME`. The "
-        "Snakemake profiles `slurm` and `oar` read `config/slurm.yaml` or `config/oar.yaml` on top of it.",
+        "Snakemake profiles `slurm`, `oar`, `pbs` and `flux` read `config/slurm.yaml` and so on, the file of their name, on top of it.",
         table(HEADER, rows("config")),
         "## config/studies/NAME.yaml",
         "A study names no account, no partition and no path. The study `quickstart`:",

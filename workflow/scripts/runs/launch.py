@@ -7,6 +7,7 @@ how long they are given is here, the same for all.
 import contextlib
 import importlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -61,7 +62,10 @@ class Launcher(Protocol):
         """The first failure in words; `codes` are the exit statuses of the processes. May raise Lost."""
 
     def end(self) -> None:
-        """End every rank on every node, whether or not its process here has ended, and wait for it."""
+        """End every rank on every node, whether or not its process here has ended, and wait for it.
+
+        May raise Lost, where only this shows that a node is gone.
+        """
 
 
 def launcher(site: Site, spec: Mapping[str, Any], mpi: bool = False, setup: Sequence[str] = ()) -> Launcher:
@@ -161,6 +165,15 @@ def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
     for process in processes:
         process.wait()
+
+
+def pkill(command: Sequence[str]) -> list[str]:
+    """What kills the ranks that `command` started on a node: its last words name the attempt's folder, as no other's do.
+
+    The pattern (POSIX, extended) does not match a command line that holds the pattern itself.
+    """
+    words = " ".join(command[-3:])
+    return ["pkill", "-KILL", "-f", "--", f"[{words[0]}]{re.escape(words[1:])}"]
 
 
 def ending(code: int) -> str:

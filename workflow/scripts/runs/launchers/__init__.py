@@ -1,1 +1,1 @@
-"""Ways to start the ranks of a run, one module each: local, slurm, oar."""
+"""Ways to start the ranks of a run, one module each: local, slurm, oar, pbs, flux."""

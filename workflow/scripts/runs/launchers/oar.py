@@ -15,7 +15,7 @@ from common.errors import InputError
 from common.files import shown
 from common.shell import shell_command
 from declared.site import Site
-from runs.launch import Lost, ending, kept_variables, kill, spawn
+from runs.launch import Lost, ending, kept_variables, kill, pkill, spawn
 
 SSH_FAILED = 255  # of ssh, and so of oarsh: its own failure, and also a remote end by a signal
 OARSH_FAILED = (SSH_FAILED, *range(61, 67))  # the others: oarsh found no job on the node
@@ -75,8 +75,8 @@ class Oar:
         return f"rank {rank} on {self.hosts[rank // self._spec['ranks_per_node']]}"
 
     def end(self) -> None:
-        """End the oarsh here, and what it started there: a rank's command line ends with its attempt's folder, as no other's does."""
-        there = shlex.join(["pkill", "-KILL", "-f", "--", _pattern_of(" ".join(self._command[-3:]))])
+        """End the oarsh here, and what it started there."""
+        there = shlex.join(pkill(self._command)) if self._command else ""
         for host in self.hosts if any(process.poll() != 0 for process in self._processes) else []:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(["oarsh", host, there], env=_environment(), capture_output=True, check=False, timeout=30)
@@ -106,11 +106,6 @@ def job_state(number: str) -> str | None:
 def _environment() -> dict[str, str]:
     """What oarsh needs: the job that it belongs to."""
     return {**kept_variables(), **{name: value for name, value in os.environ.items() if name.startswith("OAR")}}
-
-
-def _pattern_of(command: str) -> str:
-    """A pattern (POSIX, extended) of this command that does not match a command line which holds the pattern itself."""
-    return f"[{command[0]}]{re.escape(command[1:])}"
 
 
 launcher = Oar

@@ -1,0 +1,111 @@
+"""Profiles put what PBS and Flux say of a job in Snakemake's words, and tell a job what it has to know.
+
+qsub, qstat and flux are small scripts; their words were recorded from OpenPBS 23.06 and Flux 0.88.
+"""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from common.files import CHECKOUT
+
+QSTAT = '#!/bin/sh\n[ "$1" = -x ] && cat history || cat said\nexit 153\n'
+OVER = "qstat: 7.head Job has finished, use -x or -H to obtain historical job information"
+GONE = "qstat: Unknown Job Id 7.head"
+REFUSED = "Connection refused\nqstat: cannot connect to server head (errno=15010)"
+QSUB = '#!/bin/sh\nprintf "%s\\0" "$@" > asked\ncat > job.sh\nPBS_JOBID=7.head sh job.sh < /dev/null\necho 7.head\n'
+
+
+@pytest.fixture
+def called(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Calls a script of a profile in a folder of its own, with programs on PATH."""
+
+    def call(script: str, *arguments: str, **programs: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        for name, text in programs.items():
+            (tmp_path / "bin" / name).write_text(text)
+            (tmp_path / "bin" / name).chmod(0o755)
+        path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        variables = {**os.environ, "PATH": path, "RINGSIDE_SESSION": "a, b'c"}
+        command = [CHECKOUT / "profiles" / script, *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("said", "history", "own", "expected"),
+    [
+        ("    job_state = Q", "", None, "running"), ("    job_state = R", "", "0", "running"),
+        ("    job_state = E\n    Exit_status = 0", "", "0", "running"), (GONE, "", "0", "success"), (GONE, "", "75", "failed"),
+        (OVER, "    job_state = F\n    Exit_status = 0", "0", "success"), (OVER, "    job_state = F\n    Exit_status = 7", "7", "failed"),
+        (OVER, "    job_state = F\n    Exit_status = 271", None, "failed"), (OVER, "    job_state = F\n    Exit_status = -3", None, "failed"),
+    ],
+)  # fmt: skip
+def test_what_pbs_says_of_a_job(
+    called: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path, said: str, history: str, own: str | None, expected: str,
+) -> None:  # fmt: skip
+    (tmp_path / "said").write_text(f"{said}\n")
+    (tmp_path / "history").write_text(f"{history}\n")
+    if own:
+        (tmp_path / ".snakemake" / "pbs").mkdir(parents=True)
+        (tmp_path / ".snakemake" / "pbs" / "7.head.status").write_text(f"{own}\n")
+    done = called("pbs/status", "7.head", qstat=QSTAT)
+    assert (done.stdout, done.stderr) == (f"{expected}\n", "")
+
+
+@pytest.mark.parametrize(("said", "times"), [(GONE, 3), (REFUSED, 100)])
+def test_a_job_that_did_not_come_to_its_end_is_given_time_and_then_up(
+    called: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, said: str, times: int
+) -> None:
+    (tmp_path / "said").write_text(said)
+    assert called("pbs/status", "7.head", qstat=QSTAT).stdout == "running\n"
+    (tmp_path / ".snakemake" / "pbs" / "7.head.unknown").write_text("x\n" * (times - 1))
+    done = called("pbs/status", "7.head")
+    assert done.stdout == "failed\n" and said.splitlines()[0] in done.stderr
+
+
+def test_a_job_of_pbs_knows_what_it_has_to_and_says_how_it_ended(
+    called: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "script.sh").write_text('#!/bin/sh\necho "$RINGSIDE_SESSION, in $PWD"\nexit 5\n')
+    (tmp_path / "script.sh").chmod(0o755)
+    done = called("pbs/submit", "-l", "select=2:ncpus=4", "-q", "workq", "script.sh", qsub=QSUB)
+    assert (done.stdout, done.returncode) == ("7.head\n", 0), done.stderr
+    asked = (tmp_path / "asked").read_text().split("\0")[:-1]
+    assert asked[-4:] == ["-l", "select=2:ncpus=4", "-q", "workq"] and "-r" in asked
+    written = tmp_path / ".snakemake" / "pbs"
+    assert (written / "7.head.txt").read_text() == f"a, b'c, in {tmp_path}\n"
+    assert (written / "7.head.status").read_text() == "5\n"
+    done = called(
+        "pbs/submit", "-q", "nothere", "script.sh", qsub="#!/bin/sh\necho 'qsub: Unknown queue' >&2\nexit 1\n"
+    )
+    assert done.returncode == 1 and "qsub: Unknown queue" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("SCHED", "running"), ("RUN", "running"), ("CLEANUP", "running"), ("COMPLETED", "success"), ("FAILED", "failed"),
+        ("CANCELED", "failed"), ("TIMEOUT", "failed"),
+    ],
+)  # fmt: skip
+def test_what_flux_says_of_a_job(
+    called: Callable[..., subprocess.CompletedProcess[str]], said: str, expected: str
+) -> None:
+    done = called("flux/status", "f1234", flux=f"#!/bin/sh\necho {said}\n")
+    assert (done.stdout, done.stderr) == (f"{expected}\n", "")
+
+
+def test_a_job_that_flux_does_not_know_is_given_time(
+    called: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    flux = "#!/bin/sh\necho 'JobID f1234 unknown' >&2\nexit 1\n"
+    done = called("flux/status", "f1234", flux=flux)
+    assert done.stdout == "running\n" and "flux does not tell of job f1234: JobID f1234 unknown" in done.stderr
+    (tmp_path / ".snakemake" / "flux" / "f1234.unknown").write_text("x\n" * 99)
+    assert called("flux/status", "f1234").stdout == "failed\n"
