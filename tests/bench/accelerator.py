@@ -21,7 +21,7 @@ from typing import Any
 import accelerator_page as pages
 from accelerator_page import Row
 from common.errors import InputError, exit_status
-from common.files import CHECKOUT, shown, utc, write_json, write_text
+from common.files import CHECKOUT, shown, write_json, write_text
 from common.shell import shell_command
 from datasets.prepare import prepare
 from declared.configuration import load_config, read_config
@@ -177,6 +177,8 @@ def main(argv: list[str] | None = None) -> None:
     name = options.site or load_config(read_config(CHECKOUT / "config" / "config.yaml"))["site"]
     site, environment = made_ready(name)
     out = options.out or CHECKOUT / "results" / "accelerator" / f"{name}.md"
+    if out.is_dir():
+        raise InputError(f"--out: {out} is a folder; expected a file, such as {out / name}.md")
     folder = out.resolve().with_suffix(".runs")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -201,14 +203,11 @@ def main(argv: list[str] | None = None) -> None:
         parts["Counters"][0].extend(load_rows(rig, site))
         wall_s = time.monotonic() - started
     facts = [
-        f"Device: **{seen['name'] or 'none: ' + 'this page is of the processor, with smaller models'}**"
-        + (f", {seen['devices']} of it, {seen['memory_bytes'] / 2**30:.0f} GiB each" if seen["name"] else "")
-        + (f"; site {name}, device: {site.device}" if seen["name"] else f" (site {name}, device: {site.device})"),
+        pages.device(name, site.device, seen),
         f"Machine: {machine()}",
-        f"Software: PyTorch {seen['torch']}" + (f" for CUDA or ROCm {seen['cuda']}" if seen["cuda"] else "")
-        + f", {environment['deployment']}: `{environment['python']['executable']}`",
-        f"Made by `make accelerator-test SITE={name}` at {utc(time.time())}, in {wall_s:.0f} s. Logs: `{shown(folder)}`",
-    ]  # fmt: skip
+        f"Software: {pages.software(seen)}, {environment['deployment']}: `{environment['python']['executable']}`",
+        f"Made by `make accelerator-test SITE={name}` in {wall_s:.0f} s. Logs of all trainings: `{shown(folder)}`",
+    ]
     rows = [row for part, _ in parts.values() for row in part]
     write_text(out.resolve(), pages.page(f"Accelerator test of {name}", facts, parts))
     print(f"{pages.summary(rows).replace('**', '')}\n{shown(out.resolve())}")
@@ -219,8 +218,6 @@ def main(argv: list[str] | None = None) -> None:
 def made_ready(name: str) -> tuple[Site, dict[str, Any]]:
     """The site, with all ranks on this machine, and its PyTorch, built or found and tested. InputError where that cannot be."""
     site = load_site(name)
-    if site.device not in SIZES:
-        raise InputError(f"{shown(site.file)}: device: {site.device} is not tested here; expected {' or '.join(SIZES)}")
     described = read(ENVIRONMENT, site.variant)
     if described.deployment(site.realization) == "apptainer":
         raise InputError(
