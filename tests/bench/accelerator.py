@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -118,7 +119,7 @@ class Rig:
         described = load_framework(framework)
         environment, setup = self.environment, self.environment.get("setup", ())
         if program != launch.WORKER and environment.get("installed"):
-            setup = [*setup, f"export PYTHONPATH={BENCH}${{PYTHONPATH:+:$PYTHONPATH}}"]
+            setup = [*setup, f"export PYTHONPATH={shlex.quote(str(BENCH))}${{PYTHONPATH:+:$PYTHONPATH}}"]
         variables = {**environment["variables"], "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "compiled")}
         if program != launch.WORKER and not environment.get("installed"):
             variables["PYTHONPATH"] = f"{launch.SCRIPTS}{os.pathsep}{BENCH}"
@@ -277,7 +278,7 @@ def _lacking(site: Site, levels: Mapping[str, Any]) -> str | None:
 def ranks_part(rig: Rig, seen: Mapping[str, Any]) -> tuple[list[Row], str]:
     """Two ranks on one device by Gloo, one by the device's own library, and two where there are two devices."""
     own, on_gpu = ("nccl", True) if rig.site.device == "cuda" else ("gloo", False)
-    two = rig.train("ranks-two", "pytorch-ddp", "through_gloo" if on_gpu else launch.WORKER, nodes=2, **SMALL)
+    two = rig.train("ranks-two", "pytorch-ddp", "through_gloo", nodes=2, **SMALL)
     refused = two.why is not None and "not through NCCL" in two.why
     rows = [
         _ended("2 ranks on one device, Gloo", two, "gloo", "gloo over tcp lo", right=refused if on_gpu else not two.why)
