@@ -173,8 +173,8 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--compiler", choices=("none", "torch-compile"), help="default: torch-compile on accelerators")
     options = parser.parse_args(argv)
-    if options.pairs < 1 or options.minutes <= 0 or (options.batch is not None and options.batch < 2):
-        raise InputError("--pairs 1 or more, --minutes more than 0 and --batch 2 or more are expected")
+    if options.pairs < 1 or options.minutes <= 0 or (options.batch is not None and options.batch < 4):
+        raise InputError("--pairs 1 or more, --minutes more than 0 and --batch 4 or more are expected")
     name = options.site or load_config(read_config(CHECKOUT / "config" / "config.yaml"))["site"]
     site, environment = made_ready(name)
     out = options.out or CHECKOUT / "results" / "accelerator" / f"{name}.md"

@@ -116,7 +116,7 @@ def test_a_page_says_first_what_failed_and_of_what_it_is() -> None:
 @pytest.mark.every_framework
 def test_the_whole_on_a_processor(tmp_path: Path) -> None:
     out = tmp_path / "page.md"
-    told = f"--out={out} --pairs=1 --batch=2"
+    told = f"--out={out} --pairs=1"
     done = subprocess.run(
         ["make", "accelerator-test", "SITE=local", f"ARGS={told}"], cwd=CHECKOUT, capture_output=True, text=True, check=False,
         env={**os.environ, "RINGSIDE_LOCK": str(tmp_path / "lock")},
