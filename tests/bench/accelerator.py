@@ -147,9 +147,11 @@ class Rig:
         cores = ",".join(map(str, cores_of(0, spec["cores"], spec["cores_per_rank"])))
         program = ["taskset", "-c", cores, self.environment["python"]["executable"], str(script), *map(str, arguments)]
         limit_s = max(LEAST_LIMIT_S, min(LIMIT_S, self.left_s))
-        output = run_all(
-            [Process(shell_command(self.setup, "", told, program), {})], launch.kept_variables(), folder, limit_s
-        )
+        command = shell_command(self.setup, "", told, program)
+        try:
+            output = run_all([Process(command, {})], launch.kept_variables(), folder, limit_s)
+        except InputError:
+            raise InputError(f"{script.name}: not finished after {limit_s:.0f} s") from None
         said = [line for line in output.splitlines() if line.startswith("{")]
         if not said:
             raise InputError(with_last_line(f"{script.name} failed", folder / "log-0.txt"))
@@ -422,7 +424,9 @@ def throughput_part(rig: Rig, sizes: Sizes, compiler: str, why: str, most: int) 
             try:
                 rates[side] = _rate(rig, f"{side}-{number}", sizes, compiler, ours=side == "ours")
             except InputError as error:
-                return [pages.failed(f"images/s, {'Ringside' if side == 'ours' else 'plain script'}", str(error))], why
+                return [
+                    pages.failed(f"images/s of {'Ringside' if side == 'ours' else 'the plain script'}", str(error))
+                ], why
         pairs.append((rates["plain"], rates["ours"]))
         say(f"[{number}/{most}] plain {rates['plain']:,.0f}, Ringside {rates['ours']:,.0f} images/s")
         longest_s = max(longest_s, time.monotonic() - began) if number == 1 else time.monotonic() - began
