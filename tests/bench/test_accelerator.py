@@ -18,11 +18,11 @@ def epochs(*losses: tuple[float, float]) -> list[dict[str, float]]:
     return [{"train_loss": trained, "validation_loss": validated} for trained, validated in losses]
 
 
-# Measured with torch 2.13 on a processor, three epochs each.
+# Measured with torch 2.13 on a processor, three epochs: the reference, and how far others were from it (to which side was not kept).
 REFERENCE = epochs((1.1512, 0.3064), (0.2539, 0.1260), (0.1122, 0.0965))
 OTHER_SUMS = epochs((1.1512, 0.3064), (0.2539, 0.1260), (0.1123, 0.0966))  # one core, other instructions
 BFLOAT16 = epochs((1.1551, 0.3214), (0.2626, 0.1380), (0.1139, 0.0971))
-OTHER_SEED = epochs((0.9312, 0.2464), (0.2475, 0.1660), (0.1282, 0.1325))
+OTHER_SEED = epochs((0.9312, 0.6664), (0.2475, 0.1660), (0.1282, 0.1325))
 
 
 @pytest.mark.parametrize(
