@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.made-of-requirements
 RINGSIDE := PYTHONPATH=workflow/scripts $(BIN)/python -m
 SNAKEMAKE := $(RINGSIDE) plan.unlock --if-stale && $(BIN)/snakemake
-BENCH := PYTHONPATH=workflow/scripts:tests:tests/workflow:tests/cluster $(BIN)/python tests/bench/overhead.py
+BENCH_PYTHON := PYTHONPATH=workflow/scripts:tests:tests/workflow:tests/cluster $(BIN)/python
+BENCH := $(BENCH_PYTHON) tests/bench/overhead.py
 
 export SNAKEMAKE_PROFILE := $(CURDIR)/profiles/local
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -129,7 +130,7 @@ starters-test: $(STAMP)  ## run explore.R and explore.ipynb by R and Jupyter, wh
 	@$(BIN)/python -m pytest -m starters tests/unit/analysis/test_starters.py $(ARGS)
 
 frameworks-test: $(STAMP)  ## train and sweep every framework, against PyTorch; with SITE=NAME also those that the site has installed (LBANN, Tarantella)
-	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_lbann_training.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py $(ARGS)
+	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_lbann_training.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py tests/bench/test_accelerator.py $(ARGS)
 
 versions-test: $(STAMP)  ## train with the oldest PyTorch and TensorFlow that sites may have, against the newest (installs them, 7 GB)
 	@$(BIN)/python -m pytest tests/unit/runs/test_versions.py $(ARGS)
@@ -230,6 +231,9 @@ bench-tests: $(STAMP)  ## measure how long the tests take, and where their proce
 
 bench-intervals: $(STAMP)  ## measure by simulation how often 95 % intervals hold the truth, and how wide they are (10 min)
 	@$(BENCH) intervals $(ARGS)
+
+accelerator-test: $(STAMP)  ## check in 8 minutes that a node's accelerator trains right, and how fast: make accelerator-test SITE=NAME
+	@$(BENCH_PYTHON) tests/bench/accelerator.py $(if $(SITE),--site "$$SITE") $(ARGS)
 
 $(STAMP): requirements.txt
 	@$(PYTHON) -c '$(OLD)'

@@ -194,11 +194,13 @@ def ranks_of(framework: str) -> int:
     return 2 if load_framework(framework).distributed else 1
 
 
-def run_all(processes: Sequence[Process], variables: dict[str, str], folder: Path) -> str:
-    """Run processes side by side to their end, at most TIME_LIMIT_S, with a log each in `folder`; returns all logs."""
+def run_all(
+    processes: Sequence[Process], variables: dict[str, str], folder: Path, limit_s: float = TIME_LIMIT_S
+) -> str:
+    """Run processes side by side to their end, at most `limit_s`, with a log each in `folder`; returns all logs."""
     logs = [folder / f"log-{number}.txt" for number in range(len(processes))]
     started: list[subprocess.Popen[bytes]] = []
-    deadline = time.monotonic() + TIME_LIMIT_S
+    deadline = time.monotonic() + limit_s
     try:
         for process, log in zip(processes, logs, strict=True):
             with open(log, "wb") as output:
@@ -211,7 +213,7 @@ def run_all(processes: Sequence[Process], variables: dict[str, str], folder: Pat
         for child in started:
             child.wait(max(0.1, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        raise InputError(f"{shlex.join(processes[0].command)}: not finished after {TIME_LIMIT_S} s") from None
+        raise InputError(f"{shlex.join(processes[0].command)}: not finished after {limit_s:g} s") from None
     finally:
         _end(started)
     return "".join(log.read_text(errors="replace") for log in logs)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import torch
+from resnets import resnet_18
 from torch import nn
 
 from models.graph import from_json
@@ -16,37 +17,6 @@ from runs.libraries.pytorch import build
 
 STEPS = {"small-cnn": 60, "resnet-18": 3, "efficientnet-b0": 3}
 BATCH = 32
-
-
-class Block(nn.Module):
-    """A basic residual block."""
-
-    def __init__(self, inputs: int, planes: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, planes, 3, stride, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(planes)
-        self.conv2 = nn.Conv2d(planes, planes, 3, 1, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(planes)
-        self.relu = nn.ReLU(inplace=True)
-        self.shortcut = (
-            nn.Sequential(nn.Conv2d(inputs, planes, 1, stride, bias=False), nn.BatchNorm2d(planes))
-            if stride != 1 or inputs != planes
-            else nn.Identity()
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.relu(self.norm1(self.conv1(x)))
-        return self.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
-
-
-def resnet_18() -> nn.Module:
-    """With the small stem, for ten classes."""
-    blocks, inputs = [], 64
-    for planes, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        blocks += [Block(inputs, planes, stride), Block(planes, planes, 1)]
-        inputs = planes
-    stem = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)]
-    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
 def small_cnn() -> nn.Module:

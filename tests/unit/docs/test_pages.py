@@ -68,7 +68,8 @@ def test_every_example_of_configuration_is_accepted(name: str, file: str, lines:
             check(entry, "dataset", name)
         return
     own = CHECKOUT / file
-    whole = load_yaml(own) if own.exists() else yaml.safe_load(page("docs/tutorial/laptop.md").blocks("yaml")[0])
+    study = yaml.safe_load(page("docs/tutorial/laptop.md").blocks("yaml")[0])
+    whole = load_yaml(own) if own.exists() else study if kind == "studies" else {}
     (tmp_path / own.name).write_text(yaml.safe_dump(whole | asked))
     loaded = {"studies": load_study, "sites": load_site}[kind](own.stem, tmp_path)
     assert loaded.name == own.stem

@@ -1,0 +1,470 @@
+"""What an owner of a node with an accelerator runs first: `make accelerator-test SITE=NAME`, on that node, in at most 8 minutes.
+
+It trains by the worker as it is, in the site's own PyTorch or the one of the lock, and writes a page of checks. On a site of
+processors it does the same with smaller models, so that everything but the device is tried without one.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import accelerator_page as pages
+from accelerator_page import Row
+from common.errors import InputError, exit_status
+from common.files import CHECKOUT, shown, write_json, write_text
+from common.shell import shell_command
+from datasets.prepare import prepare
+from declared.configuration import load_config, read_config
+from declared.environments import read
+from declared.frameworks import load_framework
+from declared.site import Site, load_site
+from document import machine
+from environments import installed
+from environments.build import build
+from epoch_times import Process, interval_of_median, run_all
+from models.named import graph
+from one_run import one_run
+from plan.identity import lacks
+from runs import launch
+from runs.attempts import machine_lock
+from runs.epochs import read_epochs
+from runs.launchers.local import cores_of
+from runs.supervise import job, judge, measurement, with_last_line
+
+BENCH = Path(__file__).resolve().parent
+ENVIRONMENT = "pytorch"
+LIMIT_S, LEAST_LIMIT_S = 240.0, 30.0  # of one training
+WARM_UP, TIMED = 1, 3  # epochs of the throughput
+SMALL = {
+    "model": "small-cnn",
+    "dataset": "digits",
+    "batch_size": 32,
+    "epochs": 3,
+    "warmup_epochs": 1,
+    "learning_rate": 0.01,
+}
+SMI = "nvidia-smi"
+SAMPLED_EVERY_MS = 100
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What measures the throughput of a device: a ResNet on images of side x side pixels, so many steps an epoch."""
+
+    model: str
+    side: int
+    classes: int
+    batch: int
+    steps: int
+
+    @property
+    def dataset(self) -> str:
+        """Drawn images: as many as make `steps` batches."""
+        return f"synthetic-{self.side}x{self.side}x3-{self.classes}-{self.batch * self.steps}"
+
+
+SIZES = {"cuda": Sizes("resnet-50", 224, 1000, 128, 30), "cpu": Sizes("resnet-18", 32, 10, 4, 3)}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One training: its folder, what its record would say, its epochs; `why` where it is not ok."""
+
+    folder: Path
+    why: str | None
+    measured: dict[str, Any] = field(default_factory=dict)
+    epochs: Sequence[Mapping[str, Any]] = ()
+    parameters: int = 0
+
+    @property
+    def timed(self) -> list[Mapping[str, Any]]:
+        """The epochs that are not warm-up."""
+        return [row for row in self.epochs if not row["warm_up"]]
+
+
+class Rig:
+    """Trains at a site, all on this machine, with what lies in `folder`; nothing goes on after `deadline` (monotonic, in s)."""
+
+    def __init__(self, site: Site, environment: Mapping[str, Any], folder: Path, deadline: float) -> None:
+        self.site, self.environment, self.folder, self.deadline = site, environment, folder, deadline
+        self.setup = (*site.setup, *environment.get("setup", ()))
+        self.shares: list[tuple[float, float]] = []  # of the processor time: others', withheld
+
+    @property
+    def left_s(self) -> float:
+        """Seconds to the deadline."""
+        return self.deadline - time.monotonic()
+
+    def train(self, name: str, framework: str, program: str = launch.WORKER, nodes: int = 1, **levels: Any) -> Trained:
+        """Train by the worker, or by a program of this folder that calls it, and judge as a campaign would: but for the load of
+        others, which has rows of its own."""
+        say(f"{name}: {framework}, {levels.get('precision', 'fp32')}")
+        limit_s = max(LEAST_LIMIT_S, min(LIMIT_S, self.left_s))
+        site = replace(self.site, nodes=nodes, time_limit_s=limit_s, max_foreign_cpu_share=1.0, max_steal_share=1.0)
+        run, spec = one_run(site, framework=framework, nodes=nodes, sync_every=1, **levels)
+        data, folder = self.folder / "data" / run.levels["dataset"], self.folder / name
+        prepare(run.levels["dataset"], data)
+        folder.mkdir()
+        described = load_framework(framework)
+        environment, setup = self.environment, self.environment.get("setup", ())
+        if program != launch.WORKER and environment.get("installed"):
+            setup = [*setup, f"export PYTHONPATH={shlex.quote(str(BENCH))}${{PYTHONPATH:+:$PYTHONPATH}}"]
+        variables = {**environment["variables"], "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "compiled")}
+        if program != launch.WORKER and not environment.get("installed"):
+            variables["PYTHONPATH"] = f"{launch.SCRIPTS}{os.pathsep}{BENCH}"
+        ranks = launch.launcher(site, spec, setup=setup)
+        write_json(folder / "spec.json", job(spec, described, environment, run.graph.to_json(), data, ranks.hosts))
+        launched_at = time.time()
+        outcome = launch.run(ranks, {**environment, "variables": variables}, folder, spec, site, program, [data])
+        epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
+        measured = measurement(folder, launched_at, spec, epochs)
+        status, reason = judge(outcome, measured, epochs, spec, site, ranks.hosts, run.graph.gradient_bytes)
+        if measured is None or status in ("failed", "timeout"):
+            return Trained(folder, with_last_line(f"{status}: {reason}", folder / "log.txt"))
+        self.shares.append((measured["foreign_cpu_share"], measured["steal_share"]))
+        why = None if status == "ok" else f"{status}: {reason}"
+        return Trained(folder, why, measured, epochs, run.graph.parameters)
+
+    def call(self, name: str, script: Path, *arguments: object) -> dict[str, Any]:
+        """What a script of its own says in its last line, run as a rank is: by the same Python, with the same cores and threads."""
+        folder = self.folder / name
+        folder.mkdir()
+        site = replace(self.site, nodes=1)
+        _, spec = one_run(site, framework="pytorch-single", nodes=1, sync_every=1, **SMALL)
+        told = {key: value for key, value in launch.variables(site, spec).items() if key != "PYTHONPATH"}
+        told |= {**self.environment["variables"], "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "compiled")}
+        cores = ",".join(map(str, cores_of(0, spec["cores"], spec["cores_per_rank"])))
+        program = ["taskset", "-c", cores, self.environment["python"]["executable"], str(script), *map(str, arguments)]
+        limit_s = max(LEAST_LIMIT_S, min(LIMIT_S, self.left_s))
+        command = shell_command(self.setup, "", told, program)
+        try:
+            output = run_all([Process(command, {})], launch.kept_variables(), folder, limit_s)
+        except InputError:
+            raise InputError(f"{script.name}: not finished after {limit_s:.0f} s") from None
+        said = [line for line in output.splitlines() if line.startswith("{")]
+        if not said:
+            raise InputError(with_last_line(f"{script.name} failed", folder / "log-0.txt"))
+        found: dict[str, Any] = json.loads(said[-1])
+        return found
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Check on this machine that the site's accelerator trains right, and how fast; write a page, end with status 1 where a check failed."""
+    parser = argparse.ArgumentParser(prog="make accelerator-test", description=main.__doc__)
+    parser.add_argument("--site", help="name of a file in config/sites/ (default: that of config/config.yaml)")
+    parser.add_argument("--out", type=Path, help="the page (default: results/accelerator/SITE.md)")
+    parser.add_argument(
+        "--minutes", type=float, default=8.0, help="no new pair of trainings begins that would end later"
+    )
+    parser.add_argument(
+        "--pairs", type=int, default=6, help="pairs of the worker and the plain script; 6 have an interval"
+    )
+    parser.add_argument(
+        "--batch", type=int, help="images a step of the ResNet, where the default is too large for the device"
+    )
+    parser.add_argument("--compiler", choices=("none", "torch-compile"), help="default: torch-compile on accelerators")
+    options = parser.parse_args(argv)
+    if options.pairs < 1 or options.minutes <= 0 or (options.batch is not None and options.batch < 4):
+        raise InputError("--pairs 1 or more, --minutes more than 0 and --batch 4 or more are expected")
+    name = options.site or load_config(read_config(CHECKOUT / "config" / "config.yaml"))["site"]
+    site, environment = made_ready(name)
+    out = options.out or CHECKOUT / "results" / "accelerator" / f"{name}.md"
+    if out.is_dir():
+        raise InputError(f"--out: {out} is a folder; expected a file, such as {out / name}.md")
+    folder = out.resolve().with_suffix(".runs")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with machine_lock(f"process {os.getpid()} tests the accelerator", lambda holder: say(f"waiting for {holder}")):
+        started = time.monotonic()
+        rig = Rig(site, environment, folder, started + 60 * options.minutes)
+        seen = rig.call("probe", BENCH / "device_probe.py")
+        if site.device == "cuda" and not seen["devices"]:
+            raise InputError(
+                f"{shown(site.file)}: device: cuda, but the PyTorch of {environment['python']['executable']} "
+                f"({seen['torch']}) sees no accelerator here; run this on a node that has one, or correct installed.{ENVIRONMENT}"
+            )
+        sizes = SIZES[site.device]
+        sizes = replace(sizes, batch=options.batch or sizes.batch)
+        compiler, why = compiler_of(options.compiler, site, seen)
+        parts = {
+            "Losses": losses_part(rig),
+            "Ranks": ranks_part(rig, seen),
+            "Counters": counters_part(rig, sizes, seen),
+            "Throughput": throughput_part(rig, sizes, compiler, why, options.pairs),
+        }
+        parts["Counters"][0].extend(load_rows(rig, site))
+        wall_s = time.monotonic() - started
+    facts = [
+        pages.device(name, site.device, seen),
+        f"Machine: {machine()}",
+        f"Software: {pages.software(seen)}, {environment['deployment']}: `{environment['python']['executable']}`",
+        f"Made by `make accelerator-test SITE={name}` in {wall_s:.0f} s. Logs of all trainings: `{shown(folder)}`",
+    ]
+    rows = [row for part, _ in parts.values() for row in part]
+    write_text(out.resolve(), pages.page(f"Accelerator test of {name}", facts, parts))
+    print(f"{pages.summary(rows).replace('**', '')}\n{shown(out.resolve())}")
+    if any(row.verdict == pages.FAILED for row in rows):
+        sys.exit(1)
+
+
+def made_ready(name: str) -> tuple[Site, dict[str, Any]]:
+    """The site, with all ranks on this machine, and its PyTorch, built or found and tested. InputError where that cannot be."""
+    site = load_site(name)
+    described = read(ENVIRONMENT, site.variant)
+    if described.deployment(site.realization) == "apptainer":
+        raise InputError(
+            f"{shown(site.file)}: deployment: apptainer: this test runs outside of images; "
+            f"name the machine's own PyTorch by installed.{ENVIRONMENT}, or take a site with deployment: venv"
+        )
+    if installed.look(site, {ENVIRONMENT}):
+        site = load_site(name)
+    indexes = {"torch_index": site.torch_index or ""}
+    environment = build(described, site.cache.resolve(), indexes, site.realization)
+    here = len(os.sched_getaffinity(0))
+    return replace(
+        site, launcher="local", placement="emulated", ranks_per_node=1, nodes=2, cores=min(site.cores, here),
+        cpu_share=None, interface="lo", fabric="ethernet",
+    ), environment  # fmt: skip
+
+
+def compiler_of(asked: str | None, site: Site, seen: Mapping[str, Any]) -> tuple[str, str]:
+    """The level of the factor compiler, and why, in words for the page."""
+    if asked:
+        return asked, f"compiler: {asked}, as asked by --compiler"
+    if site.device == "cpu":
+        return "none", "compiler: none, since on a processor to compile takes longer than all else (--compiler)"
+    if seen["cannot_compile"]:
+        return "none", f"compiler: none, since {seen['cannot_compile']}"
+    return "torch-compile", "compiler: torch-compile"
+
+
+def losses_part(rig: Rig) -> tuple[list[Row], str]:
+    """The same training on the accelerator in each precision, and on the processor in fp32."""
+    reference = rig.train("losses-processor", "pytorch-single", device="cpu", **SMALL)
+    rows = []
+    for precision in pages.TOLERANCES:
+        levels = {**SMALL, "precision": precision}
+        if why := _lacking(rig.site, levels):
+            rows.append(pages.absent(f"losses in {precision}", why))
+            continue
+        trained = rig.train(f"losses-{precision}", "pytorch-single", **levels)
+        if why := reference.why or trained.why:
+            rows.append(pages.failed(f"losses in {precision}", why))
+        else:
+            rows.append(pages.losses(precision, reference.epochs, trained.epochs))
+    same = " Here both are the processor: in fp32 they are the same program." if rig.site.device == "cpu" else ""
+    return rows, (
+        f"small-cnn on digits, {SMALL['epochs']} epochs of batch {SMALL['batch_size']} from the same weights and in the same order, on the "
+        "accelerator and, in fp32, on this machine's processor. Found is the largest difference between their losses, training and "
+        f"validation, in any epoch.{same}"
+    )
+
+
+def _lacking(site: Site, levels: Mapping[str, Any]) -> str | None:
+    """Why the site cannot do it, as a plan says it."""
+    run, _ = one_run(replace(site, nodes=1), framework="pytorch-single", nodes=1, sync_every=1, **levels)
+    return lacks(site, run.levels)
+
+
+def ranks_part(rig: Rig, seen: Mapping[str, Any]) -> tuple[list[Row], str]:
+    """Two ranks on one device by Gloo, one by the device's own library, and two where there are two devices."""
+    own, on_gpu = ("nccl", True) if rig.site.device == "cuda" else ("gloo", False)
+    two = rig.train("ranks-two", "pytorch-ddp", "through_gloo", nodes=2, **SMALL)
+    refused = two.why is not None and "not through NCCL" in two.why
+    rows = [
+        _ended("2 ranks on one device, Gloo", two, "gloo", "gloo over tcp lo", right=refused if on_gpu else not two.why)
+    ]
+    one = rig.train("ranks-one", "pytorch-ddp", **SMALL)
+    rows.append(_ended(f"1 rank, {own}", one, own, "none", right=not one.why))
+    if seen["devices"] > 1:
+        spread = Rig(replace(rig.site, ranks_per_node=2), rig.environment, rig.folder, rig.deadline)
+        both = spread.train("ranks-two-devices", "pytorch-ddp", **SMALL)
+        rows.append(
+            _ended("2 ranks on two devices, nccl", both, "nccl", "nccl over links within the node", right=not both.why)
+        )
+    else:
+        rows.append(pages.absent("2 ranks on two devices, nccl", "needs two accelerators"))
+    judged = (
+        " A campaign makes the first one `invalid`, and has to: the gradients of accelerators went not through NCCL. Only this test "
+        "asks for that, since NCCL refuses two ranks on one device."
+    )
+    return (
+        rows,
+        "pytorch-ddp, small-cnn on digits. Found: the library that joined the ranks, and the transport in the record."
+        + (judged if on_gpu else " Without an accelerator, PyTorch joins its ranks by Gloo."),
+    )
+
+
+def _ended(check: str, trained: Trained, library: str, transport: str, *, right: bool) -> Row:
+    """A training of ranks that came to its end by this library and with this transport in its record."""
+    if not trained.measured:
+        return pages.failed(check, trained.why or "")
+    told = json.loads((trained.folder / "result.json").read_text())["transport"]
+    found = told, trained.measured["transport"]
+    verdict = "" if right else f"; {trained.why or 'ok, although it has to be invalid'}"
+    return pages.judged(
+        check,
+        f"{found[0]}; {found[1]}{verdict}",
+        f"{library}; {transport}",
+        right=right and found == (library, transport),
+    )
+
+
+def counters_part(rig: Rig, sizes: Sizes, seen: Mapping[str, Any]) -> tuple[list[Row], str]:
+    """What a run recorded of itself, against what others tell of it."""
+    foreign = _smi(rig.site, "--query-compute-apps=pid")
+    with power_of(rig) as said:
+        run = rig.train("counters", "pytorch-single", "clocked", **throughput_levels(sizes, "none"))
+    if run.why:
+        return [pages.failed("a run with counters", run.why)], ""
+    clocks = json.loads((run.folder / "clocks.json").read_text())[WARM_UP:]
+    on_gpu = rig.site.device == "cuda"
+    times = [row["epoch_time_s"] for row in run.timed]
+    rows = [
+        pages.clocks(times, [clock["device_s"] for clock in clocks], "CUDA events" if on_gpu else "a clock around it"),
+        pages.memory(run.measured["memory_peak_bytes"], run.parameters, run.measured["node_memory_bytes"], "rank"),
+    ]
+    if on_gpu:
+        peak = run.measured["device_memory_peak_bytes"]
+        rows.append(pages.memory(peak, run.parameters, seen["memory_bytes"], "accelerator"))
+        rows.append(pages.energy([row["energy_j"] for row in run.timed], clocks, pages.powers(said.read_text())))
+    else:
+        rows.append(pages.absent("memory peak of the accelerator", "there is none"))
+        rows.append(pages.absent("energy against mean power × time", "there is no accelerator"))
+    if foreign is None:
+        rows.append(pages.absent("others on the accelerator", f"{SMI} does not tell"))
+    else:
+        others = len(foreign.split())
+        rows.append(
+            pages.judged("others on the accelerator", f"{others} processes", "none before the test", right=not others)
+        )
+    return rows, (
+        f"{sizes.model} on {sizes.side}x{sizes.side} images, batch {sizes.batch}, amp, channels last, not compiled. The first row has the "
+        "epoch with the largest difference. The last two rows are of all trainings of this page: where they fail, somebody else uses this "
+        "machine, and a campaign's runs would be `invalid`, too."
+    )
+
+
+def load_rows(rig: Rig, site: Site) -> list[Row]:
+    """Whose the processor time was, in all trainings."""
+    if not rig.shares:
+        return [pages.failed("foreign load", "no training came to its end")]
+    foreign, steal = zip(*rig.shares, strict=True)
+    return [
+        pages.share("foreign load", foreign, site.max_foreign_cpu_share),
+        pages.share("withheld by a hypervisor", steal, site.max_steal_share),
+    ]
+
+
+@contextlib.contextmanager
+def power_of(rig: Rig) -> Iterator[Path]:
+    """While it lasts, the accelerator's power is written to a file, which it yields; nothing where nobody tells."""
+    said = rig.folder / "power.csv"
+    said.touch()
+    fields = [
+        name for name in ("power.draw.instant", "power.draw") if _smi(rig.site, f"--query-gpu={name}") is not None
+    ]
+    if not fields:
+        yield said
+        return
+    command = [*_smi_command(rig.site, f"--query-gpu=timestamp,{fields[0]}"), "-lms", str(SAMPLED_EVERY_MS)]
+    with open(said, "wb") as out:
+        child = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        try:
+            yield said
+        finally:
+            child.terminate()
+            child.wait()
+
+
+def _smi_command(site: Site, query: str) -> list[str]:
+    """Ask for the accelerator that rank 0 uses."""
+    first = (dict(site.variables).get("CUDA_VISIBLE_DEVICES") or "0").split(",")[0]
+    return [SMI, f"--id={first}", query, "--format=csv,noheader,nounits"]
+
+
+def _smi(site: Site, query: str) -> str | None:
+    """The answer; None where the site has no accelerator, or nobody answers."""
+    if site.device != "cuda":
+        return None
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(_smi_command(site, query), capture_output=True, text=True, check=False, timeout=20)
+        return done.stdout if done.returncode == 0 else None
+    return None
+
+
+def throughput_levels(sizes: Sizes, compiler: str) -> dict[str, Any]:
+    """The levels of a run that measures images a second."""
+    return {
+        "model": sizes.model, "dataset": sizes.dataset, "batch_size": sizes.batch, "precision": "amp",
+        "memory_format": "channels-last", "compiler": compiler, "learning_rate": 0.01,
+        "epochs": WARM_UP + TIMED, "warmup_epochs": WARM_UP,
+    }  # fmt: skip
+
+
+def throughput_part(rig: Rig, sizes: Sizes, compiler: str, why: str, most: int) -> tuple[list[Row], str]:
+    """The worker and the plain script in turn, the other one first in every second pair."""
+    pairs: list[tuple[float, float]] = []
+    longest_s = 0.0
+    while len(pairs) < most and (not pairs or longest_s < rig.left_s):
+        began, number = time.monotonic(), len(pairs) + 1
+        rates: dict[str, float] = {}
+        for side in ("plain", "ours") if number % 2 else ("ours", "plain"):
+            try:
+                rates[side] = _rate(rig, f"{side}-{number}", sizes, compiler, ours=side == "ours")
+            except InputError as error:
+                return [
+                    pages.failed(f"images/s of {'Ringside' if side == 'ours' else 'the plain script'}", str(error))
+                ], why
+        pairs.append((rates["plain"], rates["ours"]))
+        say(f"[{number}/{most}] plain {rates['plain']:,.0f}, Ringside {rates['ours']:,.0f} images/s")
+        longest_s = max(longest_s, time.monotonic() - began) if number == 1 else time.monotonic() - began
+    meaning = (
+        f"{sizes.model} on drawn {sizes.side}x{sizes.side}x3 images, batch {sizes.batch}, bfloat16 autocast, channels last, {why}. Each side is a "
+        f"process of its own, in turn, the other first in every second pair; it gives the median of {TIMED} epochs of {sizes.steps} steps after "
+        f"{WARM_UP} that does not count. The plain script is `tests/bench/bare/resnet_training.py`: it draws its images once and copies them from "
+        "pinned memory, while Ringside draws every batch anew. The interval of the ratio is between two of the ratios in their order, "
+        "and needs 6 pairs. The ratio is told: it fails nothing."
+    )
+    return pages.throughput(pairs, interval_of_median([ours / plain for plain, ours in pairs])), meaning
+
+
+def _rate(rig: Rig, name: str, sizes: Sizes, compiler: str, *, ours: bool) -> float:
+    """Images a second of one training. InputError where it fails, or does other work than it should."""
+    images = sizes.batch * sizes.steps
+    if ours:
+        run = rig.train(name, "pytorch-single", **throughput_levels(sizes, compiler))
+        if run.why:
+            raise InputError(run.why)
+        done, parameters = {row["samples_trained"] for row in run.epochs}, run.parameters
+        times = [row["epoch_time_s"] for row in run.timed]
+    else:
+        work = (sizes.model, sizes.side, sizes.classes, sizes.batch, sizes.steps, WARM_UP + TIMED, compiler)
+        said = rig.call(name, BENCH / "bare" / "resnet_training.py", rig.site.device, *work)
+        done, parameters, times = {said["samples"]}, said["parameters"], said["epoch_times_s"][WARM_UP:]
+    if done != {images}:
+        raise InputError(f"{name}: trained {done} samples an epoch, expected {images}")
+    expected = graph(sizes.model, (sizes.side, sizes.side, 3), sizes.classes).parameters
+    if parameters != expected:
+        raise InputError(f"{name}: has {parameters} parameters, expected {expected}")
+    return images / statistics.median(times)
+
+
+def say(text: str) -> None:
+    """Tell who waits."""
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,24 @@
+"""One rank that trains as the worker does, but whose group is Gloo's on an accelerator, too: NCCL refuses two ranks on one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from runs.libraries import pytorch
+from runs.worker.__main__ import run
+from runs.worker.context import Context
+from runs.worker.process import as_rank
+
+join = pytorch.join
+
+
+def as_on_processors(context: Context) -> str:
+    return join(replace(context, job={**context.job, "spec": {**context.spec, "device": "cpu"}}))
+
+
+def train(folder: Path) -> None:
+    pytorch.join = as_on_processors
+    run(folder)
+
+
+if __name__ == "__main__":
+    as_rank(train)
