@@ -53,6 +53,11 @@ CPU := 0.6
 MEMORY := 6G
 SCHEDULER := slurm
 
+# A misspelt variable would leave the configured study in its place.
+KNOWN := ARGS PYTHON NODES BANDWIDTH CPU MEMORY SCHEDULER MAKEFLAGS MFLAGS
+UNKNOWN := $(filter-out $(KNOWN),$(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name))))
+$(if $(UNKNOWN),$(error $(firstword $(UNKNOWN)) is no variable of this Makefile; expected STUDY, SITE, RUNS, BASE, OTHER, AGAINST, NAME, PARTITION, FILE, $(wordlist 1,7,$(KNOWN))))
+
 .DEFAULT_GOAL := help
 .PHONY: $(shell sed -nE 's/^([a-z-]+):.*\#\#.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 

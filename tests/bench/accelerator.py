@@ -185,7 +185,9 @@ def main(argv: list[str] | None = None) -> None:
     folder = out.resolve().with_suffix(".runs")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    with machine_lock(f"process {os.getpid()} tests the accelerator", lambda holder: say(f"waiting for {holder}")):
+    with machine_lock(
+        f"process {os.getpid()}, which tests the accelerator", lambda holder: say(f"waiting for {holder}")
+    ):
         started = time.monotonic()
         rig = Rig(site, environment, folder, started + 60 * options.minutes)
         seen = rig.call("probe", BENCH / "device_probe.py")

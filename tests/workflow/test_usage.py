@@ -60,12 +60,23 @@ def test_who_comes_second_is_told_in_one_line(campaign: Checkout) -> None:
     assert "unlock" not in done.output and not figure.exists()
 
 
+def test_nothing_is_put_aside_under_a_running_campaign(campaign: Checkout) -> None:
+    before = campaign.records()
+    with open(campaign.path(".snakemake/ringside.lock"), "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = campaign.program("records.repeat", "--runs", "*")
+    assert done.returncode == 2 and "a campaign is running in this checkout; nothing was changed" in done.stderr
+    assert campaign.records() == before
+
+
 def test_make_hands_on_what_was_written(campaign: Checkout) -> None:
     """make would take $(id) for a variable of its own, and the shell for a command."""
     done = campaign.make("status", "STUDY=$(id)")
     assert done.returncode == 2 and "study: '$(id)' does not look right" in done.stderr, done.stdout + done.stderr
     done = campaign.make("repeat", "RUNS=$(x)`id`")
     assert done.returncode == 2 and "RUNS=$(x)`id`: no run" in done.stderr, done.stdout + done.stderr
+    done = campaign.make("plan", "STUDI=small")
+    assert done.returncode == 2 and "STUDI is no variable of this Makefile; expected STUDY," in done.stderr
 
 
 def test_list_rules_reads_like_a_table_of_contents(fresh: Callable[..., Checkout]) -> None:

@@ -78,6 +78,13 @@ def test_what_an_equivalence_test_has_shown_is_called_equal_and_nothing_else(run
     assert last.count(". ") == 1, "two sentences"
 
 
+def test_a_margin_within_which_nothing_is_equal_is_spoken_of(runs: pd.DataFrame) -> None:
+    data = effects.table(runs, margin=0.001).data
+    assert not (data["verdict"] == effects.EQUAL).any(), "or this test says nothing"
+    last = str(answers.sentences(runs, data, anova.table(runs).data)[-1])
+    assert "None is shown to be equal within the margin: their intervals exclude only" in last
+
+
 def test_a_fraction_is_told_by_its_main_effects() -> None:
     runs = designed_campaign("screening", "local")[0]
     sentences = said(runs)

@@ -89,7 +89,8 @@ def sentences(runs: pd.DataFrame, effects: pd.DataFrame, anova: pd.DataFrame) ->
     said = [
         Sentence(_named(name), _of_factor(some, len(pairs[name])), _weight(name, some)) for name, some in found.items()
     ]
-    last = _not_told_apart([one for some in found.values() for one in some])
+    has_margin = "verdict" in effects and bool(effects["verdict"].notna().any())
+    last = _not_told_apart([one for some in found.values() for one in some], has_margin)
     return [*said, *([Sentence("", last)] if last else [])]
 
 
@@ -172,7 +173,7 @@ def _weight(factor: str, found: list[Contrast]) -> float:
     return 0.0 if factor in WORK else max((abs(math.log(one.ratio.value)) for one in found), default=0.0)
 
 
-def _not_told_apart(found: list[Contrast]) -> str:
+def _not_told_apart(found: list[Contrast], has_margin: bool) -> str:
     """What shows no difference: what is equal within the study's margin, and which difference can be excluded of the others."""
     tested, undecided = _tested(found), [one for one in _open(found) if not one.equal]
     left, equal = sorted(undecided, key=lambda one: one.excluded), len(_open(found)) - len(undecided)
@@ -191,17 +192,20 @@ def _not_told_apart(found: list[Contrast]) -> str:
     if not left:
         every = "The one comparison shows" if len(tested) == 1 else f"All {len(tested)} comparisons show"
         return f"{every} a difference, {rule}."
+    none = has_margin and not equal
     closest, widest = (f"{tables.number(100 * one.excluded, 2)} %" for one in (left[0], left[-1]))
     if len(left) > 1:
         shown = f"{said}, and {len(left)} others" if equal else f"{len(left)} of {len(tested)} comparisons"
+        proof = f"This is no proof that {f'those {len(left)}' if equal else 'they'} are equal"
         return (
-            f"{shown} show no difference, {rule}. This is no proof that {f'those {len(left)}' if equal else 'they'} are equal: their intervals "
+            f"{shown} show no difference, {rule}. {'None is shown to be equal within the margin' if none else proof}: their intervals "
             f"exclude only that the slower takes more than {closest} longer (in the closest comparison) to {widest} longer (in the widest)."
         )
     where = f" ({title(left[0].factor)}: {left[0].said})" if len(tested) > 1 else ""
     shown = f"{said}, and 1 other" if equal else f"1 of {len(tested)} comparisons" if where else "The one comparison"
+    proof = "Nor is it shown to be equal within the margin" if none else "This is no proof that the two are equal"
     return (
-        f"{shown}{where} shows no difference, {rule}. This is no proof that the two are equal: the interval excludes "
+        f"{shown}{where} shows no difference, {rule}. {proof}: the interval excludes "
         f"only that the slower takes more than {closest} longer."
     )
 

@@ -78,7 +78,9 @@ def setting(runs: pd.DataFrame) -> str:
     missing, bad = len(missing_cells(runs)), len(unsuccessful(runs))
     said.append(f"Missing: {missing} of {_count(cells, 'cell')}." if missing else "No cell is missing.")
     if bad and (others := bad - int(runs["cell"].isin(missing_cells(runs)).sum())):
-        said.append(f"{_count(others, 'other run' if missing else 'run')} did not succeed.")
+        absent = (unsuccessful(runs)["status"] == "missing").all()
+        what = f"{'was' if others == 1 else 'were'} not made" if absent else "did not succeed"
+        said.append(f"{_count(others, 'other run' if missing else 'run')} {what}.")
     return " ".join(said)
 
 

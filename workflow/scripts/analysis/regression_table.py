@@ -7,7 +7,7 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.intervals import LEVEL
 from analysis.measured import level_text, scale_factor, successful, title, varying
-from analysis.regression import LACK_OF_FIT, TERM, Fits, Response, errors_without
+from analysis.regression import LACK_OF_FIT, TERM, Fit, Fits, Response, errors_without
 from analysis.terms import base_level, takes_numbers
 from common.text import number_of
 
@@ -29,6 +29,7 @@ SHOWN = [
     ),
 ]
 LARGE_VIF = 10
+FEWEST_SPARE = 4  # cells beyond coefficients, for stars
 
 
 def tidy(fits: Fits) -> pd.DataFrame:
@@ -65,7 +66,7 @@ def table(runs: pd.DataFrame, fits: Fits) -> tables.Table:
     shown = {"": [*names, *said.values()]}
     for (response, model), each in fits.items():
         rows = each.terms.set_index("term").reindex(names)
-        fits_well = not each.statistics.get("lack of fit: p", math.nan) < LEVEL
+        fits_well = _spare(each) >= FEWEST_SPARE and not each.statistics.get("lack of fit: p", math.nan) < LEVEL
         columns = ["estimate", "standard_error", "standard_error_by_cell", "p_by_cell"]
         shown[f"{response.heading}: {model}"] = [
             *(entry(a, b, c, d, fits_well) for a, b, c, d in rows[columns].itertuples(index=False, name=None)),
@@ -79,6 +80,11 @@ def table(runs: pd.DataFrame, fits: Fits) -> tables.Table:
         words=[""],
         parts=[len(names)],
     )
+
+
+def _spare(fit: Fit) -> int:
+    """Cells beyond coefficients: with few, errors by cell say nothing."""
+    return len(fit.cells) - int(fit.terms["estimate"].notna().sum())
 
 
 def _levels(runs: pd.DataFrame) -> str:
@@ -167,7 +173,11 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
             )
     if not fitted:
         return [*dict.fromkeys(notes), conditions.setting(runs)]
+    few = [model for (_, model), each in fits.items() if _spare(each) < FEWEST_SPARE]
     notes += [
+        f"No stars in the {' and '.join(dict.fromkeys(few))} model: fewer than {FEWEST_SPARE} cells more than coefficients."
+        if few
+        else "",
         "AICc compares models of the same response (Gaussian likelihood; the variance counts as a parameter). "
         "VIF: factor by which correlation with other terms inflates the variance of a term. F of lack of fit is given with its degrees of freedom.",
         LACK_OF_FIT.format("the model") + _own(fitted),

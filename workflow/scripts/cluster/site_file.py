@@ -103,8 +103,11 @@ def cluster(name: str, wanted: str) -> str:
     draft = of_cluster(found, Looked(None, "yet"), CHECKOUT.parent)
     seen = looked(loaded(name, text("", draft)))
     version, of = found.config.get("SLURM_VERSION", "?"), found.config.get("ClusterName", "?")
-    sources = f"Slurm {version} of the cluster {of} and {seen.at}"
-    return text(_head(name, sources), of_cluster(found, seen, CHECKOUT.parent))
+    sources = f"Slurm {version} of the cluster {of}" + (f" and {seen.at}" if seen.report else "")
+    return text(
+        _head(name, sources, "" if seen.report else f"No node was seen: {seen.why}."),
+        of_cluster(found, seen, CHECKOUT.parent),
+    )
 
 
 def machine(name: str) -> str:
@@ -124,10 +127,11 @@ def machine(name: str) -> str:
     return text(_head(name, "this machine"), of_machine(reports[0]))
 
 
-def _head(name: str, sources: str) -> str:
+def _head(name: str, sources: str, unseen: str = "") -> str:
     today = datetime.now(UTC).date()
     lines = [
         f"Written by make site NAME={name}, {today}: what {sources} said. Each line tells where its value is from.",
+        *([unseen] if unseen else []),
         "ASSUMED is what nobody could be asked: look at these lines first. config/sites/slurm-example.yaml explains every key.",
     ]
     return "\n".join(f"# {line}" for line in textwrap.wrap(_clean(" ".join(lines)), WIDTH - 2))

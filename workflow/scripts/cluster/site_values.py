@@ -95,7 +95,7 @@ class Looked:
     @property
     def at(self) -> str:
         """Where it was looked."""
-        return f"the test job on {self.report['host']}" if self.report else f"ASSUMED, no node was seen ({self.why})"
+        return f"the test job on {self.report['host']}" if self.report else "ASSUMED: no node was seen"
 
 
 def partition(partitions: Mapping[str, Mapping[str, str]], wanted: str) -> Mapping[str, str]:
@@ -244,7 +244,7 @@ def _devices(kind: Kind, asked: Asked, looked: Looked) -> tuple[int, list[Entry]
 
 
 def _unseen(looked: Looked) -> str:
-    return f"nvidia-smi says nothing in {looked.at}" if looked.report else f"no node was seen ({looked.why})"
+    return f"nvidia-smi says nothing in {looked.at}" if looked.report else "no node was seen"
 
 
 def _gpu_words(report: Report | None) -> str:

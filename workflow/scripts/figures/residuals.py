@@ -74,7 +74,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         fitted.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
         fitted.xaxis.set_minor_locator(NullLocator())
         fitted.xaxis.set_major_formatter("{x:g}")
-    fitted.set_xlabel("mean epoch time of the cell (s)")
+    fitted.set_xlabel("geometric mean of the cell (s)")
     fitted.set_ylabel("residual (%)")
     _dots(order, data["order"], percent, data["outlier"])
     _shade(order, data, column)

@@ -73,8 +73,8 @@ def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
     said = [f"{key} {_said(bound[key])}, here it is {_said(here[key])}" for key in told]
     if said:
         raise InputError(
-            f"{results / BINDING}: these results belong to {'; '.join(said)}; for figures of them, add --config "
-            f"records=available; for the cost here: make plan; to run here, move {results} away"
+            f"{results / BINDING}: these results belong to {'; '.join(said)}; for figures of them: make figures "
+            f"ARGS=records=available, or add --config records=available to snakemake; for the cost here: make plan; to run here, move {results} away"
         )
 
 

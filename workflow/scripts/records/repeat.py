@@ -9,7 +9,7 @@ from pathlib import Path
 
 from common.errors import InputError, exit_status
 from common.text import number_of
-from plan import unlock
+from plan import ownership, unlock
 from plan.binding import read_binding
 from plan.campaign import Campaign, add_config_argument, configured, load_campaign
 from plan.recorded import STATUSES, record_status
@@ -59,13 +59,19 @@ def main(argv: list[str] | None = None) -> None:
         config["site"] = bound["site"]  # where these results were made, whatever is configured now
     campaign = load_campaign({**config, "records": "campaign"})
     runs = chosen(campaign, options.runs)
+    if not runs and options.runs in STATUSES:
+        raise InputError(f"RUNS={options.runs}: no run of {campaign.study.name} is {options.runs}; nothing to repeat")
     if not runs:
         raise InputError(
-            f"RUNS={options.runs}: no run with a record matches; give a status ({', '.join(STATUSES)}) or a pattern of run_id"
+            f"RUNS={options.runs}: no run of {campaign.study.name} that has a record matches; give a status ({', '.join(STATUSES)}) "
+            "or a pattern of run_id"
         )
+    if not ownership.hold(Path(".snakemake")):
+        raise InputError("a campaign is running in this checkout; nothing was changed; repeat runs when it has ended")
     unlock.main(["--if-stale"])
     for path in runs.values():
         put_aside(path)
+    ownership.release()
     print(f"{counted(runs)} will be repeated; their old attempts are kept", flush=True)
     named = [f"study={config['study']}", f"site={config['site']}"]
     if campaign.site.launcher != "local":

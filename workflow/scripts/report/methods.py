@@ -454,6 +454,20 @@ def _reasons(bad: pd.DataFrame) -> str:
     return "; ".join([*said, *([f"{more} for other reasons"] if more else [])])
 
 
+def _disturbances(ok: pd.DataFrame) -> Iterator[str]:
+    """What others took from successful runs."""
+    if (most := ok["foreign_cpu_share"].max()) > conditions.NOTABLE_FOREIGN_SHARE:
+        yield (
+            f"Beside runs, other programs used up to {100 * most:.2g}~\\% of the processor time, so differences between cells may be theirs."
+        )
+    stolen = ok["steal_share"] > conditions.NOTABLE_STEAL_SHARE
+    if stolen.any():
+        yield (
+            f"A hypervisor took more than {100 * conditions.NOTABLE_STEAL_SHARE:.0f}~\\% of the processor time in "
+            f"{stolen.sum():,} of {len(ok):,} runs; none was left out for this reason."
+        )
+
+
 def _threats(facts: Facts) -> Iterator[str]:
     ok = facts.ok
     if ok.empty:
@@ -492,12 +506,7 @@ def _threats(facts: Facts) -> Iterator[str]:
     crowded = ok["oversubscribed"].fillna(False).astype(bool)
     if crowded.any():
         yield f"{number_of(int(crowded.sum()), 'run')} had more threads than cores, so ranks competed for cores."
-    stolen = ok["steal_share"] > conditions.NOTABLE_STEAL_SHARE
-    if stolen.any():
-        yield (
-            f"A hypervisor took more than {100 * conditions.NOTABLE_STEAL_SHARE:.0f}~\\% of the processor time in "
-            f"{stolen.sum():,} of {len(ok):,} runs; none was left out for this reason."
-        )
+    yield from _disturbances(ok)
     if facts.network is not None and len(fit.measured(facts.network)):
         yield "Each sweep of the network was made once, in one set of processes: its intervals do not cover changes from day to day."
     if len(unsuccessful(facts.runs)):

@@ -80,7 +80,7 @@ class Session:
         self._disturbed.append(disturbed)
         here = f"STUDY={self._results.name}"
         if disturbed and sum(self._disturbed) == 1:
-            yield f"a disturbed run is invalid and does not count; repeat such runs when the machine is quiet: make repeat RUNS=invalid {here}"
+            yield f"a disturbed run is invalid and does not count; when this campaign has ended and the machine is quiet, repeat such runs: make repeat RUNS=invalid {here}"
         if len(self._disturbed) == FIRST and all(self._disturbed):
             yield (
                 f"the first {FIRST} runs were all disturbed. Ctrl-C interrupts, and nothing is lost: end other programs, or raise "
