@@ -100,9 +100,15 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
             ("launched by", f"{site.launcher}, software in {'images' if site.deployment == 'apptainer' else 'virtual environments'}"),
             ("the site's own software", _own_software(ok)),
             ("limits", f"a run ends after {site.time_limit_s:g} s; it is invalid if other processes used more than "
-             f"{100 * site.max_foreign_cpu_share:g} % of the processor time, or a hypervisor withheld more than {100 * site.max_steal_share:g} %"),
+             f"{_foreign_limit(ok, site)} of the processor time, or a hypervisor withheld more than {100 * site.max_steal_share:g} %"),
         ]  # fmt: skip
     return [(name, text) for name, text in said if text]
+
+
+def _foreign_limit(ok: pd.DataFrame, site: Site) -> str:
+    """What other processes might use beside the runs that are there: the limit that was the site's then."""
+    limits = sorted(set(ok["max_foreign_cpu_share"].dropna())) or [site.max_foreign_cpu_share]
+    return f"{' to '.join(f'{100 * limit:g}' for limit in dict.fromkeys((limits[0], limits[-1])))} %"
 
 
 def _own_software(runs: pd.DataFrame) -> str:
