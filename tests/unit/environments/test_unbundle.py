@@ -106,7 +106,14 @@ class TestAWholeBundle:
         """Before there is a .venv: without site-packages, as the Makefile calls it."""
         small.told = {"locks": {}}
         done = subprocess.run(
-            ["make", "unbundle", f"FILE={small.pack()}", f"PYTHON={sys.executable} -S", "SITE=local"],
+            [
+                "make",
+                "--no-print-directory",
+                "unbundle",
+                f"FILE={small.pack()}",
+                f"PYTHON={sys.executable} -S",
+                "SITE=local",
+            ],
             cwd=CHECKOUT,
             capture_output=True,
             text=True,
