@@ -141,6 +141,8 @@ def test_cells_that_one_lacks_are_named(compare, base, other) -> None:
 def test_what_differs_is_told_by_framework(compare, base, other) -> None:
     assert compare(base, other).differences == ["dates: 2026-11-20 → 2026-12-01"]
     other.loc[other["framework"].str.contains("tensorflow"), "library_version"] = "tensorflow 3.0"
+    loaded = compare(base, other.assign(foreign_cpu_share=0.8)).differences
+    assert loaded[1] == "other programs beside runs: up to 0.4 % → up to 80 %"
     kernel = base["systems"].iloc[0].replace("6.1.0", "6.12.3")
     said = compare(base, other.assign(site="elsewhere", systems=kernel)).differences
     assert said[1:3] == ["site: local → elsewhere", f"operating system: {base['systems'].iloc[0]} → {kernel}"]

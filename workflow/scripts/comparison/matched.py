@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.conditions import algorithms
+from analysis.conditions import NOTABLE_FOREIGN_SHARE, algorithms
 from analysis.measured import cells, factors, framework_order, successful
 from common.errors import InputError
 from common.files import shown
@@ -115,6 +115,9 @@ class Compared:
         said = [f"dates: {_dates(a)} → {_dates(b)}"] if _dates(a) != _dates(b) else []
         if unknown := [column for column in SAME if _known(a[column]) != _known(b[column])]:
             said.append(f"recorded in only one of them: {', '.join(unknown)}")
+        most = [runs["foreign_cpu_share"].max() for runs in (a, b)]
+        if any(share > NOTABLE_FOREIGN_SHARE for share in most):
+            said.append("other programs beside runs: " + " → ".join(f"up to {100 * share:.2g} %" for share in most))
         for column, words in EXPLAINS.items():
             if column not in PER_FRAMEWORK:
                 levels = [_levels(runs[column]) for runs in (a, b)]
