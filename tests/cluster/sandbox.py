@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+NOT_HANDED_ON = ("SLURM", "RINGSIDE", "MAKE", "MFLAGS")  # of make: that it is called by another make
 CGROUPS = Path("/sys/fs/cgroup")
 CONTROLLERS = ("cpu", "memory", "cpuset", "freezer")  # of version 1: each has a hierarchy of its own
 
@@ -50,7 +51,7 @@ class Sandbox:
 
     def run(self, *command: str, folder: Path = CHECKOUT, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         """Run a command in the sandbox."""
-        variables = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "RINGSIDE"))}
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(NOT_HANDED_ON)}
         return subprocess.run(
             self.entered(*command, folder=folder),
             env={**variables, "PYTHONPATH": str(folder / "workflow" / "scripts")},
