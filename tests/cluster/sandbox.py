@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-NOT_HANDED_ON = ("SLURM", "RINGSIDE", "MAKE", "MFLAGS")  # of make: that it is called by another make
+NOT_HANDED_ON = ("SLURM", "RINGSIDE", "MAKE", "MFLAGS", "ARGS")  # of make: that another make calls it, and with what
 CGROUPS = Path("/sys/fs/cgroup")
 CONTROLLERS = ("cpu", "memory", "cpuset", "freezer")  # of version 1: each has a hierarchy of its own
 
