@@ -26,6 +26,7 @@ WORKER = "runs.worker"
 GRACE_S = 10.0  # once a rank has failed, the others may still say why they cannot go on
 ALARM_S = 30.0  # after its time limit a rank ends itself, where nobody can reach it any more
 POLL_S = 0.02
+CLIENT_PATIENCE_S = 30  # for a scheduler's client to answer
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,27 @@ def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
     for process in processes:
         process.wait()
+
+
+def told(command: Sequence[str], pattern: re.Pattern[str], environment: Mapping[str, str]) -> str | None:
+    """What a scheduler's client says of the job that is the last word of `command`, as the pattern's group finds it; None where the
+    client is not on this node. Lost when it does not answer, three times within some seconds."""
+    said = ""
+    for pause_s in (2, 2, 0):
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=CLIENT_PATIENCE_S, env=environment
+            )
+        except FileNotFoundError:
+            return None
+        except subprocess.TimeoutExpired:
+            said = "no answer"
+        else:
+            if found := pattern.search(done.stdout):
+                return found[1]
+            said = " ".join((done.stderr or done.stdout).split())[:300]
+        time.sleep(pause_s)
+    raise Lost(f"{command[0]} does not tell of job {command[-1]}: {said}")
 
 
 def pkill(command: Sequence[str]) -> list[str]:

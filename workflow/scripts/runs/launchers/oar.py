@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from common.errors import InputError
 from common.files import shown
 from common.shell import shell_command
 from declared.site import Site
-from runs.launch import Lost, ending, kept_variables, kill, pkill, spawn
+from runs.launch import Lost, ending, kept_variables, kill, pkill, spawn, told
 
 SSH_FAILED = 255  # of ssh, and so of oarsh: its own failure, and also a remote end by a signal
 OARSH_FAILED = (SSH_FAILED, *range(61, 67))  # the others: oarsh found no job on the node
@@ -85,22 +84,7 @@ class Oar:
 
 def job_state(number: str) -> str | None:
     """What OAR says of a job, such as Running; None where this node has no client that could be asked. Lost when it does not answer."""
-    said = ""
-    for pause_s in (2, 2, 0):
-        try:
-            done = subprocess.run(
-                ["oarstat", "-fj", number], capture_output=True, text=True, check=False, timeout=30, env=_environment()
-            )
-        except FileNotFoundError:
-            return None
-        except subprocess.TimeoutExpired:
-            said = "no answer"
-        else:
-            if found := _STATE.search(done.stdout):
-                return found[1]
-            said = " ".join((done.stderr or done.stdout).split())[:300]
-        time.sleep(pause_s)
-    raise Lost(f"oarstat does not tell of job {number}: {said}")
+    return told(["oarstat", "-fj", number], _STATE, _environment())
 
 
 def _environment() -> dict[str, str]:

@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from common.errors import InputError
 from common.files import shown
 from common.shell import shell_command
 from declared.site import Site
-from runs.launch import Lost, ending, kept_variables, kill, pkill, spawn
+from runs.launch import Lost, ending, kept_variables, kill, pkill, spawn, told
 
 TMRSH_FAILED = 255
 RUNNING = "R"
@@ -87,22 +86,7 @@ class Pbs:
 
 def job_state(number: str) -> str | None:
     """PBS's letter for a job, such as R; None where this node has no client that could be asked. Lost when it does not answer."""
-    said = ""
-    for pause_s in (2, 2, 0):
-        try:
-            done = subprocess.run(
-                ["qstat", "-f", number], capture_output=True, text=True, check=False, timeout=30, env=_environment()
-            )
-        except FileNotFoundError:
-            return None
-        except subprocess.TimeoutExpired:
-            said = "no answer"
-        else:
-            if found := _STATE.search(done.stdout):
-                return found[1]
-            said = " ".join((done.stderr or done.stdout).split())[:300]
-        time.sleep(pause_s)
-    raise Lost(f"qstat does not tell of job {number}: {said}")
+    return told(["qstat", "-f", number], _STATE, _environment())
 
 
 def _ended(host: str, command: Sequence[str]) -> bool:
