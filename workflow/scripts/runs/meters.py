@@ -1,5 +1,6 @@
 """What is told of a run's energy once its ranks have ended: meters of all machines, wattmeters, the scheduler, power over time, idle power."""
 
+import contextlib
 import csv
 import json
 import time
@@ -28,15 +29,11 @@ def read_after(folder: Path, spec: Mapping[str, Any], site: Site, ranks: launch.
     power = _of_nodes(folder, leaders)
     if site.energy:
         nodes = wattmeter.nodes_of([rank["host"] for rank in result["ranks"]])
-        windows = _windows(
-            read_epochs(folder / "epochs.csv"), spec["samples_per_epoch"], result["closed_at"]
-        )
+        windows = _windows(read_epochs(folder / "epochs.csv"), spec["samples_per_epoch"], result["closed_at"])
         kind, values, reason, samples = _asked(site.energy, nodes, windows)
         _fill_in(folder / "epochs.csv", NODE, values)
         told.append(entry(kind, reason))
-        power += [
-            (t, node, wattmeter.SCOPE, watt) for node, rows in samples.items() for t, watt in rows.tolist()
-        ]
+        power += [(t, node, wattmeter.SCOPE, watt) for node, rows in samples.items() for t, watt in rows.tolist()]
     if power:
         with written_whole(folder / "power.csv") as partial, open(partial, "w", newline="") as table:
             writer = csv.writer(table, lineterminator="\n")
@@ -55,12 +52,14 @@ def _one_of_each_machine(ranks: Sequence[Mapping[str, Any]]) -> list[tuple[int, 
 
 
 def _of_nodes(folder: Path, leaders: Sequence[tuple[int, Mapping[str, Any]]]) -> list[tuple[float, str, str, float]]:
-    """What nodes wrote of their power while they trained."""
+    """What nodes wrote of their power while they trained; a last line may be cut off."""
     found = []
     for number, rank in leaders:
         if (file := folder / f"power-{number}.csv").exists():
-            for t, scope, watt in list(csv.reader(file.read_text().splitlines()))[1:]:
-                found.append((float(t), rank["host"], scope, float(watt)))
+            for line in file.read_text().splitlines()[1:]:
+                with contextlib.suppress(ValueError):
+                    t, scope, watt = line.split(",")
+                    found.append((float(t), rank["host"], scope, float(watt)))
     return found
 
 
@@ -77,17 +76,17 @@ def _windows(epochs: Sequence[Mapping[str, Any]], samples: int, closed_at: float
 
 
 def _asked(
-    meter: Wattmeter, nodes: Sequence[str], windows: Sequence[tuple[float, float]]
+    meter: Wattmeter, nodes: Sequence[str], windows: Sequence[tuple[float, float]], what: str = "an epoch"
 ) -> tuple[Kind, list[float | None], str | None, wattmeter.Samples]:
     """What the wattmeters are, their joules of each window, why one has none, and the samples."""
     if not windows:
         return _UNKNOWN, [], "the run has no epoch", {}
     try:
         samples = wattmeter.ask(meter, nodes, windows[0][0], windows[-1][1])
+        kind = wattmeter.kind(meter, samples)
     except wattmeter.Away as away:
         return _UNKNOWN, [None] * len(windows), str(away), {}
-    kind = wattmeter.kind(meter, samples)
-    told = [wattmeter.joules(kind, samples, nodes, *window) for window in windows]
+    told = [wattmeter.joules(kind, samples, nodes, *window, what) for window in windows]
     return kind, [value for value, _ in told], next((why for _, why in told if why), None), samples
 
 
@@ -139,8 +138,11 @@ def _idle(
     watts = nothing | {scope: _mean([node["watts"].get(scope) for node in machines]) for scope in ("device", "package")}
     meters = together((node["host"], node["meters"]) for node in machines)
     if site.energy:
-        nodes, window = wattmeter.nodes_of([node["host"] for node in said["nodes"]]), (said["began_at"], said["ended_at"])
-        kind, (value,), reason, _ = _asked(site.energy, nodes, [window])
+        nodes, window = (
+            wattmeter.nodes_of([node["host"] for node in said["nodes"]]),
+            (said["began_at"], said["ended_at"]),
+        )
+        kind, (value,), reason, _ = _asked(site.energy, nodes, [window], "the time")
         watts[wattmeter.SCOPE] = None if value is None else value / (window[1] - window[0]) / len(nodes)
         meters.append(entry(kind, reason))
     hosts = [node["host"] for node in said["nodes"]]

@@ -5,7 +5,6 @@ device_id (the node), metric_id, value (W) and labels. Times are Unix times in s
 with the reason, and never a run fail.
 """
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -91,10 +90,11 @@ def _seconds(timestamp: str) -> float:
 
 
 def kind(meter: Wattmeter, samples: Samples) -> Kind:
-    """What the wattmeters are, by the samples that came: new as often as the median of their distances says."""
-    apart = [np.diff(rows[:, 0]) for rows in samples.values() if len(rows) > 1]
-    sampling_s = float(np.median(np.concatenate(apart))) if apart else math.inf
-    return Kind(SOURCE, SCOPE, "power", sampling_s, meter.error_share, None)
+    """What the wattmeters are, by the samples that came: new as often as the median of their distances says. Away where there are too few."""
+    apart = np.concatenate([np.diff(rows[:, 0]) for rows in samples.values()])
+    if not len(apart):
+        raise Away(f"{meter.url}: one sample of {meter.metric} is too few")
+    return Kind(SOURCE, SCOPE, "power", float(np.median(apart)), meter.error_share, None)
 
 
 def joules(
@@ -110,7 +110,9 @@ def joules(
             return None, f"samples of {node} do not reach over {what}"
         inside = rows[(rows[:, 0] > start) & (rows[:, 0] < end)]
         at = np.concatenate([[start], inside[:, 0], [end]])
-        longest = float(np.diff(rows[(rows[:, 0] >= _before(rows, start)) & (rows[:, 0] <= _after(rows, end)), 0]).max())
+        longest = float(
+            np.diff(rows[(rows[:, 0] >= _before(rows, start)) & (rows[:, 0] <= _after(rows, end)), 0]).max()
+        )
         if longest > max(2 * of.sampling_s, MOST_ERROR * (end - start)):
             return None, f"{node} has no sample for {longest:.3g} s of {what}"
         total += float(np.trapezoid(np.interp(at, rows[:, 0], rows[:, 1]), at))

@@ -23,7 +23,9 @@ PATIENCE_S = 10.0  # for Slurm to end a step
 _TASK = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.+)")
 _STATE = re.compile(r"\bJobState=(\w+)")
 RUNNING = "RUNNING"
-ENERGY = energy.Kind("slurm", "node", "counter", 30.0, None, None)  # JobAcctGatherFrequency's energy, unless the cluster says otherwise
+ENERGY = energy.Kind(
+    "slurm", "node", "counter", 30.0, None, None
+)  # JobAcctGatherFrequency's energy, unless the cluster says otherwise
 NO_VALUE = 2.0**63  # Slurm writes NO_VAL64, 2^64 - 2, for what it does not know
 _LOST = (
     "Node failure",
@@ -174,7 +176,10 @@ def consumed(job: str, name: str) -> tuple[float | None, str | None]:
             joules = float(found[-1]) if found[-1].isdecimal() else 0.0
             if 0 < joules < NO_VALUE:
                 return joules, None
-            return None, f"sacct says {found[-1] or 'nothing'}: no plugin of this cluster measures (AcctGatherEnergyType)"
+            return (
+                None,
+                f"sacct says {found[-1] or 'nothing'}: no plugin of this cluster measures (AcctGatherEnergyType)",
+            )
         time.sleep(pause_s)
     return None, f"sacct has no step {name} of job {job}"
 

@@ -107,6 +107,7 @@ class Integrated:
         every(sampling_s, self)
 
     def __call__(self) -> float:
+        """Joules since it was made."""
         with self._lock:
             watt, now = self._watts(), time.monotonic()
             self._joules += (now - self._at) * (watt + self._last) / 2
