@@ -349,6 +349,29 @@ def designed_campaign(
     return pd.DataFrame(runs), pd.DataFrame(epochs)
 
 
+WATTS = 40.0  # of one node that trains
+IDLE_W = 25.0
+
+
+def metered(
+    runs: pd.DataFrame, epochs: pd.DataFrame, scope: str = "package", noise: float = NOISE, seed: int = 2
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The same campaign where machines tell the energy of this scope: WATTS of each node while it trains."""
+    rng = np.random.default_rng(seed)
+    watts = WATTS * runs["nodes"] * (1 + noise * rng.standard_normal(len(runs)))
+    told, ok = f"energy_{scope}_j", runs["status"].eq("ok")
+    joules = (watts * runs["epoch_time_s"].astype(float)).where(ok)
+    runs = runs.assign(
+        **{told: joules, "energy_j": joules, "energy_scope": pd.Series(scope, index=runs.index).where(ok)},
+        **{f"idle_{scope}_w": pd.Series(IDLE_W, index=runs.index).where(ok)},
+    )
+    power = epochs["run_id"].map(watts.set_axis(runs["run_id"]))
+    ended = epochs.groupby("run_id")["epoch_time_s"].cumsum()
+    return runs, epochs.assign(
+        **{told: power * epochs["epoch_time_s"], "opened_at": 1.76e9 + ended - epochs["epoch_time_s"], "energy_j": None}
+    )
+
+
 def sweeps(framework: str, nodes: Collection[int] = (2, 3), noise: float = NOISE, seed: int = 1) -> pd.DataFrame:
     """Sweeps of the network of one framework, as in network.csv: five rounds of three repetitions of every size."""
     rng = np.random.default_rng(seed)

@@ -60,10 +60,10 @@ def chosen(runs: pd.DataFrame) -> Told | None:
     ok = successful(runs)
     accelerated = ok["energy_device_j"].notna() | ok["energy_scope"].eq("device").fillna(False) | ok["drivers"].notna()
     found: dict[str | None, tuple[str, pd.Series]] = {}
-    for scope in WIDEST_FIRST:
-        column = f"energy_{scope}_j"
+    for name in WIDEST_FIRST:
+        column = f"energy_{name}_j"
         values = ok[column].astype(float)
-        found[scope] = column, values.mask(accelerated) if scope == "package" else values
+        found[name] = column, values.mask(accelerated) if name == "package" else values
     older = ok["energy_scope"].isna() & ok["energy_j"].notna()
     found[None] = "energy_j", ok["energy_j"].astype(float).where(older)
     found = {scope: (column, values.where(values > 0)) for scope, (column, values) in found.items()}
@@ -76,8 +76,7 @@ def chosen(runs: pd.DataFrame) -> Told | None:
     column, values = found[scope]
     with_it = set(ok.loc[values.notna(), "cell"])
     others = [cell for cell in dict.fromkeys(ok.loc[any_told, "cell"]) if cell not in with_it]
-    share = scaled(ok, "epoch_time_s") / ok["epoch_time_s"].astype(float)
-    return Told(scope, column, values * share, others)
+    return Told(scope, column, scaled(ok.assign(joules=values), "joules"), others)
 
 
 def of_runs(runs: pd.DataFrame, told: Told) -> pd.DataFrame:
