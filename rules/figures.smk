@@ -6,7 +6,9 @@ from declared.figures import KINDS
 
 FIGURES = CAMPAIGN.study.drawn(SWEEPS.worth_drawing)
 ASKED = {figure.name: figure for figure in FIGURES}
+POWER_CSV = str(Path(RUNS_CSV).with_name("power.csv"))
 READABLE = {
+    "power": [POWER_CSV] if CAMPAIGN.mode != "published" or Path(POWER_CSV).exists() else [],
     "network": [NETWORK_CSV] if SWEEPS.worth_drawing else [],
     "predictions": [f"{RESULTS}/tables/prediction_cells.csv"] if PREDICTED else [],
     "outlook": [f"{RESULTS}/tables/outlook{end}" for end in [".csv", "_curves.csv", ".md"]] if PREDICTED else [],
@@ -88,6 +90,7 @@ rule figure:
         network=lambda wildcards: BESIDE[wildcards.figure]["network"],
         predictions=lambda wildcards: BESIDE[wildcards.figure]["predictions"],
         outlook=lambda wildcards: BESIDE[wildcards.figure]["outlook"],
+        power=lambda wildcards: BESIDE[wildcards.figure]["power"],
         code=lambda wildcards: DRAWN_BY[wildcards.figure],
     output:
         pdf=f"{RESULTS}/figures/{{figure}}.pdf",
@@ -113,6 +116,7 @@ rule figure:
             --network {input.network:q} \
             --predictions {input.predictions:q} \
             --outlook {params.outlook:q} \
+            --power {input.power:q} \
             --out {params.stem:q} \
             2>&1 | tee {log:q}
         """

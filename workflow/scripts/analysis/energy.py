@@ -176,7 +176,8 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
     ):
         if name in data and data[name].notna().any():
             unit, unit_name = unit_of(data[name])
-            shown[f"{heading} ({unit_name})"] = _texts(data, name, unit)
+            texts = _texts(data, name, unit)
+            shown[f"{heading} ({unit_name})"] = ["not by all runs" if text == tables.DASH else text for text in texts]
     shown["power (W)"] = _texts(data, "power_w")
     if data["idle_w"].notna().any():
         shown["idle (W)"] = data["idle_w"].map(tables.number)

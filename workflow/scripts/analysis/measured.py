@@ -26,6 +26,7 @@ class Records:
     network_csv: Path | None = None
     predictions_csv: Path | None = None
     outlook_csv: Path | None = None
+    power_csv: Path | None = None
 
     @functools.cached_property
     def runs(self) -> pd.DataFrame:
@@ -52,6 +53,13 @@ class Records:
         if self.network_csv is None:
             return pd.DataFrame(columns=list(schema("network")["properties"]))
         return read_table(self.network_csv, "network")
+
+    @functools.cached_property
+    def power(self) -> pd.DataFrame:
+        """Power over time of runs; without rows where no machine tells it."""
+        if self.power_csv is None:
+            return pd.DataFrame(columns=list(schema("power")["properties"]))
+        return read_table(self.power_csv, "power")
 
     @functools.cached_property
     def predictions(self) -> pd.DataFrame:

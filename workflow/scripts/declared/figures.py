@@ -109,6 +109,7 @@ KINDS: dict[str, Kind] = {
     "timeline": Kind(lambda of: [{}], takes=("colour", "filter")),
     "shares": Kind(lambda of: [{}], takes=("x", *SHOWN), x=("run", "epoch"), along_scale=True),
     "energy": Kind(lambda of: [{}] if "device" in of.varied else [], takes=SHOWN, along_scale=True),
+    "power": Kind(lambda of: [], reads=("power",), takes=("filter",)),
 }
 
 

@@ -25,10 +25,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--outlook", type=Path, nargs="?", metavar="CSV", help="outlook.csv, with its .md and its curves beside it"
     )
+    parser.add_argument("--power", type=Path, nargs="?", metavar="CSV", help="power.csv, where machines have meters")
     args = parser.parse_args(argv)
     asked = from_json(args.asked)
     kind = importlib.import_module(f"figures.{asked.kind}")
-    drawn, caption = kind.draw(Records(args.runs, args.epochs, args.network, args.predictions, args.outlook), asked)
+    files = (args.runs, args.epochs, args.network, args.predictions, args.outlook, args.power)
+    drawn, caption = kind.draw(Records(*files), asked)
     style.save(drawn, args.out)
     write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
 

@@ -36,7 +36,7 @@ WHAT = (
     "Energy of an epoch against its time. Each marker is a cell: means over its runs, with their intervals. Energy: {}."
 )
 PER = {"node": "a machine", "package": "the packages of a machine", "device": "an accelerator"}
-PARETO = "Dashed: Pareto front of a panel; no cell takes less time and less energy than one on it."
+PARETO = "Dashed: Pareto front (no cell of the panel takes less of both)."
 HOW = "Energy is for the same samples as epoch time. Dotted lines: equal mean power."
 
 

@@ -70,8 +70,8 @@ def make(example: Example, folder: Path) -> None:
 
 def _made(name: str, kept: Path, folder: Path) -> Path:
     """The file that a kind of figure reads beside runs and epochs, of a kept campaign; made in `folder` where it is not kept."""
-    if name == "network":
-        return kept / "network.csv"
+    if name in ("network", "power"):
+        return kept / f"{name}.csv"
     from prediction import held_out, outlook
 
     stem = folder / f"{kept.name}-{name}"
