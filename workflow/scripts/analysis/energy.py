@@ -26,7 +26,8 @@ WHOSE = {
     "device": "the accelerators that train",
     None: "processor packages and accelerators together, as recorded before these were kept apart",
 }
-NOTHING = "No record has energy: the machines do not report it, or epochs are too short for their meters (measured.meters of a record.json)."
+WHY_NOT = "The machines do not report it, or epochs are too short for their meters (measured.meters of a record.json)."
+NOTHING = f"No record has energy. {WHY_NOT}"
 UNITS = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"))
 HOW = (
     "Energy is for the same samples as epoch time. Power: energy over epoch time, of all machines. Energy × time: that of an epoch, the lower the "

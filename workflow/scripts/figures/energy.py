@@ -54,7 +54,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     energy = energy[energy.index.isin(set(seen.ok["cell"]))]
     if told_of is None or energy.empty:
         said = "no successful run" if seen.ok.empty else "no record has energy"
-        return panels.not_drawn(seen.runs, said, "" if seen.ok.empty else energies.NOTHING)
+        return panels.not_drawn(seen.runs, said, "" if seen.ok.empty else energies.WHY_NOT)
     unit, unit_name = energies.unit_of(energy["value"])
     points = _points(seen, energy, unit)
     worth = [levels for levels in seen.panels if len(panels.at(points, levels))]

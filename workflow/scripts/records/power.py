@@ -12,6 +12,7 @@ from common.schemas import schema
 from common.tables import read_table, write_table
 
 POWER = "power.csv"
+TYPES = {"t": float, "host": str, "scope": str, "watt": float}
 
 
 def gather(runs: pd.DataFrame, results: Path) -> pd.DataFrame:
@@ -22,7 +23,7 @@ def gather(runs: pd.DataFrame, results: Path) -> pd.DataFrame:
         file = results / "runs" / run_id / key / f"attempt-{attempt}" / POWER
         if file.exists():
             try:
-                found.append(pd.read_csv(file).assign(run_id=run_id, key=key))
+                found.append(pd.read_csv(file, dtype=TYPES).assign(run_id=run_id, key=key))
             except (OSError, ValueError) as error:
                 raise InputError(f"{shown(file)}: is broken ({error}); remove it") from None
     return pd.concat(found[1:] or found, ignore_index=True)
