@@ -2,7 +2,8 @@
 
 import abc
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from runs.worker.batches import read_ahead
 from runs.worker.context import Context
 from runs.worker.group import free_port
 from runs.worker.meter import Meter, Seen
+from runs.worker.phases import Untraced
 from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
@@ -148,6 +150,33 @@ def join(context: Context) -> str:
     return backend
 
 
+def read_device_clock(phases: Untraced, device: torch.device) -> None:
+    """Take a traced run's stamps where the work is done: as events on the device's stream, where the device computes by itself.
+
+    An event's distance is a float32 in ms: from one that is made anew with every epoch it is told to a microsecond.
+    """
+    if device.type != "cuda" or not phases.on:
+        return
+
+    def origin() -> tuple[torch.cuda.Event, float]:
+        event = stamp()
+        torch.cuda.synchronize(device)
+        return event, time.monotonic()
+
+    def stamp() -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(stamps: Sequence[Any]) -> list[float]:
+        first, zero = origins.pop()
+        origins.append(origin())
+        return [s if isinstance(s, float) else zero + first.elapsed_time(s) / 1e3 for s in stamps]
+
+    origins = [origin()]
+    phases.read_by(stamp, seconds)
+
+
 def device_name(device: torch.device) -> str:
     """The device as it goes into a record."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
@@ -180,7 +209,10 @@ class PyTorchTrainer(Trainer):
         self._std = torch.tensor(context.manifest["std"], device=self.torch_device).view(1, -1, 1, 1)
         self._updates = 0
         self.model: nn.Module = self.module
+        read_device_clock(context.phases, self.torch_device)
+        context.phases.enter("join")
         self.distribute()
+        context.phases.enter("build")
         if levels["compiler"] == "torch-compile":
             self.model = torch.compile(self.model)
 
@@ -195,19 +227,25 @@ class PyTorchTrainer(Trainer):
         """See Trainer. `sync_every` batches add up their gradients, each divided by their number, before one step."""
         loss_sum = torch.zeros((), device=self.torch_device)
         correct = torch.zeros((), dtype=torch.int64, device=self.torch_device)
-        batches = self._batches(epoch)
+        batches, phases = self._batches(epoch), self.context.phases
         self.model.train()
         for length in self.context.accumulation_groups:
             for i in range(length):
+                phases.step()
+                phases.enter("data")
                 images, labels = next(batches)
+                phases.enter("forward")
                 with self.accumulating(last=i == length - 1):
                     with self._precision():
                         logits = self.model(images)
                         loss = self.loss(logits, labels)
+                    phases.enter("backward")
                     (loss / length if length > 1 else loss).backward()
+                phases.enter("metrics")
                 loss_sum += loss.detach() * len(labels)
                 correct += (logits.argmax(1) == labels).sum()
                 if i == length - 1:
+                    phases.enter("optimizer")
                     self._step()
                 if meter.wants_steps:
                     synchronize(self.torch_device)
