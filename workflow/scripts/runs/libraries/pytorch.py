@@ -3,7 +3,7 @@
 import abc
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,10 @@ import torch.distributed as dist
 from torch import fx, nn
 
 from models.graph import Graph, Operator, is_decayed
+from runs.libraries.ahead import Ahead
 from runs.libraries.channels_first import canonical, channels_first
-from runs.worker.batches import read_ahead
+from runs.libraries.pytorch_streams import Streams
+from runs.worker.batches import Batch
 from runs.worker.context import Context
 from runs.worker.group import free_port
 from runs.worker.meter import Meter, Seen
@@ -207,6 +209,7 @@ class PyTorchTrainer(Trainer):
         self.loss = nn.CrossEntropyLoss()
         self._mean = torch.tensor(context.manifest["mean"], device=self.torch_device).view(1, -1, 1, 1)
         self._std = torch.tensor(context.manifest["std"], device=self.torch_device).view(1, -1, 1, 1)
+        self._ahead = Ahead(Streams(self.torch_device)) if self.torch_device.type == "cuda" else None
         self._updates = 0
         self.model: nn.Module = self.module
         read_device_clock(context.phases, self.torch_device)
@@ -258,13 +261,12 @@ class PyTorchTrainer(Trainer):
         """See Trainer."""
         self.module.eval()
         loss_sum, correct, samples = 0.0, 0, 0
-        for images, labels in self.context.validation():
-            expected = torch.from_numpy(labels).to(self.torch_device)
+        for images, expected in self._ready(self.context.validation()):
             with self._precision():
-                logits = self.module(self._normalized(images))
+                logits = self.module(images)
                 loss_sum += nn.functional.cross_entropy(logits, expected, reduction="sum").item()
             correct += int((logits.argmax(1) == expected).sum())
-            samples += len(labels)
+            samples += len(expected)
         return Seen(loss_sum, correct, samples)
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -298,13 +300,17 @@ class PyTorchTrainer(Trainer):
         return contextlib.nullcontext()
 
     def _batches(self, epoch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        batches = self.context.epoch(epoch)
-        for images, labels in read_ahead(batches) if self.torch_device.type == "cuda" else batches:
-            yield self._normalized(images), torch.from_numpy(labels).to(self.torch_device)
+        return self._ready(self.context.epoch(epoch))
 
-    def _normalized(self, images: np.ndarray) -> torch.Tensor:
-        """uint8 [N, H, W, C] to float [N, C, H, W] with zero mean and unit variance, on the device."""
-        bytes_ = torch.from_numpy(images).to(self.torch_device).permute(0, 3, 1, 2)
+    def _ready(self, batches: Iterable[Batch]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Each batch as the model takes it, on the device; to an accelerator they are sent ahead."""
+        if self._ahead is None:
+            return ((self._normalized(images), torch.from_numpy(labels)) for images, labels in batches)
+        return self._ahead.batches(batches, lambda images, labels: (self._normalized(images), labels.clone()))
+
+    def _normalized(self, images: np.ndarray | torch.Tensor) -> torch.Tensor:
+        """uint8 [N, H, W, C] to float [N, C, H, W] with zero mean and unit variance, on the device, where tensors are already."""
+        bytes_ = torch.as_tensor(images).permute(0, 3, 1, 2)
         return (bytes_.contiguous(memory_format=self._format).float() - self._mean) / self._std
 
 
