@@ -29,8 +29,8 @@ def cited(said: str) -> str:
         author, year = (_FIELD[name].search(entry[0]) for name in ("author", "year"))
         if author and year:
             family = author["said"].split(" and ")[0].split()[-1]
-            named = re.compile(rf"\b{re.escape(family)}(?: \\& \w+| et al\.)?,? {year['said']}\b")
-            said = named.sub(lambda found, key=entry["key"]: found[0] + cite(key), said)
+            named = re.compile(rf"(\b{re.escape(family)}(?: \\& \w+| et al\.)?,? {year['said']}\b)")
+            said = named.sub(rf"\1~\\cite{{{entry['key']}}}", said)
     return said
 
 
