@@ -22,6 +22,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 #   AGAINST    a manifest.json to verify against, instead of the study's own
 #   NAME       the site that make site writes: config/sites/NAME.yaml
 #   PARTITION  Slurm's partition that it is to be, instead of the default
+#   LOCAL      yes: make site describes this machine alone, although Slurm or OAR is on it
 #   FILE       a bundle, for make unbundle
 #   NODES      nodes of the virtual cluster
 #   BANDWIDTH  link rate of each of its nodes, as tc writes it (1gbit), or none
@@ -37,9 +38,10 @@ override OTHER := $(value OTHER)
 override AGAINST := $(value AGAINST)
 override NAME := $(value NAME)
 override PARTITION := $(value PARTITION)
+override LOCAL := $(value LOCAL)
 OPTIONS = $(if $(STUDY)$(SITE)$(filter-out -%,$(ARGS)),--config) $(if $(STUDY),"study=$$STUDY") $(if $(SITE),"site=$$SITE") $(ARGS)
 override FILE := $(value FILE)
-export STUDY SITE RUNS BASE OTHER AGAINST NAME PARTITION FILE
+export STUDY SITE RUNS BASE OTHER AGAINST NAME PARTITION LOCAL FILE
 
 # Before there is a .venv, $(PYTHON) is asked for what it is.
 OLD := import sys; sys.exit("make: Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; say make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)
@@ -56,13 +58,13 @@ SCHEDULER := slurm
 # A misspelt variable would leave the configured study in its place.
 KNOWN := ARGS PYTHON NODES BANDWIDTH CPU MEMORY SCHEDULER MAKEFLAGS MFLAGS
 UNKNOWN := $(filter-out $(KNOWN),$(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name))))
-$(if $(UNKNOWN),$(error $(firstword $(UNKNOWN)) is no variable of this Makefile; expected STUDY, SITE, RUNS, BASE, OTHER, AGAINST, NAME, PARTITION, FILE, $(wordlist 1,7,$(KNOWN))))
+$(if $(UNKNOWN),$(error $(firstword $(UNKNOWN)) is no variable of this Makefile; expected STUDY, SITE, RUNS, BASE, OTHER, AGAINST, NAME, PARTITION, LOCAL, FILE, $(wordlist 1,7,$(KNOWN))))
 
 .DEFAULT_GOAL := help
 .PHONY: $(shell sed -nE 's/^([a-z-]+):.*\#\#.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 24
+	@sed -nE -e 's/^##@ (.*)/\n\1/p' -e 's/^([a-z-]+):.*## */  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 24
 
 ##@ A study
 
@@ -208,8 +210,8 @@ cluster-up: $(STAMP)  ## start a virtual cluster on this machine: NODES=3 BANDWI
 cluster-down: $(STAMP)  ## stop the virtual cluster; nothing is left behind
 	@$(RINGSIDE) cluster.virtual down $(ARGS)
 
-site: $(STAMP)  ## write config/sites/NAME.yaml for this cluster or machine, then call the doctor on it: make site NAME=NAME
-	@$(RINGSIDE) cluster.site_file --name="$$NAME" --partition="$$PARTITION" $(ARGS)
+site: $(STAMP)  ## write config/sites/NAME.yaml for this cluster or machine, then call the doctor on it: make site NAME=NAME; LOCAL=yes for this machine alone
+	@$(RINGSIDE) cluster.site_file --name="$$NAME" --partition="$$PARTITION" $(if $(LOCAL),--local="$$LOCAL") $(ARGS)
 
 doctor: $(STAMP)  ## check in a minute what will not work at the Slurm site: make doctor SITE=NAME
 	@$(RINGSIDE) cluster.doctor $(OPTIONS)

@@ -24,7 +24,7 @@ from plan.campaign import load_campaign
 from plan.scheduling import build_resources
 from declared.configuration import read_config
 from records import time_left
-from runs.progress import SESSION_VARIABLE, Session, current_session, new_session, quiet
+from runs.progress import SESSION_VARIABLE, Interruption, Session, current_session, new_session, quiet
 
 
 def or_say_so(action):
@@ -122,6 +122,7 @@ SESSION = (
     else None
 )
 logger.addFilter(lambda record: quiet(SESSION, record))
+logger.addFilter(Interruption())
 if workflow.is_main_process:
     made_of.watch(workflow, [] if CAMPAIGN.design_stands else [f"{RESULTS}/design.csv"])
 if DRY_RUN and Quietness.RULES in (workflow.output_settings.quiet or ()):

@@ -24,6 +24,7 @@ from runs.supervise import job
 SITE = replace(TEST_SITE, cores=2, time_limit_s=300.0)
 TWO_DEVICES = replace(SITE, nodes=1, ranks_per_node=2)
 SEED = 20261120
+TESTS = Path(__file__).parent
 TEMPORARY = "tmp"  # of the ranks, in the attempt's folder
 PLAIN = {"model": "small-cnn", "dataset": "digits", "nodes": 1, "sync_every": 1, "epochs": 1, "warmup_epochs": 0}
 # Every framework that can be trained at this site and whose weights can be kept: not those of another program's training.
@@ -71,8 +72,8 @@ class WarmRanks:
 class Trainings:
     """Trains on demand."""
 
-    def __init__(self, folder: Path, environments: Any) -> None:
-        self.folder, self.environments = folder, environments
+    def __init__(self, folder: Path, environments: Any, program: str = "trained") -> None:
+        self.folder, self.environments, self.program = folder, environments, program
         self._trained = functools.cache(self._train)
 
     def of(self, framework: str, **levels: Any) -> Path:
@@ -104,11 +105,11 @@ class Trainings:
         (folder / "spec.json").write_text(json.dumps(told))
         variables = {
             **environment["variables"],
-            "PYTHONPATH": f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).parent / 'unit' / 'runs'}",
+            "PYTHONPATH": os.pathsep.join(map(str, (launch.SCRIPTS, TESTS / "unit" / "runs", TESTS))),
             "TF_ENABLE_ONEDNN_OPTS": "0",  # whose rounding may push a relu over its kink, and all that follows with it
             "TMPDIR": str(folder / TEMPORARY),
         }
-        program = launch.WORKER if described.mpi else "trained"  # of another program's training nothing can be kept
+        program = launch.WORKER if described.mpi else self.program  # of another program's training nothing can be kept
         if not described.mpi and not environment.get("installed"):
             ranks = WarmRanks(ranks, described.libraries)
         outcome = launch.run(ranks, {**environment, "variables": variables}, folder, planned, site, program=program)

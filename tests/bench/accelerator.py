@@ -201,6 +201,7 @@ def main(argv: list[str] | None = None) -> None:
         compiler, why = compiler_of(options.compiler, site, seen)
         parts = {
             "Losses": losses_part(rig),
+            "Input": input_part(rig, sizes),
             "Ranks": ranks_part(rig, seen),
             "Counters": counters_part(rig, sizes, seen),
             "Throughput": throughput_part(rig, sizes, compiler, why, options.pairs),
@@ -277,6 +278,24 @@ def _lacking(site: Site, levels: Mapping[str, Any]) -> str | None:
     """Why the site cannot do it, as a plan says it."""
     run, _ = one_run(replace(site, nodes=1), framework="pytorch-single", nodes=1, sync_every=1, **levels)
     return lacks(site, run.levels)
+
+
+def input_part(rig: Rig, sizes: Sizes) -> tuple[list[Row], str]:
+    """What the worker's input brings to the device, against the plain way."""
+    levels = {**throughput_levels(sizes, "none"), "epochs": 1, "warmup_epochs": 0}
+    run = rig.train("input", "pytorch-single", "same_input", **levels)
+    if run.why:
+        return [pages.failed("batches on the device", run.why)], ""
+    told = json.loads((run.folder / "input.json").read_text())
+    way = (
+        "are sent ahead from pinned memory, by a stream of their own"
+        if told["ahead"]
+        else "are read when they are wanted"
+    )
+    return [pages.same_batches(told["ours"], told["plain"])], (
+        f"{len(told['plain'])} batches of {sizes.batch} drawn {sizes.side}x{sizes.side}x3 images. Here they {way}, while the device is kept "
+        "busy. Each is compared with what a plain copy gives, pixel by pixel, by one number in which every place counts."
+    )
 
 
 def ranks_part(rig: Rig, seen: Mapping[str, Any]) -> tuple[list[Row], str]:

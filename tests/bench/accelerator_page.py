@@ -55,6 +55,17 @@ def losses(precision: str, reference: Sequence[Mapping[str, float]], found: Sequ
     return judged(f"losses in {precision}", f"{largest:.6f}{where}", f"at most {most:g}", right=largest <= most)
 
 
+def same_batches(ours: Sequence[float], plain: Sequence[float]) -> Row:
+    """The numbers that stand for batches (same_input.py), as the worker's input brought them, and as the plain way does."""
+    wrong = [place for place, (mine, other) in enumerate(zip(ours, plain, strict=True), 1) if mine != other]
+    found = (
+        f"{len(wrong)} of {len(plain)} differ, the first is number {wrong[0]}"
+        if wrong
+        else f"{len(plain)} are the same"
+    )
+    return judged("batches on the device", found, "all are the same", right=not wrong)
+
+
 def throughput(pairs: Sequence[tuple[float, float]], interval: str) -> list[Row]:
     """Pairs of images a second: the plain script's, the worker's. `interval` is that of their median ratio, in words."""
     plain, ours = (statistics.median(side) for side in zip(*pairs, strict=True))

@@ -49,6 +49,12 @@ def test_the_ratio_is_told_and_fails_nothing() -> None:
     assert "FAILED" not in pages.summary([slow])
 
 
+def test_a_batch_that_came_otherwise_is_named() -> None:
+    assert pages.same_batches([1.0, 2.0], [1.0, 2.0]).verdict == OK
+    row = pages.same_batches([1.0, 2.5, 3.0], [1.0, 2.0, 4.0])
+    assert (row.found, row.verdict) == ("2 of 3 differ, the first is number 2", FAILED)
+
+
 @pytest.mark.parametrize(("device_s", "verdict"), [(2.01, OK), (2.03, FAILED), (1.95, FAILED)])
 def test_clocks_agree_within_a_share(device_s: float, verdict: str) -> None:
     row = pages.clocks([1.0, 2.0], [1.0, device_s], "CUDA events")
@@ -120,7 +126,7 @@ def test_the_whole_on_a_processor(tmp_path: Path) -> None:
     load = {name: verdicts.pop(name) for name in ("foreign load", "withheld by a hypervisor")}
     assert FAILED not in verdicts.values()
     assert {name for name, verdict in verdicts.items() if verdict == OK} == {
-        "losses in fp32", "losses in amp", "2 ranks on one device, Gloo", "1 rank, gloo",
+        "losses in fp32", "losses in amp", "batches on the device", "2 ranks on one device, Gloo", "1 rank, gloo",
         "epoch time against a clock around it", "memory peak of the rank",
     }  # fmt: skip
     assert "**the processor**" in out.read_text() and re.search(r"\d images/s", out.read_text())

@@ -57,7 +57,8 @@ def test_what_no_node_could_be_asked_is_assumed(cluster: Sandbox, copy: Checkout
         done = cluster.run("make", "site", "NAME=mine", "PARTITION=virtual", folder=copy.folder)
     finally:
         cluster.run("scancel", job.stdout.strip())
-    assert done.returncode == 0 and "warn  test job: no 1 of the 2 nodes" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "test job (this machine alone: make site NAME=mine LOCAL=yes)" in done.stdout
+    assert "warn  test job: not tried again: none was free within 2 s; " in done.stdout, done.stdout + done.stderr
     text = copy.path(FILE).read_text()
     assert "No node was seen: none was free within 2 s; " in " ".join(text.replace("#", " ").split())
     (line,) = [line for line in text.splitlines() if line.startswith("interface: ")]
@@ -72,7 +73,7 @@ def test_what_looks_like_a_variable_of_make_is_none(cluster: Sandbox, copy: Chec
 
 
 def test_a_machine_without_slurm(copy: Checkout) -> None:
-    done = copy.program("cluster.site_file", "--name=mine", "--local")
+    done = copy.program("cluster.site_file", "--name=mine", "--local=yes")
     assert done.returncode == 0 and "ok    machine: " in done.stdout, done.stdout + done.stderr
     site = load_site("mine", copy.path("config/sites"))
     assert (site.launcher, site.placement, site.interface) == ("local", "emulated", "lo")

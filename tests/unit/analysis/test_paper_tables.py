@@ -8,6 +8,7 @@ import pytest
 from analysis import study, tables
 from analysis.intervals import Estimate
 from common.errors import exit_status
+from report.content import why_empty
 from synthetic import campaign, designed_campaign, write_frames
 
 TABLES = [
@@ -29,6 +30,9 @@ SPECIAL = r"50 % of a_b & {c} ~ #1 \ $x^2$ <1 × ²"
 
 def balanced(text):
     """Braces close, environments nest and every row of a tabular has as many cells as it has columns."""
+    if r"\begin" not in text:  # without rows there is no table
+        assert text.startswith("% ") and text.count("\n") == 1
+        return
     depth = 0
     for character in re.sub(r"\\[{}\\]", "", text):
         depth += {"{": 1, "}": -1}.get(character, 0)
@@ -226,6 +230,17 @@ def test_notes_of_a_table_are_read_back(rows, tmp_path):
     assert tables.read(tmp_path / "t").notes == notes
     tables.write(tables.Table("Title", shown, shown), tmp_path / "t")
     assert tables.read(tmp_path / "t").notes == []
+
+
+def test_a_table_without_rows_is_a_line_that_says_why(tmp_path):
+    empty = pd.DataFrame({"run": [], "status": []})
+    tables.write(tables.Table("Failures", empty, empty, ["All 270 runs succeeded."]), tmp_path / "t")
+    assert (tmp_path / "t.md").read_text() == "**Failures**\n\nAll 270 runs succeeded.\n"
+    assert (tmp_path / "t.tex").read_text() == "% Failures: All 270 runs succeeded.\n"
+    assert (tmp_path / "t.csv").read_text() == "run,status\n", "programs read it as before"
+    assert why_empty(tables.read(tmp_path / "t")) == "All 270 runs succeeded"
+    tables.write(tables.Table("Failures", empty, empty), tmp_path / "t")
+    assert (tmp_path / "t.md").read_text() == "**Failures**\n\nThere are no rows.\n"
 
 
 def test_of_very_many_rows_people_read_the_first(tmp_path):

@@ -389,8 +389,10 @@ class TestRefused:
         ("there", "arguments", "said"),
         [
             ([], ["--partition=gpu"], "PARTITION=gpu: Slurm is not on this machine (sinfo)"),
-            (["sinfo"], ["--partition=gpu", "--local"], "PARTITION=gpu: is not for --local"),
-            (["oarnodes"], [], "OAR is here: copy config/sites/grid5000.yaml"),
+            (["sinfo"], ["--partition=gpu", "--local=yes"], "PARTITION=gpu: is not for LOCAL=yes"),
+            (["sinfo"], ["--local=maybe"], "LOCAL=maybe: expected yes or no"),
+            (["oarnodes"], [], "OAR is here: copy config/sites/grid5000.yaml to a file of its own and correct each line by hand; for this machine "
+             "alone: make site NAME=nowhere LOCAL=yes"),
             (["sinfo"], [], "Slurm is here, but does not answer (scontrol: is not on this machine); call make site on a "),
         ],
     )  # fmt: skip

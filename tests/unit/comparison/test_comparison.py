@@ -210,3 +210,15 @@ def test_the_program_writes_table_and_figure_and_says_what_changed(tmp_path, bas
     assert said.startswith(f"From before to after, of {base['cell'].nunique()} compared cells:") and "faster by" in said
     caption = (tmp_path / "made" / "comparison.caption.md").read_text()
     assert "Holm" in caption and "dates: 2026-11-20 → 2026-12-01" in caption
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.2, 2.0, 4.5, 8.0, 40.0])
+def test_the_axis_of_ratios_has_five_to_nine_numbers(compare, base, other, factor: float) -> None:
+    other.loc[other["framework"] == "horovod-pytorch", "epoch_time_s"] *= factor
+    compared = compare(base, other)
+    drawn, _ = draw(compared, changes(compared))
+    drawn.draw_without_rendering()
+    (axis,) = drawn.axes
+    low, high = axis.get_xlim()
+    shown = [tick for tick in axis.get_xticks() if low <= tick <= high]
+    assert 5 <= len(shown) <= 9 and any(np.isclose(shown, 1)), shown

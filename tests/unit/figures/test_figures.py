@@ -643,6 +643,19 @@ def test_accuracy_over_updates_and_wall_time_ends_where_the_runs_did(treated):
         assert ax.get_xlim()[1] > end
 
 
+@pytest.mark.parametrize("name", OF_ACCURACY)
+def test_accuracy_counts_the_runs_behind_its_bands(name, tmp_path):
+    """Not those that succeeded: a run may have recorded no accuracy."""
+    runs, epochs = campaign(replicates=3, failures={})
+    assert "Runs: n = 3 per cell" in drawn_by(name, Records(*write_frames(tmp_path, runs, epochs)))[1]
+    silent = epochs["run_id"].str.endswith(".r3")
+    epochs.loc[silent, ["train_accuracy", "validation_accuracy"]] = None
+    assert "Runs: n = 2 per cell" in drawn_by(name, Records(*write_frames(tmp_path, runs, epochs)))[1]
+    one = epochs["run_id"] == epochs["run_id"].iloc[0]
+    records = Records(*write_frames(tmp_path, runs, epochs[~one]))
+    assert "Runs: n = 1 to 2 per cell" in drawn_by(name, records)[1]
+
+
 def test_a_factor_of_words_has_points_that_are_not_joined(csv):
     drawn, caption = drawn_by("by_framework", Records(*csv))
     ax = [ax for ax in drawn.axes if ax.axison][-1]

@@ -1,5 +1,7 @@
 """The reference pages are what the code says today, whole, and their examples are right."""
 
+import subprocess
+
 import pytest
 import yaml
 
@@ -12,6 +14,20 @@ from reference import commands, pages, products, settings
 @pytest.mark.parametrize("name", pages.PAGES)
 def test_a_page_is_made_of_the_code(name: str) -> None:
     assert (pages.FOLDER / f"{name}.md").read_text(encoding="utf-8") == pages.text(name), "say make reference"
+
+
+def test_help_lists_every_target_under_its_group() -> None:
+    done = subprocess.run(["make", "help"], cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    listed: list[tuple[str, str, str]] = []
+    group = ""
+    for line in filter(None, done.stdout.splitlines()):
+        if line.startswith("  make "):
+            name, _, said = line.removeprefix("  make ").partition(" ")
+            listed.append((group, name, said.strip()))
+        else:
+            group = line
+    assert listed == [(target.group, target.name, target.help) for target in commands.targets()]
+    assert len({group for group, *_ in listed}) > 5
 
 
 def test_no_page_is_left_over() -> None:

@@ -20,7 +20,7 @@ from figures import style
 from figures.panels import NOT_DRAWN
 from network import fit
 from report import paper, pdf
-from report.latex import first_sentence, keys_of, references, text
+from report.latex import cited, first_sentence, keys_of, references, text
 from report.methods import Facts, methods, reproducibility, threats
 from synthetic import campaign, write_frames
 
@@ -238,6 +238,25 @@ def test_references_are_of_frameworks_and_of_published_data_sets() -> None:
     })  # fmt: skip
     assert "@misc{data-cifar-10,\n  note = {A. \\& B, 100 \\%},\n}" in made and "data-synthetic" not in made
     assert made.count("{") == made.count("}")
+
+
+def test_whatever_the_papers_text_cites_or_names_is_in_its_references(tmp_path: Path) -> None:
+    network_csv = KEPT / "network.csv"
+    made = sources(tmp_path, facts_of(KEPT / "runs.csv", network_csv), KEPT / "runs.csv", network_csv)
+    known = re.findall(r"^@\w+\{([^,]+),", (made / "references.bib").read_text(), re.MULTILINE)
+    written = [made / f"{name}.tex" for name in ("main", "methods", "results", "threats", "reproducibility")]
+    said = "\n".join(file.read_text() for file in written)
+    keys = {key for keys in re.findall(r"\\cite\{([^}]+)\}", said) for key in keys.split(",")}
+    assert "smyth2004" in keys and keys <= set(known)
+    named = re.findall(r"\b[A-Z][a-z]+(?: \\& [A-Z][a-z]+| et al\.)?,? (?:19|20)\d\d\b(?!-)(.{0,8})", said)
+    assert named and all(after.startswith(r"~\cite{") for after in named), "a work that is named is cited"
+
+
+def test_a_work_that_is_named_is_cited_once() -> None:
+    said = r"moderated (Smyth 2004), by Hoefler \& Belli, 2015, and Smyth 2005."
+    assert cited(said) == (
+        r"moderated (Smyth 2004~\cite{smyth2004}), by Hoefler \& Belli, 2015~\cite{hoefler2015}, and Smyth 2005."
+    )
 
 
 def test_a_caption_begins_with_a_sentence() -> None:

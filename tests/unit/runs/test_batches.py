@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from runs.worker.batches import Augmentation, Fresh, read_ahead
+from runs.worker.batches import Augmentation, Fresh
 from runs.worker.context import Context
 from runs.worker.group import Group
 
@@ -87,17 +87,3 @@ def test_augmentation_belongs_to_the_sample_and_the_epoch() -> None:
     half = Augmentation("flip-crop", 1, 1, 32, 16)(kept[16:].copy(), numbers[16:])
     assert np.array_equal(whole[16:], half), "it does not matter who takes it"
     assert not np.array_equal(whole, Augmentation("flip-crop", 1, 2, 32, 16)(kept.copy(), numbers))
-
-
-def test_reading_ahead_changes_nothing_and_hands_on_errors() -> None:
-    made = [(np.array([i]), np.array([i])) for i in range(10)]
-    assert [int(batch[0][0]) for batch in read_ahead(iter(made))] == list(range(10))
-
-    def broken():
-        yield made[0]
-        raise OSError("gone")
-
-    ahead = read_ahead(broken())
-    assert next(ahead) is made[0]
-    with pytest.raises(OSError, match="gone"):
-        next(ahead)

@@ -12,6 +12,7 @@ from runs.worker import meter
 from runs.worker.energy import Meters
 from runs.worker.group import Group
 from runs.worker.node import Reading
+from runs.worker.phases import Untraced
 
 EPOCH_S = 0.2
 
@@ -35,11 +36,12 @@ class Context:
 
     local_rank = 0
     accumulation_groups = (1,)
+    phases = Untraced()
 
     def __init__(self, group: Group, folder: Path) -> None:
         self.group, self.folder = group, folder
         self.spec = {"device": "cpu", "interface": "lo", "step_times": False, "ranks": 2, "ranks_per_node": 1}
-        self.levels = {"warmup_epochs": 0}
+        self.levels = {"warmup_epochs": 0, "trace": "none"}
 
     def learning_rate(self, batch: int) -> float:
         return 0.1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from runs.progress import Session, quiet
+from runs.progress import Interruption, Session, quiet
 
 
 def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path) -> None:
@@ -59,6 +59,31 @@ def test_what_a_program_has_said_in_its_one_line_is_not_buried(status: int, kept
         f"Command 'set -euo pipefail; python -m datasets.prepare' returned non-zero exit status {status}."
     )
     assert quiet(None, logging.makeLogRecord({"msg": message, "event": LogEvent.ERROR})) is kept
+
+
+def test_an_interruption_ends_with_one_line_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    stopped = (
+        "RuleException:\nCalledProcessError in file \"a.smk\", line 1:\nCommand 'x' returned non-zero exit status 130."
+    )
+    said = {
+        "Terminating processes on user request, this might take some time.": False,
+        stopped: False,
+        "Complete log(s): /a/b.log": False,
+        "Elapsed time: 0:00:15": False,
+        "WorkflowError:\nAt least one job did not complete successfully.": False,
+        "WorkflowError:\nsomething else": True,
+    }
+    for interrupted, kept in ((False, [True] * 5), (True, list(said.values()))):
+        told = Interruption()
+        messages = list(said)[0 if interrupted else 1 :]
+        assert [told(logging.makeLogRecord({"msg": message})) for message in messages] == kept[-len(messages) :]
+        printed = capsys.readouterr().err.splitlines()
+        assert (
+            printed
+            == ["ringside: interrupted; nothing that was done is lost: say the same again, and it goes on"][
+                : int(interrupted)
+            ]
+        )
 
 
 @pytest.mark.parametrize(("rules", "kept"), [("extra_p dataset", False), ("extra_p table", True)])

@@ -25,7 +25,7 @@ class Spy:
         self.inner, trainer._normalized = trainer._normalized, self
 
     def __call__(self, images: Any) -> Any:
-        if isinstance(images, np.ndarray):
+        if isinstance(images, np.ndarray) or "torch" in sys.modules:
             keep(images)
         elif (tensorflow := sys.modules.get("tensorflow")) is not None:
             with tensorflow.control_dependencies([tensorflow.numpy_function(keep, [images], tensorflow.int32)]):

@@ -31,6 +31,7 @@ NARROW, WIDE = set(" .,;:'|()[]/-ijlftrI"), set("mwMW%−×→±–")
 DASH = "–"
 BELOW_WORDS, NOTE_WORDS = 70, 40  # of all notes below a table, and of one
 RULE = "---"  # between the notes below a table and those apart, in Markdown
+NO_ROWS = "There are no rows."
 MOST_ROWS = 1000  # of what people read; such a table has twenty pages
 _BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
 
@@ -83,7 +84,10 @@ def write_csv(data: pd.DataFrame, path: Path) -> None:
 
 
 def markdown(table: Table) -> str:
-    """The table as a page of Markdown: title, table, notes."""
+    """The table as a page of Markdown: title, table, notes. Without rows there is no table, and the notes say why."""
+    if table.shown.empty:
+        apart = [RULE, *table.apart] if table.apart else []
+        return "\n\n".join([f"**{table.title}**", *(table.below or [NO_ROWS]), *apart]) + "\n"
     header = [_markdown_cell(name) for name in table.shown]
     rows = [[_markdown_cell(text) for text in row] for row in table.shown.itertuples(index=False)]
     left = [name in table.words for name in table.shown]
@@ -112,6 +116,8 @@ def read(stem: Path) -> Table:
         raise InputError(
             f"{shown(file)}: cannot be read with its CSV: {error}; make both again: snakemake tables"
         ) from None
+    if data.empty and parts and not parts[0].startswith("|"):
+        return Table(head[2:-2], data, pd.DataFrame(), _in_order([part for part in parts if part != NO_ROWS]))
     rows = [_cells_of(line) for line in (parts or [""])[0].split("\n")]
     if not (head.startswith("**") and head.endswith("**") and len(rows) > 1 and len({len(row) for row in rows}) == 1):
         raise InputError(f"{shown(file)}: is not a table of Ringside; remove it, then run the command again")
@@ -137,7 +143,12 @@ class _Layout:
 
 
 def latex(table: Table, label: str) -> str:
-    """The table for LaTeX with booktabs; with longtable, too, where it is longer than a page, and across a wide one's page."""
+    """The table for LaTeX with booktabs; with longtable, too, where it is longer than a page, and across a wide one's page.
+
+    Without rows it is a comment that says why.
+    """
+    if table.shown.empty:
+        return " ".join(f"% {table.title}: {' '.join(table.below or [NO_ROWS])}".split()) + "\n"
     layout = _layout(table)
     header = " & ".join(_stacked(name, name in table.words) for name in table.shown) + r" \\"
     rows = [_row(texts, layout, table) for texts in table.shown.itertuples(index=False)]

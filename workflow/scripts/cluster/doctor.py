@@ -34,13 +34,13 @@ PROGRAMS = ("srun", "sbatch", "squeue", "scontrol", "sinfo")
 PROFILE = CHECKOUT / "profiles" / "slurm" / "config.yaml"
 
 
-def examine(site: Site, results: Path) -> Iterator[Finding]:
-    """Everything that can be said of the site, worst news included; `results` is the folder that runs write to."""
+def examine(site: Site, results: Path, unseen: str = "") -> Iterator[Finding]:
+    """Everything that can be said of the site, worst news included; `results` is the folder that runs write to; `unseen`: see `told`."""
     if site.launcher == "local":
         yield from _local(site, results)
     elif site.launcher == "slurm":
         try:
-            yield from _slurm(site, results)
+            yield from _slurm(site, results, unseen)
         except Unanswered as error:
             yield fail("controller", f"{error}; is slurmctld up, and is this host one of the cluster's?")
     else:
@@ -65,7 +65,7 @@ def _local(site: Site, results: Path) -> Iterator[Finding]:
     yield from node_findings(reports, site, sys.executable, _version())
 
 
-def _slurm(site: Site, results: Path) -> Iterator[Finding]:
+def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
     missing = [program for program in PROGRAMS if not shutil.which(program)]
     if missing:
         yield fail(
@@ -101,6 +101,9 @@ def _slurm(site: Site, results: Path) -> Iterator[Finding]:
         yield warn("test job", "not tried: there is no account for it")
         return
     yield _allocation(site)
+    if unseen:
+        yield warn("test job", f"not tried again: {unseen}")
+        return
     yield from _test_job(site, possible, results)
 
 
@@ -171,11 +174,14 @@ def _version() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def told(site: Site, results: Path) -> int:
-    """Print what can be said of the site, and how it ends: the doctor's exit status. `results` need not be there."""
+def told(site: Site, results: Path, unseen: str = "") -> int:
+    """Print what can be said of the site, and how it ends: the doctor's exit status. `results` need not be there.
+
+    `unseen`: why a node that was asked just now did not answer; then no other one is waited for.
+    """
     print(f"site {site.name} ({shown(site.file)})")
     failures = 0
-    for finding in examine(site, results if results.exists() else CHECKOUT / "results"):
+    for finding in examine(site, results if results.exists() else CHECKOUT / "results", unseen):
         print(finding, flush=True)
         failures += finding.verdict == "FAIL"
     if failures:

@@ -1,6 +1,6 @@
 """Write config/sites/NAME.yaml for the cluster or the machine on which this is called, then call the doctor on it.
 
-    python -m cluster.site_file --name NAME [--partition PARTITION] [--local]
+    python -m cluster.site_file --name NAME [--partition PARTITION] [--local yes]
 
 Slurm is asked for what it says of itself, then one test job asks one node. Nothing is overwritten. Exit status: the doctor's, or
 2 with one line where nothing was written.
@@ -28,6 +28,7 @@ from common.schemas import schema
 from declared.site import Site, load_site
 
 FOLDER = CHECKOUT / "config" / "sites"
+LOCAL = {"yes": True, "no": False}
 WIDTH = 150  # of a line with its comment
 COLUMN = 30  # where comments begin, if lines leave it free
 
@@ -96,18 +97,23 @@ def looked(site: Site) -> Looked:
     return Looked(None, busy if "busy" in said else f"srun: {last_line(said) or f'status {status}'}")
 
 
-def cluster(name: str, wanted: str) -> str:
-    """The text of the site of the cluster whose login node this is. Unanswered; InputError in one line."""
+def cluster(name: str, wanted: str) -> tuple[str, str]:
+    """The text of the site of the cluster whose login node this is, and why no node was seen, if so. Unanswered; InputError in
+    one line."""
     found = asked(wanted)
-    print(f"asking one node of {found.partition['PartitionName']} by a test job", flush=True)
+    print(
+        f"asking one node of {found.partition['PartitionName']} by a test job (this machine alone: make site NAME={name} LOCAL=yes)",
+        flush=True,
+    )
     draft = of_cluster(found, Looked(None, "yet"), CHECKOUT.parent)
     seen = looked(loaded(name, text("", draft)))
     version, of = found.config.get("SLURM_VERSION", "?"), found.config.get("ClusterName", "?")
     sources = f"Slurm {version} of the cluster {of}" + (f" and {seen.at}" if seen.report else "")
-    return text(
+    written = text(
         _head(name, sources, "" if seen.report else f"No node was seen: {seen.why}."),
         of_cluster(found, seen, CHECKOUT.parent),
     )
+    return written, "" if seen.report else seen.why
 
 
 def machine(name: str) -> str:
@@ -194,26 +200,33 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="make site", description=main.__doc__)
     parser.add_argument("--name", default="", help="of the site: a-z, 0-9 and -")
     parser.add_argument("--partition", default="", help="of Slurm's, instead of its default")
-    parser.add_argument("--local", action="store_true", help="this machine alone, although Slurm is here")
+    parser.add_argument(
+        "--local", default="no", metavar="yes", help="this machine alone, although Slurm or OAR is here"
+    )
     options = parser.parse_args(argv)
     file = _new(options.name)
+    if options.local not in LOCAL:
+        raise InputError(f"LOCAL={options.local}: expected yes or no")
+    alone = LOCAL[options.local]
     if file.exists():
         raise _there(file)
-    if shutil.which("sinfo") and not options.local:
+    unseen = ""
+    if shutil.which("sinfo") and not alone:
         try:
-            written = cluster(options.name, options.partition)
+            written, unseen = cluster(options.name, options.partition)
         except Unanswered as error:
             raise InputError(
                 f"Slurm is here, but does not answer ({error}); call make site on a login node, or for this machine alone: "
-                f"make site NAME={options.name} ARGS=--local"
+                f"make site NAME={options.name} LOCAL=yes"
             ) from None
     elif options.partition:
         raise InputError(
-            f"PARTITION={options.partition}: {'is not for --local' if options.local else 'Slurm is not on this machine (sinfo)'}"
+            f"PARTITION={options.partition}: {'is not for LOCAL=yes' if alone else 'Slurm is not on this machine (sinfo)'}"
         )
-    elif shutil.which("oarnodes") and not options.local:
+    elif shutil.which("oarnodes") and not alone:
         raise InputError(
-            "OAR is here: copy config/sites/grid5000.yaml to a file of its own and correct each line by hand"
+            "OAR is here: copy config/sites/grid5000.yaml to a file of its own and correct each line by hand; for this machine alone: "
+            f"make site NAME={options.name} LOCAL=yes"
         )
     else:
         written = machine(options.name)
@@ -224,7 +237,7 @@ def main(argv: list[str] | None = None) -> None:
         raise _there(file) from None
     assumed = sum("ASSUMED" in line for line in written.splitlines()) - 1  # one is in the head
     print(f"{shown(file)}: written; {assumed} lines are ASSUMED: grep ASSUMED {shown(file)}")
-    sys.exit(doctor.told(load_site(options.name), CHECKOUT / "results"))
+    sys.exit(doctor.told(load_site(options.name), CHECKOUT / "results", unseen))
 
 
 if __name__ == "__main__":

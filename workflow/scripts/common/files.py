@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from common.errors import InputError
+from common.yaml_errors import explained
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -248,10 +249,8 @@ def load_yaml(path: Path) -> Any:
         _bounded(text)
         return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (it is a SafeLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f":{mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise InputError(f"{shown(path)}{where}: not valid YAML: {problem}") from None
+        line, problem = explained(error, text)
+        raise InputError(f"{shown(path)}{f':{line}' if line else ''}: not valid YAML: {problem}") from None
 
 
 class _Dumper(yaml.SafeDumper):

@@ -46,11 +46,11 @@ def read(file: Path) -> Made | None:
 
 
 def content(file: Path) -> str:
-    """SHA-256 of a file; of the record of a run, of its epochs, too, which lie beside it."""
+    """SHA-256 of a file; of the record of a run, of its epochs and phases, too, which lie beside it."""
     if file.name != RECORD:
         return digest_file(file)
-    epochs = (path for path in sorted(file.parent.glob("attempt-*/epochs.csv")) if path.is_file())
-    return digest_text(" ".join(map(digest_file, [file, *epochs])))
+    tables = (path for path in sorted(file.parent.glob("attempt-*/*.csv")) if path.name in ("epochs.csv", "phases.csv"))
+    return digest_text(" ".join(map(digest_file, [file, *filter(Path.is_file, tables)])))
 
 
 def digests(files: Iterable[str], digest: Callable[[Path], str] = content) -> dict[str, str]:

@@ -40,7 +40,7 @@ def draw(compared: Compared, data: pd.DataFrame) -> tuple[Figure, str]:
     ends = rows[["ratio", "ratio_low", "ratio_high"]].to_numpy(float)
     low, high = min(np.nanmin(ends), 1 / 1.02), max(np.nanmax(ends), 1.02)
     ax.set_xlim(low / 1.02, high * 1.02)
-    panels.round_numbers(ax.xaxis, high / low, most=8)
+    panels.round_numbers(ax.xaxis, high / low, most=panels.FINE)
     ax.grid(True, axis="x")
     ax.set_xlabel(f"epoch time, {compared.names[1]} over {compared.names[0]}")
     some = (

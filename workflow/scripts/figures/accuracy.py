@@ -118,7 +118,8 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
             ax.xaxis.set_major_locator(MaxNLocator(4 if apart else 5, integer=axis.whole, min_n_ticks=2))
     drawn.supxlabel(axis.label, fontsize=style.FONT_SIZE)
     panels.legend(drawn, told)
-    return drawn, of.caption(what, notes=[axis.means])
+    behind = epochs.groupby(["cell", "epoch"])[responses].count().stack()  # runs that recorded it
+    return drawn, of.caption(what, notes=[axis.means], counted=behind[behind > 0])
 
 
 def _epochs(records: Records, of: View, x: str) -> pd.DataFrame:

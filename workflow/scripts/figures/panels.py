@@ -25,6 +25,8 @@ from figures.style import Look
 LOG_FROM_RATIO = 20
 ROUND_TO_RATIO = 5  # of a logarithmic axis: round numbers, beyond a few of each decade
 DIGITS = {30: (1, 2, 5), 300: (1, 3)}  # which ones, up to such a ratio
+FINE = 8  # numbers at an axis as wide as a page, which has room for more digits:
+FINE_DIGITS = {30: (1, 1.5, 2, 3, 5, 7), 300: (1, 2, 5)}
 CUT_AT = 2
 MARGIN = 0.03  # of a logarithmic axis at either end, in which half a marker has room
 SURE = 3  # runs, from which on an interval sets an axis: that of two is six times as wide
@@ -190,7 +192,8 @@ def _arrows(ax: Axes, axis: Literal["x", "y"], limits: tuple[float, float]) -> N
 
 def round_numbers(axis: Axis, ratio: float, most: int = 5) -> None:
     """Round numbers at a logarithmic axis that reaches over such a `ratio`; at `most` so many where that is small."""
-    digits = next((some for most, some in DIGITS.items() if ratio < most), (1,))
+    known = FINE_DIGITS if most >= FINE else DIGITS
+    digits = next((some for reach, some in known.items() if ratio < reach), (1,))
     round_ones = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10])
     axis.set_major_locator(round_ones if ratio < ROUND_TO_RATIO else LogLocator(10, subs=digits))
     axis.set_minor_locator(NullLocator())

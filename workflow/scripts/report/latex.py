@@ -10,6 +10,7 @@ from common.latex import latex_text
 BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
 _ENTRY = re.compile(r"^@\w+\{(?P<key>[^,\s]+),.*?^\}", re.MULTILINE | re.DOTALL)
 _OF = re.compile(r"^\s*keywords\s*=\s*\{(?P<names>[^}]*)\}", re.MULTILINE)
+_FIELD = {name: re.compile(rf"^\s*{name}\s*=\s*\{{(?P<said>.*)\}},$", re.MULTILINE) for name in ("author", "year")}
 
 
 def text(said: str) -> str:
@@ -20,6 +21,17 @@ def text(said: str) -> str:
 def cite(*keys: str) -> str:
     """A citation, with the space before it that no line breaks at; nothing for no key."""
     return rf"~\cite{{{','.join(keys)}}}" if keys else ""
+
+
+def cited(said: str) -> str:
+    """Text in which works are named as in `Smyth 2004`, with the citation of each that is in the bibliography."""
+    for entry in _ENTRY.finditer(BIBLIOGRAPHY.read_text(encoding="utf-8")):
+        author, year = (_FIELD[name].search(entry[0]) for name in ("author", "year"))
+        if author and year:
+            family = author["said"].split(" and ")[0].split()[-1]
+            named = re.compile(rf"(\b{re.escape(family)}(?: \\& \w+| et al\.)?,? {year['said']}\b)")
+            said = named.sub(rf"\1~\\cite{{{entry['key']}}}", said)
+    return said
 
 
 def see(kind: str, name: str) -> str:

@@ -37,7 +37,7 @@ from models.named import models
 from network import fit
 from plan.cost import fraction_line
 from plan.design import Refused, geometry
-from report.latex import cite, command, dataset_key, items, keys_of, listed, paragraph, published, see, text
+from report.latex import cite, cited, command, dataset_key, items, keys_of, listed, paragraph, published, see, text
 from report.setting import node_memory
 
 FEW_REPLICATES = 5
@@ -384,9 +384,9 @@ def _network(facts: Facts) -> Iterator[str]:
 
 
 def _statistics(facts: Facts) -> Iterator[str]:
-    yield text(conditions.replicates(facts.runs))
+    yield cited(text(conditions.replicates(facts.runs)))
     if len(facts.ok):
-        yield text(conditions.contrasts(facts.runs, compare(facts.runs)["within_blocks"]))
+        yield cited(text(conditions.contrasts(facts.runs, compare(facts.runs)["within_blocks"])))
     yield (
         "Times are summarized by arithmetic means, rates by harmonic means, and a speed-up is reported with its base in "
         f"seconds{cite('hoefler2015')}{facts.see('speedup')}."

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -115,6 +116,28 @@ def quiet(session: Session | None, record: logging.LogRecord) -> bool:
     return name not in ("job_finished", "progress") and not noise
 
 
+class Interruption:
+    """A filter for Snakemake's log that leaves one line of a Ctrl-C, the last one: how to go on."""
+
+    def __init__(self) -> None:
+        self._seen = False
+
+    def __call__(self, record: logging.LogRecord) -> bool:
+        """Whether a record is worth a person's while."""
+        said = str(record.msg)
+        if said.startswith("Terminating processes on user request"):
+            self._seen = True
+            return False
+        if self._seen and said.startswith("WorkflowError:\nAt least one job did not complete successfully"):
+            print(
+                "ringside: interrupted; nothing that was done is lost: say the same again, and it goes on",
+                file=sys.stderr,
+                flush=True,
+            )
+            return False
+        return not (self._seen and said.startswith(_OF_AN_INTERRUPTION))
+
+
 def last_word(told: Mapping[str, Any]) -> str:
     """Why a job on the cluster failed: the last line of its log that is ours, or that names an error; else the scheduler's word."""
     lines = []
@@ -133,6 +156,7 @@ _TOLD = re.compile(r"RuleException:\nCalledProcessError in file .* returned non-
 _OF_THE_CACHE = re.compile(
     r"\d+ jobs have missing provenance/metadata .*\nRules with missing metadata:(?: (?:environment|dataset|extra_p))+\Z"
 )
+_OF_AN_INTERRUPTION = ("RuleException:", "Complete log", "Elapsed time")
 _NOISE = (
     "Select jobs to execute",
     "Execute ",

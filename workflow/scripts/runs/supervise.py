@@ -28,7 +28,7 @@ from environments.made import read_made
 from plan.binding import bind, check_bound
 from plan.design import Run, design
 from plan.identity import Resolved, resolve
-from runs import attempts, launch, meters, steps, transport
+from runs import attempts, launch, meters, phases, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import current_session
 from runs.worker.energy import SCOPES, widest
@@ -186,6 +186,7 @@ def measurement(
         "foreign_cpu_share": result["foreign_cpu_share"],
         "steal_share": result["steal_share"],
         "told": result["told"],
+        "clock_error_s": phases.put_together(folder),
         "python_version": result["python_version"],
         "library_version": result["library_version"],
     }

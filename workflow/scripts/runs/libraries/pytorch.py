@@ -2,7 +2,8 @@
 
 import abc
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,14 @@ import torch.distributed as dist
 from torch import fx, nn
 
 from models.graph import Graph, Operator, is_decayed
+from runs.libraries.ahead import Ahead
 from runs.libraries.channels_first import canonical, channels_first
-from runs.worker.batches import read_ahead
+from runs.libraries.pytorch_streams import Streams
+from runs.worker.batches import Batch
 from runs.worker.context import Context
 from runs.worker.group import free_port
 from runs.worker.meter import Meter, Seen
+from runs.worker.phases import Untraced
 from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
@@ -148,6 +152,33 @@ def join(context: Context) -> str:
     return backend
 
 
+def read_device_clock(phases: Untraced, device: torch.device) -> None:
+    """Take a traced run's stamps where the work is done: as events on the device's stream, where the device computes by itself.
+
+    An event's distance is a float32 in ms: from one that is made anew with every epoch it is told to a microsecond.
+    """
+    if device.type != "cuda" or not phases.on:
+        return
+
+    def origin() -> tuple[torch.cuda.Event, float]:
+        event = stamp()
+        torch.cuda.synchronize(device)
+        return event, time.monotonic()
+
+    def stamp() -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(stamps: Sequence[Any]) -> list[float]:
+        first, zero = origins.pop()
+        origins.append(origin())
+        return [s if isinstance(s, float) else zero + first.elapsed_time(s) / 1e3 for s in stamps]
+
+    origins = [origin()]
+    phases.read_by(stamp, seconds)
+
+
 def device_name(device: torch.device) -> str:
     """The device as it goes into a record."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
@@ -178,9 +209,13 @@ class PyTorchTrainer(Trainer):
         self.loss = nn.CrossEntropyLoss()
         self._mean = torch.tensor(context.manifest["mean"], device=self.torch_device).view(1, -1, 1, 1)
         self._std = torch.tensor(context.manifest["std"], device=self.torch_device).view(1, -1, 1, 1)
+        self._ahead = Ahead(Streams(self.torch_device)) if self.torch_device.type == "cuda" else None
         self._updates = 0
         self.model: nn.Module = self.module
+        read_device_clock(context.phases, self.torch_device)
+        context.phases.enter("join")
         self.distribute()
+        context.phases.enter("build")
         if levels["compiler"] == "torch-compile":
             self.model = torch.compile(self.model)
 
@@ -195,19 +230,25 @@ class PyTorchTrainer(Trainer):
         """See Trainer. `sync_every` batches add up their gradients, each divided by their number, before one step."""
         loss_sum = torch.zeros((), device=self.torch_device)
         correct = torch.zeros((), dtype=torch.int64, device=self.torch_device)
-        batches = self._batches(epoch)
+        batches, phases = self._batches(epoch), self.context.phases
         self.model.train()
         for length in self.context.accumulation_groups:
             for i in range(length):
+                phases.step()
+                phases.enter("data")
                 images, labels = next(batches)
+                phases.enter("forward")
                 with self.accumulating(last=i == length - 1):
                     with self._precision():
                         logits = self.model(images)
                         loss = self.loss(logits, labels)
+                    phases.enter("backward")
                     (loss / length if length > 1 else loss).backward()
+                phases.enter("metrics")
                 loss_sum += loss.detach() * len(labels)
                 correct += (logits.argmax(1) == labels).sum()
                 if i == length - 1:
+                    phases.enter("optimizer")
                     self._step()
                 if meter.wants_steps:
                     synchronize(self.torch_device)
@@ -220,13 +261,12 @@ class PyTorchTrainer(Trainer):
         """See Trainer."""
         self.module.eval()
         loss_sum, correct, samples = 0.0, 0, 0
-        for images, labels in self.context.validation():
-            expected = torch.from_numpy(labels).to(self.torch_device)
+        for images, expected in self._ready(self.context.validation()):
             with self._precision():
-                logits = self.module(self._normalized(images))
+                logits = self.module(images)
                 loss_sum += nn.functional.cross_entropy(logits, expected, reduction="sum").item()
             correct += int((logits.argmax(1) == expected).sum())
-            samples += len(labels)
+            samples += len(expected)
         return Seen(loss_sum, correct, samples)
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -260,13 +300,17 @@ class PyTorchTrainer(Trainer):
         return contextlib.nullcontext()
 
     def _batches(self, epoch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        batches = self.context.epoch(epoch)
-        for images, labels in read_ahead(batches) if self.torch_device.type == "cuda" else batches:
-            yield self._normalized(images), torch.from_numpy(labels).to(self.torch_device)
+        return self._ready(self.context.epoch(epoch))
 
-    def _normalized(self, images: np.ndarray) -> torch.Tensor:
-        """uint8 [N, H, W, C] to float [N, C, H, W] with zero mean and unit variance, on the device."""
-        bytes_ = torch.from_numpy(images).to(self.torch_device).permute(0, 3, 1, 2)
+    def _ready(self, batches: Iterable[Batch]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Each batch as the model takes it, on the device; to an accelerator they are sent ahead."""
+        if self._ahead is None:
+            return ((self._normalized(images), torch.from_numpy(labels)) for images, labels in batches)
+        return self._ahead.batches(batches, lambda images, labels: (self._normalized(images), labels.clone()))
+
+    def _normalized(self, images: np.ndarray | torch.Tensor) -> torch.Tensor:
+        """uint8 [N, H, W, C] to float [N, C, H, W] with zero mean and unit variance, on the device, where tensors are already."""
+        bytes_ = torch.as_tensor(images).permute(0, 3, 1, 2)
         return (bytes_.contiguous(memory_format=self._format).float() - self._mean) / self._std
 
 

@@ -20,9 +20,11 @@ def run(folder: Path) -> Training:
     adapter = adapter_of(context)
     started = time.monotonic()
     gc.disable()  # an import makes hundreds of thousands of objects and drops few: looking for garbage is a tenth of its time
+    context.phases.enter("import")
     for module in context.job["modules"]:
         importlib.import_module(module)
     import_s = time.monotonic() - started if context.job["modules"] else None
+    context.phases.enter("build")
     trainer: Training = adapter.trainer(context)  # torch's optimizer imports a thousand modules more
     gc.enable()
     meter = Meter(context)

@@ -4,9 +4,6 @@ Prepared images are read from the memory-mapped file. Those of a `fresh` data se
 and its place in the epoch's order. So is an image's augmentation: neither depends on who takes the sample.
 """
 
-import queue
-import threading
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -97,22 +94,3 @@ class Augmentation:
             flips = self.flips[samples]
             images[flips] = images[flips, :, ::-1]
         return images
-
-
-def read_ahead(batches: Iterable[Batch], ahead: int = 2) -> Iterator[Batch]:
-    """The same batches, made by a thread that is up to `ahead` of them in front: for devices that leave the host idle."""
-    made: queue.Queue[Batch | BaseException | None] = queue.Queue(ahead)
-
-    def make() -> None:
-        try:
-            for batch in batches:
-                made.put(batch)
-            made.put(None)
-        except BaseException as error:
-            made.put(error)
-
-    threading.Thread(target=make, daemon=True).start()
-    while (batch := made.get()) is not None:
-        if isinstance(batch, BaseException):
-            raise batch
-        yield batch

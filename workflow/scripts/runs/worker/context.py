@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from models.initial import initial_weights
 from runs.worker import sampling
 from runs.worker.batches import Augmentation, Batch, Prepared, Split, split_of
 from runs.worker.group import Group
+from runs.worker.phases import Phases, Untraced
 
 LARGEST_VALIDATED = 256  # samples at once
 LARGEST_HELD = 2**28  # bytes of images
@@ -29,6 +30,7 @@ class Context:
     rank: int
     local_rank: int
     group: Group
+    phases: Untraced = field(default_factory=Untraced)
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -132,6 +134,9 @@ class Context:
 def from_environment(folder: Path) -> Context:
     """The rank that the launcher started: identity from the environment, the rest from the attempt's folder."""
     job = json.loads((folder / "spec.json").read_text())
-    rank = int(os.environ["RINGSIDE_RANK"])
-    group = Group(rank, job["spec"]["ranks"], folder, job["spec"]["interface"])
-    return Context(folder, job, rank, int(os.environ["RINGSIDE_LOCAL_RANK"]), group)
+    spec, rank = job["spec"], int(os.environ["RINGSIDE_RANK"])
+    traced = spec.get("levels", {}).get("trace", "none") != "none"  # a sweep of the network has no levels
+    phases = Phases(folder, rank, spec["steps"]) if traced else Untraced()
+    phases.enter("rendezvous")
+    group = Group(rank, spec["ranks"], folder, spec["interface"])
+    return Context(folder, job, rank, int(os.environ["RINGSIDE_LOCAL_RANK"]), group, phases)

@@ -10,6 +10,7 @@ from runs.worker.context import Context
 from runs.worker.energy import SCOPES
 from runs.worker.load import Load
 from runs.worker.node import Node, Reading, machine
+from runs.worker.phases import CLOCKS
 
 COLUMNS = (
     "epoch", "warm_up", "epoch_time_s", "closed_time_s", "imbalance_s", "validation_time_s", "learning_rate", "steps",
@@ -39,7 +40,7 @@ class Meter:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.group = context.group
+        self.group, self.phases = context.group, context.phases
         self.epoch = 0
         self.first_step_s: float | None = None
         self._step_times: list[float] = []
@@ -50,9 +51,13 @@ class Meter:
             self._node.meters.sample(context.folder / f"power-{self.group.rank}.csv")
         self._epochs = self._table("epochs.csv", COLUMNS)
         self._steps = self._table("steps.csv", ("epoch", "rank", "step", "step_time_s")) if spec["step_times"] else None
+        self._clocks = self._table("clocks.csv", CLOCKS) if context.levels["trace"] != "none" else None
+        self.phases.enter("barrier")
         self.group.barrier()
         self.ready_at = time.time()
         self.load = Load(self.group)  # from the moment when all ranks are ready
+        self._compare_clocks()
+        self.phases.close_epoch()
         self._epoch_opened = self._read()
         self._opened_at = self.closed_at = time.time()
 
@@ -63,6 +68,7 @@ class Meter:
         self.group.barrier()
         self._release = self._last_step = time.monotonic()
         self._opened_at = time.time()
+        self.phases.open_epoch(self.epoch)
 
     @property
     def wants_steps(self) -> bool:
@@ -81,11 +87,13 @@ class Meter:
     def close_epoch(self, trained: Seen, validate: Any) -> None:
         """The device has finished this rank's epoch. `validate()` -> Seen is then called and timed apart."""
         own_time_s = time.monotonic() - self._release
+        self.phases.leave_steps()
         self.group.barrier()
         closed_time_s = time.monotonic() - self._release
         counted = self._since(self._epoch_opened)
         self.closed_at = time.time()
         start = time.monotonic()
+        self.phases.enter("validation")
         validated: Seen = validate()
         validation_time_s = time.monotonic() - start
         gathered = self.group.all_gather(
@@ -94,6 +102,8 @@ class Meter:
         self._step_times = []
         if self.group.rank == 0:
             self._write(gathered)
+        self._compare_clocks()
+        self.phases.close_epoch()
 
     def close_told(self, told: Mapping[str, Any] | None) -> None:
         """An epoch has ended in a program that trains and times by itself; rank 0 knows what it told.
@@ -109,6 +119,15 @@ class Meter:
         if told is not None:
             self._put({**dict.fromkeys(COLUMNS), **told}, counted)
         self._opened_at = self.closed_at
+
+    def _compare_clocks(self) -> None:
+        """In a traced run, tell by how much every rank's clock is ahead of rank 0's."""
+        if self.context.levels["trace"] == "none":
+            return
+        at, offsets = time.monotonic(), self.group.clock_offsets()
+        if self._clocks is not None:
+            rows = ((self.epoch, rank, at, offset, error) for rank, (offset, error) in enumerate(offsets))
+            csv.writer(self._clocks, lineterminator="\n").writerows(rows)
 
     def _read(self) -> Reading | None:
         """The node's counters; one rank of a node reads them."""

@@ -14,9 +14,24 @@ def environment(context: Context) -> dict[str, str]:
 
 def trainer(context: Context) -> Trainer:
     """A trainer whose model is wrapped in DDP; `no_sync` keeps the batches of a group from being exchanged one by one."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
     from torch.nn.parallel import DistributedDataParallel
 
     from runs.libraries.pytorch import PyTorchTrainer, join
+
+    def marked(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """What DDP does with a bucket anyway, in a traced run; with the last one every gradient is computed."""
+        end = context.phases.begin()
+        if bucket.is_last():
+            context.phases.enter("wait")
+
+        def ended(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+            end()
+            return future.value()
+
+        return allreduce_hook(state, bucket).then(ended)
 
     class DDPTrainer(PyTorchTrainer):
         def distribute(self) -> None:
@@ -26,6 +41,8 @@ def trainer(context: Context) -> Trainer:
             self.ddp = DistributedDataParallel(
                 self.module, device_ids=[self.torch_device] if on_gpu else None, broadcast_buffers=False
             )
+            if context.phases.on:
+                self.ddp.register_comm_hook(None, marked)
             self.model = self.ddp
 
         def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:

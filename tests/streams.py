@@ -1,0 +1,93 @@
+"""A device's streams on a processor: threads that do what they are asked later, in order, unless an event tells them to wait.
+
+As with CUDA, a wait is for the last record before it was asked for, and an event that was never recorded holds up nobody.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+COPY_S = 0.002
+
+
+class Stream:
+    """Does one thing after the other, in a thread of its own, while who asked for it goes on."""
+
+    def __init__(self) -> None:
+        self._asked: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            self._asked.get()()
+
+    def ask(self, what: Callable[[], Any]) -> None:
+        self._asked.put(what)
+
+    def synchronize(self) -> None:
+        point = Point()
+        point.record(self)
+        point.synchronize()
+
+
+class Point:
+    """An event."""
+
+    def __init__(self) -> None:
+        self.passed = threading.Event()
+        self.passed.set()
+
+    def record(self, stream: Stream) -> None:
+        self.passed = threading.Event()
+        stream.ask(self.passed.set)
+
+    def wait(self, stream: Stream) -> None:
+        stream.ask(self.passed.wait)
+
+    def synchronize(self) -> None:
+        self.passed.wait()
+
+
+class ThreadLane:
+    """A lane (runs/libraries/ahead.py) whose copies are made late and slowly. Who trains asks `training`, a stream as well."""
+
+    def __init__(self) -> None:
+        self.copies, self.training = Stream(), Stream()
+        self.on_either_side: tuple[list[int], list[int]] = [], []  # bytes of what was made
+
+    def begin(self) -> None:
+        pass
+
+    def event(self) -> Point:
+        return Point()
+
+    def on_host(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        return self._made(0, shape, dtype)
+
+    def on_device(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        return self._made(1, shape, dtype)
+
+    def _made(self, side: int, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        memory = np.zeros(shape, dtype)
+        self.on_either_side[side].append(memory.nbytes)
+        return memory
+
+    def fill(self, host: Any, array: np.ndarray) -> None:
+        np.copyto(np.asarray(host), array)
+
+    def copy(self, pairs: list[tuple[Any, Any]], after: Point, done: Point) -> None:
+        after.wait(self.copies)
+        self.copies.ask(lambda: time.sleep(COPY_S))
+        for host, device in pairs:
+            self.copies.ask(lambda host=host, device=device: np.copyto(np.asarray(device), np.asarray(host)))
+        done.record(self.copies)
+
+    def wait(self, event: Point) -> None:
+        event.wait(self.training)
+
+    def record(self, event: Point) -> None:
+        event.record(self.training)

@@ -1,0 +1,178 @@
+"""Phases of ranks: marks become intervals that divide a rank's time; clocks of unlike ranks become one."""
+
+import csv
+import itertools
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from ranks import on_ranks
+from runs.phases import put_together
+from runs.worker import phases
+from runs.worker.group import Group
+from runs.worker.phases import Phases, Untraced, process_start
+
+
+def rows(folder: Path, rank: int = 0) -> list[tuple[int, int, str, float, float]]:
+    with open(folder / f"phases-{rank}.csv", newline="") as table:
+        return [
+            (int(row["epoch"]), int(row["step"]), row["phase"], float(row["start"]), float(row["end"]))
+            for row in csv.DictReader(table)
+        ]
+
+
+@pytest.fixture
+def ticking(tmp_path: Path) -> Phases:
+    """Marks with a clock that is one second later whenever it is read, from 1e6 on."""
+    ours = Phases(tmp_path, 0, steps=2)
+    seconds = itertools.count(1_000_000)
+    ours.read_by(lambda: float(next(seconds)), list)
+    ours._entered = [(0, 0, "interpreter", 999_999.0)]
+    return ours
+
+
+def test_phases_divide_the_time_of_a_rank(ticking: Phases, tmp_path: Path) -> None:
+    ticking.enter("import")
+    ticking.close_epoch()
+    ticking.open_epoch(1)
+    for _ in range(2):
+        ticking.step()
+        for phase in ("data", "forward", "optimizer"):
+            ticking.enter(phase)
+    ticking.leave_steps()
+    ticking.enter("validation")
+    ticking.close_epoch()
+    ticking.open_epoch(2)
+    ticking.close_epoch()
+    found = rows(tmp_path)
+    assert [row[:3] for row in found] == [
+        (0, 0, "interpreter"), (0, 0, "import"), (0, 0, "between"),
+        (1, 1, "data"), (1, 1, "forward"), (1, 1, "optimizer"), (1, 2, "data"), (1, 2, "forward"), (1, 2, "optimizer"),
+        (1, 0, "barrier"), (1, 0, "validation"), (1, 0, "between"),
+    ]  # fmt: skip
+    ends = {end for *_, end in found}
+    gaps = [start for *_, start, _ in found if start not in ends]
+    assert gaps == [999_999.0, 1_000_003.0], (
+        "of none but the first phase, and the first of an epoch, begins what is nobody's"
+    )
+
+
+def test_what_goes_on_beside_ends_when_it_does(ticking: Phases, tmp_path: Path) -> None:
+    ticking.open_epoch(1)
+    ticking.step()
+    ticking.enter("backward")
+    first = ticking.begin()
+    last = ticking.begin()
+    first()
+    ticking.close_epoch()
+    last()  # in the next epoch, which a library may do
+    ticking.put("exchange", 5.0, 6.0)
+    ticking.open_epoch(2)
+    ticking.close_epoch()
+    beside = [row for row in rows(tmp_path) if row[2] == "exchange"]
+    assert beside == [
+        (1, 1, "exchange", 1_000_002.0, 1_000_004.0),
+        (1, 1, "exchange", 1_000_003.0, 1_000_006.0),
+        (1, 1, "exchange", 5.0, 6.0),
+    ]
+
+
+def test_of_a_long_epoch_some_steps_are_traced_and_none_stands_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(phases, "MOST_STEPS", 2)
+    ours = Phases(tmp_path, 0, steps=6)
+    ours.open_epoch(1)
+    for _ in range(6):
+        ours.step()
+        ours.enter("data")
+        ours.put("exchange", 0.0, 1.0)
+        ours.begin()()
+    ours.leave_steps()
+    ours.close_epoch()
+    ours.open_epoch(2)
+    ours.close_epoch()
+    steps = [(row[1], row[2]) for row in rows(tmp_path) if row[1]]
+    assert sorted(steps) == sorted((step, what) for step in (1, 4) for what in ("data", "exchange", "exchange"))
+    spent = [end - start for *_, start, end in rows(tmp_path) if end != 1.0]
+    assert max(spent[1:]) < 1, "what is not traced is in no phase"
+
+
+def test_stamps_of_another_clock_are_told_when_the_epoch_is_over(tmp_path: Path) -> None:
+    told: list[Sequence[Any]] = []
+
+    def seconds(stamps: Sequence[Any]) -> list[float]:
+        told.append(stamps)
+        return [stamp if isinstance(stamp, float) else 100.0 + int(stamp) for stamp in stamps]
+
+    ours, marks = Phases(tmp_path, 0, steps=1), itertools.count(0, 10)
+    ours.read_by(lambda: str(next(marks)), seconds)
+    ours.open_epoch(1)
+    ours.step()
+    ours.enter("data")
+    ours.enter("forward", at="15")
+    assert not told
+    ours.close_epoch()
+    ours.open_epoch(2)
+    ours.close_epoch()
+    assert [row[2:] for row in rows(tmp_path)][1:3] == [("data", 110.0, 115.0), ("forward", 115.0, 120.0)]
+    assert isinstance(told[1][0], float), "the last stamp of the epoch before"
+
+
+def test_an_untraced_run_keeps_nothing(tmp_path: Path) -> None:
+    ours = Untraced()
+    ours.open_epoch(1)
+    ours.step()
+    ours.enter("data")
+    ours.begin()()
+    ours.put("exchange", 0.0, 1.0)
+    ours.leave_steps()
+    ours.close_epoch()
+    assert not ours.on
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_process_knows_when_it_was_started() -> None:
+    assert 0 < time.monotonic() - process_start() < 24 * 3600
+
+
+def test_clocks_of_one_machine_differ_by_no_more_than_the_error(tmp_path: Path) -> None:
+    found: list[tuple[float, float]] = []
+
+    def work(group: Group) -> None:
+        offsets = group.clock_offsets()
+        assert bool(offsets) == (group.rank == 0)
+        found.extend(offsets)
+
+    on_ranks(3, tmp_path, work)
+    assert found[0] == (0.0, 0.0)
+    assert len(found) == 3
+    assert all(0 < error < 1 and abs(offset) <= error for offset, error in found[1:])
+
+
+def test_ranks_with_clocks_that_drift_are_put_on_that_of_rank_0(tmp_path: Path) -> None:
+    """Rank 1's clock is 1000 s ahead, and goes 1 % too fast."""
+
+    def theirs(at: float) -> float:
+        return 1000 + 1.01 * at
+
+    for rank, clock in ((0, float), (1, theirs)):
+        with open(tmp_path / f"phases-{rank}.csv", "w") as table:
+            table.write("epoch,step,phase,start,end\n")
+            table.write(f"0,0,import,{clock(10)},{clock(20)}\n1,1,data,{clock(25)},{clock(25.5)}\n")
+    (tmp_path / "clocks.csv").write_text(
+        "epoch,rank,at,offset_s,error_s\n"
+        + "".join(f"{i},{0},{at},0,0\n{i},1,{at},{theirs(at) - at},{1e-5 * (1 + i)}\n" for i, at in enumerate((10, 30)))
+    )
+    assert put_together(tmp_path) == pytest.approx(2e-5)
+    made = pd.read_csv(tmp_path / "phases.csv")
+    assert made.columns.tolist() == ["rank", "epoch", "step", "phase", "start", "end"]
+    for rank in (0, 1):
+        mine = made[made["rank"] == rank]
+        assert mine[["start", "end"]].to_numpy().ravel() == pytest.approx([0, 10, 15, 15.5], abs=1e-6)
+    assert not list(tmp_path.glob("phases-*.csv"))
+    assert put_together(tmp_path) is None, "where nothing is to be put together"

@@ -1,0 +1,158 @@
+"""What a rank does when: phases of its training, as intervals of its own clock (time.monotonic, in s).
+
+A rank is in one phase at a time, from `enter` to the next `enter`; what carries gradients works beside it (`begin`). A run
+whose level of `trace` is none has `Untraced` in the place of `Phases`: the same calls, which do nothing.
+"""
+
+import csv
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+COLUMNS = ("epoch", "step", "phase", "start", "end")
+CLOCKS = ("epoch", "rank", "at", "offset_s", "error_s")
+MOST_STEPS = 500  # that are traced of an epoch
+EXCHANGE = "exchange"
+UNTRACED = "untraced"
+
+Stamps = Sequence[Any]
+
+
+def _nothing() -> None:
+    """End an interval that nobody keeps."""
+
+
+class Untraced:
+    """Marks of a run that nobody traces."""
+
+    #: whether the step that is under way is traced
+    on = False
+
+    def read_by(self, clock: Callable[[], Any], seconds: Callable[[Stamps], Sequence[float]]) -> None:
+        """Take stamps of another clock; `seconds` tells, once an epoch is over, what they are on this rank's own.
+
+        Numbers are seconds already.
+        """
+
+    def enter(self, phase: str, at: Any = None) -> None:
+        """The phase before ends, this one begins: now, or at a stamp of the clock that comes after all others."""
+
+    def step(self) -> None:
+        """The next training step begins; `enter` says with what."""
+
+    def begin(self, phase: str = EXCHANGE) -> Callable[[], None]:
+        """Something begins beside the phases; call what is returned when it ends, from whichever thread."""
+        return _nothing
+
+    def put(self, phase: str, start: Any, end: Any) -> None:
+        """Something that went on beside the phases of this step, from stamp to stamp."""
+
+    def open_epoch(self, epoch: int) -> None:
+        """All ranks begin this epoch."""
+
+    def leave_steps(self) -> None:
+        """The epoch's last step has ended; what follows is no step's."""
+
+    def close_epoch(self) -> None:
+        """Write what the epoch brought: nothing is timed now."""
+
+
+class Phases(Untraced):
+    """Marks of a traced run, in `phases-<rank>.csv` of its folder. `steps` is the number of steps of an epoch.
+
+    Of an epoch with more than MOST_STEPS steps every second, third, ... step is traced. Epoch 0 is what comes before training,
+    step 0 what is no step's.
+    """
+
+    def __init__(self, folder: Path, rank: int, steps: int) -> None:
+        self.epoch = self.number = 0
+        self.every = -(-steps // MOST_STEPS)
+        self.on = True
+        self._file = folder / f"phases-{rank}.csv"
+        self._table: TextIO | None = None
+        self._clock: Callable[[], Any] = time.monotonic
+        self._seconds: Callable[[Stamps], Sequence[float]] = list
+        self._entered: list[tuple[int, int, str, Any]] = [(0, 0, "interpreter", process_start())]
+        self._beside: list[list[Any]] = []
+
+    def read_by(self, clock: Callable[[], Any], seconds: Callable[[Stamps], Sequence[float]]) -> None:
+        """See Untraced."""
+        self._clock, self._seconds = clock, seconds
+
+    def enter(self, phase: str, at: Any = None) -> None:
+        """See Untraced."""
+        if self.on:
+            self._entered.append((self.epoch, self.number, phase, self._clock() if at is None else at))
+
+    def step(self) -> None:
+        """See Untraced. Steps count from 1."""
+        self.number += 1
+        traced = (self.number - 1) % self.every == 0
+        if self.on and not traced:
+            self.enter(UNTRACED)
+        self.on = traced
+
+    def begin(self, phase: str = EXCHANGE) -> Callable[[], None]:
+        """See Untraced."""
+        if not self.on:
+            return _nothing
+        interval = [self.epoch, self.number, phase, self._clock(), None]
+        self._beside.append(interval)
+
+        def end() -> None:
+            interval[4] = self._clock()
+
+        return end
+
+    def put(self, phase: str, start: Any, end: Any) -> None:
+        """See Untraced."""
+        if self.on:
+            self._beside.append([self.epoch, self.number, phase, start, end])
+
+    def open_epoch(self, epoch: int) -> None:
+        """See Untraced."""
+        self.epoch, self.number, self.on = epoch, 0, True
+        self.enter(UNTRACED)  # until the first step
+
+    def leave_steps(self) -> None:
+        """See Untraced."""
+        self.number, self.on = 0, True
+        self.enter("barrier")
+
+    def close_epoch(self) -> None:
+        """See Untraced."""
+        self.enter("between")
+        self._write()
+
+    def _write(self) -> None:
+        """All intervals that have ended, the one that is under way left."""
+        ended = [interval for interval in self._beside if interval[4] is not None]
+        self._beside = [interval for interval in self._beside if interval[4] is None]
+        stamps = [stamp for *_, stamp in self._entered] + [stamp for interval in ended for stamp in interval[3:]]
+        seconds = list(self._seconds(stamps))
+        own, others = seconds[: len(self._entered)], seconds[len(self._entered) :]
+        rows = [
+            (epoch, number, phase, start, end)
+            for (epoch, number, phase, _), start, end in zip(self._entered, own, own[1:], strict=False)
+            if phase != UNTRACED
+        ]
+        rows += [
+            (*interval[:3], start, end) for interval, start, end in zip(ended, others[::2], others[1::2], strict=True)
+        ]
+        if self._table is None:
+            self._table = open(self._file, "w", newline="")  # noqa: SIM115 (open for the whole run)
+            csv.writer(self._table, lineterminator="\n").writerow(COLUMNS)
+        csv.writer(self._table, lineterminator="\n").writerows(
+            (*what, f"{start:.7f}", f"{end:.7f}") for *what, start, end in rows
+        )
+        self._table.flush()
+        self._entered = [(*self._entered[-1][:3], own[-1])]
+
+
+def process_start(stat: Path = Path("/proc/self/stat")) -> float:
+    """When this process was started, on the clock of time.monotonic, to 10 ms (proc(5): field 22, ticks since the start of the system)."""
+    ticks = int(stat.read_text().rpartition(")")[2].split()[19])
+    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic() - (since_boot - ticks / os.sysconf("SC_CLK_TCK"))
