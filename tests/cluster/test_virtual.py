@@ -243,7 +243,7 @@ def test_with_accounting_jobs_are_listed_and_unknown_accounts_refused(corner: Sa
     number = corner.run(*listed).stdout.partition("|")[0]
     program = "import sys; from runs.launchers import slurm; print(slurm.consumed(*sys.argv[1:]))"
     energies = [
-        corner.run(sys.executable, "-c", program, number, name).stdout.strip()
+        corner.run("srun", sys.executable, "-c", program, number, name).stdout.strip()  # as a run's supervisor does
         for name in ("ringside-a.b1.r1", "ringside-other")
     ]
     assert energies == [
