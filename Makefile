@@ -26,7 +26,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 #   FILE       a bundle, for make unbundle
 #   NODES      nodes of the virtual cluster
 #   BANDWIDTH  link rate of each of its nodes, as tc writes it (1gbit), or none
-#   CPU        processor time of each of its nodes, in cores
+#   CPU        processor time of each of its nodes, in cores; of unlike nodes CPU=0.9,0.6,0.3
 #   MEMORY     memory of each of its nodes
 #   SCHEDULER  its scheduler: slurm or oar
 # As they were written: what looks like a variable of make, such as RUNS='$(x)', is none. Recipes read them from the environment.

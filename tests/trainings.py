@@ -21,7 +21,7 @@ from one_run import one_run
 from runs import launch
 from runs.supervise import job
 
-SITE = replace(TEST_SITE, cores=2, time_limit_s=300.0)
+SITE = replace(TEST_SITE, cores=2, nodes=4, time_limit_s=300.0)
 TWO_DEVICES = replace(SITE, nodes=1, ranks_per_node=2)
 SEED = 20261120
 TESTS = Path(__file__).parent
@@ -90,7 +90,7 @@ class Trainings:
 
     def _train(self, framework: str, told: tuple[tuple[str, Any], ...]) -> Path:
         levels = dict(told)
-        folder = self.folder / ".".join([framework, *(f"{name}={level}" for name, level in told)])
+        folder = self.folder / ".".join([framework, *(f"{name}={level}" for name, level in told)]).replace("/", "_")
         (folder / TEMPORARY).mkdir(parents=True)
         site = TWO_DEVICES if levels.get("devices_per_node") else SITE
         run, planned = one_run(

@@ -120,7 +120,7 @@ class Bench:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.epochs, self.realization = folder, epochs, realization
         self.site: Site = replace(load_site("local"), cores=2, nodes=2, ranks_per_node=1, time_limit_s=TIME_LIMIT_S)
-        self.cores = [core for rank in range(2) for core in cores_of(rank, 2, 1)]
+        self.cores = [core for rank in range(2) for core in cores_of(rank, 2, [1])]
         if len(self.cores) < 2:
             raise InputError("the epochs of two ranks need two cores; this machine has one")
         self.data = folder / "digits"

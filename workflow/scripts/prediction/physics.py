@@ -35,7 +35,7 @@ from prediction.law import Law
 # Factors that change how many batches and exchanges there are, or what carries them, but not the cost of each.
 NOT_COMPUTATION = (
     "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth", "epochs",
-    "warmup_epochs", "lr_scaling", "lr_warmup_epochs", "learning_rate",
+    "warmup_epochs", "shares", "lr_scaling", "lr_warmup_epochs", "learning_rate",
 )  # fmt: skip
 COUNTS = ["nodes", "ranks", "replicas", "sync_every"]
 MEASURES = ["local_batch", "steps", "exchanges", "rate", "samples"]

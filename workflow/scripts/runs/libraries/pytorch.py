@@ -135,9 +135,9 @@ def make_optimizer(module: nn.Module, graph: Graph, levels: dict[str, Any], rate
 
 def configured(context: Context) -> torch.device:
     """The rank's device, after PyTorch has been given the rank's threads."""
-    torch.set_num_threads(context.spec["cores_per_rank"])
+    torch.set_num_threads(context.cores)
     torch.set_num_interop_threads(1)
-    if context.spec["device"] != "cuda":
+    if context.local_rank not in context.accelerators:
         return torch.device("cpu")
     torch.cuda.set_device(context.local_rank)  # for what asks for none, such as meshes of devices
     return torch.device("cuda", context.local_rank)

@@ -103,7 +103,7 @@ def variables(model: Any, graph: Graph) -> dict[str, Any]:
 
 def configured(context: Context) -> str:
     """The rank's device as it goes into a record, after TensorFlow has been given the rank's threads and device."""
-    cores = context.spec["cores_per_rank"]
+    cores = context.cores
     tf.config.threading.set_intra_op_parallelism_threads(cores)
     tf.config.threading.set_inter_op_parallelism_threads(cores)
     on_gpu = context.spec["device"] == "cuda"
@@ -294,7 +294,7 @@ class TensorFlowTrainer(Trainer):
         """
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-        options.threading.private_threadpool_size = self.context.spec["cores_per_rank"]
+        options.threading.private_threadpool_size = self.context.cores
         options.autotune.enabled = False
         held = self.context.held()
         made = self._blocks().unbatch() if held is None else self._taken(*held)
