@@ -13,7 +13,7 @@ from declared.figures import Declared
 ANALYSIS = (
     "cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "decomposition", "time_to_accuracy", "energy", "variance", "regression",
 )  # fmt: skip
-TABLES = (*ANALYSIS, "network", "prediction", "outlook")
+TABLES = (*ANALYSIS, "network", "prediction", "outlook", "hybrid")
 # What shows how sound the results are, rather than results, is usual in a supplement.
 SUPPLEMENT_KINDS = ("residuals", "regression", "timeline", "shares")
 SUPPLEMENT_TABLES = ("checks", "variance", "regression")

@@ -183,6 +183,11 @@ class Site:
         """How it wants its environments."""
         return Realization(self.deployment, self.images.base, self.images.brought, self.python_abi, self.installed)
 
+    @property
+    def unlike(self) -> bool:
+        """Whether its nodes, or the ranks of a node, are unlike."""
+        return bool(self.cpu_shares or self.rank_cores)
+
     def has(self, framework: str) -> bool:
         """Whether the site can run the framework at all."""
         return self.frameworks is None or framework in self.frameworks

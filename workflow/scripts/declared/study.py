@@ -58,6 +58,11 @@ class Study:
         """The factors with more than one level."""
         return [name for name, levels in self.factors.items() if len(levels) > 1]
 
+    @property
+    def unlike(self) -> bool:
+        """Whether the ranks of some cells may be unlike, or have unlike shares."""
+        return self.factors["shares"] != [factor_table()["shares"]["default"]] or "hybrid" in self.factors["device"]
+
     def drawn(self, swept: bool = True) -> list[Declared]:
         """The figures that it declares, or those of every study of its kind; `swept`: whether its network is."""
         return list(self.figures) or usual(Shape(self.varied, swept, self.fraction is None, self.target_accuracy))

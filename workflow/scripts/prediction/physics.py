@@ -81,6 +81,13 @@ def uncounted(runs: pd.DataFrame) -> str:
     return f"Left out, because batches or exchanges were not counted: {conditions.named(lacking)}." if lacking else ""
 
 
+def of_unlike(runs: pd.DataFrame) -> str:
+    """That nodes are unlike, which nothing here knows, in a sentence; or nothing."""
+    if runs["cpu_shares"].isna().all() and runs["rank_samples"].isna().all():
+        return ""
+    return "Nodes or ranks are unlike: this takes all of them for what the first one is. The table hybrid does not."
+
+
 @functools.cache
 def expected_largest(count: int) -> float:
     """Expected value of the largest of so many standard normal numbers (Harter, Biometrika 48, 1961, table 1)."""
@@ -134,7 +141,7 @@ class Physics:
 
         Replicas that share one node are not among them: no sweep knows what their exchange takes.
         """
-        own = self._computed(cells)
+        own = self.computed(cells)
         single, several = (cells["replicas"] == 1).to_numpy(), (cells["nodes"] > 1).to_numpy()
         columns = {name: cells[name].to_numpy() for name in OF_PART}
         for names, places in cells.groupby(["framework", "device", "model", "dataset"]).indices.items():
@@ -146,7 +153,7 @@ class Physics:
                 theirs = {name: values[here] for name, values in columns.items()}
                 yield here, _on_several(carrier, theirs, own[here], self.laws[carrier], self.gradients[model])
 
-    def _computed(self, cells: pd.DataFrame) -> np.ndarray:
+    def computed(self, cells: pd.DataFrame) -> np.ndarray:
         """Seconds of an epoch in batches and in updates, [cells, 2]: the framework's own, or that of its base."""
         nothing = np.full(3, np.nan)
         found = np.array(
