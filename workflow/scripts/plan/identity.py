@@ -14,7 +14,7 @@ from common.files import digest_sources, digest_text
 from datasets.identity import data_digest, data_folder
 from declared.environments import older
 from declared.environments import read as read_environment
-from declared.frameworks import FRAMEWORKS, LIBRARIES, RUNS, framework_names, load_framework
+from declared.frameworks import FRAMEWORKS, LIBRARIES, RUNS, Framework, framework_names, load_framework
 from declared.models import model_graph
 from declared.site import Site
 from declared.study import Study
@@ -111,17 +111,8 @@ def lacks(site: Site, levels: Mapping[str, Any]) -> str | None:
         return said
     if framework.mpi and site.launcher in WITHOUT_MPI:
         return f"site {site.name} starts ranks by {WITHOUT_MPI[site.launcher]}, {name} needs srun or mpirun"
-    if what == "hybrid":
-        if not framework.unlike:
-            return f"{name} cannot train on processors and accelerators together: {_unlike()} can"
-        if site.device != "cuda":
-            return f"site {site.name} has no device cuda to train on together with its processors"
-        if site.launcher == "flux":
-            return f"site {site.name} starts ranks by {WITHOUT_MPI['flux']} with an accelerator each, processors would be left out"
-    if site.rank_cores and (framework.mpi or framework.mirrored):
-        return f"site {site.name} has ranks of unlike cores (rank_cores), {name} wants as many for each"
-    if what == "cuda" != site.device:
-        return f"site {site.name} has no device cuda"
+    if said := _lacks_devices(site, framework, what):
+        return said
     if levels["bandwidth"] and site.placement != "virtual":
         return f"site {site.name} cannot set the rate of its links: only the virtual cluster can"
     if levels["precision"] == "tf32" and what != "cuda":
@@ -130,6 +121,20 @@ def lacks(site: Site, levels: Mapping[str, Any]) -> str | None:
         return f"site {site.name} has device {what}, on which {name} cannot compute {', '.join(without)} of {levels['model']}"
     if levels["compiler"] != "none" and site.deployment == "apptainer":
         return f"site {site.name} trains in images, which have no compiler for {levels['compiler']}"
+    return None
+
+
+def _lacks_devices(site: Site, framework: Framework, what: str) -> str | None:
+    """Why a site cannot train with a framework on these devices; None where it can."""
+    if what == "hybrid" and not framework.unlike:
+        return f"{framework.name} cannot train on processors and accelerators together: {_unlike()} can"
+    if what != site.device != "cuda":
+        together = " to train on together with its processors" if what == "hybrid" else ""
+        return f"site {site.name} has no device cuda{together}"
+    if what == "hybrid" and site.launcher == "flux":
+        return f"site {site.name} starts ranks by flux submit, each with an accelerator: none is left to train on processors"
+    if site.rank_cores and (framework.mpi or framework.mirrored):
+        return f"site {site.name} has ranks of unlike cores (rank_cores), {framework.name} wants as many for each"
     return None
 
 

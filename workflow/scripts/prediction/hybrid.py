@@ -20,6 +20,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.measured import arguments, cell_words, successful, varying
+from analysis.measured import cells as in_order
 from common.errors import exit_status
 from common.schemas import schema
 from common.tables import read_table
@@ -144,7 +145,8 @@ def predict(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
                 "break_even": break_even(here, before_s),
             }
         )
-    return pd.DataFrame(rows)
+    order = {cell: place for place, cell in enumerate(in_order(runs)["cell"])}
+    return pd.DataFrame(rows).sort_values("cell", key=lambda cells: cells.map(order), kind="stable", ignore_index=True)
 
 
 def _ranks(row: pd.Series) -> Ranks:
