@@ -96,7 +96,7 @@ def test_auto_is_the_cores_that_this_process_may_use(tmp_path: Path, monkeypatch
         (SLURM, {"cores": "auto"}, "cores: auto is for this machine; with launcher slurm give the cores of one node"),
         (LOCAL, {"scheduler": {"partition": "x"}}, "scheduler: has no meaning with launcher local"),
         (VIRTUAL, {"cpu_share": [0.9, 0.3, 0.3]}, "cpu_share: is of 3 nodes, nodes is 2; give one number for each node"),
-        (VIRTUAL, {"cpu_share": [0.9]}, "cpu_share: [0.9] is not right; expected processor time of one node"),
+        (VIRTUAL, {"cpu_share": [0.9]}, "cpu_share: has 1 entry; expected at least 2"),
         (VIRTUAL, {"cpu_share": [0.9, 0.3], "launcher": "oar"}, "cpu_share: a list needs launcher slurm"),
         (VIRTUAL, {"cpu_share": [0.9, 0.3], "scheduler": {"nodelist": "node[2,1]"}}, "scheduler.nodelist: nodes of unlike cpu_share"),
         (SLURM, {"cpu_share": [0.9, 0.3]}, "cpu_share: only nodes of the virtual cluster have one"),

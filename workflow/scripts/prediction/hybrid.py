@@ -110,8 +110,7 @@ def predict(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
     """A row per cell on several ranks and source: what is predicted, what was measured. `saved`: the share of the epoch that the last
     rank saves, against the cell without it; `break_even`: its strength, relative to the strongest, from which it saves any."""
     found = ranks_of(runs, network)
-    if found.empty:
-        return pd.DataFrame(columns=["cell", "source"])
+    found = found if len(found) else pd.DataFrame(columns=["cell", "source", "ranks"])
     told = successful(runs).groupby("cell")["rank_samples"].first()
     same = varying(runs, but=SCALE)
     rows = []
@@ -146,7 +145,8 @@ def predict(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
             }
         )
     order = {cell: place for place, cell in enumerate(in_order(runs)["cell"])}
-    return pd.DataFrame(rows).sort_values("cell", key=lambda cells: cells.map(order), kind="stable", ignore_index=True)
+    rows.sort(key=lambda row: order[row["cell"]])
+    return pd.DataFrame(rows, columns=None if rows else ["cell", "source"])
 
 
 def _ranks(row: pd.Series) -> Ranks:
