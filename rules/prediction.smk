@@ -20,7 +20,9 @@ PREDICTION_FILES, OUTLOOK_FILES = (
 )
 HYBRID_CODE = [*code("prediction.hybrid", "models.families.*"), *DESCRIBED]
 HYBRID_FILES = [
-    f"{RESULTS}/tables/hybrid.{suffix}" for suffix in ["csv", "md", "tex"] if CAMPAIGN.study.unlike or CAMPAIGN.site.unlike
+    f"{RESULTS}/tables/hybrid.{suffix}"
+    for suffix in ["csv", "md", "tex"]
+    if CAMPAIGN.study.unlike or CAMPAIGN.site.unlike
 ]
 EXTRA_P = or_say_so(lambda: str(environment_stamp(CACHE, "extrap"))) if PREDICTED and CAMPAIGN.study.extra_p else []
 

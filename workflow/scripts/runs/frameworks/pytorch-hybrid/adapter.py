@@ -9,6 +9,8 @@ import copy
 import itertools
 import statistics
 import time
+from collections.abc import Generator
+from typing import Any
 
 from runs.worker import sampling
 from runs.worker.context import Context
@@ -16,7 +18,7 @@ from runs.worker.meter import Meter, Seen
 from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
-ROUNDS = 2  # of measuring: the speed on the samples that the first round gives a rank is that of the second
+ROUNDS = 2  # of measuring: in the second, ranks have the samples that the first one gives them
 WARM_UP = 2  # steps of a round that do not count
 TIMED = 7
 
@@ -29,26 +31,17 @@ def environment(context: Context) -> dict[str, str]:
 def trainer(context: Context) -> Trainer:
     """A trainer that divides the samples of a step, measures speeds where it is to, and weights gradients by samples."""
     import torch
-    from torch.nn.parallel import DistributedDataParallel
 
-    from runs.libraries.pytorch import PyTorchTrainer, join, make_optimizer, synchronize
+    from runs.libraries.pytorch import make_optimizer, synchronize
+    from runs.libraries.pytorch_ddp import DDPTrainer
 
-    class HybridTrainer(PyTorchTrainer):
+    class HybridTrainer(DDPTrainer):
         def distribute(self) -> None:
-            self.transport = join(context)
             self._divide()
             self.weight = context.samples[context.rank] * context.ranks / sum(context.samples)
             mean = self.loss
             self.loss = lambda logits, labels: self.weight * mean(logits, labels)
-            on_gpu = self.torch_device.type == "cuda"
-            # What ranks keep of their batches is averaged when they validate, in every framework (Trainer.evaluate).
-            self.ddp = DistributedDataParallel(
-                self.module, device_ids=[self.torch_device] if on_gpu else None, broadcast_buffers=False
-            )
-            self.model = self.ddp
-
-        def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
-            return contextlib.nullcontext() if last else self.ddp.no_sync()
+            super().distribute()
 
         def train_epoch(self, epoch: int, meter: Meter) -> Seen:
             seen = super().train_epoch(epoch, meter)
@@ -63,9 +56,12 @@ def trainer(context: Context) -> Trainer:
             block, fewest, speeds = sum(context.samples), context.graph.fewest_samples, None
             if shares != "measured":
                 context.divide(sampling.divided(block, [float(share) for share in shares.split("/")], fewest))
-            for _ in range(ROUNDS if shares == "measured" else 0):
-                speeds = context.group.all_gather(context.samples[context.rank] / self._step_s())
-                context.divide(sampling.divided(block, speeds, fewest))
+            else:
+                context.phases.enter("speeds")
+                for _ in range(ROUNDS):
+                    speeds = context.group.all_gather(context.samples[context.rank] / self._step_s())
+                    context.divide(sampling.divided(block, speeds, fewest))
+                context.phases.enter("join")
             self.shares = [
                 {"samples": samples, "samples_s": speeds[rank] if speeds else None}
                 for rank, samples in enumerate(context.samples)
@@ -78,38 +74,32 @@ def trainer(context: Context) -> Trainer:
             """
             module = copy.deepcopy(self.module).train()
             optimizer = make_optimizer(module, context.graph, context.levels, context.learning_rate(0))
-            batches = itertools.chain.from_iterable(map(self._batches, itertools.count(1)))
             times = []
             context.group.barrier()
-            for _ in range(WARM_UP + TIMED):
-                started = time.monotonic()
-                images, labels = next(batches)
-                with self._precision():
-                    loss = self.loss(module(images), labels)
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                synchronize(self.torch_device)
-                times.append(time.monotonic() - started)
+            with contextlib.closing(self._all_batches()) as batches:
+                for _ in range(WARM_UP + TIMED):
+                    started = time.monotonic()
+                    images, labels = next(batches)
+                    with self._precision():
+                        loss = self.loss(module(images), labels)
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    synchronize(self.torch_device)
+                    times.append(time.monotonic() - started)
             torch.manual_seed(context.spec["seed"] + context.rank)  # of dropout
             return statistics.median(times[WARM_UP:])
+
+        def _all_batches(self) -> Generator[tuple[Any, Any]]:
+            """This rank's batches, epoch after epoch."""
+            for epoch in itertools.count(1):
+                yield from self._batches(epoch)
 
     return HybridTrainer(context)
 
 
 def all_reducer(context: Context) -> Reducer:
     """Sums by the process group that carries DDP's buckets."""
-    import torch
-    import torch.distributed as dist
+    from runs.libraries.pytorch_ddp import DDPReducer
 
-    from runs.libraries.pytorch import PyTorchReducer, join
-
-    class HybridReducer(PyTorchReducer):
-        def __init__(self) -> None:
-            super().__init__(context)
-            self.transport = join(context)
-
-        def all_reduce(self, tensor: torch.Tensor) -> None:
-            dist.all_reduce(tensor)
-
-    return HybridReducer()
+    return DDPReducer(context)
