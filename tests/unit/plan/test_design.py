@@ -15,7 +15,7 @@ from declared.site import Site, load_site
 from declared.study import Study, load_study
 from plan.design import Run, design, to_csv
 from plan.identity import cores_per_rank, lacks, link_rate, links, run_key, spec
-from plan.scheduling import slurm_options
+from plan.scheduling import run_resources, slurm_options
 
 
 @pytest.fixture
@@ -162,6 +162,8 @@ def test_processors_and_accelerators_train_together_where_there_are_accelerators
         assert lacks(site, runs[0].levels) is None
         assert (planned["rank_cores"], planned["ranks"]) == (cores, 2 * len(cores)), "one more than accelerators"
         assert planned["cores_per_rank"] == max(cores)
+        asked = run_resources(replace(site, launcher="slurm"), runs[0].geometry)
+        assert asked["cpus_per_task"] * len(cores) <= 32, "no more than a node has; it is the job's own"
     assert "has no device cuda to train on together" in str(lacks(local, runs[0].levels))
     other = {**runs[0].levels, "framework": "pytorch-ddp"}
     assert lacks(site, other) == "pytorch-ddp cannot train on processors and accelerators together: pytorch-hybrid can"

@@ -91,9 +91,12 @@ def bind_to_launcher() -> None:
 
 
 def bind_unlike(context: Context) -> None:
-    """Take this rank's own cores of those that all ranks of the node were given, where ranks are unlike: schedulers give each as many."""
+    """Take this rank's own cores of those that all ranks of the node were given, where ranks are unlike: schedulers give each as many.
+
+    Where these are fewer than the node has, the last rank has what the others leave, or all share all.
+    """
     of_ranks, usable = context.spec.get("rank_cores"), sorted(os.sched_getaffinity(0))
-    if of_ranks and "RINGSIDE_CORES" not in os.environ and sum(of_ranks) <= len(usable):
+    if of_ranks and "RINGSIDE_CORES" not in os.environ and sum(of_ranks[:-1]) < len(usable):
         first = sum(of_ranks[: context.local_rank])
         os.sched_setaffinity(0, usable[first : first + context.cores])
 
