@@ -37,7 +37,7 @@ class Context:
     local_rank = 0
     accumulation_groups = (1,)
     phases = Untraced()
-    accelerators = 0
+    accelerators = ()
 
     def __init__(self, group: Group, folder: Path) -> None:
         self.group, self.folder = group, folder
