@@ -5,6 +5,7 @@ whose level of `trace` is none has `Untraced` in the place of `Phases`: the same
 """
 
 import csv
+import itertools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -16,11 +17,13 @@ CLOCKS = ("epoch", "rank", "at", "offset_s", "error_s")
 MOST_STEPS = 500  # that are traced of an epoch
 EXCHANGE = "exchange"
 UNTRACED = "untraced"
+LOOKS = 5  # at two clocks
 
 Stamps = Sequence[Any]
+End = Callable[..., None]
 
 
-def _nothing() -> None:
+def _nothing(at: Any = None) -> None:
     """End an interval that nobody keeps."""
 
 
@@ -42,8 +45,12 @@ class Untraced:
     def step(self) -> None:
         """The next training step begins; `enter` says with what."""
 
-    def begin(self, phase: str = EXCHANGE) -> Callable[[], None]:
-        """Something begins beside the phases; call what is returned when it ends, from whichever thread."""
+    def waits(self) -> Callable[[], None]:
+        """The rank has nothing to do but wait; call what is returned when it goes on with the phase before."""
+        return _nothing
+
+    def begin(self, phase: str = EXCHANGE) -> End:
+        """Something begins beside the phases; call what is returned when it ends, from whichever thread, or with a stamp."""
         return _nothing
 
     def put(self, phase: str, start: Any, end: Any) -> None:
@@ -94,15 +101,21 @@ class Phases(Untraced):
             self.enter(UNTRACED)
         self.on = traced
 
-    def begin(self, phase: str = EXCHANGE) -> Callable[[], None]:
+    def waits(self) -> Callable[[], None]:
+        """See Untraced."""
+        before = self._entered[-1][2]
+        self.enter("wait")
+        return lambda: self.enter(before)
+
+    def begin(self, phase: str = EXCHANGE) -> End:
         """See Untraced."""
         if not self.on:
             return _nothing
         interval = [self.epoch, self.number, phase, self._clock(), None]
         self._beside.append(interval)
 
-        def end() -> None:
-            interval[4] = self._clock()
+        def end(at: Any = None) -> None:
+            interval[4] = self._clock() if at is None else at
 
         return end
 
@@ -132,7 +145,9 @@ class Phases(Untraced):
         self._beside = [interval for interval in self._beside if interval[4] is None]
         stamps = [stamp for *_, stamp in self._entered] + [stamp for interval in ended for stamp in interval[3:]]
         seconds = list(self._seconds(stamps))
-        own, others = seconds[: len(self._entered)], seconds[len(self._entered) :]
+        # Two clocks' stamps may be in another order than what they stamp, by what the clocks are compared to.
+        own = list(itertools.accumulate(seconds[: len(self._entered)], max))
+        others = seconds[len(self._entered) :]
         rows = [
             (epoch, number, phase, start, end)
             for (epoch, number, phase, _), start, end in zip(self._entered, own, own[1:], strict=False)
@@ -149,6 +164,15 @@ class Phases(Untraced):
         )
         self._table.flush()
         self._entered = [(*self._entered[-1][:3], own[-1])]
+
+
+def unix_ahead() -> float:
+    """By how many seconds time.time() is ahead of time.monotonic() now: of several looks the quickest, to about a microsecond."""
+    looks = []
+    for _ in range(LOOKS):
+        before, unix, after = time.monotonic(), time.time(), time.monotonic()
+        looks.append((after - before, unix - (before + after) / 2))
+    return min(looks)[1]
 
 
 def process_start(stat: Path = Path("/proc/self/stat")) -> float:
