@@ -5,11 +5,16 @@ the same code for every `sync_every`; and `fit`, Keras' own, timed by callbacks.
 """
 
 import abc
+import importlib
 import itertools
 import math
+import os
+import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +23,8 @@ import tensorflow as tf
 from models.graph import Graph, Operator, is_decayed
 from runs.worker.context import Context
 from runs.worker.meter import Meter, Seen
-from runs.worker.phases import EXCHANGE, Stamps, unix_ahead
+from runs.worker.operators import Event, moved, show_clock, unix_ahead
+from runs.worker.phases import EXCHANGE, Stamps
 from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
@@ -35,6 +41,11 @@ WEIGHTS = {  # of a layer, by their names in a graph; a depthwise kernel's is an
 }
 BLOCK_BATCHES = 8
 BLOCK_BYTES = 2**24  # of images
+XPLANE = (  # where TensorFlow has the description of its profiler's files: from 2.20, before, up to 2.11
+    "tensorflow.tsl.profiler.protobuf.xplane_pb2",
+    "tsl.profiler.protobuf.xplane_pb2",
+    "tensorflow.core.profiler.protobuf.xplane_pb2",
+)
 ADAM = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}
 
 
@@ -144,7 +155,8 @@ class Marks:
         """A phase begins when these are there."""
         if not self.on:
             return
-        there = [tf.identity(tensor) for tensor in tensors]  # of a function's results one cannot wait for each otherwise
+        # Who waits for a function's result does not wait for the result, but for what it does beside.
+        there = [tf.identity(tensor) for tensor in tensors]
         if self._on_gpu:
             firsts = tf.stack([tf.cast(tf.reshape(tensor, [-1])[0], tf.float32) for tensor in tensors])
             with tf.device("CPU:0"):
@@ -183,6 +195,54 @@ def seconds(stamps: Stamps) -> list[float]:
     return [stamp if isinstance(stamp, float) else float(stamp) - ahead for stamp in stamps]
 
 
+class TensorFlowProfiler:
+    """TensorFlow's profiler as runs/worker/operators.py wants it: operators, and kernels where there is an accelerator.
+
+    It writes "XSpace" messages (xplane.proto): planes (host, devices) of lines (threads, streams) of events.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.mkdtemp()
+        self._shown = 0.0
+
+    def start(self) -> None:
+        """See Profiler."""
+        options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
+        tf.profiler.experimental.start(self._folder, options)
+        self._shown = show_clock(tf.profiler.experimental.Trace)
+
+    def stop(self) -> None:
+        """See Profiler."""
+        tf.profiler.experimental.stop()
+
+    def events(self) -> list[Event]:
+        """See Profiler."""
+        for name in XPLANE:
+            with suppress(ImportError):
+                space = importlib.import_module(name).XSpace()
+                break
+        else:
+            raise RuntimeError(
+                "this TensorFlow does not describe its profiler's files; write trace: phases instead of full"
+            )
+        (file,) = Path(self._folder).rglob("*.xplane.pb")
+        space.ParseFromString(file.read_bytes())
+        return moved(list(_events(space)), self._shown)
+
+
+def _events(space: Any) -> Iterator[Event]:
+    """The events of an XSpace, in microseconds of its own clock."""
+    lines = ((plane, line) for plane in space.planes for line in plane.lines)
+    for thread, (plane, line) in enumerate(lines):
+        place = {"pid": os.getpid(), "tid": thread}
+        name = f"{plane.name} {line.display_name or line.name}"
+        yield {"ph": "M", "name": "thread_name", **place, "args": {"name": name}}
+        for event in line.events:
+            began_us = (line.timestamp_ns + event.offset_ps / 1e3) / 1e3
+            what = plane.event_metadata[event.metadata_id].name
+            yield {"ph": "X", "name": what, **place, "ts": began_us, "dur": event.duration_ps / 1e6}
+
+
 class TensorFlowTrainer(Trainer):
     """The training loops of every TensorFlow framework. Undistributed as it stands; adapters override the hooks."""
 
@@ -194,6 +254,7 @@ class TensorFlowTrainer(Trainer):
         self.device = configured(context)
         tf.config.experimental.enable_tensor_float_32_execution(context.levels["precision"] == "tf32")
         context.phases.read_by(time.monotonic, seconds)
+        context.phases.profile_by(TensorFlowProfiler())
         context.phases.enter("join")
         self.strategy = self.make_strategy()
         context.phases.enter("build")

@@ -12,12 +12,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from runs.worker import operators
+from runs.worker.operators import Profiler
+
 COLUMNS = ("epoch", "step", "phase", "start", "end")
 CLOCKS = ("epoch", "rank", "at", "offset_s", "error_s")
 MOST_STEPS = 500  # that are traced of an epoch
+WINDOW_STEPS = 4  # that a library's own profiler watches
 EXCHANGE = "exchange"
 UNTRACED = "untraced"
-LOOKS = 5  # at two clocks
 
 Stamps = Sequence[Any]
 End = Callable[..., None]
@@ -55,6 +58,9 @@ class Untraced:
 
     def put(self, phase: str, start: Any, end: Any) -> None:
         """Something that went on beside the phases of this step, from stamp to stamp."""
+
+    def profile_by(self, profiler: Profiler) -> None:
+        """Have a library's own profiler watch a few steps, where `trace` is full."""
 
     def open_epoch(self, epoch: int) -> None:
         """All ranks begin this epoch."""
@@ -166,13 +172,58 @@ class Phases(Untraced):
         self._entered = [(*self._entered[-1][:3], own[-1])]
 
 
-def unix_ahead() -> float:
-    """By how many seconds time.time() is ahead of time.monotonic() now: of several looks the quickest, to about a microsecond."""
-    looks = []
-    for _ in range(LOOKS):
-        before, unix, after = time.monotonic(), time.time(), time.monotonic()
-        looks.append((after - before, unix - (before + after) / 2))
-    return min(looks)[1]
+class Full(Phases):
+    """Marks of a run that is traced in full: profilers watch the first WINDOW_STEPS steps of its `last` epoch.
+
+    They start where nothing is timed, before the epoch. When they stop, in it, no phase is under way.
+    """
+
+    def __init__(self, folder: Path, rank: int, steps: int, last: int) -> None:
+        super().__init__(folder, rank, steps)
+        self.last = last
+        self._profilers: list[Profiler] = []
+        self._watching = False
+        self._events = folder / operators.RAW.format(rank)
+
+    def profile_by(self, profiler: Profiler) -> None:
+        """See Untraced."""
+        self._profilers.append(profiler)
+
+    def step(self) -> None:
+        """See Untraced. All steps that are watched are traced."""
+        if self._watching and self.number == WINDOW_STEPS:
+            self.enter(UNTRACED)
+            self._stop()
+        super().step()
+        self.on = self.on or self._watching
+
+    def leave_steps(self) -> None:
+        """See Untraced."""
+        super().leave_steps()
+        self._stop()
+
+    def close_epoch(self) -> None:
+        """See Untraced."""
+        super().close_epoch()
+        if self.epoch == self.last:
+            operators.write(self._profilers, self._events)
+        elif self.epoch == self.last - 1:
+            for profiler in self._profilers:
+                profiler.start()
+            self._watching = True
+
+    def _stop(self) -> None:
+        if self._watching:
+            for profiler in self._profilers:
+                profiler.stop()
+        self._watching = False
+
+
+def of_level(trace: str, folder: Path, rank: int, steps: int, epochs: int) -> Untraced:
+    """The marks of a run with this level of `trace`."""
+    if trace == "full":
+        return Full(folder, rank, steps, epochs)
+    return Phases(folder, rank, steps) if trace == "phases" else Untraced()
 
 
 def process_start(stat: Path = Path("/proc/self/stat")) -> float:

@@ -20,13 +20,14 @@ def trainer(context: Context) -> Trainer:
     """A trainer whose optimizer is Horovod's: it adds up `backward_passes_per_step` batches, then averages over ranks."""
     import horovod.torch as hvd
 
-    from runs.libraries.horovod import transport
+    from runs.libraries.horovod import Timeline, transport
     from runs.libraries.pytorch import PyTorchTrainer
 
     class HorovodTrainer(PyTorchTrainer):
         def distribute(self) -> None:
             hvd.init()
             self.transport = transport(context, hvd)
+            context.phases.profile_by(Timeline(hvd))
             # Horovod adds up the passes of a group; the loop has divided each by their number already.
             # A shorter last group is flushed by step() itself, which reduces what has come so far.
             self.optimizer = hvd.DistributedOptimizer(

@@ -19,7 +19,7 @@ def trainer(context: Context) -> Trainer:
     import horovod.tensorflow.keras as hvd
     import tensorflow as tf
 
-    from runs.libraries.horovod import transport
+    from runs.libraries.horovod import Timeline, transport
     from runs.libraries.tensorflow import TensorFlowTrainer
 
     sync_every, adam = context.levels["sync_every"], context.levels["optimizer"] == "adam"
@@ -28,6 +28,7 @@ def trainer(context: Context) -> Trainer:
         def make_strategy(self) -> Any:
             hvd.init()
             self.transport = transport(context, hvd)
+            context.phases.profile_by(Timeline(hvd))
             return super().make_strategy()
 
         def make_optimizer(self, optimizer: Any) -> Any:
