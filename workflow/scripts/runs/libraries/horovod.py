@@ -18,9 +18,9 @@ def placed(context: Context) -> dict[str, str]:
     """Environment variables that `hvd.init()` reads with the Gloo controller; collective over the run's ranks."""
     port = context.group.broadcast(_serve(context) if context.rank == 0 else None)
     spec = context.spec
-    timeline = {"HOROVOD_TIMELINE": "DYNAMIC"} if context.levels["trace"] == "full" else {}
+    full = spec.get("levels", {}).get("trace") == "full"
     return {
-        **timeline,
+        **({"HOROVOD_TIMELINE": "DYNAMIC"} if full else {}),  # written while someone asks for it (Timeline)
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": context.group.broadcast(context.group.address),
@@ -53,9 +53,10 @@ class Timeline:
 
     def events(self) -> list[Event]:
         """See Profiler. Every tensor is a thread; what begins and ends apart in the file becomes one event."""
-        if not self._file.exists():
+        text = self._file.read_text() if self._file.exists() else ""
+        if not text:  # of another rank, or nothing was reduced
             return []
-        first, *told = json.loads(self._file.read_text())
+        first, *told = json.loads(text)
         began_us = first["args"]["start_time_since_epoch_in_micros"] - 1e6 * unix_ahead()
         found: list[Event] = []
         under_way: dict[int, list[Event]] = defaultdict(list)

@@ -315,12 +315,11 @@ class TensorFlowTrainer(Trainer):
         return marks
 
     def computed(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        """Mark that these gradients, in the order of the model's variables, are there: the last one is the first."""
+        """Mark that these gradients are there."""
         if self.context.spec["replicas"] == 1:
             return gradients
         if self.one_message:
             return self.mark.before("wait", gradients)
-        self.mark(EXCHANGE, gradients[-1:])
         self.mark("wait", gradients)
         return gradients
 
@@ -398,13 +397,15 @@ class TensorFlowTrainer(Trainer):
         return Seen(loss * batch, correct, len(seen) * batch * replicas)
 
     def _follow(self, marks: dict[str, Any]) -> None:
-        """Enter the phases that a traced step has marked."""
+        """Enter the phases that a traced step has marked. Where gradients do not travel as one message, the first one, of the last
+        layer's bias, goes as backward begins.
+        """
         phases = self.context.phases
         for phase in ("forward", "backward", "wait", "optimizer", "metrics"):
             if phase in marks:
                 phases.enter(phase, marks[phase])
         if "wait" in marks:
-            phases.put(EXCHANGE, marks.get(EXCHANGE, marks["wait"]), marks["optimizer"])
+            phases.put(EXCHANGE, marks["wait" if self.one_message else "backward"], marks["optimizer"])
 
     def set_learning_rate(self) -> None:
         """Give the optimizer the rate of its next step, and what else makes Keras' rules the same as PyTorch's.

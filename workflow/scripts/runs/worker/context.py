@@ -15,7 +15,7 @@ from models.initial import initial_weights
 from runs.worker import sampling
 from runs.worker.batches import Augmentation, Batch, Prepared, Split, split_of
 from runs.worker.group import Group
-from runs.worker.phases import Untraced, of_level
+from runs.worker.phases import Untraced, of_run
 
 LARGEST_VALIDATED = 256  # samples at once
 LARGEST_HELD = 2**28  # bytes of images
@@ -165,8 +165,7 @@ def from_environment(folder: Path) -> Context:
     """The rank that the launcher started: identity from the environment, the rest from the attempt's folder."""
     job = json.loads((folder / "spec.json").read_text())
     spec, rank = job["spec"], int(os.environ["RINGSIDE_RANK"])
-    levels = spec.get("levels")  # a sweep of the network has none
-    phases = of_level(levels["trace"], folder, rank, spec["steps"], levels["epochs"]) if levels else Untraced()
+    phases = of_run(spec.get("levels", {}), folder, rank, spec.get("steps", 0))
     phases.enter("rendezvous")
     group = Group(rank, spec["ranks"], folder, spec["interface"])
     return Context(folder, job, rank, int(os.environ["RINGSIDE_LOCAL_RANK"]), group, phases)

@@ -8,7 +8,7 @@ import csv
 import itertools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,7 +18,7 @@ from runs.worker.operators import Profiler
 COLUMNS = ("epoch", "step", "phase", "start", "end")
 CLOCKS = ("epoch", "rank", "at", "offset_s", "error_s")
 MOST_STEPS = 500  # that are traced of an epoch
-WINDOW_STEPS = 4  # that a library's own profiler watches
+WINDOW_STEPS = 4  # that a library's own profiler watches; more, where it takes more until gradients travel
 EXCHANGE = "exchange"
 UNTRACED = "untraced"
 
@@ -173,14 +173,14 @@ class Phases(Untraced):
 
 
 class Full(Phases):
-    """Marks of a run that is traced in full: profilers watch the first WINDOW_STEPS steps of its `last` epoch.
+    """Marks of a run that is traced in full: profilers watch the first steps of its `last` epoch, `watched` of them.
 
     They start where nothing is timed, before the epoch. When they stop, in it, no phase is under way.
     """
 
-    def __init__(self, folder: Path, rank: int, steps: int, last: int) -> None:
+    def __init__(self, folder: Path, rank: int, steps: int, last: int, watched: int = WINDOW_STEPS) -> None:
         super().__init__(folder, rank, steps)
-        self.last = last
+        self.last, self.watched = last, watched
         self._profilers: list[Profiler] = []
         self._watching = False
         self._events = folder / operators.RAW.format(rank)
@@ -191,7 +191,7 @@ class Full(Phases):
 
     def step(self) -> None:
         """See Untraced. All steps that are watched are traced."""
-        if self._watching and self.number == WINDOW_STEPS:
+        if self._watching and self.number == self.watched:
             self.enter(UNTRACED)
             self._stop()
         super().step()
@@ -219,11 +219,14 @@ class Full(Phases):
         self._watching = False
 
 
-def of_level(trace: str, folder: Path, rank: int, steps: int, epochs: int) -> Untraced:
-    """The marks of a run with this level of `trace`."""
-    if trace == "full":
-        return Full(folder, rank, steps, epochs)
-    return Phases(folder, rank, steps) if trace == "phases" else Untraced()
+def of_run(levels: Mapping[str, Any], folder: Path, rank: int, steps: int) -> Untraced:
+    """The marks of a run with these levels, of which `trace` is one; a sweep of the network has none."""
+    match levels.get("trace"):
+        case "full":
+            return Full(folder, rank, steps, levels["epochs"], max(WINDOW_STEPS, levels["sync_every"]))
+        case "phases":
+            return Phases(folder, rank, steps)
+    return Untraced()
 
 
 def process_start(stat: Path = Path("/proc/self/stat")) -> float:
