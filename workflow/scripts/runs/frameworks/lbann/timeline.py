@@ -15,7 +15,7 @@ from runs.worker.operators import Event
 
 FILE = "timeline.m0.{}.txt"  # of a rank of the one trainer
 PARTS = {"fp": "forward", "bp": "backward", "opt": "optimizer"}
-_LINE = re.compile(r"(?P<part>fp|bp|opt)-(?P<name>.+):(?P<begin>[0-9.e+-]+):(?P<end>[0-9.e+-]+)")
+_LINE = re.compile(r"(?P<part>fp|bp|opt)-(?P<name>.+):(?P<begin>[0-9.e+-]+):(?P<end>[0-9.e+-]+)\n")
 
 Times = dict[tuple[str, str], list[tuple[float, float]]]  # of a part and a name, step by step
 
@@ -23,10 +23,10 @@ Times = dict[tuple[str, str], list[tuple[float, float]]]  # of a part and a name
 def read(file: Path) -> Times:
     """What a file says. UnreadableError where that is not so many steps for every layer and all weights that have any."""
     times: Times = defaultdict(list)
-    for line in file.read_text(encoding="utf-8").splitlines():
+    for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
         found = _LINE.fullmatch(line)
         if not found:
-            raise UnreadableError(f"LBANN's timeline has a line that is none: {line[:100]}")
+            raise UnreadableError(f"LBANN's timeline has a line that is none: {line[:100]!r}")
         times[PARTS[found["part"]], found["name"]].append((float(found["begin"]), float(found["end"])))
     if {part for part, _ in times} != set(PARTS.values()) or len({len(each) for each in times.values()}) != 1:
         raise UnreadableError("LBANN's timeline has not as many steps of every layer and all weights")
