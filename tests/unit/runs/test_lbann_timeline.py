@@ -46,12 +46,16 @@ def test_a_steps_phases_follow_each_other(tmp_path: Path) -> None:
         ("metrics", 0.013, 0.0135),
         ("optimizer", 0.0135, 0.017),
     ]
-    assert [part[0] for part in found[2, 1]] == ["forward", "backward", "metrics", "optimizer"], "validation came before"
+    assert [part[0] for part in found[2, 1]] == ["forward", "backward", "metrics", "optimizer"], (
+        "validation came before"
+    )
 
 
 def test_layers_are_operators_of_the_steps_that_are_asked_for(tmp_path: Path) -> None:
     told = list(Layers(read(written(tmp_path, TEXT)), range(1, 2), zero=100.0).events())
-    layers = [(event["name"], event["tid"], event["ts"] / 1e6, event["dur"] / 1e6) for event in told if event["ph"] == "X"]
+    layers = [
+        (event["name"], event["tid"], event["ts"] / 1e6, event["dur"] / 1e6) for event in told if event["ph"] == "X"
+    ]
     assert len(layers) == 6
     (bias,) = (layer[1:] for layer in layers if layer[0] == "conv1.bias")
     assert bias == pytest.approx((2, 100.016, 0.001))

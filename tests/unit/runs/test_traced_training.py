@@ -97,8 +97,9 @@ def test_operators_lie_below_the_phases_that_they_belong_to(trainings: Trainings
             forward["step"][(forward["start"] - LATE_S <= at) & (at <= forward["end"] + LATE_S)].to_list()
             for at in begun
         ]
-        assert all(len(steps) == 1 for steps in inside), (begun, forward)
-        assert {steps[0] for steps in inside} == set(WATCHED)
+        if framework != "tensorflow-mirrored":  # whose other replica has operators, too, but no phases
+            assert all(len(steps) == 1 for steps in inside), (begun, forward)
+        assert {step for steps in inside for step in steps} == set(WATCHED)
 
 
 @pytest.mark.parametrize(

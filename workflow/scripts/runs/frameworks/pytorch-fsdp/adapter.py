@@ -12,7 +12,7 @@ from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 UNIT_BYTES = 25 * 2**20  # what DDP puts into a bucket
-CALLED = (  # by FSDP2, of torch.distributed: to gather, to reduce to shares; up to PyTorch 2.12, from then on
+CALLED = (  # by FSDP2, of torch.distributed, to gather and to reduce to shares: their names in 2.6, and in 2.13
     "all_gather_into_tensor",
     "reduce_scatter_tensor",
     "all_gather_single",
