@@ -200,12 +200,13 @@ def test_what_its_profiler_saw_of_a_rank_is_put_on_the_clock_of_the_phases(tmp_p
 def test_who_waits_goes_on_with_the_phase_before(ticking: Phases, tmp_path: Path) -> None:
     ticking.open_epoch(1)
     ticking.step()
-    ticking.enter("forward")
-    go_on = ticking.waits()
-    go_on()
+    for phase in ("data", "forward"):
+        ticking.enter(phase)
+        go_on = ticking.waits()
+        go_on()
     ticking.leave_steps()
     ticking.close_epoch()
-    assert [row[2] for row in rows(tmp_path) if row[1]] == ["forward", "wait", "forward"]
+    assert [row[2] for row in rows(tmp_path) if row[1]] == ["data", "forward", "wait", "forward"]
 
 
 def test_stamps_of_two_clocks_never_make_a_phase_that_ends_before_it_begins(tmp_path: Path) -> None:

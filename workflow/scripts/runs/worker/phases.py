@@ -49,7 +49,10 @@ class Untraced:
         """The next training step begins; `enter` says with what."""
 
     def waits(self) -> Callable[[], None]:
-        """The rank has nothing to do but wait; call what is returned when it goes on with the phase before."""
+        """The rank has nothing to do but wait; call what is returned when it goes on with the phase before.
+
+        Who waits for a batch stays in `data`.
+        """
         return _nothing
 
     def begin(self, phase: str = EXCHANGE) -> End:
@@ -110,6 +113,8 @@ class Phases(Untraced):
     def waits(self) -> Callable[[], None]:
         """See Untraced."""
         before = self._entered[-1][2]
+        if before == "data":
+            return _nothing
         self.enter("wait")
         return lambda: self.enter(before)
 
