@@ -1,10 +1,12 @@
-"""One rank that trains as the worker does, every other epoch traced: epochs.csv in the attempt's folder tells what that costs.
+"""One rank that trains as the worker does, every other epoch traced: epochs.csv in the attempt's folder tells what that costs, and
+`cpu_s` in its result.json how much processor time rank 0 took for each.
 
 TensorFlow has a graph of its own for a traced step. In PyTorch a second model is trained beside, by a trainer that nobody traces.
 """
 
 import importlib
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -56,11 +58,19 @@ def train(folder: Path) -> None:
     trains = {True: traced.train_epoch, False: traced.train_epoch}
     if on_torch:
         trains[False] = adapter.trainer(replace(context, phases=Untraced())).train_epoch
-    traced.train_epoch = lambda epoch, meter: trains[is_traced(epoch)](epoch, meter)
+    cpu_s = []
+
+    def train_epoch(epoch: int, meter: Meter) -> Any:
+        began = time.process_time()
+        seen = trains[is_traced(epoch)](epoch, meter)
+        cpu_s.append(time.process_time() - began)
+        return seen
+
+    traced.train_epoch = train_epoch
     meter = InTurn(context)
     traced.train(meter)
     foreign_cpu_share, _ = meter.load.shares()
-    leave_result(context, {"foreign_cpu_share": foreign_cpu_share})
+    leave_result(context, {"foreign_cpu_share": foreign_cpu_share, "cpu_s": cpu_s})
 
 
 if __name__ == "__main__":
