@@ -1,14 +1,61 @@
 """DistributedDataParallel (Li et al., VLDB 2020) over what carries gradients: the trainer and the sums of its frameworks."""
 
 import contextlib
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from runs.libraries.pytorch import PyTorchReducer, PyTorchTrainer, join
 from runs.worker.context import Context
+from runs.worker.phases import End, Untraced
+
+
+class MarkedGroup(dist.ProcessGroup):
+    """The ranks' own group, for DDP of a traced run: it carries what it is told to, and marks sums of gradients.
+
+    A communication hook would tell as much, but DDP divides gradients in a pass of its own where it has one.
+    """
+
+    def __init__(self, carries: dist.ProcessGroup, phases: Untraced) -> None:
+        super().__init__(carries.rank(), carries.size())
+        self._carries, self._phases = carries, phases
+        self._handed_over: Any = None
+        self._ends: list[End] = []
+
+    def getBackendName(self) -> str:  # noqa: N802 (PyTorch's name)
+        """See ProcessGroup. Of gloo and nccl DDP asks for a backend of this group's own."""
+        return "marked"
+
+    def allreduce(self, *arguments: Any) -> dist.Work:
+        """See ProcessGroup."""
+        self._handed_over = self._phases.stamp()
+        end = self._phases.begin()
+        self._ends.append(end)
+        work = self._carries.allreduce(*arguments)
+        work.get_future().add_done_callback(lambda _: end())
+        return work
+
+    @contextlib.contextmanager
+    def backward(self) -> Iterator[None]:
+        """Around a backward pass: it waits from the last sum on, when every gradient is computed, and has them all when it returns.
+
+        The thread that has to say that a sum is there may say so later.
+        """
+        yield
+        self._phases.enter("wait", at=self._handed_over)
+        while self._ends:
+            self._ends.pop()()
+
+    def allgather(self, *arguments: Any) -> dist.Work:
+        """See ProcessGroup."""
+        return self._carries.allgather(*arguments)
+
+    def broadcast(self, *arguments: Any) -> dist.Work:
+        """See ProcessGroup."""
+        return self._carries.broadcast(*arguments)
 
 
 class DDPTrainer(PyTorchTrainer):
@@ -17,30 +64,22 @@ class DDPTrainer(PyTorchTrainer):
     def distribute(self) -> None:
         """See PyTorchTrainer."""
         self.transport = join(self.context)
-        on_gpu = self.torch_device.type == "cuda"
+        on_gpu, phases = self.torch_device.type == "cuda", self.context.phases
+        self.group = MarkedGroup(dist.group.WORLD, phases) if phases.on else None
         # What ranks keep of their batches is averaged when they validate, in every framework (Trainer.evaluate).
         self.ddp = DistributedDataParallel(
-            self.module, device_ids=[self.torch_device] if on_gpu else None, broadcast_buffers=False
+            self.module,
+            device_ids=[self.torch_device] if on_gpu else None,
+            process_group=self.group,
+            broadcast_buffers=False,
         )
-        if self.context.phases.on:
-            self.ddp.register_comm_hook(None, self._marked)
         self.model = self.ddp
 
     def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
         """See PyTorchTrainer."""
-        return contextlib.nullcontext() if last else self.ddp.no_sync()
-
-    def _marked(self, state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """What DDP does with a bucket anyway, in a traced run; with the last one every gradient is computed."""
-        end = self.context.phases.begin()
-        if bucket.is_last():
-            self.context.phases.enter("wait")
-
-        def ended(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
-            end()
-            return future.value()
-
-        return allreduce_hook(state, bucket).then(ended)
+        if not last:
+            return self.ddp.no_sync()
+        return contextlib.nullcontext() if self.group is None else self.group.backward()
 
 
 class DDPReducer(PyTorchReducer):

@@ -45,6 +45,9 @@ class Untraced:
     def enter(self, phase: str, at: Any = None) -> None:
         """The phase before ends, this one begins: now, or at a stamp of the clock that comes after all others."""
 
+    def stamp(self) -> Any:
+        """Now, as the clock tells it."""
+
     def step(self) -> None:
         """The next training step begins; `enter` says with what."""
 
@@ -56,7 +59,10 @@ class Untraced:
         return _nothing
 
     def begin(self, phase: str = EXCHANGE) -> End:
-        """Something begins beside the phases; call what is returned when it ends, from whichever thread, or with a stamp."""
+        """Something begins beside the phases; call what is returned when it ends, from whichever thread, or with a stamp.
+
+        The first of several calls counts.
+        """
         return _nothing
 
     def put(self, phase: str, start: Any, end: Any) -> None:
@@ -102,6 +108,10 @@ class Phases(Untraced):
         if self.on:
             self._entered.append((self.epoch, self.number, phase, self._clock() if at is None else at))
 
+    def stamp(self) -> Any:
+        """See Untraced."""
+        return self._clock()
+
     def step(self) -> None:
         """See Untraced. Steps count from 1."""
         self.number += 1
@@ -126,7 +136,8 @@ class Phases(Untraced):
         self._beside.append(interval)
 
         def end(at: Any = None) -> None:
-            interval[4] = self._clock() if at is None else at
+            if interval[4] is None:
+                interval[4] = self._clock() if at is None else at
 
         return end
 
