@@ -14,6 +14,7 @@ from common.schemas import schema
 from common.tables import read_table
 from declared.factors import MOST_SERIES, scale_of, treatments_of
 
+UNTRACED = "none"  # the level of `trace` of a run that is only timed
 _ALONE = ("training_loop", "precision", "optimizer")  # their levels need no title
 
 
@@ -26,11 +27,18 @@ class Records:
     network_csv: Path | None = None
     predictions_csv: Path | None = None
     outlook_csv: Path | None = None
+    phases_csv: Path | None = None
+    trace_steps_csv: Path | None = None
+
+    @functools.cached_property
+    def every_run(self) -> pd.DataFrame:
+        """All runs of the design."""
+        return read_table(self.runs_csv, "runs")
 
     @functools.cached_property
     def runs(self) -> pd.DataFrame:
-        """All runs of the design."""
-        return read_table(self.runs_csv, "runs")
+        """Those that numbers of time are made of."""
+        return timed(self.every_run)
 
     @functools.cached_property
     def epochs(self) -> pd.DataFrame:
@@ -49,9 +57,17 @@ class Records:
     @functools.cached_property
     def network(self) -> pd.DataFrame:
         """The sweeps of the network; without rows where there are none."""
-        if self.network_csv is None:
-            return pd.DataFrame(columns=list(schema("network")["properties"]))
-        return read_table(self.network_csv, "network")
+        return _kept(self.network_csv, "network")
+
+    @functools.cached_property
+    def phases(self) -> pd.DataFrame:
+        """What the traced runs did in each phase; without rows where there are none."""
+        return _kept(self.phases_csv, "phases")
+
+    @functools.cached_property
+    def trace_steps(self) -> pd.DataFrame:
+        """Some steps of theirs, interval by interval."""
+        return _kept(self.trace_steps_csv, "trace_steps")
 
     @functools.cached_property
     def predictions(self) -> pd.DataFrame:
@@ -72,6 +88,11 @@ class Records:
 def curves_beside(table: Path) -> Path:
     """Where the curves of the table of prediction.outlook lie."""
     return table.with_name(f"{table.stem}_curves.csv")
+
+
+def _kept(path: Path | None, name: str) -> pd.DataFrame:
+    """A table that follows the schema of this name; without rows where there is no file."""
+    return pd.DataFrame(columns=list(schema(name)["properties"])) if path is None else read_table(path, name)
 
 
 def _made(path: Path | None) -> pd.DataFrame:
@@ -193,6 +214,17 @@ def levels_in_order(runs: pd.DataFrame, factor: str) -> list[Any]:
     found = runs[factor].dropna().unique().tolist()
     words = schema("factors")["properties"][factor].get("enum")
     return sorted(found, key=words.index if words else None)
+
+
+def timed(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that tables and figures of time are made of, here and nowhere else: those that nobody traced, all where all were."""
+    untraced = runs["trace"] == UNTRACED
+    return runs[untraced] if untraced.any() and not untraced.all() else runs
+
+
+def traced(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs whose phases are kept."""
+    return runs[runs["trace"] != UNTRACED]
 
 
 def successful(runs: pd.DataFrame) -> pd.DataFrame:
