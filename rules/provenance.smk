@@ -14,6 +14,7 @@ MAKING = [
     (PREDICTION_FILES, PREDICTION_CODE),
     (OUTLOOK_FILES, OUTLOOK_CODE),
     (NETWORK_FILES, NETWORK_CODE),
+    (TRACES_FILES, TRACES_CODE),
     (STARTERS, STARTERS_CODE),
 ]
 PRODUCTS = {}
@@ -43,6 +44,8 @@ rule manifest:
         RUNS_CSV,
         EPOCHS_CSV,
         NETWORK_CSV if NETWORK_FILES else [],
+        PHASES_CSV,
+        TRACE_STEPS_CSV,
         code=code("provenance.manifest"),
         records=REQUIRED_RECORDS or CAMPAIGN.available(),
     output:

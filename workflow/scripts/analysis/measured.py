@@ -12,9 +12,8 @@ import pandas as pd
 from common.errors import InputError
 from common.schemas import schema
 from common.tables import read_table
-from declared.factors import MOST_SERIES, scale_of, treatments_of
+from declared.factors import MOST_SERIES, UNTRACED, scale_of, treatments_of
 
-UNTRACED = "none"  # the level of `trace` of a run that is only timed
 _ALONE = ("training_loop", "precision", "optimizer")  # their levels need no title
 
 
@@ -103,6 +102,11 @@ def _made(path: Path | None) -> pd.DataFrame:
         return pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {one_line(error)}") from None
+
+
+def read_timed(path: Path) -> pd.DataFrame:
+    """The runs of runs.csv that tables and figures of time are made of (`timed`)."""
+    return timed(read_table(path, "runs"))
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:

@@ -21,6 +21,8 @@ LAYOUT = {
     "runs.csv": "one row per run, whether or not it succeeded; [columns](#runscsv)",
     "epochs.csv": "one row per epoch; [columns](#epochscsv)",
     "network.csv": "one row per all-reduce of the network sweep, where the study has distributed frameworks on several nodes; [columns](#networkcsv)",
+    "phases.csv": "one row per traced run, rank and phase, where the study has traced runs; [columns](#phasescsv)",
+    "trace_steps.csv": "one row per interval of some steps of a typical traced run of each cell; [columns](#trace_stepscsv)",
     "figures/FIGURE.pdf, .svg, .png": "[figures](figures.md)",
     "figures/FIGURE.caption.md": "the caption: what is shown, n, intervals, placement, what is missing",
     "tables/TABLE.csv, .md, .tex": "[tables](tables.md): CSV with all digits, Markdown and LaTeX rounded, with notes",
@@ -107,7 +109,7 @@ def _figure(one: gallery.Example, kind: Kind) -> Iterator[str]:
 @cache
 def described() -> dict[str, dict[str, Any]]:
     """Every table, in the order of stages: name -> answers, method, columns (names with commas between them -> unit, meaning)."""
-    files = [STAGES / stage / "tables.yaml" for stage in ("analysis", "network", "prediction", "comparison")]
+    files = [STAGES / stage / "tables.yaml" for stage in ("analysis", "network", "prediction", "traces", "comparison")]
     return {name: entry for file in files for name, entry in load_yaml(file).items()}
 
 

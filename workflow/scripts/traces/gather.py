@@ -83,7 +83,7 @@ def gather(runs: pd.DataFrame, records: Path) -> tuple[pd.DataFrame, pd.DataFram
     return tuple(
         table.reindex(columns=list(schema(name)["properties"]))
         for table, name in ((phases, "phases"), (steps, "trace_steps"))
-    )  # type: ignore[return-value]
+    )
 
 
 def _typical(found: list[Found]) -> list[Found]:
