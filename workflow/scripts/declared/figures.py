@@ -116,9 +116,11 @@ KINDS: dict[str, Kind] = {
     "timeline": Kind(lambda of: [{}], takes=("colour", "filter")),
     "shares": Kind(lambda of: [{}], takes=("x", *SHOWN), x=("run", "epoch"), along_scale=True),
     "energy": Kind(lambda of: [{}] if "device" in of.varied else [], takes=SHOWN, along_scale=True),
-    "phases": Kind(_traced, reads=("phases",), takes=SHOWN, along_scale=True, of_traces=True),
+    "phases": Kind(
+        _traced, reads=("phases",), takes=("x", *SHOWN), x=("share", "time"), along_scale=True, of_traces=True
+    ),
     "critical_path": Kind(_traced, reads=("phases",), takes=SHOWN, along_scale=True, of_traces=True),
-    "gantt": Kind(_traced, reads=("phases", "trace_steps"), takes=("facet", "filter"), of_traces=True),
+    "gantt": Kind(_traced, reads=("phases", "trace_steps"), takes=("filter",), of_traces=True),
 }
 
 
