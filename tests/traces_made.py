@@ -8,6 +8,7 @@ import pandas as pd
 from common.tables import read_table
 from synthetic import campaign, write_frames
 
+FRAMEWORKS = ("pytorch-single", "pytorch-ddp", "horovod-pytorch")
 COLUMNS = ["rank", "epoch", "step", "phase", "start", "end"]
 START = {"interpreter": 0.4, "rendezvous": 0.1, "import": 2.0, "build": 1.0, "barrier": 0.5}
 # ms of a step of 20 ms on rank 0, when its exchanges start and end, and what is left of waiting after the last one.
@@ -42,7 +43,7 @@ def attempt(
     step_ms: float = 20.0,
     start: Mapping[str, float] | None = None,
 ) -> pd.DataFrame:
-    """The intervals of a run, in s. `late_ms`: of each rank, by how much longer its backward takes than QUICK's.
+    """The intervals of a run, in s. `late_ms`: of each rank, by how much longer than QUICK's its backward takes in a step that ends with an exchange.
 
     On rank r two exchanges begin 2 ms before backward ends and when it ends, and last until ms 14 and 18 (from its step's begin); of
     `exchanged` batches the last one is exchanged, the others end after ENDING. The first epoch is warm-up and twice as slow.
@@ -57,7 +58,7 @@ def attempt(
         for step in range(1, steps + 1):
             sent, longest = step % exchanged == 0, 0.0
             for rank, late in enumerate(late_ms):
-                computed = {**QUICK, "backward": QUICK["backward"] + late}
+                computed = {**QUICK, "backward": QUICK["backward"] + late * sent}
                 ready = sum(computed.values())
                 buckets = [(ready - 2, 14.0), (ready, step_ms - 2)] if sent and len(late_ms) > 1 else []
                 mine = step_of(rank, 0.0, computed, buckets, step_ms)
@@ -77,11 +78,13 @@ def attempt(
 def traced_campaign(
     late_ms: float = 1.0, cost: float = 1.01, steps: int = 12, seed: int = 1
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]]:
-    """Runs and epochs of the quickstart design, each run untraced and traced (`cost` times as slow), and the traced ones' intervals.
+    """Runs and epochs of FRAMEWORKS of the quickstart design, each run untraced and traced (`cost` times as slow), and the traced ones' intervals.
 
     Of two ranks the second is `late_ms` later.
     """
     runs, epochs = campaign(failures={}, seed=seed)
+    runs = runs[runs["framework"].isin(FRAMEWORKS)]
+    epochs = epochs[epochs["run_id"].isin(runs["run_id"])]
     runs = runs.assign(trace="none", steps=steps)
     slower, names = runs.copy(), {"cell": "cell", "run_id": "run_id"}
     for name in names:

@@ -86,6 +86,9 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     axes = drawn.subplots(len(shown), 1, squeeze=False, sharex=True, height_ratios=ratios)[:, 0]
     for ax, one in zip(axes, shown, strict=True):
         _draw(ax, one, length)
+    for ax in axes[:-1]:
+        ax.spines["bottom"].set_visible(False)
+        ax.tick_params(axis="x", length=0)
     axes[-1].set_xlabel("time since the first of these steps began (ms)")
     drawn.legend(handles=entries, loc="outside upper center", ncols=panels.legend_columns(style.PAGE_IN))
     return drawn, seen.caption(

@@ -149,7 +149,7 @@ def with_factors(runs: pd.DataFrame, data: pd.DataFrame) -> pd.DataFrame:
 def summarize(measured: Measured) -> pd.DataFrame:
     """One row per cell, scope and phase: n, share of the step, seconds in a step and in an epoch, each with its interval."""
     rows = []
-    for scope in SCOPES:
+    for scope in SCOPES if measured.order else ():
         shares, seconds, steps = (measured.estimates(scope, column) for column in ("share", "seconds", "step_s"))
         known = {"step": PHASES, "exchange": EXCHANGED}.get(scope, ())
         found = set(seconds.index)
