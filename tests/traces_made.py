@@ -7,6 +7,7 @@ import pandas as pd
 
 from common.tables import read_table
 from synthetic import campaign, write_frames
+from traces import gather
 
 FRAMEWORKS = ("pytorch-single", "pytorch-ddp", "horovod-pytorch")
 COLUMNS = ["rank", "epoch", "step", "phase", "start", "end"]
@@ -113,6 +114,14 @@ def write_traced(folder: Path, **options: float) -> Path:
     for run_id, some in intervals.items():
         write_attempt(folder, runs, run_id, some)
     return folder
+
+
+def gathered(folder: Path, **options: float) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Write the campaign and gather its traces into phases.csv and trace_steps.csv; all runs, and the phases of the traced ones."""
+    write_traced(folder, **options)
+    named = {"runs": "runs.csv", "records": "runs", "phases": "phases.csv", "steps": "trace_steps.csv"}
+    gather.main([text for option, name in named.items() for text in (f"--{option}", f"{folder}/{name}")])
+    return read_table(folder / "runs.csv", "runs"), read_table(folder / "phases.csv", "phases")
 
 
 def write_attempt(folder: Path, runs: pd.DataFrame, run_id: str, intervals: pd.DataFrame) -> Path:

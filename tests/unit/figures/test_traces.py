@@ -9,8 +9,8 @@ from common.tables import read_table, write_table
 from declared.figures import Declared
 from figures import critical_path, gantt, overview, panels, phase_looks, phases, timeline
 from figures.phase_looks import MOVING, REST, WAITING
-from traces import cells, gather
-from traces_made import attempt, write_traced
+from traces import cells
+from traces_made import attempt, gathered
 
 TRACED = "pytorch-ddp.small-cnn.digits.b32.n2.s1.trace=phases"
 GANTT, PHASES, PATH = (Declared(kind, kind) for kind in ("gantt", "phases", "critical_path"))
@@ -18,26 +18,33 @@ GANTT, PHASES, PATH = (Declared(kind, kind) for kind in ("gantt", "phases", "cri
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    folder = write_traced(tmp_path_factory.mktemp("traced"), steps=6)
-    files = {"phases": folder / "phases.csv", "steps": folder / "trace_steps.csv"}
-    written = [text for option, file in files.items() for text in (f"--{option}", str(file))]
-    gather.main(["--runs", f"{folder}/runs.csv", "--records", f"{folder}/runs", *written])
-    return Records(
-        folder / "runs.csv", folder / "epochs.csv", phases_csv=files["phases"], trace_steps_csv=files["steps"]
-    )
+    folder = tmp_path_factory.mktemp("traced")
+    gathered(folder, steps=6)
+    files = {"phases_csv": folder / "phases.csv", "trace_steps_csv": folder / "trace_steps.csv"}
+    return Records(folder / "runs.csv", folder / "epochs.csv", **files)
 
 
 def only(**levels) -> dict[str, list]:
     return {name: [level] for name, level in levels.items()}
 
 
-def test_a_gantt_has_a_panel_for_the_largest_cell_of_each_framework(records):
+def titles(drawn) -> list[str]:
+    return [ax.get_title(loc="left").partition(",")[0] for ax in drawn.axes]
+
+
+def test_a_gantt_has_a_panel_for_every_cell_on_several_ranks(records):
     drawn, caption = gantt.draw(records, GANTT)
-    titles = [ax.get_title(loc="left").partition(",")[0] for ax in drawn.axes]
-    assert titles == ["horovod-pytorch", "pytorch-ddp"]
+    assert titles(drawn) == 4 * ["horovod-pytorch"] + 4 * ["pytorch-ddp"]
     assert all([text.get_text() for text in ax.get_yticklabels()] == ["rank 0", "rank 1"] for ax in drawn.axes)
-    assert "2 of 19 cells are drawn" in caption
+    assert "8 of 19 cells are drawn" in caption
     assert len(caption.split("\n\n")[0].split()) <= panels.MOST_WORDS
+
+
+def test_a_gantt_that_a_page_does_not_hold_has_the_largest_of_each_series(records, monkeypatch):
+    monkeypatch.setattr(gantt, "TALLEST_IN", 2.0)
+    drawn, caption = gantt.draw(records, GANTT)
+    assert titles(drawn) == ["horovod-pytorch", "pytorch-ddp"]
+    assert "2 of 19 cells are drawn" in caption
 
 
 def test_a_gantt_draws_what_was_kept(records):

@@ -220,4 +220,4 @@ def _left_out(found: Sequence[Panel], shown: Sequence[Panel]) -> str:
     """Which cells are not drawn."""
     if len(found) == len(shown):
         return ""
-    return f"{len(shown)} of {len(found)} cells are drawn, those with most ranks; a `filter` shows others."
+    return f"{len(shown)} of {len(found)} cells are drawn, with most ranks; a `filter` shows others."
