@@ -26,7 +26,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 #   FILE       a bundle, for make unbundle
 #   NODES      nodes of the virtual cluster
 #   BANDWIDTH  link rate of each of its nodes, as tc writes it (1gbit), or none
-#   CPU        processor time of each of its nodes, in cores
+#   CPU        processor time of each of its nodes, in cores; of unlike nodes CPU=0.9,0.6,0.3
 #   MEMORY     memory of each of its nodes
 #   SCHEDULER  its scheduler: slurm or oar
 # As they were written: what looks like a variable of make, such as RUNS='$(x)', is none. Recipes read them from the environment.
@@ -137,7 +137,7 @@ starters-test: $(STAMP)  ## run explore.R and explore.ipynb by R and Jupyter, wh
 	@$(BIN)/python -m pytest -m starters tests/unit/analysis/test_starters.py $(ARGS)
 
 frameworks-test: $(STAMP)  ## train and sweep every framework, against PyTorch; with SITE=NAME also those that the site has installed (LBANN, Tarantella)
-	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_lbann_training.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py tests/bench/test_accelerator.py $(ARGS)
+	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_traced_training.py tests/unit/runs/test_lbann_training.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py tests/bench/test_accelerator.py $(ARGS)
 
 versions-test: $(STAMP)  ## train with the oldest PyTorch and TensorFlow that sites may have, against the newest (installs them, 7 GB)
 	@$(BIN)/python -m pytest tests/unit/runs/test_versions.py $(ARGS)
@@ -238,6 +238,9 @@ bench-tests: $(STAMP)  ## measure how long the tests take, and where their proce
 
 bench-intervals: $(STAMP)  ## measure by simulation how often 95 % intervals hold the truth, and how wide they are (10 min)
 	@$(BENCH) intervals $(ARGS)
+
+bench-tracing: $(STAMP)  ## measure what trace: phases costs, framework by framework: ARGS='--pairs 3 --epochs 42' (trainings, epochs)
+	@$(BENCH) tracing $(ARGS)
 
 accelerator-test: $(STAMP)  ## check in 8 minutes that a node's accelerator trains right, and how fast: make accelerator-test SITE=NAME
 	@$(BENCH_PYTHON) tests/bench/accelerator.py $(if $(SITE),--site "$$SITE") $(ARGS)

@@ -1,7 +1,7 @@
 # Prediction: epoch times from computation on one node and the network's sweep, held against cells that were not used to fit.
 #   in:  RUNS_CSV, NETWORK_CSV; the environment of Extra-P where the study asks for it (ancient: its digest is in the path)
-#   out: RESULTS/tables/prediction.* and prediction_cells.csv, RESULTS/tables/outlook.* and outlook_curves.csv
-# Made where the network was swept and the study has two numbers of nodes.
+#   out: RESULTS/tables/prediction.* and prediction_cells.csv, RESULTS/tables/outlook.* and outlook_curves.csv: where the network was
+#        swept and the study has two numbers of nodes; RESULTS/tables/hybrid.*: where ranks may be unlike
 
 from common.files import shown
 from declared.frameworks import load_framework
@@ -18,12 +18,19 @@ PREDICTION_FILES, OUTLOOK_FILES = (
         ["outlook.csv", "outlook.md", "outlook.tex", "outlook_curves.csv"],
     ]
 )
+HYBRID_CODE = [*code("prediction.hybrid", "models.families.*"), *DESCRIBED]
+HYBRID_FILES = [
+    f"{RESULTS}/tables/hybrid.{suffix}"
+    for suffix in ["csv", "md", "tex"]
+    if CAMPAIGN.study.unlike or CAMPAIGN.site.unlike
+]
 EXTRA_P = or_say_so(lambda: str(environment_stamp(CACHE, "extrap"))) if PREDICTED and CAMPAIGN.study.extra_p else []
 
 
 localrules:
     prediction,
     outlook,
+    hybrid,
 
 
 if EXTRA_P and not is_made(EXTRA_P):
@@ -107,5 +114,31 @@ rule outlook:
             --from {params.records:q} \
             --out {params.stem:q} \
             --curves {output.curves:q} \
+            2>&1 | tee {log:q}
+        """
+
+
+rule hybrid:
+    """Does adding a slower device pay? Epoch times of unlike ranks, predicted and measured."""
+    input:
+        runs=RUNS_CSV,
+        network=NETWORK_CSV if SWEEPS.worth_drawing else [],
+        code=HYBRID_CODE,
+    output:
+        csv=f"{RESULTS}/tables/hybrid.csv",
+        markdown=f"{RESULTS}/tables/hybrid.md",
+        latex=f"{RESULTS}/tables/hybrid.tex",
+    log:
+        f"{RESULTS}/logs/tables/hybrid.log",
+    resources:
+        machine=1,
+    params:
+        stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
+    shell:
+        """
+        {WARM} prediction.hybrid \
+            --runs {input.runs:q} \
+            --network {input.network:q} \
+            --out {params.stem:q} \
             2>&1 | tee {log:q}
         """

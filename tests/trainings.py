@@ -5,12 +5,13 @@ import functools
 import json
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from common import warm
 from datasets.prepare import prepare
@@ -21,7 +22,7 @@ from one_run import one_run
 from runs import launch
 from runs.supervise import job
 
-SITE = replace(TEST_SITE, cores=2, time_limit_s=300.0)
+SITE = replace(TEST_SITE, cores=2, nodes=4, time_limit_s=300.0)
 TWO_DEVICES = replace(SITE, nodes=1, ranks_per_node=2)
 SEED = 20261120
 TESTS = Path(__file__).parent
@@ -36,6 +37,24 @@ FRAMEWORKS = tuple(
 ALIKE = tuple(name for name in FRAMEWORKS if not trains_alone(name))  # to the same weights
 DISTRIBUTED = tuple(name for name in FRAMEWORKS if load_framework(name).distributed)
 REPLICAS = dict.fromkeys((*DISTRIBUTED, "tensorflow-mirrored"), 2)  # of the others there is one
+IN_CI = ("pytorch-ddp", "tensorflow-multiworker", "horovod-tensorflow")  # a launcher and a library each
+
+
+def some(names: Iterable[str], in_ci: Sequence[str] = IN_CI) -> list[Any]:
+    """Frameworks as parameters: those that are not in CI wait for `make frameworks-test`."""
+    return [pytest.param(name, marks=[pytest.mark.every_framework] * (name not in in_ci)) for name in names]
+
+
+def shared(framework: str) -> dict[str, int]:
+    """The levels that give a framework two replicas, where it can have them."""
+    if framework in DISTRIBUTED:
+        return {"nodes": 2}
+    return {"devices_per_node": 2} if framework in REPLICAS else {}
+
+
+def of_64(framework: str) -> dict[str, int]:
+    """A global batch of 64, on as many replicas as the framework can have."""
+    return {"batch_size": 64 // REPLICAS.get(framework, 1), **shared(framework)}
 
 
 @functools.cache
@@ -90,7 +109,7 @@ class Trainings:
 
     def _train(self, framework: str, told: tuple[tuple[str, Any], ...]) -> Path:
         levels = dict(told)
-        folder = self.folder / ".".join([framework, *(f"{name}={level}" for name, level in told)])
+        folder = self.folder / ".".join([framework, *(f"{name}={level}" for name, level in told)]).replace("/", "_")
         (folder / TEMPORARY).mkdir(parents=True)
         site = TWO_DEVICES if levels.get("devices_per_node") else SITE
         run, planned = one_run(

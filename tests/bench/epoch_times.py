@@ -4,6 +4,7 @@ Both are started in turn, pair after pair, and the other one first in every seco
 the median of its epochs without the first ones. A pair gives their ratio.
 """
 
+import contextlib
 import csv
 import json
 import math
@@ -120,7 +121,7 @@ class Bench:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.epochs, self.realization = folder, epochs, realization
         self.site: Site = replace(load_site("local"), cores=2, nodes=2, ranks_per_node=1, time_limit_s=TIME_LIMIT_S)
-        self.cores = [core for rank in range(2) for core in cores_of(rank, 2, 1)]
+        self.cores = [core for rank in range(2) for core in cores_of(rank, 2, [1])]
         if len(self.cores) < 2:
             raise InputError("the epochs of two ranks need two cores; this machine has one")
         self.data = folder / "digits"
@@ -134,31 +135,42 @@ class Bench:
 
     def ours(self, framework: str) -> Training:
         """Train as the workflow does."""
+        launched_at = time.time()
+        folder, parameters = self.trained(framework)
+        rows = list(csv.DictReader((folder / "epochs.csv").open()))
+        return Training(
+            statistics.median(float(row["epoch_time_s"]) for row in rows if row["warm_up"] == "false"),
+            int(rows[-1]["samples_trained"]),
+            parameters,
+            float(rows[-1]["train_accuracy"]),
+            startup_s=json.loads((folder / "result.json").read_text())["ready_at"] - launched_at,
+        )
+
+    def trained(self, framework: str, program: str = launch.WORKER, **told: Any) -> tuple[Path, int]:
+        """The attempt's folder of a training by the worker or by a program beside this one, and the model's parameters.
+
+        `told`: levels of other factors.
+        """
         levels = {
             "framework": framework, "model": "small-cnn", "dataset": "digits", "nodes": ranks_of(framework),
-            "batch_size": BATCH_SIZE, "sync_every": 1, "epochs": self.epochs, "warmup_epochs": WARM_UP,
+            "batch_size": BATCH_SIZE, "sync_every": 1, "epochs": self.epochs, "warmup_epochs": WARM_UP, **told,
         }  # fmt: skip
         run, run_spec = one_run(self.site, **levels)
         folder = self._attempt()
         described, model = load_framework(framework), run.graph
         ranks = launch.launcher(self.site, run_spec)
         environment = self.environment(framework)
-        told = job(run_spec, described, environment, model.to_json(), self.data, ranks.hosts)
-        write_json(folder / "spec.json", told)
-        launched_at = time.time()
-        outcome = launch.run(ranks, environment, folder, run_spec, self.site, reads=[self.data])
+        if program != launch.WORKER:
+            found = f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).resolve().parent}"
+            environment = {**environment, "variables": {**environment["variables"], "PYTHONPATH": found}}
+        spec = job(run_spec, described, environment, model.to_json(), self.data, ranks.hosts)
+        write_json(folder / "spec.json", spec)
+        outcome = launch.run(ranks, environment, folder, run_spec, self.site, program=program, reads=[self.data])
         if outcome.status != "ok":
             raise InputError(
                 f"{framework}: {outcome.reason}: {_tail((folder / 'log.txt').read_text(errors='replace'))}"
             )
-        rows = list(csv.DictReader((folder / "epochs.csv").open()))
-        return Training(
-            statistics.median(float(row["epoch_time_s"]) for row in rows if row["warm_up"] == "false"),
-            int(rows[-1]["samples_trained"]),
-            model.parameters,
-            float(rows[-1]["train_accuracy"]),
-            startup_s=json.loads((folder / "result.json").read_text())["ready_at"] - launched_at,
-        )
+        return folder, model.parameters
 
     def bare(self, framework: str) -> Training:
         """Train with the bare loop; the slowest rank of an epoch counts, as in ours."""
@@ -219,9 +231,14 @@ def run_all(
     return "".join(log.read_text(errors="replace") for log in logs)
 
 
+def alone_here(framework: str) -> contextlib.AbstractContextManager[None]:
+    """Keep the workflow's runs off this machine while a framework is measured."""
+    return machine_lock(f"process {os.getpid()} measures {framework}", lambda holder: _say(f"waiting for {holder}"))
+
+
 def watched(train: Callable[[str], Training], framework: str) -> Training:
     """Train, alone among the workflow's runs on this machine, and see how much processor time others took."""
-    with machine_lock(f"process {os.getpid()} measures {framework}", lambda holder: _say(f"waiting for {holder}")):
+    with alone_here(framework):
         began, own, busy = time.monotonic(), own_cpu_s(), busy_seconds()
         training = train(framework)
         foreign = max(0.0, busy_seconds() - busy - (own_cpu_s() - own))

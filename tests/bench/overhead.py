@@ -13,6 +13,7 @@ import interval_coverage
 import models_by_hand
 import study_cost
 import suite_cost
+import tracing_cost
 import ways
 from common.errors import exit_status
 from declared.environments import BASE
@@ -82,6 +83,14 @@ def intervals_part(options: argparse.Namespace) -> str:
     )
 
 
+def tracing_part(options: argparse.Namespace) -> str:
+    """Train with every other epoch traced."""
+    chosen = [name for name in tracing_cost.FRAMEWORKS if name in options.frameworks]
+    some = f" --frameworks {' '.join(chosen)}" if len(chosen) < len(tracing_cost.FRAMEWORKS) else ""
+    command = f"make bench-tracing ARGS='--pairs {options.pairs} --epochs {options.epochs}{some}'"
+    return tracing_cost.report(*tracing_cost.measure(chosen, options.pairs, options.epochs), command)
+
+
 PARTS = {"study": study_part, "epochs": epochs_part, "dry-run": dry_run_part}
 ON_REQUEST = {
     "ways": ways_part,
@@ -91,8 +100,9 @@ ON_REQUEST = {
     "analysis": analysis_part,
     "tests": tests_part,
     "intervals": intervals_part,
+    "tracing": tracing_part,
 }
-TARGETS = ("input", "models", "analysis", "tests", "intervals")  # the parts that make has targets of
+TARGETS = ("input", "models", "analysis", "tests", "intervals", "tracing")  # the parts that make has targets of
 
 
 def _call(command: str) -> str:
@@ -120,14 +130,16 @@ def main(argv: list[str] | None = None) -> None:
         help="dry-run: sizes of the designs; analysis: the last one",
     )
     parser.add_argument("--repetitions", type=int, default=3, help="dry-run: plan each design so many times")
-    parser.add_argument("--pairs", type=int, default=5, help="epochs, images, models: pairs of each")
-    parser.add_argument("--epochs", type=int, default=8, help="epochs, ways, images: epochs a training")
+    parser.add_argument(
+        "--pairs", type=int, default=5, help="epochs, images, models: pairs of each; tracing: trainings"
+    )
+    parser.add_argument("--epochs", type=int, default=8, help="epochs, ways, images, tracing: epochs a training")
     parser.add_argument(
         "--frameworks",
         nargs="+",
-        choices=epoch_times.STARTS,
-        default=list(epoch_times.STARTS),
-        help="epochs, images: which ones",
+        choices=sorted({*epoch_times.STARTS, *tracing_cost.FRAMEWORKS}),
+        default=list(tracing_cost.FRAMEWORKS if target == "tracing" else epoch_times.STARTS),
+        help="epochs, images, tracing: which ones",
     )
     parser.add_argument("--results", type=Path, default=Path("results/quickstart"), help="study: the finished campaign")
     parser.add_argument("--base", default=BASE, help="images: what they are built on, as in a site's images.base")

@@ -14,7 +14,7 @@ MISSING = {
     "frameworks-small": {name: f"{name} is not installed at site local" for name in ("lbann", "tarantella")},
     "resnet34-devices-small": {
         "device=cuda": "has no device cuda",
-        "device=hybrid": "processors and accelerators together",
+        "device=hybrid": "has no device cuda to train on together with its processors",
     },
 }
 STUDIES = sorted(path.stem for path in Path("config/studies").glob("*-small.yaml"))

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.configuration import MARK, job_manager, oar_conf
+from cluster.configuration import MARK, job_manager, oar_conf, slurm_conf
 from common.errors import InputError
+from declared.virtual import Settings
 
 PACKAGED = """\
 # DB_HOSTNAME="in a comment"
@@ -34,6 +35,12 @@ def test_oars_configuration_is_the_packages_with_what_differs() -> None:
         'SCHEDULER_MIN_TIME_BETWEEN_2_CALLS="1"',
         'CPUSET_PATH="/oar"',
     ]
+
+
+def test_every_node_has_the_cores_of_its_share() -> None:
+    lines = slurm_conf(Settings(3, None, None, 2**30, cpu_shares=(1.5, 0.6, 2.0)), Path("/state")).splitlines()
+    nodes = [line.split() for line in lines if line.startswith("NodeName=")]
+    assert [node[2] for node in nodes] == ["CPUs=2", "CPUs=1", "CPUs=2"]
 
 
 def test_an_oar_that_is_configured_in_other_words_is_refused() -> None:

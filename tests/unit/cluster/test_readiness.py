@@ -53,6 +53,30 @@ def test_a_virtual_cluster_has_to_be_the_one_that_the_site_describes(
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        (Settings(3, 125e6, 0.6, None), "cpu_share: is [0.9, 0.6, 0.3], of the virtual cluster that is up 0.6"),
+        (
+            Settings(3, 125e6, None, None, cpu_shares=(0.3, 0.6, 0.9)),
+            "of the virtual cluster that is up [0.3, 0.6, 0.9]",
+        ),
+        (Settings(4, 125e6, None, None, cpu_shares=(0.9, 0.6, 0.3, 0.3)), None),
+    ],
+)
+def test_unlike_nodes_have_to_be_those_of_the_site(
+    there: Settings, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(virtual, "running", lambda: there)
+    if said is None:
+        check_virtual(load_site("virtual-unlike"))
+        return
+    with pytest.raises(InputError) as refused:
+        check_virtual(load_site("virtual-unlike"))
+    assert said in str(refused.value)
+    assert "then make cluster-up NODES=3 BANDWIDTH=1000mbit CPU=0.9,0.6,0.3" in str(refused.value)
+
+
 class TestImages:
     @pytest.fixture
     def imaged(self, monkeypatch: pytest.MonkeyPatch) -> Campaign:

@@ -18,6 +18,7 @@ LOCAL = {
     "cores": "auto", "nodes": 2, "ranks_per_node": 1, "interface": "lo", "cache": "/cache",
 }  # fmt: skip
 SLURM = {**LOCAL, "launcher": "slurm", "placement": "distinct-nodes", "cores": 8, "interface": "eth0"}
+VIRTUAL = {**SLURM, "placement": "virtual"}
 CUDA = {**SLURM, "device": "cuda", "devices_per_node": 2, "ranks_per_node": 2}
 
 
@@ -94,6 +95,14 @@ def test_auto_is_the_cores_that_this_process_may_use(tmp_path: Path, monkeypatch
         (SLURM, {"launcher": "oar", "placement": "emulated"}, "'emulated' is not possible with launcher oar; expected virtual"),
         (SLURM, {"cores": "auto"}, "cores: auto is for this machine; with launcher slurm give the cores of one node"),
         (LOCAL, {"scheduler": {"partition": "x"}}, "scheduler: has no meaning with launcher local"),
+        (VIRTUAL, {"cpu_share": [0.9, 0.3, 0.3]}, "cpu_share: is of 3 nodes, nodes is 2; give one number for each node"),
+        (VIRTUAL, {"cpu_share": [0.9]}, "cpu_share: has 1 entry; expected at least 2"),
+        (VIRTUAL, {"cpu_share": [0.9, 0.3], "launcher": "oar"}, "cpu_share: a list needs launcher slurm"),
+        (VIRTUAL, {"cpu_share": [0.9, 0.3], "scheduler": {"nodelist": "node[2,1]"}}, "scheduler.nodelist: nodes of unlike cpu_share"),
+        (SLURM, {"cpu_share": [0.9, 0.3]}, "cpu_share: only nodes of the virtual cluster have one"),
+        (SLURM, {"rank_cores": [2, 1], "ranks_per_node": 2}, "rank_cores: is for launcher local and device cpu; take it out"),
+        (LOCAL, {"rank_cores": [2, 1], "cores": 6}, "rank_cores: is of 2 ranks, ranks_per_node is 1; give one number for each rank"),
+        (LOCAL, {"rank_cores": [2, 1], "cores": 5, "ranks_per_node": 2}, "rank_cores: are 6 cores on all nodes, cores is 5; give fewer"),
         (SLURM, {"cpu_share": 0.5}, "cpu_share: only nodes of the virtual cluster have one"),
         (SLURM, {"devices_per_node": 2}, "devices_per_node: has no meaning with device cpu"),
         (CUDA, {"devices_per_node": 1}, "devices_per_node: 1 is less than ranks_per_node"),
@@ -128,6 +137,16 @@ def test_a_mistake_is_refused_in_one_line(
         load_site("here", written(tmp_path, site, **changes))
     (line,) = str(refused.value).splitlines()
     assert "here.yaml: " in line and said in line
+
+
+def test_unlike_nodes_are_taken_in_their_order_and_alike_ones_are_no_list(tmp_path: Path) -> None:
+    site = load_site("here", written(tmp_path, VIRTUAL, cpu_share=[0.9, 0.3]))
+    assert (site.cpu_share, site.cpu_shares, site.unlike) == (None, (0.9, 0.3), True)
+    assert site.scheduler.nodelist == "node1,node2"
+    site = load_site("here", written(tmp_path, VIRTUAL, cpu_share=[0.6, 0.6]))
+    assert (site.cpu_share, site.cpu_shares, site.unlike, site.scheduler.nodelist) == (0.6, (), False, None)
+    site = load_site("here", written(tmp_path, LOCAL, rank_cores=[2, 1], ranks_per_node=2, cores=6))
+    assert (site.rank_cores, site.unlike) == ((2, 1), True)
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -1,5 +1,7 @@
 """What a virtual cluster is made of, as a person writes it; that rates, shares and sizes are refused is in tests/cluster."""
 
+import json
+
 import pytest
 
 from common.errors import InputError
@@ -12,6 +14,22 @@ def test_settings_are_what_was_written_and_survive_being_noted() -> None:
     assert settings.described() == "2 nodes, 100 Mbit/s, 0.5 core each, OAR"
     before = {name: value for name, value in vars(settings).items() if name != "scheduler"}
     assert from_json(before).scheduler == "slurm", "noted before there was a choice"
+
+
+def test_nodes_may_be_unlike() -> None:
+    settings = parse("3", "none", "0.9,0.6,0.3", "none", accounting=False)
+    assert (settings.cpu_share, settings.cpu_shares) == (None, (0.9, 0.6, 0.3))
+    assert [settings.share_of(node) for node in (1, 2, 3)] == [0.9, 0.6, 0.3]
+    assert settings == from_json(json.loads(json.dumps(vars(settings))))
+    assert settings.described() == "3 nodes, unshaped links, 0.9, 0.6, 0.3 core, Slurm"
+    assert parse("2", "none", "0.6,0.6", "none", accounting=False) == parse(
+        "2", "none", "0.6", "none", accounting=False
+    )
+    for shares in ("0.9,0.6", "0.9,none,0.3"):
+        with pytest.raises(InputError) as refused:
+            parse("3", "none", shares, "none", accounting=False)
+        expected = "expected cores of one node, or of each of the 3 nodes, such as CPU=0.9,0.6,0.3"
+        assert str(refused.value) == f"CPU={shares}: {expected}"
 
 
 @pytest.mark.parametrize(

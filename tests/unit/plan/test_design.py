@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import InputError
 from common.schemas import schema
 from common.tables import read_table
 from declared.site import Site, load_site
 from declared.study import Study, load_study
-from plan.design import design, to_csv
+from plan.design import Run, design, to_csv
 from plan.identity import cores_per_rank, lacks, link_rate, links, run_key, spec
+from plan.scheduling import run_resources, slurm_options
 
 
 @pytest.fixture
@@ -112,6 +114,74 @@ def test_cores_per_rank_is_the_same_in_all_cells(quickstart: Study, local: Site)
     site = replace(local, cores=8, nodes=2, ranks_per_node=2)
     assert cores_per_rank(site) == 2
     assert {spec(quickstart, site, run)["cores_per_rank"] for run in design(quickstart, site)} == {2}
+
+
+def of_unlike(site: Site, **factors: list[object]) -> tuple[Study, list[Run]]:
+    """A study of pytorch-hybrid with these factors, and its runs."""
+    plain = load_study("hybrid-virtual")
+    held = {"nodes": [2], "batch_size": [96], "shares": ["equal"], "batch_scope": ["global"]}
+    study = replace(plain, factors=plain.factors | held | factors, exclude=())
+    return study, design(study, site)
+
+
+def test_shares_stand_in_a_name_that_is_a_folders(local: Site) -> None:
+    _, runs = of_unlike(local, shares=["equal", "measured", "0.8/0.2"])
+    names = {run.cell.removeprefix("pytorch-hybrid.small-cnn.synthetic-28x28x1-10-3840.b96.n2.s1.") for run in runs}
+    assert names == {f"{shares}batch_scope=global.epochs=3" for shares in ("", "shares=measured.", "shares=0.8_0.2.")}
+
+
+@pytest.mark.parametrize(
+    ("factors", "said"),
+    [
+        ({"shares": ["0.8/0.3"]}, "shares=0.8/0.3 add up to 1.1, not to 1; correct them"),
+        ({"shares": ["0.5/0.3/0.2"]}, "shares=0.5/0.3/0.2 are 3 numbers, the cell has 2 ranks; give one number for each rank"),
+        ({"shares": ["0.995/0.005"]}, "shares=0.995/0.005 leave a rank fewer than 1 of the 96 samples of a step"),
+        ({"shares": ["measured"], "framework": ["pytorch-ddp"]}, "shares=measured: pytorch-ddp gives every rank as many samples; say"),
+        ({"compiler": ["torch-compile"]}, "pytorch-hybrid cannot do it: speeds are measured on the model as it is built"),
+        ({"device": ["hybrid"], "devices_per_node": [1]}, "device=hybrid is an accelerator and the processors, devices_per_node=1 is one"),
+        ({"device": ["hybrid"], "devices_per_node": [3]}, "devices_per_node=3 is more than the 2 devices of config/sites/local.yaml"),
+    ],
+)  # fmt: skip
+def test_shares_that_cannot_be_are_refused_in_one_line(
+    local: Site, factors: dict[str, list[object]], said: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        of_unlike(local, **factors)
+    (line,) = str(refused.value).splitlines()
+    assert "config/studies/hybrid-virtual.yaml: factors: cell " in line and said in line
+
+
+def test_processors_and_accelerators_train_together_where_there_are_accelerators(local: Site) -> None:
+    site = replace(
+        local, device="cuda", devices_per_node=4, ranks_per_node=4, nodes=2, cores=32, placement="distinct-nodes"
+    )
+    told = {"device": ["hybrid"], "shares": ["measured"], "batch_size": [100]}
+    for devices, cores in ((0, [2, 2, 2, 2, 24]), (2, [2, 30])):
+        study, runs = of_unlike(site, **told, devices_per_node=[devices])
+        planned = spec(study, site, runs[0])
+        assert lacks(site, runs[0].levels) is None
+        assert (planned["rank_cores"], planned["ranks"]) == (cores, 2 * len(cores)), "one more than accelerators"
+        assert planned["cores_per_rank"] == max(cores)
+        asked = run_resources(replace(site, launcher="slurm"), runs[0].geometry)
+        assert asked["cpus_per_task"] * len(cores) <= 32, "no more than a node has; it is the job's own"
+    assert "has no device cuda to train on together" in str(lacks(local, runs[0].levels))
+    other = {**runs[0].levels, "framework": "pytorch-ddp"}
+    assert lacks(site, other) == "pytorch-ddp cannot train on processors and accelerators together: pytorch-hybrid can"
+    assert "none is left to train on processors" in str(lacks(replace(site, launcher="flux"), runs[0].levels))
+
+
+def test_a_run_is_told_of_unlike_nodes_and_ranks_only_where_there_are_such(local: Site) -> None:
+    study, runs = of_unlike(local)
+    assert not {"cpu_shares", "rank_cores"} & set(spec(study, local, runs[0]))
+    virtual = load_site("virtual-unlike")
+    study, runs = of_unlike(virtual, nodes=[1, 2])
+    shares = {run.geometry.nodes: spec(study, virtual, run)["cpu_shares"] for run in runs}
+    assert shares == {1: [0.9], 2: [0.9, 0.6]}, "of the nodes that it takes"
+    assert slurm_options(virtual, 2) == ["--nodelist=node1,node2"]
+    site = replace(local, cores=3, nodes=1, ranks_per_node=2, rank_cores=(2, 1))
+    study, (run, *_) = of_unlike(site, nodes=[1])
+    assert spec(study, site, run)["rank_cores"] == [2, 1]
+    assert "mirrored wants as many for each" in str(lacks(site, {**run.levels, "framework": "tensorflow-mirrored"}))
 
 
 def test_links_get_another_rate_only_where_they_can_be_set(quickstart: Study, local: Site) -> None:

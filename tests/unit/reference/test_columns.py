@@ -22,8 +22,9 @@ from analysis.measured import factors
 from common.files import CHECKOUT
 from common.tables import read_table
 from comparison import changes, matched
+from known_unlike import unlike
 from network import fit
-from prediction import extrapolate, held_out, law, methods, outlook, physics
+from prediction import extrapolate, held_out, hybrid, law, methods, outlook, physics
 from reference import products
 from traces import bottlenecks, cost, exposed, path
 from traces import cells as traced_cells
@@ -97,6 +98,7 @@ def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.Data
         "prediction": errors,
         "prediction_cells": every,
         "outlook": answers,
+        "hybrid": hybrid.predict(*unlike()),
         "outlook_curves": outlook.written(curves),
         **of_traces,
         "comparison": changes.changes(matched.read(str(FOLDER), str(OTHER))),

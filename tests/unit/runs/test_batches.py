@@ -1,5 +1,6 @@
 """What a rank trains on: the same samples however they are shared out, fresh ones too, and their augmentation."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import cast
@@ -52,6 +53,18 @@ def test_validation_is_the_same_in_all_epochs_and_however_it_is_shared_out(tmp_p
     assert np.array_equal(whole, np.concatenate(shares(1))) and np.array_equal(whole, np.concatenate(shares(3)))
     training, _ = Fresh(7, 64, (4, 4, 1), 3).take(0, slice(0, 50), np.arange(50))
     assert not np.array_equal(whole, training)
+
+
+def test_unlike_ranks_have_cores_accelerators_and_samples_of_their_own(tmp_path: Path) -> None:
+    spec = {"device": "hybrid", "ranks": 6, "ranks_per_node": 3, "replicas_per_rank": 1, "rank_cores": [2, 2, 12]}
+    spec |= {"local_batch": 10, "cores_per_rank": 12}
+    ranks = [Context(tmp_path, {"spec": spec}, rank, rank % 3, cast(Group, None)) for rank in range(6)]
+    assert [rank.cores for rank in ranks] == [2, 2, 12] * 2
+    assert [rank.accelerators for rank in ranks] == [[0, 1]] * 6
+    assert [rank.part for rank in ranks[:2]] == [slice(0, 10), slice(10, 20)]
+    for rank in ranks:
+        rank.divide([20, 20, 1, 9, 9, 1])
+    assert [rank.part for rank in ranks] == [slice(*ends) for ends in itertools.pairwise([0, 20, 40, 41, 50, 59, 60])]
 
 
 def test_without_augmentation_images_stay_as_they_are() -> None:

@@ -153,6 +153,8 @@ def test_epochs_are_read_as_numbers_and_a_table_that_is_cut_off_is_not(tmp_path:
 
 def test_ranks_have_disjoint_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 2, 4, 6})
-    assert [cores_of(rank, 4, 2) for rank in range(2)] == [[0, 2], [4, 6]]
-    assert [cores_of(rank, 2, 1) for rank in range(2)] == [[0], [2]]
-    assert cores_of(2, 2, 1) == [0, 2], "ranks for which there is no core share the site's"
+    assert [cores_of(rank, 4, [2]) for rank in range(2)] == [[0, 2], [4, 6]]
+    assert [cores_of(rank, 2, [1]) for rank in range(2)] == [[0], [2]]
+    assert [cores_of(rank, 4, [3, 1]) for rank in range(2)] == [[0, 2, 4], [6]], "unlike ranks"
+    assert [cores_of(rank, 4, [1, 1]) for rank in range(4)] == [[0], [2], [4], [6]], "of two nodes"
+    assert cores_of(2, 2, [1]) == [0, 2], "ranks for which there is no core share the site's"

@@ -37,6 +37,7 @@ class Context:
     local_rank = 0
     accumulation_groups = (1,)
     phases = Untraced()
+    accelerators = ()
 
     def __init__(self, group: Group, folder: Path) -> None:
         self.group, self.folder = group, folder

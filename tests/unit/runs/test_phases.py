@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,8 @@ from ranks import on_ranks
 from runs.phases import put_together
 from runs.worker import phases
 from runs.worker.group import Group
-from runs.worker.phases import Phases, Untraced, process_start
+from runs.worker.operators import CLOCK, RAW, Event, moved
+from runs.worker.phases import MOST_STEPS, WINDOW_STEPS, Full, Phases, Untraced, process_start
 
 
 def rows(folder: Path, rank: int = 0) -> list[tuple[int, int, str, float, float]]:
@@ -110,6 +112,7 @@ def test_stamps_of_another_clock_are_told_when_the_epoch_is_over(tmp_path: Path)
         return [stamp if isinstance(stamp, float) else 100.0 + int(stamp) for stamp in stamps]
 
     ours, marks = Phases(tmp_path, 0, steps=1), itertools.count(0, 10)
+    ours._entered = [(0, 0, "interpreter", 0.0)]
     ours.read_by(lambda: str(next(marks)), seconds)
     ours.open_epoch(1)
     ours.step()
@@ -176,3 +179,86 @@ def test_ranks_with_clocks_that_drift_are_put_on_that_of_rank_0(tmp_path: Path) 
         assert mine[["start", "end"]].to_numpy().ravel() == pytest.approx([0, 10, 15, 15.5], abs=1e-6)
     assert not list(tmp_path.glob("phases-*.csv"))
     assert put_together(tmp_path) is None, "where nothing is to be put together"
+
+
+def test_what_its_profiler_saw_of_a_rank_is_put_on_the_clock_of_the_phases(tmp_path: Path) -> None:
+    """Rank 1's clock is 1000 s ahead, its process started half a second later than rank 0's."""
+    for rank, ahead in ((0, 0), (1, 1000)):
+        (tmp_path / f"phases-{rank}.csv").write_text(
+            f"epoch,step,phase,start,end\n0,0,import,{ahead + 10 + rank / 2},{ahead + 20}\n"
+        )
+    (tmp_path / "clocks.csv").write_text("epoch,rank,at,offset_s,error_s\n0,0,10,0,0\n0,1,10,1000,1e-5\n")
+    event = {"name": "conv", "ph": "X", "ts": 1015e6, "dur": 7.0}
+    (tmp_path / RAW.format(1)).write_text(json.dumps({"traceEvents": [event, {"ph": "M", "name": "thread_name"}]}))
+    put_together(tmp_path)
+    told = json.loads((tmp_path / "operators-1.json").read_text())
+    assert told["traceEvents"] == [{**event, "ts": 5e6}, {"ph": "M", "name": "thread_name"}]
+    assert told["process_start_ns"] == 500_000_000
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["clocks.csv", "operators-1.json", "phases.csv"]
+
+
+def test_who_waits_goes_on_with_the_phase_before(ticking: Phases, tmp_path: Path) -> None:
+    ticking.open_epoch(1)
+    ticking.step()
+    for phase in ("data", "forward"):
+        ticking.enter(phase)
+        go_on = ticking.waits()
+        go_on()
+    ticking.leave_steps()
+    ticking.close_epoch()
+    assert [row[2] for row in rows(tmp_path) if row[1]] == ["data", "forward", "wait", "forward"]
+
+
+def test_stamps_of_two_clocks_never_make_a_phase_that_ends_before_it_begins(tmp_path: Path) -> None:
+    ours = Phases(tmp_path, 0, steps=1)
+    ours.open_epoch(1)
+    ours.step()
+    now = time.monotonic()
+    ours.enter("forward", now)
+    ours.enter("backward", now - 1e-3)
+    ours.leave_steps()
+    ours.close_epoch()
+    assert all(start <= end for *_, start, end in rows(tmp_path))
+
+
+class Watching:
+    """A profiler that remembers when it was told what."""
+
+    def __init__(self, phases: Phases) -> None:
+        self.phases = phases
+        self.told: list[tuple[str, int, int]] = []
+
+    def start(self) -> None:
+        self.told.append(("start", self.phases.epoch, self.phases.number))
+
+    def stop(self) -> None:
+        self.told.append(("stop", self.phases.epoch, self.phases.number))
+
+    def events(self) -> list[Event]:
+        return [{"ph": "X", "name": "seen", "ts": 1.0, "dur": 2.0}]
+
+
+@pytest.mark.parametrize(("steps", "stopped"), [(10, WINDOW_STEPS), (2, 0)])
+def test_profilers_watch_the_first_steps_of_the_last_epoch(tmp_path: Path, steps: int, stopped: int) -> None:
+    phases = Full(tmp_path, 0, steps=10 * MOST_STEPS, last=2)
+    profiler = Watching(phases)
+    phases.profile_by(profiler)
+    phases.close_epoch()
+    for epoch in (1, 2):
+        phases.open_epoch(epoch)
+        for _ in range(steps):
+            phases.step()
+            phases.enter("forward")
+        phases.leave_steps()
+        phases.close_epoch()
+    assert profiler.told == [("start", 1, 0), ("stop", 2, stopped)]
+    assert json.loads((tmp_path / RAW.format(0)).read_text())["traceEvents"] == profiler.events()
+    watched = [row[1] for row in rows(tmp_path) if row[0] == 2 and row[2] == "forward"]
+    assert watched == list(range(1, min(steps, WINDOW_STEPS) + 1)), "all of them are traced, of however long an epoch"
+
+
+def test_a_profilers_clock_is_told_by_what_it_was_shown() -> None:
+    shown = [{"name": CLOCK, "ph": "X", "ts": ts, "dur": 1} for ts in (5.0, 10.0)]
+    name = {"name": "thread_name", "ph": "M"}
+    (*_, event, kept) = moved([*shown, {"name": "conv", "ph": "X", "ts": 12.5, "dur": 1}, name], shown=3.0)
+    assert event["ts"] == 3e6 + 2.5 and kept == name

@@ -6,10 +6,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from runs.launch import SCRIPTS
+from runs.worker import process
+from runs.worker.context import Context
+from runs.worker.group import Group
 
 RANK = """\
 import sys, tempfile, time
@@ -95,3 +99,19 @@ def test_what_a_killed_rank_left_is_removed_by_the_next_and_nothing_of_the_livin
         (tmp_path / name / "go-on").touch()
     assert living.wait(60) == after.wait(60) == 0
     assert left(scratch) == kept
+
+
+@pytest.mark.parametrize(
+    ("there", "cores"), [(8, [{0, 1}, {2, 3}, {4, 5, 6, 7}]), (6, [{0, 1}, {2, 3}, {4, 5}]), (4, [None, None, None])]
+)
+def test_unlike_ranks_take_their_own_of_the_cores_that_all_were_given(
+    there: int, cores: list[set[int] | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[set[int] | None] = []
+    monkeypatch.delenv("RINGSIDE_CORES", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(there)))
+    monkeypatch.setattr("os.sched_setaffinity", lambda _, own: taken.__setitem__(-1, set(own)))
+    for rank in range(3):
+        taken.append(None)
+        process.bind_unlike(Context(Path(), {"spec": {"rank_cores": [2, 2, 4]}}, rank, rank, cast(Group, None)))
+    assert taken == cores

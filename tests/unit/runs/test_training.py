@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,31 +11,24 @@ import pytest
 
 from declared.frameworks import load_framework
 from runs.steps import quantiles
-from trainings import ALIKE, DISTRIBUTED, FRAMEWORKS, REPLICAS, TEMPORARY, Trainings, assert_same, epochs, weights
-
-IN_CI = ("pytorch-ddp", "tensorflow-multiworker", "horovod-tensorflow")  # a launcher and a library each
-
-
-def some(names: Iterable[str], in_ci: Sequence[str] = IN_CI) -> list[Any]:
-    """Frameworks as parameters: those that are not in CI wait for `make frameworks-test`."""
-    return [pytest.param(name, marks=[pytest.mark.every_framework] * (name not in in_ci)) for name in names]
+from trainings import (
+    ALIKE,
+    DISTRIBUTED,
+    FRAMEWORKS,
+    REPLICAS,
+    TEMPORARY,
+    Trainings,
+    assert_same,
+    epochs,
+    of_64,
+    some,
+    weights,
+)
 
 
 @pytest.fixture(scope="module")
 def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
     return Trainings(tmp_path_factory.mktemp("trainings"), real)
-
-
-def shared(framework: str) -> dict[str, int]:
-    """The levels that give a framework two replicas, where it can have them."""
-    if framework in DISTRIBUTED:
-        return {"nodes": 2}
-    return {"devices_per_node": 2} if framework in REPLICAS else {}
-
-
-def of_64(framework: str) -> dict[str, int]:
-    """A global batch of 64, on as many replicas as the framework can have."""
-    return {"batch_size": 64 // REPLICAS.get(framework, 1), **shared(framework)}
 
 
 @pytest.mark.parametrize("framework", some(ALIKE, ("pytorch-single", "tensorflow-single")))  # others: the next

@@ -69,11 +69,11 @@ def train(folder: Path) -> None:
     Trainer.__init__ = init  # type: ignore[method-assign]
     trainer = run(folder)
     rank = trainer.context.rank
-    np.save(folder / f"noise.{rank}.npy", noise(trainer))
     np.save(folder / f"seen.{rank}.npy", np.concatenate(seen))
     if rank == 0:
         np.savez(folder / "before.npz", **trainer.context.initial_weights())
         np.savez(folder / "after.npz", **trainer.weights())
+    np.save(folder / f"noise.{rank}.npy", noise(trainer))  # last, since it changes running statistics
     trainer.context.group.barrier()
 
 

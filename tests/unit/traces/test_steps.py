@@ -48,6 +48,19 @@ def test_the_path_goes_over_the_late_rank_and_its_parts_make_a_step():
     assert found.sum() == pytest.approx(20)
 
 
+def test_a_path_follows_computing_beside_an_exchange_that_is_told_from_its_first_gradient_on():
+    """Both ranks start the one exchange at once; rank 1 computes until ms 8 beside it, rank 0 until 4; bytes are there at 10."""
+    rows = [(rank, 2, 1, "exchange", 0.002, 0.010) for rank in (0, 1)]
+    for rank, ready in ((0, 0.004), (1, 0.008)):
+        rows += [
+            (rank, 2, 1, "backward", 0.0, ready),
+            (rank, 2, 1, "wait", ready, 0.010),
+            (rank, 2, 1, "optimizer", 0.010, 0.012),
+        ]
+    found = Traced(pd.DataFrame(rows, columns=COLUMNS), 1, 1).path().set_index("phase")["step_s"]
+    assert found.to_dict() == pytest.approx({"backward": 0.008, "exchange": 0.002, "optimizer": 0.002})
+
+
 def test_a_path_without_an_exchange_is_the_slowest_ranks():
     steps = attempt([0.0])
     assert Traced(steps, 1, STEPS).path()["phase"].tolist() == ["backward", "data", "forward", "metrics", "optimizer"]

@@ -89,7 +89,7 @@ def setting(runs: pd.DataFrame) -> str:
 def _size(runs: pd.DataFrame) -> str:
     """What a node has, where the site says it: ` (0.6 core, 31 to 125 MB/s)`."""
     columns = ((runs["cpu_share"], 1.0, "core"), (runs["bandwidth_bytes_s"], 1e6, "MB/s"))
-    said = []
+    said = [f"unlike: {max(unlike, key=len)} core"] if len(unlike := runs["cpu_shares"].dropna()) else []
     for values, unit, name in columns:
         if values.notna().any():
             ends = dict.fromkeys(f"{end / unit:.3g}" for end in (values.min(), values.max()))
@@ -257,8 +257,10 @@ def _percent(share: float) -> str:
 def _nodes(runs: pd.DataFrame) -> str:
     """What a node has, where the site says it: `, each with 0.6 core, links of 125 MB/s`."""
     shares, rates = sorted(set(runs["cpu_share"].dropna())), sorted(set(runs["bandwidth_bytes_s"].dropna()))
+    unlike = max(runs["cpu_shares"].dropna(), key=len, default="")
     said = [
         *([f"each with {' or '.join(f'{share:g}' for share in shares)} core"] if shares else []),
+        *([f"unlike, with {unlike.replace('/', ', ')} core"] if unlike else []),
         *([f"links of {' or '.join(f'{rate / 1e6:g}' for rate in rates)} MB/s"] if rates else []),
     ]
     return "".join(f", {part}" for part in said)

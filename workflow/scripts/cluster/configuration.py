@@ -30,7 +30,6 @@ def slurm_conf(settings: Settings, state: Path) -> str:
             "JobAcctGatherType=jobacct_gather/linux",
         ]
     memory_mb = (settings.memory_bytes or _machine_memory()) >> 20
-    cores = max(1, round(settings.cpu_share + 0.49)) if settings.cpu_share else os.cpu_count()
     lines = [
         MARK,
         f"ClusterName={CLUSTER}",
@@ -61,7 +60,7 @@ def slurm_conf(settings: Settings, state: Path) -> str:
         "JobRequeue=0",
         *accounting,
         *(
-            f"NodeName={name} NodeAddr={address(i)} CPUs={cores} RealMemory={memory_mb} State=UNKNOWN"
+            f"NodeName={name} NodeAddr={address(i)} CPUs={_cores(settings.share_of(i))} RealMemory={memory_mb} State=UNKNOWN"
             for i, name in enumerate(settings.names, start=1)
         ),
         f"PartitionName=virtual Nodes={','.join(settings.names)} Default=YES MaxTime=1-00:00:00 State=UP",
@@ -128,6 +127,11 @@ def job_manager(packaged: str, groups: bool) -> str:
             raise InputError(f"job_resource_manager_cgroups.pl: has no {old.strip()}; expected that of OAR 2.5")
         text = text.replace(old, new)
     return text
+
+
+def _cores(share: float | None) -> int:
+    """Whole cores of a node that has this share of the processor."""
+    return max(1, round(share + 0.49)) if share else os.cpu_count() or 1
 
 
 def _host() -> str:

@@ -47,7 +47,7 @@ def make(number: int, name: str, settings: Settings, controllers: Sequence[str])
     run("ip", "-n", namespace, "link", "set", "eth0", "up")
     run("ip", "-n", namespace, "link", "set", "lo", "up")
     shape_link(number, name, settings.bandwidth_bytes_s)
-    Limits(name).make(settings.cpu_share, settings.memory_bytes, controllers)
+    Limits(name).make(settings.share_of(number), settings.memory_bytes, controllers)
 
 
 def inside(name: str, program: str) -> list[str]:

@@ -12,6 +12,7 @@ from datasets.fetch import store
 from declared.datasets import load_dataset
 from declared.environments import Environment, is_address, read, tools
 from declared.site import Site
+from declared.virtual import as_settings
 from environments import bundled, container
 from environments.build import check_machine as check_machine_for
 from environments.identity import digest
@@ -99,11 +100,16 @@ def check_virtual(site: Site) -> None:
         raise InputError(
             f"{shown(site.file)}: placement: the virtual cluster is not up; start it: {virtual.command_for(site)}"
         )
+    shares = [there.share_of(node) for node in range(1, min(site.nodes, there.nodes) + 1)]
+    alike, unlike = as_settings([share for share in shares if share])
     wanted: dict[str, tuple[Any, Any]] = {
         "launcher": (site.launcher, there.scheduler),
         "nodes": (site.nodes, there.nodes),
         "bandwidth_bytes_s": (site.bandwidth_bytes_s, there.bandwidth_bytes_s),
-        "cpu_share": (site.cpu_share, there.cpu_share),
+        "cpu_share": (
+            list(site.cpu_shares) or site.cpu_share,
+            list(unlike) or alike,
+        ),
     }
     for key, (value, found) in wanted.items():
         if found != value and not (key == "nodes" and found > site.nodes):

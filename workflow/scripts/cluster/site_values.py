@@ -264,7 +264,7 @@ def _processors(asked: Asked, kind: Kind, where: str) -> list[Entry]:
         source += f", of which jobs get {cores} (scontrol show node {node.name}: CPUEfctv)"
     if node.threads_per_core > 1:
         source += f"; {node.threads_per_core} hardware threads are one core, and Slurm counts threads"
-    share = asked.virtual.cpu_share if asked.virtual else None
+    share = (list(asked.virtual.cpu_shares) or asked.virtual.cpu_share) if asked.virtual else None
     return [
         Entry("cores", cores, source),
         *([Entry("cpu_share", share, "the virtual cluster's settings (CPU): processor time of one node, in cores")] if share else []),

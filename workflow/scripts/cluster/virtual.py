@@ -109,7 +109,7 @@ def running() -> Settings | None:
 def command_for(site: Site) -> str:
     """The command that starts the cluster which a site with placement virtual describes."""
     rate = f"{site.bandwidth_bytes_s * 8 / 1e6:g}mbit" if site.bandwidth_bytes_s else "none"
-    share = f"{site.cpu_share:g}" if site.cpu_share else "none"
+    share = ",".join(f"{share:g}" for share in site.cpu_shares or [site.cpu_share] if share) or "none"
     scheduler = "" if site.launcher == "slurm" else f" SCHEDULER={site.launcher}"
     return f"make cluster-up NODES={site.nodes} BANDWIDTH={rate} CPU={share}{scheduler}"
 
@@ -132,7 +132,7 @@ def main(argv: list[str] | None = None) -> None:
     start = commands.add_parser("up", prog="make cluster-up", help="start it")
     start.add_argument("--nodes", default="3")
     start.add_argument("--bandwidth", default="1gbit", help="rate of a node's link, or none")
-    start.add_argument("--cpu", default="0.6", help="cores of a node, or none")
+    start.add_argument("--cpu", default="0.6", help="cores of a node, or of each node as 0.9,0.6,0.3, or none")
     start.add_argument("--memory", default="6G", help="memory of a node, or none")
     start.add_argument("--scheduler", default="slurm", help="slurm or oar")
     start.add_argument("--accounting", action="store_true", help="with slurmdbd and MariaDB, so that sacct answers")

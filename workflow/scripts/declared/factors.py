@@ -24,6 +24,11 @@ def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
+def fixed_shares(level: str) -> list[float]:
+    """The numbers of a level of the factor `shares`, one for each rank; none for equal and measured."""
+    return [float(share) for share in level.split("/")] if "/" in level else []
+
+
 def is_numeric(factor: str) -> bool:
     """Whether the levels of `factor` are numbers."""
     return schema("factors")["properties"][factor].get("type") in ("integer", "number")

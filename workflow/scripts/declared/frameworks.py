@@ -33,6 +33,7 @@ class Framework:
     distributed: bool
     mirrored: bool
     mpi: bool
+    unlike: bool
     network_sweep: bool
     exchange: dict[str, Any] | None
     algorithm: str
@@ -87,7 +88,7 @@ def load_framework(name: str) -> Framework:
                 check_value(level, table[factor], where, file)
         capabilities.append({factor: as_list(levels) for factor, levels in entry.items()})
     fields = {key: raw[key] for key in ("title", "environment", "distributed", "base", "timing_scope")}
-    fields |= {key: raw.get(key, False) for key in ("mirrored", "mpi")}
+    fields |= {key: raw.get(key, False) for key in ("mirrored", "mpi", "unlike")}
     fields |= {
         "network_sweep": raw.get("network_sweep", True),
         "exchange": raw.get("exchange"),

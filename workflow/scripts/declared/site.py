@@ -18,7 +18,9 @@ from common.schemas import check, schema
 from common.text import instead_of
 from declared.configuration import existing
 from declared.environments import Installed, Realization, locked, names
+from declared.factors import as_list
 from declared.frameworks import framework_names
+from declared.virtual import as_settings, node_names
 
 WORKFLOWS_OWN = (
     "--job-name", "--output", "--error", "--comment", "--export", "--parsable", "--dependency", "--array", "--wait",
@@ -147,7 +149,9 @@ class Site:
     installed: tuple[tuple[str, Installed], ...]
     binds: tuple[str, ...]
     cores: int
+    rank_cores: tuple[int, ...]  # of each rank of a node, where they are unlike
     cpu_share: float | None
+    cpu_shares: tuple[float, ...]  # of each node, where they are unlike; cpu_share is None then
     python_abi: str
     nodes: int
     ranks_per_node: int
@@ -179,6 +183,11 @@ class Site:
         """How it wants its environments."""
         return Realization(self.deployment, self.images.base, self.images.brought, self.python_abi, self.installed)
 
+    @property
+    def unlike(self) -> bool:
+        """Whether its nodes, or the ranks of a node, are unlike."""
+        return bool(self.cpu_shares or self.rank_cores)
+
     def has(self, framework: str) -> bool:
         """Whether the site can run the framework at all."""
         return self.frameworks is None or framework in self.frameworks
@@ -197,11 +206,14 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
             raise InputError(f"{shown(file)}: frameworks.{i}: '{framework}' is unknown; {instead_of(framework, known)}")
     values = _with_defaults(raw, schema("site")["properties"])
     _check_together(values, file)
+    _check_unlike(values, file)
     scheduler = _with_defaults(values["scheduler"] or {}, schema("site")["properties"]["scheduler"]["properties"])
     images = _with_defaults(values["images"] or {}, schema("site")["properties"]["images"]["properties"])
     values |= {
         "images": Images(**{**images, "brought": tuple(sorted(images["brought"].items()))}),
         "binds": tuple(values["binds"]),
+        **dict(zip(("cpu_share", "cpu_shares"), as_settings(as_list(values["cpu_share"] or [])), strict=True)),
+        "rank_cores": tuple(values["rank_cores"] or ()),
         "scheduler": Scheduler(**{**scheduler, "options": tuple(scheduler["options"])}),
         "cores": len(os.sched_getaffinity(0)) if values["cores"] == "auto" else values["cores"],
         "frameworks": tuple(values["frameworks"]) if values["frameworks"] is not None else None,
@@ -216,6 +228,8 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
         (name, _installed(name, has, values["setup"], values["cache"]))
         for name, has in sorted(values["installed"].items())
     )
+    if values["cpu_shares"]:  # the scheduler gives a run the first of them
+        values["scheduler"] = replace(values["scheduler"], nodelist=",".join(node_names(values["nodes"])))
     del values["description"]
     return Site(name=name, file=file, python_abi=python_abi(), **values)
 
@@ -275,6 +289,29 @@ def _check_installed(raw: Mapping[str, Any], file: Path) -> None:
             raise InputError(
                 f"{shown(file)}: installed.{environment}: images.brought has it, too; take one of the two out"
             )
+
+
+def _check_unlike(values: Mapping[str, Any], file: Path) -> None:
+    """What unlike nodes and ranks need."""
+    launcher, shares, cores = values["launcher"], values["cpu_share"], values["rank_cores"]
+    said: list[tuple[bool, str]] = []
+    if isinstance(shares, list):
+        said += [
+            (launcher != "slurm", f"cpu_share: a list needs launcher slurm, which is told the nodes of each run, not {launcher}"),
+            (len(shares) != values["nodes"], f"cpu_share: is of {len(shares)} nodes, nodes is {values['nodes']}; give one number for each node"),
+            ("nodelist" in (values["scheduler"] or {}), "scheduler.nodelist: nodes of unlike cpu_share are taken in their order; take it out"),
+        ]  # fmt: skip
+    if cores:
+        ranks, together = values["ranks_per_node"], sum(cores) * values["nodes"]
+        there = len(os.sched_getaffinity(0)) if values["cores"] == "auto" else values["cores"]
+        said += [
+            (launcher != "local" or values["device"] != "cpu", "rank_cores: is for launcher local and device cpu; take it out"),
+            (len(cores) != ranks, f"rank_cores: is of {len(cores)} ranks, ranks_per_node is {ranks}; give one number for each rank"),
+            (together > there, f"rank_cores: are {together} cores on all nodes, cores is {there}; give fewer"),
+        ]  # fmt: skip
+    for wrong, why in said:
+        if wrong:
+            raise InputError(f"{shown(file)}: {why}")
 
 
 def _check_together(values: Mapping[str, Any], file: Path) -> None:

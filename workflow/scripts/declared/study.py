@@ -59,6 +59,11 @@ class Study:
         return [name for name, levels in self.factors.items() if len(levels) > 1]
 
     @property
+    def unlike(self) -> bool:
+        """Whether the ranks of some cells may be unlike, or have unlike shares."""
+        return self.factors["shares"] != [factor_table()["shares"]["default"]] or "hybrid" in self.factors["device"]
+
+    @property
     def traced(self) -> bool:
         """Whether any of its runs keep their phases."""
         return any(level != UNTRACED for level in self.factors["trace"])

@@ -1,6 +1,7 @@
 """What a virtual cluster is made of: nodes, the rate of their links, their share of the processor, their memory."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,23 +26,35 @@ class Settings:
     memory_bytes: int | None
     accounting: bool = False
     scheduler: str = "slurm"
+    cpu_shares: tuple[float, ...] = ()  # of each node, where they are unlike; cpu_share is None then
+
+    def share_of(self, node: int) -> float | None:
+        """The processor share of the node with this number (1 is the first)."""
+        return self.cpu_shares[node - 1] if self.cpu_shares else self.cpu_share
 
     @property
     def names(self) -> list[str]:
         """The nodes' names."""
-        return [f"node{i}" for i in range(1, self.nodes + 1)]
+        return node_names(self.nodes)
 
     def described(self) -> str:
         """In words."""
         rate = f"{self.bandwidth_bytes_s * 8 / 1e6:g} Mbit/s" if self.bandwidth_bytes_s else "unshaped links"
-        share = f"{self.cpu_share:g} core" if self.cpu_share else "all cores"
-        return f"{self.nodes} nodes, {rate}, {share} each, {SCHEDULERS[self.scheduler]}"
+        share = f"{self.cpu_share:g} core each" if self.cpu_share else "all cores each"
+        if self.cpu_shares:
+            share = f"{', '.join(f'{share:g}' for share in self.cpu_shares)} core"
+        return f"{self.nodes} nodes, {rate}, {share}, {SCHEDULERS[self.scheduler]}"
 
 
 def shaping(bandwidth_bytes_s: float) -> list[str]:
     """The token bucket that gives a link this rate, in the words of tc-tbf(8); all of it changes what is measured."""
     burst = max(80_000, int(bandwidth_bytes_s * 0.002))  # a segment of 64 KiB fits with its headers: none is cut up
     return ["tbf", "rate", f"{int(bandwidth_bytes_s * 8)}bit", "burst", str(burst), "latency", "50ms"]
+
+
+def node_names(nodes: int) -> list[str]:
+    """The names of so many nodes."""
+    return [f"node{i}" for i in range(1, nodes + 1)]
 
 
 def address(node: int) -> str:
@@ -57,12 +70,23 @@ def parse(nodes: str, bandwidth: str, cpu: str, memory: str, accounting: bool, s
         raise InputError(f"--accounting: is Slurm's; take it out, or take SCHEDULER=slurm instead of {scheduler}")
     if not nodes.isdecimal() or not 1 <= int(nodes) <= MOST_NODES:
         raise InputError(f"NODES={nodes}: expected a number from 1 to {MOST_NODES}")
-    return Settings(int(nodes), _rate(bandwidth), _share(cpu), _size(memory), accounting, scheduler)
+    shares = [_share(part) for part in cpu.split(",")]
+    if len(shares) > 1 and (len(shares) != int(nodes) or None in shares):
+        raise InputError(
+            f"CPU={cpu}: expected cores of one node, or of each of the {nodes} nodes, such as CPU=0.9,0.6,0.3"
+        )
+    alike, unlike = as_settings([share for share in shares if share])
+    return Settings(int(nodes), _rate(bandwidth), alike, _size(memory), accounting, scheduler, unlike)
+
+
+def as_settings(shares: Sequence[float]) -> tuple[float | None, tuple[float, ...]]:
+    """Processor shares as `cpu_share` and `cpu_shares` have them: one number where all are the same."""
+    return (None, tuple(shares)) if len(set(shares)) > 1 else (next(iter(shares), None), ())
 
 
 def from_json(values: dict[str, Any]) -> Settings:
     """The inverse of `vars`."""
-    return Settings(**values)
+    return Settings(**{**values, "cpu_shares": tuple(values.get("cpu_shares", ()))})
 
 
 def _rate(text: str) -> float | None:

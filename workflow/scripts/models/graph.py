@@ -101,6 +101,11 @@ class Graph:
         """Multiplications and additions, in pairs, of one sample's forward pass, in convolutions and dense operators."""
         return sum(operator.macs for operator in self.operators)
 
+    @property
+    def fewest_samples(self) -> int:
+        """Samples that a batch must have: where batch normalization sees one pixel, one sample is one value per channel."""
+        return 1 + any(op.kind == "batch_norm" and op.shape[:2] == (1, 1) for op in self.operators)
+
     def to_json(self) -> dict[str, Any]:
         """The graph as JSON holds it."""
         return asdict(self)

@@ -171,16 +171,23 @@ class Cost:
             return Estimate(known.start_s + epochs * known.epoch_s, SAME_CELL, known.runs)
         if known := self._of_model.get(tuple(told[name] for name in SAME)):
             return Estimate(known.start_s + epochs * share * known.sample_s, SCALED, known.runs)
-        rate, origin = self._rate(device(self.campaign.site, run.levels))
+        rate, origin = self._rate(run)
         validation = run.dataset["validation_samples"] / run.geometry.replicas
         operations = 2 * (PASSES * share + validation) * weighed_macs(run.levels["model"], run.levels["dataset"])
         known = self._of_framework.get((run.levels["framework"],))
         return Estimate((known.start_s if known else START_S) + epochs * operations / rate / 1e9, origin)
 
-    def _rate(self, kind: str) -> tuple[float, str]:
-        """Operations of one replica in 1e9 a second, and who says so."""
-        site, said = self.campaign.site, ASSUMED
-        rate = ASSUMED_GFLOPS[kind] * (cores_per_rank(site) * (site.cpu_share or 1) if kind == "cpu" else 1)
+    def _rate(self, run: Run) -> tuple[float, str]:
+        """Operations of one replica in 1e9 a second, the mean of unlike ones, and who says so."""
+        site, said, kind = self.campaign.site, ASSUMED, device(self.campaign.site, run.levels)
+        if kind == "hybrid":  # the processors add little
+            rate = ASSUMED_GFLOPS["cuda"] * (1 - 1 / run.geometry.ranks_per_node)
+        elif kind == "cpu":
+            shares = site.cpu_shares[: run.geometry.nodes] or (site.cpu_share or 1,)
+            share = min(shares) if run.levels["shares"] == "equal" else sum(shares) / len(shares)
+            rate = ASSUMED_GFLOPS[kind] * cores_per_rank(site) * share
+        else:
+            rate = ASSUMED_GFLOPS[kind]
         if site.gflops and kind == site.device:
             rate, said = site.gflops, "stated"
         return rate, f"{rate:g} GFLOP/s a replica ({kind}), {said}; exchange not counted"

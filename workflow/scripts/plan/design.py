@@ -18,7 +18,7 @@ from typing import Any
 from common.errors import InputError, exit_status
 from common.files import digest_text, shown, write_text
 from declared.datasets import load_dataset
-from declared.factors import Levels, factor_table, matches
+from declared.factors import Levels, factor_table, fixed_shares, matches
 from declared.frameworks import Framework, load_framework
 from declared.models import model_graph
 from declared.site import Site, load_site
@@ -26,6 +26,7 @@ from declared.study import Study, load_study
 from models.graph import Graph
 
 LARGEST_DROPPED_SHARE = 0.02
+LARGEST_MISSUM = 1e-6  # of shares, which have to add up to 1
 SHARING = ("framework", "dataset", "nodes", "devices_per_node", "batch_size", "batch_scope")  # what decides about steps
 BOOKKEEPING = ("run_id", "cell", "replicate", "block", "order_key", "seed")
 
@@ -104,8 +105,8 @@ def design(study: Study, site: Site) -> list[Run]:
 
 def cell_name(levels: Levels) -> str:
     """The cell's name, made of levels: core factors always, others only where they differ from their default."""
-    return ".".join(
-        f"{entry.get('symbol', '')}{levels[name]}" if entry.get("core") else f"{name}={levels[name]}"
+    return ".".join(  # a name is the name of a folder, too
+        f"{entry.get('symbol', '')}{levels[name]}" if entry.get("core") else f"{name}={levels[name]}".replace("/", "_")
         for name, entry in factor_table().items()
         if entry.get("core") or levels[name] != entry["default"]
     )
@@ -121,6 +122,7 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
     ranks = nodes * ranks_per_node
     replicas = ranks * replicas_per_rank
     local_batch, steps = _batches(levels, replicas)
+    _check_shares(levels, framework, replicas, local_batch)
     return Geometry(
         nodes=nodes,
         ranks=ranks,
@@ -152,10 +154,15 @@ def _check_epochs(levels: Levels) -> None:
 
 def _devices(levels: Levels, framework: Framework, site: Site) -> int:
     """The devices of a node that train."""
-    devices: int = levels["devices_per_node"] or site.ranks_per_node
-    if devices > site.ranks_per_node:
-        why = f"devices_per_node={devices} is more than the {site.ranks_per_node} ranks_per_node of {shown(site.file)}"
+    hybrid = levels["device"] == "hybrid"
+    most = site.ranks_per_node + hybrid  # the accelerators, and the processors
+    devices: int = levels["devices_per_node"] or most
+    if devices > most:
+        why = f"devices_per_node={devices} is more than the {most} {'devices' if hybrid else 'ranks_per_node'} of {shown(site.file)}"
         raise Refused(why, ("devices_per_node",), "use fewer, or another site")
+    if hybrid and devices == 1:
+        why = "device=hybrid is an accelerator and the processors, devices_per_node=1 is one of them"
+        raise Refused(why, ("device", "devices_per_node"), "say devices_per_node: 2 or more")
     if levels["devices_per_node"] > 1 and not (framework.distributed or framework.mirrored):
         why = f"devices_per_node={devices}: {framework.name} trains on one device"
         raise Refused(why, ("framework", "devices_per_node"), "say devices_per_node: 1")
@@ -175,7 +182,7 @@ def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
         why = f"batch_size={size} (batch_scope=global) cannot be divided by {replicas} replicas"
         raise Refused(why, SHARING, _next_sizes(size, samples, together, replicas))
     local_batch, steps = step // replicas, samples // step
-    if local_batch == 1 and any(op.kind == "batch_norm" and op.shape[:2] == (1, 1) for op in model.operators):
+    if local_batch < model.fewest_samples:
         why = f"with one sample per replica, batch normalization of {levels['model']} has one value per channel (its image is one pixel there)"
         raise Refused(why, (*SHARING, "model"), "use a larger batch_size, or larger images")
     if _dropped(step, samples) > LARGEST_DROPPED_SHARE:
@@ -190,6 +197,25 @@ def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
         why = f"sync_every={levels['sync_every']} is more than the {steps} batches of an epoch"
         raise Refused(why, (*SHARING, "sync_every"), f"use {steps} at most")
     return local_batch, steps
+
+
+def _check_shares(levels: Levels, framework: Framework, ranks: int, local_batch: int) -> None:
+    """Whether a step's samples can be divided among the ranks as the cell says."""
+    shares, block = levels["shares"], ranks * local_batch
+    if shares != "equal" and not framework.unlike:
+        why = f"shares={shares}: {framework.name} gives every rank as many samples"
+        raise Refused(why, ("framework", "shares"), "say shares: equal")
+    if not (fixed := fixed_shares(shares)):
+        return
+    if abs(sum(fixed) - 1) > LARGEST_MISSUM:
+        raise Refused(f"shares={shares} add up to {sum(fixed):.6g}, not to 1", ("shares",), "correct them")
+    if len(fixed) != ranks:
+        why = f"shares={shares} are {len(fixed)} numbers, the cell has {ranks} rank{'s' * (ranks > 1)}"
+        raise Refused(why, ("shares", "nodes", "devices_per_node"), "give one number for each rank")
+    fewest = model_graph(levels["model"], levels["dataset"]).fewest_samples
+    if min(fixed) * block < fewest:
+        why = f"shares={shares} leave a rank fewer than {fewest} of the {block} samples of a step"
+        raise Refused(why, ("shares", *SHARING), "use a larger batch_size, or larger shares")
 
 
 def _dropped(step: int, samples: int) -> float:

@@ -14,13 +14,13 @@ from common.files import digest_sources, digest_text
 from datasets.identity import data_digest, data_folder
 from declared.environments import older
 from declared.environments import read as read_environment
-from declared.frameworks import FRAMEWORKS, LIBRARIES, RUNS, load_framework
+from declared.frameworks import FRAMEWORKS, LIBRARIES, RUNS, Framework, framework_names, load_framework
 from declared.models import model_graph
 from declared.site import Site
 from declared.study import Study
 from declared.virtual import shaping
 from environments.identity import environment_digest, environment_stamp
-from plan.design import Run
+from plan.design import Geometry, Run
 
 # What every rank uses of the models' code.
 MODEL_CODE = tuple(RUNS.parent / "models" / name for name in ("graph.py", "initial.py"))
@@ -37,8 +37,30 @@ def cores_per_rank(site: Site) -> int:
     return max(1, site.cores // ranks_on_a_machine)
 
 
+HOST_CORES = 2  # of a rank that trains on an accelerator beside one that trains on processors: it feeds its device
+
+
+def unlike(site: Site, levels: Mapping[str, Any], geometry: Geometry) -> dict[str, Any]:
+    """What a cell with these levels is told where its nodes or the ranks of a node are unlike; nothing where they are alike.
+
+    `rank_cores`: cores of each rank of a node. With device hybrid the last rank trains on all processors that the others leave.
+    """
+    told: dict[str, Any] = {}
+    if site.cpu_shares:
+        told["cpu_shares"] = list(site.cpu_shares[: geometry.nodes])
+    ranks = geometry.ranks_per_node
+    if device(site, levels) == "hybrid":
+        cores = site.cores // (site.nodes if site.placement == "emulated" else 1)
+        each = max(1, min(HOST_CORES, cores // ranks))
+        told["rank_cores"] = [each] * (ranks - 1) + [max(1, cores - each * (ranks - 1))]
+    elif site.rank_cores:
+        told["rank_cores"] = list(site.rank_cores[:ranks])
+    return told
+
+
 def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
     """All that a measurement depends on, apart from software and data: the run's and the site's measured part."""
+    cores = unlike(site, run.levels, run.geometry)
     return {
         "run_id": run.run_id,
         "levels": run.levels,
@@ -49,7 +71,8 @@ def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
         **site_part(site),
         **links(site, run.levels),
         "device": device(site, run.levels),
-        "cores_per_rank": cores_per_rank(site) * run.geometry.replicas_per_rank,
+        "cores_per_rank": max(cores.get("rank_cores", [cores_per_rank(site) * run.geometry.replicas_per_rank])),
+        **cores,
     }
 
 
@@ -88,10 +111,8 @@ def lacks(site: Site, levels: Mapping[str, Any]) -> str | None:
         return said
     if framework.mpi and site.launcher in WITHOUT_MPI:
         return f"site {site.name} starts ranks by {WITHOUT_MPI[site.launcher]}, {name} needs srun or mpirun"
-    if what == "hybrid":
-        return f"site {site.name} cannot train on processors and accelerators together: no framework here does yet"
-    if what == "cuda" != site.device:
-        return f"site {site.name} has no device cuda"
+    if said := _lacks_devices(site, framework, what):
+        return said
     if levels["bandwidth"] and site.placement != "virtual":
         return f"site {site.name} cannot set the rate of its links: only the virtual cluster can"
     if levels["precision"] == "tf32" and what != "cuda":
@@ -100,6 +121,20 @@ def lacks(site: Site, levels: Mapping[str, Any]) -> str | None:
         return f"site {site.name} has device {what}, on which {name} cannot compute {', '.join(without)} of {levels['model']}"
     if levels["compiler"] != "none" and site.deployment == "apptainer":
         return f"site {site.name} trains in images, which have no compiler for {levels['compiler']}"
+    return None
+
+
+def _lacks_devices(site: Site, framework: Framework, what: str) -> str | None:
+    """Why a site cannot train with a framework on these devices; None where it can."""
+    if what == "hybrid" and not framework.unlike:
+        return f"{framework.name} cannot train on processors and accelerators together: {_unlike()} can"
+    if what != site.device != "cuda":
+        together = " to train on together with its processors" if what == "hybrid" else ""
+        return f"site {site.name} has no device cuda{together}"
+    if what == "hybrid" and site.launcher == "flux":
+        return f"site {site.name} starts ranks by flux submit, each with an accelerator: none is left to train on processors"
+    if site.rank_cores and (framework.mpi or framework.mirrored):
+        return f"site {site.name} has ranks of unlike cores (rank_cores), {framework.name} wants as many for each"
     return None
 
 
@@ -119,6 +154,12 @@ def site_part(site: Site) -> dict[str, Any]:
         "partition": site.scheduler.partition,
         "constraint": site.scheduler.constraint,
     }
+
+
+@functools.cache
+def _unlike() -> str:
+    """The frameworks whose ranks may be unlike."""
+    return " and ".join(name for name in framework_names() if load_framework(name).unlike)
 
 
 @functools.cache

@@ -35,7 +35,8 @@ def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
         "mpi": "srun" if geometry.ranks > 1 else "",
         "nodes": nodes,
         "tasks": geometry.ranks,
-        "cpus_per_task": cores_per_rank(site) * geometry.replicas_per_rank,
+        # With device hybrid there is one more than the site's ranks per node.
+        "cpus_per_task": min(cores_per_rank(site) * geometry.replicas_per_rank, max(1, site.cores // per_node)),
         "runtime": minutes,
         "slurm_extra": shlex.join(options),
     }

@@ -16,7 +16,7 @@ from declared.factors import factor_table
 from declared.site import Site
 from plan.campaign import Campaign
 from plan.design import Geometry, Run
-from plan.identity import device, digests, lacks, links, rank_code, site_part
+from plan.identity import device, digests, lacks, links, rank_code, site_part, unlike
 from plan.scheduling import deferred_resources
 
 SMALLEST_BYTES = 1024
@@ -96,6 +96,7 @@ def spec(site: Site, sweep: Sweep) -> dict[str, Any]:
         **site_part(site),
         **links(site, sweep.run.levels),
         "device": device(site, sweep.run.levels),
+        **unlike(site, sweep.run.levels, sweep.geometry),
     }
 
 

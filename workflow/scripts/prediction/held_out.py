@@ -187,6 +187,7 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
     always = [
         ON_LOOPBACK if conditions.emulated(runs) else "",
         physics.uncounted(runs),
+        physics.of_unlike(runs),
         conditions.setting(runs),
     ]
     if rows.empty:

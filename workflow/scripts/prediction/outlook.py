@@ -284,7 +284,7 @@ def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
             f"The measured nodes had {cores or 'a part of a'} core each, of a virtual cluster: on whole machines computation "
             "is faster, so the same link matters more."
         )
-    return [*said, physics.uncounted(study.runs), conditions.setting(study.runs)]
+    return [*said, physics.uncounted(study.runs), physics.of_unlike(study.runs), conditions.setting(study.runs)]
 
 
 def _certain_network(study: Study) -> str:

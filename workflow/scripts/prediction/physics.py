@@ -35,7 +35,7 @@ from prediction.law import Law
 # Factors that change how many batches and exchanges there are, or what carries them, but not the cost of each.
 NOT_COMPUTATION = (
     "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth", "epochs",
-    "warmup_epochs", "lr_scaling", "lr_warmup_epochs", "learning_rate",
+    "warmup_epochs", "shares", "lr_scaling", "lr_warmup_epochs", "learning_rate",
 )  # fmt: skip
 COUNTS = ["nodes", "ranks", "replicas", "sync_every"]
 MEASURES = ["local_batch", "steps", "exchanges", "rate", "samples"]
@@ -79,6 +79,13 @@ def uncounted(runs: pd.DataFrame) -> str:
     counts = successful(runs).groupby("cell", sort=False)[["steps", "exchanges"]].count()
     lacking = counts.index[(counts == 0).any(axis=1)].tolist()
     return f"Left out, because batches or exchanges were not counted: {conditions.named(lacking)}." if lacking else ""
+
+
+def of_unlike(runs: pd.DataFrame) -> str:
+    """That nodes are unlike, which nothing here knows, in a sentence; or nothing."""
+    if runs["cpu_shares"].isna().all() and runs["rank_samples"].isna().all():
+        return ""
+    return "Nodes or ranks are unlike: this takes all of them for what the first one is. The table hybrid does not."
 
 
 @functools.cache
@@ -134,7 +141,7 @@ class Physics:
 
         Replicas that share one node are not among them: no sweep knows what their exchange takes.
         """
-        own = self._computed(cells)
+        own = self.computed(cells)
         single, several = (cells["replicas"] == 1).to_numpy(), (cells["nodes"] > 1).to_numpy()
         columns = {name: cells[name].to_numpy() for name in OF_PART}
         for names, places in cells.groupby(["framework", "device", "model", "dataset"]).indices.items():
@@ -146,7 +153,7 @@ class Physics:
                 theirs = {name: values[here] for name, values in columns.items()}
                 yield here, _on_several(carrier, theirs, own[here], self.laws[carrier], self.gradients[model])
 
-    def _computed(self, cells: pd.DataFrame) -> np.ndarray:
+    def computed(self, cells: pd.DataFrame) -> np.ndarray:
         """Seconds of an epoch in batches and in updates, [cells, 2]: the framework's own, or that of its base."""
         nothing = np.full(3, np.nan)
         found = np.array(

@@ -70,6 +70,7 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
             for name in ("ranks", "replicas", "local_batch", "effective_batch", "samples_per_epoch")
         },
         "cpu_share": campaign.site.cpu_share,
+        "cpu_shares": "/".join(f"{share:g}" for share in campaign.site.cpu_shares[: run.geometry.nodes]) or None,
         "bandwidth_bytes_s": link_rate(campaign.site, run.levels),
         "base": run.framework.base,
     }
@@ -139,6 +140,7 @@ def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
         **{name: measured.get(name) for name in MEASURED},
         **{f"step_time_{name}_s": value for name, value in (measured.get("step_time_s") or {}).items()},
         **{f"idle_{scope}_w": watts for scope, watts in (measured.get("idle_w") or {}).items()},
+        **_shares(measured.get("shares") or []),
         "deployment": record.get("deployment"),
         "modules": "; ".join((record.get("installed") or {}).get("modules", [])) or None,
         "job": job.get("number"),
@@ -149,6 +151,15 @@ def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
         **{
             name: "; ".join(dict.fromkeys(measured.get(name, []))) or None for name in ("devices", "drivers", "systems")
         },
+    }
+
+
+def _shares(shares: Sequence[dict[str, Any]]) -> dict[str, str | None]:
+    """How a step's samples were divided among the ranks, and how fast these are, as a row has it."""
+    speeds = [share["samples_s"] for share in shares]
+    return {
+        "rank_samples": "/".join(str(share["samples"]) for share in shares) or None,
+        "rank_speeds": "/".join(f"{speed:.6g}" for speed in speeds) or None if None not in speeds else None,
     }
 
 

@@ -21,7 +21,8 @@ TYPES = {
     "object": "keys",
     "null": "empty",
 }
-LISTED = {  # factors whose levels have a page
+LISTED = {  # factors whose levels have a page, or a form
+    "shares": "`equal`, `measured`, or one number for each rank, as `0.8/0.2`",
     "framework": "[frameworks](frameworks.md)",
     "model": "[models](models.md#models)",
     "dataset": "[data sets](models.md#data-sets)",
@@ -187,7 +188,10 @@ def factors() -> str:
                 ["level", "needs"],
                 [
                     ["`device: cuda`, `precision: tf32`", "a site with `device: cuda`"],
-                    ["`device: hybrid`", "no framework can do it yet"],
+                    [
+                        "`device: hybrid`",
+                        "a site with `device: cuda`, and a framework whose ranks may be unlike: `pytorch-hybrid`",
+                    ],
                     ["`bandwidth` other than 0", "the virtual cluster (`make cluster-up`)"],
                     ["`compiler: torch-compile`", "`deployment: venv` and `g++`"],
                     [

@@ -95,7 +95,7 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
         said += [
             ("site's file", shown(site.file)),
             ("nodes", f"{site.nodes}, {site.ranks_per_node} rank{'s' * (site.ranks_per_node > 1)} on each"),
-            ("cores of a node", f"{site.cores}{f', of which {site.cpu_share:g} may be used' if site.cpu_share else ''}"),
+            ("cores of a node", f"{site.cores}{_share(site)}"),
             ("network interface", f"{site.interface} ({site.fabric})"),
             ("launched by", f"{site.launcher}, software in {'images' if site.deployment == 'apptainer' else 'virtual environments'}"),
             ("the site's own software", _own_software(ok)),
@@ -109,6 +109,12 @@ def _foreign_limit(ok: pd.DataFrame, site: Site) -> str:
     """What other processes might use beside the runs that are there: the limit that was the site's then."""
     limits = sorted(set(ok["max_foreign_cpu_share"].dropna())) or [site.max_foreign_cpu_share]
     return f"{' to '.join(f'{100 * limit:g}' for limit in dict.fromkeys((limits[0], limits[-1])))} %"
+
+
+def _share(site: Site) -> str:
+    """How much of its cores a node may use, where that is not all."""
+    shares = ", ".join(f"{share:g}" for share in site.cpu_shares or [site.cpu_share] if share)
+    return f", of which {shares} may be used" if shares else ""
 
 
 def _own_software(runs: pd.DataFrame) -> str:

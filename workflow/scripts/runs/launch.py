@@ -153,6 +153,12 @@ def variables(site: Site, spec: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def cores_per_task(spec: Mapping[str, Any]) -> int:
+    """Cores to ask a scheduler for, for each rank: it gives all as many, and unlike ranks divide those of their node by themselves."""
+    of_ranks = spec.get("rank_cores")
+    return max(1, sum(of_ranks) // len(of_ranks)) if of_ranks else int(spec["cores_per_rank"])
+
+
 def kept_variables() -> dict[str, str]:
     """What of the caller's environment a program needs to run; nothing else reaches a rank."""
     names = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH")

@@ -152,6 +152,8 @@ def oversubscribed(site: Site, run_spec: Mapping[str, Any]) -> bool:
     """Whether a machine has more threads of ranks than cores."""
     ranks = run_spec["ranks"]
     on_a_machine = ranks if site.placement == "emulated" else min(ranks, run_spec["ranks_per_node"])
+    if cores := run_spec.get("rank_cores"):
+        return bool(sum(cores) * on_a_machine > site.cores * len(cores))
     return bool(on_a_machine * run_spec["cores_per_rank"] > site.cores)
 
 
@@ -185,6 +187,7 @@ def measurement(
         **energies(epochs, run_spec["device"] != "cpu"),
         "foreign_cpu_share": result["foreign_cpu_share"],
         "steal_share": result["steal_share"],
+        "shares": result["shares"],
         "told": result["told"],
         "clock_error_s": phases.put_together(folder),
         "python_version": result["python_version"],

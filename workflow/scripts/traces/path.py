@@ -1,5 +1,5 @@
-"""Table of the critical path through a step, over ranks: what the last rank to start the exchange did until then, the exchange, and what
-the rank that ends the step last did after it."""
+"""Table of the critical path through a step, over ranks: what the last rank to have nothing left but the exchange did until then,
+the exchange, and what the rank that ends the step last did after it."""
 
 import math
 
@@ -16,7 +16,7 @@ TITLE = "The critical path through a training step, over ranks"
 ORDER = ("data", "forward", "backward", EXCHANGE, "metrics", "optimizer")
 WORDS = {**PHASES, EXCHANGE: "exchange"}
 HOW = (
-    "The path goes through the rank that is last to start the step's last exchange until it starts it, through this exchange, and "
+    "The path goes through the rank that is last to have nothing left but the step's last exchange, until then; through this exchange; and "
     "through the rank that ends the step last. What is on no path has time to spare."
 )
 

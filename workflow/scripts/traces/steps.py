@@ -181,9 +181,9 @@ class Traced:
 
     @cached_property
     def through(self) -> pd.DataFrame:
-        """The critical path through every step: `first`, the rank that is last to start the last exchange, `moves` and `over`, from when
-        to when it moves bytes, and `last`, the rank that ends the step last. Without an exchange that `last` waits for, `first` is
-        `last`, and both times are the step's end."""
+        """The critical path through every step: `first`, the rank that is last to have nothing left but the step's last exchange, since
+        when (`moves`) and until when (`over`) it is this exchange, and `last`, the rank that ends the step last. Without an exchange that
+        `last` waits for, `first` is `last`, and both times are the step's end."""
         ends = self.step_times.loc[self.step_times.groupby("place")["end"].idxmax()].set_index("place")
         found = pd.DataFrame({"last": ends["rank"], "first": ends["rank"], "moves": ends["end"], "over": ends["end"]})
         if self.exchanges.empty:
@@ -191,18 +191,29 @@ class Traced:
         of_step = self.exchanges
         latest = of_step.loc[of_step.groupby("place")["moves"].idxmax()].set_index("place")
         its = of_step.merge(latest[["turn"]].reset_index(), on=["place", "turn"])
-        starter = its.loc[its.groupby("place")["start"].idxmax()].set_index("place")["rank"]
+        its["ready"] = np.maximum(its["start"], self._waits_since(its))
+        ready = its.loc[its.groupby("place")["ready"].idxmax()].set_index("place")
         own = its.set_index(["place", "rank"])["end"].reindex(pd.MultiIndex.from_arrays([found.index, found["last"]]))
         over = pd.Series(own.to_numpy(), index=found.index).fillna(its.groupby("place")["end"].max())
         exposed = self.by_step["exposed"][np.searchsorted(self.ranks, found["last"]), found.index]
         waited = pd.Series(exposed > 0, index=found.index) & (over <= found["over"])
-        found["first"] = starter.reindex(found.index).where(waited, found["first"]).astype(int)
-        found["moves"] = latest["moves"].reindex(found.index).where(waited, found["moves"])
+        found["first"] = ready["rank"].reindex(found.index).where(waited, found["first"]).astype(int)
+        found["moves"] = ready["ready"].reindex(found.index).clip(upper=over).where(waited, found["moves"])
         found["over"] = over.where(waited, found["over"])
         return found
 
+    def _waits_since(self, exchanges: pd.DataFrame) -> pd.Series:
+        """When the rank of each exchange last began to wait in its step before the exchange ended; its start where it never did.
+
+        An exchange may be told from its first gradient on, while the others are still computed.
+        """
+        waits = self.phases.loc[self.phases["phase"] == WAIT, ["place", "rank", "start"]]
+        both = exchanges[["place", "rank", "end"]].reset_index().merge(waits, on=["place", "rank"])
+        begun = both[both["start"] <= both["end"]].groupby("index")["start"].max()
+        return begun.reindex(exchanges.index).fillna(exchanges["start"])
+
     def path(self) -> pd.DataFrame:
-        """The composition of the critical path, mean over steps, as rows without rank: what `first` did until it started the exchange,
+        """The composition of the critical path, mean over steps, as rows without rank: what `first` did until the exchange,
         the exchange, what `last` did afterwards. Where one of them waits, that is exchange, too."""
         steps, mine = self.through.loc[self.phases["place"]], self.phases
         start, end, rank = mine["start"].to_numpy(), mine["end"].to_numpy(), mine["rank"].to_numpy()

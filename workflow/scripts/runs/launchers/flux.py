@@ -13,7 +13,7 @@ from common.errors import InputError
 from common.files import shown, utc
 from common.shell import shell_command
 from declared.site import Site
-from runs.launch import GRACE_S, Lost, ending, kept_variables, kill, spawn
+from runs.launch import GRACE_S, Lost, cores_per_task, ending, kept_variables, kill, spawn
 
 PATIENCE_S = 10.0  # for Flux to start the ranks, or to end them
 RUNNING = "RUN"
@@ -50,7 +50,7 @@ class Flux:
             f"--job-name=ringside-{spec['run_id']}"[:200],
             f"--nodes={spec['nodes']}",
             f"--ntasks={spec['ranks']}",
-            f"--cores-per-task={spec['cores_per_rank']}",
+            f"--cores-per-task={cores_per_task(spec)}",
             *(["--gpus-per-task=1"] if self._site.devices_per_node else []),
             *self._asked_for,
             "--setopt=cpu-affinity=per-task",

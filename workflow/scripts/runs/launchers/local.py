@@ -23,9 +23,10 @@ class Local:
     def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher."""
         spec = self._spec
+        each = spec.get("rank_cores", [spec["cores_per_rank"]] * spec["ranks_per_node"])
         with open(log, "ab") as out:
             for rank in range(spec["ranks"]):
-                cores = cores_of(rank, spec["cores"], spec["cores_per_rank"])
+                cores = cores_of(rank, spec["cores"], each)
                 place = {
                     "RINGSIDE_RANK": str(rank),
                     "RINGSIDE_LOCAL_RANK": str(rank % spec["ranks_per_node"]),
@@ -45,11 +46,15 @@ class Local:
         kill(self._processes)
 
 
-def cores_of(rank: int, cores: int, cores_per_rank: int) -> list[int]:
-    """The cores of one rank among the site's `cores`: disjoint between ranks; where there are too few, all ranks share all."""
+def cores_of(rank: int, cores: int, each: Sequence[int]) -> list[int]:
+    """The cores of one rank among the site's `cores`, disjoint between ranks; `each`: how many each rank of a node has.
+
+    Where there are too few, all ranks share all.
+    """
     usable = sorted(os.sched_getaffinity(0))[:cores]
-    first = rank * cores_per_rank
-    return usable[first : first + cores_per_rank] if first + cores_per_rank <= len(usable) else usable
+    node, local_rank = divmod(rank, len(each))
+    first = node * sum(each) + sum(each[:local_rank])
+    return usable[first : first + each[local_rank]] if first + each[local_rank] <= len(usable) else usable
 
 
 launcher = Local

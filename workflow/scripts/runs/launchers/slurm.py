@@ -16,7 +16,7 @@ from common.errors import InputError
 from common.files import shown, utc
 from common.shell import shell_command
 from declared.site import Site
-from runs.launch import GRACE_S, Lost, ending, kept_variables, kill, spawn
+from runs.launch import GRACE_S, Lost, cores_per_task, ending, kept_variables, kill, spawn
 from runs.worker import energy
 
 PATIENCE_S = 10.0  # for Slurm to end a step
@@ -96,9 +96,9 @@ class Slurm:
             f"--nodelist={','.join(self.hosts)}",
             f"--ntasks={spec['ranks']}",
             f"--ntasks-per-node={min(spec['ranks'], spec['ranks_per_node'])}",
-            f"--cpus-per-task={spec['cores_per_rank']}",
+            f"--cpus-per-task={cores_per_task(spec)}",
             "--distribution=block",
-            "--cpu-bind=cores",
+            f"--cpu-bind={'none' if 'rank_cores' in spec else 'cores'}",  # unlike ranks take their own
             "--mem=0",
             f"--mpi={'pmix' if self._mpi else 'none'}",
             "--input=none",

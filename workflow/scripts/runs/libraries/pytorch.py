@@ -2,8 +2,11 @@
 
 import abc
 import contextlib
+import json
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from runs.worker.batches import Batch
 from runs.worker.context import Context
 from runs.worker.group import free_port
 from runs.worker.meter import Meter, Seen
+from runs.worker.operators import Event, moved, show_clock
 from runs.worker.phases import Untraced
 from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
@@ -135,9 +139,9 @@ def make_optimizer(module: nn.Module, graph: Graph, levels: dict[str, Any], rate
 
 def configured(context: Context) -> torch.device:
     """The rank's device, after PyTorch has been given the rank's threads."""
-    torch.set_num_threads(context.spec["cores_per_rank"])
+    torch.set_num_threads(context.cores)
     torch.set_num_interop_threads(1)
-    if context.spec["device"] != "cuda":
+    if context.local_rank not in context.accelerators:
         return torch.device("cpu")
     torch.cuda.set_device(context.local_rank)  # for what asks for none, such as meshes of devices
     return torch.device("cuda", context.local_rank)
@@ -179,6 +183,33 @@ def read_device_clock(phases: Untraced, device: torch.device) -> None:
     phases.read_by(stamp, seconds)
 
 
+class TorchProfiler:
+    """torch.profiler as runs/worker/operators.py wants it: operators, and kernels where there is an accelerator."""
+
+    def __init__(self, device: torch.device) -> None:
+        kinds = torch.profiler.ProfilerActivity
+        on_gpu = device.type == "cuda"
+        self._profile = torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA] if on_gpu else [kinds.CPU])
+        self._shown = 0.0
+
+    def start(self) -> None:
+        """See Profiler."""
+        self._profile.start()
+        self._shown = show_clock(torch.profiler.record_function)
+
+    def stop(self) -> None:
+        """See Profiler."""
+        self._profile.stop()
+
+    def events(self) -> list[Event]:
+        """See Profiler. Without the spans by which it describes itself."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "profile.json"
+            self._profile.export_chrome_trace(str(file))
+            told = json.loads(file.read_text())["traceEvents"]
+        return moved([event for event in told if event["ph"] in "XMstf" and event.get("cat") != "Trace"], self._shown)
+
+
 def device_name(device: torch.device) -> str:
     """The device as it goes into a record."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
@@ -213,6 +244,7 @@ class PyTorchTrainer(Trainer):
         self._updates = 0
         self.model: nn.Module = self.module
         read_device_clock(context.phases, self.torch_device)
+        context.phases.profile_by(TorchProfiler(self.torch_device))
         context.phases.enter("join")
         self.distribute()
         context.phases.enter("build")

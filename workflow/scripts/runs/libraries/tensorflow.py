@@ -5,8 +5,16 @@ the same code for every `sync_every`; and `fit`, Keras' own, timed by callbacks.
 """
 
 import abc
+import importlib
 import itertools
 import math
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +23,8 @@ import tensorflow as tf
 from models.graph import Graph, Operator, is_decayed
 from runs.worker.context import Context
 from runs.worker.meter import Meter, Seen
+from runs.worker.operators import Event, moved, show_clock, unix_ahead
+from runs.worker.phases import EXCHANGE, Stamps
 from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
@@ -31,6 +41,11 @@ WEIGHTS = {  # of a layer, by their names in a graph; a depthwise kernel's is an
 }
 BLOCK_BATCHES = 8
 BLOCK_BYTES = 2**24  # of images
+XPLANE = (  # where TensorFlow has the description of its profiler's files: from 2.20, before, up to 2.11
+    "tensorflow.tsl.profiler.protobuf.xplane_pb2",
+    "tsl.profiler.protobuf.xplane_pb2",
+    "tensorflow.core.profiler.protobuf.xplane_pb2",
+)
 ADAM = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}
 
 
@@ -103,7 +118,7 @@ def variables(model: Any, graph: Graph) -> dict[str, Any]:
 
 def configured(context: Context) -> str:
     """The rank's device as it goes into a record, after TensorFlow has been given the rank's threads and device."""
-    cores = context.spec["cores_per_rank"]
+    cores = context.cores
     tf.config.threading.set_intra_op_parallelism_threads(cores)
     tf.config.threading.set_inter_op_parallelism_threads(cores)
     on_gpu = context.spec["device"] == "cuda"
@@ -124,14 +139,126 @@ def configured(context: Context) -> str:
     return name
 
 
+class Marks:
+    """Marks in a step's graph, where it is traced: when tensors were there, in s since 1970.
+
+    A thread may take what else is ready first, and the mark late. So what can only go on with all of these tensors waits for the
+    mark (`before`, `turn`), and nothing else does: what overlaps goes on to. An operation of an accelerator has ended for the
+    graph once it is handed over: there a mark comes after a copy of each tensor's first element to the host.
+    """
+
+    def __init__(self, on: bool, on_gpu: bool = False) -> None:
+        self.on, self._on_gpu = on, on_gpu
+        self.made: dict[str, Any] = {}
+
+    def __call__(self, phase: str, tensors: Sequence[Any]) -> None:
+        """A phase begins when these are there."""
+        if not self.on:
+            return
+        # Who waits for a function's result does not wait for the result, but for what it does beside.
+        there = [tf.identity(tensor) for tensor in tensors]
+        if self._on_gpu:
+            firsts = tf.stack([tf.cast(tf.reshape(tensor, [-1])[0], tf.float32) for tensor in tensors])
+            with tf.device("CPU:0"):
+                there = [tf.identity(firsts)]
+        with tf.device("CPU:0"), tf.control_dependencies(there):
+            self.made[phase] = tf.timestamp()
+
+    def before(self, phase: str, tensors: Sequence[Any]) -> list[Any]:
+        """Mark, and return these tensors as they are after it."""
+        self(phase, tensors)
+        if not self.on:
+            return list(tensors)
+        with tf.control_dependencies([self.made[phase]]):
+            return [tf.identity(tensor) for tensor in tensors]
+
+    def turn(self, phase: str, loss: Any) -> Any:
+        """The loss: a phase begins when it is there, and its gradient waits for the mark."""
+        if not self.on:
+            return loss
+        self(phase, [loss])
+
+        @tf.custom_gradient
+        def turned(value: Any) -> Any:
+            def back(gradient: Any) -> Any:
+                with tf.control_dependencies([self.made[phase]]):
+                    return tf.identity(gradient)
+
+            return tf.identity(value), back
+
+        return turned(loss)
+
+
+def seconds(stamps: Stamps) -> list[float]:
+    """Marks of graphs, and stamps of this process's own clock, on the latter."""
+    ahead = unix_ahead()
+    return [stamp if isinstance(stamp, float) else float(stamp) - ahead for stamp in stamps]
+
+
+class TensorFlowProfiler:
+    """TensorFlow's profiler as runs/worker/operators.py wants it: operators, and kernels where there is an accelerator.
+
+    It writes "XSpace" messages (xplane.proto): planes (host, devices) of lines (threads, streams) of events.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.mkdtemp()
+        self._shown = 0.0
+
+    def start(self) -> None:
+        """See Profiler."""
+        options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
+        tf.profiler.experimental.start(self._folder, options)
+        self._shown = show_clock(tf.profiler.experimental.Trace)
+
+    def stop(self) -> None:
+        """See Profiler."""
+        tf.profiler.experimental.stop()
+
+    def events(self) -> list[Event]:
+        """See Profiler."""
+        for name in XPLANE:
+            with suppress(ImportError):
+                space = importlib.import_module(name).XSpace()
+                break
+        else:
+            raise RuntimeError(
+                "this TensorFlow does not describe its profiler's files; write trace: phases instead of full"
+            )
+        (file,) = Path(self._folder).rglob("*.xplane.pb")
+        space.ParseFromString(file.read_bytes())
+        return moved(list(_events(space)), self._shown)
+
+
+def _events(space: Any) -> Iterator[Event]:
+    """The events of an XSpace, in microseconds of its own clock."""
+    lines = ((plane, line) for plane in space.planes for line in plane.lines)
+    for thread, (plane, line) in enumerate(lines):
+        place = {"pid": os.getpid(), "tid": thread}
+        name = f"{plane.name} {line.display_name or line.name}"
+        yield {"ph": "M", "name": "thread_name", **place, "args": {"name": name}}
+        for event in line.events:
+            began_us = (line.timestamp_ns + event.offset_ps / 1e3) / 1e3
+            what = plane.event_metadata[event.metadata_id].name
+            yield {"ph": "X", "name": what, **place, "ts": began_us, "dur": event.duration_ps / 1e6}
+
+
 class TensorFlowTrainer(Trainer):
     """The training loops of every TensorFlow framework. Undistributed as it stands; adapters override the hooks."""
+
+    #: whether gradients travel as one message, once all of them are there; else each can go when it is ready
+    one_message = False
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.device = configured(context)
         tf.config.experimental.enable_tensor_float_32_execution(context.levels["precision"] == "tf32")
+        context.phases.read_by(time.monotonic, seconds)
+        context.phases.profile_by(TensorFlowProfiler())
+        context.phases.enter("join")
         self.strategy = self.make_strategy()
+        context.phases.enter("build")
+        self._traced_here = threading.local()  # a strategy traces its replicas in threads
         keras.backend.experimental.enable_tf_random_generator()  # masks differ between the traces of a step, too
         keras.utils.set_random_seed(context.spec["seed"] + context.rank)  # of dropout
         keras.mixed_precision.set_global_policy("mixed_bfloat16" if context.levels["precision"] == "amp" else "float32")
@@ -148,6 +275,8 @@ class TensorFlowTrainer(Trainer):
             if context.levels["optimizer"] == "adam":
                 self.optimizer.epsilon = tf.Variable(0.0, trainable=False)
         self._decayed = {id(variable) for name, variable in self.variables.items() if is_decayed(name)}
+        if context.phases.on:
+            self.mark_exchange()
         self.updates, self._rate = 0, context.learning_rate(0)
         self._evaluate = tf.function(self._evaluation_step, autograph=False, reduce_retracing=True)
         self._scale_velocities = tf.function(self._scale, autograph=False)
@@ -167,6 +296,40 @@ class TensorFlowTrainer(Trainer):
         local = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.SUM}
         return [tf.Variable(tf.zeros_like(v), trainable=False, **local) for v in self.model.trainable_variables]
 
+    def mark_exchange(self) -> None:
+        """Hook, in a traced run: have the optimizer mark what it does between ranks."""
+        add_up = self.optimizer.gradient_aggregator
+
+        def marked(pairs: Any) -> Any:
+            gradients, learned = zip(*pairs, strict=True)
+            summands = zip(self.computed(gradients), learned, strict=True)
+            reduced, learned = zip(*add_up(list(summands)), strict=True)
+            return list(zip(self.reduced(reduced), learned, strict=True))
+
+        self.optimizer.gradient_aggregator = marked
+
+    @property
+    def mark(self) -> Marks:
+        """The marks of the replica whose step is being made into a graph."""
+        marks: Marks = self._traced_here.marks
+        return marks
+
+    def computed(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        """Mark that these gradients are there."""
+        if self.context.spec["replicas"] == 1:
+            return gradients
+        if self.one_message:
+            return self.mark.before("wait", gradients)
+        self.mark("wait", gradients)
+        return gradients
+
+    def reduced(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        """Mark that all gradients are those of all ranks."""
+        if self.one_message:
+            return self.mark.before("optimizer", gradients)
+        self.mark("optimizer", gradients)
+        return gradients
+
     def learn(self, tape: Any, loss: Any, length: int, last: bool) -> None:
         """Hook, on a replica: take in the gradients of one batch of a group of `length`; after the `last`, one optimizer step.
 
@@ -174,8 +337,8 @@ class TensorFlowTrainer(Trainer):
         """
         gradients = tape.gradient(loss, self.model.trainable_variables)
         if not last:
-            for total, gradient in zip(self.accumulated, gradients, strict=True):
-                total.assign_add(gradient)
+            sums = [total.assign_add(gradient) for total, gradient in zip(self.accumulated, gradients, strict=True)]
+            self.mark("metrics", sums)
             return
         parts = length * self.strategy.num_replicas_in_sync
         if length > 1:
@@ -186,7 +349,13 @@ class TensorFlowTrainer(Trainer):
         with tf.control_dependencies(gradients if length > 1 else []):
             for total in self.accumulated if length > 1 else []:
                 total.assign(tf.zeros_like(total))
-        self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
+        self.updated(self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True)))
+
+    def updated(self, update: Any) -> None:
+        """Mark that what apply_gradients has returned is done."""
+        if self.mark.on:
+            with tf.control_dependencies([update]):
+                self.mark("metrics", [tf.identity(self.model.trainable_variables[0])])
 
     def decayed(self, gradients: list[Any], replicas: int = 1) -> list[Any]:
         """Gradients of the trainable variables, plus weight decay times the kernels; `replicas` of them are added up."""
@@ -208,11 +377,17 @@ class TensorFlowTrainer(Trainer):
 
     def train_epoch(self, epoch: int, meter: Meter) -> Seen:
         """See Trainer. All batches of a group but the last are added up; the last one ends in an optimizer step."""
-        seen = []
+        seen, phases = [], self.context.phases
         for length in self.context.accumulation_groups:
-            self.set_learning_rate()
             for i in range(length):
-                seen.append(self._step(self._iterator, length, i == length - 1))
+                phases.step()
+                if i == 0:
+                    phases.enter("optimizer")
+                    self.set_learning_rate()
+                phases.enter("data")
+                *told, marks = self._step(self._iterator, length, i == length - 1, phases.on)
+                seen.append(told)
+                self._follow(marks)
                 if meter.wants_steps:
                     seen[-1][0].numpy()
                     meter.step()
@@ -220,6 +395,17 @@ class TensorFlowTrainer(Trainer):
         correct = sum(int(correct) for _, correct in seen)
         batch, replicas = self.context.spec["local_batch"], self.context.spec["replicas_per_rank"]
         return Seen(loss * batch, correct, len(seen) * batch * replicas)
+
+    def _follow(self, marks: dict[str, Any]) -> None:
+        """Enter the phases that a traced step has marked. Where gradients do not travel as one message, the first one, of the last
+        layer's bias, goes as backward begins.
+        """
+        phases = self.context.phases
+        for phase in ("forward", "backward", "wait", "optimizer", "metrics"):
+            if phase in marks:
+                phases.enter(phase, marks[phase])
+        if "wait" in marks:
+            phases.put(EXCHANGE, marks["wait" if self.one_message else "backward"], marks["optimizer"])
 
     def set_learning_rate(self) -> None:
         """Give the optimizer the rate of its next step, and what else makes Keras' rules the same as PyTorch's.
@@ -294,7 +480,7 @@ class TensorFlowTrainer(Trainer):
         """
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-        options.threading.private_threadpool_size = self.context.spec["cores_per_rank"]
+        options.threading.private_threadpool_size = self.context.cores
         options.autotune.enabled = False
         held = self.context.held()
         made = self._blocks().unbatch() if held is None else self._taken(*held)
@@ -328,18 +514,24 @@ class TensorFlowTrainer(Trainer):
     def _normalized(self, images: Any) -> Any:
         return (tf.cast(images, tf.float32) - self._mean) / self._std
 
-    def _train_batch(self, iterator: Any, length: int, last: bool) -> Any:
+    def _train_batch(self, iterator: Any, length: int, last: bool, traced: bool) -> Any:
+        """The loss and the count of a step, and the marks of this rank's first replica."""
+
         def on_replica(batch: Any) -> Any:
+            mark = self._traced_here.marks = Marks(traced, self.context.spec["device"] == "cuda")
             images, labels = batch
+            images, labels = mark.before("forward", [images, labels])
             with tf.GradientTape() as tape:
                 logits = self.model(self._normalized(images), training=True)
                 loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+                loss = mark.turn("backward", loss)
             self.learn(tape, loss, length, last)
-            return loss, _count_correct(logits, labels)
+            return loss, _count_correct(logits, labels), mark.made
 
-        return self._summed(self.strategy.run(on_replica, args=(next(iterator),)))
+        *told, made = self.strategy.run(on_replica, args=(next(iterator),))
+        return *self._summed(told), {phase: self._own(mark)[0] for phase, mark in made.items()}
 
-    def _summed(self, values: tuple[Any, Any]) -> tuple[Any, Any]:
+    def _summed(self, values: Sequence[Any]) -> tuple[Any, Any]:
         """Losses and counts of this rank's replicas, added up."""
         loss, correct = (tf.add_n(self._own(value)) for value in values)
         return loss, correct

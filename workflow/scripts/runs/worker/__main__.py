@@ -53,6 +53,7 @@ def run(folder: Path) -> Training:
         "steal_share": steal_share,
         "python_version": platform.python_version(),
         "library_version": trainer.library_version(),
+        "shares": trainer.shares,
         "told": trainer.told(),
     }
     leave_result(context, result)

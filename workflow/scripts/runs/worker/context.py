@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from models.initial import initial_weights
 from runs.worker import sampling
 from runs.worker.batches import Augmentation, Batch, Prepared, Split, split_of
 from runs.worker.group import Group
-from runs.worker.phases import Phases, Untraced
+from runs.worker.phases import Untraced, of_run
 
 LARGEST_VALIDATED = 256  # samples at once
 LARGEST_HELD = 2**28  # bytes of images
@@ -31,6 +31,7 @@ class Context:
     local_rank: int
     group: Group
     phases: Untraced = field(default_factory=Untraced)
+    _divided: list[int] = field(default_factory=list)
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -91,26 +92,55 @@ class Context:
         return split_of(Path(self.job["data"]), "train", self.manifest, self.spec["seed"])
 
     @property
-    def _own(self) -> range:
-        """This rank's replicas, among those of all ranks."""
-        replicas = self.spec["replicas_per_rank"]
-        return range(self.rank * replicas, (self.rank + 1) * replicas)
+    def cores(self) -> int:
+        """Processor cores of this rank."""
+        of_ranks = self.spec.get("rank_cores")
+        return of_ranks[self.local_rank] if of_ranks else self.spec["cores_per_rank"]
+
+    @property
+    def accelerators(self) -> list[int]:
+        """The numbers of the accelerators of each node that train, those of the first local ranks; with device hybrid the last
+        rank has none."""
+        ranks = min(self.ranks, self.spec["ranks_per_node"])
+        found = {"cuda": ranks * self.spec["replicas_per_rank"], "hybrid": ranks - 1}.get(self.spec["device"], 0)
+        return list(range(found))
+
+    @property
+    def samples(self) -> list[int]:
+        """Samples of each rank in a step."""
+        return self._divided or [self.spec["local_batch"] * self.spec["replicas_per_rank"]] * self.ranks
+
+    def divide(self, samples: Sequence[int]) -> None:
+        """From now on each rank has so many samples of a step, all of them together as many as before; one replica a rank."""
+        self._divided = list(samples)
+
+    @property
+    def part(self) -> slice:
+        """This rank's part of the samples of a step."""
+        before = sum(self.samples[: self.rank])
+        return slice(before, before + self.samples[self.rank])
+
+    @property
+    def _parts(self) -> list[slice]:
+        """Those of its replicas."""
+        part, replicas = self.part, self.spec["replicas_per_rank"]
+        batch = (part.stop - part.start) // replicas
+        return [slice(first, first + batch) for first in range(part.start, part.stop, batch)]
 
     def order(self, epoch: int) -> np.ndarray:
-        """Numbers of the samples of this rank's batches of `epoch`, int64 [steps * replicas of the rank, local batch]: each
-        step one batch for each replica."""
-        spec = self.spec
-        told = spec["seed"], epoch, spec["samples_per_epoch"], spec["local_batch"]
-        orders = [sampling.epoch_batches(*told, replica, spec["replicas"]) for replica in self._own]
-        return np.stack(orders, axis=1).reshape(-1, spec["local_batch"])
+        """Numbers of the samples of this rank's batches of `epoch`, int64 [steps * replicas of the rank, batch]: each step one
+        batch for each replica."""
+        told = self.spec["seed"], epoch, self.spec["samples_per_epoch"], sum(self.samples)
+        orders = [sampling.epoch_batches(*told, part) for part in self._parts]
+        return np.stack(orders, axis=1).reshape(-1, orders[0].shape[1])
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """This rank's batches of `epoch` (1 is the first), augmented as the study says: each step one for each replica."""
-        spec, level, own = self.spec, self.levels["augmentation"], self._own
+        spec, level, parts, block = self.spec, self.levels["augmentation"], self._parts, sum(self.samples)
         augment = Augmentation(level, spec["seed"], epoch, spec["samples_per_epoch"], self.graph.shape[0])
         for place, samples in enumerate(self.order(epoch)):
-            step, replica = divmod(place, len(own))
-            first = (step * spec["replicas"] + own[replica]) * spec["local_batch"]
+            step, replica = divmod(place, len(parts))
+            first = step * block + parts[replica].start
             images, labels = self._train.take(epoch, slice(first, first + len(samples)), samples)
             yield augment(images, samples), labels
 
@@ -124,8 +154,8 @@ class Context:
     def validation(self) -> Iterator[Batch]:
         """This rank's share of the validation split, in batches that take no more memory than those of training."""
         split = split_of(Path(self.job["data"]), "validation", self.manifest, self.spec["seed"])
-        share = sampling.validation_share(len(split), self.rank, self.ranks)
-        size = min(LARGEST_VALIDATED, self.spec["local_batch"] * self.spec["replicas_per_rank"])
+        share = sampling.validation_share(len(split), sum(self.samples), self.part)
+        size = min(LARGEST_VALIDATED, self.samples[self.rank])
         for first in range(share.start, share.stop, size):
             places = slice(first, min(first + size, share.stop))
             yield split.take(0, places, np.arange(places.start, places.stop))
@@ -135,8 +165,7 @@ def from_environment(folder: Path) -> Context:
     """The rank that the launcher started: identity from the environment, the rest from the attempt's folder."""
     job = json.loads((folder / "spec.json").read_text())
     spec, rank = job["spec"], int(os.environ["RINGSIDE_RANK"])
-    traced = spec.get("levels", {}).get("trace", "none") != "none"  # a sweep of the network has no levels
-    phases = Phases(folder, rank, spec["steps"]) if traced else Untraced()
+    phases = of_run(spec.get("levels", {}), folder, rank, spec.get("steps", 0))
     phases.enter("rendezvous")
     group = Group(rank, spec["ranks"], folder, spec["interface"])
     return Context(folder, job, rank, int(os.environ["RINGSIDE_LOCAL_RANK"]), group, phases)

@@ -10,7 +10,6 @@ from typing import Any
 
 from runs.worker.context import from_environment
 from runs.worker.energy import Meters
-from runs.worker.meter import accelerators_of
 from runs.worker.node import machine
 from runs.worker.process import as_rank, host, leave_result
 
@@ -20,7 +19,7 @@ IDLE_S = 10.0
 def run(folder: Path) -> None:
     """Sleep for IDLE_S on all ranks; one rank of a node reads its meters."""
     context = from_environment(folder)
-    devices = accelerators_of(context.spec)
+    devices = context.accelerators
     meters = Meters(devices) if context.local_rank == 0 else None
     context.group.barrier()
     began_at, start, before = time.time(), time.monotonic(), meters.read() if meters else {}

@@ -28,13 +28,6 @@ class Seen:
     samples: int
 
 
-def accelerators_of(spec: Mapping[str, Any]) -> list[int]:
-    """The numbers of the accelerators that a run with this spec uses on a node."""
-    if spec["device"] != "cuda":
-        return []
-    return list(range(min(spec["ranks"], spec["ranks_per_node"]) * spec["replicas_per_rank"]))
-
-
 class Meter:
     """Times the epochs of one run on one rank. Rank 0 writes epochs.csv (and steps.csv), a line as each epoch ends."""
 
@@ -46,7 +39,7 @@ class Meter:
         self._step_times: list[float] = []
         self._release = self._last_step = 0.0
         spec = context.spec
-        self._node = Node(spec["interface"], accelerators_of(spec)) if context.local_rank == 0 else None
+        self._node = Node(spec["interface"], context.accelerators) if context.local_rank == 0 else None
         if self._node:
             self._node.meters.sample(context.folder / f"power-{self.group.rank}.csv")
         self._epochs = self._table("epochs.csv", COLUMNS)

@@ -5,22 +5,28 @@ whose level of `trace` is none has `Untraced` in the place of `Phases`: the same
 """
 
 import csv
+import itertools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
+
+from runs.worker import operators
+from runs.worker.operators import Profiler
 
 COLUMNS = ("epoch", "step", "phase", "start", "end")
 CLOCKS = ("epoch", "rank", "at", "offset_s", "error_s")
 MOST_STEPS = 500  # that are traced of an epoch
+WINDOW_STEPS = 4  # that a library's own profiler watches; more, where it takes more until gradients travel
 EXCHANGE = "exchange"
 UNTRACED = "untraced"
 
 Stamps = Sequence[Any]
+End = Callable[..., None]
 
 
-def _nothing() -> None:
+def _nothing(at: Any = None) -> None:
     """End an interval that nobody keeps."""
 
 
@@ -42,12 +48,22 @@ class Untraced:
     def step(self) -> None:
         """The next training step begins; `enter` says with what."""
 
-    def begin(self, phase: str = EXCHANGE) -> Callable[[], None]:
-        """Something begins beside the phases; call what is returned when it ends, from whichever thread."""
+    def waits(self) -> Callable[[], None]:
+        """The rank has nothing to do but wait; call what is returned when it goes on with the phase before.
+
+        Who waits for a batch stays in `data`.
+        """
+        return _nothing
+
+    def begin(self, phase: str = EXCHANGE) -> End:
+        """Something begins beside the phases; call what is returned when it ends, from whichever thread, or with a stamp."""
         return _nothing
 
     def put(self, phase: str, start: Any, end: Any) -> None:
         """Something that went on beside the phases of this step, from stamp to stamp."""
+
+    def profile_by(self, profiler: Profiler) -> None:
+        """Have a library's own profiler watch a few steps, where `trace` is full."""
 
     def open_epoch(self, epoch: int) -> None:
         """All ranks begin this epoch."""
@@ -94,15 +110,23 @@ class Phases(Untraced):
             self.enter(UNTRACED)
         self.on = traced
 
-    def begin(self, phase: str = EXCHANGE) -> Callable[[], None]:
+    def waits(self) -> Callable[[], None]:
+        """See Untraced."""
+        before = self._entered[-1][2]
+        if before == "data":
+            return _nothing
+        self.enter("wait")
+        return lambda: self.enter(before)
+
+    def begin(self, phase: str = EXCHANGE) -> End:
         """See Untraced."""
         if not self.on:
             return _nothing
         interval = [self.epoch, self.number, phase, self._clock(), None]
         self._beside.append(interval)
 
-        def end() -> None:
-            interval[4] = self._clock()
+        def end(at: Any = None) -> None:
+            interval[4] = self._clock() if at is None else at
 
         return end
 
@@ -132,7 +156,9 @@ class Phases(Untraced):
         self._beside = [interval for interval in self._beside if interval[4] is None]
         stamps = [stamp for *_, stamp in self._entered] + [stamp for interval in ended for stamp in interval[3:]]
         seconds = list(self._seconds(stamps))
-        own, others = seconds[: len(self._entered)], seconds[len(self._entered) :]
+        # Two clocks' stamps may be in another order than what they stamp, by what the clocks are compared to.
+        own = list(itertools.accumulate(seconds[: len(self._entered)], max))
+        others = seconds[len(self._entered) :]
         rows = [
             (epoch, number, phase, start, end)
             for (epoch, number, phase, _), start, end in zip(self._entered, own, own[1:], strict=False)
@@ -149,6 +175,63 @@ class Phases(Untraced):
         )
         self._table.flush()
         self._entered = [(*self._entered[-1][:3], own[-1])]
+
+
+class Full(Phases):
+    """Marks of a run that is traced in full: profilers watch the first steps of its `last` epoch, `watched` of them.
+
+    They start where nothing is timed, before the epoch. When they stop, in it, no phase is under way.
+    """
+
+    def __init__(self, folder: Path, rank: int, steps: int, last: int, watched: int = WINDOW_STEPS) -> None:
+        super().__init__(folder, rank, steps)
+        self.last, self.watched = last, watched
+        self._profilers: list[Profiler] = []
+        self._watching = False
+        self._events = folder / operators.RAW.format(rank)
+
+    def profile_by(self, profiler: Profiler) -> None:
+        """See Untraced."""
+        self._profilers.append(profiler)
+
+    def step(self) -> None:
+        """See Untraced. All steps that are watched are traced."""
+        if self._watching and self.number == self.watched:
+            self.enter(UNTRACED)
+            self._stop()
+        super().step()
+        self.on = self.on or self._watching
+
+    def leave_steps(self) -> None:
+        """See Untraced."""
+        super().leave_steps()
+        self._stop()
+
+    def close_epoch(self) -> None:
+        """See Untraced."""
+        super().close_epoch()
+        if self.epoch == self.last:
+            operators.write(self._profilers, self._events)
+        elif self.epoch == self.last - 1:
+            for profiler in self._profilers:
+                profiler.start()
+            self._watching = True
+
+    def _stop(self) -> None:
+        if self._watching:
+            for profiler in self._profilers:
+                profiler.stop()
+        self._watching = False
+
+
+def of_run(levels: Mapping[str, Any], folder: Path, rank: int, steps: int) -> Untraced:
+    """The marks of a run with these levels, of which `trace` is one; a sweep of the network has none."""
+    match levels.get("trace"):
+        case "full":
+            return Full(folder, rank, steps, levels["epochs"], max(WINDOW_STEPS, levels["sync_every"]))
+        case "phases":
+            return Phases(folder, rank, steps)
+    return Untraced()
 
 
 def process_start(stat: Path = Path("/proc/self/stat")) -> float:

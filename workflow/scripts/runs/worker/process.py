@@ -90,8 +90,20 @@ def bind_to_launcher() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def bind_unlike(context: Context) -> None:
+    """Take this rank's own cores of those that all ranks of the node were given, where ranks are unlike: schedulers give each as many.
+
+    Where these are fewer than the node has, the last rank has what the others leave, or all share all.
+    """
+    of_ranks, usable = context.spec.get("rank_cores"), sorted(os.sched_getaffinity(0))
+    if of_ranks and "RINGSIDE_CORES" not in os.environ and sum(of_ranks[:-1]) < len(usable):
+        first = sum(of_ranks[: context.local_rank])
+        os.sched_setaffinity(0, usable[first : first + context.cores])
+
+
 def adapter_of(context: Context) -> ModuleType:
-    """The adapter.py of the run's framework, with the variables set that it and NCCL want before a library is imported."""
+    """The adapter.py of the run's framework, with the cores and the variables set that it and NCCL want before a library is imported."""
+    bind_unlike(context)
     file = Path(context.job["adapter"]) / "adapter.py"
     adapter = ModuleType("adapter")
     exec(compile(file.read_text(), str(file), "exec"), adapter.__dict__)  # noqa: S102 (our own file)

@@ -18,6 +18,8 @@ class Training(abc.ABC):
     transport = "none"
     #: the device that trains, as it goes into the record
     device = "cpu"
+    #: samples of each rank in a step and its measured speed (record.json, measured.shares), where these are unlike
+    shares: list[dict[str, Any]] | None = None
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -58,14 +60,15 @@ class Trainer(Training):
             meter.close_epoch(seen, self.evaluate)
 
     def evaluate(self) -> Seen:
-        """Evaluate this rank's share of the validation split, with the running statistics of all ranks, averaged.
+        """Evaluate this rank's share of the validation split, with the running statistics of all ranks, averaged by samples.
 
         While they train, ranks keep batch statistics of their own: no library exchanges them, so that none pays for it.
         """
         if self.context.spec["replicas"] > 1 and (mine := self.statistics()):
             everyones = self.context.group.all_gather({name: value.tolist() for name, value in mine.items()})
+            values = {name: np.array([theirs[name] for theirs in everyones], np.float32) for name in mine}
             self.set_statistics(
-                {name: np.array([theirs[name] for theirs in everyones], np.float32).mean(axis=0) for name in mine}
+                {name: np.average(value, axis=0, weights=self.context.samples) for name, value in values.items()}
             )
         return self.validate()
 

@@ -1,6 +1,10 @@
 """Horovod with PyTorch (Sergeev & Del Balso 2018): gradients are all-reduced by a background thread as they become ready."""
 
+import time
+from typing import Any
+
 from runs.worker.context import Context
+from runs.worker.phases import End, Untraced
 from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
@@ -16,13 +20,14 @@ def trainer(context: Context) -> Trainer:
     """A trainer whose optimizer is Horovod's: it adds up `backward_passes_per_step` batches, then averages over ranks."""
     import horovod.torch as hvd
 
-    from runs.libraries.horovod import transport
+    from runs.libraries.horovod import Timeline, transport
     from runs.libraries.pytorch import PyTorchTrainer
 
     class HorovodTrainer(PyTorchTrainer):
         def distribute(self) -> None:
             hvd.init()
             self.transport = transport(context, hvd)
+            context.phases.profile_by(Timeline(hvd))
             # Horovod adds up the passes of a group; the loop has divided each by their number already.
             # A shorter last group is flushed by step() itself, which reduces what has come so far.
             self.optimizer = hvd.DistributedOptimizer(
@@ -30,8 +35,49 @@ def trainer(context: Context) -> Trainer:
                 named_parameters=self.module.named_parameters(),
                 backward_passes_per_step=context.levels["sync_every"],
             )
+            if context.phases.on:
+                mark_exchange(context.phases, self.optimizer)
 
     return HorovodTrainer(context)
+
+
+def mark_exchange(phases: Untraced, optimizer: Any) -> None:
+    """Mark what Horovod's optimizer hands over to the background thread, and where the rank waits for it.
+
+    Nobody is told when the thread has reduced a gradient. Whoever asks knows that it has: here, each time that the next one
+    is handed over, and, once all are, by waiting for one after the other.
+    """
+    from horovod.torch import optimizer as module
+    from horovod.torch import poll
+
+    hand_over, wait_for, synchronize = module.allreduce_async_, module.synchronize, optimizer.synchronize
+    under_way: dict[Any, End] = {}
+
+    def handed_over(*args: Any, **named: Any) -> Any:
+        for handle in list(under_way):  # the oldest first, which is done first
+            if not poll(handle):
+                break
+            done(handle)
+        end = phases.begin()
+        handle = hand_over(*args, **named)
+        under_way[handle] = end
+        return handle
+
+    def waited_for(handle: Any) -> Any:
+        output = wait_for(handle)
+        done(handle)
+        return output
+
+    def done(handle: Any) -> None:
+        if end := under_way.pop(handle, None):
+            end(time.monotonic())  # seen by the processor, wherever gradients are
+
+    def synchronized() -> None:
+        go_on = phases.waits()
+        synchronize()
+        go_on()
+
+    module.allreduce_async_, module.synchronize, optimizer.synchronize = handed_over, waited_for, synchronized
 
 
 def all_reducer(context: Context) -> Reducer:

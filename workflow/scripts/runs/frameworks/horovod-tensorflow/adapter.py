@@ -19,7 +19,7 @@ def trainer(context: Context) -> Trainer:
     import horovod.tensorflow.keras as hvd
     import tensorflow as tf
 
-    from runs.libraries.horovod import transport
+    from runs.libraries.horovod import Timeline, transport
     from runs.libraries.tensorflow import TensorFlowTrainer
 
     sync_every, adam = context.levels["sync_every"], context.levels["optimizer"] == "adam"
@@ -28,6 +28,7 @@ def trainer(context: Context) -> Trainer:
         def make_strategy(self) -> Any:
             hvd.init()
             self.transport = transport(context, hvd)
+            context.phases.profile_by(Timeline(hvd))
             return super().make_strategy()
 
         def make_optimizer(self, optimizer: Any) -> Any:
@@ -43,25 +44,37 @@ def trainer(context: Context) -> Trainer:
             if adam and sync_every > 1:  # it goes by the number of updates; Horovod counts every pass
                 self.optimizer.iterations.assign(self.updates - sync_every)
 
+        def mark_exchange(self) -> None:
+            pass  # what the optimizer adds up is reduced already
+
         def learn(self, tape: Any, loss: Any, length: int, last: bool) -> None:
             # Horovod divides by sync_every whatever the group's length is, and counts batches by itself.
             with tape:
                 scaled = loss * (sync_every / length)
-            self._pass(tape, scaled)
-            if last:
-                self._flush(sync_every - length)
+            missing = sync_every - length if last else 0
+            self._pass(tape, scaled, exchanges=last and not missing)
+            self._flush(missing)
 
         def _flush(self, passes: int) -> None:
             """Complete a shorter last group with passes that add nothing."""
-            for _ in range(passes):
+            for left in reversed(range(passes)):
                 with tf.GradientTape() as tape:
                     nothing = 0.0 * tf.add_n([tf.reduce_sum(v) for v in self.model.trainable_variables])
-                self._pass(tape, nothing)
+                self._pass(tape, nothing, exchanges=left == 0)
 
-        def _pass(self, tape: Any, loss: Any) -> None:
+        def _pass(self, tape: Any, loss: Any, exchanges: bool) -> None:
+            compute = tape.gradient
+
+            def marked(*args: Any, **named: Any) -> Any:
+                return self.computed(compute(*args, **named))
+
+            if exchanges:
+                tape.gradient = marked  # what Horovod calls before it reduces
             reduced = self.optimizer.compute_gradients(loss, self.model.trainable_variables, tape=tape)
             gradients, learned = zip(*reduced, strict=True)
-            self.optimizer.apply_gradients(list(zip(self.decayed(list(gradients)), learned, strict=True)))
+            if exchanges:
+                self.reduced(gradients)
+            self.updated(self.optimizer.apply_gradients(list(zip(self.decayed(list(gradients)), learned, strict=True))))
 
     return HorovodTrainer(context)
 

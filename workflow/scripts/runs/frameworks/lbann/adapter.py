@@ -3,17 +3,20 @@
 Its master's clock times an epoch's training (`timing_scope: master`); our worker beside it counts what the nodes use.
 """
 
+import itertools
 import resource
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
-from runs.frameworks.lbann import experiment, program
-from runs.frameworks.lbann.output import Output, UnreadableError, finite, row
+from runs.frameworks.lbann import experiment, program, timeline
+from runs.frameworks.lbann.output import PARTS, Output, UnreadableError, finite, row
 from runs.worker.context import Context
 from runs.worker.meter import Meter
 from runs.worker.node import accelerator
+from runs.worker.phases import UNTRACED, WINDOW_STEPS
 from runs.worker.trainer import Training
 
 READY = "Callbacks:"  # begins the last thing that LBANN prints of a model before it trains
@@ -34,6 +37,7 @@ class LbannTraining(Training):
             self.device = accelerator(context.local_rank)
         self._output = Output()
         self._program: program.Program | None = None
+        self._trained_at: list[float] = []  # when it had said of each epoch how it was trained
         folder = Path(tempfile.mkdtemp(prefix="lbann-"))
         if context.rank == 0 or program.starts_itself(context):
             file = experiment.write(context, folder)
@@ -47,12 +51,42 @@ class LbannTraining(Training):
 
     def train(self, meter: Meter) -> None:
         """See Training."""
+        self.context.phases.enter(UNTRACED)  # by this program's own clock
         for number in range(self.context.levels["epochs"]):
             meter.close_told(self._epoch(number) if self.context.rank == 0 else None)
         while self._program and (line := self._program.line()) is not None:
             self._output.take(line)
         if len(self._output.epochs) > self.context.levels["epochs"]:
             raise UnreadableError(f"LBANN went on after {self.context.levels['epochs']} epochs")
+        if self.context.phases.on:
+            self._trace()
+
+    def _trace(self) -> None:
+        """Tell what LBANN's timeline says of this rank. All ranks began to train at once, rank 0's by what it printed: an epoch's
+        metrics come as its last step is done, never sooner.
+        """
+        context, group, phases = self.context, self.context.group, self.context.phases
+        steps = group.broadcast([epoch.steps for epoch in self._output.epochs])
+        file = context.folder / timeline.FILE.format(context.rank)
+        times = timeline.read(file)
+        first = dict(enumerate(itertools.accumulate([0, *steps[:-1]]), start=1))
+        told = list(timeline.phases(times, first))
+        began = 0.0
+        if context.rank == 0:
+            ended = {epoch: step[-1][-1] for epoch, _, step in told}
+            began = min(at - ended[epoch] for epoch, at in enumerate(self._trained_at, start=1))
+        offsets = group.broadcast(group.clock_offsets())
+        zero = group.broadcast(began) + offsets[context.rank][0]
+        last = first[len(steps)]
+        phases.profile_by(timeline.Layers(times, range(last, min(last + WINDOW_STEPS, last + steps[-1])), zero))
+        for epoch, step, parts in told:
+            if step == 1:
+                phases.open_epoch(epoch)
+            phases.step()
+            for phase, start, end in parts:
+                phases.put(phase, zero + start, zero + end)
+        phases.close_epoch()
+        file.unlink()
 
     def _epoch(self, number: int) -> dict[str, Any]:
         """Epoch `number`, from 0, once it is complete."""
@@ -69,6 +103,9 @@ class LbannTraining(Training):
                 f"LBANN ended after {done} of {self.context.levels['epochs']} epochs: {self._program and self._program.last_words}"
             )
         self._output.take(line)
+        epochs = self._output.epochs
+        if len(epochs) > len(self._trained_at) and set(epochs[-1].train) == PARTS:
+            self._trained_at.append(time.monotonic())
         return line
 
     def library_version(self) -> str:

@@ -37,7 +37,7 @@ def write(context: Context, folder: Path) -> Path:
                 parallelism=levels["parallelism"],
             ),
             "num_epochs": levels["epochs"],
-            "callback": [{"print_model_description": {}}, {"print": {}}, {"timer": {}}],
+            "callback": [{"print_model_description": {}}, {"print": {}}, {"timer": {}}, *_timeline(context)],
         },
         "optimizer": optimizer(levels, context.learning_rate(0)),
         "trainer": {
@@ -48,6 +48,11 @@ def write(context: Context, folder: Path) -> Path:
     file = folder / FILE
     file.write_text(text(message))
     return file
+
+
+def _timeline(context: Context) -> list[Message]:
+    """In a traced run, the callback that tells when layers computed; in the attempt's folder, which all ranks see."""
+    return [{"timeline": {"directory": str(context.folder)}}] if context.levels["trace"] != "none" else []
 
 
 def optimizer(levels: dict[str, Any], rate: float) -> Message:

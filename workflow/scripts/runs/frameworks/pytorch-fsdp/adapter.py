@@ -4,13 +4,20 @@ Before a unit of layers is used its parameters are gathered; its gradients are r
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from runs.worker.context import Context
 from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 UNIT_BYTES = 25 * 2**20  # what DDP puts into a bucket
+CALLED = (  # by FSDP2, of torch.distributed, to gather and to reduce to shares: their names in 2.6, and in 2.13
+    "all_gather_into_tensor",
+    "reduce_scatter_tensor",
+    "all_gather_single",
+    "reduce_scatter_single",
+)
 
 
 def environment(context: Context) -> dict[str, str]:
@@ -48,6 +55,8 @@ def trainer(context: Context) -> Trainer:
             # The parameters are others now: this rank's shares.
             self.optimizer = make_optimizer(self.module, context.graph, context.levels, context.learning_rate(0))
             self.sharded = [module for module in self.module.modules() if isinstance(module, FSDPModule)]
+            if context.phases.on:
+                mark_calls(context, self.torch_device.type == "cuda")
 
         def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
             self.module.set_requires_gradient_sync(last)
@@ -68,6 +77,43 @@ def trainer(context: Context) -> Trainer:
             return super().validate()
 
     return FSDPTrainer(context)
+
+
+def mark_calls(context: Context, on_gpu: bool) -> None:
+    """Mark every call by which FSDP gathers or reduces, and where the rank waits for it.
+
+    On processors such a call returns when all is there. An accelerator's goes on to another stream, on which both marks are;
+    the rank waits where its own stream is told to wait.
+    """
+    import torch
+    import torch.distributed as dist
+
+    phases = context.phases
+
+    def marked(collective: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **named: Any) -> Any:
+            end, go_on = phases.begin(), None if on_gpu else phases.waits()
+            work = collective(*args, **named)
+            end()
+            if go_on:
+                go_on()
+            return work
+
+        return called
+
+    for name in CALLED:
+        if hasattr(dist, name):
+            setattr(dist, name, marked(getattr(dist, name)))
+    if on_gpu:
+        wait_event, own = torch.cuda.Stream.wait_event, torch.cuda.default_stream()
+
+        def wait(stream: torch.cuda.Stream, event: Any) -> None:
+            go_on = phases.waits() if stream == own else None
+            wait_event(stream, event)
+            if go_on:
+                go_on()
+
+        torch.cuda.Stream.wait_event = wait
 
 
 def all_reducer(context: Context) -> Reducer:

@@ -21,6 +21,8 @@ def trainer(context: Context) -> Trainer:
     from runs.libraries.tensorflow import TensorFlowTrainer
 
     class MultiWorkerTrainer(TensorFlowTrainer):
+        one_message = True
+
         def make_strategy(self) -> Any:
             self.transport, strategy = join(context)
             return strategy

@@ -1,0 +1,77 @@
+"""One rank that trains as the worker does, every other epoch traced: epochs.csv in the attempt's folder tells what that costs, and
+`cpu_s` in its result.json how much processor time rank 0 took for each.
+
+TensorFlow has a graph of its own for a traced step. In PyTorch a second model is trained beside, by a trainer that nobody traces.
+"""
+
+import importlib
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from runs.worker.context import from_environment
+from runs.worker.meter import Meter
+from runs.worker.phases import Untraced
+from runs.worker.process import adapter_of, as_rank, leave_result
+from traced_epochs import is_traced
+
+NEVER = 10**9
+
+
+class InTurn(Meter):
+    """Has every other epoch traced."""
+
+    def open_epoch(self) -> None:
+        """See Meter."""
+        phases: Any = self.phases
+        phases.every = 1 if is_traced(self.epoch + 1) else NEVER
+        super().open_epoch()
+        phases.on = is_traced(self.epoch)
+
+
+def once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`make`, which a process can call only once, for whoever calls it later, too."""
+    made: list[Any] = []
+
+    def again(context: Any) -> Any:
+        if not made:
+            made.append(make(context))
+        return made[0]
+
+    return again
+
+
+def train(folder: Path) -> None:
+    context = from_environment(folder)
+    adapter = adapter_of(context)
+    for module in context.job["modules"]:
+        importlib.import_module(module)
+    on_torch = "torch" in sys.modules
+    if on_torch:
+        from runs.libraries import pytorch
+
+        pytorch.configured, pytorch.join = once(pytorch.configured), once(pytorch.join)
+    traced = adapter.trainer(context)
+    trains = {True: traced.train_epoch, False: traced.train_epoch}
+    if on_torch:
+        trains[False] = adapter.trainer(replace(context, phases=Untraced())).train_epoch
+    cpu_s = []
+
+    def train_epoch(epoch: int, meter: Meter) -> Any:
+        began = time.process_time()
+        seen = trains[is_traced(epoch)](epoch, meter)
+        cpu_s.append(time.process_time() - began)
+        return seen
+
+    traced.train_epoch = train_epoch
+    meter = InTurn(context)
+    traced.train(meter)
+    foreign_cpu_share, _ = meter.load.shares()
+    leave_result(context, {"foreign_cpu_share": foreign_cpu_share, "cpu_s": cpu_s})
+
+
+if __name__ == "__main__":
+    as_rank(train)

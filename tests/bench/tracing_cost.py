@@ -1,0 +1,97 @@
+"""What tracing costs: every other epoch of a training is traced (traced_in_turn.py), the other one first in every second pair."""
+
+import csv
+import json
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from document import section, table
+from epoch_times import WARM_UP, Bench, alone_here, interval_of_median, ranks_of
+from traced_epochs import is_traced
+
+AIM = 1.02
+FRAMEWORKS = (
+    "pytorch-single", "pytorch-ddp", "pytorch-fsdp", "horovod-pytorch",
+    "tensorflow-single", "tensorflow-multiworker", "horovod-tensorflow",
+)  # fmt: skip
+
+Pairs = list[tuple[float, float]]  # seconds of an epoch: untraced, traced
+
+
+@dataclass
+class Cost:
+    """Pairs of neighbouring epochs: what they took by the clock, and of a rank's processors."""
+
+    time_s: Pairs = field(default_factory=list)
+    cpu_s: Pairs = field(default_factory=list)
+
+
+def measure(frameworks: Sequence[str], trainings: int, epochs: int) -> tuple[dict[str, Cost], float]:
+    """What all trainings of every framework tell, the frameworks in turn; and the largest share of the processors that others had
+    meanwhile."""
+    made = {framework: Cost() for framework in frameworks}
+    foreign = 0.0
+    with tempfile.TemporaryDirectory(prefix="ringside-bench-") as folder:
+        bench = Bench(Path(folder), epochs)
+        for _ in range(trainings):
+            for framework, cost in made.items():
+                with alone_here(framework):
+                    attempt, _ = bench.trained(framework, "traced_in_turn", trace="phases")
+                with open(attempt / "epochs.csv", newline="") as table:
+                    cost.time_s += paired([float(row["epoch_time_s"]) for row in csv.DictReader(table)])
+                told = json.loads((attempt / "result.json").read_text())
+                cost.cpu_s += paired(told["cpu_s"])
+                foreign = max(foreign, told["foreign_cpu_share"])
+    return made, foreign
+
+
+def paired(seconds: Sequence[float]) -> Pairs:
+    """Neighbouring epochs of a training, without the first ones."""
+    pairs = []
+    for first in range(WARM_UP, len(seconds) - 1, 2):
+        one, other = seconds[first : first + 2]
+        pairs.append((other, one) if is_traced(first + 1) else (one, other))
+    return pairs
+
+
+def ratio(pairs: Pairs) -> tuple[float, str]:
+    """The median of traced to untraced, and its interval."""
+    ratios = [traced / plain for plain, traced in pairs]
+    return statistics.median(ratios), interval_of_median(ratios)
+
+
+def report(made: dict[str, Cost], foreign: float, command: str) -> str:
+    """The part of the document."""
+    rows = []
+    for framework, cost in made.items():
+        plain_s, traced_s = (statistics.median(side) for side in zip(*cost.time_s, strict=True))
+        (took, took_between), (used, used_between) = ratio(cost.time_s), ratio(cost.cpu_s)
+        rows.append([
+            framework, str(ranks_of(framework)), str(len(cost.time_s)), f"{1e3 * plain_s:.1f} ms", f"{1e3 * traced_s:.1f} ms",
+            f"{took:.3f}", took_between, f"{used:.3f}", used_between, f"{AIM}: {'met' if took <= AIM else 'missed'}",
+        ])  # fmt: skip
+    header = [
+        "framework",
+        "ranks",
+        "pairs",
+        "epoch, untraced",
+        "traced",
+        "ratio",
+        "95 % interval",
+        "of processor time",
+        "95 % interval",
+        "aim",
+    ]
+    return section(
+        "What `trace: phases` costs",
+        command,
+        table(header, rows),
+        f"small-cnn on digits: steps of a few milliseconds, of which marks cost a larger share than of long ones. Of two neighbouring epochs "
+        f"of a training one is traced, the other one first in every second pair; a ratio is the median of all pairs', its interval between "
+        f"two of them in their order, which assumes no distribution. Processor time is rank 0's; others disturb it less. In PyTorch another model is "
+        f"trained, untraced; in TensorFlow the same one, by another graph. What FSDP and Horovod call stays wrapped in untraced epochs, too. "
+        f"Others used at most {foreign:.1%} of the processor time meanwhile.",
+    )

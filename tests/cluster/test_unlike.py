@@ -1,0 +1,64 @@
+"""A campaign on nodes of unlike processors, in a private corner of the machine: shares follow speeds, and the table is made."""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from campaigns import Campaign, study
+from sandbox import Sandbox
+from test_virtual import NOTHING, down, up
+
+SHARES = "0.9,0.6,0.3"
+BLOCK = 96
+FACTORS = "  shares: [equal, measured]\n  batch_scope: global\n"
+ALONE = "exclude: [{nodes: 1, shares: measured}]\n"
+
+
+@pytest.fixture(scope="module")
+def cluster(corner: Sandbox) -> Iterator[Sandbox]:
+    """A cluster of three unlike nodes."""
+    up(corner, f"--cpu={SHARES}")
+    yield corner
+    down(corner)
+    assert corner.left() == NOTHING
+
+
+class UnlikeCampaign(Campaign):
+    """A study at the site virtual-unlike, in a checkout that all nodes see."""
+
+    site = "virtual-unlike"
+
+    def __init__(self, corner: Sandbox, folder: Path, text: str) -> None:
+        super().__init__(folder, text)
+        self.corner = corner
+
+    def entered(self, *command: str) -> list[str]:
+        """The command that runs `command` in the corner."""
+        return self.corner.entered(*command, folder=self.checkout.folder)
+
+
+def test_a_cut_of_hybrid_virtual(cluster: Sandbox, shared_folder: Path) -> None:
+    text = study("pytorch-hybrid", nodes="[1, 3]", epochs=3).replace("batch_size: 32", f"batch_size: {BLOCK}")
+    campaign = UnlikeCampaign(cluster, shared_folder, text + FACTORS + ALONE)
+    snakemake = campaign.start("tables", "--config", f"site={campaign.site}")
+    assert campaign.finish(snakemake, 900) == 0, campaign.output()
+    rows = {(row["nodes"], row["shares"]): row for row in campaign.rows()}
+    assert {row["status"] for row in rows.values()} == {"ok"}, [row["reason"] for row in rows.values()]
+    assert rows["1", "equal"]["hosts"] == "node1", "the strongest is the first"
+    equal, measured = rows["3", "equal"], rows["3", "measured"]
+    assert measured["hosts"] == "node1 node2 node3" and measured["cpu_shares"] == "0.9/0.6/0.3"
+    assert not equal["rank_samples"] and equal["cpu_share"] == ""
+    samples = [int(each) for each in measured["rank_samples"].split("/")]
+    speeds = [float(each) for each in measured["rank_speeds"].split("/")]
+    assert sum(samples) == BLOCK and sorted(samples) == sorted(samples, key=lambda n: speeds[samples.index(n)])
+    assert samples[0] > samples[2], f"0.9 core does more than 0.3: {speeds}"
+    with open(campaign.results / "tables" / "hybrid.csv", newline="") as table:
+        found = list(csv.DictReader(table))
+    assert [(row["nodes"], row["source"]) for row in found] == [
+        ("3", "declared shares"),
+        ("3", "declared shares"),
+        ("3", "measured speeds"),
+    ]
+    assert all(float(row["predicted_s"]) > 0 for row in found)

@@ -1,0 +1,70 @@
+"""What a slower device brings: found again from runs that were made of known speeds, and from which speed on it pays."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.tables import read
+from known_unlike import TRUTH, best_by_trying, unlike
+from prediction.hybrid import DECLARED, MEASURED, Ranks, break_even, main, predict, table
+
+
+def test_the_best_division_is_that_of_trying_all() -> None:
+    for strengths in ((1.0, 0.5), (1.0, 0.5, 0.25), (1.0, 1.0, 0.05)):
+        ranks = Ranks(TRUTH.batch_s, TRUTH.sample_s, 0.0, 96, "measured", strengths)
+        tried = best_by_trying(96, strengths)
+        assert ranks.seconds(ranks.best()) == pytest.approx(ranks.seconds(tried), rel=0.03), (ranks.best(), tried)
+
+
+def test_epoch_times_of_known_speeds_are_predicted_from_either_source() -> None:
+    found = predict(*unlike())
+    assert len(found) == 6 and set(found["source"]) == {DECLARED, MEASURED}
+    assert found["error"].abs().max() < 0.05, found[["cell", "source", "error"]]
+    equal, measured = (
+        found[(found["ranks"] == 2) & (found["shares"] == level)].iloc[0] for level in ("equal", "measured")
+    )
+    assert equal["samples"] == "192/192" and measured["samples"] == measured["measured_samples"]
+    assert equal["best_samples"] == measured["samples"] and equal["best_s"] == pytest.approx(measured["predicted_s"])
+    assert equal["saved"] < 0 < measured["saved"], (
+        "half as fast a device costs with as many samples, and saves with its own"
+    )
+    assert np.sign(equal["measured_saved"]) == -1 and np.sign(measured["measured_saved"]) == 1
+    assert set(found.loc[found["ranks"] == 3, "without"]) == {equal["cell"], measured["cell"]}
+
+
+def test_a_device_of_the_break_even_speed_neither_saves_nor_costs() -> None:
+    one = Ranks(2.0, 0.1, 0.0, 100, "equal", (1.0,))
+    before_s = one.seconds([100])
+    for shares in ("equal", "measured"):
+        two = Ranks(2.0, 0.1, 1.5, 100, shares, (1.0, 0.5))
+        speed = break_even(two, before_s)
+        weaker, stronger = (replace(two, strengths=(1.0, speed * factor)) for factor in (0.97, 1.03))
+        assert stronger.seconds(stronger.samples()) <= before_s <= weaker.seconds(weaker.samples())
+    assert break_even(replace(two, shares="equal"), before_s) == pytest.approx(
+        (2 + 0.1 * 50) / (before_s - 1.5), rel=1e-3
+    )
+    assert break_even(replace(two, shares="measured"), before_s) < break_even(replace(two, shares="equal"), before_s)
+    assert math.isinf(break_even(replace(two, exchange_s=before_s), before_s)), "the exchange alone takes as long"
+
+
+def test_the_table_says_from_which_speed_a_device_pays(tmp_path: Path) -> None:
+    runs, network = unlike(tmp_path)
+    main(
+        [
+            "--runs",
+            str(tmp_path / "runs.csv"),
+            "--network",
+            str(tmp_path / "network.csv"),
+            "--out",
+            str(tmp_path / "hybrid"),
+        ]
+    )
+    written = read(tmp_path / "hybrid")
+    assert written.shown["speeds from"].tolist() == [DECLARED, DECLARED, MEASURED] * 2
+    assert written.shown["strengths"].tolist()[:2] == ["1/0.5", "1/0.5"]
+    assert (written.data["break_even"] > 0).all() and (tmp_path / "hybrid.tex").exists()
+    nothing = table(runs[runs["nodes"] == 1], network.iloc[:0])
+    assert nothing.data.empty and nothing.notes[0].startswith("Nothing to predict")
