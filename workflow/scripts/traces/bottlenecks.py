@@ -160,7 +160,7 @@ RULES = (
         lambda of: np.minimum(of.of("exposed_moving"), (of.of("backward") - of.hidden).clip(lower=0)),
         lambda of: (
             f"Of {of.ms(of.mean('communication'))} of communication {of.ms(float(of.hidden.mean()))} is hidden; the backward pass, which "
-            f"could hide it, takes {of.ms(of.mean('backward'))}. The first exchange begins {of.ms(of.mean('until_first'))} after the step."
+            f"could hide it, takes {of.ms(of.mean('backward'))}. The first exchange begins {of.ms(of.mean('until_first'))} after the step does."
         ),
         "overlap: buckets that are sent while backward goes on (smaller first bucket), or communication threads with a core of their own",
     ),
