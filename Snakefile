@@ -1,6 +1,6 @@
 """Ringside: a comparative study of distributed training, from install to paper figures.
 
-    plan -> environments -> datasets -> network -> runs -> records -> prediction, analysis -> figures -> report, paper
+    plan -> environments -> datasets -> network -> runs -> records -> traces, prediction, analysis -> figures -> report, paper
 
 config/config.yaml says which study and which site; rules/ has one file per stage, in the order in which data flows.
 """
@@ -29,6 +29,7 @@ if CAMPAIGN.mode != "published":
     include: "rules/records.smk"
 
 
+include: "rules/traces.smk"
 include: "rules/prediction.smk"
 include: "rules/analysis.smk"
 include: "rules/figures.smk"

@@ -4,13 +4,15 @@
 
 from declared.figures import KINDS
 
-FIGURES = CAMPAIGN.study.drawn(SWEEPS.worth_drawing)
+FIGURES = CAMPAIGN.study.drawn(SWEEPS.worth_drawing, CAMPAIGN.traced)
 ASKED = {figure.name: figure for figure in FIGURES}
 POWER_CSV = str(Path(RUNS_CSV).with_name("power.csv"))
 READABLE = {
     "power": [POWER_CSV] if CAMPAIGN.mode != "published" or Path(POWER_CSV).exists() else [],
     "network": [NETWORK_CSV] if SWEEPS.worth_drawing else [],
     "predictions": [f"{RESULTS}/tables/prediction_cells.csv"] if PREDICTED else [],
+    "phases": PHASES_CSV,
+    "trace_steps": TRACE_STEPS_CSV,
     "outlook": [f"{RESULTS}/tables/outlook{end}" for end in [".csv", "_curves.csv", ".md"]] if PREDICTED else [],
 }
 DRAWN_BY = {name: code("figures.draw", f"figures.{figure.kind}") for name, figure in ASKED.items()}
@@ -91,6 +93,8 @@ rule figure:
         predictions=lambda wildcards: BESIDE[wildcards.figure]["predictions"],
         outlook=lambda wildcards: BESIDE[wildcards.figure]["outlook"],
         power=lambda wildcards: BESIDE[wildcards.figure]["power"],
+        phases=lambda wildcards: BESIDE[wildcards.figure]["phases"],
+        trace_steps=lambda wildcards: BESIDE[wildcards.figure]["trace_steps"],
         code=lambda wildcards: DRAWN_BY[wildcards.figure],
     output:
         pdf=f"{RESULTS}/figures/{{figure}}.pdf",
@@ -117,6 +121,8 @@ rule figure:
             --predictions {input.predictions:q} \
             --outlook {params.outlook:q} \
             --power {input.power:q} \
+            --phases {input.phases:q} \
+            --trace-steps {input.trace_steps:q} \
             --out {params.stem:q} \
             2>&1 | tee {log:q}
         """

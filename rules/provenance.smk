@@ -15,6 +15,7 @@ MAKING = [
     (OUTLOOK_FILES, OUTLOOK_CODE),
     (HYBRID_FILES, HYBRID_CODE),
     (NETWORK_FILES, NETWORK_CODE),
+    (TRACES_FILES, TRACES_CODE),
     (STARTERS, STARTERS_CODE),
 ]
 PRODUCTS = {}
@@ -44,6 +45,8 @@ rule manifest:
         RUNS_CSV,
         EPOCHS_CSV,
         NETWORK_CSV if NETWORK_FILES else [],
+        PHASES_CSV,
+        TRACE_STEPS_CSV,
         code=code("provenance.manifest"),
         records=REQUIRED_RECORDS or CAMPAIGN.available(),
     output:

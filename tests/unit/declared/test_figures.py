@@ -70,6 +70,30 @@ def test_energy_is_drawn_unasked_where_devices_are_compared() -> None:
     assert "energy" not in {figure.kind for figure in load_study("cnn-horovod").drawn()}
 
 
+def test_traces_are_drawn_unasked_where_runs_are_traced(tmp_path: Path) -> None:
+    """And that they are traced is no treatment: all other figures are as they would be without."""
+    plain = study(tmp_path)
+    both = study(tmp_path, trace=["none", "phases"])
+    assert [figure.name for figure in both] == [*(figure.name for figure in plain), "phases", "critical_path", "gantt"]
+    assert both[: len(plain)] == plain
+    only = study(tmp_path, trace="phases")
+    assert {figure.kind for figure in only} >= {"phases", "critical_path", "gantt"}
+    load = load_study("s", tmp_path)
+    assert not {figure.kind for figure in load.drawn(traced=False)} & {"phases", "critical_path", "gantt"}
+
+
+def test_a_figure_of_traces_needs_traced_runs_and_no_place_for_trace(tmp_path: Path) -> None:
+    asked = [
+        {"kind": "phases", "x": "time", "facet": ["batch_size", "sync_every"]},
+        {"kind": "gantt", "filter": {"nodes": 2}},
+    ]
+    assert [figure.name for figure in study(tmp_path, asked, trace=["none", "phases"])] == ["phases-time", "gantt"]
+    study(tmp_path, [{"kind": "overview"}])
+    assert refusal(tmp_path, {"kind": "gantt"}) == (
+        "figures.0.kind: gantt draws traced runs, and the study has none; add trace: [none, phases] to its factors"
+    )
+
+
 def test_devices_stand_for_nodes_where_only_they_vary(tmp_path: Path) -> None:
     small = load_study("cnn-horovod-small").drawn(swept=False)
     by_name = {figure.name: figure for figure in small}

@@ -26,6 +26,9 @@ from known_unlike import unlike
 from network import fit
 from prediction import extrapolate, held_out, hybrid, law, methods, outlook, physics
 from reference import products
+from traces import bottlenecks, cost, exposed, path
+from traces import cells as traced_cells
+from traces_made import gathered
 
 KEPT = CHECKOUT / "docs" / "campaigns"
 FOLDER, OTHER = (KEPT / f"tf-strategies-{name}" for name in ("unshaped", "virtual"))
@@ -49,7 +52,21 @@ def of_variance(runs: pd.DataFrame) -> tuple[variance.Components, variance.Mixed
 
 
 @pytest.fixture(scope="module")
-def made(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def of_traces(tmp_path_factory: pytest.TempPathFactory, network: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The tables of a made-up campaign with traced runs, which no kept one has."""
+    runs, phases = gathered(tmp_path_factory.mktemp("traced"), steps=4)
+    measured = traced_cells.of(runs, phases)
+    return {
+        "phases": traced_cells.table(measured).data,
+        "bottlenecks": bottlenecks.table(measured, network).data,
+        "critical_path": path.table(measured).data,
+        "exposed": exposed.table(measured, runs).data,
+        "tracing": cost.table(runs).data,
+    }
+
+
+@pytest.fixture(scope="module")
+def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """Every table, with the columns that are left out of its file where nothing is in them."""
     fits = regression.fit_all(runs)
     prepared, sweeps = physics.prepared(runs), law.points(network)
@@ -83,6 +100,7 @@ def made(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, pd.DataFrame]:
         "outlook": answers,
         "hybrid": hybrid.predict(*unlike()),
         "outlook_curves": outlook.written(curves),
+        **of_traces,
         "comparison": changes.changes(matched.read(str(FOLDER), str(OTHER))),
     }
 

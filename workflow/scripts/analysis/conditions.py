@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.measured import combination_text, factors, missing_cells, successful, title, unsuccessful
+from analysis.measured import combination_text, factors, missing_cells, successful, title, traced, unsuccessful
 from analysis.pooling import FEWEST_BLOCKS, Pooling, Prior, pooled
 from declared.frameworks import notes_of, trains_alone
 
@@ -69,6 +69,8 @@ def setting(runs: pd.DataFrame) -> str:
     if placements:
         said.append(f"Placement: {'; '.join(_PLACED[name] for name in placements)}{_size(ok)}.")
     said += filter(None, [software(runs), algorithms(runs)])
+    if len(ok) and len(traced(ok)) == len(ok):
+        said.append("All runs were traced, which takes time, too.")
     if ok["oversubscribed"].fillna(False).any():
         said.append("Some cells have more threads than cores.")
     if (most := ok["foreign_cpu_share"].max()) > NOTABLE_FOREIGN_SHARE:
@@ -228,6 +230,8 @@ def circumstances(runs: pd.DataFrame) -> str:
         said.append("Timing scope: only the clock of the master.")
     said += [note for name in sorted(set(ok["framework"])) for note in notes_of(name)]
     said += filter(None, [software(runs), algorithms(runs)])
+    if len(ok) and len(traced(ok)) == len(ok):
+        said.append("All runs were traced, which takes time, too.")
     crowded = sorted(set(ok.loc[ok["oversubscribed"].fillna(False), "cell"]))
     if crowded:
         said.append(f"More threads than cores (oversubscribed): {named(crowded)}.")

@@ -12,7 +12,7 @@ import pandas as pd
 from common.errors import InputError
 from common.schemas import schema
 from common.tables import read_table
-from declared.factors import MOST_SERIES, scale_of, treatments_of
+from declared.factors import MOST_SERIES, UNTRACED, scale_of, treatments_of
 
 _ALONE = ("training_loop", "precision", "optimizer")  # their levels need no title
 
@@ -27,11 +27,18 @@ class Records:
     predictions_csv: Path | None = None
     outlook_csv: Path | None = None
     power_csv: Path | None = None
+    phases_csv: Path | None = None
+    trace_steps_csv: Path | None = None
+
+    @functools.cached_property
+    def every_run(self) -> pd.DataFrame:
+        """All runs of the design."""
+        return read_table(self.runs_csv, "runs")
 
     @functools.cached_property
     def runs(self) -> pd.DataFrame:
-        """All runs of the design."""
-        return read_table(self.runs_csv, "runs")
+        """Those that numbers of time are made of."""
+        return timed(self.every_run)
 
     @functools.cached_property
     def epochs(self) -> pd.DataFrame:
@@ -50,16 +57,22 @@ class Records:
     @functools.cached_property
     def network(self) -> pd.DataFrame:
         """The sweeps of the network; without rows where there are none."""
-        if self.network_csv is None:
-            return pd.DataFrame(columns=list(schema("network")["properties"]))
-        return read_table(self.network_csv, "network")
+        return _kept(self.network_csv, "network")
+
+    @functools.cached_property
+    def phases(self) -> pd.DataFrame:
+        """What the traced runs did in each phase; without rows where there are none."""
+        return _kept(self.phases_csv, "phases")
+
+    @functools.cached_property
+    def trace_steps(self) -> pd.DataFrame:
+        """Some steps of theirs, interval by interval."""
+        return _kept(self.trace_steps_csv, "trace_steps")
 
     @functools.cached_property
     def power(self) -> pd.DataFrame:
         """Power over time of runs; without rows where no machine tells it."""
-        if self.power_csv is None:
-            return pd.DataFrame(columns=list(schema("power")["properties"]))
-        return read_table(self.power_csv, "power")
+        return _kept(self.power_csv, "power")
 
     @functools.cached_property
     def predictions(self) -> pd.DataFrame:
@@ -82,6 +95,11 @@ def curves_beside(table: Path) -> Path:
     return table.with_name(f"{table.stem}_curves.csv")
 
 
+def _kept(path: Path | None, name: str) -> pd.DataFrame:
+    """A table that follows the schema of this name; without rows where there is no file."""
+    return pd.DataFrame(columns=list(schema(name)["properties"])) if path is None else read_table(path, name)
+
+
 def _made(path: Path | None) -> pd.DataFrame:
     """A table of numbers that another program wrote. InputError where it cannot be read."""
     if path is None:
@@ -90,6 +108,11 @@ def _made(path: Path | None) -> pd.DataFrame:
         return pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {one_line(error)}") from None
+
+
+def read_timed(path: Path) -> pd.DataFrame:
+    """The runs of runs.csv that tables and figures of time are made of (`timed`)."""
+    return timed(read_table(path, "runs"))
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
@@ -201,6 +224,17 @@ def levels_in_order(runs: pd.DataFrame, factor: str) -> list[Any]:
     found = runs[factor].dropna().unique().tolist()
     words = schema("factors")["properties"][factor].get("enum")
     return sorted(found, key=words.index if words else None)
+
+
+def timed(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that tables and figures of time are made of, here and nowhere else: those that nobody traced, all where all were."""
+    untraced = runs["trace"] == UNTRACED
+    return runs[untraced] if untraced.any() and not untraced.all() else runs
+
+
+def traced(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs whose phases are kept."""
+    return runs[runs["trace"] != UNTRACED]
 
 
 def successful(runs: pd.DataFrame) -> pd.DataFrame:

@@ -29,6 +29,7 @@ from analysis import (
     time_to_accuracy,
     variance,
 )
+from analysis.measured import timed
 from analysis.pooling import pooled
 from common.cores import all_cores
 from common.errors import exit_status
@@ -40,9 +41,10 @@ MANY = 2000  # runs, from which on a second process is worth its start
 
 @dataclass(frozen=True)
 class Study:
-    """What all tables are made from, and the folder that they go to."""
+    """What all tables are made from, and the folder that they go to. `every_run`: with those that were traced."""
 
     runs: pd.DataFrame
+    every_run: pd.DataFrame
     epochs: pd.DataFrame
     network: pd.DataFrame | None
     out: Path
@@ -82,6 +84,10 @@ class Study:
         """The table, which alone looks into runs."""
         tables.write(variance.table(self.runs, self.epochs), self.out / "variance")
 
+    def missing(self) -> None:
+        """The table, of all runs of the design."""
+        tables.write(missing.table(self.every_run), self.out / "missing")
+
     def note(self) -> None:
         """The study's methods note, which says once what captions and the notes of tables do not."""
         within_blocks = effects.compare(self.runs)["within_blocks"]
@@ -100,7 +106,6 @@ OTHERS: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
     "cells": cells.table,
     "anova": anova.table,
     "speedup": speedup.table,
-    "missing": missing.table,
 }
 NOTE, NOTE_TITLE = "notes.md", "# How the numbers of this study were made"
 LONGEST_FIRST = (
@@ -141,9 +146,10 @@ def main(argv: list[str] | None = None) -> None:
         "--target-accuracy", type=float, nargs="?", metavar="SHARE", help="validation accuracy to which time is told"
     )
     args = parser.parse_args(argv)
-    runs = read_table(args.runs, "runs")
+    every = read_table(args.runs, "runs")
+    runs = timed(every)
     network = read_table(args.network, "network") if args.network else None
-    study = Study(runs, read_table(args.epochs, "epochs"), network, args.out, args.margin, args.target_accuracy)
+    study = Study(runs, every, read_table(args.epochs, "epochs"), network, args.out, args.margin, args.target_accuracy)
     if len(runs) < MANY:
         for name in LONGEST_FIRST:
             study.make(name)

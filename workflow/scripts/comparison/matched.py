@@ -13,10 +13,9 @@ from typing import Any
 import pandas as pd
 
 from analysis.conditions import NOTABLE_FOREIGN_SHARE, algorithms
-from analysis.measured import cells, factors, framework_order, successful
+from analysis.measured import cells, factors, framework_order, read_timed, successful
 from common.errors import InputError
 from common.files import shown
-from common.tables import read_table
 
 # The same in every run of a cell that can be compared, with what a difference in it means.
 SAME = {
@@ -146,7 +145,7 @@ class Compared:
 def read(base: str, other: str) -> Compared:
     """The campaigns in two folders with runs.csv. InputError where there is none, or where nothing can be compared."""
     files = [_table_in(folder, key) for key, folder in (("base", base), ("other", other))]
-    runs = [read_table(file, "runs") for file in files]
+    runs = [read_timed(file) for file in files]
     for file, some in zip(files, runs, strict=True):
         if successful(some).empty:
             raise InputError(f"{shown(file)}: has no successful run; there is nothing to compare")

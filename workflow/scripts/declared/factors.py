@@ -10,6 +10,7 @@ Levels = dict[str, Any]
 # What a study measures at: frameworks have looks of their own, the others are axes and panels. Every other factor treats.
 NOT_TREATMENTS = ("framework", "model", "dataset", "nodes", "devices_per_node", "device", "batch_size", "bandwidth")
 WORK = ("model", "dataset")  # what is trained
+UNTRACED = "none"  # the level of `trace` of a run that is only timed
 MOST_SERIES = 8  # that can be told apart in a figure
 
 
@@ -41,6 +42,11 @@ def scale_of(varied: Collection[str]) -> str:
 def treatments_of(varied: Iterable[str]) -> list[str]:
     """The factors of `varied` that say how a cell is trained, such as loop and accumulation; those with words first."""
     return sorted((name for name in varied if name not in NOT_TREATMENTS), key=is_numeric)
+
+
+def is_traced(levels: Mapping[str, Any]) -> bool:
+    """Whether a run with these levels keeps its phases."""
+    return bool(levels["trace"] != UNTRACED)
 
 
 def matches(levels: Mapping[str, Any], entry: Mapping[str, Collection[Any]]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import shown
 from common.text import instead_of
-from declared.factors import MOST_SERIES, is_numeric, matches, scale_of, treatments_of
+from declared.factors import MOST_SERIES, is_numeric, is_traced, matches, scale_of, treatments_of
 
 MOST_VARIANTS = 4  # series of one framework, which all have its colour
 SHOWN = ("colour", "facet", "filter")
@@ -42,12 +42,13 @@ class Declared:
 @dataclass(frozen=True)
 class Shape:
     """What is known of a study before anything runs: which factors vary, whether its network is swept, whether all of their
-    combinations are measured, and its target accuracy if it names one."""
+    combinations are measured, its target accuracy if it names one, and whether runs are traced."""
 
     varied: Sequence[str]
     swept: bool
     full: bool = True
     target: float | None = None
+    traced: bool = False
 
     @property
     def scale(self) -> str:
@@ -62,6 +63,7 @@ class Kind:
     `usual`: the figures of this kind that a study without `figures` has, as a study would declare them. `reads`: what it
     needs beside runs and epochs (names in rules/figures.smk). `takes`: keys beside kind and name. `x`: the words that x may
     be; None for a factor. `needs`: keys that must be said. `along_scale`: nodes, or devices, have an axis of their own.
+    `of_traces`: it draws traced runs; of all others a study's untraced ones, where it has any.
     """
 
     usual: Callable[[Shape], list[dict[str, Any]]]
@@ -71,6 +73,7 @@ class Kind:
     needs: tuple[str, ...] = ()
     one_colour: bool = False
     along_scale: bool = False
+    of_traces: bool = False
 
 
 def _by_factor(of: Shape) -> list[dict[str, Any]]:
@@ -84,6 +87,10 @@ def _interaction(of: Shape) -> list[dict[str, Any]]:
         return []
     x = of.scale if of.scale in asked else asked[-1]
     return [{"name": "interaction", "x": x, "colour": next(name for name in asked if name != x)}]
+
+
+def _traced(of: Shape) -> list[dict[str, Any]]:
+    return [{}] if of.traced else []
 
 
 KINDS: dict[str, Kind] = {
@@ -110,6 +117,11 @@ KINDS: dict[str, Kind] = {
     "shares": Kind(lambda of: [{}], takes=("x", *SHOWN), x=("run", "epoch"), along_scale=True),
     "energy": Kind(lambda of: [{}] if "device" in of.varied else [], takes=SHOWN, along_scale=True),
     "power": Kind(lambda of: [], reads=("power",), takes=("filter",)),
+    "phases": Kind(
+        _traced, reads=("phases",), takes=("x", *SHOWN), x=("share", "time"), along_scale=True, of_traces=True
+    ),
+    "critical_path": Kind(_traced, reads=("phases",), takes=SHOWN, along_scale=True, of_traces=True),
+    "gantt": Kind(_traced, reads=("phases", "trace_steps"), takes=("filter",), of_traces=True),
 }
 
 
@@ -181,6 +193,11 @@ def _checked(entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[
     if kind not in KINDS:
         raise _Mistake("kind", f"'{kind}' is unknown; {instead_of(kind, KINDS)}")
     of = KINDS[kind]
+    if of.of_traces and not any(is_traced(levels) for levels in cells):
+        raise _Mistake(
+            "kind", f"{kind} draws traced runs, and the study has none; add trace: [none, phases] to its factors"
+        )
+    cells = _drawn(of, cells)
     for key in entry:
         if key not in ("kind", "name", *of.takes):
             raise _Mistake(key, _untaken(kind))
@@ -204,6 +221,12 @@ def _checked(entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[
         one = replace(one, colour=tuple(sorted(_rest(one, of, _varied(left)), key=is_numeric)) or None)
     _check_series(one.colour or (), left)
     return one
+
+
+def _drawn(of: Kind, cells: Sequence[Levels]) -> list[Levels]:
+    """The cells whose runs a kind draws: traced ones; of others the untraced ones, where there are any."""
+    kept = [levels for levels in cells if is_traced(levels) == of.of_traces]
+    return kept or list(cells)
 
 
 def _untaken(kind: str) -> str:

@@ -13,10 +13,11 @@ from declared.figures import Declared
 ANALYSIS = (
     "cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "decomposition", "time_to_accuracy", "energy", "variance", "regression",
 )  # fmt: skip
-TABLES = (*ANALYSIS, "network", "prediction", "outlook", "hybrid")
+TRACES = ("phases", "bottlenecks", "critical_path", "exposed", "tracing")
+TABLES = (*ANALYSIS, "network", "prediction", "outlook", "hybrid", *TRACES)
 # What shows how sound the results are, rather than results, is usual in a supplement.
-SUPPLEMENT_KINDS = ("residuals", "regression", "timeline", "shares")
-SUPPLEMENT_TABLES = ("checks", "variance", "regression")
+SUPPLEMENT_KINDS = ("residuals", "regression", "timeline", "shares", "critical_path")
+SUPPLEMENT_TABLES = ("checks", "variance", "regression", "critical_path", "exposed", "tracing")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from common.schemas import check, check_value
 from common.text import instead_of
 from declared.configuration import existing
 from declared.datasets import load_dataset
-from declared.factors import Levels, as_list, factor_table, matches
+from declared.factors import UNTRACED, Levels, as_list, factor_table, matches
 from declared.figures import Declared, Shape, read_figures, usual
 from declared.fraction import Fraction, generated, of_resolution
 from declared.frameworks import framework_names
@@ -63,9 +63,18 @@ class Study:
         """Whether the ranks of some cells may be unlike, or have unlike shares."""
         return self.factors["shares"] != [factor_table()["shares"]["default"]] or "hybrid" in self.factors["device"]
 
-    def drawn(self, swept: bool = True) -> list[Declared]:
-        """The figures that it declares, or those of every study of its kind; `swept`: whether its network is."""
-        return list(self.figures) or usual(Shape(self.varied, swept, self.fraction is None, self.target_accuracy))
+    @property
+    def traced(self) -> bool:
+        """Whether any of its runs keep their phases."""
+        return any(level != UNTRACED for level in self.factors["trace"])
+
+    def drawn(self, swept: bool = True, traced: bool = True) -> list[Declared]:
+        """The figures that it declares, or those of every study of its kind; `swept`: whether its network is; `traced`: whether what
+        its traced runs kept is there."""
+        compared = [name for name in self.varied if name != "trace" or UNTRACED not in self.factors[name]]
+        full = self.fraction is None
+        shape = Shape(compared, swept, full, self.target_accuracy, self.traced and traced)
+        return list(self.figures) or usual(shape)
 
 
 def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Study:
@@ -95,7 +104,7 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
     )
     if "figures" in raw:
         cells = [
-            {name: levels[name] for name in study.varied}
+            {name: levels[name] for name in [*study.varied, "trace"]}
             for levels in study.combinations()
             if not any(matches(levels, entry) for entry in study.exclude)
         ]

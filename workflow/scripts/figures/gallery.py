@@ -22,6 +22,7 @@ EXAMPLES = Path(__file__).with_name("gallery.yaml")
 PICTURES = CHECKOUT / "docs" / "images" / "gallery"
 KEPT = CHECKOUT / "docs" / "campaigns"
 STUDIES = CHECKOUT / "config" / "studies"
+KEPT_FILES = ("network", "power", "phases", "trace_steps")
 COLOURS = 256
 SMALLER = 2  # than for print, in each direction
 
@@ -59,7 +60,7 @@ def make(example: Example, folder: Path) -> None:
         [
             *("--asked", example.asked.to_json(), "--out", str(stem)),
             *("--runs", str(kept / "runs.csv"), "--epochs", str(kept / "epochs.csv")),
-            *(part for name, file in reads.items() for part in (f"--{name}", str(file))),
+            *(part for name, file in reads.items() for part in (f"--{name.replace('_', '-')}", str(file))),
         ]
     )
     with Image.open(f"{stem}.png") as image, written_whole(example.picture) as partial:
@@ -70,7 +71,7 @@ def make(example: Example, folder: Path) -> None:
 
 def _made(name: str, kept: Path, folder: Path) -> Path:
     """The file that a kind of figure reads beside runs and epochs, of a kept campaign; made in `folder` where it is not kept."""
-    if name in ("network", "power"):
+    if name in KEPT_FILES:
         return kept / f"{name}.csv"
     from prediction import held_out, outlook
 

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from common.text import duration, number_of
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
-from figures.view import view
+from figures.view import filtered, view
 
 LANE_IN = 0.12
 BELOW_ROW_IN = 0.2
@@ -78,7 +78,7 @@ class _Time:
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """Lanes are hosts, or series on one machine; the axis goes on in rows where there are many runs. Figure and caption."""
-    seen = view(records.runs, asked)
+    seen = replace(view(records.runs, asked), runs=filtered(records.every_run, asked))
     ran = _ran(seen.runs)
     if ran.empty:
         said = "no run started" if seen.runs["started_at"].isna().all() else "no run tells when it started and ended"

@@ -160,14 +160,19 @@ class View:
         return f"Shown: only {'; '.join(held)}." if held else ""
 
 
+def filtered(runs: pd.DataFrame, asked: Declared) -> pd.DataFrame:
+    """The runs that the filter of `asked` leaves."""
+    for name, levels in asked.filter.items():
+        runs = runs[runs[name].isin(list(levels))]
+    return runs
+
+
 def view(runs: pd.DataFrame, asked: Declared) -> View:
     """What `asked` draws of the runs of a study. Series are by default those of analysis.measured.series_factors.
 
     What varies and has no place makes panels, so that nothing is averaged over.
     """
-    drawn = runs
-    for name, levels in asked.filter.items():
-        drawn = drawn[drawn[name].isin(list(levels))]
+    drawn = filtered(runs, asked)
     of = KINDS[asked.kind]
     varied = varying(drawn)
     own = [asked.x] if asked.x and not of.x else [scale_factor(drawn)] if of.along_scale else []

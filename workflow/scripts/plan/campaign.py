@@ -57,6 +57,16 @@ class Campaign:
         """The table of epochs that figures and tables are made from."""
         return (self.published or self.results) / "epochs.csv"
 
+    @property
+    def phases_csv(self) -> Path:
+        """The table of the phases of traced runs; trace_steps.csv lies beside it."""
+        return self.runs_csv.with_name("phases.csv")
+
+    @property
+    def traced(self) -> bool:
+        """Whether there are phases of traced runs, or will be when the study has run."""
+        return self.study.traced and (self.published is None or self.phases_csv.exists())
+
     @cached_property
     def records(self) -> dict[str, str]:
         """Where the record of every run lies that the site can make: run_id -> record.json, in planned order."""

@@ -18,7 +18,7 @@ import pandas as pd
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
-from analysis.measured import arguments, combination_text, treatment_text, treatments, varying
+from analysis.measured import arguments, combination_text, read_timed, treatment_text, treatments, varying
 from common.errors import exit_status
 from common.tables import read_table
 from environments.made import read_made
@@ -307,7 +307,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     args = parser.parse_args(argv)
     python = Path(read_made(args.extra_p)["python"]["executable"]) if args.extra_p else None
-    runs = read_table(args.runs, "runs")
+    runs = read_timed(args.runs)
     cells, sweeps = physics.prepared(runs), law.points(read_table(args.network, "network"))
     every, rows = evaluate(cells, sweeps, methods(set(cells["framework"]), python))
     tables.write_csv(every, args.cells)

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import successful, title
+from analysis.measured import read_timed, successful, title
 from common.cores import all_cores
 from common.errors import InputError, exit_status, system_faults
 from common.tables import read_table
@@ -96,7 +96,7 @@ class Study:
 
 def by_study(folder: Path) -> Study:
     """The study whose records are in `folder`."""
-    runs = read_table(folder / "runs.csv", "runs")
+    runs = read_timed(folder / "runs.csv")
     cells, sweeps = physics.prepared(runs), law.points(read_table(folder / "network.csv", "network"))
     return Study(runs, cells, sweeps, anywhere(physics.fit(cells, sweeps)))
 

@@ -22,6 +22,8 @@ LAYOUT = {
     "epochs.csv": "one row per epoch; [columns](#epochscsv)",
     "network.csv": "one row per all-reduce of the network sweep, where the study has distributed frameworks on several nodes; [columns](#networkcsv)",
     "power.csv": "power over time of runs whose machines have meters, where the study draws the figure `power`; [columns](#powercsv)",
+    "phases.csv": "one row per traced run, rank and phase, where the study has traced runs; [columns](#phasescsv)",
+    "trace_steps.csv": "one row per interval of some steps of a typical traced run of each cell; [columns](#trace_stepscsv)",
     "figures/FIGURE.pdf, .svg, .png": "[figures](figures.md)",
     "figures/FIGURE.caption.md": "the caption: what is shown, n, intervals, placement, what is missing",
     "tables/TABLE.csv, .md, .tex": "[tables](tables.md): CSV with all digits, Markdown and LaTeX rounded, with notes",
@@ -109,7 +111,7 @@ def _figure(one: gallery.Example, kind: Kind) -> Iterator[str]:
 @cache
 def described() -> dict[str, dict[str, Any]]:
     """Every table, in the order of stages: name -> answers, method, columns (names with commas between them -> unit, meaning)."""
-    files = [STAGES / stage / "tables.yaml" for stage in ("analysis", "network", "prediction", "comparison")]
+    files = [STAGES / stage / "tables.yaml" for stage in ("analysis", "network", "prediction", "traces", "comparison")]
     return {name: entry for file in files for name, entry in load_yaml(file).items()}
 
 
@@ -172,7 +174,7 @@ def files_page() -> str:
             "One row per run, in planned order.",
             _columns("design"),
             "## runs.csv",
-            "One row per run of the design, whether or not it succeeded. Figures and tables are made from this file, `epochs.csv` and `network.csv` alone.",
+            "One row per run of the design, whether or not it succeeded. Figures and tables are made from this file, `epochs.csv` and `network.csv` alone; those of traced runs from `phases.csv` and `trace_steps.csv`, too.",
             _columns("runs"),
             "## epochs.csv",
             "One row per epoch of a run. Join it to `runs.csv` by `run_id`.",
@@ -183,6 +185,13 @@ def files_page() -> str:
             "## power.csv",
             "One row per sample of a machine's power while a run trained.",
             _columns("power"),
+            "## phases.csv",
+            "One row per traced run, rank and phase, and of the critical path, which has no rank. Join it to `runs.csv` by `run_id`. "
+            "[Where the time of a step goes](../how-to/phases.md) says what the phases mean.",
+            _columns("phases"),
+            "## trace_steps.csv",
+            "One row per interval of a few steps that follow each other.",
+            _columns("trace_steps"),
             "## record.json",
             "The record of one run, written last, whatever became of the run.",
             _columns("record"),

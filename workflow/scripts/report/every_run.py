@@ -80,9 +80,9 @@ def order(runs: pd.DataFrame) -> tuple[pd.Series, bool]:
     return pd.Series(np.arange(1.0, len(times) + 1), index=times.index).reindex(runs.index), by_clock
 
 
-def series(runs: pd.DataFrame) -> pd.Series:
+def series(material: Material) -> pd.Series:
     """The name of each run's series, as the figures' legends have it."""
-    names = series_factors(runs)
+    runs, names = material.every_run, series_factors(material.runs)
     if names == ["framework"]:
         return runs["framework"]
     said = runs[names].drop_duplicates().to_dict("records")
@@ -92,7 +92,7 @@ def series(runs: pd.DataFrame) -> pd.Series:
 
 def table(material: Material) -> Table:
     """The table of all runs of the design, whether or not they succeeded."""
-    runs = material.runs
+    runs = material.every_run
     made: list[tuple[Column, list[Any]]] = [(Column("order", "run", "order", 0), _numbers(order(runs)[0], 0))]
     for name in varying(runs):
         few = runs[name].nunique() <= MOST_LEVELS
@@ -118,8 +118,8 @@ def table(material: Material) -> Table:
 def details(material: Material, campaign: Campaign) -> Iterator[dict[str, Any]]:
     """What opens on a click, in the order of the table: run_id, epochs by column, record or row, log and where it lies."""
     curves = _curves(material.epochs)
-    characters = max(LOG_LEAST, min(LOG_MOST, LOGS_TOGETHER // max(1, len(material.runs))))
-    for row in material.runs.to_dict("records"):
+    characters = max(LOG_LEAST, min(LOG_MOST, LOGS_TOGETHER // max(1, len(material.every_run))))
+    for row in material.every_run.to_dict("records"):
         found = {"run_id": row["run_id"], "epochs": curves.get(row["run_id"])}
         if campaign.published is not None:
             yield found | {"row": _told(row), "note": ELSEWHERE}

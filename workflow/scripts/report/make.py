@@ -104,13 +104,13 @@ def page(material: Material, campaign: Campaign, records: str, state: State, car
 
 def page_data(material: Material, table: Table) -> dict[str, Any]:
     """What the page's program draws: the table of runs, each run's series, the colours of series and of other groups."""
-    by_clock = every_run.order(material.runs)[1]
+    by_clock = every_run.order(material.every_run)[1]
     seen = view(material.runs, OVERVIEW)
     return {
         **table.to_json(),
         "in_block": RUNS_IN_BLOCK,
         "order": "run, in the order in which they started" if by_clock else "run, in the planned order",
-        "series": every_run.series(material.runs).tolist(),
+        "series": every_run.series(material).tolist(),
         "series_title": seen.told_apart.partition(" (")[0],
         "colours": {one.name: one.look.colour for one in seen.series},
         "palette": [look.colour for look in style.TREATMENT_LOOKS],
@@ -137,7 +137,7 @@ def linked(verdict: Verdict, material: Material) -> Verdict:
 
 def reasons(material: Material) -> list[tuple[str, str, int, list[str]]]:
     """Status, reason, number of runs and the first of them, for what did not succeed; the most frequent first."""
-    bad = unsuccessful(material.runs)
+    bad = unsuccessful(material.every_run)
     groups = bad.assign(reason=[one_line(reason) or "no reason is given" for reason in bad["reason"]])
     found = [
         (str(status), str(reason), len(own), own["run_id"].head(RUNS_OF_A_REASON).tolist())
@@ -176,7 +176,8 @@ def material_of(campaign: Campaign, files: Records, figures: Sequence[Path], tab
         study=campaign.study,
         site=setting.site_of(campaign, runs),
         runs=runs,
-        epochs=current(read_table(files.epochs_csv, "epochs"), runs),
+        every_run=files.every_run,
+        epochs=current(read_table(files.epochs_csv, "epochs"), files.every_run),
         pictures=[one for one in pictures if not empty[one.name]],
         tables={one.name: one for one in every if not empty[one.name]},
         left_out={name: why for name, why in empty.items() if why},

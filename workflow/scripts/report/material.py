@@ -62,7 +62,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Material:
-    """All that a report says is made of this. `epochs`: those of the runs as they stand in `runs`; `site`: where they ran, if known.
+    """All that a report says is made of this. `every_run`: of the design, with those that were traced beside others; `epochs`: those of them; `site`: where they ran, if known.
 
     `pictures` and `tables` are those with content; `left_out`: name -> why the others have none.
     """
@@ -70,6 +70,7 @@ class Material:
     study: Study
     site: Site | None
     runs: pd.DataFrame
+    every_run: pd.DataFrame
     epochs: pd.DataFrame
     pictures: Sequence[Picture]
     tables: Mapping[str, Made]

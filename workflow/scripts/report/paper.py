@@ -20,6 +20,7 @@ import pandas as pd
 
 from analysis import tables
 from analysis.answers import NOTE, Sentence, opening, sentences
+from analysis.measured import read_timed
 from common.errors import InputError, exit_status
 from common.files import write_text, written_whole
 from common.tables import read_table
@@ -229,7 +230,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tables", nargs="*", type=Path, default=[], metavar="STEM", help="files without their suffix")
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="the paper's folder")
     args = parser.parse_args(argv)
-    runs = read_table(args.runs, "runs")
+    runs = read_timed(args.runs)
     try:
         site = load_site(site_of(runs, args.site))
     except InputError:  # of published tables the site's file may be elsewhere

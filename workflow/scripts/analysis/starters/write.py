@@ -13,10 +13,10 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.measured import read_timed
 from analysis.pooling import pooled
 from common.errors import exit_status
 from common.files import write_text
-from common.tables import read_table
 
 NOTEBOOK, SCRIPT = "explore.ipynb", "explore.R"
 TEMPLATES = {NOTEBOOK: "explore.py.jinja", SCRIPT: "explore.R.jinja"}
@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--runs", required=True, type=Path, metavar="CSV", help="runs.csv of the study")
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="where the two files go")
     args = parser.parse_args(argv)
-    for name, text in texts(args.title, args.question, read_table(args.runs, "runs")).items():
+    for name, text in texts(args.title, args.question, read_timed(args.runs)).items():
         write_text(args.out / name, text)
 
 

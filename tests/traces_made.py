@@ -1,0 +1,142 @@
+"""Made-up traced runs with known answers: the intervals of an attempt, and a campaign with traced and untraced runs."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from common.tables import read_table
+from synthetic import campaign, write_frames
+from traces import gather
+
+FRAMEWORKS = ("pytorch-single", "pytorch-ddp", "horovod-pytorch")
+COLUMNS = ["rank", "epoch", "step", "phase", "start", "end"]
+START = {"interpreter": 0.4, "rendezvous": 0.1, "import": 2.0, "build": 1.0, "barrier": 0.5}
+# ms of a step of 20 ms on rank 0, when its exchanges start and end, and what is left of waiting after the last one.
+QUICK = {"data": 1.0, "forward": 5.0, "backward": 6.0}
+ENDING = {"metrics": 0.5, "optimizer": 1.5}
+
+
+def step_of(
+    rank: int, begins: float, computed: Mapping[str, float], buckets: Sequence[tuple[float, float]], length: float
+) -> list[tuple[int, str, float, float]]:
+    """One step: what is computed, waiting until ENDING, which ends it after `length`; exchanges from and to. All ms since it begins."""
+    rows, at = [], 0.0
+    for name, lasts in computed.items():
+        rows.append((rank, name, begins + at, begins + at + lasts))
+        at += lasts
+    waits = length - sum(ENDING.values())
+    if buckets:
+        rows.append((rank, "wait", begins + at, begins + waits))
+        at = waits
+    for name, lasts in ENDING.items():
+        rows.append((rank, name, begins + at, begins + at + lasts))
+        at += lasts
+    return [*rows, *((rank, "exchange", begins + start, begins + end) for start, end in buckets)]
+
+
+def attempt(
+    late_ms: Sequence[float],
+    epochs: int = 3,
+    steps: int = 4,
+    every: int = 1,
+    exchanged: int = 1,
+    step_ms: float = 20.0,
+    start: Mapping[str, float] | None = None,
+) -> pd.DataFrame:
+    """The intervals of a run, in s. `late_ms`: of each rank, by how much longer than QUICK's its backward takes in a step that ends with an exchange.
+
+    On rank r two exchanges begin 2 ms before backward ends and when it ends, and last until ms 14 and 18 (from its step's begin); of
+    `exchanged` batches the last one is exchanged, the others end after ENDING. The first epoch is warm-up and twice as slow.
+    """
+    rows: list[tuple[int, int, int, str, float, float]] = []
+    at = 0.0
+    for name, lasts in (start or START).items():
+        rows += [(rank, 0, 0, name, at, at + lasts) for rank in range(len(late_ms))]
+        at += lasts
+    for epoch in range(1, epochs + 1):
+        slow = 2e-3 if epoch == 1 else 1e-3
+        for step in range(1, steps + 1):
+            sent, longest = step % exchanged == 0, 0.0
+            for rank, late in enumerate(late_ms):
+                computed = {**QUICK, "backward": QUICK["backward"] + late * sent}
+                ready = sum(computed.values())
+                buckets = [(ready - 2, 14.0), (ready, step_ms - 2)] if sent and len(late_ms) > 1 else []
+                mine = step_of(rank, 0.0, computed, buckets, step_ms)
+                longest = max(longest, *(end for _, _, _, end in mine))
+                if (step - 1) % every == 0:
+                    rows += [
+                        (rank, epoch, step, name, at + slow * begins, at + slow * ends)
+                        for _, name, begins, ends in mine
+                    ]
+            at += slow * longest
+        for name, lasts in (("barrier", 0.001), ("validation", 0.05), ("between", 0.002)):
+            rows += [(rank, epoch, 0, name, at, at + lasts) for rank in range(len(late_ms))]
+            at += lasts
+    return pd.DataFrame(rows, columns=COLUMNS).sort_values(["rank", "start"], kind="stable", ignore_index=True)
+
+
+def traced_campaign(
+    late_ms: float = 1.0, cost: float = 1.01, steps: int = 12, seed: int = 1
+) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]]:
+    """Runs and epochs of FRAMEWORKS of the quickstart design, each run untraced and traced (`cost` times as slow), and the traced ones' intervals.
+
+    Of two ranks the second is `late_ms` later.
+    """
+    runs, epochs = campaign(failures={}, seed=seed)
+    runs = runs[runs["framework"].isin(FRAMEWORKS)]
+    epochs = epochs[epochs["run_id"].isin(runs["run_id"])]
+    runs = runs.assign(trace="none", steps=steps)
+    slower, names = runs.copy(), {"cell": "cell", "run_id": "run_id"}
+    for name in names:
+        slower[name] = runs["cell"] + ".trace=phases" + ("" if name == "cell" else ".r" + runs["replicate"].astype(str))
+    slower["trace"] = "phases"
+    slower["epoch_time_s"] *= cost
+    slower["throughput_samples_s"] /= cost
+    slower["order_key"] += 0.5
+    renamed = dict(zip(runs["run_id"], slower["run_id"], strict=True))
+    more = epochs.assign(run_id=epochs["run_id"].map(renamed), epoch_time_s=epochs["epoch_time_s"] * cost)
+    intervals = {}
+    for row in slower.to_dict("records"):
+        late = [0.0, late_ms][: int(row["ranks"])]
+        # A replicate is a little slower than the one before it, and a batch of a larger size than a smaller one.
+        length = 20.0 * (1 + 0.01 * row["replicate"]) * (1 + row["batch_size"] / 64)
+        scaled = attempt(late, steps=steps, epochs=int(row["epochs"]), exchanged=int(row["sync_every"]))
+        factor = length / 20.0
+        intervals[str(row["run_id"])] = scaled.assign(start=scaled["start"] * factor, end=scaled["end"] * factor)
+    return pd.concat([runs, slower], ignore_index=True), pd.concat([epochs, more], ignore_index=True), intervals
+
+
+def write_traced(folder: Path, **options: float) -> Path:
+    """Write the campaign: runs.csv, epochs.csv, and runs/ with phases.csv of every attempt; returns `folder`."""
+    runs, epochs, intervals = traced_campaign(**options)  # type: ignore[arg-type]
+    write_frames(folder, runs, epochs)
+    for run_id, some in intervals.items():
+        write_attempt(folder, runs, run_id, some)
+    return folder
+
+
+def gathered(folder: Path, **options: float) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Write the campaign and gather its traces into phases.csv and trace_steps.csv; all runs, and the phases of the traced ones."""
+    write_traced(folder, **options)
+    named = {"runs": "runs.csv", "records": "runs", "phases": "phases.csv", "steps": "trace_steps.csv"}
+    gather.main([text for option, name in named.items() for text in (f"--{option}", f"{folder}/{name}")])
+    return read_table(folder / "runs.csv", "runs"), read_table(folder / "phases.csv", "phases")
+
+
+def write_attempt(folder: Path, runs: pd.DataFrame, run_id: str, intervals: pd.DataFrame) -> Path:
+    """Where the intervals of a run lie; its epochs' times are what its steps come to."""
+    key = runs.set_index("run_id").at[run_id, "key"]
+    place = folder / "runs" / run_id / str(key) / "attempt-1"
+    place.mkdir(parents=True, exist_ok=True)
+    intervals.to_csv(place / "phases.csv", index=False, float_format="%.7f")
+    own = intervals[(intervals["phase"] != "exchange") & ((intervals["step"] > 0) | (intervals["phase"] == "barrier"))]
+    closed = own[own["epoch"] > 0].groupby("epoch").agg(start=("start", "min"), end=("end", "max"))
+    told = pd.DataFrame({"epoch": closed.index, "closed_time_s": closed["end"] - closed["start"]})
+    told.to_csv(place / "epochs.csv", index=False)
+    return place
+
+
+def read_runs(folder: Path) -> pd.DataFrame:
+    """All runs of a written campaign."""
+    return read_table(folder / "runs.csv", "runs")

@@ -1,0 +1,42 @@
+"""Traced runs are other runs: where a study has both, tables of time are those of the untraced ones, byte by byte."""
+
+import pandas as pd
+import pytest
+
+from analysis import conditions, study
+from analysis.measured import read_timed, successful, timed, traced
+from synthetic import write_frames
+from traces_made import traced_campaign
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[pd.DataFrame, pd.DataFrame]:
+    runs, epochs, _ = traced_campaign()
+    return runs, epochs
+
+
+def test_tables_of_time_know_nothing_of_traced_runs(made, tmp_path):
+    runs, epochs = made
+    for name, some in (("both", runs), ("untraced", runs[runs["trace"] == "none"])):
+        (tmp_path / name).mkdir()
+        written = write_frames(tmp_path / name, some, epochs)
+        study.main(["--runs", str(written[0]), "--epochs", str(written[1]), "--out", str(tmp_path / name / "tables")])
+    both, untraced = (sorted((tmp_path / name / "tables").iterdir()) for name in ("both", "untraced"))
+    assert [file.name for file in both] == [file.name for file in untraced]
+    differ = [one.name for one, other in zip(both, untraced, strict=True) if one.read_bytes() != other.read_bytes()]
+    assert differ == ["missing.md", "missing.tex"]  # which counts the runs of the design
+
+
+def test_untraced_ones_are_taken_even_where_only_traced_ones_succeeded(made):
+    runs = made[0].copy()
+    runs.loc[runs["trace"] == "none", ["status", "epoch_time_s"]] = ["failed", None]
+    assert successful(timed(runs)).empty
+    assert len(successful(traced(runs))) == len(runs) / 2
+
+
+def test_a_study_of_traced_runs_alone_uses_them_and_says_so(made, tmp_path):
+    both, only = read_timed(write_frames(tmp_path, *made)[0]), traced(made[0])
+    file, _ = write_frames(tmp_path, only, made[1])
+    assert len(read_timed(file)) == len(only)
+    assert "All runs were traced, which takes time, too." in conditions.setting(read_timed(file))
+    assert "traced" not in conditions.setting(both)

@@ -1,0 +1,132 @@
+"""Figures of traced runs: steps over ranks, phases, the critical path, as a made-up campaign was made; of time, only untraced runs."""
+
+import matplotlib.colors
+import pandas as pd
+import pytest
+
+from analysis.measured import Records
+from common.tables import read_table, write_table
+from declared.figures import Declared
+from figures import critical_path, gantt, overview, panels, phase_looks, phases, timeline
+from figures.phase_looks import MOVING, REST, WAITING
+from traces import cells
+from traces_made import attempt, gathered
+
+TRACED = "pytorch-ddp.small-cnn.digits.b32.n2.s1.trace=phases"
+GANTT, PHASES, PATH = (Declared(kind, kind) for kind in ("gantt", "phases", "critical_path"))
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("traced")
+    gathered(folder, steps=6)
+    files = {"phases_csv": folder / "phases.csv", "trace_steps_csv": folder / "trace_steps.csv"}
+    return Records(folder / "runs.csv", folder / "epochs.csv", **files)
+
+
+def only(**levels) -> dict[str, list]:
+    return {name: [level] for name, level in levels.items()}
+
+
+def titles(drawn) -> list[str]:
+    return [ax.get_title(loc="left").partition(",")[0] for ax in drawn.axes]
+
+
+def test_a_gantt_has_a_panel_for_every_cell_on_several_ranks(records):
+    drawn, caption = gantt.draw(records, GANTT)
+    assert titles(drawn) == 4 * ["horovod-pytorch"] + 4 * ["pytorch-ddp"]
+    assert all([text.get_text() for text in ax.get_yticklabels()] == ["rank 0", "rank 1"] for ax in drawn.axes)
+    assert "8 of 19 cells are drawn" in caption
+    assert len(caption.split("\n\n")[0].split()) <= panels.MOST_WORDS
+
+
+def test_a_gantt_that_a_page_does_not_hold_has_the_largest_of_each_series(records, monkeypatch):
+    monkeypatch.setattr(gantt, "TALLEST_IN", 2.0)
+    drawn, caption = gantt.draw(records, GANTT)
+    assert titles(drawn) == ["horovod-pytorch", "pytorch-ddp"]
+    assert "2 of 19 cells are drawn" in caption
+
+
+def test_a_gantt_draws_what_was_kept(records):
+    """One cell: six steps of 30.6 ms, of which three set the axis; of each rank its phases, its exchange, and a path for each step."""
+    asked = Declared("gantt", "gantt", filter=only(framework="pytorch-ddp", nodes=2, batch_size=32, sync_every=1))
+    drawn, caption = gantt.draw(records, asked)
+    (ax,) = drawn.axes
+    assert ax.get_xlim() == pytest.approx((0, 3 * 20 * 1.5 * 1.02), rel=1e-3)
+    colour = matplotlib.colors.to_rgba(phase_looks.LOOKS["backward"][0])
+    backward = [some for some in ax.collections if tuple(some.get_facecolor()[0]) == colour]
+    assert sorted(len(some.get_paths()) for some in backward) == [3, 3]  # of each rank
+    widths = sorted(round(path.get_extents().width, 2) for path in backward[0].get_paths())
+    assert widths == pytest.approx([6 * 1.5 * 1.02] * 3, abs=0.02)
+    paths = [line for line in ax.lines if len(line.get_xdata()) == 4]
+    assert len(paths) == 3
+    assert "Ranks wait for the exchange 28 % of the time." in caption
+
+
+def test_of_many_ranks_three_are_drawn(records, tmp_path):
+    run = records.trace_steps["run_id"].iloc[0]
+    many = attempt([float(rank) / 4 for rank in range(12)], epochs=2, steps=5)
+    many = many[(many["epoch"] == 2) & (many["step"] > 0)].drop_duplicates()
+    write_table(many.assign(run_id=run), "trace_steps", tmp_path / "steps.csv")
+    drawn, caption = gantt.draw(
+        Records(records.runs_csv, records.epochs_csv, trace_steps_csv=tmp_path / "steps.csv"), GANTT
+    )
+    (ax,) = drawn.axes
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["rank 11", "rank 6", "rank 0"]
+    assert gantt.FEW in caption
+
+
+def test_waiting_is_divided_into_what_is_exposed(records):
+    measured = cells.of(records.every_run, records.phases)
+    made = phases.parts(measured, in_ms=False)
+    assert made.sum(axis=1).to_numpy() == pytest.approx(100)
+    of = made.loc[TRACED]
+    assert (of["backward"], of[MOVING], of[WAITING], of[REST]) == pytest.approx((32.5, 27.5, 0, 0), abs=0.01)
+    in_ms = phases.parts(measured, in_ms=True).loc[TRACED]
+    assert in_ms.sum() == pytest.approx(20 * 1.5 * 1.02, rel=1e-3)
+    assert phases.hidden(measured, in_ms=False)[TRACED] == pytest.approx(100 * 2 / 20, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked"), [(phases, PHASES), (phases, Declared("phases", "phases", x="time")), (critical_path, PATH)]
+)
+def test_a_bar_for_every_traced_cell(records, kind, asked):
+    drawn, caption = kind.draw(records, asked)
+    bars = sum(len({round(bar.get_y(), 3) for bar in ax.patches if bar.get_height() > 0.5}) for ax in drawn.axes)
+    assert bars == 19
+    assert len(caption.split("\n\n")[0].split()) <= panels.MOST_WORDS
+    assert "All runs were traced, which takes time, too." in caption
+
+
+def test_captions_have_computed_numbers(records):
+    assert "Exposed is 6 %" in phases.draw(records, PHASES)[1] and "to 28 %" in phases.draw(records, PHASES)[1]
+    assert "The exchange is 0 to 25 % of it." in critical_path.draw(records, PATH)[1]
+
+
+@pytest.mark.parametrize(("kind", "asked"), [(gantt, GANTT), (phases, PHASES), (critical_path, PATH)])
+def test_without_phases_a_figure_says_so(records, kind, asked):
+    _, caption = kind.draw(Records(records.runs_csv, records.epochs_csv), asked)
+    assert caption.startswith(f"{panels.NOT_DRAWN}{phases.NO_PHASES}.")
+
+
+def test_figures_of_time_are_those_of_the_untraced_runs_alone(records, tmp_path):
+    every = read_table(records.runs_csv, "runs")
+    untraced = every[every["trace"] == "none"]
+    write_table(untraced, "runs", tmp_path / "runs.csv")
+    alone = Records(tmp_path / "runs.csv", records.epochs_csv)
+    asked = Declared("overview", "overview")
+    assert overview.draw(records, asked)[1] == overview.draw(alone, asked)[1]
+    assert len(records.runs) == len(untraced) == len(every) / 2
+    assert set(records.epochs["run_id"]) == set(untraced["run_id"])
+
+
+def test_the_timeline_has_all_runs(records, tmp_path):
+    every = read_table(records.runs_csv, "runs")
+    begun = pd.Timestamp("2026-11-20T12:00:00Z") + pd.to_timedelta(range(len(every)), unit="min")
+    at = every.assign(
+        started_at=begun.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        ended_at=(begun + pd.Timedelta("50s")).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )
+    write_table(at, "runs", tmp_path / "runs.csv")
+    _, caption = timeline.draw(Records(tmp_path / "runs.csv", records.epochs_csv), Declared("timeline", "timeline"))
+    assert "114 runs" in caption and "not drawn" not in caption

@@ -1,0 +1,16 @@
+"""A made-up campaign with traced runs, gathered."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from traces import cells
+from traces_made import gathered
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """Its folder, all its runs, the phases of the traced ones, and what tables read of them."""
+    folder = tmp_path_factory.mktemp("traced")
+    runs, phases = gathered(folder)
+    return SimpleNamespace(folder=folder, runs=runs, phases=phases, measured=cells.of(runs, phases))

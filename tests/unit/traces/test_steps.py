@@ -1,0 +1,205 @@
+"""A made-up run adds up to what is known: phases, communication, exposed, moving, waiting, and the path through its steps."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import InputError
+from runs.worker.phases import Phases
+from traces.steps import SHOWN_STEPS, WAIT, Traced, read
+from traces_made import COLUMNS, attempt
+
+STEPS = 4
+
+
+def rows_of(late_ms, **options) -> pd.Series:
+    """ms in a step, by scope, rank (-1: none) and phase."""
+    rows = Traced(attempt(late_ms, **options), 1, STEPS).rows()
+    rank = rows["rank"].fillna(-1).astype(int)
+    index = pd.MultiIndex.from_arrays([rows["scope"], rank, rows["phase"]])
+    return (1e3 * rows["step_s"]).set_axis(index).dropna().sort_index()
+
+
+def test_phases_of_a_step_are_what_they_were_made_of():
+    found = rows_of([0.0, 3.0])
+    assert found["step", 0].to_dict() == pytest.approx(
+        {"data": 1, "forward": 5, "backward": 6, "wait": 6, "metrics": 0.5, "optimizer": 1.5}
+    )
+    assert found["step", 1]["backward"] == pytest.approx(9)
+    assert found["step", 1]["wait"] == pytest.approx(3)
+
+
+def test_exchange_of_the_quick_rank_and_of_the_late_one():
+    """Rank 0 sends at ms 10 and 12 until 14 and 18, rank 1 at 13 and 15: bytes move from 13 to 14 and from 15 on."""
+    found = rows_of([0.0, 3.0])["exchange"]
+    known = {"communication": 8, "moving": 4, "waiting": 4, "exposed": 6, "exposed_moving": 4, "exposed_waiting": 2}
+    assert found[0].to_dict() == pytest.approx({**known, "until_first": 10})
+    known = {"communication": 4, "moving": 4, "waiting": 0, "exposed": 3, "exposed_moving": 3, "exposed_waiting": 0}
+    assert found[1].to_dict() == pytest.approx({**known, "until_first": 13})
+
+
+def test_the_path_goes_over_the_late_rank_and_its_parts_make_a_step():
+    found = rows_of([0.0, 3.0])["path", -1]
+    assert found.to_dict() == pytest.approx(
+        {"data": 1, "forward": 5, "backward": 9, "exchange": 3, "metrics": 0.5, "optimizer": 1.5}
+    )
+    assert found.sum() == pytest.approx(20)
+
+
+def test_a_path_follows_computing_beside_an_exchange_that_is_told_from_its_first_gradient_on():
+    """Both ranks start the one exchange at once; rank 1 computes until ms 8 beside it, rank 0 until 4; bytes are there at 10."""
+    rows = [(rank, 2, 1, "exchange", 0.002, 0.010) for rank in (0, 1)]
+    for rank, ready in ((0, 0.004), (1, 0.008)):
+        rows += [
+            (rank, 2, 1, "backward", 0.0, ready),
+            (rank, 2, 1, "wait", ready, 0.010),
+            (rank, 2, 1, "optimizer", 0.010, 0.012),
+        ]
+    found = Traced(pd.DataFrame(rows, columns=COLUMNS), 1, 1).path().set_index("phase")["step_s"]
+    assert found.to_dict() == pytest.approx({"backward": 0.008, "exchange": 0.002, "optimizer": 0.002})
+
+
+def test_a_path_without_an_exchange_is_the_slowest_ranks():
+    steps = attempt([0.0])
+    assert Traced(steps, 1, STEPS).path()["phase"].tolist() == ["backward", "data", "forward", "metrics", "optimizer"]
+    assert (1e3 * Traced(steps, 1, STEPS).path()["step_s"]).sum() == pytest.approx(14)
+
+
+def test_start_up_counts_once_and_what_is_around_steps_once_an_epoch():
+    rows = Traced(attempt([0.0, 0.0]), 1, STEPS).rows()
+    start = rows[(rows["scope"] == "start") & (rows["rank"] == 0)].set_index("phase")["seconds"]
+    assert start.to_dict() == pytest.approx(
+        {"interpreter": 0.4, "rendezvous": 0.1, "import": 2.0, "build": 1.0, "barrier": 0.5}
+    )
+    around = rows[(rows["scope"] == "epoch") & (rows["rank"] == 1)].set_index("phase")["seconds"]
+    assert around.to_dict() == pytest.approx({"barrier": 0.001, "validation": 0.05, "between": 0.002})
+
+
+def test_an_epoch_has_the_mean_step_times_its_number_of_steps():
+    rows = Traced(attempt([0.0, 0.0], steps=STEPS), 1, 40).rows()
+    assert (rows["seconds"] / rows["step_s"]).dropna().to_numpy() == pytest.approx(40)
+
+
+def test_of_accumulated_batches_only_the_last_is_exchanged():
+    found = rows_of([0.0, 3.0], exchanged=2)
+    assert found["exchange", 0, "communication"] == pytest.approx(4)
+    assert found["step", 0, "wait"] == pytest.approx(3)
+    counts = Traced(attempt([0.0, 3.0], exchanged=2), 1, STEPS).rows().query("phase == 'communication'")["count"]
+    assert counts.tolist() == [1, 1]
+
+
+def test_every_third_step_says_the_same_as_every_step():
+    every, third = rows_of([0.0, 3.0], steps=12), rows_of([0.0, 3.0], steps=12, every=3)
+    assert third.to_dict() == pytest.approx(every.to_dict())
+
+
+def test_computing_hides_an_exchange_of_a_step_before_it():
+    """An exchange that goes on while the next step computes is hidden there."""
+    rows = [(0, 2, 1, "backward", 0.0, 1.0), (0, 2, 2, "backward", 1.0, 2.0), (0, 2, 1, "exchange", 0.5, 1.5)]
+    found = Traced(pd.DataFrame(rows, columns=COLUMNS), 1, 2).rows().set_index("phase")
+    assert found.at["communication", "step_s"] == pytest.approx(0.5)
+    assert found.at["exposed", "step_s"] == 0
+
+
+def test_the_sum_of_a_steps_phases_is_its_time():
+    whole = attempt([0.0, 3.0], steps=12)
+    clocked = Traced(whole, 1, 12).step_times.merge(Traced(whole, 1, 12).numbers, left_on="place", right_index=True)
+    clocked = clocked.assign(step_time_s=clocked["end"] - clocked["start"])[["epoch", "rank", "step", "step_time_s"]]
+    assert Traced(whole, 1, 12).off(None) < 1e-9
+    assert Traced(whole, 1, 12).off(clocked) < 1e-9
+    gaps = whole[~((whole["phase"] == "forward") & (whole["rank"] == 1))]
+    assert Traced(gaps, 1, 12).off(None) == pytest.approx(5 / 20)
+    assert Traced(whole, 1, 12).off(clocked.assign(step_time_s=clocked["step_time_s"] * 1.25)) == pytest.approx(0.2)
+
+
+def test_typical_steps_follow_each_other_around_the_median():
+    found = Traced(attempt([0.0, 1.0], steps=12), 1, 12).typical_steps()
+    assert found["epoch"].nunique() == 1 and found["epoch"].iloc[0] > 1
+    numbers = sorted(set(found["step"]))
+    assert numbers == list(range(numbers[0], numbers[0] + SHOWN_STEPS))
+    assert set(found["rank"]) == {0, 1}
+    assert Traced(attempt([0.0], steps=12, every=3), 1, 12).typical_steps()["step"].nunique() == 1
+
+
+def test_what_a_rank_writes_is_read(tmp_path):
+    """A trace of the worker's own marks: one step of every kind of call."""
+    phases = Phases(tmp_path, 0, 2)
+    phases.close_epoch()
+    phases.open_epoch(1)
+    for _ in range(2):
+        phases.step()
+        for name in ("data", "forward", "backward"):
+            phases.enter(name)
+        end = phases.begin()
+        phases.enter("wait")
+        end()
+        phases.enter("optimizer")
+    phases.leave_steps()
+    phases.close_epoch()
+    written = pd.read_csv(tmp_path / "phases-0.csv").assign(rank=0)
+    written.to_csv(tmp_path / "phases.csv", index=False)
+    run = Traced(read(tmp_path), 0, 2)
+    assert set(run.rows().query("scope == 'step'")["phase"]) == {"data", "forward", "backward", "wait", "optimizer"}
+    assert run.off(None) < 1e-3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "rank,epoch\n1,2\n",
+        "rank,epoch,step,phase,start,end\n0,1,1,data,2.0,1.0\n",
+        "rank,epoch,step,phase,start,end\n0,1,x,data,1,2\n",
+    ],
+)
+def test_a_broken_table_is_one_line(tmp_path, text):
+    (tmp_path / "phases.csv").write_text(text)
+    with pytest.raises(InputError, match=r"phases.csv: .*repeat the run"):
+        read(tmp_path)
+
+
+def test_a_run_of_one_rank_without_steps_has_its_start():
+    only = attempt([0.0])
+    rows = Traced(only[only["epoch"] == 0], 1, STEPS).rows()
+    assert set(rows["scope"]) == {"start"}
+    assert np.isnan(Traced(only[only["epoch"] == 0], 1, STEPS).off(None))
+
+
+MS = 24  # of a made-up step
+phase = st.sampled_from(["forward", "backward", WAIT])
+cuts = st.lists(st.integers(0, MS), min_size=1, max_size=5, unique=True).map(sorted)
+spans = st.lists(st.tuples(st.integers(0, MS - 1), st.integers(1, 8)), min_size=2, max_size=2)
+ranks = st.lists(st.tuples(cuts, st.lists(phase, min_size=6, max_size=6), spans), min_size=1, max_size=3)
+
+
+@given(ranks)
+def test_the_exchange_of_any_step_is_that_of_a_slow_twin(made):
+    """Phases from cut to cut, two exchanges a rank; the twin looks at every ms of every rank."""
+    rows, known = [], {name: [] for name in ("communication", "moving", "exposed", "exposed_moving")}
+    of_rank = [sorted((start, start + lasts) for start, lasts in some) for _, _, some in made]
+    moves = [max(sent[turn][0] for sent in of_rank) for turn in range(2)]
+    for rank, ((ends, names, _), sent) in enumerate(zip(made, of_rank, strict=True)):
+        edges = [0, *ends, MS]
+        mine = [(name, start, end) for name, start, end in zip(names, edges, edges[1:], strict=False) if end > start]
+        rows += [(rank, 2, 1, name, start / 1e3, end / 1e3) for name, start, end in mine]
+        rows += [(rank, 2, 1, "exchange", start / 1e3, end / 1e3) for start, end in sent]
+        each = range(2 * MS)
+        busy = {ms for name, start, end in mine if name != WAIT for ms in range(start, end)}
+        sends = {ms for ms in each if any(start <= ms < end for start, end in sent)}
+        moving = {
+            ms for ms in each if any(max(start, at) <= ms < end for (start, end), at in zip(sent, moves, strict=True))
+        }
+        for name, found in (
+            ("communication", sends),
+            ("moving", moving),
+            ("exposed", sends - busy),
+            ("exposed_moving", moving - busy),
+        ):
+            known[name].append(len(found))
+    by_step = Traced(pd.DataFrame(rows, columns=COLUMNS), 1, 1).by_step
+    for name, milliseconds in known.items():
+        assert 1e3 * by_step[name][:, 0] == pytest.approx(milliseconds, abs=1e-6)
+    assert by_step["waiting"] == pytest.approx(by_step["communication"] - by_step["moving"])
+    assert by_step["exposed_waiting"] == pytest.approx(by_step["exposed"] - by_step["exposed_moving"])

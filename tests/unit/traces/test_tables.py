@@ -1,0 +1,276 @@
+"""Tables of traces say of a made-up campaign what it was made of."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import intervals
+from analysis.intervals import Estimate
+from analysis.measured import timed
+from analysis.pooling import pooled
+from common.schemas import schema
+from common.tables import write_table
+from network.fit import measured as swept
+from traces import bottlenecks, cells, cost, exposed, path, study
+from traces.cells import STEP
+
+DDP = "pytorch-ddp.small-cnn.digits.b32.n2.s1"
+TRACED = f"{DDP}.trace=phases"
+ALONE = "pytorch-ddp.small-cnn.digits.b32.n1.s1.trace=phases"
+
+
+def row(data: pd.DataFrame, cell: str, **at: str) -> pd.Series:
+    found = data[(data["cell"] == cell) & np.logical_and.reduce([data[k] == v for k, v in at.items()] or [True])]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+def test_phases_are_means_over_ranks_and_then_runs(made):
+    """Rank 1 computes 1 ms longer in a step of 20 ms: 6.5 ms of backward on average; a replicate is 1 % slower than the one before."""
+    data = cells.summarize(made.measured)
+    backward = row(data, TRACED, scope="step", phase="backward")
+    assert backward["share"] == pytest.approx(6.5 / 20, rel=1e-4)
+    lengths = [6.5e-3 * (1 + 32 / 64) * (1 + 0.01 * replicate) for replicate in (1, 2, 3)]
+    known = intervals.mean(lengths)
+    assert list(backward[["step_s", "step_s_low", "step_s_high"]]) == pytest.approx(
+        [known.value, known.low, known.high], rel=1e-4
+    )
+    assert backward["seconds"] == pytest.approx(12 * known.value, rel=1e-4)
+    steps = data[(data["cell"] == TRACED) & (data["scope"] == "step")]
+    assert steps.loc[steps["phase"] != STEP, "share"].sum() == pytest.approx(1)
+    assert row(data, TRACED, scope="exchange", phase="exposed")["share"] == pytest.approx((6 + 5) / 2 / 20, rel=1e-4)
+    assert row(data, TRACED, scope="start", phase="import")["seconds"] == pytest.approx(2 * 1.5 * 1.02, rel=1e-4)
+
+
+def test_only_runs_as_they_are_count(made):
+    other = cells.of(made.runs, made.phases.assign(key="0" * 12))
+    assert cells.summarize(other).empty
+    assert cells.table(other).notes[0] == "No traced run told its phases."
+
+
+def test_the_path_of_a_cell_is_as_long_as_its_step(made):
+    data = path.summarize(made.measured)
+    of = row(data, TRACED)
+    assert of["exchange_share"] == pytest.approx(5 / 20, rel=1e-4)
+    assert of["step_s"] == pytest.approx(20e-3 * 1.5 * 1.02, rel=1e-4)
+    assert row(data, ALONE)["exchange_share"] == 0
+
+
+def test_what_tracing_costs_is_the_ratio_of_epoch_times(made):
+    data = cost.compare(made.runs)
+    assert len(data) == made.measured.runs["cell"].nunique()
+    assert data["ratio"].to_numpy() == pytest.approx(1.01)
+    of = row(data, TRACED)
+    ratio = pooled(made.runs).ratios([TRACED], [DDP]).iloc[0]
+    assert list(of[["ratio_low", "ratio_high", "p"]]) == pytest.approx(list(ratio[["low", "high", "p"]]))
+    assert of["untraced_cell"] == DDP
+    assert "In 19, the interval does not exclude 2 %." in " ".join(cost.table(made.runs).notes)
+    assert cost.table(timed(made.runs)).shown.empty
+
+
+def test_a_trace_that_costs_shows_it(made):
+    slow = made.runs.copy()
+    slow.loc[slow["trace"] != "none", "epoch_time_s"] *= 1.2
+    assert "Tracing shows a cost in 19 of 19 cells, of more than 2 % in 19." in cost.table(slow).notes
+
+
+def told(made, share: float) -> pd.DataFrame:
+    """The campaign whose untraced times say so: T(2) is half of T(1)'s computing, over what the exchange leaves."""
+    runs = made.runs.copy()
+    single, double = (runs["cell"].str.startswith(f"pytorch-ddp.small-cnn.digits.b32.n{n}.s1") for n in (1, 2))
+    noise = 1 + 0.001 * runs["replicate"]
+    runs.loc[single, "epoch_time_s"] = noise
+    runs.loc[double, "epoch_time_s"] = noise * 1 / (1 - share)
+    runs["steps"] = 12
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("share", "verdict"),
+    [(0.275, exposed.AGREE), (0.3, exposed.SLOWER), (0.6, exposed.OPEN)],
+    ids=["agrees", "computing is slower", "not explained"],
+)
+def test_the_exposed_share_is_held_against_times(made, share, verdict):
+    """5.5 of 20 ms are exposed, and 0.5 ms of computing is slower than on one rank."""
+    data = exposed.summarize(made.measured, told(made, share))
+    of = row(data, TRACED)
+    assert of["exposed"] == pytest.approx(0.275, rel=1e-4)
+    assert of["slower"] == pytest.approx(0.025, rel=1e-3)
+    assert of["by_times"] == pytest.approx(share, rel=1e-3)
+    assert of["verdict"] == verdict
+    assert set(data["cell"].str.extract(r"\.n(\d)")[0]) == {"2"}
+
+
+def test_a_reason_is_that_tracing_changes_the_epoch():
+    seen, none, ratio = (
+        Estimate(0.3, 0.29, 0.31),
+        Estimate(0.0, 0.0, 0.0),
+        pd.Series({"ratio_low": 1.1, "ratio_high": 1.2}),
+    )
+    assert exposed.verdict(seen, none, seen, Estimate(0.1, 0.09, 0.11), ratio) == exposed.COST
+    assert exposed.verdict(seen, none, seen, Estimate(float("nan")), ratio) == exposed.UNKNOWN
+    assert (
+        exposed.verdict(seen, Estimate(-0.2, -0.21, -0.19), Estimate(0.1, 0.08, 0.12), Estimate(0.1), None)
+        == exposed.FASTER
+    )
+
+
+def known_cell(**seconds: float) -> bottlenecks.Cell:
+    """A cell of 100 steps on two equal ranks, a step of 1 s that computes for 0.9 s unless something else is said."""
+    parts = {"data": 0.0, "forward": 30.0, "backward": 60.0, "wait": 10.0} | seconds
+    parts[STEP] = sum(parts[name] for name in ("data", "forward", "backward", "wait"))
+    parts = {"communication": 0.0, "moving": 0.0, "exposed": 0.0, "exposed_moving": 0.0, "exposed_waiting": 0.0} | parts
+    runs = pd.DataFrame([parts, parts], index=["a", "b"]).drop(
+        columns=["slow", "alone", "latency", "other", "count"], errors="ignore"
+    )
+    busy = parts[STEP] - parts["wait"]
+    computing = pd.Series({0: busy, 1: busy + seconds.get("slow", 0.0)})
+    others = {"other": seconds["other"]} if "other" in seconds else {}
+    nan = float("nan")
+    return bottlenecks.Cell(
+        runs, computing, seconds.get("alone", nan), seconds.get("count", 1.0), seconds.get("latency", nan), others, 100
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limits"),
+    [
+        ({}, {"computation": 90}),
+        ({"data": 20.0}, {"computation": 110, "input": 20}),
+        (
+            {"wait": 200.0, "communication": 200.0, "moving": 200.0, "exposed": 200.0, "exposed_moving": 200.0},
+            {
+                "exchange longer than computation": 200,
+                "exchange in every step": 150,
+                "exchange behind computation, not beside it": 60,
+            },
+        ),
+        # As much is hidden as backward can hide.
+        (
+            {"wait": 20.0, "communication": 75.0, "moving": 75.0, "exposed": 20.0, "exposed_moving": 20.0},
+            {"computation": 90, "exchange in every step": 15},
+        ),
+        (
+            {
+                "wait": 20.0,
+                "communication": 75.0,
+                "moving": 75.0,
+                "exposed": 20.0,
+                "exposed_moving": 20.0,
+                "other": 40.0,
+            },
+            {"computation": 90, "slow all-reduce": 20, "exchange in every step": 15},
+        ),
+        (
+            {
+                "wait": 20.0,
+                "communication": 75.0,
+                "moving": 75.0,
+                "exposed": 20.0,
+                "exposed_moving": 20.0,
+                "other": 60.0,
+            },
+            {"computation": 90, "exchange in every step": 15},
+        ),
+        # Ten messages of 75 ms each, of which the smallest takes 50.
+        (
+            {
+                "wait": 20.0,
+                "communication": 75.0,
+                "moving": 75.0,
+                "exposed": 20.0,
+                "exposed_moving": 20.0,
+                "count": 10.0,
+                "latency": 0.05,
+            },
+            {"computation": 90, "many small messages": 20, "exchange in every step": 15},
+        ),
+        (
+            {
+                "wait": 20.0,
+                "communication": 75.0,
+                "moving": 75.0,
+                "exposed": 20.0,
+                "exposed_moving": 20.0,
+                "count": 10.0,
+                "latency": 0.03,
+            },
+            {"computation": 90, "exchange in every step": 15},
+        ),
+        (
+            {"wait": 20.0, "exposed": 20.0, "exposed_waiting": 20.0, "slow": 15.0},
+            {"computation": 90, "a slower rank": 20},
+        ),
+        (
+            {"wait": 20.0, "exposed": 20.0, "exposed_waiting": 20.0, "slow": 5.0},
+            {"computation": 90, "ranks wait for each other in turn": 20},
+        ),
+        ({"alone": 70.0}, {"computation": 90, "computation slower than on one rank": 20}),
+        ({"alone": 89.0}, {"computation": 90}),
+    ],
+)
+def test_rules_find_what_a_cell_was_made_of(seconds, limits):
+    found = {rule.limit: size.value for rule, size in bottlenecks.found(known_cell(**seconds))}
+    assert found == pytest.approx(limits)
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+
+
+def test_every_rule_has_a_sentence_with_numbers(made):
+    data = bottlenecks.summarize(made.measured, pd.DataFrame(columns=list(schema("network")["properties"])))
+    assert set(data["cell"]) == set(made.measured.order)
+    assert data["evidence"].str.contains(r"\d ms").all()
+    assert (data["share"] >= bottlenecks.NOTABLE).all()
+    of = data[data["cell"] == TRACED].set_index("limit")
+    assert of.at["computation", "seconds"] == pytest.approx(14.5e-3 * 12 * 1.5 * 1.02, rel=1e-3)
+    assert "Of 7.50 ms" not in of.at["exchange behind computation, not beside it", "evidence"]
+
+
+def test_the_sweep_tells_latency_and_other_libraries(made):
+    """A library whose all-reduce of any size takes 1 ms, and another's of 50 ms."""
+    rounds = [
+        {
+            "framework": name,
+            "nodes": 2,
+            "ranks": 2,
+            "device": "site",
+            "bandwidth": 0,
+            "status": "ok",
+            "round": number,
+            "bytes": size,
+            "seconds": seconds,
+        }
+        for name, seconds in (("pytorch-ddp", 50e-3), ("horovod-pytorch", 1e-3))
+        for number in (1, 2, 3)
+        for size in (4, 2**20, 2**24)
+    ]
+    network = pd.DataFrame(rounds)
+    assert len(swept(network)) == 18
+    of = bottlenecks.of_cells(made.measured, network)[TRACED]
+    assert of.latency_s == pytest.approx(50e-3)
+    assert of.best == ("horovod-pytorch", pytest.approx(2 * 12 * 1e-3))
+    limits = bottlenecks.summarize(made.measured, network).query("cell == @TRACED").set_index("limit")
+    assert "in the library of horovod-pytorch" in limits.at["slow all-reduce", "evidence"]
+    assert "many small messages" in limits.index
+
+
+def test_all_tables_are_written_with_rows_in_three_forms(made, tmp_path):
+    study.main(["--runs", f"{made.folder}/runs.csv", "--phases", f"{made.folder}/phases.csv", "--out", str(tmp_path)])
+    for name in ("phases", "bottlenecks", "critical_path", "exposed", "tracing"):
+        assert {file.suffix for file in tmp_path.glob(f"{name}.*")} == {".csv", ".md", ".tex"}
+        assert len(pd.read_csv(tmp_path / f"{name}.csv")) >= 8
+
+
+def test_without_phases_every_table_says_so(made, tmp_path):
+    write_table(made.phases[:0], "phases", tmp_path / "phases.csv")
+    study.main(["--runs", f"{made.folder}/runs.csv", "--phases", f"{tmp_path}/phases.csv", "--out", str(tmp_path)])
+    for name in ("phases", "bottlenecks", "critical_path"):
+        assert "No traced run told its phases." in (tmp_path / f"{name}.md").read_text()
+    assert "No traced cell on several replicas told its exchange." in (tmp_path / "exposed.md").read_text()
+
+
+def test_notes_name_runs_that_do_not_add_up(made):
+    bad = made.phases.copy()
+    first = bad["run_id"].iloc[0]
+    bad.loc[bad["run_id"] == first, "off_share"] = 0.02
+    notes = cells.table(cells.of(made.runs, bad)).notes
+    assert f"The phases of a step do not add up to its time to 1 %: {first}." in notes

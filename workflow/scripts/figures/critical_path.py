@@ -1,0 +1,35 @@
+"""The critical path through a training step of every cell, over ranks: what the time of a step is made of that nothing else hides."""
+
+from matplotlib.figure import Figure
+
+from analysis.measured import Records
+from declared.figures import Declared
+from figures import panels, phase_looks, stacks
+from figures.phases import NO_PHASES
+from figures.view import view
+from runs.worker.phases import EXCHANGE
+from traces import cells, path
+
+WHAT = "The critical path through a training step, over ranks."
+
+
+def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+    """Rows by series and nodes, panels by the other factors that vary. The figure and its caption."""
+    measured = cells.of(records.every_run, records.phases)
+    data = path.summarize(measured)
+    if data.empty:
+        return panels.not_drawn(measured.runs, NO_PHASES)
+    names = path.phases(measured)
+    parts = 1e3 * data.set_index("cell")[[f"{name}_s" for name in names]].set_axis(names, axis="columns")
+    seen = view(measured.runs, asked)
+    drawn, seen = stacks.draw(
+        seen,
+        parts[parts.index.isin(seen.runs["cell"])],
+        phase_looks.look,
+        "time in a step (ms)",
+        phase_looks.handles,
+    )
+    shares = 100 * data.loc[data["cell"].isin(seen.runs["cell"]), "exchange_share"]
+    ends = dict.fromkeys(f"{end:.0f}" for end in (shares.min(), shares.max()))
+    said = f"The exchange is {' to '.join(ends)} % of it." if EXCHANGE in names else ""
+    return drawn, seen.caption(f"{WHAT} {said}".strip(), notes=[path.HOW, *measured.notes], with_intervals=False)

@@ -1,0 +1,330 @@
+"""What limits each cell, by rule: the evidence, its size in seconds of an epoch, and what would help.
+
+RULES is the one list of them. A rule looks at the mean of a cell's runs; the size of what it finds is told run by run, so that it has
+an interval. Sizes are what the remedy could save at most; remedies of one cause overlap, and their sizes must not be added.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from analysis import conditions, intervals, tables
+from analysis.decomposition import SWEPT, all_reduce_s, gradient_bytes
+from analysis.intervals import Estimate, columns
+from analysis.measured import title
+from analysis.speedup import own_cells
+from traces import cells
+from traces.cells import EXCHANGED, STEP, Measured
+from traces.steps import WAIT
+
+TITLE = "What limits each cell, by rule, and what would help"
+#: of a step, that a part must take to be named: what is smaller drowns in the noise between runs, and no remedy pays for it
+NOTABLE = 0.05
+#: times the latency of the sweep, below which a message is small: at twice the latency, half of its time does not depend on its size
+NEAR_LATENCY = 2.0
+#: times the fastest library of the sweep, from which on a library is called slow: sweeps differ by a tenth or two from day to day
+SLOW = 1.5
+#: of the communication that backward could hide, below which it is called poorly overlapped: DDP hides half or more where it can
+WELL_HIDDEN = 0.5
+#: batches that would be accumulated; what three of four exchanges cost goes
+ACCUMULATED = 4
+#: of the waiting, that the slowest rank's longer computing must explain to be called its cause
+OWN_FAULT = 0.5
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is known of a cell. `runs`: a row per run, seconds of an epoch by phase and part of the exchange, and STEP; `computing`: by
+    rank, mean over runs; `alone_s`: computing on one replica; `counted`: exchanges in a step.
+
+    `latency_s`: of the smallest message in the sweep of its framework; `own_s` and `others_s`: what all messages of an epoch take by
+    the sweep, in its own library and by framework in others; NaN and empty without a sweep.
+    """
+
+    runs: pd.DataFrame
+    computing: pd.Series
+    alone_s: float
+    counted: float
+    latency_s: float
+    others_s: dict[str, float]
+    steps: float
+
+    def mean(self, name: str) -> float:
+        """Mean over runs, s of an epoch."""
+        return float(self.of(name).mean())
+
+    def of(self, name: str) -> pd.Series:
+        """By run, 0 where no run has it."""
+        return self.runs[name] if name in self.runs else pd.Series(0.0, index=self.runs.index)
+
+    @cached_property
+    def busy(self) -> pd.Series:
+        """Computing, by run: all phases but waiting."""
+        return self.of(STEP) - self.of(WAIT)
+
+    @cached_property
+    def hidden(self) -> pd.Series:
+        """Communication behind computing, by run."""
+        return self.of("communication") - self.of("exposed")
+
+    @property
+    def best(self) -> tuple[str, float]:
+        """The framework whose library is fastest by the sweep at this cell's messages, and seconds of an epoch."""
+        return min(self.others_s.items(), key=lambda entry: entry[1], default=("", math.nan))
+
+    @property
+    def slowest(self) -> tuple[int, float]:
+        """The rank that computes longest, and by how many seconds of an epoch more than the others' mean."""
+        rank = int(self.computing.idxmax())
+        others = self.computing.drop(rank)
+        return rank, float(self.computing[rank] - others.mean()) if len(others) else 0.0
+
+    def ms(self, seconds: float) -> str:
+        """Seconds of an epoch as milliseconds of a step."""
+        return f"{tables.number(1e3 * seconds / self.steps)} ms"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`applies`: whether the evidence is there; `size`: seconds of an epoch, by run; `evidence`: a sentence; `help`: what would."""
+
+    limit: str
+    applies: Callable[[Cell], bool]
+    size: Callable[[Cell], pd.Series]
+    evidence: Callable[[Cell], str]
+    help: str
+
+
+def _small_messages(of: Cell) -> bool:
+    each = of.mean("moving") / of.steps / of.counted if of.counted else math.nan
+    return of.counted > 1 and each < NEAR_LATENCY * of.latency_s
+
+
+def _poorly_hidden(of: Cell) -> bool:
+    could = min(of.mean("communication"), of.mean("backward"))
+    return could > 0 and float(of.hidden.mean()) < WELL_HIDDEN * could
+
+
+def _slow_library(of: Cell) -> bool:
+    return of.mean("moving") > SLOW * of.best[1]
+
+
+def _at_fault(of: Cell) -> bool:
+    return of.slowest[1] >= OWN_FAULT * of.mean("exposed_waiting")
+
+
+RULES = (
+    Rule(
+        "computation",
+        lambda of: float(of.busy.mean()) > of.mean(WAIT),
+        lambda of: of.busy,
+        lambda of: (
+            f"Computing takes {of.ms(float(of.busy.mean()))} of a step of {of.ms(of.mean(STEP))}, most of it in "
+            f"{_largest(of)}."
+        ),
+        "faster or more processors for each rank; more ranks, as long as the exchange stays small beside it",
+    ),
+    Rule(
+        "exchange longer than computation",
+        lambda of: of.mean("exposed") > float(of.busy.mean()),
+        lambda of: of.of("exposed"),
+        lambda of: (
+            f"The exposed exchange takes {of.ms(of.mean('exposed'))} of a step, computing only {of.ms(float(of.busy.mean()))}."
+        ),
+        "fewer ranks, or more work for each: a larger batch",
+    ),
+    Rule(
+        "slow all-reduce",
+        _slow_library,
+        lambda of: np.minimum(of.of("exposed_moving"), of.of("moving") - of.best[1]),
+        lambda of: (
+            f"Bytes move for {of.ms(of.mean('moving'))} of a step; by the sweep the same messages take "
+            f"{of.ms(of.best[1])} in the library of {of.best[0]}."
+        ),
+        "another library's all-reduce, or the reason why this one is slower beside computing (cores for its threads)",
+    ),
+    Rule(
+        "exchange in every step",
+        lambda of: of.counted > 0,
+        lambda of: of.of("exposed_moving") * (1 - 1 / ACCUMULATED),
+        lambda of: f"Bytes move for {of.ms(of.mean('exposed_moving'))} of a step that no computing hides.",
+        f"fewer exchanges: one for {ACCUMULATED} accumulated batches (sync_every), or larger batches",
+    ),
+    Rule(
+        "exchange behind computation, not beside it",
+        _poorly_hidden,
+        lambda of: np.minimum(of.of("exposed_moving"), (of.of("backward") - of.hidden).clip(lower=0)),
+        lambda of: (
+            f"Of {of.ms(of.mean('communication'))} of communication {of.ms(float(of.hidden.mean()))} is hidden; the backward pass, which "
+            f"could hide it, takes {of.ms(of.mean('backward'))}. The first exchange begins {of.ms(of.mean('until_first'))} after the step does."
+        ),
+        "overlap: buckets that are sent while backward goes on (smaller first bucket), or communication threads with a core of their own",
+    ),
+    Rule(
+        "many small messages",
+        _small_messages,
+        lambda of: np.minimum(of.of("exposed_moving"), (of.counted - 1) * of.latency_s * of.steps),
+        lambda of: (
+            f"{tables.number(of.counted)} exchanges in a step move for {tables.number(1e3 * of.mean('moving') / of.steps / of.counted)} ms each, "
+            f"near the {tables.number(1e3 * of.latency_s)} ms that the smallest message takes in the sweep."
+        ),
+        "larger messages: larger buckets, or tensors fused",
+    ),
+    Rule(
+        "a slower rank",
+        lambda of: len(of.computing) > 1 and _at_fault(of),
+        lambda of: of.of("exposed_waiting"),
+        lambda of: (
+            f"Ranks wait {of.ms(of.mean('exposed_waiting'))} of a step for the last one to start an exchange; rank {of.slowest[0]} computes "
+            f"{of.ms(of.slowest[1])} longer than the others."
+        ),
+        "equal ranks: the same processors, cores and load, or a smaller share of the batch for the slower one",
+    ),
+    Rule(
+        "ranks wait for each other in turn",
+        lambda of: len(of.computing) > 1 and not _at_fault(of),
+        lambda of: of.of("exposed_waiting"),
+        lambda of: (
+            f"Ranks wait {of.ms(of.mean('exposed_waiting'))} of a step for the last one to start an exchange, and no rank is always the last: the "
+            f"slowest, {of.slowest[0]}, computes only {of.ms(of.slowest[1])} longer than the others."
+        ),
+        "less noise: ranks bound to cores, no other programs; fewer exchanges, over which it averages out",
+    ),
+    Rule(
+        "computation slower than on one rank",
+        lambda of: not math.isnan(of.alone_s),
+        lambda of: of.busy - of.alone_s,
+        lambda of: (
+            f"The same batch takes {of.ms(float(of.busy.mean()))} of computing here and {of.ms(of.alone_s)} on one rank: ranks share caches, memory "
+            "or cores, or communication takes cores from them."
+        ),
+        "ranks bound to cores of their own, fewer ranks on a node, a core for communication",
+    ),
+    Rule(
+        "input",
+        lambda of: True,
+        lambda of: of.of("data"),
+        lambda of: f"A step waits {of.ms(of.mean('data'))} for its batch.",
+        "more input threads, data in memory, less augmentation",
+    ),
+)
+
+
+def _largest(of: Cell) -> str:
+    """The longest phase of computing."""
+    names = [name for name in of.runs if name in cells.PHASES and name != WAIT]
+    longest = max(names, key=of.mean) if names else ""
+    return cells.PHASES.get(longest, "one phase")
+
+
+def of_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]:
+    """What is known of every cell, in the order of tables. `network`: network.csv, without rows where nothing was swept."""
+    if not measured.order:
+        return {}
+    found = (
+        measured.wide("step")
+        .join(measured.wide("exchange").drop(columns=STEP, errors="ignore"), how="left")
+        .fillna(0.0)
+    )
+    counts = measured.wide("exchange", "count").get("communication", pd.Series(dtype=float))
+    alone, ok = own_cells(measured.runs), measured.ok.set_index("run_id")
+    busy = (found[STEP] - found.get(WAIT, 0.0)).groupby(measured.cell_of.reindex(found.index)).mean()
+    ranks = _by_rank(measured)
+    made = {}
+    for cell in measured.order:
+        mine = [run for run in found.index if measured.cell_of.get(run) == cell]
+        if not mine:
+            continue
+        row, steps = ok.loc[mine[0]], float(ok.loc[mine, "steps"].astype(float).mean())
+        counted = float(counts.reindex(mine).fillna(0.0).mean()) if row["replicas"] > 1 else 0.0
+        apart = alone.get(cell) if row["replicas"] > 1 else None
+        latency, others = _by_sweep(row, network, counted, steps)
+        own = found.loc[mine, [name for name in found if row["replicas"] > 1 or name not in EXCHANGED]]
+        made[cell] = Cell(own, ranks[cell], float(busy.get(apart, math.nan)), counted, latency, others, steps)
+    return made
+
+
+def _by_rank(measured: Measured) -> dict[str, pd.Series]:
+    """Cell -> computing of each rank, seconds of an epoch, mean over runs."""
+    mine = measured.current[(measured.current["scope"] == "step") & (measured.current["phase"] != WAIT)]
+    of_run = mine.groupby(["cell", "run_id", "rank"])["seconds"].sum()
+    return {str(cell): some.groupby("rank").mean() for cell, some in of_run.groupby(level="cell")}
+
+
+def _by_sweep(row: pd.Series, network: pd.DataFrame, counted: float, steps: float) -> tuple[float, dict[str, float]]:
+    """Seconds of the smallest message in the sweep of the cell's framework, and of all messages of an epoch in the libraries of all
+    frameworks that were swept at its nodes and links."""
+    at = network
+    for name in (*(name for name in SWEPT if name != "framework"), "ranks"):
+        at = at[at[name] == row[name]]
+    own = at[at["framework"] == row["framework"]]
+    smallest = float(own["bytes"].min()) if own["bytes"].notna().any() else math.nan
+    latency = all_reduce_s(own, smallest).value if len(own) else math.nan
+    if not counted:
+        return latency, {}
+    size = gradient_bytes(row["model"], row["dataset"]) / (counted * float(row["sync_every"]))
+    seconds = {str(name): counted * steps * all_reduce_s(some, size).value for name, some in at.groupby("framework")}
+    return latency, {name: value for name, value in seconds.items() if not math.isnan(value)}
+
+
+def found(of: Cell) -> Iterator[tuple[Rule, Estimate]]:
+    """The rules that apply to a cell, with the size of what they find; the largest first."""
+    least = NOTABLE * of.mean(STEP)
+    hit = [(rule, intervals.mean(rule.size(of).to_numpy(float), minimum=0.0)) for rule in RULES if rule.applies(of)]
+    yield from sorted(((rule, size) for rule, size in hit if size.value >= least), key=lambda entry: -entry[1].value)
+
+
+def summarize(measured: Measured, network: pd.DataFrame) -> pd.DataFrame:
+    """One row per cell and limit, the largest of a cell first."""
+    rows = []
+    for cell, of in of_cells(measured, network).items():
+        for place, (rule, size) in enumerate(found(of), start=1):
+            rows.append(
+                {
+                    "cell": cell,
+                    "place": place,
+                    "limit": rule.limit,
+                    "n": size.n,
+                    **columns("seconds", size),
+                    "share": size.value / of.mean(STEP),
+                    "evidence": rule.evidence(of),
+                    "help": rule.help,
+                }
+            )
+    return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["cell", "limit"])
+
+
+def table(measured: Measured, network: pd.DataFrame) -> tables.Table:
+    """The table."""
+    data = summarize(measured, network)
+    if data.empty:
+        return cells.nothing(TITLE, measured)
+    again = (data["cell"] == data["cell"].shift()).to_numpy()
+    names = cells.levels(measured.runs, data["cell"])
+    shown = {name: texts.where(~again, "") for name, texts in names.items()}
+    shown |= {
+        "limit": data["limit"],
+        "seconds of an epoch": pd.Series(cells.texts(data, "seconds")),
+        "of the steps (%)": pd.Series([tables.percent(share) for share in data["share"]]),
+        "evidence": data["evidence"],
+        "what would help": data["help"],
+    }
+    notes = [
+        f"{conditions.counts(measured.ok)} In brackets the interval.",
+        f"Seconds: what the remedy could save at most. Those of one cause overlap and must not be added. Named is what takes {100 * NOTABLE:g} % of the steps.",
+        "Thresholds: a message is small below "
+        f"{NEAR_LATENCY:g} times the latency of the sweep; a library slow above {SLOW:g} times the fastest; an exchange poorly overlapped where less than "
+        f"{100 * WELL_HIDDEN:g} % of what backward could hide is hidden; a rank is the cause where its longer computing is {100 * OWN_FAULT:g} % of the waiting.",
+        "" if len(network) else "The network was not swept, so latency and other libraries are not judged.",
+        *measured.notes,
+        conditions.setting(measured.runs),
+    ]
+    words = [*(title(name) for name in ("framework", "model", "dataset")), "limit", "evidence", "what would help"]
+    parts = [row for row in range(1, len(data)) if not again[row]]
+    return tables.Table(
+        TITLE, cells.with_factors(measured.runs, data), pd.DataFrame(shown), [n for n in notes if n], words, parts
+    )

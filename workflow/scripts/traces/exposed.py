@@ -1,0 +1,149 @@
+"""Table that holds the exposed share of a step, which traces see, against the share of the exchange that times tell (analysis.shares).
+
+T(n) - T(1) is all that more ranks cost: exposed communication, and that each of them computes slower beside the others. Traces see
+both. So a share that differs from the exposed one is explained where computing on n ranks takes longer than on one by as much.
+"""
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from analysis import conditions, intervals, shares, tables
+from analysis.intervals import Estimate, columns
+from analysis.measured import cells as design_cells
+from analysis.measured import timed, title
+from analysis.speedup import own_cells
+from traces import cells, cost
+from traces.cells import STEP, Measured
+from traces.steps import WAIT
+
+TITLE = "The exchange by traces and by times, as shares of the step"
+AGREE, SLOWER, FASTER, COST = "agree", "computing is slower", "computing is faster", "tracing changes the epoch"
+OPEN, UNKNOWN = "not explained", "not to be told"
+HOW = (
+    "By times: T(n) − T(1) over T(n), untraced where there are such runs. Slower computing: how much longer a step's phases other than waiting "
+    "take than on one rank (shared caches, memory and cores, a busy network), over the step. Exposed and slower together should be what times tell."
+)
+
+
+def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
+    """One row per cell on several replicas: exposed, slower and their sum as shares of the step, the share by times, each with its
+    interval, and a verdict. `runs`: all of the study."""
+    if not measured.order:
+        return pd.DataFrame(columns=["cell", "verdict"])
+    by_times, plain = shares.of_epochs(timed(runs)), cost.untraced_cells(runs)
+    ratios = cost.compare(runs).set_index("cell")
+    replicas = design_cells(measured.runs).set_index("cell")["replicas"]
+    alone = own_cells(measured.runs)
+    exposed, steps = measured.estimates("exchange", "share"), measured.wide("step", "step_s")
+    own = measured.cell_of.reindex(steps.index)
+    computing = steps[STEP] - steps.get(WAIT, 0.0)
+    groups = {cell: computing[own == cell].to_numpy(float) for cell in measured.order}
+    rows: list[dict[str, Any]] = []
+    for cell in measured.order:
+        if replicas[cell] <= 1 or (cell, "exposed") not in exposed.index:
+            continue
+        seen = cells.estimate(exposed.loc[(cell, "exposed")])
+        length = float(steps.loc[own == cell, STEP].mean())
+        slower = _over(intervals.bounded(intervals.welch(groups, [cell], [alone.get(cell, "")])).iloc[0], length)
+        told = Estimate(math.nan)
+        if (timed_cell := plain.get(cell, cell)) in by_times.index:
+            row = by_times.loc[timed_cell]
+            told = Estimate(row["exchange"], row["exchange_low"], row["exchange_high"], int(row["n"]))
+        both = _sum(seen, slower)
+        rows.append(
+            {
+                "cell": cell,
+                "timed_cell": timed_cell,
+                "alone_cell": alone.get(cell),
+                "n": seen.n,
+                **columns("exposed", seen),
+                **columns("slower", slower),
+                **columns("together", both),
+                **columns("by_times", told),
+                "verdict": verdict(seen, slower, both, told, ratios.loc[cell] if cell in ratios.index else None),
+            }
+        )
+    return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["cell", "verdict"])
+
+
+def verdict(seen: Estimate, slower: Estimate, both: Estimate, told: Estimate, ratio: pd.Series | None) -> str:
+    """Whether exposed share and share by times agree within their intervals, else why not."""
+    if math.isnan(told.value):
+        return UNKNOWN
+    if _meet(seen, told):
+        return AGREE
+    if _meet(both, told):
+        return SLOWER if slower.value > 0 else FASTER
+    if ratio is not None and not ratio["ratio_low"] <= 1 <= ratio["ratio_high"]:
+        return COST
+    return OPEN
+
+
+def _meet(one: Estimate, other: Estimate) -> bool:
+    """Whether their intervals have a point in common; a number without an interval is one point."""
+    both = (one, other)
+    low = [end.value if math.isnan(end.low) else end.low for end in both]
+    high = [end.value if math.isnan(end.high) else end.high for end in both]
+    return bool(max(low) <= min(high))
+
+
+def _over(difference: pd.Series, length: float) -> Estimate:
+    value, low, high = (float(difference[name]) / length for name in ("value", "low", "high"))
+    return Estimate(value, low, high, int(difference["n"]))
+
+
+def _sum(one: Estimate, other: Estimate) -> Estimate:
+    """Of two independent estimates; half the width of its interval is the root of the sum of the squares of theirs."""
+    half = math.hypot(*((e.high - e.low) / 2 for e in (one, other)))
+    value = one.value + other.value
+    return Estimate(value, value - half, value + half, min(one.n, other.n))
+
+
+def table(measured: Measured, runs: pd.DataFrame) -> tables.Table:
+    """The table."""
+    data = summarize(measured, runs)
+    if data.empty:
+        table = cells.nothing(TITLE, measured)
+        return tables.Table(
+            TITLE,
+            table.data,
+            table.shown,
+            ["No traced cell on several replicas told its exchange.", *table.notes[1:]],
+            table.words,
+        )
+    shown = {
+        **cells.levels(measured.runs, data["cell"]),
+        "exposed (%)": cells.texts(data, "exposed", 100),
+        "slower computing (%)": cells.texts(data, "slower", 100),
+        "together (%)": cells.texts(data, "together", 100),
+        "by times (%)": cells.texts(data, "by_times", 100),
+        "verdict": data["verdict"].tolist(),
+    }
+    notes = [
+        f"{conditions.counts(measured.ok)} In brackets the interval.",
+        HOW,
+        _said(data),
+        *measured.notes,
+        conditions.setting(measured.runs),
+    ]
+    words = [*(title(name) for name in ("framework", "model", "dataset")), "verdict"]
+    return tables.Table(
+        TITLE, cells.with_factors(measured.runs, data), pd.DataFrame(shown), [n for n in notes if n], words
+    )
+
+
+def _said(data: pd.DataFrame) -> str:
+    """The verdicts in words."""
+    counts = data["verdict"].value_counts()
+    meanings = {
+        AGREE: "exposed share and share by times agree within their intervals",
+        SLOWER: "they do once it is counted that computing is slower than on one rank",
+        FASTER: "they do once it is counted that computing is faster than on one rank",
+        COST: "they do not, and tracing itself changes the epoch time (table tracing)",
+        OPEN: "they do not, and nothing in the phases says why",
+        UNKNOWN: "it cannot be told, since no cell on one replica was measured",
+    }
+    said = [f"in {counts[name]} {meaning}" for name, meaning in meanings.items() if counts.get(name)]
+    return f"Of {len(data)} cells: {'; '.join(said)}."

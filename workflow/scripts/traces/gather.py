@@ -1,0 +1,130 @@
+"""What traced runs kept of their time -> phases.csv, one row per run, rank and phase, and trace_steps.csv, some steps as they were."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.measured import successful, traced
+from common.cores import all_cores
+from common.errors import InputError, exit_status
+from common.files import shown
+from common.schemas import schema
+from common.tables import read_table, write_table
+from common.text import number_of
+from runs.phases import TABLE
+from traces.steps import BARRIER, Traced, read
+
+MOST_OFF = 0.01  # of a step's time, by which the sum of its phases may differ
+SEVERAL = 4  # runs, from which on a second process is worth its start
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one run adds: its rows of phases.csv, the intervals of its typical steps, their time in s, and its cell."""
+
+    cell: str
+    rows: pd.DataFrame
+    steps: pd.DataFrame
+    typical_s: float
+
+
+def of_run(folder: Path, run: dict[str, Any]) -> Found:
+    """What the attempt in `folder` adds; `run`: its row of runs.csv. InputError where a table of it is broken."""
+    of = Traced(read(folder), int(run["warmup_epochs"]), int(run["steps"]))
+    names = {name: run[name] for name in ("run_id", "key", "cell")}
+    rows = of.rows().assign(**names, off_share=off(of, folder, run))
+    return Found(run["cell"], rows, of.typical_steps().assign(run_id=run["run_id"]), of.typical_s)
+
+
+def off(of: Traced, folder: Path, run: dict[str, Any]) -> float:
+    """See Traced.off. Where the meter took no step times, steps and the barrier after them are held against the epoch's, if every
+    step was traced."""
+    steps = folder / "steps.csv"
+    share = of.off(_table(steps) if steps.exists() else None)
+    if steps.exists() or len(of.numbers) < of.steps * of.numbers["epoch"].nunique() or of.numbers.empty:
+        return share
+    epochs = _table(folder / "epochs.csv").set_index("epoch")
+    counted = (run["samples_trained"] or run["samples_per_epoch"]) / run["samples_per_epoch"]
+    closed = (epochs["closed_time_s"] * counted).reindex(of.numbers["epoch"].unique())
+    barrier = of.intervals[(of.intervals["phase"] == BARRIER) & of.intervals["epoch"].isin(closed.index)]
+    summed = of.phases["length"].sum() + (barrier["end"] - barrier["start"]).sum()
+    return max(share, abs(float(summed / (closed.sum() * len(of.ranks))) - 1))
+
+
+def _table(file: Path) -> pd.DataFrame:
+    try:
+        return pd.read_csv(file)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{shown(file)}: cannot be read: {error}; repeat the run") from None
+
+
+def gather(runs: pd.DataFrame, records: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """phases.csv and trace_steps.csv of the successful traced ones of `runs`, in their order, whose records are in `records`.
+
+    Runs of programs that tell no phases are left out. InputError where a table is broken.
+    """
+    wanted = successful(traced(runs)).to_dict("records")
+    places = [records / run["run_id"] / run["key"] / f"attempt-{run['attempt']}" for run in wanted]
+    todo = [(place, run) for place, run in zip(places, wanted, strict=True) if (place / TABLE).exists()]
+    several: Callable[..., Iterable[Found]] = map
+    if len(todo) < SEVERAL:
+        found = list(several(of_run, *zip(*todo, strict=True))) if todo else []
+    else:
+        with all_cores() as pool:
+            found = list(pool.map(of_run, *zip(*todo, strict=True)))
+    phases = pd.concat([one.rows for one in found]) if found else pd.DataFrame()
+    typical = _typical(found)
+    steps = pd.concat([one.steps for one in typical]).drop_duplicates() if typical else pd.DataFrame()
+    return tuple(
+        table.reindex(columns=list(schema(name)["properties"]))
+        for table, name in ((phases, "phases"), (steps, "trace_steps"))
+    )
+
+
+def _typical(found: list[Found]) -> list[Found]:
+    """Of each cell the run whose step time is the median of its runs', of two in the middle the shorter one."""
+    chosen = []
+    for cell in dict.fromkeys(one.cell for one in found):
+        mine = sorted((one for one in found if one.cell == cell and len(one.steps)), key=lambda one: one.typical_s)
+        chosen += mine[(len(mine) - 1) // 2 :][:1]
+    return chosen
+
+
+def summary(runs: pd.DataFrame, phases: pd.DataFrame) -> str:
+    """How many traced runs there are, which told no phases, and of which a step's phases do not add up to it."""
+    wanted = successful(traced(runs))["run_id"]
+    of_run = phases.drop_duplicates("run_id").set_index("run_id")
+    lines = [f"{number_of(len(wanted), 'traced run')}, phases of {len(of_run)}"]
+    lines += [f"  {run_id}: its framework tells no phases" for run_id in wanted if run_id not in of_run.index]
+    lines += [
+        f"  {run_id}: the phases of a step add up to {100 * share:.3g} % more or less than its time; at most {100 * MOST_OFF:g} % is usual"
+        for run_id, share in of_run["off_share"].items()
+        if share > MOST_OFF
+    ]
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Gather the phases of the traced runs of a study."""
+    parser = argparse.ArgumentParser(prog="traces.gather", description=main.__doc__)
+    parser.add_argument("--runs", required=True, type=Path, metavar="CSV", help="runs.csv of the study")
+    parser.add_argument(
+        "--records", required=True, type=Path, metavar="FOLDER", help="where the records of its runs are"
+    )
+    parser.add_argument("--phases", required=True, type=Path, metavar="CSV", help="phases.csv")
+    parser.add_argument("--steps", required=True, type=Path, metavar="CSV", help="trace_steps.csv")
+    options = parser.parse_args(argv)
+    runs = read_table(options.runs, "runs")
+    phases, steps = gather(runs, options.records)
+    write_table(phases, "phases", options.phases)
+    write_table(steps, "trace_steps", options.steps)
+    print(summary(runs, phases))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
