@@ -8,7 +8,7 @@ sweeps say which part of moving bytes is the links' (prediction.law), cells on o
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -124,6 +124,11 @@ class Cell:
         return sizes if self.law is None else self.message_s(sizes, self.law, self.rate)
 
     @property
+    def every_chain(self) -> list[Chain]:
+        """Those of all runs."""
+        return [chain for own in self.chains.values() for chain in own]
+
+    @property
     def exchanges(self) -> int:
         """The most exchanges that a step has."""
         return max((len(step.exchanges) for own in self.chains.values() for chain in own for step in chain.steps), default=0)
@@ -145,16 +150,23 @@ class Cell:
         sizes = self.sizes(self.exchanges)
         return questions.by_law(*(self.message_s(part * sizes, self.law, self.rate) for part in (1, share)))
 
-    def growth(self, times: float) -> tuple[float, bool]:
-        """By how much work grows with a batch `times` as large, and whether cells on one replica of other batches say so."""
+    @cached_property
+    def computed_s(self) -> Callable[[float], float] | None:
+        """Batch size -> seconds of a batch and its update on one replica, by cells of its own or of its base; None without any."""
         made, here = self.study.known, self.row
         levels = tuple(here[name] for name in made.keys)
         for framework in (here["framework"], here["base"]):
-            alpha, beta, update = made.computation.get((framework, *levels), np.zeros(3))
-            if alpha or update:
-                of_samples = beta * here["local_batch"]
-                return float((alpha + update + times * of_samples) / (alpha + update + of_samples)), True
-        return times, False
+            if (framework, *levels) in made.computation:
+                alpha, beta, update = made.computation[(framework, *levels)]
+                return lambda size: float(alpha + beta * size + update)
+        return None
+
+    def growth(self, times: float) -> tuple[float, bool]:
+        """By how much work grows with a batch `times` as large, and whether cells on one replica of other batches say so."""
+        own = self.row["local_batch"]
+        if self.computed_s is None or not self.computed_s(0):
+            return times, False
+        return self.computed_s(times * own) / self.computed_s(own), True
 
     def questions(self) -> Iterator[Question]:
         """What is asked of it: the levels that the study has, or the usual ones; nothing of links that are none."""
@@ -167,13 +179,14 @@ class Cell:
             yield questions.half_the_bytes(self.by_bytes(0.5))
             yield questions.hidden()
             if own["sync_every"] == 1:
-                for every in sorted(tried["sync_every"]) or [ASKED["accumulation"]]:
-                    yield questions.accumulated(int(every), **_answer("sync_every", every))
+                batch_s = self.computed_s and self.computed_s(own["local_batch"])
+                for every, level in ({every: every for every in sorted(tried["sync_every"])} or {ASKED["accumulation"]: None}).items():
+                    yield questions.accumulated(int(every), batch_s, self.every_chain, **_answer("sync_every", level))
         times = {level / own["batch_size"]: level for level in tried["batch_size"]} or {ASKED["batch"]: None}
         for factor, level in sorted(times.items()):
             yield questions.batch(factor, *self.growth(factor), **_answer("batch_size", level))
         if own["ranks"] > 1:
-            yield questions.balanced([chain for own in self.chains.values() for chain in own])
+            yield questions.balanced(self.every_chain)
         yield questions.no_data()
 
     def _others(self, name: str) -> dict[Any, dict[str, Any]]:
@@ -186,7 +199,7 @@ class Cell:
         """A row of the table for each question."""
         base = self.study.by_levels.get(_levels(self.row))
         own = self.study.pooling.of(base["cell"]) if base else Estimate(np.nan)
-        every = [chain for own in self.chains.values() for chain in own]
+        every = self.every_chain
         steps = sum(len(chain.steps) for chain in every)
         step_s = sum(chain.measured_s for chain in every) / steps
         head = {

@@ -5,7 +5,7 @@ What each one assumes stands in its docstring and in `Question.assumes`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -128,24 +128,47 @@ def no_data() -> Question:
     )
 
 
-def accumulated(every: int, **answer: Any) -> Question:
-    """Gradients of `every` batches are added up before one exchange and one update; work of a batch stays as it is."""
+def accumulated(every: int, batch_s: float | None, chains: Sequence[Chain], **answer: Any) -> Question:
+    """Gradients of `every` batches are added up before one exchange and one update.
+
+    A batch without an exchange is not slowed down by one beside it. Cells on one replica say how long it takes with its update, `batch_s`;
+    without them its work stays as it is. Either way ranks scatter as they were traced.
+    """
+    undisturbed = 1.0
+    if batch_s is not None and chains:
+        every_work = [one for chain in chains for step in chain.steps for own in step.ranks for one in own]
+        added = sum(one.seconds for one in every_work if _is_of_batch(one))
+        updates = sum(one.seconds for one in every_work if isinstance(one, Work) and one.phase == OPTIMIZER)
+        batches = sum(len(step.ranks) for chain in chains for step in chain.steps)
+        undisturbed = max(batch_s * batches - updates, 0.0) / added
 
     def change(chain: Chain) -> Chain:
-        steps = [step if place % every == 0 else unexchanged(step) for place, step in enumerate(chain.steps, start=1)]
+        steps = [
+            step if place % every == 0 else unexchanged(step, undisturbed)
+            for place, step in enumerate(chain.steps, start=1)
+        ]
         return replace(chain, steps=tuple(steps))
 
     return Question(
-        "accumulation", f"an exchange every {every} batches", "work of a batch stays", change, grouped=every, **answer
+        "accumulation",
+        f"an exchange every {every} batches",
+        "work of a batch stays" if batch_s is None else "a batch without an exchange takes as long as on one replica",
+        change,
+        grouped=every,
+        **answer,
     )
 
 
-def unexchanged(step: Step) -> Step:
-    """A batch whose gradients are only added up: no exchange, no update."""
+def unexchanged(step: Step, undisturbed: float = 1.0) -> Step:
+    """A batch whose gradients are only added up: no exchange, no update; its work `undisturbed` times as long."""
     kept = [
-        tuple(one for one in own if isinstance(one, Work) and one.phase not in (OPTIMIZER, FINISH)) for own in step.ranks
+        tuple(replace(one, seconds=undisturbed * one.seconds) for one in own if _is_of_batch(one)) for own in step.ranks
     ]
     return Step(tuple(kept), ())
+
+
+def _is_of_batch(operation: Operation) -> TypeGuard[Work]:
+    return isinstance(operation, Work) and operation.phase not in (OPTIMIZER, FINISH)
 
 
 def batch(times: float, grows: float, measured: bool, **answer: Any) -> Question:

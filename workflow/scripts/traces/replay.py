@@ -112,7 +112,7 @@ def play(step: Step, starts: np.ndarray) -> np.ndarray:
                 at[rank] += 1
                 moved = True
         for rank, give, since in delayed:
-            given[give.exchange, rank] = max(since, ended[give.after, rank] + give.lag_s)
+            given[give.exchange, rank] = np.maximum(since, ended[give.after, rank] + give.lag_s)
         for number, exchange in enumerate(step.exchanges):
             free = ended[number - 1].max() if number else -np.inf
             if np.isnan(ended[number, 0]) and not np.isnan([*given[number], free]).any():
