@@ -15,6 +15,7 @@ MAKING = [
     (OUTLOOK_FILES, OUTLOOK_CODE),
     (NETWORK_FILES, NETWORK_CODE),
     (TRACES_FILES, TRACES_CODE),
+    (WHAT_IF_FILES, WHAT_IF_CODE),
     (STARTERS, STARTERS_CODE),
 ]
 PRODUCTS = {}
@@ -46,6 +47,7 @@ rule manifest:
         NETWORK_CSV if NETWORK_FILES else [],
         PHASES_CSV,
         TRACE_STEPS_CSV,
+        REPLAY_STEPS_CSV,
         code=code("provenance.manifest"),
         records=REQUIRED_RECORDS or CAMPAIGN.available(),
     output:

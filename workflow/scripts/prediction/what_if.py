@@ -38,6 +38,10 @@ COLUMNS = [
     "ratio_high", "epoch_time_s", "predicted_s", "predicted_s_low", "predicted_s_high", "to_cell", "measured_s", "measured_s_low",
     "measured_s_high", "measured_ratio", "measured_ratio_low", "measured_ratio_high", "error",
 ]  # fmt: skip
+HOW = (
+    "Predicted: the share of its time that a sample of a traced run takes in the replay, times the untraced epoch time. Intervals of predictions "
+    "are over traced runs; neither the network's law nor what a question assumes is in them."
+)
 NO_TRACE = "No traced run of the study kept steps that can be replayed."
 
 
@@ -300,8 +304,7 @@ def notes(rows: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
     assumed = dict.fromkeys(f"{row.change}: {row.assumes}" for row in rows.itertuples())
     return [
         said,
-        "Predicted: the share of its time that a sample of a traced run takes in the replay, times the untraced epoch time. Brackets: 95 % "
-        "intervals over traced runs; of predicted times with that of the untraced time. The network's law and what is assumed are not in them.",
+        f"{HOW} Those of predicted times include the untraced time's.",
         f"Played with nothing changed, steps take their measured time to {100 * rows['replay_off'].max():.2g} %.",
         f"Assumed: {'; '.join(assumed)}.",
         conditions.setting(timed(runs)),

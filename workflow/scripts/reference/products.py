@@ -23,6 +23,7 @@ LAYOUT = {
     "network.csv": "one row per all-reduce of the network sweep, where the study has distributed frameworks on several nodes; [columns](#networkcsv)",
     "phases.csv": "one row per traced run, rank and phase, where the study has traced runs; [columns](#phasescsv)",
     "trace_steps.csv": "one row per interval of some steps of a typical traced run of each cell; [columns](#trace_stepscsv)",
+    "replay_steps.csv": "one row per interval of the steps that are replayed with one thing changed; [columns](#replay_stepscsv)",
     "figures/FIGURE.pdf, .svg, .png": "[figures](figures.md)",
     "figures/FIGURE.caption.md": "the caption: what is shown, n, intervals, placement, what is missing",
     "tables/TABLE.csv, .md, .tex": "[tables](tables.md): CSV with all digits, Markdown and LaTeX rounded, with notes",
