@@ -10,7 +10,7 @@ from analysis.measured import Records, cell_words, traced
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
-from prediction.what_if import AIM, HOW, NO_TRACE, gain
+from prediction.what_if import AIM, HOW, NO_TRACE, gain, in_order
 
 ROW_IN = 0.19
 AXIS_IN = 0.42
@@ -27,7 +27,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     if rows.empty:
         return panels.not_drawn(records.runs, NO_TRACE[:1].lower() + NO_TRACE[1:].rstrip("."))
     words = cell_words(traced(records.every_run), but=["trace"])
-    cells, changes = list(dict.fromkeys(rows["cell"])), list(dict.fromkeys(rows["change"]))
+    cells, changes = list(dict.fromkeys(rows["cell"])), in_order(rows)
     shown = cells[:MOST_PANELS]
     height = len(changes) * ROW_IN + AXIS_IN
     down, columns, width = panels.layout(len(shown), 2)
@@ -50,14 +50,16 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     said = f"Errors of predicted epoch times: {100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % at most; {int((errors <= AIM).sum())} of {len(errors)} within {100 * AIM:g} %." if tried.any() else ""
     left = f"{len(cells) - len(shown)} of {len(cells)} traced cells are not drawn; the table has them." if len(cells) > len(shown) else ""
     return drawn, panels.two_paragraphs(
-        [WHAT, said, f"Bars: 95 % intervals over {_counted(rows)}.", left, conditions.setting(records.runs)], [HOW], first=[WHAT, said]
+        [WHAT, said, _bars(rows), left, conditions.setting(records.runs)], [HOW], first=[WHAT, said]
     )
 
 
-def _counted(rows: pd.DataFrame) -> str:
-    """How many traced runs a cell has."""
+def _bars(rows: pd.DataFrame) -> str:
+    """What bars are, where there are any."""
     least, most = int(rows["runs"].min()), int(rows["runs"].max())
-    return f"{least} runs" if least == most else f"{least} to {most} runs"
+    if most == 1:
+        return ""
+    return f"Bars: 95 % intervals over {least if least == most else f'{least} to {most}'} runs."
 
 
 def _points(ax: Axes, saved: pd.DataFrame, look: style.Look, shift: float) -> None:

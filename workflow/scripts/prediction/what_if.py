@@ -259,6 +259,12 @@ def predict(study: Study) -> pd.DataFrame:
     return pd.DataFrame([row for cell in study.cells() for row in cell.answers()]).reindex(columns=COLUMNS)
 
 
+def in_order(rows: pd.DataFrame) -> list[str]:
+    """The changes of all cells, those that ask for the same thing beside each other."""
+    asked = rows.drop_duplicates("change").set_index("change")["question"]
+    return sorted(asked.index, key=lambda change: questions.NAMES.index(asked[change]))
+
+
 def gain(rows: pd.DataFrame, name: str) -> pd.DataFrame:
     """Time that is saved, in per cent of that before: value, low, high of a column of ratios."""
     ends = {"value": name, "low": f"{name}_high", "high": f"{name}_low"}

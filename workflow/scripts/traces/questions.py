@@ -13,6 +13,7 @@ from traces.replay import FINISH, Chain, Exchange, Operation, Step, Work
 
 OF_SAMPLES = ("data", "forward", "backward", "metrics")  # work that grows with the samples of a batch
 OPTIMIZER = "optimizer"
+NAMES = ("links", "16 bits", "hidden", "accumulation", "batch", "balanced", "data")  # of questions, as they are shown
 
 Retime = Callable[[np.ndarray, int], np.ndarray]  # what moves so long, as the k-th of a step, moves how long now
 
