@@ -42,7 +42,10 @@ class Truth:
                 rows += [(rank, epoch, step, "exchange", given[rank][bucket], free) for rank in range(ranks)]
             for rank in range(ranks):
                 over = max(now[rank], free) + self.finish
-                rows += [(rank, epoch, step, "wait", now[rank], over), (rank, epoch, step, "optimizer", over, over + self.optimizer)]
+                rows += [
+                    (rank, epoch, step, "wait", now[rank], over),
+                    (rank, epoch, step, "optimizer", over, over + self.optimizer),
+                ]
                 now[rank] = over + self.optimizer
         return pd.DataFrame(rows, columns=["rank", "epoch", "step", "phase", "start", "end"])
 
@@ -53,4 +56,8 @@ class Truth:
         for share, seconds in zip(self.ready, self.moving, strict=True):
             given = [b + share * backward for b, backward in zip(before, self.backward, strict=True)]
             free = max(free, *given) + seconds
-        return max(free, *(b + backward for b, backward in zip(before, self.backward, strict=True))) + self.finish + self.optimizer
+        return (
+            max(free, *(b + backward for b, backward in zip(before, self.backward, strict=True)))
+            + self.finish
+            + self.optimizer
+        )

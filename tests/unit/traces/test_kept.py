@@ -34,7 +34,10 @@ def test_of_many_steps_blocks_that_follow_each_other_from_the_first_to_the_last(
     found = kept.kept(rows, 1, int(4 * BLOCK * per_step))
     steps = numbers(found)
     assert len(steps) == 4 * BLOCK
-    assert all(steps[k : k + BLOCK] == [(steps[k][0], steps[k][1] + i) for i in range(BLOCK)] for k in range(0, len(steps), BLOCK))
+    assert all(
+        steps[k : k + BLOCK] == [(steps[k][0], steps[k][1] + i) for i in range(BLOCK)]
+        for k in range(0, len(steps), BLOCK)
+    )
     assert steps[0] == (2, 1)
     assert steps[-1] == (3, 80)
 
@@ -47,8 +50,18 @@ def test_one_block_at_least_and_nothing_of_a_run_without_steps():
 @pytest.fixture
 def campaign(tmp_path):
     """runs.csv and the folder of the records, with the phases of one traced run; beside it an untraced one, and one that failed."""
-    row = {"run_id": RUN, "key": "0" * 12, "attempt": 2, "status": "ok", "epoch_time_s": 1.0, "trace": "phases", "warmup_epochs": 1}
-    runs = pd.DataFrame([row, {**row, "run_id": "untraced", "trace": "none"}, {**row, "run_id": "failed", "status": "failed"}])
+    row = {
+        "run_id": RUN,
+        "key": "0" * 12,
+        "attempt": 2,
+        "status": "ok",
+        "epoch_time_s": 1.0,
+        "trace": "phases",
+        "warmup_epochs": 1,
+    }
+    runs = pd.DataFrame(
+        [row, {**row, "run_id": "untraced", "trace": "none"}, {**row, "run_id": "failed", "status": "failed"}]
+    )
     folder = tmp_path / RUN / ("0" * 12) / "attempt-2"
     folder.mkdir(parents=True)
     trace(20).to_csv(folder / "phases.csv", index=False)

@@ -53,7 +53,9 @@ def test_hidden_ranks_still_wait_for_the_slowest():
 def test_the_slowest_rank_becomes_the_median():
     """All of its work: that around the exchange, too."""
     truth = replace(PLAIN, forward=(0.010, 0.010, 0.060), backward=(0.020,) * 3)
-    assert questions.balanced(of(truth)).ratio(of(truth)) * truth.step_s() == pytest.approx(replace(truth, forward=(0.010,) * 3).step_s(), rel=0.01)
+    assert questions.balanced(of(truth)).ratio(of(truth)) * truth.step_s() == pytest.approx(
+        replace(truth, forward=(0.010,) * 3).step_s(), rel=0.01
+    )
     assert questions.balanced(of(PLAIN)).ratio(of(PLAIN)) == pytest.approx(1)
 
 
@@ -86,7 +88,9 @@ def test_unlike_batches_wait_less_when_they_are_added_up():
 def test_a_larger_batch_has_more_work_and_one_exchange():
     proportional = answer(questions.batch(2, 2, measured=False), PLAIN)
     assert proportional == pytest.approx((2 * WORK_S + 0.040 + 0.0005 + 0.002) / 2)
-    every = WORK_S + 0.0005 + 0.002  # what a rank works in a step, its update included, as one replica's time of a batch does
+    every = (
+        WORK_S + 0.0005 + 0.002
+    )  # what a rank works in a step, its update included, as one replica's time of a batch does
     measured = answer(questions.batch(2, 1.5, measured=True), PLAIN)
     assert measured == pytest.approx((1.5 * every + 0.040) / 2)
 

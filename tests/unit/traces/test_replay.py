@@ -51,7 +51,12 @@ def test_a_step_by_hand():
 
 def test_what_a_thread_hands_over_while_the_rank_waits_keeps_its_distance():
     """A library that sends its second message 1 s after the first has arrived: twice as slow, the second one begins later, too."""
-    rows = [(0, 1, 1, "backward", 0.0, 2.0), (0, 1, 1, "exchange", 2.0, 4.0), (0, 1, 1, "exchange", 5.0, 6.0), (0, 1, 1, "wait", 2.0, 7.0)]
+    rows = [
+        (0, 1, 1, "backward", 0.0, 2.0),
+        (0, 1, 1, "exchange", 2.0, 4.0),
+        (0, 1, 1, "exchange", 5.0, 6.0),
+        (0, 1, 1, "wait", 2.0, 7.0),
+    ]
     (chain,) = chains(pd.DataFrame(rows, columns=["rank", "epoch", "step", "phase", "start", "end"]))
     assert chain.seconds() == chain.measured_s == 7.0
     (step,) = chain.steps
@@ -76,7 +81,12 @@ def test_steps_that_are_not_whole_are_left_out():
 
 def test_exchanges_under_way_at_once_share_their_time_by_what_they_would_take_alone():
     """Both end at 10 s: the first, three times as large, takes 6 of the 8 s, the second the rest."""
-    rows = [(0, 1, 1, "backward", 0.0, 3.0), (0, 1, 1, "exchange", 2.0, 10.0), (0, 1, 1, "exchange", 3.0, 10.0), (0, 1, 1, "wait", 3.0, 10.0)]
+    rows = [
+        (0, 1, 1, "backward", 0.0, 3.0),
+        (0, 1, 1, "exchange", 2.0, 10.0),
+        (0, 1, 1, "exchange", 3.0, 10.0),
+        (0, 1, 1, "wait", 3.0, 10.0),
+    ]
     frame = pd.DataFrame(rows, columns=["rank", "epoch", "step", "phase", "start", "end"])
     (chain,) = chains(frame, lambda count: np.array([3.0, 1.0]))
     assert [exchange.moving.tolist() for exchange in chain.steps[0].exchanges] == [[6.0], [2.0]]

@@ -31,7 +31,10 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     shown = cells[:MOST_PANELS]
     height = len(changes) * ROW_IN + AXIS_IN
     down, columns, width = panels.layout(len(shown), 2)
-    drawn = style.figure(width if len(shown) < 2 else style.PAGE_IN, down * (height + panels.TITLE_ROW_IN) + panels.legend_height(2, width))
+    drawn = style.figure(
+        width if len(shown) < 2 else style.PAGE_IN,
+        down * (height + panels.TITLE_ROW_IN) + panels.legend_height(2, width),
+    )
     axes = panels.grid(drawn, (down, columns), len(shown))
     for ax, cell in zip(axes, shown, strict=True):
         here = rows[rows["cell"] == cell].set_index("change").reindex(changes)
@@ -47,8 +50,16 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     tried = rows["error"].notna()
     panels.legend(drawn, SERIES[: 2 if tried.any() else 1], lines=False)
     errors = rows.loc[tried, "error"].abs()
-    said = f"Errors of predicted epoch times: {100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % at most; {int((errors <= AIM).sum())} of {len(errors)} within {100 * AIM:g} %." if tried.any() else ""
-    left = f"{len(cells) - len(shown)} of {len(cells)} traced cells are not drawn; the table has them." if len(cells) > len(shown) else ""
+    said = (
+        f"Errors of predicted epoch times: {100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % at most; {int((errors <= AIM).sum())} of {len(errors)} within {100 * AIM:g} %."
+        if tried.any()
+        else ""
+    )
+    left = (
+        f"{len(cells) - len(shown)} of {len(cells)} traced cells are not drawn; the table has them."
+        if len(cells) > len(shown)
+        else ""
+    )
     return drawn, panels.two_paragraphs(
         [WHAT, said, _bars(rows), left, conditions.setting(records.runs)], [HOW], first=[WHAT, said]
     )

@@ -7,6 +7,7 @@ sweeps say which part of moving bytes is the links' (prediction.law), cells on o
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -135,7 +136,9 @@ class Cell:
     @property
     def exchanges(self) -> int:
         """The most exchanges that a step has."""
-        return max((len(step.exchanges) for own in self.chains.values() for chain in own for step in chain.steps), default=0)
+        return max(
+            (len(step.exchanges) for own in self.chains.values() for chain in own for step in chain.steps), default=0
+        )
 
     def by_links(self, faster: float) -> Retime:
         """Moving times with links `faster` times as fast; of a rate that is not known, all time of bytes is the links'."""
@@ -184,7 +187,9 @@ class Cell:
             yield questions.hidden()
             if own["sync_every"] == 1:
                 batch_s = self.computed_s and self.computed_s(own["local_batch"])
-                for every, level in ({every: every for every in sorted(tried["sync_every"])} or {ASKED["accumulation"]: None}).items():
+                for every, level in (
+                    {every: every for every in sorted(tried["sync_every"])} or {ASKED["accumulation"]: None}
+                ).items():
                     yield questions.accumulated(int(every), batch_s, self.every_chain, **_answer("sync_every", level))
         times = {level / own["batch_size"]: level for level in tried["batch_size"]} or {ASKED["batch"]: None}
         for factor, level in sorted(times.items()):
@@ -239,17 +244,17 @@ def _answer(factor: str, level: Any) -> dict[str, Any]:
 def _geometric(ratios: Sequence[float]) -> Estimate:
     """Geometric mean over runs with its t interval on the log scale."""
     found = intervals.mean(list(np.log(ratios)))
-    return Estimate(*(float(np.exp(part)) for part in (found.value, found.low, found.high)), found.n)
+    value, low, high = (float(np.exp(part)) for part in (found.value, found.low, found.high))
+    return Estimate(value, low, high, found.n)
 
 
 def _product(one: Estimate, other: Estimate) -> Estimate:
     """The product of two independent numbers; its interval by the widths of theirs on the log scale, added as squares."""
     value = one.value * other.value
-    ends = []
-    for end in ("low", "high"):
-        widths = [np.log(getattr(each, end) / each.value) for each in (one, other)]
-        ends.append(value * float(np.exp(np.hypot(*widths) * (-1 if end == "low" else 1))))
-    return Estimate(value, *ends, n=min(one.n, other.n))
+    below, above = (
+        math.hypot(*(math.log(getattr(each, end) / each.value) for each in (one, other))) for end in ("low", "high")
+    )
+    return Estimate(value, value * math.exp(-below), value * math.exp(above), min(one.n, other.n))
 
 
 def predict(study: Study) -> pd.DataFrame:
@@ -285,10 +290,14 @@ def table(rows: pd.DataFrame, runs: pd.DataFrame) -> tables.Table:
     shown["saves (%)"] = [tables.interval(Estimate(*row)) for row in predicted.itertuples(index=False)]
     tried = rows["to_cell"].notna()
     if tried.any():
-        shown["measured (s)"] = [text if here else tables.DASH for text, here in zip(_shown(rows, "measured_s"), tried, strict=True)]
+        shown["measured (s)"] = [
+            text if here else tables.DASH for text, here in zip(_shown(rows, "measured_s"), tried, strict=True)
+        ]
         saved = [tables.interval(Estimate(*row)) for row in measured.itertuples(index=False)]
         shown["saved (%)"] = [text if here else tables.DASH for text, here in zip(saved, tried, strict=True)]
-        shown["error (%)"] = [f"{100 * error:+.1f}" if here else tables.DASH for error, here in zip(rows["error"], tried, strict=True)]
+        shown["error (%)"] = [
+            f"{100 * error:+.1f}" if here else tables.DASH for error, here in zip(rows["error"], tried, strict=True)
+        ]
     firsts = rows.index[rows["cell"] != rows["cell"].shift()].tolist()
     return tables.Table(TITLE, rows, pd.DataFrame(shown), notes(rows, runs), ["cell", "what if"], firsts[1:])
 
@@ -321,7 +330,9 @@ def main(argv: list[str] | None = None) -> None:
     """Replay the kept steps of a study, and write the table."""
     parser = argparse.ArgumentParser(prog="prediction.what_if", description=main.__doc__)
     parser.add_argument("--runs", type=Path, required=True, metavar="CSV", help="runs.csv of the study")
-    parser.add_argument("--network", type=Path, nargs="?", metavar="CSV", help="network.csv, where the network was swept")
+    parser.add_argument(
+        "--network", type=Path, nargs="?", metavar="CSV", help="network.csv, where the network was swept"
+    )
     parser.add_argument("--steps", type=Path, required=True, metavar="CSV", help="replay_steps.csv of the study")
     parser.add_argument("--out", type=Path, required=True, metavar="STEM", help="files to write, without their suffix")
     args = parser.parse_args(argv)

@@ -87,13 +87,19 @@ def links(faster: float, retime: Retime, **answer: Any) -> Question:
     """Links `faster` times as fast. Latency stays, as does what processors need for a byte."""
     text = f"links {faster:g} times as fast" if faster > 1 else f"links {1 / faster:g} times as slow"
     return Question(
-        "links", text, "latency and the processors' part of moving bytes stay", each_step(lambda step: moved(step, retime)), **answer
+        "links",
+        text,
+        "latency and the processors' part of moving bytes stay",
+        each_step(lambda step: moved(step, retime)),
+        **answer,
     )
 
 
 def half_the_bytes(retime: Retime) -> Question:
     """Gradients in 16 bits: messages of half the size. Converting them costs nothing here."""
-    return Question("16 bits", "gradients in 16 bits", "converting costs nothing", each_step(lambda step: moved(step, retime)))
+    return Question(
+        "16 bits", "gradients in 16 bits", "converting costs nothing", each_step(lambda step: moved(step, retime))
+    )
 
 
 def hidden() -> Question:
@@ -208,5 +214,3 @@ def work_of(chains: Sequence[Chain]) -> np.ndarray:
         for step in chain.steps
     ]
     return np.array(per_step).sum(axis=0)
-
-

@@ -163,9 +163,12 @@ def _step(rows: pd.DataFrame, ranks: int, alone: Alone) -> tuple[Step, np.ndarra
     own_exchanges = [own[["start", "end"]].to_numpy() for _, own in rows[beside].sort_values("start").groupby("rank")]
     if len(main) < ranks or len({len(own) for own in own_exchanges}) > 1 or len(own_exchanges) not in (0, ranks):
         return None
-    times = np.stack(own_exchanges, axis=1) if own_exchanges else np.empty((0, ranks, 2))  # [exchanges, ranks, start and end]
+    times = (
+        np.stack(own_exchanges, axis=1) if own_exchanges else np.empty((0, ranks, 2))
+    )  # [exchanges, ranks, start and end]
     operations = tuple(
-        tuple(_operations(list(own.itertuples(index=False, name=None)), times[:, rank])) for rank, own in enumerate(main)
+        tuple(_operations(list(own.itertuples(index=False, name=None)), times[:, rank]))
+        for rank, own in enumerate(main)
     )
     starts, ends = (np.array([edge(own) for own in main]) for edge in (_begin, _end))
     return Step(operations, tuple(_exchanges(times, alone(len(times))))), starts, ends
