@@ -7,7 +7,7 @@ import pytest
 
 from made_up_trace import Truth
 from traces import questions
-from traces.replay import chains
+from traces.replay import Exchange, Messages, chains, play
 
 STEPS = 8
 # One bucket at the end: nothing is hidden, and every answer is a sum.
@@ -16,7 +16,7 @@ WORK_S = 0.001 + 0.010 + 0.020
 
 
 def of(truth, steps=STEPS):
-    return chains(truth.trace(steps), lambda count: np.array(truth.moving))
+    return chains(truth.trace(steps), lambda count: messages(truth.moving))
 
 
 def answer(question, truth, steps=STEPS):
@@ -24,8 +24,17 @@ def answer(question, truth, steps=STEPS):
     return question.ratio(of(truth, steps)) * truth.step_s()
 
 
-def halved(moving, k):
-    return moving / 2
+def messages(seconds):
+    """Without a latency beside other messages."""
+    return Messages(np.zeros(len(seconds)), np.array(seconds))
+
+
+def times(share):
+    """Everything that moves takes this share of its time."""
+    return questions.scaled(share)
+
+
+halved = times(0.5)
 
 
 @pytest.mark.parametrize("truth", [PLAIN, Truth(), Truth(ready=(0.2, 0.9), moving=(0.03, 0.01))])
@@ -39,9 +48,9 @@ def test_infinitely_fast_links_leave_no_exposed_transfer():
     """And slower ones add to it, no more than what moves."""
     for truth in (PLAIN, Truth()):
         without = replace(truth, moving=tuple(0.0 for _ in truth.moving)).step_s()
-        assert answer(questions.links(1e12, lambda moving, k: moving / 1e12), truth) == pytest.approx(without)
+        assert answer(questions.links(1e12, times(1e-12)), truth) == pytest.approx(without)
         assert answer(questions.hidden(), truth) == pytest.approx(without)
-        slower = answer(questions.links(0.5, lambda moving, k: moving * 2), truth)
+        slower = answer(questions.links(0.5, times(2)), truth)
         assert truth.step_s() < slower <= truth.step_s() + sum(truth.moving)
 
 
@@ -97,8 +106,53 @@ def test_a_larger_batch_has_more_work_and_one_exchange():
 
 def test_the_law_scales_what_it_explains():
     """10 ms by the law become 6; what was longer stays, what was faster keeps its share."""
-    retime = questions.by_law(np.array([0.010]), np.array([0.006]))
-    assert retime(np.array([0.010, 0.015, 0.005]), 0) == pytest.approx([0.006, 0.011, 0.003])
+    before, after = (Messages(np.array([seconds]), np.array([0.001])) for seconds in (0.010, 0.006))
+    retime = questions.by_law(before, after)
+    assert retime(Exchange(np.array([0.010, 0.015, 0.005])), 0).moving == pytest.approx([0.006, 0.011, 0.003])
+
+
+def test_behind_another_one_only_bytes_count_and_latency_is_the_least():
+    """A small message after a large one: its bytes take half as long, its latency does not."""
+    before = Messages(np.array([0.010]), np.array([0.002]))
+    after = Messages(np.array([0.009]), np.array([0.001]))
+    found = questions.by_law(before, after)(Exchange(np.array([0.002]), behind=True, least_s=0.010), 0)
+    assert found.moving == pytest.approx([0.001])
+    assert found.least_s == pytest.approx(0.009)
+    assert found.ends(given=1.0, free=1.5, computing=0.0) == pytest.approx([1.501])
+    assert found.ends(given=1.0, free=0.5, computing=0.0) == pytest.approx([1.009])
+
+
+SLOWED = Truth(ready=(0.5,), moving=(0.030,))  # 10 ms of it beside the backward pass
+
+
+def test_beside_computing_an_exchange_gets_on_as_the_law_says_that_it_did():
+    """Alone it takes 24 ms, so that the 10 ms beside the backward pass moved 4 ms of it."""
+    plain = of(SLOWED)
+    law = lambda count: Messages(np.full(count, 0.024), np.full(count, 0.024))  # noqa: E731
+    assert questions.speed_beside(plain, law) == pytest.approx(0.4)
+    slowed = [chain.slowed(0.4) for chain in plain]
+    assert slowed[0].seconds() == pytest.approx(plain[0].seconds())
+    assert slowed[0].steps[0].exchanges[0].moving == pytest.approx([0.024, 0.024])
+
+
+@pytest.mark.parametrize("processors", [False, True])
+def test_links_twice_as_fast_shorten_what_is_beside_computing_unless_processors_move_it(processors):
+    """Of 12 ms, 4 were moved beside the backward pass, or at the same rate of bytes only 2."""
+    law = [Messages(np.array([seconds]), np.array([seconds])) for seconds in (0.024, 0.012)]
+    chains_ = [chain.slowed(0.4) for chain in of(SLOWED)]
+    found = questions.links(2, questions.by_law(*law, beside=processors)).ratio(chains_) * SLOWED.step_s()
+    exposed = 0.012 - (0.002 if processors else 0.004)
+    assert found == pytest.approx(WORK_S + exposed + 0.0005 + 0.002)
+
+
+def test_an_exchange_that_ends_beside_computing_keeps_no_rank_waiting():
+    hidden = replace(SLOWED, moving=(0.008,))
+    chains_ = [chain.slowed(0.5) for chain in of(hidden)]
+    assert chains_[0].seconds() == pytest.approx(of(hidden)[0].seconds())
+    (exchange,) = chains_[0].steps[0].exchanges
+    assert exchange.moving == pytest.approx([0.004, 0.004])
+    assert questions.hidden().ratio(chains_) == pytest.approx(1)
+    assert play(chains_[0].steps[0], np.zeros(2))[1].tolist() == pytest.approx([0.010])
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -119,5 +173,5 @@ def test_less_never_takes_longer(seed):
         questions.accumulated(4, None, made),
     ):  # fmt: skip
         assert question.ratio(made) <= 1 + 1e-9
-    assert questions.links(0.5, lambda moving, k: 2 * moving).ratio(made) >= 1 - 1e-9
+    assert questions.links(0.5, times(2)).ratio(made) >= 1 - 1e-9
     assert questions.hidden().ratio(made) <= questions.links(2, halved).ratio(made) + 1e-9

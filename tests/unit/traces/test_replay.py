@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from made_up_trace import Truth
-from traces.replay import FINISH, Chain, Exchange, Give, Step, Wait, Work, chains, play
+from traces.replay import FINISH, Chain, Exchange, Give, Messages, Step, Wait, Work, chains, play
 
 REAL = Path(__file__).with_name("ddp.csv")  # eight steps of PyTorch DDP on two ranks, two buckets each
 
@@ -45,8 +45,8 @@ def test_a_step_by_hand():
     """Rank 0 hands over at 1 and 3, rank 1 at 2 and 4; the second exchange waits for the first, which ends at 12."""
     give = lambda first, second: (Work("a", first), Give(0), Work("a", second), Give(1), Wait((0, 1)), Work(FINISH, 1))  # noqa: E731
     step = Step((give(1, 2), give(2, 2)), (Exchange(np.array([10.0, 10.0])), Exchange(np.array([5.0, 6.0]))))
-    assert play(step, np.zeros(2)).tolist() == [18, 19]
-    assert play(step, np.array([100.0, 0.0])).tolist() == [117, 118]
+    assert play(step, np.zeros(2))[0].tolist() == [18, 19]
+    assert play(step, np.array([100.0, 0.0]))[0].tolist() == [117, 118]
 
 
 def test_what_a_thread_hands_over_while_the_rank_waits_keeps_its_distance():
@@ -88,6 +88,6 @@ def test_exchanges_under_way_at_once_share_their_time_by_what_they_would_take_al
         (0, 1, 1, "wait", 3.0, 10.0),
     ]
     frame = pd.DataFrame(rows, columns=["rank", "epoch", "step", "phase", "start", "end"])
-    (chain,) = chains(frame, lambda count: np.array([3.0, 1.0]))
+    (chain,) = chains(frame, lambda count: Messages(np.zeros(2), np.array([3.0, 1.0])))
     assert [exchange.moving.tolist() for exchange in chain.steps[0].exchanges] == [[6.0], [2.0]]
     assert chain.seconds() == 10.0

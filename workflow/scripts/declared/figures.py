@@ -120,8 +120,8 @@ KINDS: dict[str, Kind] = {
         _traced, reads=("phases",), takes=("x", *SHOWN), x=("share", "time"), along_scale=True, of_traces=True
     ),
     "critical_path": Kind(_traced, reads=("phases",), takes=SHOWN, along_scale=True, of_traces=True),
-    "what_if": Kind(_traced, reads=("what_if",), of_traces=True),
     "gantt": Kind(_traced, reads=("phases", "trace_steps"), takes=("filter",), of_traces=True),
+    "what_if": Kind(_traced, reads=("what_if",), of_traces=True),
 }
 
 

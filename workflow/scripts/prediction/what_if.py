@@ -28,7 +28,7 @@ from prediction import exchange, law, physics
 from prediction.law import Law
 from traces import questions
 from traces.questions import Question, Retime
-from traces.replay import Chain, chains
+from traces.replay import Chain, Messages, chains
 
 TITLE = "What if: epoch times predicted by a replay of traced steps, and measured ones"
 ASKED = {"links": 2.0, "accumulation": 4, "batch": 2.0}  # where the study has no other level
@@ -82,7 +82,7 @@ class Study:
         for _, runs in ok[ok["run_id"].isin(kept)].groupby("cell", sort=False):
             row = runs.iloc[0].to_dict()
             made = Cell(self, row, {})
-            yield replace(made, chains={run: chains(kept[run], made.alone) for run in runs["run_id"]})
+            yield replace(made, chains={run: made.of_run(kept[run]) for run in runs["run_id"]})
 
 
 def _levels(row: Mapping[str, Any], **other: Any) -> tuple[Any, ...]:
@@ -118,15 +118,26 @@ class Cell:
         made = exchange.buckets(gradients, rule.limits_bytes).bytes
         return made if len(made) == count else np.full(count, gradients.total_bytes / max(count, 1))
 
-    def message_s(self, sizes: np.ndarray, network: Law, rate: float) -> np.ndarray:
-        """What messages of these sizes take by a law, [n]."""
+    def messages(self, network: Law, sizes: np.ndarray, rate: float) -> Messages:
+        """What messages of these sizes take by a law."""
         nodes, ranks = (np.full(len(sizes), float(self.row[name])) for name in ("nodes", "ranks"))
-        return network.at(nodes, ranks, np.full(len(sizes), rate)).seconds(sizes)
+        here = network.at(nodes, ranks, np.full(len(sizes), rate))
+        return Messages(here.seconds(sizes), here.occupied(sizes))
 
-    def alone(self, count: int) -> np.ndarray:
-        """How long each of so many exchanges of a step would take alone, [count], in any unit."""
+    def alone(self, count: int) -> Messages:
+        """What each of so many exchanges of a step would take alone; without a law their sizes share the network."""
         sizes = self.sizes(count)
-        return sizes if self.law is None else self.message_s(sizes, self.law, self.rate)
+        if self.law is None:
+            return Messages(np.zeros(count), sizes)
+        return self.messages(self.law, sizes, self.rate)
+
+    def of_run(self, steps: pd.DataFrame) -> list[Chain]:
+        """The kept steps of a run as chains, whose exchanges get on beside computing as fast as the law says that they did."""
+        made = chains(steps, self.alone)
+        if self.law is None:
+            return made
+        beside = questions.speed_beside(made, self.alone)
+        return [chain.slowed(beside) for chain in made]
 
     @property
     def every_chain(self) -> list[Chain]:
@@ -136,26 +147,22 @@ class Cell:
     @property
     def exchanges(self) -> int:
         """The most exchanges that a step has."""
-        return max(
-            (len(step.exchanges) for own in self.chains.values() for chain in own for step in chain.steps), default=0
-        )
+        return max((len(step.exchanges) for chain in self.every_chain for step in chain.steps), default=0)
 
     def by_links(self, faster: float) -> Retime:
         """Moving times with links `faster` times as fast; of a rate that is not known, all time of bytes is the links'."""
         if self.law is None:
-            return lambda moving, k: moving / faster
+            return questions.scaled(1 / faster)
         other = replace(self.law, cost_s=self.law.cost_s / faster) if np.isnan(self.rate) else self.law
-        sizes = self.sizes(self.exchanges)
-        return questions.by_law(
-            self.message_s(sizes, self.law, self.rate), self.message_s(sizes, other, self.rate * faster)
-        )
+        after = self.messages(other, self.sizes(self.exchanges), self.rate * faster)
+        return questions.by_law(self.alone(self.exchanges), after, beside=self.row["devices"] == "cpu")
 
     def by_bytes(self, share: float) -> Retime:
         """Moving times with a `share` of the bytes."""
         if self.law is None:
-            return lambda moving, k: moving * share
-        sizes = self.sizes(self.exchanges)
-        return questions.by_law(*(self.message_s(part * sizes, self.law, self.rate) for part in (1, share)))
+            return questions.scaled(share)
+        after = self.messages(self.law, share * self.sizes(self.exchanges), self.rate)
+        return questions.by_law(self.alone(self.exchanges), after)
 
     @cached_property
     def computed_s(self) -> Callable[[float], float] | None:

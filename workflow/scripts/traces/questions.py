@@ -9,13 +9,14 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from traces.replay import FINISH, Chain, Exchange, Operation, Step, Work
+from traces.replay import FINISH, Alone, Chain, Exchange, Messages, Operation, Step, Work
 
 OF_SAMPLES = ("data", "forward", "backward", "metrics")  # work that grows with the samples of a batch
 OPTIMIZER = "optimizer"
 NAMES = ("links", "16 bits", "hidden", "accumulation", "batch", "balanced", "data")  # of questions, as they are shown
 
-Retime = Callable[[np.ndarray, int], np.ndarray]  # what moves so long, as the k-th of a step, moves how long now
+Retime = Callable[[Exchange, int], Exchange]  # the k-th exchange of a step, as it is now
+LEAST_BESIDE = 0.05  # an exchange that ends beside computing has got on
 
 
 @dataclass(frozen=True)
@@ -55,22 +56,51 @@ def each_step(change: Callable[[Step], Step]) -> Callable[[Chain], Chain]:
 
 def moved(step: Step, retime: Retime) -> Step:
     """Other times of moving bytes."""
-    exchanges = tuple(Exchange(retime(exchange.moving, k)) for k, exchange in enumerate(step.exchanges))
-    return replace(step, exchanges=exchanges)
+    return replace(step, exchanges=tuple(retime(exchange, k) for k, exchange in enumerate(step.exchanges)))
 
 
-def by_law(before_s: np.ndarray, after_s: np.ndarray) -> Retime:
-    """Moving times where one message of each exchange took `before_s` and takes `after_s` by the network's law, [exchanges].
+def scaled(share: float) -> Retime:
+    """All that moves takes a share of its time."""
+    return lambda exchange, k: replace(exchange, moving=share * exchange.moving, least_s=share * exchange.least_s)
+
+
+def by_law(before: Messages, after: Messages, beside: bool = False) -> Retime:
+    """Moving times where messages took and take so long by the network's law.
 
     What an exchange took longer than the law says was no matter of the network, and stays. One that was faster, as bursts are,
-    keeps its share.
+    keeps its share. `beside`: beside computing no more bytes get on than before, however fast the links are, since processors move them.
     """
 
-    def retime(moving: np.ndarray, k: int) -> np.ndarray:
-        within = np.minimum(moving, before_s[k])
-        return within * (after_s[k] / before_s[k]) + (moving - within)
+    def retime(exchange: Exchange, k: int) -> Exchange:
+        was, is_now = ((of.occupied if exchange.behind else of.seconds)[k] for of in (before, after))
+        within, shorter = np.minimum(exchange.moving, was), is_now / was
+        return replace(
+            exchange,
+            moving=within * shorter + (exchange.moving - within),
+            least_s=exchange.least_s * after.seconds[k] / before.seconds[k],
+            beside=exchange.beside * min(shorter, 1.0) if beside else exchange.beside,
+        )
 
     return retime
+
+
+def speed_beside(chains: Sequence[Chain], alone: Alone) -> float:
+    """The speed of exchanges while a rank computes, as a share of that while all wait: what of the law's time was moved in that time.
+
+    Chains as `traces.replay.chains` makes them; LEAST_BESIDE to 1, 1 where nothing overlaps.
+    """
+    moved = overlapped = 0.0
+    for chain in chains:
+        for step, overlaps in zip(chain.steps, chain.overlaps(), strict=True):
+            law = alone(len(step.exchanges))
+            for k, (exchange, overlap) in enumerate(zip(step.exchanges, overlaps, strict=True)):
+                longest = float(exchange.moving.max())
+                together = min(overlap, longest)
+                moved += (law.occupied if exchange.behind else law.seconds)[k] * (together > 0) - (
+                    longest - together
+                ) * (together > 0)
+                overlapped += together
+    return float(np.clip(moved / overlapped, LEAST_BESIDE, 1.0)) if overlapped else 1.0
 
 
 def worked(step: Step, seconds: Callable[[int, Work], float]) -> Step:
@@ -108,7 +138,7 @@ def hidden() -> Question:
         "hidden",
         "exchange fully hidden",
         "ranks still wait for the slowest",
-        each_step(lambda step: moved(step, lambda moving, k: np.zeros_like(moving))),
+        each_step(lambda step: moved(step, scaled(0.0))),
     )
 
 

@@ -7,13 +7,14 @@ that it waited for. Durations are those that were traced. Played as it is, a ste
 (traces.questions) changes durations or the graph.
 
 Exchanges that were under way at once shared the network. They are played one after the other, each for its part of the time that they
-took together; a rank that waits for all of them does not see the difference.
+took together; a rank that waits for all of them does not see the difference. While ranks compute, an exchange may get on more slowly than
+when they wait for it, since both need processors (`beside`).
 
 Steps that follow each other are one chain: where a rank ends a step is where it begins the next one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -53,9 +54,24 @@ Operation = Work | Give | Wait
 
 @dataclass(frozen=True)
 class Exchange:
-    """All ranks' k-th exchange: how long its bytes move until each rank has them, s [ranks]."""
+    """All ranks' k-th exchange: how long its bytes move until each rank has them, s [ranks], when no rank computes.
+
+    `behind`: it shared the network with those before it. `least_s`: from when the last rank has handed it over until it has ended, however
+    free the network is. `beside`: its speed while a rank computes, as a share of that while all wait.
+    """
 
     moving: np.ndarray
+    behind: bool = False
+    least_s: float = 0.0
+    beside: float = 1.0
+
+    def ends(self, given: float, free: float, computing: float) -> np.ndarray:
+        """When each rank has it, s [ranks]: handed over by the last rank at `given`, the network `free`, a rank `computing` until then."""
+        begins = max(given, free)
+        overlap = max(computing - begins, 0.0)
+        moved = self.beside * overlap
+        lasts = np.where(self.moving <= moved, self.moving / self.beside, overlap + self.moving - moved)
+        return np.maximum(begins + lasts, given + self.least_s)
 
 
 @dataclass(frozen=True)
@@ -81,16 +97,36 @@ class Chain:
         """
         now = self.starts
         for step in self.steps:
-            now = play(step, now)
+            now, _ = play(step, now)
         return float(now.mean() - self.starts.mean())
 
+    def overlaps(self) -> list[np.ndarray]:
+        """For how long a rank computes beside each exchange of each step when it is played, s [exchanges]."""
+        found, now = [], self.starts
+        for step in self.steps:
+            now, overlap = play(step, now)
+            found.append(overlap)
+        return found
 
-def play(step: Step, starts: np.ndarray) -> np.ndarray:
-    """When each rank ends a step that it begins at `starts`, s [ranks]."""
+    def slowed(self, beside: float) -> "Chain":
+        """The same, which takes as long, of exchanges that get on at this speed beside computing: they move less than they seem to."""
+        steps = []
+        for step, overlaps in zip(self.steps, self.overlaps(), strict=True):
+            exchanges = tuple(
+                replace(one, beside=beside, moving=one.moving - (1 - beside) * np.minimum(overlap, one.moving))
+                for one, overlap in zip(step.exchanges, overlaps, strict=True)
+            )
+            steps.append(replace(step, exchanges=exchanges))
+        return replace(self, steps=tuple(steps))
+
+
+def play(step: Step, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """When each rank ends a step that it begins at `starts`, s [ranks]; how long a rank computes beside each exchange, s [exchanges]."""
     ranks, count = len(step.ranks), len(step.exchanges)
     now = np.array(starts, float)
     given = np.full((count, ranks), np.nan)  # by whom, when
     ended = np.full((count, ranks), np.nan)
+    overlap = np.zeros(count)
     delayed: list[tuple[int, Give, float]] = []  # handed over after another exchange whose end is not known yet
     at = [0] * ranks
     while True:
@@ -116,23 +152,34 @@ def play(step: Step, starts: np.ndarray) -> np.ndarray:
         for number, exchange in enumerate(step.exchanges):
             free = ended[number - 1].max() if number else -np.inf
             if np.isnan(ended[number, 0]) and not np.isnan([*given[number], free]).any():
-                ended[number] = max(given[number].max(), free) + exchange.moving
+                last = given[number].max()
+                computing = now.max()  # until here: every rank waits now, or has ended the step
+                overlap[number] = max(computing - max(last, free), 0.0)
+                ended[number] = exchange.ends(last, free, computing)
                 moved = True
         if not moved:
-            return now
+            return now, overlap
 
 
-Alone = Callable[[int], np.ndarray]
+@dataclass(frozen=True)
+class Messages:
+    """What the messages of an exchange take alone, s [messages], and the part of it in which no other one gets on."""
+
+    seconds: np.ndarray
+    occupied: np.ndarray
 
 
-def alike(count: int) -> np.ndarray:
-    """All of so many exchanges take as long."""
-    return np.ones(count)
+Alone = Callable[[int], Messages]
+
+
+def alike(count: int) -> Messages:
+    """All of so many messages share the network in equal parts; no latency is known."""
+    return Messages(np.zeros(count), np.ones(count))
 
 
 def chains(steps: pd.DataFrame, alone: Alone = alike) -> list[Chain]:
-    """The traced steps of one run as chains. `steps`: rank, epoch, step, phase, start, end (runs.phases); `alone`: how long each of
-    so many exchanges of a step would take alone, in any unit.
+    """The traced steps of one run as chains. `steps`: rank, epoch, step, phase, start, end (runs.phases); `alone`: what each of
+    so many exchanges of a step would take alone.
 
     Left out are steps that not every rank has, or in which ranks have not the same number of exchanges.
     """
@@ -182,8 +229,8 @@ def _end(own: pd.DataFrame) -> float:
     return float(own["end"].iloc[-1])
 
 
-def _exchanges(times: np.ndarray, alone: np.ndarray) -> Iterator[Exchange]:
-    """The exchanges, one after the other. `times`: start and end [exchanges, ranks, 2]; `alone` [exchanges]."""
+def _exchanges(times: np.ndarray, alone: Messages) -> Iterator[Exchange]:
+    """The exchanges, one after the other. `times`: start and end [exchanges, ranks, 2]; `alone`: of as many."""
     last, ends = times[:, :, 0].max(axis=1), times[:, :, 1]
     free = -np.inf
     first = 0
@@ -193,12 +240,15 @@ def _exchanges(times: np.ndarray, alone: np.ndarray) -> Iterator[Exchange]:
         while after < len(times) and last[after] < ends[first:after].max():
             after += 1
         over = ends[first:after].max(axis=0)
-        shares = alone[first:after] / alone[first:after].sum() * (over.max() - max(last[first], free))
+        occupied = alone.occupied[first:after]
+        shares = occupied / occupied.sum() * (over.max() - max(last[first], free))
         for number in range(first, after):
             begins = max(last[number], free)
             rest = np.maximum(over - begins, 0.0)
             moving = rest if number == after - 1 else np.minimum(shares[number - first], rest)
-            yield Exchange(moving)
+            behind = number > first
+            least_s = min(float(alone.seconds[number]), float(over.min()) - last[number]) if behind else 0.0
+            yield Exchange(moving, behind, max(least_s, 0.0))
             free = begins + moving.max()
         first = after
 
