@@ -241,7 +241,7 @@ def _exchanges(times: np.ndarray, alone: Messages) -> Iterator[Exchange]:
             after += 1
         over = ends[first:after].max(axis=0)
         occupied = alone.occupied[first:after]
-        shares = occupied / occupied.sum() * (over.max() - max(last[first], free))
+        shares = occupied / occupied.sum() * max(over.min() - max(last[first], free), 0.0)
         for number in range(first, after):
             begins = max(last[number], free)
             rest = np.maximum(over - begins, 0.0)
