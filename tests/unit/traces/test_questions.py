@@ -167,7 +167,9 @@ def test_less_never_takes_longer(seed):
         ready=tuple(np.sort(rng.uniform(0, 1, buckets))),
         moving=tuple(rng.uniform(0, 0.05, buckets)),
     )
-    made = chains(truth.trace(STEPS, list(rng.uniform(0, 0.01, ranks))))
+    plain = chains(truth.trace(STEPS, list(rng.uniform(0, 0.01, ranks))))
+    made = [chain.slowed(rng.uniform(questions.LEAST_BESIDE, 1)) for chain in plain]
+    assert [chain.seconds() for chain in made] == pytest.approx([chain.measured_s for chain in plain])
     for question in (
         questions.hidden(), questions.half_the_bytes(halved), questions.links(2, halved), questions.balanced(made), questions.no_data(),
         questions.accumulated(4, None, made),

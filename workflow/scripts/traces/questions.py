@@ -114,12 +114,12 @@ def worked(step: Step, seconds: Callable[[int, Work], float]) -> Step:
 
 
 def links(faster: float, retime: Retime, **answer: Any) -> Question:
-    """Links `faster` times as fast. Latency stays, as does what processors need for a byte."""
+    """Links `faster` times as fast: `retime` by a law (`by_law`), in which latency and what processors need for a byte stay."""
     text = f"links {faster:g} times as fast" if faster > 1 else f"links {1 / faster:g} times as slow"
     return Question(
         "links",
         text,
-        "latency and the processors' part of moving bytes stay",
+        "latency stays, and what processors move beside computing",
         each_step(lambda step: moved(step, retime)),
         **answer,
     )
