@@ -6,7 +6,9 @@ from declared.figures import KINDS
 
 FIGURES = CAMPAIGN.study.drawn(SWEEPS.worth_drawing, CAMPAIGN.traced)
 ASKED = {figure.name: figure for figure in FIGURES}
+POWER_CSV = str(Path(RUNS_CSV).with_name("power.csv"))
 READABLE = {
+    "power": [POWER_CSV] if CAMPAIGN.mode != "published" or Path(POWER_CSV).exists() else [],
     "network": [NETWORK_CSV] if SWEEPS.worth_drawing else [],
     "predictions": [f"{RESULTS}/tables/prediction_cells.csv"] if PREDICTED else [],
     "phases": PHASES_CSV,
@@ -91,6 +93,7 @@ rule figure:
         network=lambda wildcards: BESIDE[wildcards.figure]["network"],
         predictions=lambda wildcards: BESIDE[wildcards.figure]["predictions"],
         outlook=lambda wildcards: BESIDE[wildcards.figure]["outlook"],
+        power=lambda wildcards: BESIDE[wildcards.figure]["power"],
         phases=lambda wildcards: BESIDE[wildcards.figure]["phases"],
         trace_steps=lambda wildcards: BESIDE[wildcards.figure]["trace_steps"],
         what_if=lambda wildcards: BESIDE[wildcards.figure]["what_if"],
@@ -119,6 +122,7 @@ rule figure:
             --network {input.network:q} \
             --predictions {input.predictions:q} \
             --outlook {params.outlook:q} \
+            --power {input.power:q} \
             --phases {input.phases:q} \
             --trace-steps {input.trace_steps:q} \
             --what-if {input.what_if:q} \

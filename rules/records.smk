@@ -1,10 +1,11 @@
 # Records: record.json and epochs.csv of every run -> two tidy tables.
 #   in:  the records of the campaign; with records=available those that are there
-#   out: results/<study>/runs.csv and epochs.csv (config/schemas/runs.schema.yaml, epochs.schema.yaml)
+#   out: results/<study>/runs.csv and epochs.csv (config/schemas/runs.schema.yaml, epochs.schema.yaml); power.csv for the figure of it
 
 
 localrules:
     aggregate,
+    power,
 
 
 rule records:
@@ -38,5 +39,28 @@ rule aggregate:
             --site {params.site:q} \
             --runs {output.runs:q} \
             --epochs {output.epochs:q} \
+            2>&1 | tee {log:q}
+        """
+
+
+rule power:
+    """Gather power over time of the runs, for the figure that shows it."""
+    input:
+        runs=RUNS_CSV,
+        code=code("records.power"),
+    output:
+        power=f"{RESULTS}/power.csv",
+    log:
+        f"{RESULTS}/logs/power.log",
+    resources:
+        machine=1,
+    params:
+        results=RESULTS,
+    shell:
+        """
+        {WARM} records.power \
+            --runs {input.runs:q} \
+            --results {params.results:q} \
+            --out {output.power:q} \
             2>&1 | tee {log:q}
         """

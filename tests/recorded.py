@@ -16,7 +16,10 @@ def content(**changes: Any) -> dict[str, Any]:
                      "systems": ["Rocky Linux 9.5, Linux 5.14.0", "Rocky Linux 9.6, Linux 5.14.1"], "node_memory_bytes": 2**40, "transport": "gloo over tcp lo", "startup_s": 2.0, "import_s": 1.0,
                      "first_step_s": 0.1,
                      "step_time_s": {"median": 0.2, "p95": 0.3, "p99": 0.4, "largest": 0.5}, "memory_peak_bytes": 1000, "device_memory_peak_bytes": None, "throttled_s": 0.5,
-                     "sent_bytes": 2.5e6, "energy_j": None,
+                     "sent_bytes": 2.5e6, "energy_device_j": 90.0, "energy_package_j": 7.5, "energy_node_j": None,
+                     "energy_j": 90.0, "energy_scope": "device", "idle_w": {"device": 70.0, "package": 55.0, "node": None},
+                     "meters": [{"source": "nvml", "scope": "device", "method": "counter", "sampling_s": 0.1, "error_share": 0.05,
+                                 "error_j": 0.001, "window": "epochs", "joules": None, "reason": None}],
                      "foreign_cpu_share": 0.0, "steal_share": 0.0, "python_version": "3.11", "library_version": "torch 2"},
         **changes,
     }  # fmt: skip

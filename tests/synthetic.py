@@ -349,6 +349,42 @@ def designed_campaign(
     return pd.DataFrame(runs), pd.DataFrame(epochs)
 
 
+WATTS = 40.0  # of one node that trains
+IDLE_W = 25.0
+
+
+def metered(
+    runs: pd.DataFrame, epochs: pd.DataFrame, scope: str = "package", noise: float = NOISE, seed: int = 2
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The same campaign where machines tell the energy of this scope: WATTS of each node while it trains."""
+    rng = np.random.default_rng(seed)
+    watts = WATTS * runs["nodes"] * (1 + noise * rng.standard_normal(len(runs)))
+    told, ok = f"energy_{scope}_j", runs["status"].eq("ok")
+    joules = (watts * runs["epoch_time_s"].astype(float)).where(ok)
+    runs = runs.assign(
+        **{told: joules, "energy_j": joules, "energy_scope": pd.Series(scope, index=runs.index).where(ok)},
+        **{f"idle_{scope}_w": pd.Series(IDLE_W, index=runs.index).where(ok)},
+    )
+    power = epochs["run_id"].map(watts.set_axis(runs["run_id"]))
+    before = (1.2 * epochs.groupby("run_id")["epoch_time_s"].cumsum()) - 1.2 * epochs["epoch_time_s"]
+    return runs, epochs.assign(**{told: power * epochs["epoch_time_s"], "opened_at": 1.76e9 + before, "energy_j": None})
+
+
+def power_over_time(runs: pd.DataFrame, epochs: pd.DataFrame, seed: int = 3) -> pd.DataFrame:
+    """Rows of power.csv of a campaign of `metered`: a sample each 20th of an epoch on every node, idle between epochs."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    told = runs[runs["energy_scope"].notna()].set_index("run_id")
+    for epoch in epochs[epochs["run_id"].isin(told.index)].to_dict("records"):
+        run = told.loc[epoch["run_id"]]
+        for share in np.arange(0, 1.2, 0.05):
+            for node in range(run["nodes"]):
+                watt = (WATTS if 0 < share < 1 else IDLE_W) * (1 + NOISE * rng.standard_normal())
+                at = epoch["opened_at"] + share * epoch["epoch_time_s"]
+                rows.append((epoch["run_id"], epoch["key"], at, f"node{node + 1}", run["energy_scope"], watt))
+    return pd.DataFrame(rows, columns=["run_id", "key", "t", "host", "scope", "watt"])
+
+
 def sweeps(framework: str, nodes: Collection[int] = (2, 3), noise: float = NOISE, seed: int = 1) -> pd.DataFrame:
     """Sweeps of the network of one framework, as in network.csv: five rounds of three repetitions of every size."""
     rng = np.random.default_rng(seed)

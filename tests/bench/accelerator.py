@@ -359,7 +359,7 @@ def counters_part(rig: Rig, sizes: Sizes, seen: Mapping[str, Any]) -> tuple[list
     if on_gpu:
         peak = run.measured["device_memory_peak_bytes"]
         rows.append(pages.memory(peak, run.parameters, seen["memory_bytes"], "accelerator"))
-        rows.append(pages.energy([row["energy_j"] for row in run.timed], clocks, pages.powers(said.read_text())))
+        rows.append(pages.energy([row["energy_device_j"] for row in run.timed], clocks, pages.powers(said.read_text())))
     else:
         rows.append(pages.absent("memory peak of the accelerator", "there is none"))
         rows.append(pages.absent("energy against mean power × time", "there is no accelerator"))

@@ -117,18 +117,15 @@ def powers(text: str) -> list[tuple[float, float]]:
 def energy(
     recorded: Sequence[float | None], windows: Sequence[Mapping[str, float]], samples: Sequence[tuple[float, float]]
 ) -> Row:
-    """Recorded joules of epochs against the accelerator's mean power in each (`began_at` to `ended_at`) times its length.
-
-    What the processors' packages used (`packages_j`) is in what was recorded, too.
-    """
+    """Recorded joules of epochs against the accelerator's mean power in each (`began_at` to `ended_at`) times its length."""
     check = "energy against mean power × time"
     if None in recorded:
-        return absent(check, "the record has no energy: NVML is not there or does not tell (package nvidia-ml-py)")
+        return absent(check, "the record has no energy of the accelerator: measured.meters of it says why")
     inside = [[watts for at, watts in samples if one["began_at"] <= at <= one["ended_at"]] for one in windows]
     whole = [number for number, watts in enumerate(inside) if len(watts) >= LEAST_SAMPLES]
     if not whole:
         return absent(check, "nvidia-smi told no power while it trained")
-    energy_j = sum((recorded[number] or 0.0) - (windows[number]["packages_j"] or 0.0) for number in whole)
+    energy_j = sum(recorded[number] or 0.0 for number in whole)
     power_j = sum(
         statistics.mean(inside[number]) * (windows[number]["ended_at"] - windows[number]["began_at"])
         for number in whole

@@ -88,7 +88,9 @@ def leave_records() -> int:
                 shares[1],
             ]
             warm_up = "true" if epoch <= WARM_UP else "false"
-            lines.append(",".join([str(epoch), warm_up, *map(repr, values), "0.1", "123456", ""]))
+            lines.append(
+                ",".join([str(epoch), warm_up, *map(repr, values), "0.1", "123456", "", "", "", "1760000000.5"])
+            )
         (attempt / "epochs.csv").write_text("\n".join(lines) + "\n")
         started += 60
         at = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(started))

@@ -1,7 +1,7 @@
 """One rank that trains as the worker does, each epoch timed a second time, by the device: `clocks.json` in the attempt's folder.
 
 For each epoch: `device_s`, by CUDA events around it, or by the processor's own clock where there is no accelerator; `began_at`
-and `ended_at` (seconds since 1970); `packages_j`, what the processors' packages used meanwhile (None where nobody tells).
+and `ended_at` (seconds since 1970).
 """
 
 import json
@@ -13,7 +13,6 @@ import torch
 
 from runs.libraries.pytorch import PyTorchTrainer
 from runs.worker.__main__ import run
-from runs.worker.node import Node
 from runs.worker.process import as_rank
 
 clocks: list[dict[str, Any]] = []
@@ -40,12 +39,9 @@ def clocked(train_epoch: Any) -> Any:
     """`train_epoch` with a clock around it."""
 
     def timed(self: PyTorchTrainer, epoch: int, meter: Any) -> Any:
-        packages = Node("lo", [])  # processors alone: no accelerators
-        before, began_at, clock = packages.read().energy_j, time.time(), Clock(self.torch_device)
+        began_at, clock = time.time(), Clock(self.torch_device)
         seen = train_epoch(self, epoch, meter)
-        device_s, ended_at, after = clock.seconds(), time.time(), packages.read().energy_j
-        used = None if before is None or after is None else after - before
-        clocks.append({"device_s": device_s, "began_at": began_at, "ended_at": ended_at, "packages_j": used})
+        clocks.append({"device_s": clock.seconds(), "began_at": began_at, "ended_at": time.time()})
         return seen
 
     return timed

@@ -71,7 +71,7 @@ def test_memory_holds_the_weights_and_fits(peak: float | None, there: float | No
 
 BEGAN = datetime(2026, 11, 24, 12, 0, 0)
 SMI = "".join(f"2026/11/24 12:00:{at // 10:02}.{at % 10}00, {700 if at < 20 else 100}.00\n" for at in range(40))
-WINDOW = {"began_at": BEGAN.timestamp(), "ended_at": BEGAN.timestamp() + 1.95, "packages_j": None}
+WINDOW = {"began_at": BEGAN.timestamp(), "ended_at": BEGAN.timestamp() + 1.95}
 
 
 def test_power_is_read_as_nvidia_smi_writes_it() -> None:
@@ -80,19 +80,12 @@ def test_power_is_read_as_nvidia_smi_writes_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recorded", "packages_j", "verdict"),
-    [
-        (1365, None, OK),
-        (1665, 300, OK),
-        (1665, None, FAILED),
-        (1365e3, None, FAILED),
-        (0, None, FAILED),
-        (None, None, ABSENT),
-    ],
-    ids=["same", "with packages", "too much", "mJ", "nothing", "not told"],
+    ("recorded", "verdict"),
+    [(1365, OK), (1665, FAILED), (1365e3, FAILED), (0, FAILED), (None, ABSENT)],
+    ids=["same", "too much", "mJ", "nothing", "not told"],
 )
-def test_energy_is_power_times_time(recorded: float | None, packages_j: float | None, verdict: str) -> None:
-    assert pages.energy([recorded], [WINDOW | {"packages_j": packages_j}], pages.powers(SMI)).verdict == verdict
+def test_energy_is_power_times_time(recorded: float | None, verdict: str) -> None:
+    assert pages.energy([recorded], [WINDOW], pages.powers(SMI)).verdict == verdict
 
 
 def test_no_power_no_verdict() -> None:

@@ -237,8 +237,19 @@ def test_without_root_it_says_so(corner: Sandbox) -> None:
 
 def test_with_accounting_jobs_are_listed_and_unknown_accounts_refused(corner: Sandbox) -> None:
     assert up(corner, "--nodes=2", "--accounting") < UP_WITHIN_S
-    assert corner.run("srun", "--nodes=2", "hostname").returncode == 0
-    wait_until(lambda: "hostname" in corner.run("sacct", "-X", "--noheader").stdout, "sacct lists the job", 15)
+    assert corner.run("srun", "--nodes=2", "--job-name=ringside-a.b1.r1", "hostname").returncode == 0
+    listed = ("sacct", "-X", "--noheader", "--parsable2", "--format=JobIDRaw,JobName")
+    wait_until(lambda: "ringside-a.b1.r1" in corner.run(*listed).stdout, "sacct lists the job", 15)
+    number = corner.run(*listed).stdout.partition("|")[0]
+    program = "import sys; from runs.launchers import slurm; print(slurm.consumed(*sys.argv[1:]))"
+    energies = [
+        corner.run("srun", sys.executable, "-c", program, number, name).stdout.strip()  # as a run's supervisor does
+        for name in ("ringside-a.b1.r1", "ringside-other")
+    ]
+    assert energies == [
+        "(None, 'sacct says 0: no plugin of this cluster measures (AcctGatherEnergyType)')",
+        f"(None, 'sacct has no step ringside-other of job {number}')",
+    ]
     assert corner.run("srun", "--account=rehearsal", "true").returncode == 0
     done = corner.run("srun", "--account=nobodys", "true")
     assert done.returncode != 0

@@ -358,8 +358,9 @@ def test_records(folder: Path, content: bytes) -> None:
 
 EPOCHS = (
     b"epoch,warm_up,epoch_time_s,closed_time_s,imbalance_s,validation_time_s,learning_rate,steps,exchanges,samples_trained,train_loss,"
-    b"train_accuracy,validation_loss,validation_accuracy,throttled_s,sent_bytes,energy_j\n"
-    b"1,true,1.5,1.6,0.1,0.2,0.05,24,24,1536,0.9,0.7,0.8,0.75,0.0,123,\n2,false,1.4,1.5,0.1,0.2,0.05,24,24,1536,0.5,0.8,0.4,0.85,0.0,123,\n"
+    b"train_accuracy,validation_loss,validation_accuracy,throttled_s,sent_bytes,energy_device_j,"
+    b"energy_package_j,energy_node_j,opened_at\n"
+    b"1,true,1.5,1.6,0.1,0.2,0.05,24,24,1536,0.9,0.7,0.8,0.75,0.0,123,,5.5,,1.5\n2,false,1.4,1.5,0.1,0.2,0.05,24,24,1536,0.5,0.8,0.4,0.85,0.0,123,,5.5,,3.5\n"
 )
 
 

@@ -1,60 +1,60 @@
 """Points of energy against time stand where they were made, with intervals both ways, or one sentence says why not."""
 
-import numpy as np
 import pytest
 
+from analysis.energy import chosen
 from analysis.measured import Records
 from declared.figures import Declared
 from figures import energy, style
-from synthetic import campaign, designed_campaign, write_frames
+from synthetic import WATTS, campaign, designed_campaign, metered, write_frames
 
 ASKED = Declared("energy", "energy")
-WATTS = 40.0
-
-
-def powered(runs, watts=WATTS, noise=0.02, seed=2):
-    """Runs whose nodes draw so much power each."""
-    rng = np.random.default_rng(seed)
-    joules = watts * runs["nodes"] * runs["epoch_time_s"].astype(float) * (1 + noise * rng.standard_normal(len(runs)))
-    return runs.assign(energy_j=joules)
 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    runs, epochs = designed_campaign()
-    return Records(*write_frames(tmp_path_factory.mktemp("energy"), powered(runs), epochs))
+    return Records(*write_frames(tmp_path_factory.mktemp("energy"), *metered(*designed_campaign())))
 
 
 def test_energy_of_a_cell_is_the_mean_of_its_runs_for_all_samples(tmp_path):
-    runs, epochs = designed_campaign()
-    runs = powered(runs).assign(samples_trained=(0.98 * runs["samples_per_epoch"].astype(int)).astype(int))
+    runs, epochs = metered(*designed_campaign())
+    runs = runs.assign(samples_trained=(0.98 * runs["samples_per_epoch"].astype(int)).astype(int))
     runs = Records(*write_frames(tmp_path, runs, epochs)).runs
     share = runs["samples_per_epoch"].astype(float) / runs["samples_trained"].astype(float)
     known = (runs["energy_j"] * share).groupby(runs["cell"]).mean()
-    found = energy.of_cells(runs)
+    found = energy.of_cells(runs, chosen(runs))
     assert found["value"].to_numpy() == pytest.approx(known.reindex(found.index).to_numpy())
     assert (found["n"] == 5).all() and (found["low"] < found["value"]).all() and (found["value"] < found["high"]).all()
+
+
+def _markers(ax):
+    lines = [line for line in ax.lines if line.get_marker() not in ("None", "")]
+    return [point for line in lines for point in zip(*line.get_data(), strict=True)]
 
 
 def test_a_marker_for_every_cell_with_intervals_on_both_axes(records):
     drawn, caption = energy.draw(records, ASKED)
     drawn.draw_without_rendering()
     runs = records.runs
-    known = energy.of_cells(runs)
+    known = energy.of_cells(runs, chosen(runs))
     unit = {"J": 1.0, "kJ": 1e3}[drawn.axes[0].get_ylabel().split("(")[1].rstrip(")")]
-    points = [
-        point
-        for ax in drawn.axes
-        for line in ax.lines
-        if line.get_marker() not in ("None", "")
-        for point in zip(*line.get_data(), strict=True)
-    ]
+    points = [point for ax in drawn.axes for point in _markers(ax)]
     times = runs.groupby("cell")["epoch_time_s"].mean()
     expected = sorted((times[cell], known.loc[cell, "value"] / unit) for cell in known.index)
     assert sorted(points) == [pytest.approx(point) for point in expected]
     assert all(len(ax.collections) == 2 * 3 for ax in drawn.axes), "two intervals for each of three series"
+    fronts = [line for ax in drawn.axes for line in ax.lines if line.get_drawstyle() == "steps-post"]
+    for line in fronts:
+        on_it = list(zip(*line.get_data(), strict=True))
+        beside = [point for ax in drawn.axes if line in ax.lines for point in _markers(ax)]
+        beaten = [
+            one for one in on_it for x, y in beside if (x < one[0] and y <= one[1]) or (x <= one[0] and y < one[1])
+        ]
+        assert len(on_it) > 1 and beaten == [] and set(on_it) <= set(beside)
+    assert fronts and "Pareto front" in caption and "Idle: 25 W the packages of a machine." in caption
+    assert "Energy: processor packages (RAPL) of all machines." in caption
     assert caption.startswith("Energy of an epoch against its time. Each marker is a cell")
-    assert "95 % t intervals of the mean" in caption and "Numbers beside markers: nodes." in caption
+    assert "Numbers beside markers: nodes." in caption
     assert {"1", "2", "3"} <= {text.get_text() for text in drawn.axes[0].texts}
 
 
@@ -89,7 +89,8 @@ def test_lines_are_equal_powers_and_say_which(records):
 )
 def test_it_is_drawn_whatever_the_records_hold(case, tmp_path):
     runs, epochs = campaign(failures={})
-    made = powered(runs)
+    made, epochs = metered(runs, epochs)
+    columns = ["energy_package_j", "energy_j"]
     match case:
         case "no record has energy":
             made = runs
@@ -98,20 +99,22 @@ def test_it_is_drawn_whatever_the_records_hold(case, tmp_path):
         case "one run":
             made = made.head(1)
         case "one framework tells":
-            made.loc[made["framework"] != "pytorch-ddp", "energy_j"] = None
+            made.loc[made["framework"] != "pytorch-ddp", columns] = None
         case "one node":
             made = made[made["nodes"] == 1]
         case "far apart":
-            made.loc[made["batch_size"] == 16, "energy_j"] *= 1000
+            made.loc[made["batch_size"] == 16, columns] *= 1000
         case "no energy used":
-            made = made.assign(energy_j=0.0)
+            made = made.assign(energy_package_j=0.0, energy_j=0.0)
     drawn, caption = energy.draw(Records(*write_frames(tmp_path, made, epochs)), ASKED)
     drawn.draw_without_rendering()
     if case in ("no record has energy", "no successful run", "no energy used"):
         said = "no record has energy" if case == "no energy used" else case
         assert [text.get_text() for text in drawn.axes[0].texts] == [said]
-    if case == "no record has energy":
-        assert "Not drawn: no record has energy, because the machines do not report it." in caption
+    if case in ("no record has energy", "no energy used"):
+        assert caption.startswith(
+            "Not drawn: no record has energy. The machines do not report it, or epochs are too short"
+        )
     if case == "one framework tells":
         assert "Without energy: " in caption and [text.get_text() for text in drawn.legends[0].get_texts()] == [
             "pytorch-ddp"

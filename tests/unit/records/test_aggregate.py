@@ -25,7 +25,7 @@ from runs import attempts
 from runs.epochs import mean_of_timed, read_epochs
 from runs.worker.meter import COLUMNS
 
-NODE = (0.5, 2_500_000, "")  # throttled_s, sent_bytes, and a machine that does not tell its energy
+NODE = (0.5, 2_500_000, "", 7.5, "", 1e9)  # throttled_s, sent_bytes, energy of packages alone, opened_at
 
 
 @pytest.fixture
@@ -102,7 +102,10 @@ def test_a_run_is_the_mean_of_its_epochs_that_are_not_warm_up(campaign: Campaign
     assert row.devices == "NVIDIA H100 80GB HBM3", "of both ranks"
     assert row.drivers == "nvidia 580.65.06" and row.node_memory_bytes == 2**40
     assert row.systems == "Rocky Linux 9.5, Linux 5.14.0; Rocky Linux 9.6, Linux 5.14.1"
-    assert (row.throttled_s, row.sent_bytes) == (0.5, 2.5e6) and runs.energy_j.isna().all()
+    assert (row.throttled_s, row.sent_bytes) == (0.5, 2.5e6)
+    assert (row.energy_device_j, row.energy_package_j, row.energy_j, row.energy_scope) == (90.0, 7.5, 90.0, "device")
+    assert (row.idle_device_w, row.idle_package_w) == (70.0, 55.0) and pd.isna(row.idle_node_w)
+    assert list(epochs.energy_package_j) == [7.5] * 4 and epochs.energy_j.isna().all()
     assert row.filter(regex="step_time").tolist() == [0.2, 0.3, 0.4, 0.5]
     assert (row.job, row.job_started_at) == ("17", "2025-12-31T23:59:00.000Z")
     assert runs.unfinished_attempts.isna().all()

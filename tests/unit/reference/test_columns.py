@@ -9,6 +9,7 @@ from analysis import (
     checks,
     decomposition,
     effects,
+    energy,
     missing,
     regression,
     regression_table,
@@ -75,10 +76,13 @@ def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.Data
     )
     answers = extrapolate.answers(drawn)
     curves, answers = extrapolate.with_bands(drawn, answers, [(drawn[extrapolate.BANDS].copy(), answers.copy())])
+    with_energy = runs.assign(energy_package_j=5.0, energy_scope="package")
+    of_epochs = read_table(FOLDER / "epochs.csv", "epochs")
     return {
         "cells": cells.summarize(runs),
         "effects": effects.compare(runs, margin=0.05),
-        "time_to_accuracy": time_to_accuracy.summarize(runs, read_table(FOLDER / "epochs.csv", "epochs"), 0.5),
+        "time_to_accuracy": time_to_accuracy.summarize(runs, of_epochs, 0.5),
+        "energy": energy.summarize(with_energy, of_epochs.assign(energy_package_j=5.0), 0.5),
         "variance": variance.compare(*of_variance(runs)),
         "missing": missing.table(runs).data,
         "anova": anova.table(runs).data,

@@ -38,7 +38,7 @@ GRADIENTS = 1_000_000
 
 def epochs(folder: Path, *losses: float, sent: str = "") -> list[dict[str, Any]]:
     """What a rank left in epochs.csv, with these training losses and bytes sent, as numbers."""
-    values = {"train_loss": "", "sent_bytes": sent, "warm_up": "false", "throttled_s": "", "energy_j": ""}
+    values = {"train_loss": "", "sent_bytes": sent, "warm_up": "false", "throttled_s": "", "energy_node_j": ""}
     rows = [",".join({**values, "train_loss": str(loss)}.get(column, "1") for column in COLUMNS) for loss in losses]
     (folder / "epochs.csv").write_text("\n".join([",".join(COLUMNS), *rows]) + "\n")
     return read_epochs(folder / "epochs.csv")
@@ -142,8 +142,8 @@ def test_no_result_is_no_measurement(tmp_path: Path) -> None:
 
 def test_epochs_are_read_as_numbers_and_a_table_that_is_cut_off_is_not(tmp_path: Path) -> None:
     rows = epochs(tmp_path, 2.0, 1.0, sent="5")
-    assert rows[0]["train_loss"] == 2.0 and rows[0]["sent_bytes"] == 5 and rows[0]["energy_j"] is None
-    assert mean_of_timed(rows, "train_loss") == 1.5 and mean_of_timed(rows, "energy_j") is None
+    assert rows[0]["train_loss"] == 2.0 and rows[0]["sent_bytes"] == 5 and rows[0]["energy_node_j"] is None
+    assert mean_of_timed(rows, "train_loss") == 1.5 and mean_of_timed(rows, "energy_node_j") is None
     assert mean_of_timed([{**rows[0], "warm_up": True}, rows[1]], "train_loss") == 1.0, "warm-up does not count"
     table = tmp_path / "epochs.csv"
     table.write_text(table.read_text()[:-20])

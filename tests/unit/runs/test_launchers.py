@@ -19,6 +19,7 @@ import pytest
 from common.errors import InputError
 from declared.site import Site, load_site
 from runs import launch
+from runs.launchers import slurm as slurm_launcher
 from runs.launchers.slurm import Slurm
 
 RANK = """\
@@ -541,6 +542,43 @@ def test_a_node_or_a_job_that_is_gone_is_lost(slurm: launch.Launcher, tmp_path: 
     log.write_text(f"srun: error: node2: task 1: Killed\n{said}\n")
     with pytest.raises(launch.Lost, match=said):
         slurm.explain([1], log)
+
+
+SACCT = "17|ringside-a|900|x\n17.batch|batch|900\n17.0|ringside-a|111\n17.1|ringside-a|{}\n17.2|ringside-b|222"
+
+
+@pytest.mark.parametrize(
+    ("said", "joules", "reason"),
+    [
+        (SACCT.format(48210), 48210.0, None),
+        (SACCT.format(0), None, "sacct says 0: no plugin of this cluster measures (AcctGatherEnergyType)"),
+        (SACCT.format(""), None, "sacct says nothing: no plugin of this cluster measures (AcctGatherEnergyType)"),
+        (SACCT.format(2**64 - 2), None, "sacct says 18446744073709551614: no plugin"),
+        ("17|ringside-a|900", None, "sacct has no step ringside-a of job 17"),
+    ],
+    ids=["joules", "0", "empty", "unknown", "no step"],
+)
+def test_energy_of_the_runs_step_is_what_sacct_says(
+    said: str,
+    joules: float | None,
+    reason: str | None,
+    programs: Callable[[str, str], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    programs("sacct", f"#!/bin/sh\ncat <<'END'\n{said}\nEND\n")
+    found, why = slurm_launcher.consumed("17", "ringside-a")
+    assert found == joules and (why or "").startswith(reason or "")
+
+
+def test_without_accounting_there_is_no_energy_and_a_reason(
+    slurm: launch.Launcher, programs: Callable[[str, str], None]
+) -> None:
+    programs("sacct", "#!/bin/sh\necho 'Slurm accounting storage is disabled' >&2\nexit 1\n")
+    (meter,) = launch.scheduler_meters(machines(), slurm)
+    assert (meter["source"], meter["scope"], meter["window"], meter["joules"]) == ("slurm", "node", "run", None)
+    assert meter["reason"] == "Slurm accounting storage is disabled"
+    assert launch.scheduler_meters(load_site("local"), slurm) == []
 
 
 def test_a_scheduler_that_does_not_answer_is_lost(

@@ -9,6 +9,7 @@ import pytest
 from ranks import on_ranks
 from runs.epochs import read_epochs
 from runs.worker import meter
+from runs.worker.energy import Meters
 from runs.worker.group import Group
 from runs.worker.node import Reading
 from runs.worker.phases import Untraced
@@ -17,12 +18,17 @@ EPOCH_S = 0.2
 
 
 class Clock:
-    """A node that sends a byte each second."""
+    """A node that takes a watt."""
 
-    def __init__(self, *_: Any) -> None: ...
+    def __init__(self, *_: Any) -> None:
+        self.meters = Meters([])
 
     def read(self) -> Reading:
-        return Reading(0.0, time.monotonic(), time.monotonic())  # type: ignore[arg-type]
+        return Reading(0.0, 0, {"package": time.monotonic()})
+
+    def since(self, before: Reading) -> dict[str, float | None]:
+        nothing = dict.fromkeys(("throttled_s", "sent_bytes", "energy_device_j", "energy_node_j"))
+        return {**nothing, "energy_package_j": time.monotonic() - (before.joules["package"] or 0.0)}
 
 
 class Context:
@@ -34,7 +40,7 @@ class Context:
 
     def __init__(self, group: Group, folder: Path) -> None:
         self.group, self.folder = group, folder
-        self.spec = {"device": "cpu", "interface": "lo", "step_times": False}
+        self.spec = {"device": "cpu", "interface": "lo", "step_times": False, "ranks": 2, "ranks_per_node": 1}
         self.levels = {"warmup_epochs": 0, "trace": "none"}
 
     def learning_rate(self, batch: int) -> float:
@@ -53,6 +59,12 @@ def test_every_node_counts_the_epoch_that_rank_0_is_told_of(tmp_path: Path, monk
                 time.sleep(EPOCH_S)  # reads what the program prints
             ours.close_told({"train_loss": 1.0, "validation_loss": 1.0} if group.rank == 0 else None)
 
+    began = time.time()
     on_ranks(2, tmp_path, work)
-    for row in read_epochs(tmp_path / "epochs.csv"):
-        assert row["energy_j"] > 1.8 * EPOCH_S, "of both machines"
+    rows = read_epochs(tmp_path / "epochs.csv")
+    for row in rows:
+        assert row["energy_package_j"] > 1.8 * EPOCH_S, "of both machines"
+    opened = [row["opened_at"] for row in rows]
+    assert began <= opened[0] and EPOCH_S <= opened[1] - opened[0] < 3 * EPOCH_S, (
+        "when each began, by the clock on the wall"
+    )

@@ -11,72 +11,7 @@ from pathlib import Path
 import pytest
 
 from runs.worker import node
-from runs.worker.node import Node, Package, Reading
-
-RANGE_UJ = 262_143_328_850
-
-
-def zone(folder: Path, name: str, energy_uj: int | None, range_uj: int = RANGE_UJ) -> Path:
-    """One zone of Linux's powercap, with the files that are read; energy None: only root may read it."""
-    folder.mkdir(parents=True)
-    (folder / "name").write_text(f"{name}\n")
-    (folder / "max_energy_range_uj").write_text(f"{range_uj}\n")
-    if energy_uj is not None:
-        (folder / "energy_uj").write_text(f"{energy_uj}\n")
-    return folder
-
-
-@pytest.fixture
-def powercap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two packages with cores and memory inside, and the platform around them, as on a server with two sockets."""
-    folder = tmp_path / "powercap"
-    for number in (0, 1):
-        package = zone(folder / f"intel-rapl:{number}", f"package-{number}", 1_000_000 * (number + 1))
-        zone(folder / f"intel-rapl:{number}:0", "core", 700_000)
-        zone(folder / f"intel-rapl:{number}:1", "dram", 900_000)
-        (package / f"intel-rapl:{number}:0").mkdir()
-    zone(folder / "intel-rapl:2", "psys", 50_000_000)
-    zone(folder / "intel-rapl-mmio:0", "package-0", 3_000_000)
-    (folder / "intel-rapl").mkdir()
-    monkeypatch.setattr(node, "POWERCAP", folder)
-    return folder
-
-
-def energy(made: Node) -> float | None:
-    return made.read().energy_j
-
-
-def test_energy_is_that_of_all_packages_and_nothing_twice(powercap: Path) -> None:
-    made = Node("lo", [])
-    assert energy(made) == pytest.approx(3.0), (
-        "joules of packages 0 and 1: no cores, memory, platform or second interface"
-    )
-    (powercap / "intel-rapl:1" / "energy_uj").write_text("7500000\n")
-    assert energy(made) == pytest.approx(8.5)
-
-
-def test_a_counter_that_wraps_around_goes_on(tmp_path: Path) -> None:
-    package = Package(zone(tmp_path / "intel-rapl:0", "package-0", RANGE_UJ - 2_000_000))
-    before = package.joules()
-    for now in (1_000_000, RANGE_UJ - 1_000_000, 500_000):  # wraps twice
-        (tmp_path / "intel-rapl:0" / "energy_uj").write_text(f"{now}\n")
-        after = package.joules()
-    assert before is not None and after is not None
-    assert after - before == pytest.approx((2 * RANGE_UJ + 500_000 - (RANGE_UJ - 2_000_000)) / 1e6)
-
-
-def test_energy_that_may_not_be_read_is_not_told(powercap: Path) -> None:
-    (powercap / "intel-rapl:1" / "energy_uj").unlink()
-    assert energy(Node("lo", [])) is None, "one package is not the node"
-
-
-def test_a_machine_without_counters_and_accelerators_without_nvml_tell_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, powercap: Path
-) -> None:
-    assert energy(Node("lo", [0, 1])) is None, "packages tell, the run's two accelerators do not"
-    monkeypatch.setattr(node, "POWERCAP", tmp_path / "nothing")
-    assert energy(Node("lo", [])) is None
-
+from runs.worker.node import Node, Reading
 
 V1 = "nr_periods 100\nnr_throttled 40\nthrottled_time {}\n"
 V2 = "usage_usec 9000000\nuser_usec 8\nsystem_usec 1\nnr_periods 100\nnr_throttled 40\nthrottled_usec {}\nnr_bursts 0\nburst_usec 0\n"
@@ -220,10 +155,12 @@ def test_processor_time_is_the_control_groups_where_they_tell(tmp_path: Path, mo
     assert node.busy_seconds() == pytest.approx(14.0), "version 1"
 
 
-def test_what_one_of_two_readings_does_not_tell_is_not_told() -> None:
-    before = Reading(throttled_s=None, sent_bytes=100, energy_j=5.0)
-    after = Reading(throttled_s=0.5, sent_bytes=350, energy_j=None)
-    assert after.since(before) == {"throttled_s": None, "sent_bytes": 250, "energy_j": None}
+def test_what_one_of_two_readings_does_not_tell_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "sent_bytes", lambda interface: 350)
+    made = Node("lo", [])
+    monkeypatch.setattr(made, "_throttling", [])
+    found = made.since(Reading(throttled_s=0.5, sent_bytes=100))
+    assert (found["throttled_s"], found["sent_bytes"]) == (None, 250)
 
 
 def test_two_nodes_on_one_machine_know_that_they_are() -> None:

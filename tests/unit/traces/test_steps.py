@@ -3,10 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from common.errors import InputError
 from runs.worker.phases import Phases
-from traces.steps import SHOWN_STEPS, Traced, read
+from traces.steps import SHOWN_STEPS, WAIT, Traced, read
 from traces_made import COLUMNS, attempt
 
 STEPS = 4
@@ -150,3 +152,41 @@ def test_a_run_of_one_rank_without_steps_has_its_start():
     rows = Traced(only[only["epoch"] == 0], 1, STEPS).rows()
     assert set(rows["scope"]) == {"start"}
     assert np.isnan(Traced(only[only["epoch"] == 0], 1, STEPS).off(None))
+
+
+MS = 24  # of a made-up step
+phase = st.sampled_from(["forward", "backward", WAIT])
+cuts = st.lists(st.integers(0, MS), min_size=1, max_size=5, unique=True).map(sorted)
+spans = st.lists(st.tuples(st.integers(0, MS - 1), st.integers(1, 8)), min_size=2, max_size=2)
+ranks = st.lists(st.tuples(cuts, st.lists(phase, min_size=6, max_size=6), spans), min_size=1, max_size=3)
+
+
+@given(ranks)
+def test_the_exchange_of_any_step_is_that_of_a_slow_twin(made):
+    """Phases from cut to cut, two exchanges a rank; the twin looks at every ms of every rank."""
+    rows, known = [], {name: [] for name in ("communication", "moving", "exposed", "exposed_moving")}
+    of_rank = [sorted((start, start + lasts) for start, lasts in some) for _, _, some in made]
+    moves = [max(sent[turn][0] for sent in of_rank) for turn in range(2)]
+    for rank, ((ends, names, _), sent) in enumerate(zip(made, of_rank, strict=True)):
+        edges = [0, *ends, MS]
+        mine = [(name, start, end) for name, start, end in zip(names, edges, edges[1:], strict=False) if end > start]
+        rows += [(rank, 2, 1, name, start / 1e3, end / 1e3) for name, start, end in mine]
+        rows += [(rank, 2, 1, "exchange", start / 1e3, end / 1e3) for start, end in sent]
+        each = range(2 * MS)
+        busy = {ms for name, start, end in mine if name != WAIT for ms in range(start, end)}
+        sends = {ms for ms in each if any(start <= ms < end for start, end in sent)}
+        moving = {
+            ms for ms in each if any(max(start, at) <= ms < end for (start, end), at in zip(sent, moves, strict=True))
+        }
+        for name, found in (
+            ("communication", sends),
+            ("moving", moving),
+            ("exposed", sends - busy),
+            ("exposed_moving", moving - busy),
+        ):
+            known[name].append(len(found))
+    by_step = Traced(pd.DataFrame(rows, columns=COLUMNS), 1, 1).by_step
+    for name, milliseconds in known.items():
+        assert 1e3 * by_step[name][:, 0] == pytest.approx(milliseconds, abs=1e-6)
+    assert by_step["waiting"] == pytest.approx(by_step["communication"] - by_step["moving"])
+    assert by_step["exposed_waiting"] == pytest.approx(by_step["exposed"] - by_step["exposed_moving"])

@@ -9,6 +9,7 @@ from analysis.intervals import Estimate
 from analysis.measured import timed
 from analysis.pooling import pooled
 from common.schemas import schema
+from common.tables import write_table
 from network.fit import measured as swept
 from traces import bottlenecks, cells, cost, exposed, path, study
 from traces.cells import STEP
@@ -257,6 +258,14 @@ def test_all_tables_are_written_with_rows_in_three_forms(made, tmp_path):
     for name in ("phases", "bottlenecks", "critical_path", "exposed", "tracing"):
         assert {file.suffix for file in tmp_path.glob(f"{name}.*")} == {".csv", ".md", ".tex"}
         assert len(pd.read_csv(tmp_path / f"{name}.csv")) >= 8
+
+
+def test_without_phases_every_table_says_so(made, tmp_path):
+    write_table(made.phases[:0], "phases", tmp_path / "phases.csv")
+    study.main(["--runs", f"{made.folder}/runs.csv", "--phases", f"{tmp_path}/phases.csv", "--out", str(tmp_path)])
+    for name in ("phases", "bottlenecks", "critical_path"):
+        assert "No traced run told its phases." in (tmp_path / f"{name}.md").read_text()
+    assert "No traced cell on several replicas told its exchange." in (tmp_path / "exposed.md").read_text()
 
 
 def test_notes_name_runs_that_do_not_add_up(made):

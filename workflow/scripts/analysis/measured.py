@@ -26,6 +26,7 @@ class Records:
     network_csv: Path | None = None
     predictions_csv: Path | None = None
     outlook_csv: Path | None = None
+    power_csv: Path | None = None
     phases_csv: Path | None = None
     trace_steps_csv: Path | None = None
     what_if_csv: Path | None = None
@@ -68,6 +69,11 @@ class Records:
     def trace_steps(self) -> pd.DataFrame:
         """Some steps of theirs, interval by interval."""
         return _kept(self.trace_steps_csv, "trace_steps")
+
+    @functools.cached_property
+    def power(self) -> pd.DataFrame:
+        """Power over time of runs; without rows where no machine tells it."""
+        return _kept(self.power_csv, "power")
 
     @functools.cached_property
     def predictions(self) -> pd.DataFrame:

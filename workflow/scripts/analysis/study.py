@@ -19,6 +19,7 @@ from analysis import (
     conditions,
     decomposition,
     effects,
+    energy,
     missing,
     regression,
     regression_table,
@@ -75,6 +76,10 @@ class Study:
         made = time_to_accuracy.table(self.runs, self.epochs, self.target_accuracy)
         tables.write(made, self.out / "time_to_accuracy")
 
+    def energy(self) -> None:
+        """The table, with rows where machines tell their energy."""
+        tables.write(energy.table(self.runs, self.epochs, self.target_accuracy), self.out / "energy")
+
     def variance(self) -> None:
         """The table, which alone looks into runs."""
         tables.write(variance.table(self.runs, self.epochs), self.out / "variance")
@@ -110,6 +115,7 @@ LONGEST_FIRST = (
     "decomposition",
     "variance",
     "time_to_accuracy",
+    "energy",
     "anova",
     "speedup",
     "cells",

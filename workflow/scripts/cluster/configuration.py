@@ -24,7 +24,7 @@ def slurm_conf(settings: Settings, state: Path) -> str:
     if settings.accounting:
         # slurmctld hands over jobs' starts every 5 s: until then sacct finds a job by --jobs only (22.05).
         accounting += [
-            "AccountingStorageHost=localhost",
+            f"AccountingStorageHost={LOGIN}",  # nodes ask it, too: a run's supervisor, by sacct
             f"AccountingStoragePass={state}/munge.socket",
             "AccountingStorageEnforce=associations",  # an unknown account is refused, as on real clusters
             "JobAcctGatherType=jobacct_gather/linux",

@@ -116,6 +116,7 @@ KINDS: dict[str, Kind] = {
     "timeline": Kind(lambda of: [{}], takes=("colour", "filter")),
     "shares": Kind(lambda of: [{}], takes=("x", *SHOWN), x=("run", "epoch"), along_scale=True),
     "energy": Kind(lambda of: [{}] if "device" in of.varied else [], takes=SHOWN, along_scale=True),
+    "power": Kind(lambda of: [], reads=("power",), takes=("filter",)),
     "phases": Kind(
         _traced, reads=("phases",), takes=("x", *SHOWN), x=("share", "time"), along_scale=True, of_traces=True
     ),

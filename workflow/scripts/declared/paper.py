@@ -11,7 +11,7 @@ from common.text import instead_of
 from declared.figures import Declared
 
 ANALYSIS = (
-    "cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "decomposition", "time_to_accuracy", "variance", "regression",
+    "cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "decomposition", "time_to_accuracy", "energy", "variance", "regression",
 )  # fmt: skip
 TRACES = ("phases", "bottlenecks", "critical_path", "exposed", "tracing")
 TABLES = (*ANALYSIS, "network", "prediction", "outlook", *TRACES, "what_if")

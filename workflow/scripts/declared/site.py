@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
@@ -120,6 +121,18 @@ class Archives:
 
 
 @dataclass(frozen=True)
+class Wattmeter:
+    """Meters of whole nodes behind an address, asked after a run. `error_share`: what their maker says; `patience_s`: how long the
+    last samples are waited for."""
+
+    kind: str
+    url: str
+    metric: str
+    error_share: float | None
+    patience_s: float
+
+
+@dataclass(frozen=True)
 class Site:
     """One place to run, as this process finds it: `cores` is a number (auto is resolved), `cache` an absolute folder."""
 
@@ -153,6 +166,7 @@ class Site:
     time_limit_s: float
     max_foreign_cpu_share: float
     max_steal_share: float
+    energy: Wattmeter | None
     scheduler: Scheduler
 
     @property
@@ -193,6 +207,7 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
         "frameworks": tuple(values["frameworks"]) if values["frameworks"] is not None else None,
         "cache": _cache(values["cache"], file),
         "datasets": _archives(values["datasets"] or {}, file),
+        "energy": _wattmeter(values["energy"] or {}, file),
         "scratch": Path(values["scratch"]) if values["scratch"] else None,
         "setup": tuple(values["setup"]),
         "variables": tuple(sorted(values["variables"].items())),
@@ -369,6 +384,18 @@ def _archives(raw: Mapping[str, str], file: Path) -> Archives:
         expected = "one of folder and mirror" if "mirror" in raw else "an absolute folder or one that starts with ~"
         raise InputError(f"{shown(file)}: datasets.folder: '{folder}' is not right; expected {expected}")
     return Archives(folder, None)
+
+
+def _wattmeter(raw: Mapping[str, Any], file: Path) -> Wattmeter | None:
+    """The site's wattmeters. InputError where their address names no host, or is still that of the template."""
+    if "wattmeter" not in raw:
+        return None
+    known = schema("site")["properties"]["energy"]["properties"]["wattmeter"]["properties"]
+    made = Wattmeter(**_with_defaults(raw["wattmeter"], known))
+    if "CHANGE-ME" in made.url or not urlsplit(made.url).hostname:
+        expected = "the address of a site's metrics, such as https://api.grid5000.fr/stable/sites/lyon/metrics"
+        raise InputError(f"{shown(file)}: energy.wattmeter.url: '{made.url}' is not {expected}")
+    return made
 
 
 def _at_home(folder: Path) -> Path:

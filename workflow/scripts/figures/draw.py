@@ -25,13 +25,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--outlook", type=Path, nargs="?", metavar="CSV", help="outlook.csv, with its .md and its curves beside it"
     )
+    parser.add_argument("--power", type=Path, nargs="?", metavar="CSV", help="power.csv, where machines have meters")
     parser.add_argument("--phases", type=Path, nargs="?", metavar="CSV", help="phases.csv, where there are traced runs")
     parser.add_argument("--trace-steps", type=Path, nargs="?", metavar="CSV", help="trace_steps.csv, likewise")
     parser.add_argument("--what-if", type=Path, nargs="?", metavar="CSV", help="what_if.csv, likewise")
     args = parser.parse_args(argv)
     asked = from_json(args.asked)
     kind = importlib.import_module(f"figures.{asked.kind}")
-    beside = (args.network, args.predictions, args.outlook, args.phases, args.trace_steps, args.what_if)
+    beside = (args.network, args.predictions, args.outlook, args.power, args.phases, args.trace_steps, args.what_if)
     drawn, caption = kind.draw(Records(args.runs, args.epochs, *beside), asked)
     style.save(drawn, args.out)
     write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")

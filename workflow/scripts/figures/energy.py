@@ -1,4 +1,4 @@
-"""Energy of an epoch against its time: a point for every cell, with lines of equal power."""
+"""Energy of an epoch against its time: a point for every cell, with lines of equal power, and the cells that nothing beats in both."""
 
 from typing import Any
 
@@ -8,9 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from analysis import conditions, intervals
-from analysis.measured import Records, scale_factor, scaled, successful, title
-from common.text import number_of
+from analysis import conditions
+from analysis import energy as energies
+from analysis.energy import Told, chosen
+from analysis.measured import Records, scale_factor, title
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
@@ -24,30 +25,37 @@ SHORTEST = 0.25  # line of equal power, of the panel's side
 SMALL = 5.2  # points
 CORNERS = ((1, 1), (-1, -1), (1, -1), (-1, 1))  # right, up: series whose markers are close do not write over each other
 POWER_LINE = (0, (1, 1.5))
-UNITS = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"))
-WHAT = "Energy of an epoch against its time. Each marker is a cell: means over its runs, with their intervals."
-HOW = (
-    "Energy is that of the processors, and of the accelerators that train, of all machines, for the same samples as epoch time. Its "
-    "intervals are 95 % t intervals of the mean over replicates. Dotted lines: equal mean power."
+FRONT: dict[str, Any] = {
+    "color": style.INK,
+    "linewidth": 0.7,
+    "linestyle": (0, (4, 1.5)),
+    "drawstyle": "steps-post",
+    "zorder": 2,
+}
+WHAT = (
+    "Energy of an epoch against its time. Each marker is a cell: means over its runs, with their intervals. Energy: {}."
 )
-NOTHING = "Not drawn: no record has energy, because the machines do not report it."
+PER = {"node": "a machine", "package": "the packages of a machine", "device": "an accelerator"}
+PARETO = "Dashed: Pareto front (no cell of the panel takes less of both)."
+HOW = "Energy is for the same samples as epoch time. Dotted lines: equal mean power."
 
 
-def of_cells(runs: pd.DataFrame) -> pd.DataFrame:
+def of_cells(runs: pd.DataFrame, told: Told) -> pd.DataFrame:
     """By cell with a run that tells it: energy of an epoch in J (value, low, high, n), scaled as epoch times are."""
-    ok = successful(runs)
-    found = intervals.means(scaled(ok, "energy_j"), ok["cell"], minimum=0)
-    return found[found["value"] > 0]  # a counter that stands still tells nothing
+    found = energies.pooling(energies.of_runs(runs, told), "energy_j").cells
+    return found.rename(columns={"mean": "value"})[["value", "low", "high", "n"]]
 
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """Series by colour, nodes as numbers beside the markers, panels by the other factors that vary. Figure and caption."""
     seen = view(records.runs, asked)
-    energy = of_cells(seen.runs)
-    if energy.empty:
+    told_of = chosen(records.runs)
+    energy = of_cells(records.runs, told_of) if told_of else pd.DataFrame()
+    energy = energy[energy.index.isin(set(seen.ok["cell"]))]
+    if told_of is None or energy.empty:
         said = "no successful run" if seen.ok.empty else "no record has energy"
-        return panels.not_drawn(seen.runs, said, "" if seen.ok.empty else NOTHING)
-    unit, unit_name = next((each for each in UNITS if energy["value"].max() >= each[0]), UNITS[-1])
+        return panels.not_drawn(seen.runs, said, "" if seen.ok.empty else energies.WHY_NOT)
+    unit, unit_name = energies.unit_of(energy["value"])
     points = _points(seen, energy, unit)
     worth = [levels for levels in seen.panels if len(panels.at(points, levels))]
     seen = seen.on_a_page(PANEL_IN + panels.titles_height(worth), shown=worth)
@@ -59,11 +67,12 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     above = panels.legend_height(len(told), width)
     drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(shown)) + 0.15 + above)
     axes = panels.grid(drawn, (rows, columns), len(shown), share_x=not scaled_by, share_y=not scaled_by)
-    cut, numbered = False, points["scale"].nunique() > 1
+    cut, fronts, numbered = False, False, points["scale"].nunique() > 1
     for ax, levels in zip(axes, shown, strict=True):
         alike = panels.at(points, {name: levels[name] for name in scaled_by})
         cut |= _scales(ax, alike)
         here = panels.at(points, levels)
+        fronts |= _front(ax, here)
         for number, one in enumerate(told):
             _markers(ax, one, one.of(here), CORNERS[number % len(CORNERS)] if numbered else None)
         _powers(ax, unit)
@@ -75,13 +84,25 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     numbers = f"Numbers beside markers: {title(scale_factor(seen.runs))}." if numbered else ""
     untold = [cell for cell in dict.fromkeys(seen.ok["cell"]) if cell not in energy.index]
     return drawn, seen.caption(
-        WHAT,
+        WHAT.format(told_of.whose),
+        PARETO if fronts else "",
+        idle(seen.ok, told_of),
         numbers,
         "Both axes are logarithmic." if axes[0].get_xscale() == "log" else "",
         "Intervals are cut where they leave the axes." if cut else "",
-        f"Without energy: {number_of(len(untold), 'cell')}." if untold else "",
+        energies.without(untold),
+        energies.mixed(told_of),
         notes=[HOW, f"Without energy: {conditions.named(untold)}." if untold else ""],
     )
+
+
+def idle(ok: pd.DataFrame, told: Told) -> str:
+    """What one machine, or accelerator, takes when nobody trains, in a sentence; empty where nobody measured it."""
+    watts = ok[f"idle_{told.scope}_w"].dropna().astype(float) if told.scope else pd.Series(dtype=float)
+    if told.scope is None or watts.empty:
+        return ""
+    least, most = _power_text(float(f"{watts.min():.3g}")), _power_text(float(f"{watts.max():.3g}"))
+    return f"Idle: {least if least == most else f'{least} to {most}'} {PER[told.scope]}."
 
 
 def _points(seen: View, energy: pd.DataFrame, unit: float) -> pd.DataFrame:
@@ -121,6 +142,16 @@ def _scales(ax: Axes, points: pd.DataFrame) -> bool:
         (points[f"{axis}_low"] < low).any() or (points[f"{axis}_high"] > high).any()
         for axis, (low, high) in ends.items()
     )
+
+
+def _front(ax: Axes, points: pd.DataFrame) -> bool:
+    """The Pareto front of the cells' means, as steps; whether there is one of several cells."""
+    by_time = points.sort_values(["x", "y"])
+    best = by_time[by_time["y"] < by_time["y"].cummin().shift(fill_value=np.inf)]
+    if len(best) < 2:
+        return False
+    ax.plot(best["x"], best["y"], **FRONT)
+    return True
 
 
 def _markers(ax: Axes, one: Series, points: pd.DataFrame, corner: tuple[int, int] | None) -> None:

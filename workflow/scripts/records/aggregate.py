@@ -35,7 +35,7 @@ from runs.worker.meter import COLUMNS
 
 MEASURED = (
     "node_memory_bytes", "transport", "startup_s", "import_s", "first_step_s", "memory_peak_bytes", "device_memory_peak_bytes",
-    "throttled_s", "sent_bytes", "energy_j",
+    "throttled_s", "sent_bytes", "energy_device_j", "energy_package_j", "energy_node_j", "energy_j", "energy_scope",
     "foreign_cpu_share", "steal_share", "python_version", "library_version",
 )  # fmt: skip
 RECORDED = (
@@ -138,6 +138,7 @@ def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
         **{name: record[name] for name in RECORDED},
         **{name: measured.get(name) for name in MEASURED},
         **{f"step_time_{name}_s": value for name, value in (measured.get("step_time_s") or {}).items()},
+        **{f"idle_{scope}_w": watts for scope, watts in (measured.get("idle_w") or {}).items()},
         "deployment": record.get("deployment"),
         "modules": "; ".join((record.get("installed") or {}).get("modules", [])) or None,
         "job": job.get("number"),

@@ -79,6 +79,13 @@ def launcher(site: Site, spec: Mapping[str, Any], mpi: bool = False, setup: Sequ
     return made
 
 
+def scheduler_meters(site: Site, ranks: Launcher) -> list[dict[str, Any]]:
+    """What the scheduler says of the energy of ranks that have ended, as entries of a record's meters; nothing where it has no meter."""
+    module = importlib.import_module(f"runs.launchers.{site.launcher}")
+    told: list[dict[str, Any]] = module.meters(ranks) if hasattr(module, "meters") else []
+    return told
+
+
 def run(
     ranks: Launcher,
     environment: Mapping[str, Any],

@@ -28,9 +28,10 @@ from environments.made import read_made
 from plan.binding import bind, check_bound
 from plan.design import Run, design
 from plan.identity import Resolved, resolve
-from runs import attempts, launch, phases, steps, transport
+from runs import attempts, launch, meters, phases, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import current_session
+from runs.worker.energy import SCOPES, widest
 
 _ERROR = re.compile(r"Error|\berror(?::| on rank)")
 
@@ -47,21 +48,36 @@ def supervise(wanted: Resolved, results: Path, session: str) -> dict[str, Any]:
         return environment, ranks
 
     def measure(prepared: tuple[dict[str, Any], launch.Launcher], folder: Path) -> dict[str, Any]:
-        return {**attempt_run(wanted, *prepared, folder), "session": session}
+        environment, _ = prepared
+
+        def others() -> launch.Launcher:
+            return launch.launcher(wanted.site, wanted.spec, setup=environment.get("setup", ()))
+
+        idle_w = meters.idle_power(results, session, wanted.site, wanted.spec, environment, others)
+        return {**attempt_run(wanted, *prepared, folder, idle_w), "session": session}
 
     published = results / "runs" / run.run_id / wanted.key / "record.json"
     return attempts.settle(published, run.run_id, "record", prepare, measure)
 
 
-def attempt_run(wanted: Resolved, environment: dict[str, Any], ranks: launch.Launcher, folder: Path) -> dict[str, Any]:
-    """Train once, in the attempt's `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record."""
+def attempt_run(
+    wanted: Resolved,
+    environment: dict[str, Any],
+    ranks: launch.Launcher,
+    folder: Path,
+    idle_w: dict[str, float | None] | None = None,
+) -> dict[str, Any]:
+    """Train once, in the attempt's `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record. `idle_w`: `meters.idle_power`."""
     run, site = wanted.run, wanted.site
     told = job(wanted.spec, run.framework, environment, run.graph.to_json(), wanted.data, ranks.hosts)
     write_json(folder / "spec.json", told)
     launched_at, started_by = time.time(), _started_by()
     outcome = launch.run(ranks, environment, folder.resolve(), wanted.spec, site, reads=[wanted.data])
+    told_of_energy = meters.read_after(folder, wanted.spec, site, ranks) if (folder / "result.json").exists() else []
     epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
     measured = measurement(folder, launched_at, wanted.spec, epochs)
+    if measured:
+        measured |= {"meters": told_of_energy, "idle_w": idle_w}
     status, reason = judge(outcome, measured, epochs, wanted.spec, site, ranks.hosts, run.graph.gradient_bytes)
     if status == "failed":
         if _started_by() != started_by:
@@ -165,7 +181,8 @@ def measurement(
         "memory_peak_bytes": max(rank["memory_peak_bytes"] for rank in ranks),
         "device_memory_peak_bytes": max(device_memory, default=None),
         "weights_finite": _all([rank["weights_finite"] for rank in ranks]),
-        **{name: mean_of_timed(epochs, name) for name in ("throttled_s", "sent_bytes", "energy_j")},
+        **{name: mean_of_timed(epochs, name) for name in ("throttled_s", "sent_bytes")},
+        **energies(epochs, run_spec["device"] != "cpu"),
         "foreign_cpu_share": result["foreign_cpu_share"],
         "steal_share": result["steal_share"],
         "told": result["told"],
@@ -173,6 +190,13 @@ def measurement(
         "python_version": result["python_version"],
         "library_version": result["library_version"],
     }
+
+
+def energies(epochs: Sequence[Mapping[str, Any]], on_accelerators: bool) -> dict[str, float | str | None]:
+    """Energy of an epoch by scope, and the run's response: that of its widest scope, and which it is."""
+    found = {name: mean_of_timed(epochs, name) for name in (f"energy_{scope}_j" for scope in SCOPES)}
+    scope = widest(found, on_accelerators)
+    return {**found, "energy_j": found[f"energy_{scope}_j"] if scope else None, "energy_scope": scope}
 
 
 def _all(answers: Sequence[bool | None]) -> bool | None:

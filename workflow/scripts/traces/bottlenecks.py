@@ -223,6 +223,8 @@ def _largest(of: Cell) -> str:
 
 def of_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]:
     """What is known of every cell, in the order of tables. `network`: network.csv, without rows where nothing was swept."""
+    if not measured.order:
+        return {}
     found = (
         measured.wide("step")
         .join(measured.wide("exchange").drop(columns=STEP, errors="ignore"), how="left")

@@ -30,6 +30,8 @@ HOW = (
 def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
     """One row per cell on several replicas: exposed, slower and their sum as shares of the step, the share by times, each with its
     interval, and a verdict. `runs`: all of the study."""
+    if not measured.order:
+        return pd.DataFrame(columns=["cell", "verdict"])
     by_times, plain = shares.of_epochs(timed(runs)), cost.untraced_cells(runs)
     ratios = cost.compare(runs).set_index("cell")
     replicas = design_cells(measured.runs).set_index("cell")["replicas"]

@@ -17,11 +17,16 @@ from common.files import shown, utc
 from common.shell import shell_command
 from declared.site import Site
 from runs.launch import GRACE_S, Lost, ending, kept_variables, kill, spawn
+from runs.worker import energy
 
 PATIENCE_S = 10.0  # for Slurm to end a step
 _TASK = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.+)")
 _STATE = re.compile(r"\bJobState=(\w+)")
 RUNNING = "RUNNING"
+ENERGY = energy.Kind(
+    "slurm", "node", "counter", 30.0, None, None
+)  # JobAcctGatherFrequency's energy, unless the cluster says otherwise
+NO_VALUE = 2.0**63  # Slurm writes NO_VAL64, 2^64 - 2, for what it does not know
 _LOST = (
     "Node failure",
     "Unable to confirm allocation",
@@ -74,7 +79,7 @@ class Slurm:
                 f"Slurm job {job.number}: has {len(job.hosts)} nodes, the run needs {spec['nodes']}; ask for more"
             )
         self._site, self._spec, self._mpi = site, spec, mpi
-        self._name = f"ringside-{spec['run_id']}"[:200]
+        self.name = f"ringside-{spec['run_id']}"[:200]
         self._process: subprocess.Popen[bytes] | None = None
         self.job = {"number": job.number, "submitted_at": utc(job.submitted_at), "started_at": utc(job.started_at)}
         self.hosts = job.hosts[: spec["nodes"]]
@@ -86,7 +91,7 @@ class Slurm:
         spec = self._spec
         srun = [
             "srun",
-            f"--job-name={self._name}",
+            f"--job-name={self.name}",
             f"--nodes={spec['nodes']}",
             f"--nodelist={','.join(self.hosts)}",
             f"--ntasks={spec['ranks']}",
@@ -148,7 +153,35 @@ class Slurm:
         except Lost:
             return []
         rows = (line.split("|", 1) for line in said.splitlines() if "|" in line)
-        return [number for number, name in rows if name == self._name]
+        return [number for number, name in rows if name == self.name]
+
+
+def meters(ranks: Slurm) -> list[dict[str, Any]]:
+    """What Slurm's accounting says of the energy of the run's step (acct_gather_energy), from its start to its end, on all its nodes."""
+    joules, reason = consumed(ranks.job["number"], ranks.name)
+    return [energy.entry(ENERGY, reason, window="run", joules=joules)]
+
+
+def consumed(job: str, name: str) -> tuple[float | None, str | None]:
+    """Joules of the last step of this name in a job, or why nobody tells. Its row may come to the accounting after its end."""
+    for pause_s in (1, 2, 0):
+        try:
+            said = slurm.ask(
+                "sacct", f"--jobs={job}", "--format=JobIDRaw,JobName,ConsumedEnergyRaw", "--parsable2", "--noheader"
+            )
+        except slurm.Unanswered as unanswered:
+            return None, str(unanswered)
+        rows = [line.split("|") for line in said.splitlines()]
+        if found := [row[2] for row in rows if len(row) == 3 and row[1] == name and "." in row[0]]:
+            joules = float(found[-1]) if found[-1].isdecimal() else 0.0
+            if 0 < joules < NO_VALUE:
+                return joules, None
+            return (
+                None,
+                f"sacct says {found[-1] or 'nothing'}: no plugin of this cluster measures (AcctGatherEnergyType)",
+            )
+        time.sleep(pause_s)
+    return None, f"sacct has no step {name} of job {job}"
 
 
 def ask(*command: str) -> str:

@@ -41,10 +41,12 @@ def run(folder: Path) -> Training:
         "first_step_s": meter.first_step_s,
         "memory_peak_bytes": trainer.memory_peak_bytes(),
         "device_memory_peak_bytes": trainer.device_memory_peak_bytes(),
+        "meters": meter.meters(),
         "weights_finite": trainer.weights_finite(),  # last, since it costs time and memory
     }
     result = {
         "ready_at": meter.ready_at,
+        "closed_at": meter.closed_at,
         "ranks": context.group.all_gather(mine),
         "transport": trainer.transport,
         "foreign_cpu_share": foreign_cpu_share,

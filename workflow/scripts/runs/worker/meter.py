@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from runs.worker.context import Context
+from runs.worker.energy import SCOPES
 from runs.worker.load import Load
 from runs.worker.node import Node, Reading, machine
 from runs.worker.phases import CLOCKS
@@ -14,7 +15,7 @@ from runs.worker.phases import CLOCKS
 COLUMNS = (
     "epoch", "warm_up", "epoch_time_s", "closed_time_s", "imbalance_s", "validation_time_s", "learning_rate", "steps",
     "exchanges", "samples_trained", "train_loss", "train_accuracy", "validation_loss", "validation_accuracy",
-    "throttled_s", "sent_bytes", "energy_j",
+    "throttled_s", "sent_bytes", *(f"energy_{scope}_j" for scope in SCOPES), "opened_at",
 )  # fmt: skip
 
 
@@ -25,6 +26,13 @@ class Seen:
     loss_sum: float
     correct: int
     samples: int
+
+
+def accelerators_of(spec: Mapping[str, Any]) -> list[int]:
+    """The numbers of the accelerators that a run with this spec uses on a node."""
+    if spec["device"] != "cuda":
+        return []
+    return list(range(min(spec["ranks"], spec["ranks_per_node"]) * spec["replicas_per_rank"]))
 
 
 class Meter:
@@ -38,12 +46,9 @@ class Meter:
         self._step_times: list[float] = []
         self._release = self._last_step = 0.0
         spec = context.spec
-        devices = (
-            list(range(min(spec["ranks"], spec["ranks_per_node"]) * spec["replicas_per_rank"]))
-            if spec["device"] == "cuda"
-            else []
-        )
-        self._node = Node(spec["interface"], devices) if context.local_rank == 0 else None
+        self._node = Node(spec["interface"], accelerators_of(spec)) if context.local_rank == 0 else None
+        if self._node:
+            self._node.meters.sample(context.folder / f"power-{self.group.rank}.csv")
         self._epochs = self._table("epochs.csv", COLUMNS)
         self._steps = self._table("steps.csv", ("epoch", "rank", "step", "step_time_s")) if spec["step_times"] else None
         self._clocks = self._table("clocks.csv", CLOCKS) if context.levels["trace"] != "none" else None
@@ -54,6 +59,7 @@ class Meter:
         self._compare_clocks()
         self.phases.close_epoch()
         self._epoch_opened = self._read()
+        self._opened_at = self.closed_at = time.time()
 
     def open_epoch(self) -> None:
         """All ranks start the next epoch together."""
@@ -61,6 +67,7 @@ class Meter:
         self._epoch_opened = self._read()
         self.group.barrier()
         self._release = self._last_step = time.monotonic()
+        self._opened_at = time.time()
         self.phases.open_epoch(self.epoch)
 
     @property
@@ -84,6 +91,7 @@ class Meter:
         self.group.barrier()
         closed_time_s = time.monotonic() - self._release
         counted = self._since(self._epoch_opened)
+        self.closed_at = time.time()
         start = time.monotonic()
         self.phases.enter("validation")
         validated: Seen = validate()
@@ -107,8 +115,10 @@ class Meter:
         self.group.barrier()  # the others come at once, and would read their nodes before the epoch
         counted = self.group.all_gather(self._since(self._epoch_opened))
         self._epoch_opened = self._read()
+        self.closed_at = time.time()
         if told is not None:
             self._put({**dict.fromkeys(COLUMNS), **told}, counted)
+        self._opened_at = self.closed_at
 
     def _compare_clocks(self) -> None:
         """In a traced run, tell by how much every rank's clock is ahead of rank 0's."""
@@ -124,8 +134,11 @@ class Meter:
         return self._node.read() if self._node else None
 
     def _since(self, before: Reading | None) -> dict[str, Any] | None:
-        now = self._read()
-        return {"machine": machine(), **now.since(before)} if now and before else None
+        return {"machine": machine(), **self._node.since(before)} if self._node and before else None
+
+    def meters(self) -> list[dict[str, Any]] | None:
+        """The energy meters of this rank's node; None of a rank that does not read them."""
+        return self._node.meters.said() if self._node else None
 
     def _table(self, name: str, columns: tuple[str, ...]) -> TextIO | None:
         if self.group.rank != 0:
@@ -165,6 +178,7 @@ class Meter:
             "warm_up": "true" if self.epoch <= self.context.levels["warmup_epochs"] else "false",
             "learning_rate": self.context.learning_rate(self.epoch * len(self.context.accumulation_groups) - 1),
             **_node_totals([node for node in counted if node]),
+            "opened_at": self._opened_at,
         }
         if self._epochs is not None:
             csv.writer(self._epochs, lineterminator="\n").writerow(whole[column] for column in COLUMNS)
@@ -179,12 +193,12 @@ def _means(what: str, seen: tuple[dict[str, Any], ...]) -> dict[str, float]:
 
 
 def _node_totals(nodes: list[dict[str, Any]]) -> dict[str, float | None]:
-    """The node that was held back most, the node that sent most, the energy of all machines; None where one does not tell."""
-    machines = {node["machine"]: node["energy_j"] for node in nodes}
+    """The node that was held back most, the node that sent most, each scope's energy of all machines; None where one does not tell."""
+    machines = list({node["machine"]: node for node in nodes}.values())
+    energies = (f"energy_{scope}_j" for scope in SCOPES)
     return {
-        "throttled_s": _unless_untold(max, [node["throttled_s"] for node in nodes]),
-        "sent_bytes": _unless_untold(max, [node["sent_bytes"] for node in nodes]),
-        "energy_j": _unless_untold(sum, list(machines.values())),
+        **{name: _unless_untold(max, [node[name] for node in nodes]) for name in ("throttled_s", "sent_bytes")},
+        **{name: _unless_untold(sum, [node[name] for node in machines]) for name in energies},
     }
 
 

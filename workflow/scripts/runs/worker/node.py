@@ -1,4 +1,4 @@
-"""What a node counts by itself: processor time, throttling, bytes on the network, energy. Read at an epoch's barriers.
+"""What a node counts by itself: processor time, throttling, bytes on the network, energy (energy.py). Read at an epoch's barriers.
 
 Every reading is a total since some start that is the node's own; only differences mean something. A field is None where
 the machine does not tell, and then stays None: nothing is estimated.
@@ -7,30 +7,27 @@ the machine does not tell, and then stays None: nothing is estimated.
 import contextlib
 import os
 import platform
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from runs.worker.energy import SCOPES, Meters
 
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
 MEMORY = Path("/proc/meminfo")
 MODULES = Path("/sys/module")
-POWERCAP = Path("/sys/class/powercap")
 NETWORK = Path("/proc/net/dev")  # unlike /sys, it shows the network namespace of who reads it
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Totals of one node: seconds over all its processors, bytes, joules."""
+    """Totals of one node: seconds over all its processors, bytes, joules by scope; `at`: when they were read, on its monotonic clock."""
 
     throttled_s: float | None
     sent_bytes: int | None
-    energy_j: float | None
-
-    def since(self, before: "Reading") -> dict[str, float | None]:
-        """What was added since `before`; None where one of the two does not tell."""
-        pairs = {name: (value, vars(before)[name]) for name, value in vars(self).items()}
-        return {name: None if None in (now, then) else now - then for name, (now, then) in pairs.items()}
+    joules: dict[str, float | None] = field(default_factory=dict)
+    at: float = field(default_factory=time.monotonic)
 
 
 class Node:
@@ -39,44 +36,30 @@ class Node:
     def __init__(self, interface: str, devices: list[int]) -> None:
         self._interface = interface
         self._throttling = _throttling_files()
-        self._packages = [Package(folder) for folder in _package_folders()]
-        self._devices = _nvml_devices(devices)
+        self.meters = Meters(devices)
 
     def read(self) -> Reading:
         """All totals, now."""
-        return Reading(self._throttled_s(), sent_bytes(self._interface), self._energy_j())
+        return Reading(self._throttled_s(), sent_bytes(self._interface), self.meters.read())
+
+    def since(self, before: Reading) -> dict[str, float | None]:
+        """What was added since `before`, as columns of epochs.csv; None where one of the two readings does not tell."""
+        now = self.read()
+        joules = self.meters.between(before.joules, now.joules, now.at - before.at, "an epoch")
+        return {
+            "throttled_s": _difference(now.throttled_s, before.throttled_s),
+            "sent_bytes": _difference(now.sent_bytes, before.sent_bytes),
+            **{f"energy_{scope}_j": joules.get(scope) for scope in SCOPES},
+        }
 
     def _throttled_s(self) -> float | None:
         """How long the quotas of the control groups above this process held it back, all groups together."""
         found = [value for file in self._throttling if (value := _throttled(file)) is not None]
         return sum(found) if found else None
 
-    def _energy_j(self) -> float | None:
-        """Processor packages (RAPL) and accelerators (NVML) together; None where a run's accelerators do not tell."""
-        parts = [package.joules() for package in self._packages]
-        if self._devices is None or None in parts:
-            return None
-        for device in self._devices:
-            parts.append(device())
-        return sum(part for part in parts if part is not None) if parts else None
 
-
-class Package:
-    """One processor package's energy counter (Linux powercap, intel-rapl), which wraps around."""
-
-    def __init__(self, folder: Path) -> None:
-        self._counter, self._range_uj = folder / "energy_uj", _number(folder / "max_energy_range_uj") or 0
-        self._last_uj, self._wrapped_uj = _number(self._counter), 0
-
-    def joules(self) -> float | None:
-        """Energy since some start; None where it may not be read. To be called more often than the counter wraps."""
-        now = _number(self._counter)
-        if now is None or self._last_uj is None:
-            return None
-        if now < self._last_uj:
-            self._wrapped_uj += self._range_uj
-        self._last_uj = now
-        return (now + self._wrapped_uj) / 1e6
+def _difference(now: float | None, then: float | None) -> float | None:
+    return None if now is None or then is None else now - then
 
 
 def machine() -> str:
@@ -160,15 +143,6 @@ def sent_bytes(interface: str) -> int | None:
     return None
 
 
-def _package_folders() -> list[Path]:
-    """The packages' own zones; what lies within one (cores, memory) or around all (psys) would be counted twice."""
-    return [
-        folder
-        for folder in sorted(POWERCAP.glob("intel-rapl:*"))
-        if folder.name.count(":") == 1 and (folder / "name").read_text().startswith("package")
-    ]
-
-
 def _throttling_files() -> list[Path]:
     """cpu.stat of the control group of this process and of all above it."""
     return [file for group in _groups("cpu") if (file := group / "cpu.stat").is_file()]
@@ -201,32 +175,6 @@ def _fields(file: Path) -> dict[str, int]:
     with contextlib.suppress(OSError, ValueError):
         return {name: int(value) for name, value in (line.split() for line in file.read_text().splitlines())}
     return {}
-
-
-def _nvml_devices(numbers: list[int]) -> list[Any] | None:
-    """A function for each accelerator that returns its total energy in joules (NVML); None where NVML does not tell."""
-    if not numbers:
-        return []
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        names = visible.split(",") if visible else [str(number) for number in range(max(numbers) + 1)]
-        handles = [_nvml_handle(pynvml, names[number]) for number in numbers]
-        for handle in handles:
-            pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-    except Exception:
-        return None
-    return [lambda handle=handle: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3 for handle in handles]
-
-
-def _nvml_handle(pynvml: Any, name: str) -> Any:
-    return (
-        pynvml.nvmlDeviceGetHandleByIndex(int(name))
-        if name.isdecimal()
-        else pynvml.nvmlDeviceGetHandleByUUID(name.encode())
-    )
 
 
 def _number(file: Path) -> int | None:

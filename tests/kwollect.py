@@ -1,0 +1,82 @@
+"""Grid'5000's Kwollect on loopback: the metrics of some nodes, in the format of its API, for whoever asks for them."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from declared.site import Wattmeter
+
+PARIS = timezone(timedelta(hours=1))
+PERIOD_S = 0.2
+
+
+class Kwollect(ThreadingHTTPServer):
+    """`watts`: the power of a node at a Unix time, None where there is no sample. `known_until`: when the last sample was taken.
+    `broken`: answers of the next requests, each a status and a body. `asked`: the queries of all."""
+
+    daemon_threads = True
+
+    def __init__(self, watts: Callable[[str, float], float | None]) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.watts = watts
+        self.period_s = PERIOD_S
+        self.known_until: Callable[[], float] = lambda: float("inf")
+        self.broken: list[tuple[int, bytes]] = []
+        self.asked: list[dict[str, str]] = []
+
+    def meter(self, patience_s: float = 0.5) -> Wattmeter:
+        """What a site says of it."""
+        url = f"http://127.0.0.1:{self.server_port}/stable/sites/lyon/metrics"
+        return Wattmeter("kwollect", url, "wattmetre_power_watt", 0.01, patience_s)
+
+    def rows(self, asked: dict[str, str]) -> list[dict[str, Any]]:
+        """The samples of all nodes, in the order in which a database has them, with another metric between them."""
+        start, end = float(asked["start_time"]), min(float(asked["end_time"]), self.known_until())
+        found = []
+        for step in range(int(start / self.period_s), int(end / self.period_s) + 1):
+            at = step * self.period_s
+            for node in asked["nodes"].split(","):
+                if start <= at <= end and (watt := self.watts(node, at)) is not None:
+                    when = datetime.fromtimestamp(at, PARIS).isoformat()
+                    label = {"_device_orig": ["wattmetre1-port6"]}
+                    one = {"timestamp": when, "device_id": node, "labels": label}
+                    found.append({**one, "metric_id": "wattmetre_power_watt", "value": watt})
+                    found.append({**one, "metric_id": "bmc_node_power_watt", "value": 1e9})
+        return found
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Kwollect
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
+        self.server.asked.append(asked)
+        status, body = self.server.broken.pop(0) if self.server.broken else (200, b"")
+        body = body if status != 200 or body else json.dumps(self.server.rows(asked)).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextmanager
+def kwollect(watts: Callable[[str, float], float | None]) -> Iterator[Kwollect]:
+    """A server in a thread of its own."""
+    server = Kwollect(watts)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

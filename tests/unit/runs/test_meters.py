@@ -1,0 +1,151 @@
+"""A run on a machine that counts its energy, with wattmeters behind an address: from the ranks to what its record says."""
+
+import csv
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.schemas import schema
+from datasets.prepare import prepare
+from declared.site import Site, load_site
+from kwollect import Kwollect, kwollect
+from one_run import one_run
+from runs import launch, meters
+from runs.epochs import read_epochs
+from runs.supervise import energies, job, measurement
+
+WATTS, AT_SOCKET_W = 40.0, 65.0  # of the package (metered.py), of the node
+DATA = "synthetic-16x16x1-10-1024"
+
+
+@pytest.fixture(scope="module")
+def environment(real: Callable[[str], Any]) -> dict[str, Any]:
+    made = real("pytorch")
+    path = f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).parent}"
+    return {**made, "variables": {**made["variables"], "PYTHONPATH": path}}
+
+
+def site(server: Kwollect) -> Site:
+    return replace(load_site("local"), energy=server.meter(patience_s=3))
+
+
+def trained(folder: Path, server: Kwollect, environment: dict[str, Any], **levels: Any) -> dict[str, Any]:
+    """What a run's record says is measured, of two ranks that trained in `folder`."""
+    here = site(server)
+    run, spec = one_run(
+        here,
+        framework="pytorch-ddp",
+        model="small-cnn",
+        dataset=DATA,
+        nodes=2,
+        epochs=3,
+        warmup_epochs=1,
+        sync_every=1,
+        **{"batch_size": 8, **levels},
+    )
+    folder.mkdir(parents=True)
+    prepare(DATA, folder / "data")
+    ranks = launch.launcher(here, spec)
+    told = job(spec, run.framework, environment, run.graph.to_json(), folder / "data", ranks.hosts)
+    (folder / "spec.json").write_text(json.dumps(told))
+    outcome = launch.run(ranks, environment, folder, spec, here, program="metered")
+    assert outcome.status == "ok", (folder / "log.txt").read_text()[-3000:]
+    found = meters.read_after(folder, spec, here, ranks)
+    measured = measurement(folder, 0.0, spec, read_epochs(folder / "epochs.csv"))
+    assert measured is not None
+    return {**measured, "meters": found}
+
+
+@pytest.mark.training
+def test_a_run_tells_each_scope_by_itself_and_its_power_over_time(tmp_path: Path, environment: dict[str, Any]) -> None:
+    with kwollect(lambda node, at: AT_SOCKET_W) as server:
+        server.period_s = 0.02
+        measured = trained(tmp_path / "run", server, environment)
+    epochs = read_epochs(tmp_path / "run" / "epochs.csv")
+    for row in epochs:
+        assert row["energy_package_j"] == pytest.approx(WATTS * row["closed_time_s"], rel=0.1)
+        assert row["energy_node_j"] == pytest.approx(AT_SOCKET_W * row["closed_time_s"], rel=0.01)
+        assert row["energy_device_j"] is None
+    assert measured["energy_scope"] == "node" and measured["energy_j"] == measured["energy_node_j"]
+    opened = [row["opened_at"] for row in epochs]
+    for before, after, row in zip(opened, opened[1:], epochs, strict=False):
+        assert after - before >= row["closed_time_s"]
+    assert [(one["source"], one["scope"], one["reason"]) for one in measured["meters"]] == [
+        ("rapl", "package", None),
+        ("wattmeter", "node", None),
+    ]
+    assert set(measured["meters"][0]) == set(_meters_schema())
+    power = list(csv.DictReader((tmp_path / "run" / "power.csv").read_text().splitlines()))
+    of = {scope: [row for row in power if row["scope"] == scope] for scope in ("package", "node")}
+    assert {row["host"] for row in power} == {os.uname().nodename.split(".")[0], os.uname().nodename}
+    package = sorted(float(row["watt"]) for row in of["package"])
+    assert package[len(package) // 2] == pytest.approx(WATTS, rel=0.1) and len(of["node"]) > 20
+    assert [float(row["t"]) for row in power] == sorted(float(row["t"]) for row in power)
+
+
+def _meters_schema() -> dict[str, Any]:
+    items: dict[str, Any] = schema("record")["properties"]["measured"]["properties"]["meters"]["items"]["properties"]
+    return items
+
+
+@pytest.mark.training
+def test_wattmeters_that_are_away_make_no_run_fail(tmp_path: Path, environment: dict[str, Any]) -> None:
+    with kwollect(lambda node, at: AT_SOCKET_W) as server:
+        server.broken = [(503, b"")] * 100
+        measured = trained(tmp_path / "run", server, environment, batch_size=64)
+    rapl, wattmeter = measured["meters"]
+    assert measured["energy_scope"] == "package" and measured["energy_node_j"] is None
+    assert rapl["reason"] is None and "status 503" in wattmeter["reason"]
+
+
+@pytest.mark.training
+def test_idle_power_is_measured_once_for_a_session(
+    tmp_path: Path, environment: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meters, "IDLE", "metered")
+    with kwollect(lambda node, at: 50.0) as server:
+        here = site(server)
+        _, spec = one_run(
+            here, framework="pytorch-ddp", model="small-cnn", dataset=DATA, nodes=2, batch_size=8, sync_every=1
+        )
+        told = [
+            meters.idle_power(tmp_path, name, here, spec, environment, lambda: launch.launcher(here, spec))
+            for name in "aab"
+        ]
+    assert told[0] == told[1] and told[2] is not None
+    for idle in told:
+        assert idle == {"device": None, "package": pytest.approx(WATTS, rel=0.1), "node": None}, (
+            "1 s is too short for samples each 0.2 s"
+        )
+    said = json.loads((tmp_path / "idle" / "a" / "idle.json").read_text())
+    assert "the time of 1" in said["meters"][1]["reason"] and len(said["hosts"]) == 2
+    assert sorted(path.name for path in (tmp_path / "idle").iterdir()) == ["a", "b"]
+
+
+def test_where_nothing_has_a_meter_nothing_is_started_or_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meters, "packages", list)
+    here = load_site("local")
+    _, spec = one_run(
+        here, framework="pytorch-ddp", model="small-cnn", dataset="digits", nodes=2, batch_size=8, sync_every=1
+    )
+    assert meters.idle_power(tmp_path, "a", here, spec, {}, lambda: pytest.fail("started")) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_told_by_the_widest_scope_that_all_timed_epochs_have() -> None:
+    epochs = [
+        {"warm_up": True, "energy_device_j": 9.0, "energy_package_j": 9.0, "energy_node_j": None},
+        {"warm_up": False, "energy_device_j": 3.0, "energy_package_j": 7.0, "energy_node_j": 5.0},
+        {"warm_up": False, "energy_device_j": 4.0, "energy_package_j": 8.0, "energy_node_j": None},
+    ]
+    assert energies(epochs, on_accelerators=True) == {
+        "energy_device_j": 3.5, "energy_package_j": 7.5, "energy_node_j": None, "energy_j": 3.5, "energy_scope": "device",
+    }  # fmt: skip
+    assert energies(epochs, on_accelerators=False)["energy_scope"] == "package"

@@ -1,0 +1,153 @@
+"""Wattmeters behind an address: what they tell of an epoch, and what is said where they do not tell."""
+
+import json
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.errors import InputError
+from common.files import load_yaml, write_text
+from declared.site import Wattmeter, load_site
+from kwollect import PERIOD_S, kwollect
+from runs import wattmeter
+from runs.wattmeter import Away
+
+START = 1_760_000_000.03
+NODES = ["taurus-7", "taurus-8"]
+
+
+def rising(node: str, at: float) -> float:
+    """100 W and 1 W more every second from START; the second node takes twice as much."""
+    return (1 + (node == NODES[1])) * (100 + at - START)
+
+
+def test_energy_of_a_window_is_exact_for_power_that_grows_and_that_of_all_nodes() -> None:
+    with kwollect(rising) as server:
+        samples = wattmeter.ask(server.meter(), NODES, START, START + 10)
+    kind = wattmeter.kind(server.meter(), samples)
+    assert (kind.source, kind.scope, kind.error_share) == ("wattmeter", "node", 0.01)
+    assert kind.sampling_s == pytest.approx(PERIOD_S, rel=1e-3)
+    for begin, end in ((0.0, 10.0), (2.113, 5.377)):
+        found, reason = wattmeter.joules(kind, samples, NODES, START + begin, START + end)
+        expected = 3 * (100 * (end - begin) + (end**2 - begin**2) / 2)
+        assert found == pytest.approx(expected, rel=1e-6) and reason is None
+    assert set(server.asked[0]) == {"nodes", "metrics", "start_time", "end_time"}
+    assert server.asked[0]["nodes"] == "taurus-7,taurus-8"
+
+
+def test_a_long_run_is_asked_for_in_parts() -> None:
+    with kwollect(lambda node, at: 50.0) as server:
+        samples = wattmeter.ask(server.meter(), NODES[:1], START, START + 1500)
+        assert len(server.asked) == 3
+    kind = wattmeter.kind(server.meter(), samples)
+    assert wattmeter.joules(kind, samples, NODES[:1], START, START + 1500)[0] == pytest.approx(75_000)
+
+
+def test_a_window_that_is_too_short_or_has_a_gap_or_no_end_is_empty_with_the_reason() -> None:
+    def watts(node: str, at: float) -> float | None:
+        gone = node == NODES[1] and 4 < at - START < 7
+        return None if gone or at > START + 20 else 100.0
+
+    with kwollect(watts) as server:
+        samples = wattmeter.ask(server.meter(0), NODES, START, START + 30)
+    kind = wattmeter.kind(server.meter(), samples)
+
+    def reason(begin: float, end: float, nodes: list[str] = NODES) -> str:
+        found, said = wattmeter.joules(kind, samples, nodes, START + begin, START + end)
+        assert (found is None) == (said is not None)
+        return said or ""
+
+    assert reason(8, 12) == "" and reason(0, 10, NODES[:1]) == ""
+    assert "shorter than the 2 s that wattmeter can resolve" in reason(8, 9.5)
+    assert reason(0, 10).startswith("taurus-8 has no sample for 3")
+    assert reason(15, 25) == "samples of taurus-7 do not reach over an epoch"
+    assert reason(8, 12, ["taurus-9"]) == "taurus-9 has no samples"
+
+
+def test_samples_that_come_late_are_waited_for_and_errors_asked_again() -> None:
+    began = time.monotonic()
+    with kwollect(lambda node, at: 100.0) as server:
+        server.known_until = lambda: START + 9 + 4 * (time.monotonic() - began)
+        server.broken = [(503, b"busy"), (502, b"")]
+        samples = wattmeter.ask(server.meter(patience_s=5), NODES, START, START + 10)
+        assert all(rows[-1, 0] >= START + 10 for rows in samples.values())
+        assert len(server.asked) >= 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((500, b"oh"), "status 500"),
+        ((401, b""), "status 401"),
+        ((200, b"<html>"), "is no JSON"),
+        ((200, b'{"error": "too much"}'), "is no list of samples"),
+        ((200, b'[{"device_id": "taurus-7"}]'), "is not Kwollect's (KeyError: 'metric_id')"),
+        (
+            (200, b'[{"device_id": "taurus-7", "metric_id": "wattmetre_power_watt", "value": 1, "timestamp": "2025-01-01"}]'),
+            "has no zone",
+        ),
+        ((200, b"[]"), "has no wattmetre_power_watt of taurus-7, taurus-8 until the end of the run"),
+    ],
+)  # fmt: skip
+def test_whatever_is_wrong_there_is_said_in_one_line(answer: tuple[int, bytes], said: str) -> None:
+    with kwollect(rising) as server:
+        server.broken = [answer] * 50
+        with pytest.raises(Away) as away:
+            wattmeter.ask(server.meter(0.2), NODES, START, START + 10)
+    assert said in str(away.value) and "\n" not in str(away.value) and server.meter().url in str(away.value)
+
+
+def test_nobody_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    away = Wattmeter("kwollect", f"http://127.0.0.1:{port}/metrics", "m", None, 0.1)
+    with pytest.raises(Away, match="ConnectionError"):
+        wattmeter.ask(away, NODES, START, START + 10)
+
+
+def test_nodes_are_known_by_their_short_names() -> None:
+    assert wattmeter.nodes_of(["taurus-7.lyon.grid5000.fr", "taurus-7.lyon.grid5000.fr", "gros-1"]) == [
+        "taurus-7",
+        "gros-1",
+    ]
+
+
+# What a site says.
+
+GOOD = {"kind": "kwollect", "url": "https://api.grid5000.fr/stable/sites/lyon/metrics"}
+
+
+def site_with(tmp_path: Path, energy: object) -> Path:
+    text = load_yaml(load_site("local").file) | {"energy": energy}
+    write_text(tmp_path / "here.yaml", json.dumps(text))
+    return tmp_path
+
+
+def test_a_site_names_its_wattmeters(tmp_path: Path) -> None:
+    assert load_site("local").energy is None
+    made = load_site("here", site_with(tmp_path, {"wattmeter": GOOD})).energy
+    assert made == Wattmeter(**GOOD, metric="wattmetre_power_watt", error_share=None, patience_s=30)
+    assert replace(load_site("here", tmp_path)) in {load_site("here", tmp_path)}, "a site is a key of caches"
+
+
+@pytest.mark.parametrize(
+    ("energy", "said"),
+    [
+        ({"wattmeter": {"kind": "kwollect"}}, "energy.wattmeter"),
+        ({"wattmeter": {**GOOD, "kind": "other"}}, "energy.wattmeter.kind"),
+        ({"wattmeter": {**GOOD, "url": "api.grid5000.fr"}}, "energy.wattmeter.url"),
+        ({"wattmeter": {**GOOD, "url": "https://api.grid5000.fr/metrics?nodes=a"}}, "energy.wattmeter.url"),
+        ({"wattmeter": {**GOOD, "url": "https://"}}, "energy.wattmeter.url"),
+        ({"wattmeter": {**GOOD, "url": "https://api.grid5000.fr/stable/sites/CHANGE-ME/metrics"}}, "energy.wattmeter.url: 'https://api"),
+        ({"wattmeter": {**GOOD, "metric": "a,b"}}, "energy.wattmeter.metric"),
+        ({"wattmeter": {**GOOD, "patience": 3}}, "energy.wattmeter"),
+        ({"wattmetre": GOOD}, "energy"),
+    ],
+)  # fmt: skip
+def test_a_site_that_says_it_wrongly_is_refused_in_one_line(tmp_path: Path, energy: object, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        load_site("here", site_with(tmp_path, energy))
+    assert said in str(refused.value) and "\n" not in str(refused.value)

@@ -1,0 +1,43 @@
+"""Power over time of all runs of runs.csv that tell it -> power.csv, from the attempts that made their records."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+from common.errors import InputError, exit_status
+from common.files import shown
+from common.schemas import schema
+from common.tables import read_table, write_table
+
+POWER = "power.csv"
+TYPES = {"t": float, "host": str, "scope": str, "watt": float}
+
+
+def gather(runs: pd.DataFrame, results: Path) -> pd.DataFrame:
+    """The rows of power.csv, in the order of `runs`; none of a run whose machines have no meter. InputError where a file is broken."""
+    found = [pd.DataFrame(columns=list(schema("power")["properties"]))]
+    ok = runs[runs["status"] == "ok"]
+    for run_id, key, attempt in ok[["run_id", "key", "attempt"]].itertuples(index=False, name=None):
+        file = results / "runs" / run_id / key / f"attempt-{attempt}" / POWER
+        if file.exists():
+            try:
+                found.append(pd.read_csv(file, dtype=TYPES).assign(run_id=run_id, key=key))
+            except (OSError, ValueError) as error:
+                raise InputError(f"{shown(file)}: is broken ({error}); remove it") from None
+    return pd.concat(found[1:] or found, ignore_index=True)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Gather the power over time of a study's runs."""
+    parser = argparse.ArgumentParser(prog="records.power", description=main.__doc__)
+    parser.add_argument("--runs", required=True, type=Path, metavar="CSV", help="runs.csv of the study")
+    parser.add_argument("--results", required=True, type=Path, help="results/<study>, where the attempts lie")
+    parser.add_argument("--out", required=True, type=Path, metavar="CSV", help="power.csv")
+    options = parser.parse_args(argv)
+    write_table(gather(read_table(options.runs, "runs"), options.results), "power", options.out)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,128 @@
+"""Wattmeters behind an address, asked after a run: power of whole nodes over time, and joules of its epochs.
+
+Kwollect (Grid'5000): GET URL?nodes=..&metrics=..&start_time=..&end_time=.. gives a JSON list of objects with timestamp (ISO 8601),
+device_id (the node), metric_id, value (W) and labels. Times are Unix times in s. Whatever is wrong there makes numbers empty,
+with the reason, and never a run fail.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import requests
+
+from declared.site import Wattmeter
+from runs.worker.energy import MOST_ERROR, Kind
+
+MARGIN_S = 5.0  # of what is asked for, so that the ends of an epoch lie between two samples
+AT_ONCE_S = 600.0  # of one request, since the size of an answer is limited
+ANSWER_S = 20.0
+PAUSE_S = 2.0
+SOURCE, SCOPE = "wattmeter", "node"
+
+Samples = dict[str, np.ndarray]  # node -> [samples, 2]: Unix time in s, W; ascending
+
+
+class Away(Exception):
+    """The wattmeters do not tell; the message says why."""
+
+
+def nodes_of(hosts: Sequence[str]) -> list[str]:
+    """The names by which wattmeters know these hosts, each once."""
+    return list(dict.fromkeys(host.split(".")[0] for host in hosts))
+
+
+def ask(meter: Wattmeter, nodes: Sequence[str], start: float, end: float) -> Samples:
+    """Samples of every node from before `start` until after `end`, as far as they come within the site's patience. Away."""
+    deadline = time.monotonic() + meter.patience_s
+    while True:
+        late = "no sample came"
+        try:
+            found = _asked(meter, nodes, start - MARGIN_S, end + MARGIN_S)
+            behind = [node for node in nodes if node not in found or found[node][-1, 0] < end]
+            if not behind or (time.monotonic() > deadline and found):
+                return found
+            late = f"{meter.url}: has no {meter.metric} of {', '.join(behind)} until the end of the run"
+        except Away as away:
+            late = str(away)
+        if time.monotonic() > deadline:
+            raise Away(late)
+        time.sleep(min(PAUSE_S, max(0.05, meter.patience_s / 10)))
+
+
+def _asked(meter: Wattmeter, nodes: Sequence[str], start: float, end: float) -> Samples:
+    """What there is now."""
+    rows: dict[str, dict[float, float]] = {}
+    for first in np.arange(start, end, AT_ONCE_S):
+        window = {"start_time": f"{first:.3f}", "end_time": f"{min(first + AT_ONCE_S, end):.3f}"}
+        for row in _get(meter.url, {"nodes": ",".join(nodes), "metrics": meter.metric, **window}):
+            try:
+                if row["metric_id"] == meter.metric and row["device_id"] in nodes and row["value"] is not None:
+                    rows.setdefault(row["device_id"], {})[_seconds(row["timestamp"])] = float(row["value"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise Away(f"{meter.url}: its answer is not Kwollect's ({type(error).__name__}: {error})") from None
+    return {node: np.array(sorted(values.items())) for node, values in rows.items()}
+
+
+def _get(url: str, asked: Mapping[str, str]) -> list[Any]:
+    try:
+        answer = requests.get(url, params=asked, timeout=ANSWER_S)
+        if answer.status_code != requests.codes.ok:
+            raise Away(f"{url}: status {answer.status_code} {answer.reason}")
+        said = answer.json()
+    except requests.JSONDecodeError:
+        raise Away(f"{url}: its answer is no JSON") from None
+    except requests.RequestException as error:
+        raise Away(f"{url}: {type(error).__name__}") from None
+    if not isinstance(said, list):
+        raise Away(f"{url}: its answer is no list of samples")
+    return said
+
+
+def _seconds(timestamp: str) -> float:
+    """Unix time of a sample. ValueError where it says no zone."""
+    at = datetime.fromisoformat(timestamp)
+    if at.tzinfo is None:
+        raise ValueError(f"timestamp {timestamp} has no zone")
+    return at.timestamp()
+
+
+def kind(meter: Wattmeter, samples: Samples) -> Kind:
+    """What the wattmeters are, by the samples that came: new as often as the median of their distances says. Away where there are too few."""
+    apart = np.concatenate([np.diff(rows[:, 0]) for rows in samples.values()])
+    if not len(apart):
+        raise Away(f"{meter.url}: one sample of {meter.metric} is too few")
+    return Kind(SOURCE, SCOPE, "power", float(np.median(apart)), meter.error_share, None)
+
+
+def joules(
+    of: Kind, samples: Samples, nodes: Sequence[str], start: float, end: float, what: str = "an epoch"
+) -> tuple[float | None, str | None]:
+    """Energy of all nodes from `start` to `end` by trapezoids, power at the ends interpolated; or why it cannot be told."""
+    total = 0.0
+    for node in nodes:
+        rows = samples.get(node)
+        if rows is None:
+            return None, f"{node} has no samples"
+        if rows[0, 0] > start or rows[-1, 0] < end:
+            return None, f"samples of {node} do not reach over {what}"
+        inside = rows[(rows[:, 0] > start) & (rows[:, 0] < end)]
+        at = np.concatenate([[start], inside[:, 0], [end]])
+        longest = float(
+            np.diff(rows[(rows[:, 0] >= _before(rows, start)) & (rows[:, 0] <= _after(rows, end)), 0]).max()
+        )
+        if longest > max(2 * of.sampling_s, MOST_ERROR * (end - start)):
+            return None, f"{node} has no sample for {longest:.3g} s of {what}"
+        total += float(np.trapezoid(np.interp(at, rows[:, 0], rows[:, 1]), at))
+    reason = of.objection(total, end - start, what)
+    return (None, reason) if reason else (total, None)
+
+
+def _before(rows: np.ndarray, at: float) -> float:
+    return float(rows[rows[:, 0] <= at, 0][-1])
+
+
+def _after(rows: np.ndarray, at: float) -> float:
+    return float(rows[rows[:, 0] >= at, 0][0])
