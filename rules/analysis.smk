@@ -14,7 +14,15 @@ ANALYSIS_FILES = [
 ANALYSIS_CODE = code("analysis.study")
 STARTERS = [f"{RESULTS}/explore.ipynb", f"{RESULTS}/explore.R"]
 STARTERS_CODE = code("analysis.starters.write")
-TABLE_FILES = [*ANALYSIS_FILES, *PREDICTION_FILES, *OUTLOOK_FILES, *HYBRID_FILES, *NETWORK_FILES, *TRACES_FILES]
+TABLE_FILES = [
+    *ANALYSIS_FILES,
+    *PREDICTION_FILES,
+    *OUTLOOK_FILES,
+    *HYBRID_FILES,
+    *NETWORK_FILES,
+    *TRACES_FILES,
+    *WHAT_IF_FILES,
+]
 
 
 localrules:

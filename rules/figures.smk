@@ -13,6 +13,7 @@ READABLE = {
     "predictions": [f"{RESULTS}/tables/prediction_cells.csv"] if PREDICTED else [],
     "phases": PHASES_CSV,
     "trace_steps": TRACE_STEPS_CSV,
+    "what_if": WHAT_IF_FILES[:1],
     "outlook": [f"{RESULTS}/tables/outlook{end}" for end in [".csv", "_curves.csv", ".md"]] if PREDICTED else [],
 }
 DRAWN_BY = {name: code("figures.draw", f"figures.{figure.kind}") for name, figure in ASKED.items()}
@@ -95,6 +96,7 @@ rule figure:
         power=lambda wildcards: BESIDE[wildcards.figure]["power"],
         phases=lambda wildcards: BESIDE[wildcards.figure]["phases"],
         trace_steps=lambda wildcards: BESIDE[wildcards.figure]["trace_steps"],
+        what_if=lambda wildcards: BESIDE[wildcards.figure]["what_if"],
         code=lambda wildcards: DRAWN_BY[wildcards.figure],
     output:
         pdf=f"{RESULTS}/figures/{{figure}}.pdf",
@@ -123,6 +125,7 @@ rule figure:
             --power {input.power:q} \
             --phases {input.phases:q} \
             --trace-steps {input.trace_steps:q} \
+            --what-if {input.what_if:q} \
             --out {params.stem:q} \
             2>&1 | tee {log:q}
         """

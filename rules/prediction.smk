@@ -2,6 +2,8 @@
 #   in:  RUNS_CSV, NETWORK_CSV; the environment of Extra-P where the study asks for it (ancient: its digest is in the path)
 #   out: RESULTS/tables/prediction.* and prediction_cells.csv, RESULTS/tables/outlook.* and outlook_curves.csv: where the network was
 #        swept and the study has two numbers of nodes; RESULTS/tables/hybrid.*: where ranks may be unlike
+#   in:  RUNS_CSV, REPLAY_STEPS_CSV; NETWORK_CSV where the network was swept
+#   out: RESULTS/tables/what_if.*, where the study has traced runs
 
 from common.files import shown
 from declared.frameworks import load_framework
@@ -24,6 +26,8 @@ HYBRID_FILES = [
     for suffix in ["csv", "md", "tex"]
     if CAMPAIGN.study.unlike or CAMPAIGN.site.unlike
 ]
+WHAT_IF_CODE = [*code("prediction.what_if", "models.families.*"), *DESCRIBED]
+WHAT_IF_FILES = expand(f"{RESULTS}/tables/what_if.{{suffix}}", suffix=["csv", "md", "tex"]) if REPLAY_STEPS_CSV else []
 EXTRA_P = or_say_so(lambda: str(environment_stamp(CACHE, "extrap"))) if PREDICTED and CAMPAIGN.study.extra_p else []
 
 
@@ -142,3 +146,34 @@ rule hybrid:
             --out {params.stem:q} \
             2>&1 | tee {log:q}
         """
+
+
+if WHAT_IF_FILES:
+
+    localrules:
+        what_if,
+
+    rule what_if:
+        """Replay traced steps with one thing changed, and hold the answers against experiment."""
+        input:
+            runs=RUNS_CSV,
+            network=NETWORK_CSV if SWEEPS.worth_drawing else [],
+            steps=REPLAY_STEPS_CSV,
+            code=WHAT_IF_CODE,
+        output:
+            WHAT_IF_FILES,
+        log:
+            f"{RESULTS}/logs/tables/what_if.log",
+        resources:
+            machine=1,
+        params:
+            stem=subpath(output[0], strip_suffix=".csv"),
+        shell:
+            """
+            {WARM} prediction.what_if \
+                --runs {input.runs:q} \
+                --network {input.network:q} \
+                --steps {input.steps:q} \
+                --out {params.stem:q} \
+                2>&1 | tee {log:q}
+            """

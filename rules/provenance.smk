@@ -16,6 +16,7 @@ MAKING = [
     (HYBRID_FILES, HYBRID_CODE),
     (NETWORK_FILES, NETWORK_CODE),
     (TRACES_FILES, TRACES_CODE),
+    (WHAT_IF_FILES, WHAT_IF_CODE),
     (STARTERS, STARTERS_CODE),
 ]
 PRODUCTS = {}
@@ -47,6 +48,7 @@ rule manifest:
         NETWORK_CSV if NETWORK_FILES else [],
         PHASES_CSV,
         TRACE_STEPS_CSV,
+        REPLAY_STEPS_CSV,
         code=code("provenance.manifest"),
         records=REQUIRED_RECORDS or CAMPAIGN.available(),
     output:

@@ -1,6 +1,7 @@
 # Traces: what traced runs kept of their time -> where a step goes, what of the exchange is exposed, and what limits a cell.
 #   in:  RUNS_CSV, and phases.csv of the attempts behind the records; NETWORK_CSV where the network was swept
 #   out: PHASES_CSV (config/schemas/phases.schema.yaml), TRACE_STEPS_CSV (config/schemas/trace_steps.schema.yaml)
+#        REPLAY_STEPS_CSV (config/schemas/replay_steps.schema.yaml), which the prediction stage replays
 #        RESULTS/tables/<table>.csv, .md and .tex of declared.paper.TRACES
 # Made where the study has traced runs.
 
@@ -8,6 +9,8 @@ from declared.paper import TRACES
 
 PHASES_CSV = [str(CAMPAIGN.phases_csv)] if CAMPAIGN.traced else []
 TRACE_STEPS_CSV = [str(CAMPAIGN.phases_csv.with_name("trace_steps.csv"))] if CAMPAIGN.traced else []
+REPLAY_STEPS = CAMPAIGN.phases_csv.with_name("replay_steps.csv")
+REPLAY_STEPS_CSV = [str(REPLAY_STEPS)] if PHASES_CSV and (CAMPAIGN.mode != "published" or REPLAY_STEPS.exists()) else []
 TRACES_FILES = (
     expand(f"{RESULTS}/tables/{{table}}.{{suffix}}", table=TRACES, suffix=["csv", "md", "tex"]) if PHASES_CSV else []
 )
@@ -18,6 +21,7 @@ if PHASES_CSV and CAMPAIGN.mode != "published":
 
     localrules:
         phases,
+        replay_steps,
 
     rule phases:
         """Add up what every traced run kept of its time, and keep some steps of a typical one of each cell."""
@@ -40,6 +44,28 @@ if PHASES_CSV and CAMPAIGN.mode != "published":
                 --records {params.records:q} \
                 --phases {output.phases:q} \
                 --steps {output.steps:q} \
+                2>&1 | tee {log:q}
+            """
+
+    rule replay_steps:
+        """Keep some steps of every traced run, from which they can be replayed anywhere."""
+        input:
+            runs=RUNS_CSV,
+            code=code("traces.kept"),
+        output:
+            steps=REPLAY_STEPS_CSV,
+        log:
+            f"{RESULTS}/logs/replay_steps.log",
+        resources:
+            machine=1,
+        params:
+            records=f"{RESULTS}/runs",
+        shell:
+            """
+            {WARM} traces.kept \
+                --runs {input.runs:q} \
+                --records {params.records:q} \
+                --out {output.steps:q} \
                 2>&1 | tee {log:q}
             """
 

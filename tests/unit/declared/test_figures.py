@@ -74,7 +74,13 @@ def test_traces_are_drawn_unasked_where_runs_are_traced(tmp_path: Path) -> None:
     """And that they are traced is no treatment: all other figures are as they would be without."""
     plain = study(tmp_path)
     both = study(tmp_path, trace=["none", "phases"])
-    assert [figure.name for figure in both] == [*(figure.name for figure in plain), "phases", "critical_path", "gantt"]
+    assert [figure.name for figure in both] == [
+        *(figure.name for figure in plain),
+        "phases",
+        "critical_path",
+        "gantt",
+        "what_if",
+    ]
     assert both[: len(plain)] == plain
     only = study(tmp_path, trace="phases")
     assert {figure.kind for figure in only} >= {"phases", "critical_path", "gantt"}

@@ -24,7 +24,7 @@ from common.tables import read_table
 from comparison import changes, matched
 from known_unlike import unlike
 from network import fit
-from prediction import extrapolate, held_out, hybrid, law, methods, outlook, physics
+from prediction import extrapolate, held_out, hybrid, law, methods, outlook, physics, what_if
 from reference import products
 from traces import bottlenecks, cost, exposed, path
 from traces import cells as traced_cells
@@ -101,6 +101,7 @@ def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.Data
         "hybrid": hybrid.predict(*unlike()),
         "outlook_curves": outlook.written(curves),
         **of_traces,
+        "what_if": pd.DataFrame(columns=what_if.COLUMNS),
         "comparison": changes.changes(matched.read(str(FOLDER), str(OTHER))),
     }
 

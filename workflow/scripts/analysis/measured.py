@@ -29,6 +29,7 @@ class Records:
     power_csv: Path | None = None
     phases_csv: Path | None = None
     trace_steps_csv: Path | None = None
+    what_if_csv: Path | None = None
 
     @functools.cached_property
     def every_run(self) -> pd.DataFrame:
@@ -78,6 +79,11 @@ class Records:
     def predictions(self) -> pd.DataFrame:
         """Every prediction of a cell (prediction.held_out); nothing where none was made."""
         return _made(self.predictions_csv)
+
+    @functools.cached_property
+    def what_if(self) -> pd.DataFrame:
+        """What prediction.what_if predicts; nothing where nothing was traced."""
+        return _made(self.what_if_csv)
 
     @functools.cached_property
     def outlook(self) -> pd.DataFrame:

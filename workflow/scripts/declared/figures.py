@@ -122,6 +122,7 @@ KINDS: dict[str, Kind] = {
     ),
     "critical_path": Kind(_traced, reads=("phases",), takes=SHOWN, along_scale=True, of_traces=True),
     "gantt": Kind(_traced, reads=("phases", "trace_steps"), takes=("filter",), of_traces=True),
+    "what_if": Kind(_traced, reads=("what_if",), of_traces=True),
 }
 
 

@@ -14,7 +14,7 @@ ANALYSIS = (
     "cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "decomposition", "time_to_accuracy", "energy", "variance", "regression",
 )  # fmt: skip
 TRACES = ("phases", "bottlenecks", "critical_path", "exposed", "tracing")
-TABLES = (*ANALYSIS, "network", "prediction", "outlook", "hybrid", *TRACES)
+TABLES = (*ANALYSIS, "network", "prediction", "outlook", "hybrid", *TRACES, "what_if")
 # What shows how sound the results are, rather than results, is usual in a supplement.
 SUPPLEMENT_KINDS = ("residuals", "regression", "timeline", "shares", "critical_path")
 SUPPLEMENT_TABLES = ("checks", "variance", "regression", "critical_path", "exposed", "tracing")

@@ -73,7 +73,7 @@ def _made(name: str, kept: Path, folder: Path) -> Path:
     """The file that a kind of figure reads beside runs and epochs, of a kept campaign; made in `folder` where it is not kept."""
     if name in KEPT_FILES:
         return kept / f"{name}.csv"
-    from prediction import held_out, outlook
+    from prediction import held_out, outlook, what_if
 
     stem = folder / f"{kept.name}-{name}"
     if name == "predictions":
@@ -81,6 +81,21 @@ def _made(name: str, kept: Path, folder: Path) -> Path:
         if not (cells := Path(f"{stem}_cells.csv")).exists():
             held_out.main([*files, "--cells", str(cells), "--out", str(stem)])
         return cells
+    if name == "what_if":
+        steps = str(kept / "replay_steps.csv")
+        what_if.main(
+            [
+                "--runs",
+                str(kept / "runs.csv"),
+                "--network",
+                str(kept / "network.csv"),
+                "--steps",
+                steps,
+                "--out",
+                str(stem),
+            ]
+        )
+        return Path(f"{stem}.csv")
     if not (table := Path(f"{stem}.csv")).exists():
         outlook.main(["--from", str(kept), "--out", str(stem), "--curves", str(curves_beside(table))])
     return table

@@ -19,7 +19,16 @@ from plan.identity import MODEL_CODE, rank_code, site_part
 Group = dict[str, str]  # name of a file or a key -> SHA-256 of its content, or its value
 WORKFLOW_LOCK = CHECKOUT / "requirements.txt"
 CODE = (".py", ".yaml", ".jinja")  # how what makes figures ends, of all that they are made of
-TABLES = ("design.csv", "runs.csv", "epochs.csv", "network.csv", "power.csv", "phases.csv", "trace_steps.csv")
+TABLES = (
+    "design.csv",
+    "runs.csv",
+    "epochs.csv",
+    "network.csv",
+    "power.csv",
+    "phases.csv",
+    "trace_steps.csv",
+    "replay_steps.csv",
+)
 
 
 def files(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path]]:

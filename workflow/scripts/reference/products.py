@@ -24,6 +24,7 @@ LAYOUT = {
     "power.csv": "power over time of runs whose machines have meters, where the study draws the figure `power`; [columns](#powercsv)",
     "phases.csv": "one row per traced run, rank and phase, where the study has traced runs; [columns](#phasescsv)",
     "trace_steps.csv": "one row per interval of some steps of a typical traced run of each cell; [columns](#trace_stepscsv)",
+    "replay_steps.csv": "one row per interval of the steps that are replayed with one thing changed; [columns](#replay_stepscsv)",
     "figures/FIGURE.pdf, .svg, .png": "[figures](figures.md)",
     "figures/FIGURE.caption.md": "the caption: what is shown, n, intervals, placement, what is missing",
     "tables/TABLE.csv, .md, .tex": "[tables](tables.md): CSV with all digits, Markdown and LaTeX rounded, with notes",

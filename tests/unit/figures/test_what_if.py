@@ -1,0 +1,109 @@
+"""The figure of what if: a row for each change, predicted and measured beside each other."""
+
+import pandas as pd
+import pytest
+
+from analysis.measured import Records
+from declared.figures import Declared
+from figures import panels, what_if
+from prediction.what_if import COLUMNS
+
+ASKED = Declared("what_if", "what_if")
+
+
+def row(cell, question, change, ratio, **more):
+    return {
+        "cell": cell,
+        "question": question,
+        "change": change,
+        "runs": 3,
+        "ratio": ratio,
+        "ratio_low": ratio - 0.05,
+        "ratio_high": ratio + 0.05,
+        **more,
+    }
+
+
+MEASURED = {
+    "to_cell": "other",
+    "measured_ratio": 0.6,
+    "measured_ratio_low": 0.55,
+    "measured_ratio_high": 0.65,
+    "error": -0.04,
+}
+ROWS = [
+    row("{}", "batch", "batch 2 times as large", 0.9),
+    row("{}", "links", "links 2 times as fast", 0.5, **MEASURED),
+    row("{}", "hidden", "exchange fully hidden", 0.4),
+]
+
+
+@pytest.fixture
+def drawn(traced_records, tmp_path):
+    """Draws rows of what_if.csv; `{}` stands for a traced cell."""
+
+    def draw(rows, cells):
+        every = [{**one, "cell": cell} for cell in cells for one in rows]
+        file = tmp_path / "what_if.csv"
+        pd.DataFrame(every).reindex(columns=COLUMNS).to_csv(file, index=False)
+        return what_if.draw(Records(traced_records.runs_csv, traced_records.epochs_csv, what_if_csv=file), ASKED)
+
+    return draw
+
+
+@pytest.fixture
+def traced_records(tmp_path):
+    import known_physics as known
+
+    runs = known.runs(nodes=(2, 4), batches=(32,), rates=(62.5e6,))
+    traced = runs.assign(trace="phases", run_id=runs["run_id"] + ".traced", cell=runs["cell"] + ".traced")
+    known.written(known.joined(runs, traced), "runs", tmp_path)
+    return Records(tmp_path / "runs.csv", tmp_path / "epochs.csv")
+
+
+def traced_cells(records):
+    runs = records.every_run
+    return list(dict.fromkeys(runs.loc[runs["trace"] == "phases", "cell"]))
+
+
+def places(ax, look):
+    return [
+        (x, y)
+        for line in ax.lines
+        if line.get_marker() == look.marker
+        for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
+    ]
+
+
+def test_one_change_a_row_in_the_order_of_questions(drawn, traced_records):
+    picture, caption = drawn(ROWS, traced_cells(traced_records)[:1])
+    (ax,) = picture.axes
+    assert [text.get_text() for text in ax.get_yticklabels()] == [
+        "links 2 times as fast",
+        "exchange fully hidden",
+        "batch 2 times as large",
+    ]
+    assert sorted(x for x, _ in places(ax, what_if.PREDICTED)) == pytest.approx([10, 50, 60])
+    ((saved, y),) = places(ax, what_if.MEASURED)
+    assert saved == pytest.approx(40)
+    assert abs(y - 0) < 0.5  # beside its prediction, in the row of links
+    assert "4.0 % on average, 4.0 % at most; 1 of 1 within 5 %" in caption
+    assert len(caption.split("\n\n")[0].split()) <= panels.MOST_WORDS
+
+
+def test_a_panel_for_each_cell(drawn, traced_records):
+    cells = traced_cells(traced_records)
+    picture, caption = drawn(ROWS, cells)
+    assert [ax.get_title() for ax in picture.axes] == ["2 nodes", "4 nodes"]
+    assert "intervals over 3 runs" in caption
+
+
+def test_where_nothing_was_tried_nothing_is_said_of_errors(drawn, traced_records):
+    picture, caption = drawn([ROWS[0]], traced_cells(traced_records)[:1])
+    assert "Errors" not in caption
+    assert [text.get_text() for legend in picture.legends for text in legend.get_texts()] == ["predicted by replay"]
+
+
+def test_without_traced_steps_it_says_why_it_is_empty(drawn):
+    _, caption = drawn([], [])
+    assert caption.startswith(panels.NOT_DRAWN)

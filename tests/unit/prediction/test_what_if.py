@@ -1,0 +1,138 @@
+"""The table of what if: a made-up study whose physics the replay has, so that what it predicts is what was measured."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import known_physics as known
+from analysis.measured import timed
+from made_up_trace import Truth
+from prediction import law, what_if
+
+PHYSICS = known.Truth()
+SIZES = [2_102_824, 75_264]  # DDP's buckets of small-cnn
+RATES = (31.25e6, 62.5e6, 125e6)
+BASE = {"nodes": 2, "batch_size": 32, "bandwidth": 500, "sync_every": 1}
+STEPS = 16
+TRACING = 1.02  # what tracing costs
+
+
+def step_of(nodes, batch, rate):
+    """A step of a rank: data are fixed, the rest grows with samples; a larger bucket half-way, a small one at the end."""
+    moving = tuple(PHYSICS.all_reduce(size, nodes, rate) for size in SIZES) if nodes > 1 else ()
+    return Truth(
+        forward=(0.0003 * batch,) * nodes, backward=(0.0006 * batch,) * nodes, ready=(0.5, 1.0)[: len(moving)], moving=moving,
+        finish=0.0,
+    )  # fmt: skip
+
+
+def epoch_s(nodes, batch, rate, every):
+    truth = step_of(nodes, batch, rate)
+    if nodes == 1:
+        each = truth.data + truth.forward[0] + truth.backward[0] + truth.optimizer
+    else:
+        alone = truth.data + truth.forward[0] + truth.backward[0]
+        each = (truth.step_s() + (every - 1) * alone) / every
+    return known.SAMPLES / (nodes * batch) * each
+
+
+@pytest.fixture(scope="module")
+def study():
+    """One thing is changed at a time; the base is traced three times, with its cost."""
+    runs = known.runs(nodes=(1, 2), batches=(32, 64), rates=RATES, every=(1, 4), noise=0)
+    off = sum((runs[name] != level).astype(int) for name, level in BASE.items() if name != "nodes")
+    one = (runs["nodes"] == 1) & (runs["sync_every"] == 1) & (runs["bandwidth"] == 500)
+    runs = runs[one | ((runs["nodes"] == 2) & (off <= 1))].reset_index(drop=True)
+    rates = runs["bandwidth_bytes_s"]
+    runs["epoch_time_s"] = [
+        epoch_s(*row) for row in zip(runs["nodes"], runs["batch_size"], rates, runs["sync_every"], strict=True)
+    ]
+    runs["epoch_time_s"] *= 1 + 0.01 * (runs["replicate"] - 2)  # blocks differ
+    base = runs[np.logical_and.reduce([runs[name] == level for name, level in BASE.items()])]
+    traced = base.assign(trace="phases", epoch_time_s=TRACING * base["epoch_time_s"])
+    for name in ("run_id", "cell"):
+        traced[name] += ".trace=phases"
+    truth = step_of(2, 32, 62.5e6)
+    steps = [
+        replace(truth, data=truth.data * (1 + 0.001 * number)).trace(STEPS).assign(run_id=run_id)
+        for number, run_id in enumerate(traced["run_id"])
+    ]
+    sweeps = law.points(known.network(PHYSICS, nodes=(2,), rates=RATES, noise=0))
+    return what_if.Study(known.joined(runs, traced), sweeps, pd.concat(steps, ignore_index=True))
+
+
+@pytest.fixture(scope="module")
+def rows(study):
+    return what_if.predict(study).set_index("change", drop=False)
+
+
+def test_what_can_be_measured_is_what_was_predicted(rows):
+    measured = rows[rows["to_cell"].notna()]
+    assert set(measured.index) == {
+        "links 2 times as slow",
+        "links 2 times as fast",
+        "an exchange every 4 batches",
+        "batch 2 times as large",
+    }
+    assert measured["error"].abs().max() < 0.01
+    assert measured["predicted_s"].tolist() == pytest.approx(measured["measured_s"].tolist(), rel=0.01)
+
+
+def test_an_untraced_epoch_is_what_predictions_start_from(rows, study):
+    """So that what tracing costs is not in them."""
+    base = study.timed[np.logical_and.reduce([study.timed[name] == level for name, level in BASE.items()])]
+    assert rows["epoch_time_s"].unique().tolist() == [pytest.approx(base["epoch_time_s"].mean())]
+    assert rows["predicted_s"].tolist() == pytest.approx((rows["ratio"] * rows["epoch_time_s"]).tolist())
+    assert rows["replay_off"].max() < 1e-9
+
+
+def test_what_cannot_be_measured_is_arithmetic(rows):
+    truth = step_of(2, 32, 62.5e6)
+    hidden = replace(truth, moving=(0.0, 0.0)).step_s() / truth.step_s()
+    assert rows.loc["exchange fully hidden", "ratio"] == pytest.approx(hidden, rel=1e-3)
+    half = replace(truth, moving=tuple(PHYSICS.all_reduce(size / 2, 2, 62.5e6) for size in SIZES)).step_s()
+    assert rows.loc["gradients in 16 bits", "ratio"] == pytest.approx(half / truth.step_s(), rel=0.01)
+    assert rows.loc["no waiting for data", "ratio"] == pytest.approx(1 - 0.001 / truth.step_s(), rel=1e-3)
+    assert rows.loc["slowest rank as fast as the median", "ratio"] == pytest.approx(1)
+
+
+def test_intervals_are_over_runs(rows, study):
+    one = rows.loc["no waiting for data"]
+    assert one["runs"] == 3
+    assert one["ratio_low"] < one["ratio"] < one["ratio_high"]
+    few = replace(study, steps=study.steps[study.steps["run_id"] == study.steps["run_id"].iloc[0]])
+    alone = what_if.predict(few)
+    assert alone["ratio"].notna().all()
+    assert alone[["ratio_low", "predicted_s_low"]].isna().all(axis=None)
+
+
+def test_without_sweeps_and_cells_on_one_replica_assumptions_stand_beside(study):
+    """All of moving is the links' then, and work grows with the samples."""
+    runs = study.runs[study.runs["nodes"] == 2].reset_index(drop=True)
+    found = what_if.predict(what_if.Study(runs, study.sweeps[:0], study.steps)).set_index("change")
+    truth = step_of(2, 32, 62.5e6)
+    half = replace(truth, moving=tuple(seconds / 2 for seconds in truth.moving)).step_s()
+    assert found.loc["links 2 times as fast", "ratio"] == pytest.approx(half / truth.step_s(), rel=1e-3)
+    assert found.loc["batch 2 times as large", "assumes"] == "work grows with the samples"
+    assert found.loc["an exchange every 4 batches", "assumes"] == "work of a batch stays"
+
+
+def test_emulated_nodes_have_no_links(study):
+    emulated = replace(study, runs=study.runs.assign(placement="emulated"))
+    assert not what_if.predict(emulated)["change"].str.contains("links").any()
+
+
+def test_the_table_says_how_far_it_is_off(rows, study):
+    made = what_if.table(rows.reset_index(drop=True), study.runs)
+    assert "4 predictions that the study measured" in made.notes[0]
+    assert "4 within 5 %" in made.notes[0]
+    assert made.shown["error (%)"].tolist().count("–") == len(rows) - 4
+    assert made.notes[-1] == what_if.conditions.setting(timed(study.runs))
+
+
+def test_a_study_without_kept_steps_has_an_empty_table(study):
+    none = what_if.predict(replace(study, steps=study.steps[:0]))
+    assert none.empty
+    assert what_if.table(none, study.runs).notes[0] == what_if.NO_TRACE

@@ -1,0 +1,105 @@
+"""Which steps of a traced run are kept for the replay."""
+
+import pandas as pd
+import pytest
+
+from common.errors import InputError
+from common.tables import read_table, write_table
+from made_up_trace import Truth
+from traces import kept
+from traces.kept import BLOCK
+
+RUN = "pytorch-ddp.small-cnn.digits.b32.n2.s1.trace=phases.r1"
+
+
+def trace(steps, epochs=(1, 2, 3)):
+    truth = Truth()
+    return pd.concat([truth.trace(steps, [10.0 * epoch] * 2, epoch=epoch) for epoch in epochs], ignore_index=True)
+
+
+def numbers(rows):
+    return sorted(set(rows[["epoch", "step"]].itertuples(index=False, name=None)))
+
+
+def test_all_steps_of_timed_epochs_where_they_are_few():
+    found = kept.kept(trace(20), 1, 10**6)
+    assert numbers(found) == [(epoch, step) for epoch in (2, 3) for step in range(1, 21)]
+    one = trace(20)
+    assert len(found) == len(one[one["epoch"] > 1])
+
+
+def test_of_many_steps_blocks_that_follow_each_other_from_the_first_to_the_last():
+    rows = trace(80)
+    per_step = len(rows) / (3 * 80)
+    found = kept.kept(rows, 1, int(4 * BLOCK * per_step))
+    steps = numbers(found)
+    assert len(steps) == 4 * BLOCK
+    assert all(
+        steps[k : k + BLOCK] == [(steps[k][0], steps[k][1] + i) for i in range(BLOCK)]
+        for k in range(0, len(steps), BLOCK)
+    )
+    assert steps[0] == (2, 1)
+    assert steps[-1] == (3, 80)
+
+
+def test_one_block_at_least_and_nothing_of_a_run_without_steps():
+    assert len(numbers(kept.kept(trace(80), 1, 1))) == BLOCK
+    assert kept.kept(trace(5), 3, 100).empty
+
+
+@pytest.fixture
+def campaign(tmp_path):
+    """runs.csv and the folder of the records, with the phases of one traced run; beside it an untraced one, and one that failed."""
+    row = {
+        "run_id": RUN,
+        "key": "0" * 12,
+        "attempt": 2,
+        "status": "ok",
+        "epoch_time_s": 1.0,
+        "trace": "phases",
+        "warmup_epochs": 1,
+    }
+    runs = pd.DataFrame(
+        [row, {**row, "run_id": "untraced", "trace": "none"}, {**row, "run_id": "failed", "status": "failed"}]
+    )
+    folder = tmp_path / RUN / ("0" * 12) / "attempt-2"
+    folder.mkdir(parents=True)
+    trace(20).to_csv(folder / "phases.csv", index=False)
+    return runs, tmp_path
+
+
+def test_times_count_from_the_first_that_is_kept(campaign):
+    found = kept.gather(*campaign)
+    assert set(found["run_id"]) == {RUN}
+    assert found["start"].min() == 0
+    file = campaign[1] / "replay_steps.csv"
+    write_table(found, "replay_steps", file)
+    assert len(read_table(file, "replay_steps")) == len(found) == len(kept.kept(trace(20), 1, 10**6))
+
+
+def test_the_table_of_many_runs_stays_below_a_megabyte(campaign):
+    runs, folder = campaign
+    many = pd.concat([runs[:1]] * 30).assign(run_id=[f"{RUN}{number}" for number in range(30)])
+    for run_id in many["run_id"]:
+        attempt = folder / run_id / ("0" * 12) / "attempt-2"
+        attempt.mkdir(parents=True)
+        trace(200).to_csv(attempt / "phases.csv", index=False)
+    file = folder / "replay_steps.csv"
+    write_table(kept.gather(many, folder), "replay_steps", file)
+    assert file.stat().st_size < 1_000_000
+
+
+def test_a_study_whose_programs_tell_no_phases_has_an_empty_table(campaign):
+    runs, folder = campaign
+    (folder / RUN / ("0" * 12) / "attempt-2" / "phases.csv").unlink()
+    file = folder / "replay_steps.csv"
+    write_table(kept.gather(runs, folder), "replay_steps", file)
+    assert read_table(file, "replay_steps").empty
+
+
+def test_a_broken_table_is_named(campaign):
+    runs, folder = campaign
+    file = folder / RUN / ("0" * 12) / "attempt-2" / "phases.csv"
+    file.write_text("rank,epoch\n0,x\n")
+    with pytest.raises(InputError, match=r"phases.csv: cannot be read"):
+        kept.gather(runs, folder)

@@ -1,0 +1,93 @@
+"""Replay: an unchanged step takes its measured time, and a graph of known durations plays as arithmetic says."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from made_up_trace import Truth
+from traces.replay import FINISH, Chain, Exchange, Give, Messages, Step, Wait, Work, chains, play
+
+REAL = Path(__file__).with_name("ddp.csv")  # eight steps of PyTorch DDP on two ranks, two buckets each
+
+TRUTHS = {
+    "as it is": Truth(),
+    "unlike ranks": Truth(forward=(0.01, 0.03, 0.02), backward=(0.02, 0.01, 0.04)),
+    "hidden": Truth(moving=(0.001, 0.0)),
+    "one bucket at the end": Truth(ready=(1.0,), moving=(0.05,)),
+    "three buckets at once": Truth(ready=(0.1, 0.2, 0.3), moving=(0.02, 0.01, 0.03)),
+    "accumulation": Truth(sync_every=4),
+    "one rank": Truth(forward=(0.01,), backward=(0.02,)),
+}
+
+
+@pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)
+def test_an_unchanged_step_takes_its_measured_time(truth):
+    (chain,) = chains(truth.trace(8, [0.001 * rank for rank in range(len(truth.forward))]))
+    assert len(chain.steps) == 8
+    assert chain.seconds() == pytest.approx(chain.measured_s, rel=1e-9)
+    if truth.sync_every == 1:
+        assert chains(truth.trace(1))[0].seconds() == pytest.approx(truth.step_s(), rel=1e-9)
+
+
+def test_so_does_a_real_one():
+    """To 1 %: what a clock's error puts before the last rank's start is lost."""
+    made = chains(pd.read_csv(REAL))
+    assert sum(len(chain.steps) for chain in made) == 8
+    assert {len(step.exchanges) for chain in made for step in chain.steps} == {2}
+    for chain in made:
+        assert chain.seconds() == pytest.approx(chain.measured_s, rel=0.01)
+
+
+def test_a_step_by_hand():
+    """Rank 0 hands over at 1 and 3, rank 1 at 2 and 4; the second exchange waits for the first, which ends at 12."""
+    give = lambda first, second: (Work("a", first), Give(0), Work("a", second), Give(1), Wait((0, 1)), Work(FINISH, 1))  # noqa: E731
+    step = Step((give(1, 2), give(2, 2)), (Exchange(np.array([10.0, 10.0])), Exchange(np.array([5.0, 6.0]))))
+    assert play(step, np.zeros(2))[0].tolist() == [18, 19]
+    assert play(step, np.array([100.0, 0.0]))[0].tolist() == [117, 118]
+
+
+def test_what_a_thread_hands_over_while_the_rank_waits_keeps_its_distance():
+    """A library that sends its second message 1 s after the first has arrived: twice as slow, the second one begins later, too."""
+    rows = [
+        (0, 1, 1, "backward", 0.0, 2.0),
+        (0, 1, 1, "exchange", 2.0, 4.0),
+        (0, 1, 1, "exchange", 5.0, 6.0),
+        (0, 1, 1, "wait", 2.0, 7.0),
+    ]
+    (chain,) = chains(pd.DataFrame(rows, columns=["rank", "epoch", "step", "phase", "start", "end"]))
+    assert chain.seconds() == chain.measured_s == 7.0
+    (step,) = chain.steps
+    slower = replace(step, exchanges=(Exchange(np.array([4.0])), Exchange(np.array([2.0]))))
+    assert Chain(chain.starts, (slower,), 0.0).seconds() == 2 + 4 + 1 + 2 + 1
+
+
+def test_steps_that_do_not_follow_each_other_are_chains_of_their_own():
+    truth = Truth()
+    rows = pd.concat([truth.trace(2), truth.trace(3, [5.0, 5.0], first=7), truth.trace(1, [9.0, 9.0], epoch=3)])
+    assert [len(chain.steps) for chain in chains(rows)] == [2, 3, 1]
+
+
+def test_steps_that_are_not_whole_are_left_out():
+    rows = Truth().trace(5)
+    without = rows[~((rows["rank"] == 1) & (rows["step"] == 2))]
+    other = rows[~((rows["rank"] == 1) & (rows["step"] == 4) & (rows["phase"] == "exchange"))]
+    assert [len(chain.steps) for chain in chains(without)] == [1, 3]
+    assert [len(chain.steps) for chain in chains(other)] == [3, 1]
+    assert chains(rows[:0]) == []
+
+
+def test_exchanges_under_way_at_once_share_their_time_by_what_they_would_take_alone():
+    """Both end at 10 s: the first, three times as large, takes 6 of the 8 s, the second the rest."""
+    rows = [
+        (0, 1, 1, "backward", 0.0, 3.0),
+        (0, 1, 1, "exchange", 2.0, 10.0),
+        (0, 1, 1, "exchange", 3.0, 10.0),
+        (0, 1, 1, "wait", 3.0, 10.0),
+    ]
+    frame = pd.DataFrame(rows, columns=["rank", "epoch", "step", "phase", "start", "end"])
+    (chain,) = chains(frame, lambda count: Messages(np.zeros(2), np.array([3.0, 1.0])))
+    assert [exchange.moving.tolist() for exchange in chain.steps[0].exchanges] == [[6.0], [2.0]]
+    assert chain.seconds() == 10.0

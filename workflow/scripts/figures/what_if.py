@@ -1,0 +1,80 @@
+"""What if: time that one change would save by a replay of traced steps, and what it saved where the study tried it. Rows: changes."""
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import conditions
+from analysis.intervals import Estimate
+from analysis.measured import Records, cell_words, traced
+from declared.figures import Declared
+from figures import panels, style
+from figures.panels import Series
+from prediction.what_if import AIM, HOW, NO_TRACE, gain, in_order
+
+ROW_IN = 0.19
+AXIS_IN = 0.42
+APART = 0.17  # of a row, from the middle to what was predicted and to what was measured
+PREDICTED, MEASURED = (style.TREATMENT_LOOKS[place] for place in (0, 1))
+SERIES = [Series("predicted by replay", {}, PREDICTED), Series("measured", {}, MEASURED)]
+MOST_PANELS = 6
+WHAT = "Time of a sample that one change saves (below 0: costs), predicted by replaying traced steps, and measured where the study has the cell."
+
+
+def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+    """The figure and its caption, of the table that prediction.what_if wrote."""
+    rows = records.what_if
+    if rows.empty:
+        return panels.not_drawn(records.runs, NO_TRACE[:1].lower() + NO_TRACE[1:].rstrip("."))
+    words = cell_words(traced(records.every_run), but=["trace"])
+    cells, changes = list(dict.fromkeys(rows["cell"])), in_order(rows)
+    shown = cells[:MOST_PANELS]
+    height = len(changes) * ROW_IN + AXIS_IN
+    down, columns, width = panels.layout(len(shown), 2)
+    drawn = style.figure(
+        width if len(shown) < 2 else style.PAGE_IN,
+        down * (height + panels.TITLE_ROW_IN) + panels.legend_height(2, width),
+    )
+    axes = panels.grid(drawn, (down, columns), len(shown))
+    for ax, cell in zip(axes, shown, strict=True):
+        here = rows[rows["cell"] == cell].set_index("change").reindex(changes)
+        for name, one, shift in (("ratio", PREDICTED, -APART), ("measured_ratio", MEASURED, APART)):
+            _points(ax, gain(here, name), one, shift)
+        ax.axvline(0, color=style.MUTED, linewidth=0.7, zorder=1)
+        ax.grid(True, axis="x")
+        if len(cells) > 1:
+            ax.set_title(words[cell])
+    axes[0].set_yticks(range(len(changes)), changes)
+    axes[0].set_ylim(len(changes) - 0.4, -0.6)
+    drawn.supxlabel("time saved (%)", fontsize=style.FONT_SIZE)
+    tried = rows["error"].notna()
+    panels.legend(drawn, SERIES[: 2 if tried.any() else 1], lines=False)
+    errors = rows.loc[tried, "error"].abs()
+    said = (
+        f"Errors of predicted epoch times: {100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % at most; {int((errors <= AIM).sum())} of {len(errors)} within {100 * AIM:g} %."
+        if tried.any()
+        else ""
+    )
+    left = (
+        f"{len(cells) - len(shown)} of {len(cells)} traced cells are not drawn; the table has them."
+        if len(cells) > len(shown)
+        else ""
+    )
+    return drawn, panels.two_paragraphs(
+        [WHAT, said, _bars(rows), left, conditions.setting(records.runs)], [HOW], first=[WHAT, said]
+    )
+
+
+def _bars(rows: pd.DataFrame) -> str:
+    """What bars are, where there are any."""
+    least, most = int(rows["runs"].min()), int(rows["runs"].max())
+    if most == 1:
+        return ""
+    return f"Bars: 95 % intervals over {least if least == most else f'{least} to {most}'} runs."
+
+
+def _points(ax: Axes, saved: pd.DataFrame, look: style.Look, shift: float) -> None:
+    """Markers with their intervals; `saved`: value, low, high of each row."""
+    for y, (value, low, high) in enumerate(saved.itertuples(index=False, name=None)):
+        if pd.notna(value):
+            panels.interval(ax, look, y + shift, Estimate(value, low, high), pd.Series(dtype=float), 0.0, upright=False)

@@ -1,0 +1,78 @@
+"""Some steps of every traced run, as they were -> replay_steps.csv, from which they are replayed on any machine (prediction.what_if).
+
+Blocks of steps that follow each other, spread evenly over the timed epochs; of every run as many as keep the table small.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.measured import successful, traced
+from common.errors import exit_status
+from common.schemas import schema
+from common.tables import read_table, write_table
+from common.text import number_of
+from runs.phases import TABLE
+from traces.steps import read
+
+BLOCK = 8  # steps
+DIGITS = 6  # of times in s
+MOST_ROWS = 8000  # of the table, which is below 1 MB then
+
+
+def kept(intervals: pd.DataFrame, warm_up: int, most: int) -> pd.DataFrame:
+    """The intervals of some steps: `most` rows about, one block at least. `warm_up`: epochs that do not count."""
+    timed = intervals[(intervals["step"] > 0) & (intervals["epoch"] > warm_up)]
+    numbers = timed[["epoch", "step"]].drop_duplicates().sort_values(["epoch", "step"])
+    if numbers.empty:
+        return timed
+    blocks = max(1, int(most / (len(timed) / len(numbers)) / BLOCK))
+    all_blocks = -(-len(numbers) // BLOCK)
+    chosen = np.unique(np.linspace(0, all_blocks - 1, min(blocks, all_blocks)).round().astype(int))
+    wanted = numbers[np.isin(np.arange(len(numbers)) // BLOCK, chosen)]
+    return timed.merge(wanted, on=["epoch", "step"]).sort_values(["rank", "start"], kind="stable")
+
+
+def gather(runs: pd.DataFrame, records: Path) -> pd.DataFrame:
+    """replay_steps.csv of the successful traced ones of `runs`, in their order, whose records are in `records`.
+
+    Runs of programs that tell no phases are left out. InputError where a table is broken.
+    """
+    wanted = [
+        (run, folder)
+        for run in successful(traced(runs)).to_dict("records")
+        if ((folder := records / run["run_id"] / run["key"] / f"attempt-{run['attempt']}") / TABLE).exists()
+    ]
+    parts = [
+        kept(read(folder), int(run["warmup_epochs"]), MOST_ROWS // len(wanted)).assign(run_id=run["run_id"])
+        for run, folder in wanted
+    ]
+    columns = list(schema("replay_steps")["properties"])
+    table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    table = table.reindex(columns=columns)
+    first = table.groupby("run_id")["start"].transform("min")
+    for name in ("start", "end"):
+        table[name] = (table[name] - first).astype(float).round(DIGITS)
+    return table.drop_duplicates()
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Keep some steps of every traced run of a study."""
+    parser = argparse.ArgumentParser(prog="traces.kept", description=main.__doc__)
+    parser.add_argument("--runs", required=True, type=Path, metavar="CSV", help="runs.csv of the study")
+    parser.add_argument(
+        "--records", required=True, type=Path, metavar="FOLDER", help="where the records of its runs are"
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="CSV", help="replay_steps.csv")
+    options = parser.parse_args(argv)
+    table = gather(read_table(options.runs, "runs"), options.records)
+    write_table(table, "replay_steps", options.out)
+    steps = len(table[["run_id", "epoch", "step"]].drop_duplicates())
+    print(f"{number_of(steps, 'step')} of {number_of(table['run_id'].nunique(), 'traced run')} kept for the replay")
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
