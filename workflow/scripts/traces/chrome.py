@@ -16,7 +16,7 @@ import pandas as pd
 from common.errors import InputError
 from common.files import read_json, shown, written_whole
 from runs.worker.phases import EXCHANGE
-from traces.timeline import NS, STEP, Timeline, steps
+from traces.timeline import STEP, Timeline, steps
 
 UNIT_NS = 1000  # the format's microsecond
 OPERATORS_FROM = 1000  # threads of the library's profiler, above all of ours
@@ -61,26 +61,22 @@ def _complete(rank: int, thread: int, name: str, kind: str, begin_ns: int, end_n
 
 
 def operators(timeline: Timeline, rank: int) -> Iterator[Event]:
-    """What the library's profiler told of a rank, on the clock of the phases; its threads are named and numbered after ours.
+    """What the library's profiler told of a rank, whose times are those of the phases; its threads are named and numbered after ours.
 
-    Its file has times in microseconds from `baseTimeNanoseconds` (since 1970), and in `process_start_ns` the start of the
-    rank's process on that clock, which is the start of the rank's first phase. InputError where it has not.
+    InputError where its file is none of the format.
     """
     file = timeline.operators[rank]
     try:
-        told = read_json(file)
-        first = timeline.intervals[timeline.intervals["rank"] == rank]["start"].min()
-        ahead_ns = told["process_start_ns"] - told.get("baseTimeNanoseconds", 0) - round(first * NS)
-        yield from _moved(told["traceEvents"], rank, ahead_ns)
+        yield from _below(read_json(file)["traceEvents"], rank)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{shown(file)}: is no trace of a profiler ({type(error).__name__}: {error}); expected traceEvents, "
-            "baseTimeNanoseconds and process_start_ns; repeat the run, or remove the file"
+            f"{shown(file)}: is no trace of a profiler ({type(error).__name__}: {error}); expected traceEvents; "
+            "repeat the run, or remove the file"
         ) from None
 
 
-def _moved(told: Iterable[Event], rank: int, ahead_ns: int) -> Iterator[Event]:
-    """A profiler's intervals, marks and arrows, by `ahead_ns` earlier. What it says of its own processes is left out."""
+def _below(told: Iterable[Event], rank: int) -> Iterator[Event]:
+    """A profiler's events as those of a rank. How it names and sorts processes is left out."""
     threads: dict[tuple[Any, Any], int] = {}
     names = {}
     for event in told:
@@ -89,13 +85,10 @@ def _moved(told: Iterable[Event], rank: int, ahead_ns: int) -> Iterator[Event]:
             if event["name"] == "thread_name":
                 names[place] = str(event["args"]["name"])
             continue
-        if event["ph"] == "X" and event.get("cat") == "Trace":
-            continue  # the span of all that it recorded
         thread = threads.setdefault(place, OPERATORS_FROM + len(threads))
-        times = {"ts": (round(event["ts"] * UNIT_NS) - ahead_ns) / UNIT_NS}
-        if event["ph"] in "stf":
-            times["id"] = f"{rank}.{event['id']}"
-        yield {**event, "pid": rank, "tid": thread, **times}
+        # An arrow from one interval to another is told by its number, which another rank has, too.
+        arrow = {"id": f"{rank}.{event['id']}"} if event["ph"] in "stf" else {}
+        yield {**event, "pid": rank, "tid": thread, **arrow}
     for place, thread in threads.items():
         yield _named("thread", rank, thread, name=f"profiler: {names.get(place, place[1])}")
         yield _named("thread_sort", rank, thread, sort_index=thread)

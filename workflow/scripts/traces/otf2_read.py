@@ -168,6 +168,8 @@ def _first_of_processes(definitions: Any) -> list[Any]:
 
 def read(anchor: Path) -> Timeline:
     """The trace of an archive; `anchor` is its file with the ending .otf2. InputError where it is none, or tells no phase."""
+    if not anchor.is_file():
+        raise InputError(f"{shown(anchor)}: no such file; expected the file of an archive of OTF2, such as traces.otf2")
     try:
         with otf2.reader.open(str(anchor)) as archive:
             definitions, clock = archive.definitions, archive.definitions.clock_properties
@@ -179,9 +181,7 @@ def read(anchor: Path) -> Timeline:
                 for where, phase, begin, end in ranks[location].intervals(location, event)
             ]
     except (_otf2.Error, otf2.error.Error) as error:
-        raise InputError(
-            f"{shown(anchor)}: is no archive of OTF2, or not whole ({error}); name its file .otf2"
-        ) from None
+        raise InputError(f"{shown(anchor)}: is no archive of OTF2, or not whole ({error})") from None
     if not rows:
         raise InputError(
             f"{shown(anchor)}: has no process with a call of MPI, or with a region that is called like a phase"

@@ -24,7 +24,7 @@ class Timeline:
     """`intervals`: rank, epoch, step, phase, start, end (s, of one clock), each rank's in order of their start.
 
     `hosts` and `devices` are those of each rank, as far as they are known; `about` is what else is known of the run; `began`
-    is the clock's zero, in s since 1970. `operators`: what the library's profiler wrote of a rank, by its number.
+    is the clock's zero, in s since 1970. `operators`: by the number of a rank, the file of what the library's profiler told, on that clock.
     """
 
     intervals: pd.DataFrame
