@@ -126,6 +126,13 @@ def test_operators_come_below_the_phases(tmp_path: Path) -> None:
     assert arrow["id"] == "1.5" and arrow["pid"] == 1, "arrows of two ranks are told apart"
 
 
+def test_an_operator_that_ends_a_nanosecond_too_late_is_not_lost() -> None:
+    outer, inner = {"name": "outer", "ts": 1.0, "dur": 3.0}, {"name": "inner", "ts": 2.001, "dur": 2.0}
+    late = {"name": "late", "ts": 3.0, "dur": 7.0}
+    told = list(chrome.nested([late, inner, outer]))
+    assert [(event["name"], event["dur"]) for event in told] == [("outer", 3.0), ("inner", 1.999), ("late", 7.0)]
+
+
 @pytest.mark.parametrize("text", ["{}", "[", '{"traceEvents": 3}'])
 def test_what_is_no_profile_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "operators-0.json"

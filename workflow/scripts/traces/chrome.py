@@ -20,6 +20,7 @@ from traces.timeline import STEP, Timeline, steps
 
 UNIT_NS = 1000  # the format's microsecond
 OPERATORS_FROM = 1000  # threads of the library's profiler, above all of ours
+ROUNDED_NS = 2  # by which two ends that were one may differ, once both were rounded
 LARGE = 2**22  # bytes of JSON, from which on it is compressed
 
 Event = dict[str, Any]
@@ -79,6 +80,7 @@ def _below(told: Iterable[Event], rank: int) -> Iterator[Event]:
     """A profiler's events as those of a rank. How it names and sorts processes is left out."""
     threads: dict[tuple[Any, Any], int] = {}
     names = {}
+    intervals: dict[int, list[Event]] = {}
     for event in told:
         place = event.get("pid"), event.get("tid")
         if event["ph"] == "M":
@@ -88,10 +90,29 @@ def _below(told: Iterable[Event], rank: int) -> Iterator[Event]:
         thread = threads.setdefault(place, OPERATORS_FROM + len(threads))
         # An arrow from one interval to another is told by its number, which another rank has, too.
         arrow = {"id": f"{rank}.{event['id']}"} if event["ph"] in "stf" else {}
-        yield {**event, "pid": rank, "tid": thread, **arrow}
+        moved = {**event, "pid": rank, "tid": thread, **arrow}
+        if event["ph"] == "X":
+            intervals.setdefault(thread, []).append(moved)
+        else:
+            yield moved
+    for mine in intervals.values():
+        yield from nested(mine)
     for place, thread in threads.items():
         yield _named("thread", rank, thread, name=f"profiler: {names.get(place, place[1])}")
         yield _named("thread_sort", rank, thread, sort_index=thread)
+
+
+def nested(intervals: list[Event]) -> Iterator[Event]:
+    """Intervals of one thread, the outer one first; one that ends after the one around it by what was rounded ends with it."""
+    ends: list[int] = []
+    for event in sorted(intervals, key=lambda event: (event["ts"], -event["dur"])):
+        begin, length = (round(event[name] * UNIT_NS) for name in ("ts", "dur"))
+        while ends and ends[-1] <= begin:
+            ends.pop()
+        if ends and 0 < begin + length - ends[-1] <= ROUNDED_NS:
+            length = ends[-1] - begin
+        ends.append(begin + length)
+        yield {**event, "dur": length / UNIT_NS}
 
 
 def write(timeline: Timeline, folder: Path, name: str = "trace.json") -> Path:
