@@ -17,13 +17,15 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 #   SITE       a site of config/sites/, instead of that of config.yaml
 #   ARGS       further arguments for the program that the target calls, such as ARGS=--help
 #   RUNS       runs to repeat: a status of records (failed, timeout, invalid, broken, ok) or a pattern of run_ids, such as '*ddp*.b32.*'
+#   RUN        the run to trace: its run_id, or a pattern that fits one
+#   FULL       yes: trace also what the library's own profiler tells
 #   BASE       the campaign to compare with: a folder with runs.csv
 #   OTHER      the campaign that is compared with BASE: a folder with runs.csv
 #   AGAINST    a manifest.json to verify against, instead of the study's own
 #   NAME       the site that make site writes: config/sites/NAME.yaml
 #   PARTITION  Slurm's partition that it is to be, instead of the default
 #   LOCAL      yes: make site describes this machine alone, although Slurm or OAR is on it
-#   FILE       a bundle, for make unbundle
+#   FILE       a bundle, for make unbundle; a trace of Score-P (traces.otf2), for make read-trace
 #   NODES      nodes of the virtual cluster
 #   BANDWIDTH  link rate of each of its nodes, as tc writes it (1gbit), or none
 #   CPU        processor time of each of its nodes, in cores; of unlike nodes CPU=0.9,0.6,0.3
@@ -33,6 +35,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 override STUDY := $(or $(value STUDY),$(value study))
 override SITE := $(or $(value SITE),$(value site))
 override RUNS := $(value RUNS)
+override RUN := $(value RUN)
+override FULL := $(value FULL)
 override BASE := $(value BASE)
 override OTHER := $(value OTHER)
 override AGAINST := $(value AGAINST)
@@ -41,7 +45,7 @@ override PARTITION := $(value PARTITION)
 override LOCAL := $(value LOCAL)
 OPTIONS = $(if $(STUDY)$(SITE)$(filter-out -%,$(ARGS)),--config) $(if $(STUDY),"study=$$STUDY") $(if $(SITE),"site=$$SITE") $(ARGS)
 override FILE := $(value FILE)
-export STUDY SITE RUNS BASE OTHER AGAINST NAME PARTITION LOCAL FILE
+export STUDY SITE RUNS RUN FULL BASE OTHER AGAINST NAME PARTITION LOCAL FILE
 
 # Before there is a .venv, $(PYTHON) is asked for what it is.
 OLD := import sys; sys.exit("make: Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; say make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)
@@ -58,7 +62,7 @@ SCHEDULER := slurm
 # A misspelt variable would leave the configured study in its place.
 KNOWN := ARGS PYTHON NODES BANDWIDTH CPU MEMORY SCHEDULER MAKEFLAGS MFLAGS
 UNKNOWN := $(filter-out $(KNOWN),$(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name))))
-$(if $(UNKNOWN),$(error $(firstword $(UNKNOWN)) is no variable of this Makefile; expected STUDY, SITE, RUNS, BASE, OTHER, AGAINST, NAME, PARTITION, LOCAL, FILE, $(wordlist 1,7,$(KNOWN))))
+$(if $(UNKNOWN),$(error $(firstword $(UNKNOWN)) is no variable of this Makefile; expected STUDY, SITE, RUNS, RUN, FULL, BASE, OTHER, AGAINST, NAME, PARTITION, LOCAL, FILE, $(wordlist 1,7,$(KNOWN))))
 
 .DEFAULT_GOAL := help
 .PHONY: $(shell sed -nE 's/^([a-z-]+):.*\#\#.*/\1/p' $(firstword $(MAKEFILE_LIST)))
@@ -110,6 +114,12 @@ plan: $(STAMP)  ## show what the campaign will cost (hours, node hours, disk) be
 
 repeat: $(STAMP)  ## repeat runs and keep their old attempts: make repeat RUNS=<status or pattern>
 	@$(RINGSIDE) records.repeat --run --runs "$$RUNS" $(OPTIONS)
+
+trace: $(STAMP)  ## repeat one run traced, for Perfetto and Vampir: make trace RUN=<run_id or pattern>; FULL=yes with the library's profiler
+	@$(RINGSIDE) traces.make --run "$$RUN" --full "$$FULL" $(OPTIONS)
+
+read-trace: $(STAMP)  ## read a trace that Score-P wrote, as phases and for Perfetto: make read-trace FILE=scorep-.../traces.otf2
+	@$(RINGSIDE) traces.otf2_read $(ARGS) "$$FILE"
 
 unlock: $(STAMP)  ## remove the lock of a Snakemake that was killed
 	@$(RINGSIDE) plan.unlock

@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,10 @@ from runs.worker.energy import SCOPES, widest
 _ERROR = re.compile(r"Error|\berror(?::| on rank)")
 
 
-def supervise(wanted: Resolved, results: Path, session: str) -> dict[str, Any]:
-    """Make, publish and return the record of a run; an attempt that is finished already is published as it is."""
+def supervise(
+    wanted: Resolved, results: Path, session: str, usable: Callable[[dict[str, Any]], bool] = lambda record: True
+) -> dict[str, Any]:
+    """Make, publish and return the record of a run; an attempt that is finished already, and usable, is published as it is."""
     run = wanted.run
 
     def prepare() -> tuple[dict[str, Any], launch.Launcher]:
@@ -57,7 +59,7 @@ def supervise(wanted: Resolved, results: Path, session: str) -> dict[str, Any]:
         return {**attempt_run(wanted, *prepared, folder, idle_w), "session": session}
 
     published = results / "runs" / run.run_id / wanted.key / "record.json"
-    return attempts.settle(published, run.run_id, "record", prepare, measure)
+    return attempts.settle(published, run.run_id, "record", prepare, measure, usable)
 
 
 def attempt_run(

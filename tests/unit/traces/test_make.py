@@ -1,0 +1,79 @@
+"""`make trace`: which run is meant, and what is said where none can be traced."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.errors import InputError
+from declared.site import load_site
+from declared.study import load_study
+from plan.campaign import Campaign, planned
+from traces import make
+
+
+@pytest.fixture(scope="module")
+def campaign() -> Campaign:
+    return planned(load_study("tf-strategies-small"), load_site("local"))
+
+
+def test_a_run_is_named_or_fitted(campaign: Campaign) -> None:
+    some = campaign.runs[3].run_id
+    assert make.the_one(campaign, some).run_id == some
+    cell, _, replicate = some.rpartition(".")
+    assert make.the_one(campaign, f"{cell[:-1]}*.{replicate}").run_id == some
+
+
+def test_several_or_none_are_one_line_with_names(campaign: Campaign) -> None:
+    with pytest.raises(
+        InputError, match=rf"RUN=\*: fits {len(campaign.runs)} runs of tf-strategies-small; name one of \S+, \S+, "
+    ):
+        make.the_one(campaign, "*")
+    some = campaign.runs[0].run_id
+    with pytest.raises(InputError) as refused:
+        make.the_one(campaign, f"{some}x")
+    assert "no run of tf-strategies-small is called so; the nearest are " in str(refused.value)
+    assert some in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_traced_run_is_another_than_the_timed_one(campaign: Campaign) -> None:
+    run = next(run for run in campaign.runs if run.levels["training_loop"] == "custom")
+    traced, full = (make.at_level(campaign, run, level) for level in ("phases", "full"))
+    assert traced.run.run_id == run.run_id and traced.spec["levels"]["trace"] == "phases"
+    assert len({traced.key, full.key, Path(campaign.records[run.run_id]).parent.name}) == 3
+
+
+def test_what_a_framework_cannot_be_traced_at_is_said(campaign: Campaign) -> None:
+    run = next(run for run in campaign.runs if run.levels["training_loop"] == "fit")
+    with pytest.raises(InputError, match=f"RUN={run.run_id}: {run.framework.name} cannot be traced at level phases: "):
+        make.at_level(campaign, run, "phases")
+
+
+def test_at_a_site_of_slurm_the_job_that_it_needs_is_named(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    site = replace(load_site("virtual"), cores=2, python_abi="cp311")
+    there = planned(campaign.study, site)
+    run = next(run for run in there.runs if run.levels["training_loop"] == "custom" and run.geometry.nodes == 2)
+    with pytest.raises(InputError) as refused:
+        make.measured(there, make.at_level(there, run, "phases"))
+    said = str(refused.value)
+    assert "launcher: slurm starts ranks inside a job only; say: salloc --nodes=2 " in said
+    assert (
+        said.endswith(f"make trace STUDY=tf-strategies-small SITE=virtual RUN={run.run_id}") and "--signal" not in said
+    )
+    assert not list(tmp_path.iterdir()), "nothing was begun"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--run", ""], "RUN is not set; give a run_id"),
+        (["--run", "x", "--full", "maybe"], "FULL=maybe: is neither yes nor no"),
+    ],
+)
+def test_what_was_forgotten_is_said(arguments: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        make.main(arguments)

@@ -1,0 +1,124 @@
+"""Programs of MPI as phases: an archive that Score-P wrote of known sleeps (samples/ranks.c), and small ones with the same definitions."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import otf2
+import pytest
+from otf2.enums import GroupType, LocationGroupType, LocationType, Paradigm, RegionRole
+
+from common.errors import InputError
+from traces import otf2_read
+from traces.otf2_read import read
+
+ROLES = {
+    "MPI_Allreduce": RegionRole.COLL_ALL2ALL,
+    "MPI_Iallreduce": RegionRole.COLL_ALL2ALL,
+    "MPI_Wait": RegionRole.POINT2POINT,
+    "MPI_Test": RegionRole.POINT2POINT,
+    "MPI_Barrier": RegionRole.BARRIER,
+    "MPI_Init": RegionRole.FUNCTION,
+}
+Event = tuple[int, str, str]  # ms, > or < or a request's ! and ?, region or number
+
+
+def archive(folder: Path, ranks: Sequence[Sequence[Sequence[Event]]]) -> Path:
+    """An archive of these events of the threads of these ranks, with a clock of 1 MHz that stood at 5 s."""
+    with otf2.writer.open(str(folder), "traces", timer_resolution=10**6) as made:
+        know = made.definitions
+        machine = know.system_tree_node("machine", class_name="machine")
+        mains, told = [], []
+        for rank, threads in enumerate(ranks):
+            node = know.system_tree_node(f"node{rank}", class_name="node", parent=machine)
+            process = know.location_group(
+                f"MPI Rank {rank}", location_group_type=LocationGroupType.PROCESS, system_tree_parent=node
+            )
+            for thread, events in enumerate(threads):
+                location = know.location(f"thread {rank}.{thread}", type=LocationType.CPU_THREAD, group=process)
+                mains += [location] * (thread == 0)
+                told.append((location, events))
+        mains.reverse()  # rank 0 is the process that was defined last
+        know.group("", group_type=GroupType.COMM_LOCATIONS, paradigm=Paradigm.MPI, members=tuple(mains))
+        all_of = know.group("all", group_type=GroupType.COMM_GROUP, paradigm=Paradigm.MPI, members=tuple(mains))
+        world = know.comm("MPI_COMM_WORLD", group=all_of)
+        for location, events in told:
+            _put(made.event_writer_from_location(location), know, world, events)
+    return folder / "traces.otf2"
+
+
+def _put(writer: Any, know: Any, world: Any, events: Sequence[Event]) -> None:
+    for at, kind, name in events:
+        time = 5_000_000 + 1000 * at
+        if kind in "<>":
+            paradigm = Paradigm.MPI if name in ROLES else Paradigm.USER
+            region = know.region(name, region_role=ROLES.get(name, RegionRole.FUNCTION), paradigm=paradigm)
+            (writer.enter if kind == ">" else writer.leave)(time, region)
+        elif kind == "!":
+            writer.non_blocking_collective_request(time, int(name))
+        else:
+            operation = otf2.enums.CollectiveOp.ALLREDUCE
+            writer.non_blocking_collective_complete(time, operation, world, 0, 8, 8, int(name))
+
+
+def rows(anchor: Path) -> list[tuple[Any, ...]]:
+    """Rank, epoch, step, phase, start and end in ms."""
+    found = read(anchor).intervals
+    found[["start", "end"]] = (1000 * found[["start", "end"]]).round(3)
+    return sorted(found.itertuples(index=False, name=None), key=lambda row: (row[0], *row[4:], row[3]))
+
+
+@pytest.fixture
+def of(tmp_path: Path) -> Callable[..., list[tuple[Any, ...]]]:
+    """The rows of one rank with the events of these threads."""
+    return lambda *threads: [row[1:] for row in rows(archive(tmp_path / "archive", [threads]))]
+
+
+def test_the_innermost_region_is_the_phase(of: Callable[..., Any]) -> None:
+    assert of([
+        (0, ">", "epoch"), (0, ">", "step"), (1, ">", "backward"), (2, ">", "helper"), (3, ">", "MPI_Allreduce"), (5, "<", "MPI_Allreduce"),
+        (6, "<", "helper"), (7, "<", "backward"), (9, "<", "step"), (9, ">", "MPI_Barrier"), (11, "<", "MPI_Barrier"), (12, "<", "epoch"),
+    ]) == [
+        (1, 1, "other", 0, 1), (1, 1, "backward", 1, 3), (1, 1, "exchange", 3, 5), (1, 1, "wait", 3, 5), (1, 1, "backward", 5, 7),
+        (1, 1, "other", 7, 9), (1, 0, "barrier", 9, 11),
+    ]  # fmt: skip
+
+
+def test_what_returns_at_once_goes_on_until_its_request_is_completed(of: Callable[..., Any]) -> None:
+    assert of([
+        (0, ">", "step"), (1, ">", "MPI_Iallreduce"), (1, "!", "8"), (2, "<", "MPI_Iallreduce"), (2, ">", "MPI_Test"), (3, "<", "MPI_Test"),
+        (4, "<", "step"), (4, ">", "step"), (5, ">", "MPI_Wait"), (7, "?", "8"), (8, "<", "MPI_Wait"), (8, "<", "step"),
+    ]) == [
+        (1, 1, "other", 0, 4), (1, 1, "exchange", 1, 7), (1, 2, "other", 4, 5), (1, 2, "wait", 5, 8)
+    ]  # fmt: skip
+
+
+def test_another_thread_exchanges_beside_the_phases(of: Callable[..., Any]) -> None:
+    assert of(
+        [(0, ">", "user:step"), (1, ">", "user:backward"), (8, "<", "user:backward"), (9, "<", "user:step")],
+        [(2, ">", "MPI_Allreduce"), (6, "<", "MPI_Allreduce"), (7, ">", "MPI_Barrier"), (8, "<", "MPI_Barrier")],
+    ) == [(1, 1, "other", 0, 1), (1, 1, "backward", 1, 8), (1, 1, "exchange", 2, 6), (1, 1, "other", 8, 9)]
+
+
+def test_ranks_are_those_of_mpi_and_times_count_from_the_first_event(tmp_path: Path) -> None:
+    anchor = archive(
+        tmp_path / "archive",
+        [[[(3, ">", "MPI_Init"), (4, "<", "MPI_Init")]], [[(1, ">", "MPI_Init"), (5, "<", "MPI_Init")]]],
+    )
+    assert rows(anchor) == [(0, 0, 0, "join", 0, 4), (1, 0, 0, "join", 2, 3)]
+    assert read(anchor).hosts == ("node1", "node0")
+
+
+def test_what_is_no_archive_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"traces.otf2: no such file; expected the file of an archive of OTF2"):
+        read(tmp_path / "traces.otf2")
+    (tmp_path / "traces.otf2").write_text("OTF2?")
+    with pytest.raises(InputError, match=r"traces.otf2: is no archive of OTF2, or not whole"):
+        read(tmp_path / "traces.otf2")
+    with pytest.raises(InputError, match=r"FILE=traces.json: is no archive of OTF2; name its file .otf2"):
+        otf2_read.main(["traces.json"])
+    empty = archive(tmp_path / "empty", [[[(0, ">", "helper"), (1, "<", "helper")]]])
+    with pytest.raises(
+        InputError, match="has no process with a call of MPI, or with a region that is called like a phase"
+    ):
+        read(empty)

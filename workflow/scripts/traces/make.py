@@ -1,0 +1,153 @@
+"""One run of a study traced, for the tools that show traces: `make trace`.
+
+It is repeated beside the campaign, in results/<study>/traces/, never among its records; a run that is traced already is not. What is
+written for tools lies in results/<study>/traces/<run_id>/.
+"""
+
+import argparse
+import difflib
+import fnmatch
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError, exit_status
+from common.files import shown
+from plan.binding import check_bound, read_binding
+from plan.campaign import Campaign, add_config_argument, configured, load_campaign
+from plan.design import Run
+from plan.identity import Resolved, lacks, resolve
+from plan.scheduling import allocation_options
+from runs.attempts import finished
+from runs.launchers.slurm import current_job
+from runs.phases import TABLE
+from runs.progress import current_session
+from runs.supervise import ending_well, supervise
+from traces import chrome, otf2_write
+from traces.timeline import read, write_intervals
+
+LEVELS = {"": "phases", "no": "phases", "yes": "full"}
+MOST_NAMED, MOST_NEAREST = 5, 3
+USABLE = ("ok", "invalid")  # what was disturbed can be looked at, too
+
+
+def the_one(campaign: Campaign, wanted: str) -> Run:
+    """The run that is called so, or the only one that fits it as a pattern. InputError with the nearest where there is none, or several."""
+    known = campaign.by_id
+    fitting = [wanted] if wanted in known else [each for each in known if fnmatch.fnmatchcase(each, wanted)]
+    if len(fitting) > 1:
+        named = ", ".join(fitting[:MOST_NAMED]) + (", ..." if len(fitting) > MOST_NAMED else "")
+        raise InputError(f"RUN={wanted}: fits {len(fitting)} runs of {campaign.study.name}; name one of {named}")
+    if not fitting:
+        close = difflib.get_close_matches(wanted.replace("*", ""), known, n=MOST_NEAREST, cutoff=0)
+        raise InputError(
+            f"RUN={wanted}: no run of {campaign.study.name} is called so; the nearest are {', '.join(close)}"
+        )
+    run = known[fitting[0]]
+    if why := lacks(campaign.site, run.levels):
+        raise InputError(f"RUN={run.run_id}: {why}")
+    return run
+
+
+def at_level(campaign: Campaign, run: Run, level: str) -> Resolved:
+    """A run as it is traced. InputError where its framework cannot."""
+    levels = {**run.levels, "trace": level}
+    if not run.framework.can(levels):
+        why = run.framework.why.get("trace", "it is not among its capabilities")
+        raise InputError(f"RUN={run.run_id}: {run.framework.name} cannot be traced at level {level}: {why}")
+    return resolve(campaign.study, campaign.site, replace(run, levels=levels))
+
+
+def traced(folder: Path) -> Path | None:
+    """The attempt at a run that counts, if it has phases; `folder` has its attempts."""
+    attempt = finished(folder)
+    return attempt if attempt and (attempt / TABLE).exists() else None
+
+
+def measured(campaign: Campaign, wanted: Resolved) -> Path:
+    """The attempt of a traced run, which is trained unless there is one. InputError where it fails, or cannot be started here."""
+    results = campaign.results / "traces"
+    folder = results / "runs" / wanted.run.run_id / wanted.key
+    if there := traced(folder):
+        return there
+    check_bound(results, campaign.site)
+    _check_job(campaign, wanted)
+    _make(campaign, wanted)
+    with ending_well(wanted.run.run_id, results):
+        record = supervise(wanted, results, current_session(), usable=lambda record: record["status"] in USABLE)
+    attempt = folder / f"attempt-{record['attempt']}"
+    if record["status"] not in USABLE:
+        raise InputError(
+            f"{shown(attempt / 'log.txt')}: the traced run ended as {record['status']}: {record['reason']}"
+        )
+    return attempt
+
+
+def _check_job(campaign: Campaign, wanted: Resolved) -> None:
+    """InputError where ranks are started in a job of a scheduler only, and this is none."""
+    if campaign.site.launcher == "slurm" and current_job() is None:
+        options = [
+            each for each in allocation_options(campaign.site, wanted.run.geometry.nodes) if "--signal" not in each
+        ]
+        command = ["salloc", *options, "make", "trace", f"STUDY={campaign.study.name}", f"SITE={campaign.site.name}"]
+        raise InputError(
+            f"{shown(campaign.site.file)}: launcher: slurm starts ranks inside a job only; "
+            f"say: {shlex.join([*command, f'RUN={wanted.run.run_id}'])}"
+        )
+
+
+def _make(campaign: Campaign, wanted: Resolved) -> None:
+    """Build the environment and prepare the data, where they are not there. Ends the program where Snakemake fails."""
+    lacking = [str(file) for file in (wanted.environment, wanted.data / "prepared") if not file.exists()]
+    if lacking:
+        config = [f"study={campaign.study.name}", f"site={campaign.site.name}"]
+        done = subprocess.run(["snakemake", *lacking, "--config", *config], check=False)
+        if done.returncode:
+            sys.exit(done.returncode)
+
+
+def export(attempt: Path, folder: Path) -> list[str]:
+    """Write what tools open of a traced attempt into `folder`; a line of each file, where it is and what opens it."""
+    timeline = read(attempt)
+    write_intervals(folder / TABLE, timeline.intervals)
+    made = {
+        chrome.write(timeline, folder): "open it at ui.perfetto.dev, which sends it nowhere, or at chrome://tracing",
+        otf2_write.write(timeline, folder / "otf2"): "open it in Vampir",
+        folder / TABLE: "a table for everything else: rank, epoch, step, phase, start and end in s",
+    }
+    return [f"{shown(file)}: {what}" for file, what in made.items()]
+
+
+def _configured(arguments: list[str]) -> Mapping[str, Any]:
+    """The configuration; where the study has results, at the site that they were made at, unless another is named."""
+    config = configured(arguments)
+    bound = read_binding(Path("results") / config["study"])
+    if bound and not any(argument.startswith("site=") for argument in arguments):
+        config["site"] = bound["site"]
+    return {**config, "records": "campaign"}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Trace one run of a study, and write the trace for Perfetto and for Vampir."""
+    parser = argparse.ArgumentParser(prog="make trace", description=main.__doc__)
+    parser.add_argument("--run", required=True, help="a run_id, or a pattern that fits one, such as '*ddp*.n2.*.r1'")
+    parser.add_argument("--full", default="", help="yes: also what the library's own profiler tells")
+    add_config_argument(parser)
+    options = parser.parse_args(argv)
+    if not options.run:
+        raise InputError("RUN is not set; give a run_id, or a pattern that fits one: make trace RUN='*.n2.*.r1'")
+    if options.full not in LEVELS:
+        raise InputError(f"FULL={options.full}: is neither yes nor no")
+    campaign = load_campaign(_configured(options.config))
+    run, level = the_one(campaign, options.run), LEVELS[options.full]
+    there = traced(Path(campaign.records[run.run_id]).parent) if run.levels["trace"] in (level, "full") else None
+    attempt = there or measured(campaign, at_level(campaign, run, level))
+    print("\n".join(export(attempt, campaign.results / "traces" / run.run_id)))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
