@@ -109,7 +109,7 @@ def runs(truth=None, folder=None, *, nodes=NODES, batches=BATCHES, rates=RATES, 
                 "effective_batch": batch * n * k, "base": "pytorch-single", "key": "0" * 12, "status": "ok", "reason": None,
                 "epoch_time_s": seconds, "placement": "virtual", "bandwidth_bytes_s": rate, "timing_scope": "ranks",
                 "samples_per_epoch": SAMPLES, "samples_trained": steps * n * batch, "steps": steps,
-                "exchanges": -(-steps // k), "cpu_share": 0.3, "steal_share": 0.0, "deployment": "venv", "max_foreign_cpu_share": 0.05,
+                "exchanges": -(-steps // k), "cpu_share": 0.3, "cpu_shares": None, "rank_samples": None, "steal_share": 0.0, "deployment": "venv", "max_foreign_cpu_share": 0.05,
             }
         )  # fmt: skip
         # epoch times are scaled to the data set's samples

@@ -224,6 +224,7 @@ def _result(rng: np.random.Generator, curve: list[dict[str, object]]) -> dict[st
         "throttled_s": None,
         "sent_bytes": last["sent_bytes"],
         "energy_j": None,
+        "cpu_shares": None,
         "max_foreign_cpu_share": 0.05,
         "foreign_cpu_share": 0.004,
         "steal_share": 0.0,
@@ -329,6 +330,7 @@ def designed_campaign(
             runs[-1] |= counted | {
                 "placement": loaded_site.placement,
                 "cpu_share": loaded_site.cpu_share,
+                "cpu_shares": None,
                 "bandwidth_bytes_s": loaded_site.bandwidth_bytes_s,
                 "transport": "a library over tcp eth0" if geometry.ranks > 1 else "none",
                 "timing_scope": "ranks",

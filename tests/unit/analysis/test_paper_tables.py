@@ -17,6 +17,7 @@ TABLES = [
     "checks",
     "decomposition",
     "effects",
+    "energy",
     "missing",
     "regression",
     "scaling",
