@@ -11,7 +11,7 @@ import pytest
 from common.files import CHECKOUT
 
 MAKEFILE = (CHECKOUT / "Makefile").read_text()
-FOUND = re.findall(r"^([a-z-]+):[^\n]*\n\t@\$\(RINGSIDE\) ([a-z_.]+)( [a-z]+)?", MAKEFILE, re.M)
+FOUND = re.findall(r"^([a-z-]+):[^\n]*\n\t@\$\(RINGSIDE\) ([a-z0-9_.]+)( [a-z]+)?", MAKEFILE, re.M)
 CALLED = [found for found in FOUND if found[0] != "figures"]  # which begins with what make unlock does
 BENCHES = re.findall(r"^([a-z-]+):[^\n]*\n\t@\$\(BENCH\)( [a-z]+)?", MAKEFILE, re.M)
 

@@ -1,5 +1,6 @@
-"""Programs of MPI as phases: an archive that Score-P wrote of known sleeps (samples/ranks.c), and small ones with the same definitions."""
+"""Programs of MPI as phases: an archive that Score-P wrote of known sleeps (score_p/ranks.c), and small ones with the same definitions."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,12 @@ import pytest
 from otf2.enums import GroupType, LocationGroupType, LocationType, Paradigm, RegionRole
 
 from common.errors import InputError
+from runs.worker.phases import EXCHANGE
 from traces import otf2_read
 from traces.otf2_read import read
+from traces.timeline import read_intervals
 
+WRITTEN = Path(__file__).with_name("score_p")
 ROLES = {
     "MPI_Allreduce": RegionRole.COLL_ALL2ALL,
     "MPI_Iallreduce": RegionRole.COLL_ALL2ALL,
@@ -107,6 +111,44 @@ def test_ranks_are_those_of_mpi_and_times_count_from_the_first_event(tmp_path: P
     )
     assert rows(anchor) == [(0, 0, 0, "join", 0, 4), (1, 0, 0, "join", 2, 3)]
     assert read(anchor).hosts == ("node1", "node0")
+
+
+def test_what_score_p_wrote(tmp_path: Path) -> None:
+    shutil.copytree(WRITTEN, tmp_path / "score_p")
+    otf2_read.main([str(tmp_path / "score_p" / "traces.otf2")])
+    told = read_intervals(tmp_path / "score_p" / "phases.csv")
+    told["length"] = told["end"] - told["start"]
+    assert set(told["rank"]) == {0, 1}
+    training = told[told["epoch"] > 0]
+    assert set(zip(training["epoch"], training["step"], strict=True)) == {(e, s) for e in (1, 2) for s in (0, 1, 2)}
+
+    for (rank, _, step), mine in training.groupby(["rank", "epoch", "step"]):
+        beside = mine["phase"] == EXCHANGE
+        phases = mine[~beside].sort_values("start")
+        if step == 0:
+            assert list(mine["phase"]) == ["barrier"]
+            continue
+        # One by MPI_Iallreduce, one by the other thread, one inside of backward, one sent, one received.
+        assert beside.sum() == 5
+        assert (phases["start"].to_numpy()[1:] - phases["end"].to_numpy()[:-1] == 0).all(), (
+            "phases divide the step's time"
+        )
+        spent = phases.groupby("phase")["length"].sum()
+        assert spent["forward"] >= 0.004 and spent["optimizer"] >= 0.001
+        assert spent["backward"] >= (0.012 if rank == 1 else 0.006)
+        longest = mine[beside].sort_values("length").iloc[-1]
+        assert longest["length"] >= 0.012, "MPI_Iallreduce, from its call until both ranks have made it and wait for it"
+
+    waited = (
+        training[(training["phase"] == "wait") & (training["step"] > 0)]
+        .groupby(["rank", "epoch", "step"])["length"]
+        .sum()
+    )
+    for epoch, step in ((e, s) for e in (1, 2) for s in (1, 2)):
+        assert waited[0, epoch, step] > waited[1, epoch, step] + 0.004, "rank 0 waits for rank 1"
+    before = told[told["epoch"] == 0]
+    assert set(before["phase"]) == {"join", "wait", EXCHANGE}, "MPI_Init_thread and MPI_Bcast"
+    assert (tmp_path / "score_p" / "trace.json").exists()
 
 
 def test_what_is_no_archive_is_one_line(tmp_path: Path) -> None:

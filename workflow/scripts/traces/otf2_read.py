@@ -66,7 +66,7 @@ def phase_of(region: Any, told: bool) -> str | None:
         return WAIT
     if name in JOINING_CALLS:
         return "join"
-    returns = name in IDLE_CALLS or (name.startswith("MPI_I") and name[5:6].islower())
+    returns = name in IDLE_CALLS or name.endswith("_init") or (name.startswith("MPI_I") and name[5:6].islower())
     return EXCHANGE if region.region_role in CARRYING and not returns else None
 
 
