@@ -187,7 +187,7 @@ def test_tables_of_a_study_of_treatments_are_made(name, of_treatments):
 
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_are_csv_markdown_and_balanced_latex(name, of_campaign):
-    assert len(pd.read_csv(of_campaign / f"{name}.csv")) > 0
+    assert (len(pd.read_csv(of_campaign / f"{name}.csv")) > 0) == (name != "energy"), "for which there is no meter"
     assert (of_campaign / f"{name}.md").read_text().startswith("**")
     text = (of_campaign / f"{name}.tex").read_text()
     balanced(text)
