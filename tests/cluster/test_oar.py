@@ -4,6 +4,8 @@ After each fault: no run is taken for done that is not, what was lost is tried a
 """
 
 import csv
+import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +20,42 @@ from test_virtual import KILLED, NOTHING
 
 pytestmark = pytest.mark.oar
 CONF = "/etc/oar/oar.conf"
+MPI = ("openmpi-bin",)  # mpirun, and the library of a program of MPI
+# A rank that starts a program of MPI, as an adapter does; the program adds up its ranks' numbers, then does what it is told.
+MPI_RANK = """
+import ctypes, json, os, signal, socket, subprocess, sys, time
+from pathlib import Path
+folder = Path(sys.argv[1])
+if len(sys.argv) == 2:
+    sys.exit(abs(subprocess.run([sys.executable, __file__, folder, "program"]).returncode))
+mpi = ctypes.CDLL("libmpi.so.40", ctypes.RTLD_GLOBAL)
+world, integer, add = (ctypes.byref(ctypes.c_byte.in_dll(mpi, f"ompi_{name}")) for name in ("mpi_comm_world", "mpi_int", "mpi_op_sum"))
+mpi.MPI_Init(None, None)
+rank, total = ctypes.c_int(), ctypes.c_int()
+mpi.MPI_Comm_rank(world, ctypes.byref(rank))
+mpi.MPI_Allreduce(ctypes.byref(ctypes.c_int(rank.value + 1)), ctypes.byref(total), 1, integer, add, world)
+names = ("RINGSIDE_RANK", "RINGSIDE_LOCAL_RANK", "TOLD")
+found = {"mpi": rank.value, "total": total.value, "host": socket.gethostname(), **{name: os.environ[name] for name in names}}
+(folder / f"rank{os.environ['RINGSIDE_RANK']}.json").write_text(json.dumps(found))
+THEN
+mpi.MPI_Finalize()
+"""
+# In the job: what `make figures` does for a run.
+MPI_JOB = """
+import dataclasses, json, sys
+from pathlib import Path
+from declared.site import load_site
+from runs import launch
+folder = Path(sys.argv[1])
+site = dataclasses.replace(load_site("virtual-oar"), time_limit_s=60.0)
+spec = {"run_id": "a.b.r1", "nodes": 2, "ranks": 4, "ranks_per_node": 2, "cores": 1, "cores_per_rank": 1, "bandwidth_bytes_s": None}
+environment = {"python": {"executable": sys.executable}, "variables": {"PYTHONPATH": str(folder), "TOLD": "a word; $(id)"}}
+try:
+    outcome = dataclasses.asdict(launch.run(launch.launcher(site, spec, mpi=True), environment, folder, spec, site, program="rank"))
+except launch.Lost as lost:
+    outcome = {"status": "lost", "reason": str(lost)}
+(folder / "outcome.json").write_text(json.dumps(outcome))
+"""
 
 
 @pytest.fixture(scope="session")
@@ -238,3 +276,60 @@ def test_a_rank_killed_by_sigkill_is_a_failed_row(cluster: Sandbox, shared_folde
     row = the_row(campaign)
     assert row["status"] == "failed" and row["reason"].startswith("rank 1 on node2 was killed"), row["reason"]
     assert campaign.attempts() == ["attempt-1"], "a failure is data: that its neighbour lost it is no lost node"
+
+
+def mpi_run(cluster: Sandbox, folder: Path, then: str) -> tuple[str, Path]:
+    """Submit a run of four ranks of MPI on two nodes, whose program does `then` when it has added up; the job and where it tells its outcome."""
+    subprocess.run([virtual.INSTALL, *MPI], check=True)
+    (folder / "rank.py").write_text(MPI_RANK.replace("THEN", then))
+    (folder / "job.py").write_text(MPI_JOB)
+    scripts = virtual.CHECKOUT / "workflow" / "scripts"
+    command = f"cd {virtual.CHECKOUT} && PYTHONPATH={scripts} {sys.executable} {folder}/job.py {folder}"
+    return submit(cluster, folder, command, nodes=2), folder / "outcome.json"
+
+
+@pytest.mark.parametrize(
+    ("then", "status", "reason"),
+    [
+        ("", "ok", None),
+        ("sys.exit(3) if rank.value == 3 else time.sleep(50)", "failed", "rank 3 on node2 ended with status 3"),
+    ],
+)
+def test_programs_of_mpi_that_ranks_start_find_each_other_by_mpirun_over_oarsh(
+    cluster: Sandbox, shared_folder: Path, then: str, status: str, reason: str | None
+) -> None:
+    _, told = mpi_run(cluster, shared_folder, then)
+    wait_until(told.exists, "the run is over", 120)
+    outcome = json.loads(told.read_text())
+    assert (outcome["status"], outcome["reason"]) == (status, reason), (shared_folder / "log.txt").read_text()
+    found = [json.loads((shared_folder / f"rank{rank}.json").read_text()) for rank in range(4)]
+    assert [(each["mpi"], each["total"], each["host"], each["RINGSIDE_LOCAL_RANK"]) for each in found] == [
+        (0, 10, "node1", "0"), (1, 10, "node1", "1"), (2, 10, "node2", "0"), (3, 10, "node2", "1"),
+    ]  # fmt: skip
+    assert {each["TOLD"] for each in found} == {"a word; $(id)"}
+    assert not cluster.run("pgrep", "-f", str(shared_folder / "rank.py")).stdout, "nothing of it is left"
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "reason"),
+    [
+        ("^sshd", "lost", r"mpirun: Connection to node2 closed by remote host\."),
+        ("orted", "lost", r"mpirun: ORTE has lost communication with a remote daemon\."),
+        ("rank.py .* program", "failed", "rank [23] on node2 ended with status 9"),
+    ],
+)
+def test_a_node_that_mpirun_loses_is_told_from_a_rank_that_is_killed(
+    cluster: Sandbox, shared_folder: Path, program: str, status: str, reason: str
+) -> None:
+    _, told = mpi_run(cluster, shared_folder, "time.sleep(50)")
+    wait_until((shared_folder / "rank3.json").exists, "the ranks have met", 90)
+    assert kill(cluster, "node2", program)
+    try:
+        wait_until(told.exists, "the run is over", 90)
+        outcome, log = json.loads(told.read_text()), (shared_folder / "log.txt").read_text()
+        assert outcome["status"] == status and re.fullmatch(reason, outcome["reason"]), f"{outcome}\n{log}"
+    finally:
+        if program == "^sshd":
+            cluster.run(sys.executable, "-c", "from cluster import virtual_oar; virtual_oar.start_node('node2')")
+            cluster.run("oarnodesetting", "-h", "node2", "-s", "Alive")
+    wait_until(lambda: not cluster.run("pgrep", "-f", str(shared_folder / "rank.py")).stdout, "nothing of it is left")
