@@ -15,6 +15,7 @@ import pytest
 
 from campaigns import Campaign, study, wait_until
 from cluster import virtual, virtual_oar
+from installed_site import INSTALLED
 from sandbox import Sandbox
 from test_virtual import KILLED, NOTHING
 
@@ -198,6 +199,23 @@ def test_a_campaign_by_its_profile_from_submission_to_figures(cluster: Sandbox, 
     with campaign.running("figures") as again:
         assert campaign.finish(again) == 0
     assert campaign.jobs() == jobs, "nothing was left to do"
+
+
+@pytest.mark.skipif("lbann" not in INSTALLED, reason="this site has no LBANN installed (make oar-test SITE=...)")
+def test_lbann_trains_on_two_nodes(cluster: Sandbox, shared_folder: Path) -> None:
+    campaign = OarCampaign(cluster, shared_folder, study("lbann", nodes="[1, 2]", epochs=2))
+    has = INSTALLED["lbann"]
+    site = campaign.checkout.path("config/sites/virtual-oar.yaml")
+    installed = {"lbann": {"executable": has.executable, "variables": dict(has.variables)}}
+    site.write_text(f"{site.read_text()}installed: {json.dumps(installed)}\n")
+    with campaign.running() as snakemake:
+        assert campaign.finish(snakemake, 400) == 0, campaign.output()
+    rows = sorted(campaign.rows(), key=lambda row: int(row["nodes"]))
+    assert [row["status"] for row in rows] == ["ok"] * 2, [row["reason"] for row in rows]
+    assert [row["hosts"] for row in rows] == ["node1", "node1 node2"]
+    assert rows[1]["transport"] == "mpi over tcp eth0" and "LBANN" in rows[1]["library_version"]
+    assert float(rows[1]["sent_bytes"]) > 24 * 544_522 * 4 / 2, "gradients go through the links"
+    assert float(rows[1]["train_loss"]) < 2
 
 
 def sshd_of_the_second_node(cluster: Sandbox, job: str) -> Callable[[], object]:
