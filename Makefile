@@ -161,8 +161,8 @@ cluster-test: $(STAMP)  ## run campaigns on a virtual Slurm cluster: both ways, 
 fault-test: $(STAMP)  ## break everything that breaks on clusters, one after the other (needs root, about 15 min)
 	@$(BIN)/python -m pytest tests/cluster/test_faults.py $(ARGS)
 
-oar-test: $(STAMP)  ## run a campaign on a virtual cluster with OAR, and break it (needs root, about 10 min)
-	@$(BIN)/python -m pytest tests/cluster/test_oar.py $(ARGS)
+oar-test: $(STAMP)  ## run a campaign on a virtual cluster with OAR, and break it (needs root, about 10 min); with SITE=NAME also LBANN, if that site has it
+	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/cluster/test_oar.py $(ARGS)
 
 images-test: $(STAMP)  ## build the images of all frameworks and run a part of a study in each (needs root; 30 min the first time)
 	@$(BIN)/python -m pytest tests/cluster/test_images.py $(ARGS)

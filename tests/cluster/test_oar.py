@@ -4,6 +4,8 @@ After each fault: no run is taken for done that is not, what was lost is tried a
 """
 
 import csv
+import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,11 +15,48 @@ import pytest
 
 from campaigns import Campaign, study, wait_until
 from cluster import virtual, virtual_oar
+from installed_site import INSTALLED
 from sandbox import Sandbox
 from test_virtual import KILLED, NOTHING
 
 pytestmark = pytest.mark.oar
 CONF = "/etc/oar/oar.conf"
+MPI = ("openmpi-bin",)  # mpirun, and the library of a program of MPI
+# A rank that starts a program of MPI, as an adapter does; the program adds up its ranks' numbers, then does what it is told.
+MPI_RANK = """
+import ctypes, json, os, signal, socket, subprocess, sys, time
+from pathlib import Path
+folder = Path(sys.argv[1])
+if len(sys.argv) == 2:
+    sys.exit(abs(subprocess.run([sys.executable, __file__, folder, "program"]).returncode))
+mpi = ctypes.CDLL("libmpi.so.40", ctypes.RTLD_GLOBAL)
+world, integer, add = (ctypes.byref(ctypes.c_byte.in_dll(mpi, f"ompi_{name}")) for name in ("mpi_comm_world", "mpi_int", "mpi_op_sum"))
+mpi.MPI_Init(None, None)
+rank, total = ctypes.c_int(), ctypes.c_int()
+mpi.MPI_Comm_rank(world, ctypes.byref(rank))
+mpi.MPI_Allreduce(ctypes.byref(ctypes.c_int(rank.value + 1)), ctypes.byref(total), 1, integer, add, world)
+names = ("RINGSIDE_RANK", "RINGSIDE_LOCAL_RANK", "TOLD")
+found = {"mpi": rank.value, "total": total.value, "host": socket.gethostname(), **{name: os.environ[name] for name in names}}
+(folder / f"rank{os.environ['RINGSIDE_RANK']}.json").write_text(json.dumps(found))
+THEN
+mpi.MPI_Finalize()
+"""
+# In the job: what `make figures` does for a run.
+MPI_JOB = """
+import dataclasses, json, sys
+from pathlib import Path
+from declared.site import load_site
+from runs import launch
+folder = Path(sys.argv[1])
+site = dataclasses.replace(load_site("virtual-oar"), time_limit_s=60.0)
+spec = {"run_id": "a.b.r1", "nodes": 2, "ranks": 4, "ranks_per_node": 2, "cores": 1, "cores_per_rank": 1, "bandwidth_bytes_s": None}
+environment = {"python": {"executable": sys.executable}, "variables": {"PYTHONPATH": str(folder), "TOLD": "a word; $(id)"}}
+try:
+    outcome = dataclasses.asdict(launch.run(launch.launcher(site, spec, mpi=True), environment, folder, spec, site, program="rank"))
+except launch.Lost as lost:
+    outcome = {"status": "lost", "reason": str(lost)}
+(folder / "outcome.json").write_text(json.dumps(outcome))
+"""
 
 
 @pytest.fixture(scope="session")
@@ -162,6 +201,23 @@ def test_a_campaign_by_its_profile_from_submission_to_figures(cluster: Sandbox, 
     assert campaign.jobs() == jobs, "nothing was left to do"
 
 
+@pytest.mark.skipif("lbann" not in INSTALLED, reason="this site has no LBANN installed (make oar-test SITE=...)")
+def test_lbann_trains_on_two_nodes(cluster: Sandbox, shared_folder: Path) -> None:
+    campaign = OarCampaign(cluster, shared_folder, study("lbann", nodes="[1, 2]", epochs=2))
+    has = INSTALLED["lbann"]
+    site = campaign.checkout.path("config/sites/virtual-oar.yaml")
+    installed = {"lbann": {"executable": has.executable, "variables": dict(has.variables)}}
+    site.write_text(f"{site.read_text()}installed: {json.dumps(installed)}\n")
+    with campaign.running() as snakemake:
+        assert campaign.finish(snakemake, 400) == 0, campaign.output()
+    rows = sorted(campaign.rows(), key=lambda row: int(row["nodes"]))
+    assert [row["status"] for row in rows] == ["ok"] * 2, [row["reason"] for row in rows]
+    assert [len(row["hosts"].split()) for row in rows] == [1, 2]
+    assert rows[1]["transport"] == "mpi over tcp eth0" and "LBANN" in rows[1]["library_version"]
+    assert float(rows[1]["sent_bytes"]) > 24 * 544_522 * 4 / 2, "gradients go through the links"
+    assert float(rows[1]["train_loss"]) < 2
+
+
 def sshd_of_the_second_node(cluster: Sandbox, job: str) -> Callable[[], object]:
     assert kill(cluster, "node2", "^sshd") > 1
 
@@ -238,3 +294,66 @@ def test_a_rank_killed_by_sigkill_is_a_failed_row(cluster: Sandbox, shared_folde
     row = the_row(campaign)
     assert row["status"] == "failed" and row["reason"].startswith("rank 1 on node2 was killed"), row["reason"]
     assert campaign.attempts() == ["attempt-1"], "a failure is data: that its neighbour lost it is no lost node"
+
+
+def mpi_run(cluster: Sandbox, folder: Path, then: str) -> tuple[str, Path]:
+    """Submit a run of four ranks of MPI on two nodes, whose program does `then` when it has added up; the job and where it tells its outcome."""
+    subprocess.run([virtual.INSTALL, *MPI], check=True)
+    (folder / "rank.py").write_text(MPI_RANK.replace("THEN", then))
+    (folder / "job.py").write_text(MPI_JOB)
+    scripts = virtual.CHECKOUT / "workflow" / "scripts"
+    command = f"cd {virtual.CHECKOUT} && PYTHONPATH={scripts} {sys.executable} {folder}/job.py {folder}"
+    return submit(cluster, folder, command, nodes=2), folder / "outcome.json"
+
+
+@pytest.mark.parametrize(
+    ("then", "status", "reason"),
+    [
+        ("", "ok", None),
+        ("sys.exit(3) if rank.value == 3 else time.sleep(50)", "failed", "rank 3 on NODE ended with status 3"),
+    ],
+)
+def test_programs_of_mpi_that_ranks_start_find_each_other_by_mpirun_over_oarsh(
+    cluster: Sandbox, shared_folder: Path, then: str, status: str, reason: str | None
+) -> None:
+    _, told = mpi_run(cluster, shared_folder, then)
+    wait_until(told.exists, "the run is over", 120)
+    outcome = json.loads(told.read_text())
+    found = [json.loads((shared_folder / f"rank{rank}.json").read_text()) for rank in range(4)]
+    assert [(each["mpi"], each["total"], each["RINGSIDE_LOCAL_RANK"]) for each in found] == [
+        (0, 10, "0"), (1, 10, "1"), (2, 10, "0"), (3, 10, "1"),
+    ]  # fmt: skip
+    hosts = [each["host"] for each in found]
+    assert hosts[0] == hosts[1] != hosts[2] == hosts[3]
+    expected = (status, reason and reason.replace("NODE", hosts[3]))
+    assert (outcome["status"], outcome["reason"]) == expected, (shared_folder / "log.txt").read_text()
+    assert {each["TOLD"] for each in found} == {"a word; $(id)"}
+    assert not cluster.run("pgrep", "-f", str(shared_folder / "rank.py")).stdout, "nothing of it is left"
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "reason"),
+    [
+        ("^sshd", "lost", r"mpirun: Connection to NODE closed by remote host\."),
+        ("orted", "lost", r"mpirun: ORTE has lost communication with a remote daemon\."),
+        ("rank.py .* program", "failed", "rank [23] on NODE ended with status 9"),
+    ],
+)
+def test_a_node_that_mpirun_loses_is_told_from_a_rank_that_is_killed(
+    cluster: Sandbox, shared_folder: Path, program: str, status: str, reason: str
+) -> None:
+    _, told = mpi_run(cluster, shared_folder, "time.sleep(50)")
+    wait_until((shared_folder / "rank3.json").exists, "the ranks have met", 90)
+    node = json.loads((shared_folder / "rank3.json").read_text())["host"]
+    assert kill(cluster, node, program)
+    try:
+        wait_until(told.exists, "the run is over", 90)
+        outcome, log = json.loads(told.read_text()), (shared_folder / "log.txt").read_text()
+        assert outcome["status"] == status and re.fullmatch(reason.replace("NODE", node), outcome["reason"]), (
+            f"{outcome}\n{log}"
+        )
+    finally:
+        if program == "^sshd":
+            cluster.run(sys.executable, "-c", f"from cluster import virtual_oar; virtual_oar.start_node('{node}')")
+            cluster.run("oarnodesetting", "-h", node, "-s", "Alive")
+    wait_until(lambda: not cluster.run("pgrep", "-f", str(shared_folder / "rank.py")).stdout, "nothing of it is left")

@@ -100,13 +100,14 @@ def test_root_enters_by_a_user_namespace(user: int, namespace: bool, monkeypatch
 
 @pytest.mark.parametrize("pmix", [True, False])
 def test_a_rank_of_mpi_finds_its_server_from_within(tmp_path: Path, pmix: bool) -> None:
-    """What srun --mpi=pmix tells, its server's folder among it; of other ranks' Slurm variables nothing is let in."""
+    """What srun --mpi=pmix or mpirun tells, its server's folder among it; of other ranks' variables nothing is let in."""
     (tmp_path / "apptainer").write_text("#!/bin/sh\nenv\n")
     (tmp_path / "apptainer").chmod(0o755)
-    told = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_PROCID": "1", "APPTAINER_BIND": "/home", "SECRET": "x"}
+    told = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_PROCID": "1", "OMPI_MCA_ess": "^singleton"}
+    told |= {"APPTAINER_BIND": "/home", "SECRET": "x"}
     server = {"PMIX_RANK": "1", "PMIX_SERVER_TMPDIR": "/run/pmix.2.0/"} if pmix else {}
     said = subprocess.run(inside("/image.sif", ["true"]), env=told | server, capture_output=True, text=True, check=True)
     seen = dict(line.split("=", 1) for line in said.stdout.splitlines())
     assert seen.get("APPTAINER_BIND") == server.get("PMIX_SERVER_TMPDIR")
     let_in = {name.removeprefix("APPTAINERENV_") for name in seen if name.startswith("APPTAINERENV_")}
-    assert let_in == ({*server, "SLURM_PROCID"} if pmix else set())
+    assert let_in == ({*server, "SLURM_PROCID", "OMPI_MCA_ess"} if pmix else set())

@@ -165,13 +165,11 @@ def test_operators_that_a_framework_lacks_on_a_device_are_lacking_there_alone() 
 
 
 def test_lbann_is_missing_where_nothing_joins_programs_of_mpi():
-    site = replace(load_site("grid5000"), installed=(("lbann", Installed("/opt/bin/lbann")),))
-    assert lacks(site, levels_of("lbann")) == "site grid5000 starts ranks by oarsh, lbann needs srun or mpirun"
-    by_flux = replace(load_site("flux-example"), installed=site.installed)
-    assert (
-        lacks(by_flux, levels_of("lbann"))
-        == "site flux-example starts ranks by flux submit, lbann needs srun or mpirun"
-    )
+    has = (("lbann", Installed("/opt/bin/lbann")),)
+    for name, starts in {"pbs-example": "pbs_tmrsh", "flux-example": "flux submit"}.items():
+        site = replace(load_site(name), installed=has)
+        assert lacks(site, levels_of("lbann")) == f"site {name} starts ranks by {starts}, lbann needs srun or mpirun"
+    assert lacks(replace(load_site("grid5000"), installed=has), levels_of("lbann")) is None, "mpirun over oarsh"
 
 
 def test_a_design_stands_until_it_would_plan_other_runs() -> None:

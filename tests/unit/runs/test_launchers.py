@@ -327,6 +327,20 @@ def test_a_node_where_oarsh_finds_no_job_is_lost(
         run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
 
 
+def test_without_an_mpirun_programs_of_mpi_are_refused_in_a_line(oar: Site, tmp_path: Path) -> None:
+    """With one: tests/cluster/test_oar.py."""
+    (tmp_path / "programs").mkdir()
+    for name in ("sh", "env"):
+        (tmp_path / "programs" / name).symlink_to(f"/usr/bin/{name}")
+    environment = {"python": {"executable": sys.executable}, "variables": {"PATH": str(tmp_path / "programs")}}
+    folder, planned = tmp_path / "attempt-1", spec(2, 1)
+    folder.mkdir()
+    outcome = launch.run(launch.launcher(oar, planned, mpi=True), environment, folder, planned, oar, program="rank")
+    assert (outcome.status, outcome.reason) == ("failed", "mpirun ended with status 1")
+    said = "Error: there is no mpirun here; say where it is by PATH in the site's variables or setup\n"
+    assert (folder / "log.txt").read_text() == said
+
+
 def test_outside_of_a_job_and_in_a_job_that_is_too_small_nothing_starts(
     oar: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

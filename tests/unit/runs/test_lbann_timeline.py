@@ -1,5 +1,6 @@
 """LBANN's timeline, in the format that src/callbacks/timeline.cpp (v0.104) writes, as phases and as operators."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,10 @@ opt-conv1.bias:0.006:0.007
 opt-conv1.bias:0.016:0.017
 opt-conv1.bias:1.006:1.007
 """
+
+
+# As LBANN 0.104.0 wrote it as two ranks on a busy machine: the last two steps of an epoch, and the first two of the next.
+REAL = Path(__file__).with_name("lbann_output")
 
 
 def written(folder: Path, text: str) -> Path:
@@ -73,3 +78,19 @@ def test_layers_are_operators_of_the_steps_that_are_asked_for(tmp_path: Path) ->
 def test_a_timeline_that_is_not_whole_is_refused(tmp_path: Path, changed: str, told: str) -> None:
     with pytest.raises(UnreadableError, match=told):
         read(written(tmp_path, changed))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_real_timeline_is_read_whole(rank: int) -> None:
+    times = read(REAL / f"timeline.m0.{rank}.txt")
+    assert {part: sum(kind == part for kind, _ in times) for part, _ in times} == {
+        "forward": 21, "backward": 17, "optimizer": 8,
+    }  # fmt: skip
+    found = list(phases(times, {1: 0, 2: 2}))
+    assert [(epoch, step) for epoch, step, _ in found] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    for _, _, parts in found:
+        assert all(end == begin for (_, _, end), (_, begin, _) in pairwise(parts)), "each begins where the last ended"
+        assert all(begin <= end for _, begin, end in parts)
+    computed = sum(end - begin for each in times.values() for begin, end in each)
+    told = sum(end - begin for _, _, parts in found for phase, begin, end in parts if phase not in ("data", "metrics"))
+    assert told == pytest.approx(computed, rel=0.01), "between layers there is next to nothing"

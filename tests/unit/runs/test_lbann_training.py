@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 from common.schemas import check_value, schema
 from datasets.prepare import prepare
 from installed_site import INSTALLED
+from runs.phases import put_together
 from trainings import SEED, Trainings, epochs
 
 pytestmark = pytest.mark.skipif(
@@ -114,6 +116,28 @@ def test_every_epoch_tells_what_lbann_prints(trainings: Trainings) -> None:
     assert 0 < told["forward_share"] < 1 and 0 < told["backward_share"] < 1
     assert (folder / "experiment.prototext").read_text().startswith("data_reader {")
     assert result["foreign_cpu_share"] < 0.5, "what LBANN uses is the run's own"
+
+
+def test_a_traced_run_tells_of_every_step_of_every_rank(trainings: Trainings) -> None:
+    folder = trainings.of("lbann", batch_size=32, nodes=2, epochs=2, trace="full")
+    put_together(folder)
+    phases = pd.read_csv(folder / "phases.csv")
+    steps = phases[phases["step"] > 0]
+    assert steps.groupby(["rank", "epoch"])["step"].nunique().to_list() == [24] * 4
+    assert set(steps["phase"]) == {"data", "forward", "backward", "metrics", "optimizer"}
+    for row in epochs(folder):
+        own = steps[steps["epoch"] == int(row["epoch"])]
+        for _, each in own.groupby("rank"):
+            took = each["end"].max() - each["start"].min()
+            assert took == pytest.approx(float(row["epoch_time_s"]), rel=0.05), "by LBANN's own clock"
+    # Ranks meet in every step: none is in the next one before the last has computed its gradients.
+    forward = steps[steps["phase"] == "forward"].groupby(["epoch", "step"])["start"].max().to_numpy()
+    done = steps[steps["phase"] == "optimizer"].groupby(["epoch", "step"])["end"].min().to_numpy()
+    assert (forward < done + 5e-3).all()
+    for rank in range(2):
+        told = json.loads((folder / f"operators-{rank}.json").read_text())["traceEvents"]
+        assert {"conv1", "dense2", "conv1.kernel"} <= {event["name"] for event in told}
+    assert not list(folder.glob("timeline*"))
 
 
 def test_what_diverged_is_told_without_numbers_that_are_none(trainings: Trainings) -> None:

@@ -21,14 +21,14 @@ RANKS_OWN = (
     "SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
 )  # fmt: skip
 # Of Apptainer's own variables only those about the machine are left. Ours reach the inside under a prefix; as arguments,
-# values with commas or quotes would be taken apart. Ranks of MPI find each other by what srun --mpi=pmix tells each of them, by
-# their server's folder on the node, and by Slurm's variables, without which Open MPI takes a rank for the only one.
+# values with commas or quotes would be taken apart. Ranks of MPI find each other by what srun --mpi=pmix or mpirun tells each of them, by
+# their server's folder on the node, and by Slurm's or mpirun's variables, without which Open MPI takes a rank for the only one.
 _ON_WITH = r"""
 for name in $(env | sed -n 's/^\(\(APPTAINER\|SINGULARITY\)[A-Za-z0-9_]*\)=.*/\1/p'); do
     case $name in *_CACHEDIR|*_TMPDIR|*_CONFIGDIR) ;; *) unset "$name" ;; esac
 done
 if [ -n "${PMIX_RANK-}" ]; then
-    own=$(env | sed -n 's/^\(\(PMIX\|SLURM\)_[A-Za-z0-9_]*\)=.*/\1/p')
+    own=$(env | sed -n 's/^\(\(PMIX\|SLURM\|OMPI\)_[A-Za-z0-9_]*\)=.*/\1/p')
     export APPTAINER_BIND="${PMIX_SERVER_TMPDIR-}"
 fi
 for name in $1 ${own-}; do

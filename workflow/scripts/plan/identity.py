@@ -92,8 +92,8 @@ def links(site: Site, levels: Mapping[str, Any]) -> dict[str, Any]:
     return {"bandwidth_bytes_s": rate, "shaping": shaping(rate) if rate and site.placement == "virtual" else None}
 
 
-# What starts ranks where nothing brings programs of MPI together. Flux could, with its plugin flux-pmix: nobody tried that.
-WITHOUT_MPI = {"oar": "oarsh", "pbs": "pbs_tmrsh", "flux": "flux submit"}
+# What starts ranks where nothing brings programs of MPI together. Flux could, with its plugin flux-pmix, and PBS by mpirun: nobody tried that.
+WITHOUT_MPI = {"pbs": "pbs_tmrsh", "flux": "flux submit"}
 
 
 def lacks(site: Site, levels: Mapping[str, Any]) -> str | None:

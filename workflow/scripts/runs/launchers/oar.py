@@ -1,4 +1,7 @@
-"""Ranks by oarsh, one call each, inside an OAR job (Grid'5000): OAR has no launcher of its own."""
+"""Ranks by oarsh, one call each, inside an OAR job (Grid'5000): OAR has no launcher of its own.
+
+What is a program of MPI is started by Open MPI's mpirun, whose remote shell oarsh then is.
+"""
 
 import contextlib
 import os
@@ -24,6 +27,18 @@ _LOST = re.compile(
     r"^(ssh: |kex_exchange|client_loop: |Connection (to|closed|reset)|Timeout, server |oarsh: ).*", re.MULTILINE
 )
 _STATE = re.compile(r"^\s*state = (\w+)", re.MULTILINE)
+# With its path: by that it also finds what it starts on other nodes.
+_MPIRUN = """
+found=$(command -v mpirun) || { echo "Error: there is no mpirun here; say where it is by PATH in the site's variables or setup"; exit 1; }
+exec "$found" "$@"
+"""
+_BY_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # who may start jobs may start ranks
+# What Open MPI says when it does not reach a node any more; of a rank that was killed, and of one that ended by itself.
+_UNREACHED = re.compile(
+    r"^(ORTE has lost communication|ORTE was unable to reliably start|PRTE has lost).*", re.MULTILINE
+)
+_KILLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
+_ENDED = re.compile(r"Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code:\s+(\d+)")
 
 
 class Oar:
@@ -38,7 +53,7 @@ class Oar:
         hosts = list(dict.fromkeys(Path(listed).read_text().split()))
         if len(hosts) < spec["nodes"]:
             raise InputError(f"{listed}: has {len(hosts)} nodes, the run needs {spec['nodes']}; ask for more")
-        self._site, self._spec = site, spec
+        self._site, self._spec, self._mpi = site, spec, mpi
         self._processes: list[subprocess.Popen[bytes]] = []
         self._command: Sequence[str] = ()
         self._number = os.environ.get("OAR_JOB_ID", "?")
@@ -51,6 +66,9 @@ class Oar:
         """See Launcher."""
         self._command = command
         with open(log, "ab") as out:
+            if self._mpi:
+                self._processes.append(spawn(self._mpirun(command, variables), _environment(), out))
+                return self._processes
             for rank in range(self._spec["ranks"]):
                 node, local_rank = divmod(rank, self._spec["ranks_per_node"])
                 place = {"RINGSIDE_RANK": str(rank), "RINGSIDE_LOCAL_RANK": str(local_rank)}
@@ -58,14 +76,39 @@ class Oar:
                 self._processes.append(spawn(["oarsh", self.hosts[node], shlex.join(remote)], _environment(), out))
         return self._processes
 
+    def _mpirun(self, command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+        """What starts all ranks so that programs of MPI, which they start, find each other by PMIx, as srun --mpi=pmix does."""
+        spec = self._spec
+        each = min(spec["ranks"], spec["ranks_per_node"])
+        words = [
+            *("--mca", "plm_rsh_agent", "oarsh"),
+            *(("--mca", "oob_tcp_if_include", self._site.interface) if self._site.fabric == "ethernet" else ()),
+            *("--host", ",".join(f"{host}:{each}" for host in self.hosts)),
+            *("--map-by", "slot", "--bind-to", "none"),
+            *("-n", str(spec["ranks"])),
+        ]
+        identity = 'RINGSIDE_RANK="$OMPI_COMM_WORLD_RANK" RINGSIDE_LOCAL_RANK="$OMPI_COMM_WORLD_LOCAL_RANK"'
+        ranks = shell_command(self._site.setup, identity, variables, command)
+        return shell_command(
+            self._site.setup, "", {**variables, **_BY_ROOT}, ["sh", "-c", _MPIRUN, "ringside", *words, *ranks]
+        )
+
     def explain(self, codes: Sequence[int | None], log: Path) -> str:
         """See Launcher. Where a connection failed, ssh says so in the log: whoever failed first, it was by that."""
+        text = log.read_text(errors="replace")
         for rank, process in enumerate(self._processes):
-            if process.poll() in OARSH_FAILED and (said := _LOST.search(log.read_text(errors="replace"))):
+            if not self._mpi and process.poll() in OARSH_FAILED and (said := _LOST.search(text)):
                 raise Lost(f"{self._where(rank)}: {said[0].strip()}")
+        if self._mpi and (said := _LOST.search(text) or _UNREACHED.search(text)):
+            raise Lost(f"mpirun: {said[0].strip()}")
         if (state := job_state(self._number)) not in (RUNNING, None):
             raise Lost(f"job {self._number} ended under it ({state})")
         rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
+        if self._mpi:
+            if killed := _KILLED.search(text):
+                return f"{self._where(int(killed[1]))} {ending(-int(killed[2]))}"
+            ended = _ENDED.search(text)
+            return f"{self._where(int(ended[1]))} {ending(int(ended[2]))}" if ended else f"mpirun {ending(code)}"
         if code == SSH_FAILED:
             return f"{self._where(rank)} was killed, or ended with status {code}"
         return f"{self._where(rank)} {ending(code)}"
@@ -74,7 +117,7 @@ class Oar:
         return f"rank {rank} on {self.hosts[rank // self._spec['ranks_per_node']]}"
 
     def end(self) -> None:
-        """End the oarsh here, and what it started there."""
+        """End what was started here, and what that started there."""
         there = shlex.join(pkill(self._command)) if self._command else ""
         for host in self.hosts if any(process.poll() != 0 for process in self._processes) else []:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,6 +1,7 @@
 """LBANN as a program of its own: started by this rank, or by mpirun for all of them, and read as it prints.
 
-Under Slurm every rank starts its own: srun --mpi=pmix tells it where the others are. Elsewhere rank 0 starts all of them.
+Under Slurm and OAR every rank starts its own: srun --mpi=pmix, or mpirun, which started the rank, tells it where the others are. On one
+machine rank 0 starts all of them.
 """
 
 import ctypes
@@ -21,7 +22,7 @@ from runs.frameworks.lbann.experiment import FILE
 from runs.frameworks.lbann.output import LastWords
 from runs.worker.context import Context
 
-PMIX = "PMIX_RANK"  # in the environment of what srun --mpi=pmix starts
+PMIX = "PMIX_RANK"  # in the environment of what srun --mpi=pmix and mpirun start
 PROGRAM = "lbann"
 PR_SET_PDEATHSIG = 1
 LAST_LINES_S = 5  # that are waited for once the program has ended: what it has started may keep its output open
