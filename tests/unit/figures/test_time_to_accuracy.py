@@ -12,7 +12,7 @@ from figures import time_to_accuracy as figure
 from synthetic import designed_campaign, write_frames
 
 ASKED = Declared("time_to_accuracy", "time_to_accuracy", target=0.6)
-CELLS = [{"batch_size": 16}, {"batch_size": 64}]
+CELLS = [{"batch_size": 16, "trace": "none"}, {"batch_size": 64, "trace": "none"}]
 
 
 @pytest.fixture

@@ -17,7 +17,9 @@ def test_a_page_is_made_of_the_code(name: str) -> None:
 
 
 def test_help_lists_every_target_under_its_group() -> None:
-    done = subprocess.run(["make", "help"], cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    )
     listed: list[tuple[str, str, str]] = []
     group = ""
     for line in filter(None, done.stdout.splitlines()):

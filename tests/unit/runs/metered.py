@@ -28,7 +28,7 @@ def work(folder: Path) -> None:
     for name, text in (("name", "package-0"), ("max_energy_range_uj", "262143328850"), ("energy_uj", "0")):
         (package / name).write_text(f"{text}\n")
     threading.Thread(target=burn, args=[package / "energy_uj"], daemon=True).start()
-    (idle.run if folder.parent.name == "idle" else run)(folder)
+    (idle.run if "idle" in folder.parts else run)(folder)
 
 
 if __name__ == "__main__":

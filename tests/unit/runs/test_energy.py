@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from runs.worker import energy
-from runs.worker.energy import AMD, NVML, NVML_POWER, RAPL, Integrated, Meters, Package, together, widest
+from runs.worker.energy import AMD, NVML, NVML_POWER, RAPL, Integrated, Meter, Meters, Package, together, widest
 
 RANGE_UJ = 262_143_328_850
 
@@ -301,3 +301,14 @@ def test_power_over_time_is_what_counters_went_up_by(
     watts = sorted(float(row["watt"]) for row in rows)
     assert watts[len(watts) // 2] == pytest.approx(30, rel=0.25)
     assert abs(float(rows[0]["t"]) - time.time()) < 10, "Unix time"
+
+
+def test_of_a_power_that_nobody_told_for_a_while_there_is_no_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runs.worker.energy.every", lambda *_: None)
+    now = [0.0]
+    monkeypatch.setattr("runs.worker.energy.time.monotonic", lambda: now[0])
+    meter = Meter(NVML_POWER, [Integrated(lambda: 50.0, 0.1)])
+    now[0] = 1.0
+    assert meter.joules() == pytest.approx(50.0)
+    now[0] = 60.0
+    assert meter.joules() is None

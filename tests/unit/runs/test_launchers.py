@@ -111,7 +111,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
 def spec(nodes: int, ranks_per_node: int) -> dict[str, Any]:
     return {
         "run_id": "a.b.r1", "nodes": nodes, "ranks": nodes * ranks_per_node, "ranks_per_node": ranks_per_node,
-        "cores": 2, "cores_per_rank": 1,
+        "device": "cpu", "cores": 2, "cores_per_rank": 1,
     }  # fmt: skip
 
 

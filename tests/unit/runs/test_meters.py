@@ -122,7 +122,7 @@ def test_idle_power_is_measured_once_for_a_session(
         assert idle == {"device": None, "package": pytest.approx(WATTS, rel=0.1), "node": None}, (
             "1 s is too short for samples each 0.2 s"
         )
-    said = json.loads((tmp_path / "idle" / "a" / "idle.json").read_text())
+    said = json.loads((tmp_path / "idle" / "a" / "cpu" / "idle.json").read_text())
     assert "the time of 1" in said["meters"][1]["reason"] and len(said["hosts"]) == 2
     assert sorted(path.name for path in (tmp_path / "idle").iterdir()) == ["a", "b"]
 
@@ -145,7 +145,13 @@ def test_a_run_is_told_by_the_widest_scope_that_all_timed_epochs_have() -> None:
         {"warm_up": False, "energy_device_j": 3.0, "energy_package_j": 7.0, "energy_node_j": 5.0},
         {"warm_up": False, "energy_device_j": 4.0, "energy_package_j": 8.0, "energy_node_j": None},
     ]
-    assert energies(epochs, on_accelerators=True) == {
+    assert energies(epochs, "cuda") == {
         "energy_device_j": 3.5, "energy_package_j": 7.5, "energy_node_j": None, "energy_j": 3.5, "energy_scope": "device",
     }  # fmt: skip
-    assert energies(epochs, on_accelerators=False)["energy_scope"] == "package"
+    assert energies(epochs, "cpu")["energy_scope"] == "package"
+
+
+def test_of_processors_and_accelerators_together_only_a_node_tells_all() -> None:
+    both = {"warm_up": False, "energy_device_j": 3.0, "energy_package_j": 7.0}
+    assert energies([both | {"energy_node_j": None}], "hybrid")["energy_scope"] is None
+    assert energies([both | {"energy_node_j": 20.0}], "hybrid")["energy_j"] == 20.0

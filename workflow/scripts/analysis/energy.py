@@ -56,7 +56,7 @@ class Told:
 def chosen(runs: pd.DataFrame) -> Told | None:
     """The widest scope that all successful runs have that tell any energy; where there is none, the one of most cells. None without energy.
 
-    A package alone is never the energy of a run on accelerators. A counter that stands still tells nothing.
+    A package alone is never the energy of a run on accelerators, nor accelerators that of one on processors, too. A counter that stands still tells nothing.
     """
     ok = successful(runs)
     accelerated = ok["energy_device_j"].notna() | ok["energy_scope"].eq("device").fillna(False) | ok["drivers"].notna()
@@ -64,7 +64,8 @@ def chosen(runs: pd.DataFrame) -> Told | None:
     for name in WIDEST_FIRST:
         column = f"energy_{name}_j"
         values = ok[column].astype(float)
-        found[name] = column, values.mask(accelerated) if name == "package" else values
+        lacks = {"package": accelerated, "device": ok["device"].eq("hybrid")}.get(name)
+        found[name] = column, values if lacks is None else values.mask(lacks)
     older = ok["energy_scope"].isna() & ok["energy_j"].notna()
     found[None] = "energy_j", ok["energy_j"].astype(float).where(older)
     found = {scope: (column, values.where(values > 0)) for scope, (column, values) in found.items()}

@@ -39,7 +39,7 @@ LAYOUT = {
     "campaign.json": "site, machine and study that the folder belongs to",
     "runs/RUN_ID/KEY/record.json": "the record of a run; [fields](#recordjson)",
     "runs/RUN_ID/KEY/attempt-N/": "an attempt: `spec.json` (what was asked for), `log.txt`, `epochs.csv`, `steps.csv` with `step_times: true`, `phases.csv` and `clocks.csv` with `trace: phases`, `power.csv` where a machine has a meter",
-    "idle/SESSION/idle.json": "power before the first run of a session, where a machine has a meter",
+    "idle/SESSION/DEVICE/idle.json": "power before the first run of a session on a device, where a machine has a meter",
     "network/FRAMEWORK.nN/KEY/sweep.json": "the record of a network sweep; its attempts lie beside it",
     "sessions/": "what each invocation or allocation did",
     "logs/": "what each rule printed",

@@ -148,6 +148,7 @@ def variables(site: Site, spec: Mapping[str, Any]) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "RINGSIDE_ALARM_S": f"{site.time_limit_s + ALARM_S:.0f}",
+        **({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if spec["device"] != "cpu" else {}),  # as drivers and meters count them
         **dict(site.variables),
         **({"RINGSIDE_SCRATCH": str(site.scratch)} if site.scratch else {}),
     }
@@ -213,7 +214,8 @@ def pkill(command: Sequence[str]) -> list[str]:
 
 def ending(code: int) -> str:
     """The end of a process in words."""
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+    names = {number.value: number.name for number in signal.Signals}  # real-time signals have none
+    return f"was killed by {names.get(-code, f'signal {-code}')}" if code < 0 else f"ended with status {code}"
 
 
 def _watch(

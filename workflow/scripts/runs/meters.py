@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import json
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -111,16 +112,20 @@ def idle_power(
     launcher: Callable[[], launch.Launcher],
 ) -> dict[str, float | None] | None:
     """Scope -> mean power in W of what idles: an accelerator, the packages of a machine, a node. Measured before a session's first run and
-    kept in results/<study>/idle/<session>/; None where nothing here has a meter."""
+    kept in results/<study>/idle/<session>/<device>/; None where nothing here has a meter."""
     if not (site.energy or spec["device"] != "cpu" or packages()):
         return None
-    folder = results / "idle" / session
+    folder = results / "idle" / session / spec["device"]
     file = folder / "idle.json"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        create_json(file, _idle(folder, site, spec, environment, launcher()))
-    made: dict[str, float | None] = read_json(file)["watts"]
-    return made
+        attempt = Path(tempfile.mkdtemp(prefix="attempt-", dir=folder))  # jobs of one session may begin at once
+        made = _idle(attempt, site, spec, environment, launcher())
+        if not made["hosts"]:
+            return made["watts"]  # the next run tries again
+        create_json(file, made)
+    watts: dict[str, float | None] = read_json(file)["watts"]
+    return watts
 
 
 def _idle(

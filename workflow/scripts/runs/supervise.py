@@ -53,7 +53,8 @@ def supervise(
         environment, _ = prepared
 
         def others() -> launch.Launcher:
-            return launch.launcher(wanted.site, wanted.spec, setup=environment.get("setup", ()))
+            spec = {**wanted.spec, "run_id": f"idle.{run.run_id}"}  # a step of its own, by name
+            return launch.launcher(wanted.site, spec, setup=environment.get("setup", ()))
 
         idle_w = meters.idle_power(results, session, wanted.site, wanted.spec, environment, others)
         return {**attempt_run(wanted, *prepared, folder, idle_w), "session": session}
@@ -186,7 +187,7 @@ def measurement(
         "device_memory_peak_bytes": max(device_memory, default=None),
         "weights_finite": _all([rank["weights_finite"] for rank in ranks]),
         **{name: mean_of_timed(epochs, name) for name in ("throttled_s", "sent_bytes")},
-        **energies(epochs, run_spec["device"] != "cpu"),
+        **energies(epochs, run_spec["device"]),
         "foreign_cpu_share": result["foreign_cpu_share"],
         "steal_share": result["steal_share"],
         "shares": result["shares"],
@@ -197,10 +198,10 @@ def measurement(
     }
 
 
-def energies(epochs: Sequence[Mapping[str, Any]], on_accelerators: bool) -> dict[str, float | str | None]:
+def energies(epochs: Sequence[Mapping[str, Any]], device: str) -> dict[str, float | str | None]:
     """Energy of an epoch by scope, and the run's response: that of its widest scope, and which it is."""
     found = {name: mean_of_timed(epochs, name) for name in (f"energy_{scope}_j" for scope in SCOPES)}
-    scope = widest(found, on_accelerators)
+    scope = widest(found, device)
     return {**found, "energy_j": found[f"energy_{scope}_j"] if scope else None, "energy_scope": scope}
 
 

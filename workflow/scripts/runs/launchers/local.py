@@ -49,7 +49,7 @@ class Local:
 def cores_of(rank: int, cores: int, each: Sequence[int]) -> list[int]:
     """The cores of one rank among the site's `cores`, disjoint between ranks; `each`: how many each rank of a node has.
 
-    Where there are too few, all ranks share all.
+    A rank for which there are too few left shares all of them.
     """
     usable = sorted(os.sched_getaffinity(0))[:cores]
     node, local_rank = divmod(rank, len(each))

@@ -163,7 +163,8 @@ def meters(ranks: Slurm) -> list[dict[str, Any]]:
 
 
 def consumed(job: str, name: str) -> tuple[float | None, str | None]:
-    """Joules of the last step of this name in a job, or why nobody tells. Its row may come to the accounting after its end."""
+    """Joules of the last step of this name in a job, or why nobody tells. Both may come to the accounting after its end."""
+    why = f"sacct has no step {name} of job {job}"
     for pause_s in (1, 2, 0):
         try:
             said = slurm.ask(
@@ -176,12 +177,9 @@ def consumed(job: str, name: str) -> tuple[float | None, str | None]:
             joules = float(found[-1]) if found[-1].isdecimal() else 0.0
             if 0 < joules < NO_VALUE:
                 return joules, None
-            return (
-                None,
-                f"sacct says {found[-1] or 'nothing'}: no plugin of this cluster measures (AcctGatherEnergyType)",
-            )
+            why = f"sacct says {found[-1] or 'nothing'}: no plugin of this cluster measures (AcctGatherEnergyType)"
         time.sleep(pause_s)
-    return None, f"sacct has no step {name} of job {job}"
+    return None, why
 
 
 def ask(*command: str) -> str:

@@ -1,6 +1,7 @@
 """DistributedDataParallel (Li et al., VLDB 2020) over what carries gradients: the trainer and the sums of its frameworks."""
 
 import contextlib
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ class MarkedGroup(dist.ProcessGroup):
     def __init__(self, carries: dist.ProcessGroup, phases: Untraced) -> None:
         super().__init__(carries.rank(), carries.size())
         self._carries, self._phases = carries, phases
+        self._on_processor = dist.get_backend(carries) == "gloo"
         self._handed_over: Any = None
         self._ends: list[End] = []
 
@@ -35,7 +37,8 @@ class MarkedGroup(dist.ProcessGroup):
         end = self._phases.begin()
         self._ends.append(end)
         work = self._carries.allreduce(*arguments)
-        work.get_future().add_done_callback(lambda _: end())
+        # What Gloo has carried a thread of the processor says; of NCCL's, the stream that the callback is called on.
+        work.get_future().add_done_callback(lambda _: end(time.monotonic() if self._on_processor else None))
         return work
 
     @contextlib.contextmanager

@@ -8,6 +8,7 @@ that is not there, or a window that it cannot resolve, leaves an empty number an
 
 import contextlib
 import csv
+import math
 import os
 import threading
 import time
@@ -19,7 +20,13 @@ from typing import Any
 
 POWERCAP = Path("/sys/class/powercap")
 SCOPES = ("device", "package", "node")
+WHOLE = {
+    "cpu": ("node", "package"),
+    "cuda": ("node", "device"),
+    "hybrid": ("node",),
+}  # scopes with all that trains, the widest first
 MOST_ERROR = 0.1  # share of a window's energy that may be in doubt
+LONGEST_GAP = 20  # samples of a power
 SAMPLE_S = 1.0  # between two lines of power.csv
 POWER_COLUMNS = ("t", "scope", "watt")
 
@@ -76,7 +83,8 @@ class Meter:
         """All parts together; None where one does not tell: two of three packages are not the node."""
         with self._lock:
             try:
-                return sum(part() for part in self._parts)
+                told = sum(part() for part in self._parts)
+                return None if math.isnan(told) else told
             except Exception:  # whatever a vendor's library raises
                 return None
 
@@ -99,10 +107,13 @@ class Package:
 
 
 class Integrated:
-    """Joules of what tells its power alone: asked by a thread every `sampling_s`, and whenever somebody reads; trapezoids."""
+    """Joules of what tells its power alone: asked by a thread every `sampling_s`, and whenever somebody reads; trapezoids.
+
+    NaN from a gap on that is longer than LONGEST_GAP samples: what went on in it nobody saw.
+    """
 
     def __init__(self, watts: Callable[[], float], sampling_s: float) -> None:
-        self._watts, self._lock = watts, threading.Lock()
+        self._watts, self._lock, self._longest_s = watts, threading.Lock(), LONGEST_GAP * sampling_s
         self._at, self._last, self._joules = time.monotonic(), watts(), 0.0
         every(sampling_s, self)
 
@@ -110,6 +121,8 @@ class Integrated:
         """Joules since it was made."""
         with self._lock:
             watt, now = self._watts(), time.monotonic()
+            if now - self._at > self._longest_s:
+                self._joules = math.nan
             self._joules += (now - self._at) * (watt + self._last) / 2
             self._at, self._last = now, watt
             return self._joules
@@ -302,7 +315,6 @@ def together(nodes: Iterable[tuple[str, Sequence[Mapping[str, Any]]]]) -> list[d
     return list(found.values())
 
 
-def widest(energies: Mapping[str, float | None], on_accelerators: bool) -> str | None:
-    """The scope of a run's response `energy_j`: the widest that all its machines tell. A package alone is not what accelerators train with."""
-    wanted = ("node", "device") if on_accelerators else ("node", "package")
-    return next((scope for scope in wanted if energies.get(f"energy_{scope}_j") is not None), None)
+def widest(energies: Mapping[str, float | None], device: str) -> str | None:
+    """The scope of a run's response `energy_j` on a device of a spec: the widest that all its machines tell, and that has all that trains."""
+    return next((scope for scope in WHOLE[device] if energies.get(f"energy_{scope}_j") is not None), None)

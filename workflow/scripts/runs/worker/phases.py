@@ -215,8 +215,11 @@ class Full(Phases):
 
     def leave_steps(self) -> None:
         """See Untraced."""
+        if self._watching:
+            self.on = True
+            self.enter(UNTRACED)
+            self._stop()
         super().leave_steps()
-        self._stop()
 
     def close_epoch(self) -> None:
         """See Untraced."""

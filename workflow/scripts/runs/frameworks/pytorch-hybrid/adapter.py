@@ -88,6 +88,8 @@ def trainer(context: Context) -> Trainer:
                     synchronize(self.torch_device)
                     times.append(time.monotonic() - started)
             torch.manual_seed(context.spec["seed"] + context.rank)  # of dropout
+            if self.torch_device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(self.torch_device)
             return statistics.median(times[WARM_UP:])
 
         def _all_batches(self) -> Generator[tuple[Any, Any]]:
