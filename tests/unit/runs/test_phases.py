@@ -238,7 +238,7 @@ class Watching:
         return [{"ph": "X", "name": "seen", "ts": 1.0, "dur": 2.0}]
 
 
-@pytest.mark.parametrize(("steps", "stopped"), [(10, WINDOW_STEPS), (2, 0)])
+@pytest.mark.parametrize(("steps", "stopped"), [(10, WINDOW_STEPS), (2, 2)])
 def test_profilers_watch_the_first_steps_of_the_last_epoch(tmp_path: Path, steps: int, stopped: int) -> None:
     phases = Full(tmp_path, 0, steps=10 * MOST_STEPS, last=2)
     profiler = Watching(phases)
