@@ -121,14 +121,15 @@ def known_cell(**seconds: float) -> bottlenecks.Cell:
     parts[STEP] = sum(parts[name] for name in ("data", "forward", "backward", "wait"))
     parts = {"communication": 0.0, "moving": 0.0, "exposed": 0.0, "exposed_moving": 0.0, "exposed_waiting": 0.0} | parts
     runs = pd.DataFrame([parts, parts], index=["a", "b"]).drop(
-        columns=["slow", "alone", "latency", "other", "count"], errors="ignore"
+        columns=["slow", "alone", "latency", "other", "count", "every"], errors="ignore"
     )
     busy = parts[STEP] - parts["wait"]
     computing = pd.Series({0: busy, 1: busy + seconds.get("slow", 0.0)})
     others = {"other": seconds["other"]} if "other" in seconds else {}
     nan = float("nan")
+    of_sweep = seconds.get("latency", nan), others
     return bottlenecks.Cell(
-        runs, computing, seconds.get("alone", nan), seconds.get("count", 1.0), seconds.get("latency", nan), others, 100
+        runs, computing, seconds.get("alone", nan), seconds.get("count", 1.0), *of_sweep, 100, seconds.get("every", 1.0)
     )
 
 
@@ -141,14 +142,14 @@ def known_cell(**seconds: float) -> bottlenecks.Cell:
             {"wait": 200.0, "communication": 200.0, "moving": 200.0, "exposed": 200.0, "exposed_moving": 200.0},
             {
                 "exchange longer than computation": 200,
-                "exchange in every step": 150,
+                "frequent exchanges": 150,
                 "exchange behind computation, not beside it": 60,
             },
         ),
         # As much is hidden as backward can hide.
         (
             {"wait": 20.0, "communication": 75.0, "moving": 75.0, "exposed": 20.0, "exposed_moving": 20.0},
-            {"computation": 90, "exchange in every step": 15},
+            {"computation": 90, "frequent exchanges": 15},
         ),
         (
             {
@@ -158,8 +159,9 @@ def known_cell(**seconds: float) -> bottlenecks.Cell:
                 "exposed": 20.0,
                 "exposed_moving": 20.0,
                 "other": 40.0,
+                "count": 2.0,
             },
-            {"computation": 90, "slow all-reduce": 20, "exchange in every step": 15},
+            {"computation": 90, "slow all-reduce": 20, "frequent exchanges": 15},
         ),
         (
             {
@@ -169,8 +171,33 @@ def known_cell(**seconds: float) -> bottlenecks.Cell:
                 "exposed": 20.0,
                 "exposed_moving": 20.0,
                 "other": 60.0,
+                "count": 2.0,
             },
-            {"computation": 90, "exchange in every step": 15},
+            {"computation": 90, "frequent exchanges": 15},
+        ),
+        # Of one exchange that begins with backward, as some libraries tell it, only what is exposed surely moves.
+        (
+            {
+                "wait": 20.0,
+                "communication": 75.0,
+                "moving": 75.0,
+                "exposed": 20.0,
+                "exposed_moving": 20.0,
+                "other": 40.0,
+            },
+            {"computation": 90, "frequent exchanges": 15},
+        ),
+        # Who accumulates eight batches is not told to accumulate four.
+        (
+            {
+                "wait": 20.0,
+                "communication": 75.0,
+                "moving": 75.0,
+                "exposed": 20.0,
+                "exposed_moving": 20.0,
+                "every": 8.0,
+            },
+            {"computation": 90},
         ),
         # Ten messages of 75 ms each, of which the smallest takes 50.
         (
@@ -183,7 +210,7 @@ def known_cell(**seconds: float) -> bottlenecks.Cell:
                 "count": 10.0,
                 "latency": 0.05,
             },
-            {"computation": 90, "many small messages": 20, "exchange in every step": 15},
+            {"computation": 90, "many small messages": 20, "frequent exchanges": 15},
         ),
         (
             {
@@ -195,11 +222,11 @@ def known_cell(**seconds: float) -> bottlenecks.Cell:
                 "count": 10.0,
                 "latency": 0.03,
             },
-            {"computation": 90, "exchange in every step": 15},
+            {"computation": 90, "frequent exchanges": 15},
         ),
         (
             {"wait": 20.0, "exposed": 20.0, "exposed_waiting": 20.0, "slow": 15.0},
-            {"computation": 90, "a slower rank": 20},
+            {"computation": 90, "a slower rank": 40},  # a mean over two ranks, of which one waits
         ),
         (
             {"wait": 20.0, "exposed": 20.0, "exposed_waiting": 20.0, "slow": 5.0},

@@ -1,6 +1,6 @@
 """The phases of a training step in every cell, end to end; what of the exchange is exposed is hatched, what is hidden lies below."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -43,7 +43,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         _legend,
         lambda ax, y, row, end: _lane(ax, y, row, end, hidden(measured, in_ms)),
     )
-    what = f"Where the time of a training step goes. {_widest(measured)}"
+    what = f"Where the time of a training step goes. {_widest(measured, set(seen.runs['cell']))}"
     return drawn, seen.caption(what, notes=[HOW, BELOW, *measured.notes], with_intervals=False)
 
 
@@ -93,12 +93,12 @@ def _legend(names: Sequence[str]) -> list[Patch]:
     return [*entries, *lane]
 
 
-def _widest(measured: Measured) -> str:
-    """The most exposed cell, in a sentence."""
+def _widest(measured: Measured, drawn: Collection[str]) -> str:
+    """The least and the most exposed of the cells that are drawn, in a sentence."""
     shares = measured.estimates("exchange", "share")["value"].rename_axis(["cell", "phase"])
     exposed = shares[shares.index.get_level_values("phase") == "exposed"].droplevel("phase")
     several = measured.runs.drop_duplicates("cell").set_index("cell")["replicas"] > 1
-    exposed = exposed[[bool(several.get(cell, False)) for cell in exposed.index]]
+    exposed = exposed[[bool(several.get(cell, False)) and cell in drawn for cell in exposed.index]]
     if exposed.empty:
         return "No cell exchanges gradients."
     words = cell_words(measured.runs)

@@ -91,7 +91,8 @@ def _panel(ax: Axes, run: Any, power: pd.DataFrame, epochs: pd.DataFrame) -> boo
     for scope in sorted(set(power["scope"])):
         watts = getattr(run, f"idle_{scope}_w")
         if pd.notna(watts):
-            units = run.replicas / max(1, power["host"].nunique()) if scope == "device" else 1
+            accelerators = run.replicas / max(1, power["host"].nunique()) - (run.device == "hybrid")
+            units = accelerators if scope == "device" else 1
             ax.axhline(float(watts) * units, color=LOOKS[scope]["color"], linewidth=0.8, linestyle=":", zorder=2)
             drawn = True
     ax.grid(True, axis="y")

@@ -67,7 +67,7 @@ class Ranks:
 def ranks_of(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
     """A row per measured cell (`physics.prepared`) and source of strengths: `source`, `strengths`, and the numbers of `Ranks`.
 
-    A cell on one rank has one row. Cells whose strengths nobody knows are left out.
+    A cell on one rank has one row. Cells are left out whose strengths nobody knows, and those of which no rank trains alone anywhere.
     """
     cells = physics.prepared(runs)
     if cells.empty:
@@ -82,7 +82,7 @@ def ranks_of(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
     cells["block"] = (cells["local_batch"] * cells["replicas"]).round().astype(int)
     told = successful(runs).groupby("cell")[["cpu_shares", "rank_speeds", "rank_samples"]].agg(list)
     rows = []
-    for cell in cells.to_dict("records"):
+    for cell in cells[cells["alone_s"].notna()].to_dict("records"):
         for source, strengths in _strengths(cell, told.loc[cell["cell"]]).items():
             rows.append({**cell, "source": source, "strengths": strengths})
     return pd.DataFrame(rows)

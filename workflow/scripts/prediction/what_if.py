@@ -23,6 +23,7 @@ from analysis.intervals import Estimate
 from analysis.measured import cell_words, factors, successful, timed, traced
 from analysis.pooling import Pooling, pooled
 from common.errors import exit_status
+from common.schemas import schema
 from common.tables import read_table
 from prediction import exchange, law, physics
 from prediction.law import Law
@@ -76,13 +77,15 @@ class Study:
         return {_levels(row): row for row in ok.to_dict("records")}
 
     def cells(self) -> Iterator["Cell"]:
-        """The traced cells whose steps were kept."""
+        """The traced cells of which steps were kept that can be replayed: ranks tell as many exchanges, or none."""
         kept = dict(iter(self.steps.groupby("run_id")))
         ok = successful(traced(self.runs))
         for _, runs in ok[ok["run_id"].isin(kept)].groupby("cell", sort=False):
             row = runs.iloc[0].to_dict()
             made = Cell(self, row, {})
-            yield replace(made, chains={run: made.of_run(kept[run]) for run in runs["run_id"]})
+            chains = {run: made.of_run(kept[run]) for run in runs["run_id"]}
+            if any(chains.values()):
+                yield replace(made, chains={run: own for run, own in chains.items() if own})
 
 
 def _levels(row: Mapping[str, Any], **other: Any) -> tuple[Any, ...]:
@@ -303,7 +306,7 @@ def table(rows: pd.DataFrame, runs: pd.DataFrame) -> tables.Table:
         saved = [tables.interval(Estimate(*row)) for row in measured.itertuples(index=False)]
         shown["saved (%)"] = [text if here else tables.DASH for text, here in zip(saved, tried, strict=True)]
         shown["error (%)"] = [
-            f"{100 * error:+.1f}" if here else tables.DASH for error, here in zip(rows["error"], tried, strict=True)
+            f"{100 * error:+.1f}" if pd.notna(error) else tables.DASH for error in rows["error"].astype(float)
         ]
     firsts = rows.index[rows["cell"] != rows["cell"].shift()].tolist()
     return tables.Table(TITLE, rows, pd.DataFrame(shown), notes(rows, runs), ["cell", "what if"], firsts[1:])
@@ -350,7 +353,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _no_sweep() -> pd.DataFrame:
-    return pd.DataFrame()
+    return pd.DataFrame(columns=list(schema("network")["properties"]))
 
 
 if __name__ == "__main__":

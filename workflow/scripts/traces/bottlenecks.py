@@ -42,7 +42,7 @@ class Cell:
     rank, mean over runs; `alone_s`: computing on one replica; `counted`: exchanges in a step.
 
     `latency_s`: of the smallest message in the sweep of its framework; `own_s` and `others_s`: what all messages of an epoch take by
-    the sweep, in its own library and by framework in others; NaN and empty without a sweep.
+    the sweep, in its own library and by framework in others; NaN and empty without a sweep. `every`: batches for each exchange.
     """
 
     runs: pd.DataFrame
@@ -52,6 +52,7 @@ class Cell:
     latency_s: float
     others_s: dict[str, float]
     steps: float
+    every: float = 1.0
 
     def mean(self, name: str) -> float:
         """Mean over runs, s of an epoch."""
@@ -101,7 +102,7 @@ class Rule:
 
 def _small_messages(of: Cell) -> bool:
     each = of.mean("moving") / of.steps / of.counted if of.counted else math.nan
-    return of.counted > 1 and each < NEAR_LATENCY * of.latency_s
+    return of.counted * of.every > 1 and each < NEAR_LATENCY * of.latency_s
 
 
 def _poorly_hidden(of: Cell) -> bool:
@@ -110,7 +111,8 @@ def _poorly_hidden(of: Cell) -> bool:
 
 
 def _slow_library(of: Cell) -> bool:
-    return of.mean("moving") > SLOW * of.best[1]
+    """Where a library tells one exchange a step, its time may hold waiting for gradients: only what is exposed surely moves."""
+    return of.mean("exposed_moving" if of.counted * of.every <= 1 else "moving") > SLOW * of.best[1]
 
 
 def _at_fault(of: Cell) -> bool:
@@ -148,9 +150,9 @@ RULES = (
         "another library's all-reduce, or the reason why this one is slower beside computing (cores for its threads)",
     ),
     Rule(
-        "exchange in every step",
-        lambda of: of.counted > 0,
-        lambda of: of.of("exposed_moving") * (1 - 1 / ACCUMULATED),
+        "frequent exchanges",
+        lambda of: of.counted > 0 and of.every < ACCUMULATED,
+        lambda of: of.of("exposed_moving") * (1 - of.every / ACCUMULATED),
         lambda of: f"Bytes move for {of.ms(of.mean('exposed_moving'))} of a step that no computing hides.",
         f"fewer exchanges: one for {ACCUMULATED} accumulated batches (sync_every), or larger batches",
     ),
@@ -167,7 +169,7 @@ RULES = (
     Rule(
         "many small messages",
         _small_messages,
-        lambda of: np.minimum(of.of("exposed_moving"), (of.counted - 1) * of.latency_s * of.steps),
+        lambda of: np.minimum(of.of("exposed_moving"), (of.counted - 1 / of.every) * of.latency_s * of.steps),
         lambda of: (
             f"{tables.number(of.counted)} exchanges in a step move for {tables.number(1e3 * of.mean('moving') / of.steps / of.counted)} ms each, "
             f"near the {tables.number(1e3 * of.latency_s)} ms that the smallest message takes in the sweep."
@@ -177,7 +179,9 @@ RULES = (
     Rule(
         "a slower rank",
         lambda of: len(of.computing) > 1 and _at_fault(of),
-        lambda of: of.of("exposed_waiting"),
+        lambda of: (
+            of.of("exposed_waiting") * len(of.computing) / (len(of.computing) - 1)
+        ),  # it does not wait for itself
         lambda of: (
             f"Ranks wait {of.ms(of.mean('exposed_waiting'))} of a step for the last one to start an exchange; rank {of.slowest[0]} computes "
             f"{of.ms(of.slowest[1])} longer than the others."
@@ -232,7 +236,8 @@ def of_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]:
     )
     counts = measured.wide("exchange", "count").get("communication", pd.Series(dtype=float))
     alone, ok = own_cells(measured.runs), measured.ok.set_index("run_id")
-    busy = (found[STEP] - found.get(WAIT, 0.0)).groupby(measured.cell_of.reindex(found.index)).mean()
+    step_s = measured.wide("step", "step_s")
+    busy = (step_s[STEP] - step_s.get(WAIT, 0.0)).groupby(measured.cell_of.reindex(step_s.index)).mean()
     ranks = _by_rank(measured)
     made = {}
     for cell in measured.order:
@@ -244,7 +249,16 @@ def of_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]:
         apart = alone.get(cell) if row["replicas"] > 1 else None
         latency, others = _by_sweep(row, network, counted, steps)
         own = found.loc[mine, [name for name in found if row["replicas"] > 1 or name not in EXCHANGED]]
-        made[cell] = Cell(own, ranks[cell], float(busy.get(apart, math.nan)), counted, latency, others, steps)
+        made[cell] = Cell(
+            own,
+            ranks[cell],
+            steps * float(busy.get(apart, math.nan)),
+            counted,
+            latency,
+            others,
+            steps,
+            float(row["sync_every"]),
+        )
     return made
 
 

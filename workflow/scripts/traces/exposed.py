@@ -69,16 +69,18 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def verdict(seen: Estimate, slower: Estimate, both: Estimate, told: Estimate, ratio: pd.Series | None) -> str:
-    """Whether exposed share and share by times agree within their intervals, else why not."""
-    if math.isnan(told.value):
+    """Whether exposed share and share by times agree within their intervals, else why not: tracing, only where it costs as much as lies between."""
+    if math.isnan(told.value) or (math.isnan(seen.low) and math.isnan(told.low)):
         return UNKNOWN
     if _meet(seen, told):
         return AGREE
     if _meet(both, told):
         return SLOWER if slower.value > 0 else FASTER
-    if ratio is not None and not ratio["ratio_low"] <= 1 <= ratio["ratio_high"]:
+    gap = max(seen.low - told.high, told.low - seen.high)
+    cost = ratio is not None and not ratio["ratio_low"] <= 1 <= ratio["ratio_high"]
+    if cost and gap <= max(abs(ratio["ratio_low"] - 1), abs(ratio["ratio_high"] - 1)):
         return COST
-    return OPEN
+    return UNKNOWN if math.isnan(both.value) else OPEN
 
 
 def _meet(one: Estimate, other: Estimate) -> bool:
@@ -143,7 +145,7 @@ def _said(data: pd.DataFrame) -> str:
         FASTER: "they do once it is counted that computing is faster than on one rank",
         COST: "they do not, and tracing itself changes the epoch time (table tracing)",
         OPEN: "they do not, and nothing in the phases says why",
-        UNKNOWN: "it cannot be told, since no cell on one replica was measured",
+        UNKNOWN: "it cannot be told, without replicates or a cell on one replica",
     }
     said = [f"in {counts[name]} {meaning}" for name, meaning in meanings.items() if counts.get(name)]
     return f"Of {len(data)} cells: {'; '.join(said)}."

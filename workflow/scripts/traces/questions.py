@@ -119,7 +119,7 @@ def links(faster: float, retime: Retime, **answer: Any) -> Question:
     return Question(
         "links",
         text,
-        "latency stays, and what processors move beside computing",
+        "latency stays; beside computing, processors move no more bytes a second than now",
         each_step(lambda step: moved(step, retime)),
         **answer,
     )
@@ -143,13 +143,14 @@ def hidden() -> Question:
 
 
 def balanced(chains: Sequence[Chain]) -> Question:
-    """The rank that works longest in all steps together works as long as the median rank."""
+    """The rank that works longest in all steps together works as long as the median of the others."""
     totals = work_of(chains)
     slowest = int(totals.argmax())
-    share = float(np.median(totals) / totals[slowest])
+    others = np.delete(totals, slowest)
+    share = min(1.0, float(np.median(others) / totals[slowest])) if len(others) else 1.0
     return Question(
         "balanced",
-        "slowest rank as fast as the median",
+        "slowest rank as fast as the median of the others",
         "all of its work shrinks alike",
         each_step(lambda step: worked(step, lambda rank, work: work.seconds * (share if rank == slowest else 1.0))),
     )
