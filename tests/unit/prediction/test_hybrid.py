@@ -35,6 +35,12 @@ def test_epoch_times_of_known_speeds_are_predicted_from_either_source() -> None:
     assert set(found.loc[found["ranks"] == 3, "without"]) == {equal["cell"], measured["cell"]}
 
 
+def test_where_no_rank_trains_alone_nothing_is_predicted() -> None:
+    runs, network = unlike()
+    made = table(several := runs[runs["ranks"] > 1], network)
+    assert predict(several, network).empty and made.data.empty
+
+
 def test_a_device_of_the_break_even_speed_neither_saves_nor_costs() -> None:
     one = Ranks(2.0, 0.1, 0.0, 100, "equal", (1.0,))
     before_s = one.seconds([100])

@@ -136,3 +136,20 @@ def test_a_study_without_kept_steps_has_an_empty_table(study):
     none = what_if.predict(replace(study, steps=study.steps[:0]))
     assert none.empty
     assert what_if.table(none, study.runs).notes[0] == what_if.NO_TRACE
+
+
+def test_without_a_sweep_all_time_of_bytes_is_the_links(study, tmp_path):
+    known.written(study.runs, "runs", tmp_path)
+    study.steps.to_csv(tmp_path / "replay_steps.csv", index=False)
+    what_if.main(
+        ["--runs", f"{tmp_path}/runs.csv", "--steps", f"{tmp_path}/replay_steps.csv", "--out", f"{tmp_path}/what_if"]
+    )
+    made = pd.read_csv(tmp_path / "what_if.csv").set_index("change")
+    assert 0 < made.at["exchange fully hidden", "ratio"] < made.at["links 2 times as fast", "ratio"] < 1
+
+
+def test_steps_that_cannot_be_replayed_are_left_out(study):
+    """One of two ranks tells no exchange."""
+    steps = study.steps
+    silent = steps[~((steps["rank"] == 1) & (steps["phase"] == "exchange"))]
+    assert list(replace(study, steps=silent).cells()) == []
