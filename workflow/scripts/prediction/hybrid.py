@@ -188,7 +188,7 @@ def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
     rows, words = predict(runs, network), ["cell", "speeds from"]
     setting = [conditions.setting(runs)] if len(successful(runs)) else []
     if rows.empty:
-        said = "Nothing to predict: it needs cells on several ranks of which somebody knows the speeds."
+        said = "Nothing to predict: it needs cells on several ranks of which somebody knows the speeds, and one on a single rank."
         return tables.Table(TITLE, rows, pd.DataFrame(columns=["cell"]), [said, *setting], words)
     named = cell_words(runs)
     firsts = rows.index[rows["cell"] != rows["cell"].shift()].tolist()

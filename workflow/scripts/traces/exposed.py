@@ -76,10 +76,10 @@ def verdict(seen: Estimate, slower: Estimate, both: Estimate, told: Estimate, ra
         return AGREE
     if _meet(both, told):
         return SLOWER if slower.value > 0 else FASTER
-    gap = max(seen.low - told.high, told.low - seen.high)
-    cost = ratio is not None and not ratio["ratio_low"] <= 1 <= ratio["ratio_high"]
-    if cost and gap <= max(abs(ratio["ratio_low"] - 1), abs(ratio["ratio_high"] - 1)):
-        return COST
+    if ratio is not None and not ratio["ratio_low"] <= 1 <= ratio["ratio_high"]:
+        gap = max(seen.low - told.high, told.low - seen.high)
+        if gap <= max(abs(ratio["ratio_low"] - 1), abs(ratio["ratio_high"] - 1)):
+            return COST
     return UNKNOWN if math.isnan(both.value) else OPEN
 
 
