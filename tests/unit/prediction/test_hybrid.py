@@ -39,6 +39,9 @@ def test_where_no_rank_trains_alone_nothing_is_predicted() -> None:
     runs, network = unlike()
     made = table(several := runs[runs["ranks"] > 1], network)
     assert predict(several, network).empty and made.data.empty
+    (left,) = [note for note in made.notes if note.startswith("Not predicted")]
+    assert left.count(";") == several["cell"].nunique() - 1
+    assert not any(note.startswith("Not predicted") for note in table(runs, network).notes)
 
 
 def test_a_device_of_the_break_even_speed_neither_saves_nor_costs() -> None:

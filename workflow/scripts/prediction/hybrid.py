@@ -69,6 +69,34 @@ def ranks_of(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
 
     A cell on one rank has one row. Cells are left out whose strengths nobody knows, and those of which no rank trains alone anywhere.
     """
+    cells = _computed(runs, network)
+    if cells.empty:
+        return cells
+    told = _told(runs)
+    rows = []
+    for cell in cells[cells["alone_s"].notna()].to_dict("records"):
+        for source, strengths in _strengths(cell, told.loc[cell["cell"]]).items():
+            rows.append({**cell, "source": source, "strengths": strengths})
+    return pd.DataFrame(rows)
+
+
+def never_alone(runs: pd.DataFrame, network: pd.DataFrame) -> list[str]:
+    """The cells whose ranks told something of their speeds, but of which no rank trains alone anywhere."""
+    cells, told = _computed(runs, network), _told(runs)
+    if cells.empty:
+        return []
+    known = told[["cpu_shares", "rank_speeds"]].map(lambda each: any(isinstance(one, str) for one in each)).any(axis=1)
+    left = cells.loc[cells["alone_s"].isna() & (cells["ranks"] > 1), "cell"]
+    return [cell for cell in left if known[cell]]
+
+
+def _told(runs: pd.DataFrame) -> pd.DataFrame:
+    """What the successful runs of each cell tell of their ranks, as lists."""
+    return successful(runs).groupby("cell")[["cpu_shares", "rank_speeds", "rank_samples"]].agg(list)
+
+
+def _computed(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
+    """The measured cells with a, b and the exchange of `Ranks`; a and b are NaN where no rank trains alone."""
     cells = physics.prepared(runs)
     if cells.empty:
         return cells
@@ -80,12 +108,7 @@ def ranks_of(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
         exchange_s[place] = part.beyond(0.0)
     cells = cells.assign(alone_s=alone, sample_s=more - alone, exchange_s=exchange_s)
     cells["block"] = (cells["local_batch"] * cells["replicas"]).round().astype(int)
-    told = successful(runs).groupby("cell")[["cpu_shares", "rank_speeds", "rank_samples"]].agg(list)
-    rows = []
-    for cell in cells[cells["alone_s"].notna()].to_dict("records"):
-        for source, strengths in _strengths(cell, told.loc[cell["cell"]]).items():
-            rows.append({**cell, "source": source, "strengths": strengths})
-    return pd.DataFrame(rows)
+    return cells
 
 
 def _strengths(cell: dict[str, object], told: pd.Series) -> dict[str, tuple[float, ...]]:
@@ -187,6 +210,10 @@ def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
     """The table of a study with unlike ranks."""
     rows, words = predict(runs, network), ["cell", "speeds from"]
     setting = [conditions.setting(runs)] if len(successful(runs)) else []
+    if left := never_alone(runs, network):
+        words_of = cell_words(runs)
+        named_left = "; ".join(words_of[cell] for cell in left)
+        setting.insert(0, f"Not predicted, since no rank trains alone on their work: {named_left}.")
     if rows.empty:
         said = "Nothing to predict: it needs cells on several ranks of which somebody knows the speeds, and one on a single rank."
         return tables.Table(TITLE, rows, pd.DataFrame(columns=["cell"]), [said, *setting], words)

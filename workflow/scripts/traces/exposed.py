@@ -28,8 +28,8 @@ HOW = (
 
 
 def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per cell on several replicas: exposed, slower and their sum as shares of the step, the share by times, each with its
-    interval, and a verdict. `runs`: all of the study."""
+    """One row per cell on several replicas: exposed, slower and their sum (of each run, since they are not independent) as shares of the
+    step, the share by times, each with its interval, and a verdict. `runs`: all of the study."""
     if not measured.order:
         return pd.DataFrame(columns=["cell", "verdict"])
     by_times, plain = shares.of_epochs(timed(runs)), cost.untraced_cells(runs)
@@ -39,19 +39,26 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
     exposed, steps = measured.estimates("exchange", "share"), measured.wide("step", "step_s")
     own = measured.cell_of.reindex(steps.index)
     computing = steps[STEP] - steps.get(WAIT, 0.0)
-    groups = {cell: computing[own == cell].to_numpy(float) for cell in measured.order}
+    parts = measured.wide("exchange", "step_s").get("exposed", pd.Series(dtype=float))
+    several = own.map(replicas).gt(1).to_numpy()
+    spent = computing + parts.reindex(steps.index).fillna(0.0).where(several, 0.0)  # one replica exchanges with nobody
+    groups, together = (
+        {cell: seconds[own == cell].to_numpy(float) for cell in measured.order} for seconds in (computing, spent)
+    )
     rows: list[dict[str, Any]] = []
     for cell in measured.order:
         if replicas[cell] <= 1 or (cell, "exposed") not in exposed.index:
             continue
         seen = cells.estimate(exposed.loc[(cell, "exposed")])
         length = float(steps.loc[own == cell, STEP].mean())
-        slower = _over(intervals.bounded(intervals.welch(groups, [cell], [alone.get(cell, "")])).iloc[0], length)
+        slower, both = (
+            _over(intervals.bounded(intervals.welch(of, [cell], [alone.get(cell, "")])).iloc[0], length)
+            for of in (groups, together)
+        )
         told = Estimate(math.nan)
         if (timed_cell := plain.get(cell, cell)) in by_times.index:
             row = by_times.loc[timed_cell]
             told = Estimate(row["exchange"], row["exchange_low"], row["exchange_high"], int(row["n"]))
-        both = _sum(seen, slower)
         rows.append(
             {
                 "cell": cell,
@@ -80,7 +87,7 @@ def verdict(seen: Estimate, slower: Estimate, both: Estimate, told: Estimate, ra
         gap = max(seen.low - told.high, told.low - seen.high)
         if gap <= max(abs(ratio["ratio_low"] - 1), abs(ratio["ratio_high"] - 1)):
             return COST
-    return UNKNOWN if math.isnan(both.value) else OPEN
+    return UNKNOWN if any(math.isnan(each.low) for each in (seen, both, told)) else OPEN
 
 
 def _meet(one: Estimate, other: Estimate) -> bool:
@@ -94,13 +101,6 @@ def _meet(one: Estimate, other: Estimate) -> bool:
 def _over(difference: pd.Series, length: float) -> Estimate:
     value, low, high = (float(difference[name]) / length for name in ("value", "low", "high"))
     return Estimate(value, low, high, int(difference["n"]))
-
-
-def _sum(one: Estimate, other: Estimate) -> Estimate:
-    """Of two independent estimates; half the width of its interval is the root of the sum of the squares of theirs."""
-    half = math.hypot(*((e.high - e.low) / 2 for e in (one, other)))
-    value = one.value + other.value
-    return Estimate(value, value - half, value + half, min(one.n, other.n))
 
 
 def table(measured: Measured, runs: pd.DataFrame) -> tables.Table:
