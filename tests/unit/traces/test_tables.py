@@ -101,6 +101,25 @@ def test_the_exposed_share_is_held_against_times(made, share, verdict):
     assert set(data["cell"].str.extract(r"\.n(\d)")[0]) == {"2"}
 
 
+def test_exposed_and_slower_computing_of_a_run_are_one_number(made):
+    """A replicate is 1 % slower than the one before in both: their sum scatters by all of it."""
+    of = row(exposed.summarize(made.measured, told(made, 0.3)), TRACED)
+    slower = 1 + 0.01 * np.array([1, 2, 3])
+    known = intervals.bounded(intervals.welch({"2": 20 * slower, "1": 14 * slower}, ["2"], ["1"])).iloc[0]
+    ends = [of[f"together{end}"] for end in ("", "_low", "_high")]
+    assert ends == pytest.approx([known[name] / (20 * 1.02) for name in ("value", "low", "high")], rel=1e-3)
+
+
+@pytest.mark.parametrize("left", ["replicate == 1", "nodes == 2"], ids=["one replicate", "no cell on one replica"])
+def test_what_nothing_is_known_of_is_not_to_be_told(made, left):
+    runs = told(made, 0.6)
+    kept = runs[(runs["trace"] == "none") | runs.index.isin(runs.query(left).index)]
+    measured = cells.of(kept, made.phases[made.phases["run_id"].isin(kept["run_id"])])
+    data = exposed.summarize(measured, kept)
+    assert row(data, TRACED)["verdict"] == exposed.UNKNOWN
+    assert "without replicates or a cell on one replica" in " ".join(exposed.table(measured, kept).notes)
+
+
 def test_a_reason_is_that_tracing_changes_the_epoch():
     seen, none, ratio = (
         Estimate(0.3, 0.29, 0.31),
@@ -108,6 +127,7 @@ def test_a_reason_is_that_tracing_changes_the_epoch():
         pd.Series({"ratio_low": 1.1, "ratio_high": 1.2}),
     )
     assert exposed.verdict(seen, none, seen, Estimate(0.1, 0.09, 0.11), ratio) == exposed.COST
+    assert exposed.verdict(seen, none, seen, Estimate(0.05, 0.04, 0.06), ratio) == exposed.OPEN, "more than it costs"
     assert exposed.verdict(seen, none, seen, Estimate(float("nan")), ratio) == exposed.UNKNOWN
     assert (
         exposed.verdict(seen, Estimate(-0.2, -0.21, -0.19), Estimate(0.1, 0.08, 0.12), Estimate(0.1), None)

@@ -91,7 +91,7 @@ def _panel(ax: Axes, run: Any, power: pd.DataFrame, epochs: pd.DataFrame) -> boo
     for scope in sorted(set(power["scope"])):
         watts = getattr(run, f"idle_{scope}_w")
         if pd.notna(watts):
-            accelerators = run.replicas / max(1, power["host"].nunique()) - (run.device == "hybrid")
+            accelerators = (run.replicas - run.nodes * (run.device == "hybrid")) / max(1, power["host"].nunique())
             units = accelerators if scope == "device" else 1
             ax.axhline(float(watts) * units, color=LOOKS[scope]["color"], linewidth=0.8, linestyle=":", zorder=2)
             drawn = True

@@ -73,6 +73,11 @@ class Cell:
         return self.of("communication") - self.of("exposed")
 
     @property
+    def several(self) -> bool:
+        """Whether an update exchanges more than one message; of an epoch's last batches, too few to accumulate, there is one more."""
+        return round(self.counted * self.every) > 1
+
+    @property
     def best(self) -> tuple[str, float]:
         """The framework whose library is fastest by the sweep at this cell's messages, and seconds of an epoch."""
         return min(self.others_s.items(), key=lambda entry: entry[1], default=("", math.nan))
@@ -102,7 +107,7 @@ class Rule:
 
 def _small_messages(of: Cell) -> bool:
     each = of.mean("moving") / of.steps / of.counted if of.counted else math.nan
-    return of.counted * of.every > 1 and each < NEAR_LATENCY * of.latency_s
+    return of.several and each < NEAR_LATENCY * of.latency_s
 
 
 def _poorly_hidden(of: Cell) -> bool:
@@ -112,7 +117,7 @@ def _poorly_hidden(of: Cell) -> bool:
 
 def _slow_library(of: Cell) -> bool:
     """Where a library tells one exchange a step, its time may hold waiting for gradients: only what is exposed surely moves."""
-    return of.mean("exposed_moving" if of.counted * of.every <= 1 else "moving") > SLOW * of.best[1]
+    return of.mean("moving" if of.several else "exposed_moving") > SLOW * of.best[1]
 
 
 def _at_fault(of: Cell) -> bool:
