@@ -125,7 +125,7 @@ def test_emulated_nodes_have_no_links(study):
 
 
 def test_the_table_says_how_far_it_is_off(rows, study):
-    made = what_if.table(rows.reset_index(drop=True), study.runs)
+    made = what_if.table(rows.reset_index(drop=True), study)
     assert "4 predictions that the study measured" in made.notes[0]
     assert "4 within 5 %" in made.notes[0]
     assert made.shown["error (%)"].tolist().count("–") == len(rows) - 4
@@ -133,9 +133,10 @@ def test_the_table_says_how_far_it_is_off(rows, study):
 
 
 def test_a_study_without_kept_steps_has_an_empty_table(study):
-    none = what_if.predict(replace(study, steps=study.steps[:0]))
+    without = replace(study, steps=study.steps[:0])
+    none = what_if.predict(without)
     assert none.empty
-    assert what_if.table(none, study.runs).notes[0] == what_if.NO_TRACE
+    assert what_if.table(none, without).notes == [what_if.NO_TRACE, what_if.conditions.setting(timed(study.runs))]
 
 
 def test_without_a_sweep_all_time_of_bytes_is_the_links(study, tmp_path):
@@ -152,4 +153,15 @@ def test_steps_that_cannot_be_replayed_are_left_out(study):
     """One of two ranks tells no exchange."""
     steps = study.steps
     silent = steps[~((steps["rank"] == 1) & (steps["phase"] == "exchange"))]
-    assert list(replace(study, steps=silent).cells()) == []
+    other = replace(study, steps=silent)
+    made = what_if.table(what_if.predict(other), other)
+    assert made.data.empty
+    (cell,) = study.runs.loc[study.runs["trace"] == "phases", "cell"].unique()
+    assert made.notes[:2] == [what_if.NO_TRACE, what_if.UNLIKE.format(cell)]
+
+
+def test_more_batches_than_were_kept_are_not_accumulated(study):
+    few = replace(study, steps=study.steps[study.steps["step"] <= 3])
+    rows = what_if.predict(few)
+    assert "batch 2 times as large" in set(rows["change"]) and "accumulation" not in set(rows["question"])
+    assert rows["ratio"].notna().all()

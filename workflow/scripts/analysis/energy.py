@@ -94,10 +94,8 @@ def of_runs(runs: pd.DataFrame, told: Told) -> pd.DataFrame:
     )
     machines = ok["nodes"].where(ok["placement"].eq("distinct-nodes"), 1)
     idle = ok[f"idle_{told.scope}_w"].astype(float) if told.scope else pd.Series(math.nan, index=ok.index)
-    accelerators = ok["replicas"] - ok["nodes"].where(
-        ok["device"].eq("hybrid"), 0
-    )  # one rank of a node trains on its processors
-    return made.assign(idle_w=idle * (accelerators if told.scope == "device" else machines).astype(float))
+    units = ok["replicas"] if told.scope == "device" else machines  # hybrid runs tell no energy of devices (`chosen`)
+    return made.assign(idle_w=idle * units.astype(float))
 
 
 def to_accuracy(runs: pd.DataFrame, epochs: pd.DataFrame, told: Told, target: float) -> pd.Series:

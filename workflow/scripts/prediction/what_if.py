@@ -44,6 +44,7 @@ HOW = (
     "Predicted: the share of its time that a sample of a traced run takes in the replay, times the untraced epoch time. Intervals of predictions "
     "are over traced runs; neither the network's law nor what a question assumes is in them."
 )
+UNLIKE = "Left out, since of no kept step all ranks told the same number of exchanges: {}."
 NO_TRACE = "No traced run of the study kept steps that can be replayed."
 
 
@@ -86,6 +87,12 @@ class Study:
             chains = {run: made.of_run(kept[run]) for run in runs["run_id"]}
             if any(chains.values()):
                 yield replace(made, chains={run: own for run, own in chains.items() if own})
+
+    def left_out(self, rows: pd.DataFrame) -> list[str]:
+        """The traced cells of which steps were kept, but that have no row in `rows` (`predict`)."""
+        ok = successful(traced(self.runs))
+        cells = dict.fromkeys(ok.loc[ok["run_id"].isin(set(self.steps["run_id"])), "cell"])
+        return [cell for cell in cells if cell not in set(rows["cell"])]
 
 
 def _levels(row: Mapping[str, Any], **other: Any) -> tuple[Any, ...]:
@@ -226,7 +233,10 @@ class Cell:
             "replay_off": max(abs(chain.seconds() / chain.measured_s - 1) for chain in every), "epoch_time_s": own.value,
         }  # fmt: skip
         for question in self.questions():
-            ratio = _geometric([question.ratio(chains) for chains in self.chains.values()])
+            ratios = [question.ratio(chains) for chains in self.chains.values()]
+            if all(math.isnan(one) for one in ratios):
+                continue  # fewer steps were kept than would be accumulated
+            ratio = _geometric([one for one in ratios if not math.isnan(one)])
             yield {
                 **head, "question": question.name, "change": question.text, "assumes": question.assumes,
                 "step_after_s": step_s * ratio.value * question.samples, **intervals.columns("ratio", ratio),
@@ -286,11 +296,14 @@ def gain(rows: pd.DataFrame, name: str) -> pd.DataFrame:
     return pd.DataFrame({part: 100 * (1 - rows[column].astype(float)) for part, column in ends.items()})
 
 
-def table(rows: pd.DataFrame, runs: pd.DataFrame) -> tables.Table:
-    """The table of `predict`; `runs`: all of the study."""
-    if rows.empty:
-        return tables.Table(TITLE, rows, rows[["cell", "change"]], [NO_TRACE, conditions.setting(timed(runs))])
+def table(rows: pd.DataFrame, study: Study) -> tables.Table:
+    """The table of `predict`."""
+    runs = study.runs
     words = cell_words(traced(runs), but=["trace"])
+    left = [UNLIKE.format("; ".join(words[cell] for cell in cells))] if (cells := study.left_out(rows)) else []
+    if rows.empty:
+        said = [NO_TRACE, *left, conditions.setting(timed(runs))]
+        return tables.Table(TITLE, rows, rows[["cell", "change"]], said)
     predicted, measured = gain(rows, "ratio"), gain(rows, "measured_ratio")
     shown: dict[str, Any] = {}
     if rows["cell"].nunique() > 1:
@@ -309,7 +322,8 @@ def table(rows: pd.DataFrame, runs: pd.DataFrame) -> tables.Table:
             f"{100 * error:+.1f}" if pd.notna(error) else tables.DASH for error in rows["error"].astype(float)
         ]
     firsts = rows.index[rows["cell"] != rows["cell"].shift()].tolist()
-    return tables.Table(TITLE, rows, pd.DataFrame(shown), notes(rows, runs), ["cell", "what if"], firsts[1:])
+    said = [*notes(rows), *left, conditions.setting(timed(runs))]
+    return tables.Table(TITLE, rows, pd.DataFrame(shown), said, ["cell", "what if"], firsts[1:])
 
 
 def _shown(rows: pd.DataFrame, name: str) -> list[str]:
@@ -317,7 +331,7 @@ def _shown(rows: pd.DataFrame, name: str) -> list[str]:
     return [tables.interval(Estimate(*row)) for row in parts.itertuples(index=False)]
 
 
-def notes(rows: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
+def notes(rows: pd.DataFrame) -> list[str]:
     """What the numbers are, and what is assumed."""
     errors = rows["error"].dropna().astype(float)
     said = (
@@ -332,7 +346,6 @@ def notes(rows: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
         f"{HOW} Those of predicted times include the untraced time's.",
         f"Played with nothing changed, steps take their measured time to {100 * rows['replay_off'].max():.2g} %.",
         f"Assumed: {'; '.join(assumed)}.",
-        conditions.setting(timed(runs)),
     ]
 
 
@@ -348,8 +361,8 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     runs = read_table(args.runs, "runs")
     sweeps = law.points(read_table(args.network, "network")) if args.network else law.points(_no_sweep())
-    rows = predict(Study(runs, sweeps, read_table(args.steps, "replay_steps")))
-    tables.write(table(rows, runs), args.out)
+    study = Study(runs, sweeps, read_table(args.steps, "replay_steps"))
+    tables.write(table(predict(study), study), args.out)
 
 
 def _no_sweep() -> pd.DataFrame:
