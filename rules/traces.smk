@@ -8,9 +8,11 @@
 from declared.paper import TRACES
 
 PHASES_CSV = [str(CAMPAIGN.phases_csv)] if CAMPAIGN.traced else []
-TRACE_STEPS_CSV = [str(CAMPAIGN.phases_csv.with_name("trace_steps.csv"))] if CAMPAIGN.traced else []
-REPLAY_STEPS = CAMPAIGN.phases_csv.with_name("replay_steps.csv")
-REPLAY_STEPS_CSV = [str(REPLAY_STEPS)] if PHASES_CSV and (CAMPAIGN.mode != "published" or REPLAY_STEPS.exists()) else []
+# A published folder may lack steps.
+TRACE_STEPS_CSV, REPLAY_STEPS_CSV = (
+    [str(file)] if PHASES_CSV and (CAMPAIGN.mode != "published" or file.exists()) else []
+    for file in (CAMPAIGN.phases_csv.with_name(f"{name}_steps.csv") for name in ("trace", "replay"))
+)
 TRACES_FILES = (
     expand(f"{RESULTS}/tables/{{table}}.{{suffix}}", table=TRACES, suffix=["csv", "md", "tex"]) if PHASES_CSV else []
 )

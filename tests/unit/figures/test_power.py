@@ -47,6 +47,21 @@ def test_a_panel_for_every_cell_has_the_run_with_the_median_epoch_time(made):
     )
 
 
+@pytest.mark.parametrize("emulated", [False, True])
+def test_of_unlike_ranks_a_machine_idles_with_all_its_accelerators(emulated, tmp_path):
+    """Two accelerators a node, and a rank on its processors."""
+    runs, epochs = metered(*designed_campaign(), scope="device")
+    rows = power_over_time(runs, epochs)
+    runs = runs.assign(device="hybrid", replicas=3 * runs["nodes"])
+    if emulated:
+        rows = rows[rows["host"] == "node1"]
+    drawn, _ = power.draw(records(tmp_path, runs, epochs, rows), ASKED)
+    shown = runs[(runs["batch_size"] == 64) & (runs["model"] == "small-cnn")]
+    nodes = cells(shown)["nodes"].tolist() if emulated else [1] * len(drawn.axes)
+    idle = [line.get_ydata()[0] for ax in drawn.axes for line in ax.lines if line.get_linestyle() == ":"]
+    assert idle == [2 * IDLE_W * count for count in nodes]
+
+
 @pytest.mark.parametrize("case", ["no meter", "no file", "no successful run", "no idle power", "many cells"])
 def test_it_is_drawn_whatever_there_is(case, tmp_path):
     runs, epochs = metered(*designed_campaign(), scope="package")

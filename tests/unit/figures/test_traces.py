@@ -103,6 +103,14 @@ def test_captions_have_computed_numbers(records):
     assert "The exchange is 0 to 25 % of it." in critical_path.draw(records, PATH)[1]
 
 
+def test_a_caption_is_of_the_cells_that_are_drawn(records):
+    one = Declared("phases", "phases", filter=only(framework="pytorch-ddp", nodes=2, batch_size=32, sync_every=1))
+    caption = phases.draw(records, one)[1]
+    assert "Exposed is 27 % (" in caption and "28 %" not in caption
+    alone = Declared("phases", "phases", filter=only(nodes=1))
+    assert "No cell exchanges gradients." in phases.draw(records, alone)[1]
+
+
 @pytest.mark.parametrize(("kind", "asked"), [(gantt, GANTT), (phases, PHASES), (critical_path, PATH)])
 def test_without_phases_a_figure_says_so(records, kind, asked):
     _, caption = kind.draw(Records(records.runs_csv, records.epochs_csv), asked)
