@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from common.errors import InputError
 from runs.worker.phases import Phases
-from traces.steps import SHOWN_STEPS, WAIT, Traced, read
+from traces.steps import SHOWN_STEPS, WAIT, Traced
+from traces.timeline import read_intervals
 from traces_made import COLUMNS, attempt
 
 STEPS = 4
@@ -140,7 +141,7 @@ def test_what_a_rank_writes_is_read(tmp_path):
     phases.close_epoch()
     written = pd.read_csv(tmp_path / "phases-0.csv").assign(rank=0)
     written.to_csv(tmp_path / "phases.csv", index=False)
-    run = Traced(read(tmp_path), 0, 2)
+    run = Traced(read_intervals(tmp_path / "phases.csv"), 0, 2)
     assert set(run.rows().query("scope == 'step'")["phase"]) == {"data", "forward", "backward", "wait", "optimizer"}
     assert run.off(None) < 1e-3
 
@@ -157,7 +158,7 @@ def test_what_a_rank_writes_is_read(tmp_path):
 def test_a_broken_table_is_one_line(tmp_path, text):
     (tmp_path / "phases.csv").write_text(text)
     with pytest.raises(InputError, match=r"phases.csv: .*repeat the run"):
-        read(tmp_path)
+        read_intervals(tmp_path / "phases.csv")
 
 
 def test_a_run_of_one_rank_without_steps_has_its_start():

@@ -17,7 +17,8 @@ from common.schemas import schema
 from common.tables import read_table, write_table
 from common.text import number_of
 from runs.phases import TABLE
-from traces.steps import BARRIER, Traced, read
+from traces.steps import BARRIER, Traced
+from traces.timeline import read_intervals
 
 MOST_OFF = 0.01  # of a step's time, by which the sum of its phases may differ
 SEVERAL = 4  # runs, from which on a second process is worth its start
@@ -35,7 +36,7 @@ class Found:
 
 def of_run(folder: Path, run: dict[str, Any]) -> Found:
     """What the attempt in `folder` adds; `run`: its row of runs.csv. InputError where a table of it is broken."""
-    of = Traced(read(folder), int(run["warmup_epochs"]), int(run["steps"]))
+    of = Traced(read_intervals(folder / TABLE), int(run["warmup_epochs"]), int(run["steps"]))
     names = {name: run[name] for name in ("run_id", "key", "cell")}
     rows = of.rows().assign(**names, off_share=off(of, folder, run))
     return Found(run["cell"], rows, of.typical_steps().assign(run_id=run["run_id"]), of.typical_s)

@@ -1,6 +1,7 @@
 """Some steps of every traced run, as they were -> replay_steps.csv, from which they are replayed on any machine (prediction.what_if).
 
-Blocks of steps that follow each other, spread evenly over the timed epochs; of every run as many as keep the table small.
+Blocks of steps that follow each other, spread evenly over the timed epochs. Runs have equal parts of MOST_ROWS, but each has one block at
+least: of many runs, or many ranks, the table is longer.
 """
 
 import argparse
@@ -16,11 +17,11 @@ from common.schemas import schema
 from common.tables import read_table, write_table
 from common.text import number_of
 from runs.phases import TABLE
-from traces.steps import read
+from traces.timeline import read_intervals
 
 BLOCK = 8  # steps
 DIGITS = 6  # of times in s
-MOST_ROWS = 8000  # of the table, which is below 1 MB then
+MOST_ROWS = 8000  # of the table, where one block of every run is not more; below 1 MB then
 
 
 def kept(intervals: pd.DataFrame, warm_up: int, most: int) -> pd.DataFrame:
@@ -47,7 +48,7 @@ def gather(runs: pd.DataFrame, records: Path) -> pd.DataFrame:
         if ((folder := records / run["run_id"] / run["key"] / f"attempt-{run['attempt']}") / TABLE).exists()
     ]
     parts = [
-        kept(read(folder), int(run["warmup_epochs"]), MOST_ROWS // len(wanted)).assign(run_id=run["run_id"])
+        kept(read_intervals(folder / TABLE), int(run["warmup_epochs"]), MOST_ROWS // len(wanted)).assign(run_id=run["run_id"])
         for run, folder in wanted
     ]
     columns = list(schema("replay_steps")["properties"])

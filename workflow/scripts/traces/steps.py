@@ -7,38 +7,20 @@ k-th exchange of a step is the same one on all ranks: bytes move once the last r
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from common.errors import InputError
-from common.files import shown
-from runs.phases import TABLE
 from runs.worker.phases import EXCHANGE
 from traces.intervals import Cover, Intervals
 
 WAIT, BARRIER = "wait", "barrier"
 SHOWN_STEPS = 5  # of a typical run, that are kept as they are
-COLUMNS = {"rank": "int64", "epoch": "int64", "step": "int64", "phase": "str", "start": "float64", "end": "float64"}
-
-
-def read(attempt: Path) -> pd.DataFrame:
-    """The intervals of all ranks of an attempt: COLUMNS, phase as a category. InputError where the table is broken."""
-    file = attempt / TABLE
-    try:
-        found = pd.read_csv(file, dtype={**COLUMNS, "phase": "category"}, usecols=list(COLUMNS))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{shown(file)}: cannot be read: {error}; repeat the run") from None
-    numbers = found[["start", "end"]].to_numpy()
-    if not np.isfinite(numbers).all() or (numbers[:, 1] < numbers[:, 0]).any():
-        raise InputError(f"{shown(file)}: an interval has no length or a negative one; repeat the run")
-    return found
 
 
 @dataclass(frozen=True)
 class Traced:
-    """One run. `intervals`: COLUMNS; `warm_up`: its epochs that do not count; `steps`: of one of its epochs."""
+    """One run. `intervals`: as timeline.read_intervals has them; `warm_up`: its epochs that do not count; `steps`: of one of its epochs."""
 
     intervals: pd.DataFrame
     warm_up: int

@@ -106,14 +106,19 @@ def read(folder: Path) -> Timeline:
 
 
 def read_intervals(table: Path) -> pd.DataFrame:
-    """A table of phases. InputError where it is none."""
+    """A table of phases: INTERVALS, phase as a category. InputError where it is none, or an interval ends before it begins."""
+    kinds = {"rank": "int64", "epoch": "int64", "step": "int64", "phase": "category", "start": "float64", "end": "float64"}
     try:
-        found = pd.read_csv(table, dtype={"phase": str}, keep_default_na=False)
-        kinds = {name: ("int64" if name in ("rank", "epoch", "step") else "float64") for name in INTERVALS}
-        del kinds["phase"]
-        return found.astype(kinds)[list(INTERVALS)]
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{shown(table)}: is no table of phases ({error}); expected {','.join(INTERVALS)}") from None
+        found = pd.read_csv(table, dtype=kinds, usecols=list(INTERVALS))[list(INTERVALS)]
+    except (OSError, ValueError) as error:
+        said = " ".join(str(error).split())
+        raise InputError(
+            f"{shown(table)}: cannot be read: {said}; expected {','.join(INTERVALS)}; repeat the run"
+        ) from None
+    ends = found[["start", "end"]].to_numpy()
+    if not np.isfinite(ends).all() or (ends[:, 1] < ends[:, 0]).any():
+        raise InputError(f"{shown(table)}: an interval has no length or a negative one; repeat the run")
+    return found
 
 
 def write_intervals(table: Path, intervals: pd.DataFrame) -> None:
