@@ -48,7 +48,9 @@ def gather(runs: pd.DataFrame, records: Path) -> pd.DataFrame:
         if ((folder := records / run["run_id"] / run["key"] / f"attempt-{run['attempt']}") / TABLE).exists()
     ]
     parts = [
-        kept(read_intervals(folder / TABLE), int(run["warmup_epochs"]), MOST_ROWS // len(wanted)).assign(run_id=run["run_id"])
+        kept(read_intervals(folder / TABLE), int(run["warmup_epochs"]), MOST_ROWS // len(wanted)).assign(
+            run_id=run["run_id"]
+        )
         for run, folder in wanted
     ]
     columns = list(schema("replay_steps")["properties"])

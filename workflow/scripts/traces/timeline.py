@@ -107,7 +107,14 @@ def read(folder: Path) -> Timeline:
 
 def read_intervals(table: Path) -> pd.DataFrame:
     """A table of phases: INTERVALS, phase as a category. InputError where it is none, or an interval ends before it begins."""
-    kinds = {"rank": "int64", "epoch": "int64", "step": "int64", "phase": "category", "start": "float64", "end": "float64"}
+    kinds = {
+        "rank": "int64",
+        "epoch": "int64",
+        "step": "int64",
+        "phase": "category",
+        "start": "float64",
+        "end": "float64",
+    }
     try:
         found = pd.read_csv(table, dtype=kinds, usecols=list(INTERVALS))[list(INTERVALS)]
     except (OSError, ValueError) as error:
