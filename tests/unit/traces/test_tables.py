@@ -272,6 +272,17 @@ def test_every_rule_has_a_sentence_with_numbers(made):
     assert "Of 7.50 ms" not in of.at["exchange behind computation, not beside it", "evidence"]
 
 
+def test_computing_on_one_rank_is_that_of_as_many_steps(made):
+    """One rank has twice as many steps in an epoch, of equal batches."""
+    runs, phases = made.runs.copy(), made.phases.copy()
+    of = runs["cell"] == ALONE
+    runs.loc[of, "steps"] *= 2
+    phases.loc[phases["run_id"].isin(runs.loc[of, "run_id"]), "seconds"] *= 2
+    known = bottlenecks.of_cells(cells.of(runs, phases), pd.DataFrame(columns=list(schema("network")["properties"])))
+    assert known[ALONE].steps == 2 * known[TRACED].steps
+    assert known[TRACED].alone_s == pytest.approx(14e-3 * 1.5 * 1.02 * known[TRACED].steps, rel=1e-3)
+
+
 def test_the_sweep_tells_latency_and_other_libraries(made):
     """A library whose all-reduce of any size takes 1 ms, and another's of 50 ms."""
     rounds = [
