@@ -261,21 +261,23 @@ def test_meters_of_several_machines_are_one_and_one_that_lacks_it_is_said() -> N
 
 
 @pytest.mark.parametrize(
-    ("told", "on_accelerators", "scope"),
+    ("told", "device", "scope"),
     [
-        ("device package node", True, "node"),
-        ("device package node", False, "node"),
-        ("device package", True, "device"),
-        ("package", True, None),
-        ("package", False, "package"),
-        ("", False, None),
+        ("device package node", "cuda", "node"),
+        ("device package node", "cpu", "node"),
+        ("device package", "cuda", "device"),
+        ("package", "cuda", None),
+        ("package", "cpu", "package"),
+        ("", "cpu", None),
+        ("device package", "hybrid", None),
+        ("device package node", "hybrid", "node"),
     ],
 )
 def test_the_response_is_the_widest_scope_and_never_the_package_alone_of_accelerators(
-    told: str, on_accelerators: bool, scope: str | None
+    told: str, device: str, scope: str | None
 ) -> None:
     energies = {f"energy_{name}_j": 1.0 if name in told.split() else None for name in energy.SCOPES}
-    assert widest(energies, on_accelerators) == scope
+    assert widest(energies, device) == scope
 
 
 def test_power_over_time_is_what_counters_went_up_by(
