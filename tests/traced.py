@@ -2,7 +2,8 @@
 
 import pandas as pd
 
-from traces.timeline import INTERVALS, Timeline
+from runs.phases import INTERVALS
+from traces.timeline import Timeline
 
 # Two ranks, two steps of one epoch; rank 1 has two exchanges at a time, and a phase that takes no time.
 ROWS = [

@@ -29,7 +29,7 @@ from plan.design import Run
 from plan.identity import Resolved, lacks, link_rate, resolve
 from plan.recorded import contradiction, record_of
 from records.ways import arguments_for, to_repeat, ways_to_run
-from runs.attempts import why_absent
+from runs.attempts import numbered, why_absent
 from runs.epochs import read_lines
 from runs.worker.meter import COLUMNS
 
@@ -92,7 +92,7 @@ def epoch_lines(folder: Path, record: dict[str, Any], epochs_wanted: int, warm_u
     InputError when there are too few, they are not numbered 1, 2, ..., others than the first `warm_up` are marked as warm-up, none is
     timed, or the attempt's table is broken.
     """
-    table = folder / f"attempt-{record['attempt']}" / "epochs.csv"
+    table = numbered(folder, record["attempt"]) / "epochs.csv"
     try:
         lines = read_lines(table) if table.exists() else []
         if "n" in "".join(lines):  # nan, inf

@@ -10,6 +10,7 @@ from common.errors import InputError, exit_status
 from common.files import shown
 from common.schemas import schema
 from common.tables import read_table, write_table
+from runs.attempts import numbered
 
 POWER = "power.csv"
 TYPES = {"t": float, "host": str, "scope": str, "watt": float}
@@ -20,7 +21,7 @@ def gather(runs: pd.DataFrame, results: Path) -> pd.DataFrame:
     found = [pd.DataFrame(columns=list(schema("power")["properties"]))]
     ok = runs[runs["status"] == "ok"]
     for run_id, key, attempt in ok[["run_id", "key", "attempt"]].itertuples(index=False, name=None):
-        file = results / "runs" / run_id / key / f"attempt-{attempt}" / POWER
+        file = numbered(results / "runs" / run_id / key, attempt) / POWER
         if file.exists():
             try:
                 found.append(pd.read_csv(file, dtype=TYPES).assign(run_id=run_id, key=key))

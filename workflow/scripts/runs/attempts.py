@@ -41,6 +41,11 @@ def attempts(folder: Path) -> list[Path]:
     return sorted(numbered, key=_number)
 
 
+def numbered(folder: Path, number: int) -> Path:
+    """The folder of an attempt at a run."""
+    return folder / f"attempt-{number}"
+
+
 def _number(attempt: Path) -> int:
     return int(attempt.name.removeprefix("attempt-"))
 
@@ -109,7 +114,7 @@ def start(folder: Path) -> tuple[int, Path]:
     """A new attempt: its number and its folder."""
     known = attempts(folder)
     number = 1 + (_number(known[-1]) if known else 0)
-    attempt = folder / f"attempt-{number}"
+    attempt = numbered(folder, number)
     attempt.mkdir(parents=True)
     return number, attempt
 

@@ -16,6 +16,7 @@ from runs.worker.operators import RAW
 from runs.worker.phases import COLUMNS
 
 OPERATORS = "operators-{}.json"
+INTERVALS = ("rank", *COLUMNS)
 TABLE = "phases.csv"
 CLOCKS = "clocks.csv"
 
@@ -39,8 +40,7 @@ def put_together(folder: Path) -> float | None:
     phases = pd.concat([mine.assign(rank=rank) for rank, mine in told.items()], ignore_index=True)
     phases[["start", "end"]] -= zero
     phases = phases.sort_values(["rank", "start"], kind="stable")
-    with written_whole(folder / TABLE) as partial:
-        phases.to_csv(partial, index=False, columns=["rank", *COLUMNS], float_format="%.7f", lineterminator="\n")
+    write_intervals(folder / TABLE, phases)
     for file in parts.values():
         file.unlink()
     return float(clocks["error_s"].max())
@@ -65,3 +65,9 @@ def _put_operators(folder: Path, rank: int, clock: pd.DataFrame, zero: float, st
     with written_whole(folder / OPERATORS.format(rank)) as partial:
         partial.write_text(json.dumps({**about, "traceEvents": events}, separators=(",", ":")))
     raw.unlink()
+
+
+def write_intervals(table: Path, intervals: pd.DataFrame) -> None:
+    """Write a table of phases, INTERVALS with times to 0.1 us, whole or not at all."""
+    with written_whole(table) as partial:
+        intervals.to_csv(partial, index=False, columns=list(INTERVALS), float_format="%.7f", lineterminator="\n")

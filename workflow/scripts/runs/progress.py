@@ -17,6 +17,7 @@ from typing import Any
 
 from common.files import write_json
 from common.text import duration
+from runs.attempts import numbered
 from runs.epochs import mean_of_timed, read_epochs
 
 FIRST = 5  # runs, which tell whether a machine is fit for a campaign
@@ -171,7 +172,7 @@ _NOISE = (
 def _said(record: Mapping[str, Any], folder: Path) -> str:
     if record["reason"]:
         return str(record["reason"])
-    epoch_s = mean_of_timed(read_epochs(folder / f"attempt-{record['attempt']}" / "epochs.csv"), "epoch_time_s")
+    epoch_s = mean_of_timed(read_epochs(numbered(folder, record["attempt"]) / "epochs.csv"), "epoch_time_s")
     return f"{epoch_s:.3f} s/epoch, run {record['wall_s']:.1f} s"
 
 

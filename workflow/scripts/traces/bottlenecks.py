@@ -41,8 +41,8 @@ class Cell:
     """What is known of a cell. `runs`: a row per run, seconds of an epoch by phase and part of the exchange, and STEP; `computing`: by
     rank, mean over runs; `alone_s`: computing on one replica; `counted`: exchanges in a step.
 
-    `latency_s`: of the smallest message in the sweep of its framework; `own_s` and `others_s`: what all messages of an epoch take by
-    the sweep, in its own library and by framework in others; NaN and empty without a sweep. `every`: batches for each exchange.
+    `latency_s`: of the smallest message in the sweep of its framework; `others_s`: what all messages of an epoch take by
+    it, by framework; NaN and empty without a sweep. `steps`: of an epoch. `every`: batches for each exchange.
     """
 
     runs: pd.DataFrame
@@ -52,7 +52,7 @@ class Cell:
     latency_s: float
     others_s: dict[str, float]
     steps: float
-    every: float = 1.0
+    every: float
 
     def mean(self, name: str) -> float:
         """Mean over runs, s of an epoch."""

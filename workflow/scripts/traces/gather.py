@@ -18,7 +18,7 @@ from common.tables import read_table, write_table
 from common.text import number_of
 from runs.phases import TABLE
 from traces.steps import BARRIER, Traced
-from traces.timeline import read_intervals
+from traces.timeline import read_intervals, told
 
 MOST_OFF = 0.01  # of a step's time, by which the sum of its phases may differ
 SEVERAL = 4  # runs, from which on a second process is worth its start
@@ -34,7 +34,7 @@ class Found:
     typical_s: float
 
 
-def of_run(folder: Path, run: dict[str, Any]) -> Found:
+def of_run(run: dict[str, Any], folder: Path) -> Found:
     """What the attempt in `folder` adds; `run`: its row of runs.csv. InputError where a table of it is broken."""
     of = Traced(read_intervals(folder / TABLE), int(run["warmup_epochs"]), int(run["steps"]))
     names = {name: run[name] for name in ("run_id", "key", "cell")}
@@ -69,9 +69,7 @@ def gather(runs: pd.DataFrame, records: Path) -> tuple[pd.DataFrame, pd.DataFram
 
     Runs of programs that tell no phases are left out. InputError where a table is broken.
     """
-    wanted = successful(traced(runs)).to_dict("records")
-    places = [records / run["run_id"] / run["key"] / f"attempt-{run['attempt']}" for run in wanted]
-    todo = [(place, run) for place, run in zip(places, wanted, strict=True) if (place / TABLE).exists()]
+    todo = told(runs, records)
     several: Callable[..., Iterable[Found]] = map
     if len(todo) < SEVERAL:
         found = list(several(of_run, *zip(*todo, strict=True))) if todo else []

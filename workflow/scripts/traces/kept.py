@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.measured import successful, traced
 from common.errors import exit_status
 from common.schemas import schema
 from common.tables import read_table, write_table
 from common.text import number_of
 from runs.phases import TABLE
-from traces.timeline import read_intervals
+from traces.timeline import read_intervals, told
 
 BLOCK = 8  # steps
 DIGITS = 6  # of times in s
@@ -42,11 +41,7 @@ def gather(runs: pd.DataFrame, records: Path) -> pd.DataFrame:
 
     Runs of programs that tell no phases are left out. InputError where a table is broken.
     """
-    wanted = [
-        (run, folder)
-        for run in successful(traced(runs)).to_dict("records")
-        if ((folder := records / run["run_id"] / run["key"] / f"attempt-{run['attempt']}") / TABLE).exists()
-    ]
+    wanted = told(runs, records)
     parts = [
         kept(read_intervals(folder / TABLE), int(run["warmup_epochs"]), MOST_ROWS // len(wanted)).assign(
             run_id=run["run_id"]

@@ -22,13 +22,13 @@ from plan.campaign import Campaign, add_config_argument, configured, load_campai
 from plan.design import Run
 from plan.identity import Resolved, lacks, resolve
 from plan.scheduling import allocation_options
-from runs.attempts import finished
+from runs.attempts import finished, numbered
 from runs.launchers.slurm import current_job
-from runs.phases import TABLE
+from runs.phases import TABLE, write_intervals
 from runs.progress import current_session
 from runs.supervise import ending_well, supervise
 from traces import chrome, otf2_write
-from traces.timeline import read, write_intervals
+from traces.timeline import read
 
 LEVELS = {"": "phases", "no": "phases", "yes": "full"}
 MOST_NAMED, MOST_NEAREST = 5, 3
@@ -79,7 +79,7 @@ def measured(campaign: Campaign, wanted: Resolved) -> Path:
     _make(campaign, wanted)
     with ending_well(wanted.run.run_id, results):
         record = supervise(wanted, results, current_session(), usable=lambda record: record["status"] in USABLE)
-    attempt = folder / f"attempt-{record['attempt']}"
+    attempt = numbered(folder, record["attempt"])
     if record["status"] not in USABLE:
         raise InputError(
             f"{shown(attempt / 'log.txt')}: the traced run ended as {record['status']}: {record['reason']}"

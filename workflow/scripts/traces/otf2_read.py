@@ -21,10 +21,10 @@ from otf2.enums import GroupType, LocationGroupType, Paradigm, RegionRole
 from common.errors import InputError, exit_status
 from common.files import shown
 from common.text import number_of
-from runs.phases import TABLE
+from runs.phases import INTERVALS, TABLE, write_intervals
 from runs.worker.phases import EXCHANGE
 from traces import chrome
-from traces.timeline import INTERVALS, NS, STEP, Timeline, write_intervals
+from traces.timeline import NS, STEP, Timeline
 
 EPOCH = "epoch"
 OTHER = "other"  # of a step, what no region inside of it names

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.measured import successful, traced
 from common.errors import InputError
-from common.files import read_json, shown, written_whole
-from runs.phases import TABLE
-from runs.worker.phases import COLUMNS, EXCHANGE
+from common.files import read_json, shown
+from runs.attempts import numbered
+from runs.phases import INTERVALS, TABLE
+from runs.worker.phases import EXCHANGE
 
-INTERVALS = ("rank", *COLUMNS)
 NS = 10**9
 STEP = "step"
 OPERATORS = "operators-*.json"
@@ -81,6 +82,13 @@ def steps(phases: pd.DataFrame) -> pd.DataFrame:
     return grouped.agg(begin_ns=("begin_ns", "min"), end_ns=("end_ns", "max")).reset_index()
 
 
+def told(runs: pd.DataFrame, records: Path) -> list[tuple[dict[str, Any], Path]]:
+    """The successful traced ones of `runs` that told phases: a row of runs.csv, and its attempt in `records`. Some programs tell none."""
+    ok = successful(traced(runs)).to_dict("records")
+    found = [(run, numbered(records / run["run_id"] / run["key"], run["attempt"])) for run in ok]
+    return [(run, folder) for run, folder in found if (folder / TABLE).exists()]
+
+
 def read(folder: Path) -> Timeline:
     """The trace of a finished attempt. InputError where it has none, or what is there is broken."""
     table = folder / TABLE
@@ -126,9 +134,3 @@ def read_intervals(table: Path) -> pd.DataFrame:
     if not np.isfinite(ends).all() or (ends[:, 1] < ends[:, 0]).any():
         raise InputError(f"{shown(table)}: an interval has no length or a negative one; repeat the run")
     return found
-
-
-def write_intervals(table: Path, intervals: pd.DataFrame) -> None:
-    """Write a table of phases as attempts have them, whole or not at all."""
-    with written_whole(table) as partial:
-        intervals.to_csv(partial, index=False, columns=list(INTERVALS), float_format="%.7f", lineterminator="\n")

@@ -44,7 +44,7 @@ class Meter:
             self._node.meters.sample(context.folder / f"power-{self.group.rank}.csv")
         self._epochs = self._table("epochs.csv", COLUMNS)
         self._steps = self._table("steps.csv", ("epoch", "rank", "step", "step_time_s")) if spec["step_times"] else None
-        self._clocks = self._table("clocks.csv", CLOCKS) if context.levels["trace"] != "none" else None
+        self._clocks = self._table("clocks.csv", CLOCKS) if self.phases.on else None
         self.phases.enter("barrier")
         self.group.barrier()
         self.ready_at = time.time()
@@ -115,7 +115,7 @@ class Meter:
 
     def _compare_clocks(self) -> None:
         """In a traced run, tell by how much every rank's clock is ahead of rank 0's."""
-        if self.context.levels["trace"] == "none":
+        if not self.phases.on:
             return
         at, offsets = time.monotonic(), self.group.clock_offsets()
         if self._clocks is not None:
