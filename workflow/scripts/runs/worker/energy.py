@@ -131,9 +131,10 @@ class Integrated:
 def every(seconds: float, call: Callable[[], object]) -> None:
     """Call it every so many seconds from now on, in a thread that ends with the process; what fails once is called again."""
 
+    pause = threading.Event()  # which nobody sets
+
     def work() -> None:
-        while True:
-            time.sleep(seconds)
+        while not pause.wait(seconds):
             with contextlib.suppress(Exception):
                 call()
 
