@@ -150,14 +150,14 @@ class Checkout:
         return said
 
     def products(self) -> dict[str, str]:
-        """What was made from the records, with contents that change whenever the file is made anew (its inode)."""
+        """What was made from the records, each file with its stamp."""
         made = [
             self.results / "runs.csv",
             self.results / "epochs.csv",
             *self.results.glob("tables/*"),
             *self.results.glob("figures/*"),
         ]
-        return {str(path.relative_to(self.results)): str(path.stat().st_ino) for path in made if path.is_file()}
+        return {str(path.relative_to(self.results)): stamp(path) for path in made if path.is_file()}
 
 
 TARGETS = (
@@ -176,6 +176,12 @@ TARGETS = (
     "paper",
 )
 TARGETS = (*TARGETS, "manifest")  # which is made anew with whatever else is; test_provenance.py looks at it
+
+
+def stamp(path: Path) -> str:
+    """What changes whenever the file `path` is made anew: its inode and its time, for a file system may give a freed inode out again."""
+    found = path.stat()
+    return f"{found.st_ino} {found.st_mtime_ns}"
 
 
 def planned_jobs(output: str) -> dict[str, int]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from checkout import SMALL_STUDY, Checkout, Invocation
+from checkout import SMALL_STUDY, Checkout, Invocation, stamp
 from synthetic import write_campaign
 
 STUDY = "config/studies/quickstart.yaml"
@@ -31,10 +31,10 @@ def figures(checkout: Checkout) -> Invocation:
     return checkout.snakemake("figures", "--config", "study=quickstart", "records=published")
 
 
-def drawn(checkout: Checkout) -> dict[str, int]:
-    """The figures' files and their inodes, which change whenever they are made anew."""
+def drawn(checkout: Checkout) -> dict[str, str]:
+    """The figures' files and their stamps."""
     folder: Path = checkout.folder / "results" / "quickstart" / "figures"
-    return {path.name: path.stat().st_ino for path in folder.iterdir()}
+    return {path.name: stamp(path) for path in folder.iterdir()}
 
 
 def test_a_study_has_the_figures_that_it_declares_and_a_change_redraws_only_its_own(published: Checkout) -> None:

@@ -38,11 +38,11 @@ def test_nothing_changed_runs_nothing(campaign: Checkout) -> None:
 
 
 def test_every_file_touched_runs_nothing(campaign: Checkout) -> None:
-    before = campaign.products()
     moment = time.time()
     for number, path in enumerate(sorted(campaign.folder.rglob("*"))):
         if path.is_file() and not path.is_symlink() and ".snakemake" not in path.parts:
             os.utime(path, (moment + number, moment + number))
+    before = campaign.products()
     done = campaign.snakemake("figures")
     assert (done.status, done.jobs) == (0, {})
     assert campaign.products() == before
@@ -90,7 +90,7 @@ def test_a_kinds_script_edited_makes_its_figures(campaign: Checkout, kind: str, 
     script.write_text(script.read_text() + "\n# edited\n")
     done = campaign.snakemake("figures")
     assert (done.status, done.jobs) == (0, {"figure": figures})
-    made = {name for name, inode in campaign.products().items() if before[name] != inode}
+    made = {name for name, stamped in campaign.products().items() if before[name] != stamped}
     assert made and all(Path(name).name.startswith(kind) for name in made)
 
 
@@ -99,7 +99,7 @@ def test_a_declaration_makes_the_figures_that_are_not_there_and_nothing_else(cam
     campaign.edit("config/studies/small.yaml", "{kind: accuracy, x: updates}", "{kind: by_factor, x: framework}")
     done = campaign.snakemake("figures")
     assert (done.status, done.jobs) == (0, {"figure": 1}), done.output
-    made = {name for name, inode in campaign.products().items() if before.get(name) != inode}
+    made = {name for name, stamped in campaign.products().items() if before.get(name) != stamped}
     assert "figures: results/small/figures, tables: results/small/tables; one page" in done.output
     ends = ("pdf", "svg", "png", "caption.md")
     assert made == {f"figures/by_factor-framework.{end}" for end in ends}
