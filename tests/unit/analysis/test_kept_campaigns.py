@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis import anova, checks, decomposition, effects, variance
+from analysis.intervals import columns
 from analysis.measured import successful
 from analysis.pooling import pooled
 from common.files import CHECKOUT
@@ -17,12 +18,15 @@ from declared.site import load_site
 from declared.study import load_study
 from network.fit import round_medians
 from plan.design import design
+from prediction import hybrid, law, what_if
+from traces import cost
 
 KEPT = CHECKOUT / "docs" / "campaigns"
 FOLDERS = sorted(path for path in KEPT.iterdir() if path.is_dir())
 SLOW, UNSHAPED, SIX = "tf-strategies-virtual", "tf-strategies-unshaped", "prediction-virtual"
+WHAT_IF, HYBRID = "what-if-virtual", "hybrid-virtual"
 SMALL, LARGE = "small-cnn", "small-cnn-600"
-WORDS = {3: "three", 4: "four", 5: "five", 9: "nine", 12: "twelve"}
+WORDS = {3: "three", 4: "four", 5: "five", 6: "six", 8: "eight", 9: "nine", 12: "twelve"}
 STOLEN = 0.05  # of the processor time, from which on the page names a run
 
 
@@ -287,7 +291,7 @@ def test_widths_of_intervals_in_the_texts_are_those_of_the_tables() -> None:
     ]
     assert not_said(sentences) == []
     gains = []
-    for study in (SLOW, UNSHAPED, SIX):
+    for study in (folder.name for folder in FOLDERS):
         said = variance.advice(variance.components(variance.logarithms(records(study), records(study, "epochs"))))
         gains.append(int(said.partition("intervals about ")[2].partition(" % narrower")[0]))
     sentence = (
@@ -307,4 +311,89 @@ def test_small_messages_take_as_long_as_the_text_says() -> None:
         f"{max(of_ring):.1f} MiB at the link's rate: in every step of the ring a rank of "
         f"{records(SIX)['cpu_share'].max():g} core waits",
     ]
+    assert not_said(sentences) == []
+
+
+@functools.cache
+def replayed() -> pd.DataFrame:
+    """The predictions of what-if-virtual that were measured."""
+    study = what_if.Study(records(WHAT_IF), law.points(records(WHAT_IF, "network")), records(WHAT_IF, "replay_steps"))
+    rows = what_if.predict(study)
+    return rows[rows["measured_s"].notna()].assign(nodes=rows["cell"].str.extract(r"\.n(\d)\.")[0].astype(int))
+
+
+def signed(share: float) -> str:
+    return f"{100 * share:+.1f} %".replace("-", "−")
+
+
+def test_what_a_replay_predicted_is_in_the_text() -> None:
+    rows, runs = replayed(), records(WHAT_IF)
+    cells = [
+        [
+            f"{row['nodes']} nodes",
+            row["change"],
+            *(interval(row, name) for name in ("predicted_s", "measured_s")),
+            signed(row["error"]),
+        ]
+        for _, row in rows.sort_values(["nodes", "question", "predicted_s"]).iterrows()
+    ]
+    assert not_said(lines(cells)) == [] and len(cells) == 8
+    off, accumulated = 100 * rows["error"].abs(), rows["question"] == "accumulation"
+    alone = runs[(runs["nodes"] == 1) & (runs["batch_size"] == 32)]
+    traced = cost.compare(runs).sort_values("cell")
+    sentences = [
+        f"# {len(runs)} runs in",
+        f"The {WORDS[(~accumulated).sum()]} predictions of links and batches miss by {off[~accumulated].min():.1f} to "
+        f"{off[~accumulated].max():.1f} % (mean {off[~accumulated].mean():.1f} %). Both of accumulation are too slow, by "
+        f"{off[accumulated].min():.0f} and {off[accumulated].max():.0f} %, which makes the mean of all "
+        f"{WORDS[len(rows)]} {off.mean():.1f} %; {WORDS[(off <= 5).sum()]} are within 5 %.",
+        f"the quota withholds {alone['throttled_s'].mean():.1f} s of processor time in its epoch of "
+        f"{alone['epoch_time_s'].mean():.1f} s",
+        f"epochs of traced runs take {' and '.join(interval(row, 'ratio') for _, row in traced.iterrows())} times as long",
+    ]
+    assert (traced["ratio_low"] < cost.LITTLE).all() and (traced["ratio_high"] > cost.LITTLE).all()
+    assert (rows.loc[accumulated, "error"] > 0).all()
+    assert not_said(sentences) == []
+
+
+def test_whether_a_slower_node_pays_is_in_the_text() -> None:
+    runs = records(HYBRID)
+    rows = hybrid.predict(runs, records(HYBRID, "network")).query("source == 'declared shares'")
+    measured = pooled(runs)
+    cells = []
+    for cell, own in (
+        runs.drop_duplicates("cell").sort_values(["batch_size", "nodes", "shares"]).groupby("cell", sort=False)
+    ):
+        time = interval(pd.Series(columns("s", measured.of(cell))), "s")
+        said = rows[rows["cell"] == cell]
+        beside = [
+            [
+                f"{row['predicted_s']:.2f}",
+                *(f"{100 * row[name]:.0f} %".replace("-", "−") for name in ("saved", "measured_saved")),
+            ]
+            for _, row in said.iterrows()
+        ] or [["–", "–", "–"]]
+        level = own.iloc[0]
+        cells.append([str(level["batch_size"]), str(level["nodes"]), level["shares"], time, *beside[0]])
+    assert not_said(["| " + " | ".join(row) + " |" for row in cells]) == [] and len(cells) == 10
+    by = rows.set_index(["batch_size", "nodes", "shares"])
+    two = 100 * by.loc[(384, 2), "error"]
+    pays = by.loc[(384, 2), "break_even"]
+    ratios = effects.compare(runs).query("factor == 'shares'").set_index(["nodes", "batch_size"])
+    alone = runs[runs["nodes"] == 1].groupby("batch_size")["epoch_time_s"].mean()
+    third = by.loc[(384, 3, "measured")]
+    sentences = [
+        f"# {len(runs)} runs in",
+        f"the exchange alone, {by.loc[(96, 2), 'exchange_s'].iloc[0]:.1f} s an epoch by the sweep",
+        f"is {two.min():.0f} to {two.max():.0f} % too slow on two nodes",
+        f"from {pays['measured']:.2f} of the first one's speed on with measured shares, and from {pays['equal']:.2f} on "
+        f"with equal ones. This one has {0.6 / 0.9:.2f}:",
+        f"it should have saved {100 * third['saved']:.0f} % and costs {-100 * third['measured_saved']:.0f} %.",
+        f"Measured shares take {interval(ratios.loc[(3, 384)], 'ratio')} times as long as equal ones on three nodes with "
+        f"384 samples, {interval(ratios.loc[(3, 96)], 'ratio')} times with 96.",
+    ]
+    assert (by["exchange_s"].loc[96] > alone[96]).all()
+    assert (by["measured_saved"].loc[96] < 0).all() and (by["measured_saved"].loc[(384, 2)] > 0).all()
+    assert (by["measured_saved"].loc[[(384, 3, "equal"), (384, 3, "measured")]] < 0).all()
+    assert (ratios.loc[2, "ratio_low"] < 1).all() and (ratios.loc[2, "ratio_high"] > 1).all()
     assert not_said(sentences) == []
