@@ -55,7 +55,8 @@ class Point:
 class ThreadLane:
     """A lane (runs/libraries/ahead.py) whose copies are made late and slowly. Who trains asks `training`, a stream as well."""
 
-    def __init__(self) -> None:
+    def __init__(self, copy_s: float = COPY_S) -> None:
+        self.copy_s = copy_s
         self.copies, self.training = Stream(), Stream()
         self.on_either_side: tuple[list[int], list[int]] = [], []  # bytes of what was made
 
@@ -81,7 +82,7 @@ class ThreadLane:
 
     def copy(self, pairs: list[tuple[Any, Any]], after: Point, done: Point) -> None:
         after.wait(self.copies)
-        self.copies.ask(lambda: time.sleep(COPY_S))
+        self.copies.ask(lambda: time.sleep(self.copy_s))
         for host, device in pairs:
             self.copies.ask(lambda host=host, device=device: np.copyto(np.asarray(device), np.asarray(host)))
         done.record(self.copies)

@@ -10,7 +10,7 @@ import pytest
 
 from runs.libraries.ahead import SLOTS, Ahead
 from runs.worker.batches import Batch, Fresh
-from streams import Point, Stream, ThreadLane
+from streams import COPY_S, Point, Stream, ThreadLane
 from trainings import Trainings, assert_same, epochs, weights
 
 USE_S = 0.004
@@ -68,7 +68,8 @@ class Forgetful(Point):
 
 @pytest.mark.parametrize("forgotten", ["copied, by the host", "copied, by the device", "used", "used is recorded"])
 def test_every_wait_is_needed(forgotten: str) -> None:
-    """What shows that the test above could fail: a lane that leaves one wait out gives the device other batches."""
+    """What shows that the test above could fail: a lane that leaves one wait out gives the device other batches, sooner or later:
+    on a busy machine threads may come in the right order by themselves."""
 
     class Careless(ThreadLane):
         def event(self) -> Point:
@@ -86,7 +87,8 @@ def test_every_wait_is_needed(forgotten: str) -> None:
                 super().record(event)
 
     sent = batches(20)
-    assert not same(through(Careless(), iter(sent))[1], sent)
+    slow = 10 * COPY_S if forgotten.startswith("copied") else COPY_S
+    assert any(not same(through(Careless(slow), iter(sent))[1], sent) for _ in range(10))
 
 
 def test_memory_does_not_grow_with_the_batches_nor_with_the_epochs() -> None:
