@@ -1,4 +1,4 @@
-"""The models that a study may name, for the images and classes of a data set."""
+"""The models that a study may name, for the samples and labels of a data set."""
 
 import functools
 
@@ -15,6 +15,7 @@ def model_names() -> tuple[str, ...]:
 
 @functools.cache
 def model_graph(model: str, dataset: str) -> Graph:
-    """A model for the images and classes of a data set. ValueError when they are too small for it."""
+    """A model for the samples and labels of a data set. ValueError when it does not take them, or when they are too small for it."""
     entry = load_dataset(dataset)
-    return graph(model, tuple(entry["shape"]), class_count(entry))
+    told = entry.get("vocabulary"), entry.get("targets", "class")
+    return graph(model, tuple(entry["shape"]), class_count(entry), *told)

@@ -1,12 +1,14 @@
 """A model as a graph of operators: the one description from which every library builds it.
 
-Shapes are those of one sample, (height, width, channels) for images and (units,) for vectors. Weights have one canonical
+Shapes are those of one sample: (height, width, channels) of images, (units,) of vectors, (length,) of tokens, which are
+integers below the `vocabulary` of the input operator, and (length, units) of sequences. Weights have one canonical
 layout, and a name, `<operator>.<weight>`:
 
     conv             kernel [height, width, in, out], bias [out]
     depthwise_conv   kernel [height, width, channels, 1], bias [channels]
     dense            kernel [in, out], bias [out]; what was flattened counts rows first, channels last
     batch_norm       scale, offset, and what is not trained: mean, variance [channels]
+    embedding        table [vocabulary, units]
 
 Standard library only: the workflow plans with it, ranks build with it, whatever environment they live in.
 """
@@ -41,7 +43,8 @@ class Operator:
 
 @dataclass(frozen=True)
 class Graph:
-    """A model for images of one shape. Operators stand after their inputs; the last one's output are the logits."""
+    """A model for samples of one shape. Operators stand after their inputs; the last one's output are the logits:
+    (classes,), or (length, vocabulary) where each position has a label, the next token."""
 
     model: str
     initializer: str
@@ -49,8 +52,13 @@ class Graph:
 
     @property
     def shape(self) -> Shape:
-        """Of an image."""
+        """Of a sample."""
         return self.operators[0].shape
+
+    @property
+    def vocabulary(self) -> int | None:
+        """How many different tokens a sample may have; None where samples are images."""
+        return self.operators[0].settings.get("vocabulary")
 
     @functools.cached_property
     def by_name(self) -> dict[str, Operator]:
@@ -140,13 +148,14 @@ def is_decayed(weight: str) -> bool:
 class Builder:
     """Adds operators, one after the other. Each method returns the new operator's name; `x` is that of its input.
 
-    ValueError when an image is too small for an operator.
+    ValueError when a sample is too small for an operator, or when outputs do not fit each other.
     """
 
-    def __init__(self, model: str, shape: Shape, initializer: str) -> None:
+    def __init__(self, model: str, shape: Shape, initializer: str, vocabulary: int | None = None) -> None:
         self.model, self.initializer = model, initializer
         self.input = "input"
-        self._operators = {"input": Operator("input", "input", (), shape)}
+        settings = {} if vocabulary is None else {"vocabulary": vocabulary}
+        self._operators = {"input": Operator("input", "input", (), shape, settings)}
 
     def graph(self) -> Graph:
         """What was built."""
@@ -232,6 +241,12 @@ class Builder:
         (inputs,) = self.shape(x)
         weights: dict[str, Shape] = {"kernel": (inputs, units), "bias": (units,)}
         return self._add("dense", (x,), (units,), {"units": units}, weights, inputs * units, name)
+
+    def embedding(self, x: str, units: int, *, name: str = "") -> str:
+        """A vector of `units` for each token."""
+        vocabulary = self._operators[self.input]["vocabulary"]
+        weights: dict[str, Shape] = {"table": (vocabulary, units)}
+        return self._add("embedding", (x,), (*self.shape(x), units), {"units": units}, weights, name=name)
 
     def dropout(self, x: str, rate: float, *, name: str = "") -> str:
         """While training, each element is zero with probability `rate`, the others are divided by 1 - `rate`."""
