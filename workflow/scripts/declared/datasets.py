@@ -18,6 +18,7 @@ from common.text import instead_of
 DATASETS = CHECKOUT / "workflow" / "scripts" / "datasets" / "table.yaml"
 OWN_DATASETS = CHECKOUT / "config" / "datasets.yaml"
 IMAGES, TOKENS = "images", "tokens"  # what a data set consists of
+CLASS, NEXT = "class", "next"  # what the labels of samples are
 TEXTS = ("text8", "wikitext")  # the formats whose archives are texts: what follows a token is to be told
 ARCHIVED = ("cifar-10-binary", "idx", "tiny-imagenet", *TEXTS)
 IDX = {
@@ -145,14 +146,14 @@ def kind(entry: Mapping[str, Any]) -> str:
     return TOKENS if "vocabulary" in entry else IMAGES
 
 
-def tells_next(entry: Mapping[str, Any]) -> bool:
-    """Whether the label of a sample is the token that follows each of its tokens; else it is one class."""
-    return "classes" not in entry
+def targets(entry: Mapping[str, Any]) -> str:
+    """What labels are: CLASS, one for a sample, or NEXT, the token that follows each of a sample's tokens."""
+    return CLASS if "classes" in entry else NEXT
 
 
 def class_count(entry: Mapping[str, Any]) -> int:
     """How many classes a model for the data set tells apart: those of samples, or the tokens that may follow."""
-    classes = entry["vocabulary"] if tells_next(entry) else entry["classes"]
+    classes = entry["vocabulary"] if targets(entry) == NEXT else entry["classes"]
     return classes if isinstance(classes, int) else len(classes)
 
 

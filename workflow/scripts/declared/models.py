@@ -2,7 +2,7 @@
 
 import functools
 
-from declared.datasets import class_count, load_dataset
+from declared.datasets import class_count, load_dataset, targets
 from models.graph import Graph
 from models.named import graph, models
 
@@ -17,5 +17,4 @@ def model_names() -> tuple[str, ...]:
 def model_graph(model: str, dataset: str) -> Graph:
     """A model for the samples and labels of a data set. ValueError when it does not take them, or when they are too small for it."""
     entry = load_dataset(dataset)
-    told = entry.get("vocabulary"), entry.get("targets", "class")
-    return graph(model, tuple(entry["shape"]), class_count(entry), *told)
+    return graph(model, tuple(entry["shape"]), class_count(entry), entry.get("vocabulary"), targets(entry))
