@@ -224,6 +224,11 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+    """The loss of logits [N, classes] and labels [N], or of each position of sequences: [N, length, vocabulary] and [N, length]."""
+    return nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction=reduction)
+
+
 class PyTorchTrainer(Trainer):
     """The training loop of every PyTorch framework. Undistributed as it stands; adapters override the two hooks."""
 
@@ -240,9 +245,10 @@ class PyTorchTrainer(Trainer):
         load(self.module, graph, context.initial_weights())
         self.module.to(self.torch_device, memory_format=self._format)
         self.optimizer = make_optimizer(self.module, graph, levels, context.learning_rate(0))
-        self.loss = nn.CrossEntropyLoss()
-        self._mean = torch.tensor(context.manifest["mean"], device=self.torch_device).view(1, -1, 1, 1)
-        self._std = torch.tensor(context.manifest["std"], device=self.torch_device).view(1, -1, 1, 1)
+        self.loss = cross_entropy
+        if graph.vocabulary is None:
+            self._mean = torch.tensor(context.manifest["mean"], device=self.torch_device).view(1, -1, 1, 1)
+            self._std = torch.tensor(context.manifest["std"], device=self.torch_device).view(1, -1, 1, 1)
         self._ahead = Ahead(Streams(self.torch_device)) if self.torch_device.type == "cuda" else None
         self._updates = 0
         self.model: nn.Module = self.module
@@ -281,7 +287,7 @@ class PyTorchTrainer(Trainer):
                     (loss / length if length > 1 else loss).backward()
                 phases.enter("metrics")
                 loss_sum += loss.detach() * len(labels)
-                correct += (logits.argmax(1) == labels).sum()
+                correct += (logits.argmax(-1) == labels).sum()
                 if i == length - 1:
                     phases.enter("optimizer")
                     self._step()
@@ -299,8 +305,8 @@ class PyTorchTrainer(Trainer):
         for images, expected in self._ready(self.context.validation()):
             with self._precision():
                 logits = self.module(images)
-                loss_sum += nn.functional.cross_entropy(logits, expected, reduction="sum").item()
-            correct += int((logits.argmax(1) == expected).sum())
+                loss_sum += cross_entropy(logits, expected, "sum").item() / self.context.positions
+            correct += int((logits.argmax(-1) == expected).sum())
             samples += len(expected)
         return Seen(loss_sum, correct, samples)
 
@@ -344,7 +350,10 @@ class PyTorchTrainer(Trainer):
         return self._ahead.batches(batches, lambda images, labels: (self._normalized(images), labels.clone()))
 
     def _normalized(self, images: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """uint8 [N, H, W, C] to float [N, C, H, W] with zero mean and unit variance, on the device, where tensors are already."""
+        """uint8 [N, H, W, C] to float [N, C, H, W] with zero mean and unit variance, on the device, where tensors are already. Tokens stay
+        as they are, in memory of their own."""
+        if self.context.graph.vocabulary is not None:
+            return torch.as_tensor(images).clone()
         bytes_ = torch.as_tensor(images).permute(0, 3, 1, 2)
         return (bytes_.contiguous(memory_format=self._format).float() - self._mean) / self._std
 

@@ -40,7 +40,7 @@ WEIGHTS = {  # of a layer, by their names in a graph; a depthwise kernel's is an
     "variance": "moving_variance",
 }
 BLOCK_BATCHES = 8
-BLOCK_BYTES = 2**24  # of images
+BLOCK_BYTES = 2**24  # of images; of tokens eight times as many
 XPLANE = (  # where TensorFlow has the description of its profiler's files: from 2.20, before, up to 2.11
     "tensorflow.tsl.profiler.protobuf.xplane_pb2",
     "tsl.profiler.protobuf.xplane_pb2",
@@ -262,8 +262,10 @@ class TensorFlowTrainer(Trainer):
         keras.backend.experimental.enable_tf_random_generator()  # masks differ between the traces of a step, too
         keras.utils.set_random_seed(context.spec["seed"] + context.rank)  # of dropout
         keras.mixed_precision.set_global_policy("mixed_bfloat16" if context.levels["precision"] == "amp" else "float32")
-        self._mean = tf.constant(context.manifest["mean"], tf.float32)
-        self._std = tf.constant(context.manifest["std"], tf.float32)
+        self._of_tokens = context.graph.vocabulary is not None
+        if not self._of_tokens:
+            self._mean = tf.constant(context.manifest["mean"], tf.float32)
+            self._std = tf.constant(context.manifest["std"], tf.float32)
         with self.strategy.scope():
             self.model = build(context.graph)
             self.variables = variables(self.model, context.graph)
@@ -473,9 +475,9 @@ class TensorFlowTrainer(Trainer):
         )
 
     def _dataset(self) -> Any:
-        """This rank's batches of all epochs, one after the other, for ever: (uint8 images, labels).
+        """This rank's batches of all epochs, one after the other, for ever: (uint8 images or tokens, labels).
 
-        The order is known beforehand, so TensorFlow itself takes the samples from images that are held in memory. All others
+        The order is known beforehand, so TensorFlow itself takes the samples that are held in memory. All others
         come from NumPy in blocks of batches, since every call of Python from its threads costs as much as a small step.
         """
         options = tf.data.Options()
@@ -487,14 +489,17 @@ class TensorFlowTrainer(Trainer):
         # Without an end there is no exchange, step by step, about whether some rank has run dry.
         return made.repeat().prefetch(1).with_options(options)
 
-    def _taken(self, images: np.ndarray, labels: np.ndarray) -> Any:
-        """Batches of samples that are held in memory."""
+    def _taken(self, inputs: np.ndarray, labels: np.ndarray) -> Any:
+        """Batches of samples that are held in memory, tokens in as few bytes as they are kept in."""
         with tf.device("CPU"):
-            images, labels = tf.constant(images), tf.constant(labels)
+            inputs, labels = tf.constant(inputs), tf.constant(labels)
         orders = [self.context.order(epoch) for epoch in range(1, self.context.levels["epochs"] + 1)]
-        return tf.data.Dataset.from_tensor_slices(np.concatenate(orders)).map(
-            lambda samples: (tf.gather(images, samples), tf.gather(labels, samples))
-        )
+
+        def take(samples: Any) -> Any:
+            taken, told = tf.gather(inputs, samples), tf.gather(labels, samples)
+            return (tf.cast(taken, tf.int64), tf.cast(told, tf.int64)) if self._of_tokens else (taken, told)
+
+        return tf.data.Dataset.from_tensor_slices(np.concatenate(orders)).map(take)
 
     def _blocks(self) -> Any:
         """Batches as NumPy makes them, several at once; the next block is made while one is trained."""
@@ -505,14 +510,18 @@ class TensorFlowTrainer(Trainer):
             for epoch in range(1, self.context.levels["epochs"] + 1):
                 batches = self.context.epoch(epoch)
                 while block := list(itertools.islice(batches, length)):
-                    images, labels = zip(*block, strict=True)
-                    yield np.stack(images), np.stack(labels)
+                    inputs, labels = zip(*block, strict=True)
+                    yield np.stack(inputs), np.stack(labels)
 
-        signature = tf.TensorSpec((None, batch, *shape), tf.uint8), tf.TensorSpec((None, batch), tf.int64)
+        told = (self.context.positions,) if len(self.context.graph.operators[-1].shape) > 1 else ()
+        signature = (
+            tf.TensorSpec((None, batch, *shape), tf.int64 if self._of_tokens else tf.uint8),
+            tf.TensorSpec((None, batch, *told), tf.int64),
+        )
         return tf.data.Dataset.from_generator(blocks, output_signature=signature).prefetch(1)
 
     def _normalized(self, images: Any) -> Any:
-        return (tf.cast(images, tf.float32) - self._mean) / self._std
+        return images if self._of_tokens else (tf.cast(images, tf.float32) - self._mean) / self._std
 
     def _train_batch(self, iterator: Any, length: int, last: bool, traced: bool) -> Any:
         """The loss and the count of a step, and the marks of this rank's first replica."""
@@ -540,7 +549,7 @@ class TensorFlowTrainer(Trainer):
         def on_replica(images: Any, labels: Any) -> Any:  # where running statistics are the replica's own
             logits = self.model(self._normalized(images), training=False)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-            return tf.reduce_sum(losses), _count_correct(logits, labels)
+            return tf.reduce_sum(losses) / self.context.positions, _count_correct(logits, labels)
 
         return self._summed(self.strategy.run(on_replica, args=(images, labels)))
 
@@ -560,7 +569,8 @@ class TensorFlowTrainer(Trainer):
 
             def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
                 samples = spec["steps"] * spec["local_batch"]
-                seen = Seen(logs["loss"] * samples, round(logs["accuracy"] * samples), samples)
+                right = round(logs["accuracy"] * samples * trainer.context.positions)
+                seen = Seen(logs["loss"] * samples, right, samples)
                 meter.close_epoch(seen, trainer.evaluate)
 
         self.model.compile(self.optimizer, _loss(), metrics=["accuracy"])
@@ -616,4 +626,4 @@ def _loss() -> Any:
 
 
 def _count_correct(logits: Any, labels: Any) -> Any:
-    return tf.reduce_sum(tf.cast(tf.argmax(logits, 1) == labels, tf.int64))
+    return tf.reduce_sum(tf.cast(tf.argmax(logits, -1) == labels, tf.int64))
