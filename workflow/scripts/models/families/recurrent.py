@@ -52,6 +52,12 @@ MODELS = {
     "rnn-lm": Model(
         partial(language_model, layers=2, units=1024), "language model of 2 LSTM layers", _SOURCE, "uniform", TOKENS
     ),
+    "rnn-text-nano": Model(
+        partial(text_classifier, layers=1, units=64), "text classification for laptops: an LSTM layer of 64 units", "", "uniform", TEXTS
+    ),
+    "rnn-nano": Model(
+        partial(language_model, layers=1, units=64), "language model for laptops: an LSTM layer of 64 units", "", "uniform", TOKENS
+    ),
     "rnn-translation": Model(
         partial(translation, layers=2, units=1024),
         "translation: encoder and decoder of 2 LSTM layers each, with attention",
