@@ -56,13 +56,19 @@ def test_where_a_model_has_logits_of_the_last_positions_these_have_labels(tmp_pa
     job = {"data": str(tmp_path), "spec": {**spec, "levels": {"augmentation": "none"}}}
 
     def batches(logits: Shape) -> list[Batch]:
-        graph = Graph("m", "he", (Operator("input", "input", (), (6,), {"vocabulary": 9}), Operator("o", "o", ("input",), logits)))
+        graph = Graph(
+            "m", "he", (Operator("input", "input", (), (6,), {"vocabulary": 9}), Operator("o", "o", ("input",), logits))
+        )
         context = Context(tmp_path, {**job, "model": graph.to_json()}, 0, 0, cast(Group, None))
         assert context.positions == logits[0]
         return [*context.epoch(1), *context.validation()]
 
     for (tokens, whole), (same, last) in zip(batches((6, 9)), batches((2, 9)), strict=True):
-        assert tokens.shape == whole.shape == (8, 6) and np.array_equal(tokens, same) and np.array_equal(whole[:, 4:], last)
+        assert (
+            tokens.shape == whole.shape == (8, 6)
+            and np.array_equal(tokens, same)
+            and np.array_equal(whole[:, 4:], last)
+        )
 
 
 def test_validation_is_the_same_in_all_epochs_and_however_it_is_shared_out(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from common.files import load_yaml
 from declared import environments
-from declared.datasets import ARCHIVED, DATASETS, FRESH_NAME, FRESH_SAMPLES, class_count
+from declared.datasets import ARCHIVED, DATASETS, FRESH_NAMES, FRESH_SAMPLES, TOKENS, class_count, kind
 from declared.frameworks import Framework, framework_names, load_framework
 from models import listing
 from models.named import SMALL, models
@@ -55,15 +55,49 @@ def models_page() -> str:
                 ]
             ),
             "## Data sets",
-            "`make datasets` downloads the archives that a study needs, verifies them and prepares each once for all studies. For images of your own, "
-            "see [config/datasets.yaml](configuration.md#configdatasetsyaml).",
+            "`make datasets` downloads the archives that a study needs, verifies them and prepares each once for all studies. For data of your own, "
+            "see [Your own data](../how-to/own-data.md) and [config/datasets.yaml](configuration.md#configdatasetsyaml).",
+            "Of images:",
             table(
-                ["data set", "title", "images: training", "validation", "shape", "classes", "format"],
-                _datasets(),
-                numbers={"images: training", "validation", "classes"},
+                ["data set", "title", "training", "validation", "shape", "classes", "format"],
+                _datasets(tokens=False),
+                numbers={"training", "validation", "classes"},
             ),
-            f"`{FRESH_NAME}` needs no entry: its batches are drawn during training, for images of any shape. Without `<samples>`, an epoch has "
-            f"{FRESH_SAMPLES:,} samples.",
+            "Of texts, where a sample is a sequence of tokens and its labels are the tokens that follow:",
+            table(
+                ["data set", "title", "training", "validation", "length", "vocabulary", "format"],
+                _datasets(tokens=True),
+                numbers={"training", "validation", "length", "vocabulary"},
+            ),
+            f"Some names need no entry. Their batches are drawn during training; without `<samples>`, an epoch has {FRESH_SAMPLES:,} samples.",
+            table(
+                ["name", "what is drawn"],
+                [
+                    [code(FRESH_NAMES["images"]), "images of noise, with random labels: nothing to learn"],
+                    [
+                        code(FRESH_NAMES["tokens"]),
+                        "sequences whose labels are the next tokens: after each token comes the next number, but with probability 1/4 any token",
+                    ],
+                    [
+                        code(FRESH_NAMES["text"]),
+                        "texts of classes: a quarter of a text's tokens are of its class alone, the others any",
+                    ],
+                ],
+            ),
+            "### Tokens",
+            "\n".join(
+                [
+                    "* `text8`: characters. A token is a letter, 1 to 26, or the blank, 0. The first 90 million characters are to train on, the next 5 "
+                    "million to validate with; the last 5 million are not read.",
+                    "* `wikitext-2`: words, as they stand between blanks, and `<eos>` at the end of each line. The vocabulary is the words of the "
+                    "training part, the most frequent first. Rare words are `<unk>` in what is published; other words of the validation part "
+                    "become `<unk>`, too.",
+                    "* Sequences follow each other in the text without overlap; the label of a token is the one after it, so that the last label of a "
+                    "sequence is the first token of the next.",
+                    "* `perplexity` is exp(validation loss). The loss is the mean cross-entropy over sequences and positions; accuracy is the "
+                    "share of positions whose next token was the most likely one.",
+                ]
+            ),
             "### Archives",
             "A download is opened only if its checksum is right. The SHA-256 of the first download is recorded in "
             "`table.lock.yaml`, beside the table of data sets (`workflow/scripts/datasets/table.yaml`). Data sets that are not listed here need no download.",
@@ -86,8 +120,10 @@ def _entries() -> dict[str, dict[str, Any]]:
     return load_yaml(DATASETS)
 
 
-def _datasets() -> Iterator[list[str]]:
+def _datasets(tokens: bool) -> Iterator[list[str]]:
     for name, entry in _entries().items():
+        if (kind(entry) == TOKENS) != tokens:
+            continue
         yield [
             code(name),
             escaped(entry["title"]),
