@@ -9,7 +9,7 @@ from declared import environments
 from declared.datasets import ARCHIVED, DATASETS, FRESH_NAMES, FRESH_SAMPLES, TOKENS, class_count, kind
 from declared.frameworks import Framework, framework_names, load_framework
 from models import listing
-from models.named import SMALL, models
+from models.named import IMAGES, SMALL, TEXTS, TOKENS, models
 from reference.markdown import code, codes, escaped, table
 
 PINNED = re.compile(r"^([a-z0-9-]+)(?:\[[^]]*\])?==([^\s;]+)", re.MULTILINE)
@@ -26,10 +26,10 @@ def models_page() -> str:
     names = sorted(models())
     sized, refused = [], []
     for name in names:
-        for images in listing.INPUTS:
+        for samples in listing.inputs_of(name):
             try:
-                _, image, classes, stem, *sizes = listing.row(name, images)
-                sized.append([code(name), f"{image}, {classes} classes", stem, *sizes])
+                _, sample, classes, stem, *sizes = listing.row(name, samples)
+                sized.append([code(name), sample, classes, stem, *sizes])
             except ValueError as error:
                 refused.append(escaped(str(error).removeprefix("model ")))
     return "\n\n".join(
@@ -39,15 +39,19 @@ def models_page() -> str:
             "Each model is described once, as a graph of operators (`workflow/scripts/models/families/`). PyTorch's and Keras' models are built from "
             "it, with the same initial weights.",
             table(
-                ["model", "what it is", "source"],
-                [[code(name), models()[name].title, models()[name].source] for name in names],
+                ["model", "what it is", "takes", "source"],
+                [[code(name), models()[name].title, models()[name].takes, models()[name].source] for name in names],
             ),
-            "The size of a model depends on the images and the classes of the data set. `make models` prints this table; `make models "
-            'ARGS="resnet-50 --image 96x96x3 --classes 100"` prints it for your images.',
-            table(["model", "images", "stem", *SIZES], sized, numbers=SIZES),
+            f"A model takes `{IMAGES}` of a class, `{TEXTS}` (sequences of tokens) of a class, or sequences of `{TOKENS}` whose labels are the next ones. It "
+            "is refused for data sets of another kind.",
+            "The size of a model depends on the samples and the classes of the data set. `make models` prints this table; `make models "
+            'ARGS="resnet-50 --image 96x96x3 --classes 100"` or `make models ARGS="gpt-2 --tokens 128:5000"` prints it for yours.',
+            table(["model", "sample", "classes", "stem", *SIZES], sized, numbers=("classes", *SIZES)),
             "\n".join(
                 [
-                    "* MMACs: millions of multiply-accumulate operations of the forward pass of one sample, in convolutions and dense operators.",
+                    "* sample: an image, height x width x channels, or a sequence of tokens, length:vocabulary.",
+                    "* MMACs: millions of multiply-accumulate operations of the forward pass of one sample, in convolutions, dense operators, attention (as "
+                    "if it were not causal) and LSTMs.",
                     "* gradients: size of what one exchange carries, float32.",
                     "* activations: size of the outputs of all operators for one sample, which training keeps, float32.",
                     f"* stem: some models have a stem for small images (up to {SMALL} pixels) and the original one for larger images.",

@@ -37,7 +37,10 @@ def trainer(context: Context) -> Trainer:
     def units(module: nn.Module) -> Iterator[list[nn.Module]]:
         layers: list[nn.Module] = []
         size = 0
-        for layer in module.children():
+        tied = {operator["of"] for operator in context.graph.operators if operator.kind == "tied_dense"}
+        for name, layer in module.named_children():
+            if name in tied:  # its weight is used again at the end: it stays with what is left
+                continue
             own = sum(weight.nbytes for weight in layer.parameters())
             if own and size >= UNIT_BYTES:  # not in front of an activation, which would overwrite what FSDP hands over
                 yield layers
