@@ -70,9 +70,10 @@ def train(folder: Path) -> None:
     trainer = run(folder)
     rank = trainer.context.rank
     np.save(folder / f"seen.{rank}.npy", np.concatenate(seen))
+    after = trainer.weights()
     if rank == 0:
         np.savez(folder / "before.npz", **trainer.context.initial_weights())
-        np.savez(folder / "after.npz", **trainer.weights())
+        np.savez(folder / "after.npz", **after)
     np.save(folder / f"noise.{rank}.npy", noise(trainer))  # last, since it changes running statistics
     trainer.context.group.barrier()
 

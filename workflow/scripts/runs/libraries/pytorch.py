@@ -232,7 +232,7 @@ class PyTorchTrainer(Trainer):
         levels, graph = context.levels, context.graph
         self.torch_device = configured(context)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = levels["precision"] == "tf32"
-        torch.manual_seed(context.spec["seed"] + context.rank)  # of dropout
+        torch.manual_seed(context.spec["seed"] + context.replica)  # of dropout
         self.device = device_name(self.torch_device)
         channels_last = levels["memory_format"] == "channels-last"
         self._format = torch.channels_last if channels_last else torch.contiguous_format
