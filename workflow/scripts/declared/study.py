@@ -11,7 +11,7 @@ from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value
 from common.text import instead_of
 from declared.configuration import existing
-from declared.datasets import load_dataset
+from declared.datasets import NEXT, load_dataset, targets
 from declared.factors import UNTRACED, Levels, as_list, factor_table, matches
 from declared.figures import Declared, Shape, read_figures, usual
 from declared.fraction import Fraction, generated, of_resolution
@@ -74,7 +74,8 @@ class Study:
         its traced runs kept is there."""
         compared = [name for name in self.varied if name != "trace" or UNTRACED not in self.factors[name]]
         full = self.fraction is None
-        shape = Shape(compared, swept, full, self.target_accuracy, self.traced and traced)
+        told = any(targets(load_dataset(name)) == NEXT for name in self.factors["dataset"])
+        shape = Shape(compared, swept, full, self.target_accuracy, self.traced and traced, told)
         return list(self.figures) or usual(shape)
 
 

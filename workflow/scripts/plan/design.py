@@ -17,7 +17,7 @@ from typing import Any
 
 from common.errors import InputError, exit_status
 from common.files import digest_text, shown, write_text
-from declared.datasets import load_dataset
+from declared.datasets import IMAGES, kind, load_dataset
 from declared.factors import Levels, factor_table, fixed_shares, matches
 from declared.frameworks import Framework, load_framework
 from declared.mesh import is_mesh, mesh_of
@@ -58,6 +58,12 @@ IDLE = (
     Idle("microbatches", "parallelism", "it has no pipeline", lambda _, mesh: mesh.pipeline == 1),
     Idle("schedule", "parallelism", "it has no pipeline", lambda _, mesh: mesh.pipeline == 1),
     Idle("sharding", "parallelism", "it has no axis sharded", lambda _, mesh: mesh.sharded == 1),
+)
+
+
+OF_IMAGES = (  # factors of images alone, their level where there are none, and what the others do
+    ("augmentation", "none", "changes images"),
+    ("memory_format", "default", "lays out the channels of images"),
 )
 
 
@@ -125,6 +131,7 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
     """Ranks, replicas and batches of a cell. Refused where it cannot be trained."""
     _check_capabilities(levels, framework)
     _check_epochs(levels)
+    _check_of_images(levels)
     devices = _devices(levels, framework, site)
     nodes, ranks_per_node = (levels["nodes"], devices) if framework.distributed else (1, 1)
     replicas_per_rank = devices if framework.mirrored else 1
@@ -199,6 +206,16 @@ def _check_epochs(levels: Levels) -> None:
         if levels[name] >= levels["epochs"]:
             why = f"{name}={levels[name]} leaves none of {levels['epochs']} epochs {use}"
             raise Refused(why, ("epochs", name), f"say {name}: {levels['epochs'] - 1}, or more epochs")
+
+
+def _check_of_images(levels: Levels) -> None:
+    """Whether factors that only mean something for images have their defaults where samples are tokens."""
+    if kind(load_dataset(levels["dataset"])) == IMAGES:
+        return
+    for name, neutral, what in OF_IMAGES:
+        if levels[name] != neutral:
+            why = f"{name}={levels[name]} {what}, {levels['dataset']} has sequences of tokens"
+            raise Refused(why, (name, "dataset"), f"say {name}: {neutral}")
 
 
 def _devices(levels: Levels, framework: Framework, site: Site) -> int:

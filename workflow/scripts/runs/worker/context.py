@@ -1,6 +1,7 @@
 """What a rank knows: who it is, what it trains, on what."""
 
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from runs.worker.group import Group
 from runs.worker.phases import Untraced, of_run
 
 LARGEST_VALIDATED = 256  # samples at once
-LARGEST_HELD = 2**28  # bytes of images
+LARGEST_HELD = 2**28  # bytes of images or tokens
 
 
 @dataclass
@@ -94,6 +95,11 @@ class Context:
         """The model for this data set."""
         return from_json(self.job["model"])
 
+    @property
+    def positions(self) -> int:
+        """Labels of a sample: one, or one for each of the last positions of a sequence, for which the model has logits."""
+        return math.prod(self.graph.operators[-1].shape[:-1])
+
     def initial_weights(self) -> dict[str, np.ndarray]:
         """The same initial weights in every framework and on every rank, in the canonical layout."""
         return initial_weights(self.graph, self.spec["seed"])
@@ -157,15 +163,20 @@ class Context:
         for place, samples in enumerate(self.order(epoch)):
             step, replica = divmod(place, len(parts))
             first = step * block + parts[replica].start
-            images, labels = self._train.take(epoch, slice(first, first + len(samples)), samples)
-            yield augment(images, samples), labels
+            inputs, labels = self._train.take(epoch, slice(first, first + len(samples)), samples)
+            yield augment(inputs, samples), self._told(labels)
 
     def held(self) -> Batch | None:
-        """All training images and labels, where they are what batches consist of and small enough for a rank's memory; of
-        those the batches of `order` can be taken by a library itself."""
+        """All training samples and labels, where they are what batches consist of and small enough for a rank's memory; of
+        those the batches of `order` can be taken by a library itself. Tokens are as they are kept, in few bytes."""
         if isinstance(self._train, Prepared) and self.levels["augmentation"] == "none":
-            return (self._train.images, self._train.labels) if self._train.images.nbytes <= LARGEST_HELD else None
+            inputs, labels = self._train.inputs, self._train.labels
+            return (inputs, self._told(labels)) if inputs.nbytes <= LARGEST_HELD else None
         return None
+
+    def _told(self, labels: np.ndarray) -> np.ndarray:
+        """The labels, [N] or [N, length], for which the model has logits: where there is one for each token, the last."""
+        return labels if labels.ndim == 1 else labels[:, -self.positions :]
 
     def validation(self) -> Iterator[Batch]:
         """This rank's share of the validation split, in batches that take no more memory than those of training."""
@@ -174,7 +185,8 @@ class Context:
         size = min(LARGEST_VALIDATED, self.samples[self.replica])
         for first in range(share.start, share.stop, size):
             places = slice(first, min(first + size, share.stop))
-            yield split.take(0, places, np.arange(places.start, places.stop))
+            inputs, labels = split.take(0, places, np.arange(places.start, places.stop))
+            yield inputs, self._told(labels)
 
 
 def from_environment(folder: Path) -> Context:
