@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import fx, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor
@@ -44,6 +44,14 @@ def divide_layers(module: nn.Module, graph: Graph, parts: dict[str, str], mesh: 
         else:
             plan[name] = ColwiseParallel() if how == COLUMNS else RowwiseParallel()
     parallelize_module(module, mesh, plan)
+
+
+def hand_on(module: fx.GraphModule) -> None:
+    """Let what a stage gives lie in memory as it is sent: Gloo sends nothing else."""
+    (output,) = (node for node in module.graph.nodes if node.op == "output")
+    with module.graph.inserting_before(output):
+        output.args = (module.graph.call_method("contiguous", output.args),)
+    module.recompile()
 
 
 def shared_tables(parts: list[Graph], mesh: DeviceMesh) -> Iterator[tuple[str, dist.ProcessGroup]]:
@@ -81,8 +89,8 @@ class Stage:
                 self.number,
                 len(parts),
                 device,
-                input_args=self.input(size),
-                output_args=_empty(self.graph.operators[-1].shape, size, device),
+                input_args=self.input(size).requires_grad_(not self.first),
+                output_args=_empty(self.graph.operators[-1].shape, size, device).requires_grad_(),
                 group=self.group,
             ),
             self.microbatches,
@@ -115,7 +123,7 @@ class Stage:
         made = self.module(samples)
         if self.last:
             return made
-        dist.send(made.contiguous(), dist.get_global_rank(self.group, self.number + 1), self.group)
+        dist.send(made, dist.get_global_rank(self.group, self.number + 1), self.group)
         return None
 
 
@@ -142,6 +150,8 @@ class MeshTrainer(ShardedTrainer):
         self.again = context.levels["sharding"] == "parameters"
         if context.phases.on:
             mark_calls(context, self.torch_device.type == "cuda")
+        if sizes.pipeline > 1:
+            hand_on(self.module)
         if sizes.tensor > 1:
             divide_layers(self.module, self.graph, tensor_parts(context.graph, sizes.tensor), mesh["tensor"])
         if sizes.replicas > 1:
