@@ -105,6 +105,15 @@ def test_unlike_ranks_have_cores_accelerators_and_samples_of_their_own(tmp_path:
     assert [rank.part for rank in ranks] == [slice(*ends) for ends in itertools.pairwise([0, 20, 40, 41, 50, 59, 60])]
 
 
+def test_ranks_of_one_replica_see_the_same_samples_and_one_of_them_counts(tmp_path: Path) -> None:
+    mesh = {"pipeline": 2, "data": 2, "sharded": 1, "tensor": 1}
+    spec = {"ranks": 4, "local_batch": 8, "replicas_per_rank": 1, "replicas": 2, "mesh": mesh}
+    ranks = [Context(tmp_path, {"spec": spec}, rank, 0, cast(Group, None)) for rank in range(4)]
+    assert [rank.replica for rank in ranks] == [0, 1, 0, 1] and ranks[0].samples == [8, 8]
+    assert [rank.part for rank in ranks] == [slice(0, 8), slice(8, 16)] * 2
+    assert all(rank.counting == [2, 3] for rank in ranks), "the last stage has the logits"
+
+
 def test_without_augmentation_images_stay_as_they_are() -> None:
     kept = images(8)
     assert np.array_equal(Augmentation("none", 1, 1, 8, 16)(kept.copy(), np.arange(8)), kept)

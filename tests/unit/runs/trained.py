@@ -72,10 +72,12 @@ def train(folder: Path) -> None:
     trainer = run(folder)
     rank = trainer.context.rank
     np.save(folder / f"seen.{rank}.npy", np.concatenate(seen))
+    after = trainer.weights()
     if rank == 0:
         np.savez(folder / "before.npz", **trainer.context.initial_weights())
-        np.savez(folder / "after.npz", **trainer.weights())
-    np.save(folder / f"noise.{rank}.npy", noise(trainer))  # last, since it changes running statistics
+        np.savez(folder / "after.npz", **after)
+    if getattr(trainer, "graph", trainer.context.graph) is trainer.context.graph:  # not a stage of a pipeline
+        np.save(folder / f"noise.{rank}.npy", noise(trainer))  # last, since it changes running statistics
     trainer.context.group.barrier()
 
 

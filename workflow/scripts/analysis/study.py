@@ -25,11 +25,12 @@ from analysis import (
     regression_table,
     scaling,
     speedup,
+    strategies,
     tables,
     time_to_accuracy,
     variance,
 )
-from analysis.measured import timed
+from analysis.measured import read_runs, timed
 from analysis.pooling import pooled
 from common.cores import all_cores
 from common.errors import exit_status
@@ -106,6 +107,7 @@ OTHERS: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
     "cells": cells.table,
     "anova": anova.table,
     "speedup": speedup.table,
+    "strategies": strategies.table,
 }
 NOTE, NOTE_TITLE = "notes.md", "# How the numbers of this study were made"
 LONGEST_FIRST = (
@@ -118,6 +120,7 @@ LONGEST_FIRST = (
     "energy",
     "anova",
     "speedup",
+    "strategies",
     "cells",
     "checks",
     "missing",
@@ -146,7 +149,7 @@ def main(argv: list[str] | None = None) -> None:
         "--target-accuracy", type=float, nargs="?", metavar="SHARE", help="validation accuracy to which time is told"
     )
     args = parser.parse_args(argv)
-    every = read_table(args.runs, "runs")
+    every = read_runs(args.runs)
     runs = timed(every)
     network = read_table(args.network, "network") if args.network else None
     study = Study(runs, every, read_table(args.epochs, "epochs"), network, args.out, args.margin, args.target_accuracy)

@@ -13,6 +13,7 @@ import numpy as np
 
 from models.graph import Graph, from_json
 from models.initial import initial_weights
+from models.mesh import Mesh, of_spec
 from runs.worker import sampling
 from runs.worker.batches import Augmentation, Batch, Prepared, Split, split_of
 from runs.worker.group import Group
@@ -48,6 +49,21 @@ class Context:
     def ranks(self) -> int:
         """World size."""
         return self.spec["ranks"]
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        """How the ranks divide the training."""
+        return of_spec(self.spec)
+
+    @property
+    def replica(self) -> int:
+        """Which part of a step's samples this rank sees; ranks that see the same one have the same number."""
+        return self.mesh.replica(self.rank)
+
+    @property
+    def counting(self) -> list[int]:
+        """The ranks that tell of samples and their losses, one of those that see the same ones: of the others nothing is taken."""
+        return [rank for rank in range(self.ranks) if self.mesh.counts(rank)]
 
     @property
     def hosts(self) -> list[str]:
@@ -113,8 +129,8 @@ class Context:
 
     @property
     def samples(self) -> list[int]:
-        """Samples of each rank in a step."""
-        return self._divided or [self.spec["local_batch"] * self.spec["replicas_per_rank"]] * self.ranks
+        """Samples in a step of each rank, or of the ranks that see the same ones, by `replica`."""
+        return self._divided or [self.spec["local_batch"] * self.spec["replicas_per_rank"]] * self.mesh.replicas
 
     def divide(self, samples: Sequence[int]) -> None:
         """From now on each rank has so many samples of a step, all of them together as many as before; one replica a rank."""
@@ -123,8 +139,8 @@ class Context:
     @property
     def part(self) -> slice:
         """This rank's part of the samples of a step."""
-        before = sum(self.samples[: self.rank])
-        return slice(before, before + self.samples[self.rank])
+        before = sum(self.samples[: self.replica])
+        return slice(before, before + self.samples[self.replica])
 
     @property
     def _parts(self) -> list[slice]:
@@ -166,7 +182,7 @@ class Context:
         """This rank's share of the validation split, in batches that take no more memory than those of training."""
         split = split_of(Path(self.job["data"]), "validation", self.manifest, self.spec["seed"])
         share = sampling.validation_share(len(split), sum(self.samples), self.part)
-        size = min(LARGEST_VALIDATED, self.samples[self.rank])
+        size = min(LARGEST_VALIDATED, self.samples[self.replica])
         for first in range(share.start, share.stop, size):
             places = slice(first, min(first + size, share.stop))
             inputs, labels = split.take(0, places, np.arange(places.start, places.stop))

@@ -143,7 +143,8 @@ class Meter:
 
     def _write(self, gathered: list[Any]) -> None:
         spec = self.context.spec
-        own, closed, validation, trained, validated, steps, counted = zip(*gathered, strict=True)
+        own, closed, validation, of_training, of_validation, steps, counted = zip(*gathered, strict=True)
+        trained, validated = ([seen[i] for i in self.context.counting] for seen in (of_training, of_validation))
         samples = sum(seen["samples"] for seen in trained)
         scale = spec["samples_per_epoch"] / samples
         row = {
@@ -178,7 +179,7 @@ class Meter:
             csv.writer(self._epochs, lineterminator="\n").writerow(whole[column] for column in COLUMNS)
 
 
-def _means(what: str, seen: tuple[dict[str, Any], ...], positions: int) -> dict[str, float]:
+def _means(what: str, seen: Sequence[dict[str, Any]], positions: int) -> dict[str, float]:
     """Mean loss and accuracy of all ranks; a sample has so many labels."""
     samples = sum(part["samples"] for part in seen)
     return {
