@@ -27,12 +27,12 @@ from trainings import DISTRIBUTED
 ADAPTER = """
 import os, time
 import numpy as np
-from runs.worker.reducer import Reducer
+from runs.worker.collectives import Collectives
 
 def environment(context):
     return {}
 
-class Grouped(Reducer):
+class Grouped(Collectives):
     transport = "group"
 
     def __init__(self, context):
@@ -41,15 +41,15 @@ class Grouped(Reducer):
     def load(self, values):
         self.values = values
 
-    def reduce(self):
+    def do(self, collective):
         #
-        gathered = self.context.group.all_gather(self.values.tolist())
-        self.values = np.sum(np.array(gathered, np.float32), axis=0)
+        gathered = np.array(self.context.group.all_gather(self.values.tolist()), np.float32)
+        self.values = np.sum(gathered, axis=0) if collective == "all_reduce" else np.concatenate(gathered)
 
     def result(self):
         return self.values
 
-def all_reducer(context):
+def collectives(context):
     return Grouped(context)
 """
 
@@ -135,7 +135,7 @@ def test_a_sweep_by_a_framework_that_works(fake, study, tmp_path):
             "all-reduce of 1024 bytes over 2 ranks is wrong in 1 of 256 elements",
         ),
         ("#", "raise OSError('no such device')", "ended with status 1: OSError: no such device"),
-        ("def all_reducer(", "def other(", "module 'adapter' has no attribute 'all_reducer'"),
+        ("def collectives(", "def other(", "module 'adapter' has no attribute 'collectives'"),
         ("#", "self.context.rank and os._exit(7)", "rank 1 ended with status 7"),
     ],
 )

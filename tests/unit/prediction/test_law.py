@@ -17,10 +17,16 @@ def seconds(law, size, nodes, rate=np.nan, ranks=None):
     return float(law.at(np.array([nodes]), np.array([ranks or nodes]), np.array([rate])).seconds(np.array([size]))[0])
 
 
-def sweeps(time, nodes=(2, 3, 4, 8), rates=(125e6,), sizes=(1024, 4096, 65536, 2**20, 2**22, 2**24)):
+def sweeps(
+    time,
+    nodes=(2, 3, 4, 8),
+    rates=(125e6,),
+    sizes=(1024, 4096, 65536, 2**20, 2**22, 2**24),
+    collective="all_reduce",
+):
     rows = [(n, n, rate, float(size), time(size, n, rate)) for n in nodes for rate in rates for size in sizes]
     frame = pd.DataFrame(rows, columns=["nodes", "ranks", "link_bytes_s", "bytes", "seconds"]).astype(float)
-    return frame.assign(framework="made-up")
+    return frame.assign(framework="made-up", collective=collective)
 
 
 @pytest.mark.parametrize(("p", "size"), [(2, 1), (4, 2**20), (8, 10**8)])
