@@ -9,12 +9,13 @@ import pytest
 
 from common.errors import InputError
 from common.tables import read_table
+from declared.collectives import COLLECTIVES
 from declared.frameworks import load_framework
 from declared.site import load_site
 from declared.study import load_study
 from network import gather
 from network import measure as measuring
-from network import sweep as ranks
+from network import sweep as rank_program
 from network.measure import find, measure, read
 from plan import cost
 from plan import design as designing
@@ -90,13 +91,33 @@ def test_every_framework_sweeps_by_its_own_library(framework, study, site, tmp_p
     )
     assert [size["bytes"] for size in record["sizes"]] == [1024, 4096, 16384, 65536]
     for size in record["sizes"]:
-        assert len(size["rounds"]) == ranks.ROUNDS
+        assert len(size["rounds"]) == rank_program.ROUNDS
         assert len({len(times) for times in size["rounds"]}) == 1, "every round has as many repetitions"
         assert all(0 < seconds < 5 for times in size["rounds"] for seconds in times)
     # Two ranks exchange n bytes each per sum at least, and on loopback both are counted.
     timed = sum(size["bytes"] * sum(map(len, size["rounds"])) for size in record["sizes"])
     assert record["sent_bytes"] > timed
     assert record["ranks"] == 2 and record["placement"] == "emulated" and record["interface"] == "lo"
+
+
+OTHERS = [
+    (framework, collective)
+    for framework in ("pytorch-ddp", "horovod-pytorch", "horovod-tensorflow", "tensorflow-multiworker")
+    for collective in load_framework(framework).collectives[1:]
+]
+
+
+@pytest.mark.parametrize(
+    ("framework", "collective"),
+    [pytest.param(*one, marks=[pytest.mark.every_framework] * (one[0] != "pytorch-ddp")) for one in OTHERS],
+)
+def test_every_collective_gives_what_it_should(framework, collective, study, site, tmp_path, real):
+    real(load_framework(framework).environment)
+    sweep = replace(sweep_of(framework, study, site), collective=collective)
+    record = measure(study, replace(site, sweep_max_bytes=1024), sweep, tmp_path)  # whose ranks check what they receive
+    assert (record["status"], record["reason"], record["collective"]) == ("ok", None, collective)
+    sent = COLLECTIVES[collective].sent(2) * 2 * 1024 * sum(map(len, record["sizes"][0]["rounds"]))
+    assert record["sent_bytes"] > sent, "by both ranks, on loopback"
 
 
 @pytest.fixture
@@ -132,7 +153,7 @@ def test_a_sweep_by_a_framework_that_works(fake, study, tmp_path):
         (
             "#",
             "self.values[5] += self.context.rank",
-            "all-reduce of 1024 bytes over 2 ranks is wrong in 1 of 256 elements",
+            "all_reduce of 1024 bytes over 2 ranks is wrong in 1 of 256 elements",
         ),
         ("#", "raise OSError('no such device')", "ended with status 1: OSError: no such device"),
         ("def collectives(", "def other(", "module 'adapter' has no attribute 'collectives'"),
@@ -242,14 +263,39 @@ def test_sweeps_are_gathered_whether_or_not_they_succeeded(fake, study, tmp_path
     assert reasons["tensorflow-multiworker"] == "absent: has not been measured"
 
 
-def test_the_sums_that_are_checked_are_exact():
-    for n in (2, 3, 64):
-        ranks.check_sum(np.sum([ranks.summands(1000, rank) for rank in range(n)], axis=0, dtype=np.float32), n)
-    with pytest.raises(ArithmeticError, match="element 0 is 0, expected 3"):
-        ranks.check_sum(np.zeros(1000, np.float32), 2)
+def done(collective, given):
+    """What a collective is, said with numpy: each rank's array -> each rank's result."""
+    n, total = len(given), np.sum(given, axis=0, dtype=np.float32)
+    return {
+        "all_reduce": [total] * n,
+        "all_gather": [np.concatenate(given)] * n,
+        "reduce_scatter": np.split(total, n) if len(total) % n == 0 else [],
+        "all_to_all": [np.concatenate(parts) for parts in zip(*(np.array_split(own, n) for own in given), strict=True)],
+        "point_to_point": [given[rank - 1] for rank in range(n)],
+    }[collective]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 7, 64])
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_what_is_expected_is_what_the_collective_makes(collective, ranks):
+    elements = rank_program.elements_of(collective, 4096, ranks)
+    assert 1024 <= elements < 1024 + ranks
+    results = done(collective, [rank_program.loaded(collective, elements, rank, ranks) for rank in range(ranks)])
+    for rank, result in enumerate(results):
+        rank_program.check(result, collective, elements, rank, ranks)
+        wrong = [result - 1, result[::-1]]
+        if collective in ("reduce_scatter", "all_to_all", "point_to_point"):
+            wrong.append(results[rank - 1])  # what is another rank's
+        if collective in ("all_gather", "all_to_all"):
+            wrong.append(np.roll(result, elements // ranks))  # every share at another's place
+        for found in wrong:
+            with pytest.raises(ArithmeticError, match=f"{collective} of .* bytes over {ranks} ranks is wrong in"):
+                rank_program.check(found, collective, elements, rank, ranks)
+    with pytest.raises(ArithmeticError, match="gives rank 1 an array"):
+        rank_program.check(results[1][1:], collective, elements, 1, ranks)
 
 
 def test_small_messages_are_repeated_more_often_and_large_ones_five_times_at_least():
-    assert ranks.repetitions(1e-4) == ranks.MOST_REPETITIONS
-    assert ranks.repetitions(0.7) == 1
-    assert ranks.ROUNDS * ranks.repetitions(0.1) * 0.1 <= ranks.BUDGET_S == cost.SWEEP_S
+    assert rank_program.repetitions(1e-4) == rank_program.MOST_REPETITIONS
+    assert rank_program.repetitions(0.7) == 1
+    assert rank_program.ROUNDS * rank_program.repetitions(0.1) * 0.1 <= rank_program.BUDGET_S == cost.SWEEP_S

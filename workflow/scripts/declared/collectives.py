@@ -4,6 +4,7 @@ A message's size is that of its larger side on a rank, as in NCCL's tests (PERFO
 been gathered, all that is scattered, dealt out or sent on. With p ranks a share is a p-th of it.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +67,19 @@ COLLECTIVES = {
         lambda nodes, each: 1.0 + 0 * nodes,
     ),
 }
+
+# What the ranks along an axis of a mesh send each other (levels of the factor parallelism name axes, as data2-tensor2).
+OF_AXES = {
+    "data": (ALL_REDUCE,),
+    "sharded": (ALL_GATHER, REDUCE_SCATTER),
+    "tensor": (ALL_REDUCE,),
+    "pipeline": (POINT_TO_POINT,),
+}
+
+
+def along(parallelism: str) -> set[str]:
+    """What a level of the factor parallelism sends; nothing of one that is no mesh."""
+    return {name for axis in re.findall("[a-z]+", parallelism) for name in OF_AXES.get(axis, ())}
 
 
 def titles(names: Any) -> str:

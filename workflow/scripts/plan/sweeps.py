@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from common.files import CHECKOUT, digest_sources, digest_text
-from declared.collectives import ALL_REDUCE, COLLECTIVES
+from declared.collectives import ALL_REDUCE, COLLECTIVES, along
 from declared.factors import factor_table
 from declared.site import Site
 from plan.campaign import Campaign
@@ -71,7 +71,7 @@ def wanted(runs: Iterable[Run]) -> list[Sweep]:
     """A sweep for each distributed framework of `runs`, each of its numbers of nodes from two on, each kind of ranks, and each
     collective that it can and that any of the runs sends."""
     several = [run for run in runs if run.geometry.nodes > 1 and run.framework.distributed]
-    sent = {ALL_REDUCE, *(collective for run in several for collective in run.framework.sends)}
+    sent = {ALL_REDUCE}.union(*({*run.framework.sends, *along(run.levels["parallelism"])} for run in several))
     found: dict[str, Sweep] = {}
     for run in several:
         for collective in run.framework.collectives:
