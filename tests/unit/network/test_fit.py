@@ -123,6 +123,7 @@ def test_each_collective_has_rows_of_its_own(network):
     assert any(
         "2 (n − 1) / n of all-reduce; (n − 1) / n of all-gather and reduce-scatter." in note for note in made.notes
     )
+    assert not any("more than the link" in note for note in made.notes)
     assert "collective" not in fit.table(network).data, "tables of all-reduce alone are as they were"
 
 

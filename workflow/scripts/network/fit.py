@@ -283,7 +283,8 @@ def _name(sweep: Any) -> str:
 
 def _too_fast(data: pd.DataFrame) -> str:
     """A sentence about the sweeps whose fit promises more than the link allows."""
-    rows = data[data["bandwidth_bytes_s"] > data["bound_bytes_s"]].assign(collective=data.get("collective", ALL_REDUCE))
+    every = data if "collective" in data else data.assign(collective=ALL_REDUCE)
+    rows = every[every["bandwidth_bytes_s"] > every["bound_bytes_s"]]
     names = ", ".join(_name(row) for row in rows.itertuples())
     why = "their times do not follow a line, for example because links let bursts through: read their bandwidth with their deviation"
     return f"The fitted bandwidth is more than the link allows for {names}; {why}." if names else ""
