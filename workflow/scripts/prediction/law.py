@@ -25,7 +25,7 @@ from network.fit import measured
 
 GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {"ring": lambda p: p - 1.0, "tree": np.log2}
 NEIGHBOURS = "neighbours"
-_GROWTH = {**GROWTH, NEIGHBOURS: np.ones_like}
+_GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {**GROWTH, NEIGHBOURS: np.ones_like}
 BEYOND = 4  # the largest message that the law is fitted to over the largest that is used: times are no straight line
 PIPELINED, SUM, LARGEST = "pipelined", "sum", "largest"
 ROUNDS = 8  # of asking which term is the largest

@@ -232,12 +232,13 @@ def plain(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Physics:
         used = set(zip(own["model"], own["dataset"], strict=True)) & set(gradients)
         largest = max((gradients[name].total_bytes for name in used), default=math.inf)
         swept = sweeps[(sweeps["framework"] == carrier[0]) & (sweeps["device"] == carrier[1])]
-        names = (ALL_REDUCE, *exchange.SHARDS) if exchange.is_sharded(carrier[0]) else (ALL_REDUCE,)
-        found = {name: law.fit(swept[swept["collective"] == name], largest) for name in names}
-        if network := found.pop(ALL_REDUCE):
-            laws[carrier] = network
-        if found and None not in found.values():
-            shards[carrier] = found
+        sent = (ALL_REDUCE, *exchange.SHARDS) if exchange.is_sharded(carrier[0]) else (ALL_REDUCE,)
+        fits = {name: law.fit(swept[swept["collective"] == name], largest) for name in sent}
+        found = {name: network for name, network in fits.items() if network}
+        if ALL_REDUCE in found:
+            laws[carrier] = found[ALL_REDUCE]
+        if all(name in found for name in exchange.SHARDS):
+            shards[carrier] = {name: found[name] for name in exchange.SHARDS}
     return Physics(keys, computation, gradients, laws, shards=shards)
 
 
