@@ -22,6 +22,7 @@ from plan import design as designing
 from plan.campaign import load_campaign
 from plan.design import design
 from plan.sweeps import planned
+from runs.launch import Outcome
 from trainings import DISTRIBUTED
 
 # A framework without a library: sums by our own group of ranks.
@@ -190,6 +191,28 @@ def test_a_successful_attempt_is_published_again_and_a_failed_one_repeated(fake,
     out.unlink()
     assert measure(study, site, sweep, tmp_path) == before
     assert sorted(path.name for path in out.parent.glob("attempt-*")) == ["attempt-1", "attempt-2"]
+
+
+# Of messages of 8 MB in all, between two nodes of two ranks each: what has to leave a node.
+LEAVES_MB = {"all_reduce": 8, "all_gather": 4, "reduce_scatter": 4, "all_to_all": 8, "point_to_point": 8}
+
+
+@pytest.mark.parametrize(("collective", "least"), LEAVES_MB.items())
+def test_a_sweep_whose_bytes_went_elsewhere_is_invalid(collective, least, study, site):
+    there = replace(load_site("virtual"), placement="distinct-nodes", cpu_share=None, max_foreign_cpu_share=1)
+    sweep_spec = {**measuring.spec(site, sweep_of("pytorch-ddp", study, site)), "interface": "eth0"}
+    sweep_spec |= {"collective": collective, "ranks": 4, "ranks_per_node": 2}
+    ended = Outcome("ok", None, 1.0)
+
+    def judged(megabytes):
+        told = [{"host": f"node{n}", "machine": f"{n}", "sent_bytes": round(megabytes * 1e6)} for n in (1, 1, 2, 2)]
+        result = {"ranks": told, "foreign_cpu_share": 0.0, "message_bytes": 8_000_000}
+        return measuring.judge(ended, result, "gloo over tcp eth0", sweep_spec, there, ["node1", "node2"])
+
+    assert judged(0.51 * least) == ("ok", None)
+    status, reason = judged(0.49 * least)
+    assert status == "invalid"
+    assert reason.endswith(f"left through {there.interface} in the sweep, the messages are {least}.0 MB or more")
 
 
 def test_a_size_that_would_take_too_long_is_left_out(fake, study, tmp_path):
