@@ -1,6 +1,6 @@
-# Network: all-reduce by every framework's own library -> latency and bandwidth, before runs are read as if they were computing.
+# Network: what a study's strategies send, by every framework's own library -> latency and bandwidth, before runs are read as if they were computing.
 #   in:  an environment (ancient: what must cause a new measurement is in the path)
-#   out: RESULTS/network/<framework>.n<nodes>/<key>/sweep.json (config/schemas/sweep.schema.yaml); attempts lie beside it
+#   out: RESULTS/network/<sweep>/<key>/sweep.json (config/schemas/sweep.schema.yaml); attempts lie beside it
 #        RESULTS/network.csv (config/schemas/network.schema.yaml), RESULTS/tables/network.*
 
 from plan.scheduling import concurrent_share
@@ -21,7 +21,7 @@ localrules:
 
 
 rule network:
-    """Sweep all-reduce over message sizes for every distributed framework and number of nodes; make the table, and the figure if declared."""
+    """Sweep all-reduce, and what else the study sends, over message sizes for every distributed framework and number of nodes; make the table, and the figure if declared."""
     input:
         NETWORK_RECORDS,
         NETWORK_FILES,
@@ -39,7 +39,7 @@ rule sweeps:
 if REQUIRED_SWEEPS:
 
     rule sweep:
-        """Sweep one framework's all-reduce over message sizes, alone on the machine."""
+        """Sweep one framework's collective over message sizes, alone on the machine."""
         input:
             environment=lambda wildcards: ancient(SWEEPS.environment(wildcards.sweep)),
         output:

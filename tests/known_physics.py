@@ -1,7 +1,7 @@
 """Runs and sweeps made from known physics, by plain loops of their own: what the model must find again.
 
-PyTorch DDP's buckets on a ring. Change a field of `Truth` for another truth, or `seconds_of` for a physics that the model
-does not have.
+PyTorch DDP's buckets on a ring, or FSDP's units (`Sharded`). Change a field of `Truth` for another truth, or `seconds_of` for a
+physics that the model does not have.
 """
 
 import itertools
@@ -51,7 +51,11 @@ class Truth:
         latency = self.step_s * (nodes - 1)
         return (max if self.way == "largest" else sum)([latency, self.bytes_s(size, nodes, rate)])
 
-    def exchange(self, model, dataset, nodes, rate, backward_s):
+    def collective(self, name, size, nodes, rate):
+        """What a sweep measures."""
+        return self.all_reduce(size, nodes, rate) if name == "all_reduce" else None
+
+    def exchange(self, model, dataset, nodes, rate, backward_s, batches):
         """Seconds by which DDP's buckets outlast the backward pass: two may be under way, but share the link."""
         graph = model_graph(model, dataset)
         done, bucket, ready_buckets = 0, 0, []
@@ -76,9 +80,67 @@ class Truth:
         steps = SAMPLES // (nodes * batch)
         exchanges = -(-steps // every)
         computed = self.batch_s + self.sample_s * batch
-        beyond = self.exchange(model, dataset, nodes, rate, 2 / 3 * computed) if nodes > 1 else 0.0
+        beyond = self.exchange(model, dataset, nodes, rate, 2 / 3 * computed, steps / exchanges) if nodes > 1 else 0.0
         waiting = math.sqrt(steps / exchanges) * computed * self.sigma * HARTER[nodes]
         return steps * computed + exchanges * (self.update_s + beyond + waiting)
+
+
+@dataclass(frozen=True)
+class Sharded(Truth):
+    """FSDP's: parameters are gathered in one pass of the ring; gradients are reduced `gloo` times as slowly as that."""
+
+    gloo: float = 2.0
+
+    def collective(self, name, size, nodes, rate):
+        """One pass of an all-reduce's two, for both."""
+        passes = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": self.gloo}[name]
+        return passes / 2 * self.all_reduce(size, nodes, rate)
+
+    def exchange(self, model, dataset, nodes, rate, backward_s, batches):
+        """Seconds that messages add to the batches of one exchange, by a list of what has to be done, in order."""
+        units, macs = [], []
+        for operator in model_graph(model, dataset).operators:
+            own = sum(4 * math.prod(s) for w, s in operator.weights.items() if w not in ("mean", "variance"))
+            if not units or (own and units[-1] >= 25 * MIB):
+                units.append(0), macs.append(0)
+            units[-1] += own
+            macs[-1] += operator.macs
+        work = [self.hidden * backward_s * mine / sum(macs) for mine in macs]
+        gather, scatter = (
+            [self.collective(name, size, nodes, rate) for size in units] for name in ("all_gather", "reduce_scatter")
+        )
+        *others, root = range(len(units))
+
+        def lasts(first, last):
+            start, end, free = {}, {}, {"link": 0.0, "processor": 0.0}
+
+            def do(what, on, seconds, after=()):
+                start[what] = max([free[on], *after])
+                end[what] = free[on] = start[what] + seconds
+
+            if first:
+                do(("gather", root), "link", gather[root])
+            free["processor"] = free["link"]
+            before = free["link"]
+            for unit in others:
+                if first:
+                    do(("gather", unit), "link", gather[unit], [before])
+                do(("forward", unit), "processor", work[unit] / 2, [end.get(("gather", unit), 0.0)])
+                before = start["forward", unit]
+            do(("forward", root), "processor", work[root] / 2)
+            do(("backward", root), "processor", work[root])
+            above = root
+            for unit in others[::-1]:
+                do(("again", unit), "link", gather[unit], [start["backward", above]])
+                if last and above != root:
+                    do(("scatter", above), "link", scatter[above], [end["backward", above]])
+                do(("backward", unit), "processor", work[unit], [end["again", unit]])
+                above = unit
+            for unit in {0, root} if last else ():
+                do(("scatter", unit), "link", scatter[unit], [free["processor"]])
+            return max(free.values() if last else [free["processor"]]) - 1.5 * sum(work)
+
+        return lasts(True, True) + (batches - 1) * lasts(False, False)
 
 
 def runs(truth=None, folder=None, *, nodes=NODES, batches=BATCHES, rates=RATES, every=(1,), models=("small-cnn",), noise=0.02, replicates=3, seed=1, framework="pytorch-ddp"):  # fmt: skip
@@ -122,18 +184,18 @@ def joined(*frames):
     return written(pd.concat([frame.astype(object) for frame in frames], ignore_index=True), "runs", None)
 
 
-def network(truth=None, folder=None, *, nodes=NODES, rates=RATES, noise=0.02, seed=2, framework="pytorch-ddp"):
+def network(truth=None, folder=None, *, nodes=NODES, rates=RATES, noise=0.02, seed=2, framework="pytorch-ddp", collectives=("all_reduce",)):  # fmt: skip
     """network.csv as read_table gives it."""
     truth, rng = truth or Truth(), np.random.default_rng(seed)
     rows = [
         {
-            "study": "known", "framework": framework, "nodes": n, "ranks": n, "key": "0" * 12, "status": "ok", "reason": None,
+            "study": "known", "collective": collective, "framework": framework, "nodes": n, "ranks": n, "key": "0" * 12, "status": "ok", "reason": None,
             "placement": "virtual", "link_bytes_s": rate, "bytes": size, "round": number, "repetition": 1,
-            "seconds": truth.all_reduce(size, n, rate) * (1 + noise * rng.standard_normal()), "bus_bandwidth_bytes_s": 1.0,
+            "seconds": truth.collective(collective, size, n, rate) * (1 + noise * rng.standard_normal()), "bus_bandwidth_bytes_s": 1.0,
         }
         for n in nodes
         if n > 1
-        for rate, size, number in itertools.product(rates, sizes(64 * MIB), range(1, 6))
+        for collective, rate, size, number in itertools.product(collectives, rates, sizes(64 * MIB), range(1, 6))
     ]  # fmt: skip
     return written(pd.DataFrame(rows, columns=None if rows else schema("network")["required"]), "network", folder)
 

@@ -12,7 +12,8 @@ BANDWIDTH_BYTES_S = 100e6
 
 
 def sweep_rows(
-    framework="pytorch-ddp", nodes=3, noise=0.03, round_noise=0.0, rounds=5, repetitions=5, seed=1, **other
+    framework="pytorch-ddp", nodes=3, noise=0.03, round_noise=0.0, rounds=5, repetitions=5, seed=1,
+    collective="all_reduce", **other
 ):  # fmt: skip
     """One sweep: every repetition, and every size in every round, is off the line by a random factor."""
     rng = np.random.default_rng(seed)
@@ -21,12 +22,13 @@ def sweep_rows(
         for round_number in range(1, rounds + 1):
             off = np.exp(round_noise * rng.standard_normal())
             for repetition in range(1, repetitions + 1):
-                true = LATENCY_S + bus_bandwidth(size, 1, nodes) / BANDWIDTH_BYTES_S
+                true = LATENCY_S + bus_bandwidth(size, 1, nodes, collective) / BANDWIDTH_BYTES_S
                 seconds = true * off * np.exp(noise * rng.standard_normal())
                 rows.append(
                     {
                         "study": "small",
                         "site": "local",
+                        "collective": collective,
                         "framework": framework,
                         "nodes": nodes,
                         "ranks": nodes,
@@ -42,7 +44,7 @@ def sweep_rows(
                         "round": round_number,
                         "repetition": repetition,
                         "seconds": seconds,
-                        "bus_bandwidth_bytes_s": bus_bandwidth(size, seconds, nodes),
+                        "bus_bandwidth_bytes_s": bus_bandwidth(size, seconds, nodes, collective),
                         **other,
                     }
                 )

@@ -46,6 +46,23 @@ def test_panels_are_numbers_of_nodes_and_the_link_bounds_each(network, tmp_path)
     assert "nan" not in caption and len(caption.partition("\n\n")[0].split()) <= 70
 
 
+@pytest.mark.parametrize("nodes", [[2], [2, 3]])
+def test_collectives_have_panels_in_a_row_of_their_own(nodes, tmp_path):
+    kinds = ["all_reduce", "all_gather", "reduce_scatter"]
+    rows = pd.concat([sweep_rows(nodes=n, seed=n, rounds=2, collective=kind) for kind in kinds for n in nodes])
+    drawn, caption = draw(rows, tmp_path)
+    drawn.draw_without_rendering()
+    titles = ["all-reduce", "all-gather", "reduce-scatter"]
+    if nodes == [2]:
+        assert [ax.get_title() for ax in drawn.axes] == titles and "All on 2 nodes." in caption
+    else:
+        assert [ax.get_title() for ax in drawn.axes] == [f"{kind}, {n} nodes" for kind in titles for n in nodes]
+        assert len({ax.get_position().y0 for ax in drawn.axes}) == 3
+    assert bounds(drawn) == pytest.approx([125] * len(drawn.axes))
+    assert "Bus bandwidth of all-reduce, all-gather and reduce-scatter by message size" in caption
+    assert "2 (n − 1) / n of all-reduce; (n − 1) / n of all-gather and reduce-scatter." in caption
+
+
 def test_without_the_links_rate_there_is_no_bound(tmp_path):
     drawn, caption = draw(sweep_rows(link_bytes_s=float("nan")), tmp_path)
     drawn.draw_without_rendering()

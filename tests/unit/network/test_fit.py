@@ -6,6 +6,7 @@ import pytest
 
 from common.schemas import schema
 from common.tables import read_table, write_table
+from declared.collectives import COLLECTIVES
 from network import fit
 from network.gather import bus_bandwidth
 
@@ -55,16 +56,36 @@ def test_a_time_that_does_not_grow_has_no_bandwidth():
     assert np.isnan(made.bandwidth_bytes_s.value) or made.bandwidth_bytes_s.value > 1e12
 
 
-def test_bus_bandwidth_is_what_a_rank_sends():
-    assert bus_bandwidth(1000, 1, ranks=2) == 1000
-    assert bus_bandwidth(1000, 1, ranks=4) == 1500
+# Messages of all ranks are 1: what each of four ranks, and each of two nodes with two, sends to the others at least.
+SENT = {
+    "all_reduce": (2 * 3 / 4, 2 * 1 / 2),  # Patarasuk & Yuan 2009
+    "all_gather": (3 / 4, 1 / 2),  # its share to three ranks; the shares of two ranks to the other node
+    "reduce_scatter": (3 / 4, 1 / 2),  # what it has of three shares; what a node has of the other's two shares
+    "all_to_all": (3 / 4, 2 * 2 / 4),  # three shares; two ranks' two shares each
+    "point_to_point": (1, 1),  # its message; that of the node's last rank
+}
 
 
-def test_the_link_bounds_what_leaves_a_node_however_many_ranks_it_has():
-    assert fit.bound(125e6, nodes=3, ranks=3) == pytest.approx(125e6)
-    seconds = 2 * (2 - 1) / 2 * 1000 / 125e6  # two nodes: each sends all of its sum once
-    assert bus_bandwidth(1000, seconds, ranks=4) == pytest.approx(fit.bound(125e6, nodes=2, ranks=4))
-    assert np.isnan(fit.bound(float("nan"), 2, 2))
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_bus_bandwidth_is_what_a_rank_sends(collective):
+    sent, _ = SENT[collective]
+    assert bus_bandwidth(1000, 2, 4, collective) == 1000 * sent / 2
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_the_link_bounds_what_leaves_a_node_however_many_ranks_it_has(collective):
+    assert fit.bound(125e6, 3, 3, collective) == pytest.approx(125e6)
+    seconds = SENT[collective][1] * 1000 / 125e6
+    assert bus_bandwidth(1000, seconds, 4, collective) == pytest.approx(fit.bound(125e6, 2, 4, collective))
+    assert np.isnan(fit.bound(float("nan"), 2, 2, collective))
+
+
+def test_schemas_know_the_collectives():
+    of_framework = schema("framework")["properties"]
+    told = [of_framework[name]["items"]["enum"] for name in ("collectives", "sends")]
+    assert [*told, *(schema(name)["properties"]["collective"]["enum"] for name in ("network", "sweep"))] == [
+        list(COLLECTIVES)
+    ] * 4
 
 
 def test_the_table_has_a_row_for_every_sweep(network):
@@ -82,6 +103,28 @@ def test_the_table_has_a_row_for_every_sweep(network):
     assert ok["achieved_bytes_s"].to_numpy() == pytest.approx(BANDWIDTH_BYTES_S, rel=0.05)
     assert "share of the link (%)" in made.shown and "at 64 MiB (MB/s)" in made.shown
     assert "Missing sweeps: horovod-pytorch on 2 nodes (failed: rank 1 ended with status 1: it broke)." in made.notes
+
+
+def test_each_collective_has_rows_of_its_own(network):
+    others = [
+        sweep_rows(nodes=2, seed=seed, collective=name) for seed, name in enumerate(("reduce_scatter", "all_gather"))
+    ]
+    made = fit.table(pd.concat([network, *(rows.astype(object) for rows in others)], ignore_index=True))
+    ok = made.data[(made.data["status"] == "ok") & (made.data["nodes"] == 2)]
+    assert ok[["collective", "framework"]].values.tolist() == [
+        ["all_reduce", "pytorch-ddp"],
+        ["all_reduce", "tensorflow-multiworker"],
+        ["all_gather", "pytorch-ddp"],
+        ["reduce_scatter", "pytorch-ddp"],
+    ]
+    for name, truth in (("latency_s", LATENCY_S), ("bandwidth_bytes_s", BANDWIDTH_BYTES_S)):
+        assert ok[name].to_numpy() == pytest.approx(truth, rel=0.05)
+    assert made.shown["collective"].tolist()[-2:] == ["all-gather", "reduce-scatter"]
+    assert any(
+        "2 (n − 1) / n of all-reduce; (n − 1) / n of all-gather and reduce-scatter." in note for note in made.notes
+    )
+    assert not any("more than the link" in note for note in made.notes)
+    assert "collective" not in fit.table(network).data, "tables of all-reduce alone are as they were"
 
 
 def test_without_the_links_rate_no_share_is_shown(network):

@@ -9,30 +9,32 @@ import pytest
 
 from common.errors import InputError
 from common.tables import read_table
+from declared.collectives import COLLECTIVES
 from declared.frameworks import load_framework
 from declared.site import load_site
 from declared.study import load_study
 from network import gather
 from network import measure as measuring
-from network import sweep as ranks
+from network import sweep as rank_program
 from network.measure import find, measure, read
 from plan import cost
 from plan import design as designing
 from plan.campaign import load_campaign
 from plan.design import design
 from plan.sweeps import planned
+from runs.launch import Outcome
 from trainings import DISTRIBUTED
 
 # A framework without a library: sums by our own group of ranks.
 ADAPTER = """
 import os, time
 import numpy as np
-from runs.worker.reducer import Reducer
+from runs.worker.collectives import Collectives
 
 def environment(context):
     return {}
 
-class Grouped(Reducer):
+class Grouped(Collectives):
     transport = "group"
 
     def __init__(self, context):
@@ -41,15 +43,15 @@ class Grouped(Reducer):
     def load(self, values):
         self.values = values
 
-    def reduce(self):
+    def do(self, collective):
         #
-        gathered = self.context.group.all_gather(self.values.tolist())
-        self.values = np.sum(np.array(gathered, np.float32), axis=0)
+        gathered = np.array(self.context.group.all_gather(self.values.tolist()), np.float32)
+        self.values = np.sum(gathered, axis=0) if collective == "all_reduce" else np.concatenate(gathered)
 
     def result(self):
         return self.values
 
-def all_reducer(context):
+def collectives(context):
     return Grouped(context)
 """
 
@@ -90,13 +92,33 @@ def test_every_framework_sweeps_by_its_own_library(framework, study, site, tmp_p
     )
     assert [size["bytes"] for size in record["sizes"]] == [1024, 4096, 16384, 65536]
     for size in record["sizes"]:
-        assert len(size["rounds"]) == ranks.ROUNDS
+        assert len(size["rounds"]) == rank_program.ROUNDS
         assert len({len(times) for times in size["rounds"]}) == 1, "every round has as many repetitions"
         assert all(0 < seconds < 5 for times in size["rounds"] for seconds in times)
     # Two ranks exchange n bytes each per sum at least, and on loopback both are counted.
     timed = sum(size["bytes"] * sum(map(len, size["rounds"])) for size in record["sizes"])
     assert record["sent_bytes"] > timed
     assert record["ranks"] == 2 and record["placement"] == "emulated" and record["interface"] == "lo"
+
+
+OTHERS = [
+    (framework, collective)
+    for framework in ("pytorch-ddp", "horovod-pytorch", "horovod-tensorflow", "tensorflow-multiworker")
+    for collective in load_framework(framework).collectives[1:]
+]
+
+
+@pytest.mark.parametrize(
+    ("framework", "collective"),
+    [pytest.param(*one, marks=[pytest.mark.every_framework] * (one[0] != "pytorch-ddp")) for one in OTHERS],
+)
+def test_every_collective_gives_what_it_should(framework, collective, study, site, tmp_path, real):
+    real(load_framework(framework).environment)
+    sweep = replace(sweep_of(framework, study, site), collective=collective)
+    record = measure(study, replace(site, sweep_max_bytes=1024), sweep, tmp_path)  # whose ranks check what they receive
+    assert (record["status"], record["reason"], record["collective"]) == ("ok", None, collective)
+    sent = COLLECTIVES[collective].sent(2) * 2 * 1024 * sum(map(len, record["sizes"][0]["rounds"]))
+    assert record["sent_bytes"] > sent, "by both ranks, on loopback"
 
 
 @pytest.fixture
@@ -132,10 +154,10 @@ def test_a_sweep_by_a_framework_that_works(fake, study, tmp_path):
         (
             "#",
             "self.values[5] += self.context.rank",
-            "all-reduce of 1024 bytes over 2 ranks is wrong in 1 of 256 elements",
+            "all_reduce of 1024 bytes over 2 ranks is wrong in 1 of 256 elements",
         ),
         ("#", "raise OSError('no such device')", "ended with status 1: OSError: no such device"),
-        ("def all_reducer(", "def other(", "module 'adapter' has no attribute 'all_reducer'"),
+        ("def collectives(", "def other(", "module 'adapter' has no attribute 'collectives'"),
         ("#", "self.context.rank and os._exit(7)", "rank 1 ended with status 7"),
     ],
 )
@@ -169,6 +191,28 @@ def test_a_successful_attempt_is_published_again_and_a_failed_one_repeated(fake,
     out.unlink()
     assert measure(study, site, sweep, tmp_path) == before
     assert sorted(path.name for path in out.parent.glob("attempt-*")) == ["attempt-1", "attempt-2"]
+
+
+# Of messages of 8 MB in all, between two nodes of two ranks each: what has to leave a node.
+LEAVES_MB = {"all_reduce": 8, "all_gather": 4, "reduce_scatter": 4, "all_to_all": 8, "point_to_point": 8}
+
+
+@pytest.mark.parametrize(("collective", "least"), LEAVES_MB.items())
+def test_a_sweep_whose_bytes_went_elsewhere_is_invalid(collective, least, study, site):
+    there = replace(load_site("virtual"), placement="distinct-nodes", cpu_share=None, max_foreign_cpu_share=1)
+    sweep_spec = {**measuring.spec(site, sweep_of("pytorch-ddp", study, site)), "interface": "eth0"}
+    sweep_spec |= {"collective": collective, "ranks": 4, "ranks_per_node": 2}
+    ended = Outcome("ok", None, 1.0)
+
+    def judged(megabytes):
+        told = [{"host": f"node{n}", "machine": f"{n}", "sent_bytes": round(megabytes * 1e6)} for n in (1, 1, 2, 2)]
+        result = {"ranks": told, "foreign_cpu_share": 0.0, "message_bytes": 8_000_000}
+        return measuring.judge(ended, result, "gloo over tcp eth0", sweep_spec, there, ["node1", "node2"])
+
+    assert judged(0.51 * least) == ("ok", None)
+    status, reason = judged(0.49 * least)
+    assert status == "invalid"
+    assert reason.endswith(f"left through {there.interface} in the sweep, the messages are {least}.0 MB or more")
 
 
 def test_a_size_that_would_take_too_long_is_left_out(fake, study, tmp_path):
@@ -242,14 +286,39 @@ def test_sweeps_are_gathered_whether_or_not_they_succeeded(fake, study, tmp_path
     assert reasons["tensorflow-multiworker"] == "absent: has not been measured"
 
 
-def test_the_sums_that_are_checked_are_exact():
-    for n in (2, 3, 64):
-        ranks.check_sum(np.sum([ranks.summands(1000, rank) for rank in range(n)], axis=0, dtype=np.float32), n)
-    with pytest.raises(ArithmeticError, match="element 0 is 0, expected 3"):
-        ranks.check_sum(np.zeros(1000, np.float32), 2)
+def done(collective, given):
+    """What a collective is, said with numpy: each rank's array -> each rank's result."""
+    n, total = len(given), np.sum(given, axis=0, dtype=np.float32)
+    return {
+        "all_reduce": [total] * n,
+        "all_gather": [np.concatenate(given)] * n,
+        "reduce_scatter": np.split(total, n) if len(total) % n == 0 else [],
+        "all_to_all": [np.concatenate(parts) for parts in zip(*(np.array_split(own, n) for own in given), strict=True)],
+        "point_to_point": [given[rank - 1] for rank in range(n)],
+    }[collective]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 7, 64])
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_what_is_expected_is_what_the_collective_makes(collective, ranks):
+    elements = rank_program.elements_of(collective, 4096, ranks)
+    assert 1024 <= elements < 1024 + ranks
+    results = done(collective, [rank_program.loaded(collective, elements, rank, ranks) for rank in range(ranks)])
+    for rank, result in enumerate(results):
+        rank_program.check(result, collective, elements, rank, ranks)
+        wrong = [result - 1, result[::-1]]
+        if collective in ("reduce_scatter", "all_to_all", "point_to_point"):
+            wrong.append(results[rank - 1])  # what is another rank's
+        if collective in ("all_gather", "all_to_all"):
+            wrong.append(np.roll(result, elements // ranks))  # every share at another's place
+        for found in wrong:
+            with pytest.raises(ArithmeticError, match=f"{collective} of .* bytes over {ranks} ranks is wrong in"):
+                rank_program.check(found, collective, elements, rank, ranks)
+    with pytest.raises(ArithmeticError, match="gives rank 1 an array"):
+        rank_program.check(results[1][1:], collective, elements, 1, ranks)
 
 
 def test_small_messages_are_repeated_more_often_and_large_ones_five_times_at_least():
-    assert ranks.repetitions(1e-4) == ranks.MOST_REPETITIONS
-    assert ranks.repetitions(0.7) == 1
-    assert ranks.ROUNDS * ranks.repetitions(0.1) * 0.1 <= ranks.BUDGET_S == cost.SWEEP_S
+    assert rank_program.repetitions(1e-4) == rank_program.MOST_REPETITIONS
+    assert rank_program.repetitions(0.7) == 1
+    assert rank_program.ROUNDS * rank_program.repetitions(0.1) * 0.1 <= rank_program.BUDGET_S == cost.SWEEP_S

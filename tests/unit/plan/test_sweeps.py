@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from common.files import digest_file
+from declared.collectives import COLLECTIVES
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import design
-from plan.sweeps import code_digest, key, planned, sizes, spec, wanted
+from plan.sweeps import Sweep, code_digest, key, planned, sizes, spec, wanted
 
 
 @pytest.fixture
@@ -32,6 +33,42 @@ def test_every_distributed_framework_has_a_sweep_for_every_number_of_nodes_from_
     frameworks = ("horovod-pytorch", "horovod-tensorflow", "pytorch-ddp", "tensorflow-multiworker")
     runs = design(nodes, replace(site, nodes=3))
     assert named(planned(runs, site)) == [f"{name}.n{n}" for name in frameworks for n in (2, 3)]
+
+
+def test_what_one_framework_sends_is_swept_by_all_that_can(study, site):
+    frameworks = ["pytorch-fsdp", "horovod-pytorch", "tensorflow-multiworker", "pytorch-single", "tensorflow-single"]
+    runs = design(replace(study, factors=study.factors | {"framework": frameworks}), site)
+    assert named(planned(runs, site)) == [
+        "horovod-pytorch.n2",
+        "horovod-pytorch.n2.all_gather",
+        "horovod-pytorch.n2.reduce_scatter",
+        "pytorch-fsdp.n2",
+        "pytorch-fsdp.n2.all_gather",
+        "pytorch-fsdp.n2.reduce_scatter",
+        "tensorflow-multiworker.n2",
+        "tensorflow-multiworker.n2.all_gather",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("level", "sent"),
+    [
+        ("data", []),
+        ("spatial", []),
+        ("data2-tensor", []),
+        ("pipeline2-tensor2", ["point_to_point"]),
+        ("sharded4", ["all_gather", "reduce_scatter"]),
+    ],
+)
+def test_the_axes_of_a_mesh_say_what_is_sent(study, site, level, sent):
+    run = next(run for run in design(study, site) if run.framework.name == "pytorch-ddp" and run.geometry.nodes == 2)
+    meshed = replace(run, levels=run.levels | {"parallelism": level})
+    assert [sweep.collective for sweep in wanted([meshed])] == ["all_reduce", *sent]
+
+
+def test_each_collective_is_a_sweep_of_its_own(study, site):
+    run = next(run for run in design(study, site) if run.geometry.nodes == 2)
+    assert len({key(site, Sweep(run, name)) for name in COLLECTIVES}) == len(COLLECTIVES)
 
 
 def test_a_study_on_one_node_has_no_sweep(study, site):

@@ -6,7 +6,20 @@ import numpy as np
 import pytest
 
 from declared.models import model_graph
-from prediction.exchange import MIB, Rule, Tensors, buckets, exposed, rule_of, streams, tensors, whole
+from prediction.exchange import (
+    MIB,
+    Rule,
+    Tensors,
+    Units,
+    buckets,
+    exposed,
+    exposed_units,
+    rule_of,
+    streams,
+    tensors,
+    units,
+    whole,
+)
 
 TWO = Tensors(np.array([10.0, 20.0]), np.array([0.5, 1.0]))
 BACKWARD = np.array([4.0])
@@ -102,6 +115,41 @@ def test_two_messages_under_way_share_the_link_and_wait_for_their_latencies_toge
     three = Tensors(np.array([10.0, 1.0, 1.0]), np.ones(3))
     # The second ends at 11, with the link; the third starts with the first's end at 15, and takes 6.
     assert late("buckets", 0.0, three, **two) == 15 + 6
+
+
+def test_units_are_closed_in_front_of_a_layer():
+    """As frameworks/pytorch-fsdp makes them: three layers of 10 with a bias of 1, from the last to the first."""
+    made = Tensors(np.array([1.0, 10.0] * 3), np.array([0.25, 0.25, 0.5, 0.5, 1.0, 1.0]), np.array([0, 0, 1, 1, 2, 2]))
+    two = units(made, 11)
+    assert two.bytes.tolist() == [11, 11, 11] and two.share.tolist() == [0.5, 0.25, 0.25]
+    one = units(made, 12)
+    assert one.bytes.tolist() == [22, 11] and one.share.tolist() == [0.75, 0.25]
+    assert units(made, 99).bytes.tolist() == [33] and units(whole(5.0), 1).share.tolist() == [1]
+
+
+def of_units(hidden, batches=1, backward=4.0, sizes=(8.0, 4.0, 2.0)):
+    made = Units(np.array(sizes), np.full(len(sizes), 1 / len(sizes)))
+    slow = Line()
+    slow.seconds = lambda size: 10 * size  # reduce-scatter
+    return float(exposed_units(made, Line(), slow, np.array([backward]), hidden, np.array([float(batches)]))[0])
+
+
+def test_units_are_gathered_twice_but_the_last_and_scattered_once():
+    """Counted in FSDP2 (PyTorch 2.13): with three units five gathers and three reductions, and two gathers a batch more."""
+    assert of_units(0.0) == (8 + 4 + 2) + (4 + 8) + 10 * (8 + 4 + 2)
+    assert of_units(0.0, batches=3) == of_units(0.0) + 2 * (4 + 8)
+    assert of_units(0.0, sizes=(8.0,)) == 8 + 80
+    assert of_units(0.0, batches=3, sizes=(8.0,)) == 8 + 80
+
+
+def test_units_travel_beside_the_work_on_others():
+    # Of a pass of 3 x 1000 s: forward begins when the last unit and the first are there, backward ends with the reductions of both.
+    assert of_units(1.0, backward=3000.0) == (2 + 8) + 10 * (8 + 2)
+    # A second batch before the exchange hides all that it gathers.
+    assert of_units(1.0, batches=2, backward=3000.0) == of_units(1.0, backward=3000.0)
+    # Of 3 x 2 s backward, 3 x 1 forward. Gathered: last 2, first 10, forward 11; second from 10 to 14, forward 15, last 16, backward
+    # 18; second again from 16 to 20, backward 22; first from 20 to 28, backward 30; the second's gradients from 28 to 68, then 100 s more.
+    assert of_units(1.0, backward=6.0) == 68 + 100 - 9
 
 
 def test_a_model_of_known_size_is_one_tensor():

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import known_physics as known
+from declared.collectives import COLLECTIVES
 from known_physics import Truth
 from prediction.law import LARGEST, PIPELINED, SUM, Law, fit, points, rate_text
 
@@ -17,10 +18,16 @@ def seconds(law, size, nodes, rate=np.nan, ranks=None):
     return float(law.at(np.array([nodes]), np.array([ranks or nodes]), np.array([rate])).seconds(np.array([size]))[0])
 
 
-def sweeps(time, nodes=(2, 3, 4, 8), rates=(125e6,), sizes=(1024, 4096, 65536, 2**20, 2**22, 2**24)):
+def sweeps(
+    time,
+    nodes=(2, 3, 4, 8),
+    rates=(125e6,),
+    sizes=(1024, 4096, 65536, 2**20, 2**22, 2**24),
+    collective="all_reduce",
+):
     rows = [(n, n, rate, float(size), time(size, n, rate)) for n in nodes for rate in rates for size in sizes]
     frame = pd.DataFrame(rows, columns=["nodes", "ranks", "link_bytes_s", "bytes", "seconds"]).astype(float)
-    return frame.assign(framework="made-up")
+    return frame.assign(framework="made-up", collective=collective)
 
 
 @pytest.mark.parametrize(("p", "size"), [(2, 1), (4, 2**20), (8, 10**8)])
@@ -86,6 +93,23 @@ def test_a_shaped_and_an_unshaped_network_make_one_law():
     law = fit(points(pd.concat([shaped, free.assign(link_bytes_s=np.nan)])))
     assert 1 / law.link == pytest.approx(0.9, rel=0.02)
     assert law.cost_s == pytest.approx(3e-9, rel=0.02)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_every_collective_has_a_law(collective):
+    """With two ranks on each of so many nodes; of a point to point message no latency grows with them."""
+    grows = (lambda p: 1) if collective == "point_to_point" else (lambda p: p - 1)
+    leaves = {
+        "all_reduce": lambda n: 2 * (n - 1) / n,
+        "all_to_all": lambda n: 2 * (n - 1) / n,
+        "point_to_point": lambda n: 1,
+    }.get(collective, lambda n: (n - 1) / n)
+    truth = lambda size, n, rate: 1e-3 * grows(2 * n) + leaves(n) * size / (0.9 * rate)  # noqa: E731
+    law = fit(sweeps(truth, collective=collective).assign(ranks=lambda made: 2 * made["nodes"]))
+    assert (law.collective, 1 / law.link) == (collective, pytest.approx(0.9, rel=0.01))
+    for nodes, rate in ((16, 125e6), (5, 1e9)):
+        assert seconds(law, 3e6, nodes, rate, 2 * nodes) == pytest.approx(truth(3e6, nodes, rate), rel=0.01)
+    assert seconds(law, 3e6, 1, 125e6, ranks=1) == 0
 
 
 def test_what_a_library_does_by_size_is_kept():

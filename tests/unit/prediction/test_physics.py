@@ -7,7 +7,7 @@ import pytest
 from statsmodels.regression.linear_model import OLS
 
 import known_physics as known
-from known_physics import Truth
+from known_physics import Sharded, Truth
 from prediction import law, physics
 from prediction.physics import expected_largest, fit, prepared, press
 
@@ -69,6 +69,39 @@ def test_the_largest_numbers_of_nodes_are_predicted_within_the_noise(truth):
     model = fit(cells[few], sweeps[sweeps["nodes"] <= 3])
     assert error(model, cells[~few]).abs().mean() < 1.5 * NOISE
     assert error(model, cells[~few]).abs().max() < 0.06
+
+
+FSDP = "pytorch-fsdp"
+SWEPT = ("all_reduce", "all_gather", "reduce_scatter")
+
+
+def sharded(truth, rates=known.RATES, **options):
+    runs = known.runs(truth, noise=NOISE, framework=FSDP, rates=rates, **options)
+    return prepared(runs), law.points(known.network(truth, framework=FSDP, rates=rates, collectives=SWEPT))
+
+
+@pytest.mark.parametrize(
+    ("hidden", "models", "every"),
+    [(0.0, ("small-cnn",), (1,)), (0.0, ("resnet-18",), (1, 4)), (0.7, ("resnet-18",), (1,))],
+)
+def test_fsdp_gathers_and_scatters_by_laws_of_their_own(hidden, models, every):
+    truth = Sharded(hidden=hidden, batch_s=0.1, byte_s=1e-11)
+    rates = (1.25e9, 2.5e9, 12.5e9) if hidden else known.RATES  # on which messages take as long as computing
+    cells, sweeps = sharded(truth, rates, models=models, every=every)
+    few = cells["nodes"] <= 3
+    model = fit(cells[few], sweeps[sweeps["nodes"] <= 3])
+    assert error(model, cells[~few]).abs().mean() < 1.5 * NOISE
+    assert model.hidden[FSDP, "site"] == pytest.approx(hidden, abs=0.1)
+
+
+def test_without_sweeps_of_shards_fsdp_is_taken_for_one_all_reduce():
+    truth = Sharded(gloo=6.0)
+    cells, sweeps = sharded(truth)
+    several = cells[cells["nodes"] > 1]
+    with_shards, without = fit(cells, sweeps), fit(cells, sweeps[sweeps["collective"] != "all_gather"])
+    assert error(with_shards, several).abs().mean() < 1.5 * NOISE
+    assert error(without, several).mean() < -5 * NOISE, "3 times as much is sent"
+    assert not without.shards and without.hidden[FSDP, "site"] == 0
 
 
 def test_another_physics_is_noticed():

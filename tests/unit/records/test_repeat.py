@@ -21,7 +21,7 @@ def test_runs_and_sweeps_are_counted_apart(names: list[str], said: str) -> None:
 
 
 def test_one_command_repeats_both() -> None:
-    place = {"framework": "a", "nodes": 2, "ranks": 2, "device": "cpu", "bandwidth": 0}
+    place = {"collective": "all_reduce", "framework": "a", "nodes": 2, "ranks": 2, "device": "cpu", "bandwidth": 0}
     sweep = {**place, "status": "invalid", "reason": "disturbed: 20%"}
     said = summary(pd.DataFrame([sweep, {**sweep, "nodes": 3, "status": "ok"}]), "STUDY=x").splitlines()
     assert said[0] == "2 sweeps, 1 ok" and said[-1:] == to_repeat(["invalid"], "STUDY=x")

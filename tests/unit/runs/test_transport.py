@@ -117,7 +117,7 @@ def epochs(*sent: float | None, exchanges: int = 10) -> list[dict[str, Any]]:
 
 
 def objected(transport: str, rows: list[dict[str, Any]], site: Site = CLUSTER, nodes: int = 2) -> str | None:
-    return objection(transport, {**TWO_NODES, "nodes": nodes}, site, rows, 4 * MB)
+    return objection(transport, {**TWO_NODES, "nodes": nodes}, site, rows, 4 * MB * (nodes - 1) / nodes)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def objected(transport: str, rows: list[dict[str, Any]], site: Site = CLUSTER, n
 def test_a_fall_back_from_infiniband_is_objected_to(transport: str, said: str | None) -> None:
     infiniband = replace(CLUSTER, fabric="infiniband")
     spec = {**TWO_NODES, "device": "cuda"}
-    assert objection(transport, spec, infiniband, epochs(0.0), 4 * MB) == said, (
+    assert objection(transport, spec, infiniband, epochs(0.0), 2 * MB) == said, (
         "bytes on the interface say nothing of it"
     )
     assert objected(transport, epochs(0.0), infiniband, nodes=1) is None, "one node needs no network"
@@ -179,7 +179,7 @@ def test_what_mpi_and_gaspi_do_with_accelerators_is_theirs(library: str, nodes: 
     spec = {**TWO_NODES, "device": "cuda", "nodes": nodes, "ranks": 2}
     infiniband = replace(CLUSTER, fabric="infiniband")
     assert objection(f"{library} over a network that it does not name", spec, infiniband, epochs(0.0), 4 * MB) is None
-    told = objection(f"{library} over tcp eth0", spec, CLUSTER, epochs(9.0 * MB), 4 * MB)
+    told = objection(f"{library} over tcp eth0", spec, CLUSTER, epochs(9.0 * MB), 2 * MB)
     assert (told is None) == (nodes == 1), "on Ethernet its bytes are counted, too"
 
 

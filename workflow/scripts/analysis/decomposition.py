@@ -29,6 +29,7 @@ from analysis.measured import (
 )
 from analysis.pooling import pooled
 from common.errors import InputError
+from declared.collectives import ALL_REDUCE
 from declared.models import model_graph
 
 Levels = Mapping[str, Any]  # of a cell
@@ -53,7 +54,7 @@ def all_reduce_s(sweep: pd.DataFrame, size: float) -> Estimate:
     In each round the arithmetic mean of the repetitions of every measured size, linear between sizes; beyond the largest
     one the line through the last two goes on. The mean over rounds with its t interval. NaN without two measured sizes.
     """
-    ok = sweep[(sweep["status"] == "ok") & sweep["seconds"].notna()]
+    ok = sweep[(sweep["collective"] == ALL_REDUCE) & (sweep["status"] == "ok") & sweep["seconds"].notna()]
     means = ok.groupby(["round", "bytes"])["seconds"].mean().unstack("bytes").dropna(axis="columns").astype(float)
     sizes = means.columns.to_numpy(float)
     if len(sizes) < 2 or np.isnan(size):

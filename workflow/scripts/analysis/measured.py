@@ -12,6 +12,7 @@ import pandas as pd
 from common.errors import InputError
 from common.schemas import schema
 from common.tables import read_table
+from declared.collectives import COLLECTIVES
 from declared.factors import MOST_SERIES, UNTRACED, scale_of, treatments_of
 
 _ALONE = ("training_loop", "precision", "optimizer")  # their levels need no title
@@ -174,6 +175,8 @@ def _factor_level(factor: str, level: Any) -> str:
         return f"{level} node" if level == 1 else f"{level} nodes"
     if factor in ("framework", "model", "dataset"):
         return level_text(level)
+    if factor == "collective":
+        return COLLECTIVES[str(level)].title
     if factor == "bandwidth":
         return f"{level} Mbit/s" if level else "the site's links"
     return f"{title(factor)} {level_text(level)}"

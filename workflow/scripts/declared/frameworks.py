@@ -11,6 +11,7 @@ from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value
 from common.text import instead_of
 from declared import environments
+from declared.collectives import ALL_REDUCE
 from declared.factors import as_list, factor_table
 from declared.mesh import PLAIN, axes_of, is_mesh
 
@@ -35,7 +36,8 @@ class Framework:
     mirrored: bool
     mpi: bool
     unlike: bool
-    network_sweep: bool
+    collectives: tuple[str, ...]
+    sends: tuple[str, ...]
     exchange: dict[str, Any] | None
     algorithm: str
     adapter: bool
@@ -97,7 +99,8 @@ def load_framework(name: str) -> Framework:
     fields = {key: raw[key] for key in ("title", "environment", "distributed", "base", "timing_scope")}
     fields |= {key: raw.get(key, False) for key in ("mirrored", "mpi", "unlike")}
     fields |= {
-        "network_sweep": raw.get("network_sweep", True),
+        "collectives": tuple(raw.get("collectives", [ALL_REDUCE])),
+        "sends": tuple(raw.get("sends", [ALL_REDUCE])),
         "exchange": raw.get("exchange"),
         "algorithm": raw.get("algorithm", "same"),
         "needs": raw.get("needs", {}),

@@ -1,4 +1,4 @@
-"""Bus bandwidth of all-reduce by message size: a line per framework, panels by nodes, the link's rate as the bound."""
+"""Bus bandwidth of collectives by message size: a line per framework, panels by collective and nodes, the link's rate as the bound."""
 
 import math
 
@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from analysis.measured import Records, combination_text
+from declared.collectives import ALL_REDUCE, COLLECTIVES
 from declared.figures import Declared
 from figures import panels, style
 from network.fit import (
@@ -17,6 +18,8 @@ from network.fit import (
     bound,
     bytes_text,
     circumstances,
+    collectives_text,
+    factors_text,
     fit,
     link_rates_text,
     measured,
@@ -29,14 +32,11 @@ GAP = 1.09
 TICK_FACTOR, TICK_FACTOR_IN_PANELS = 16, 64
 BOUND = (0, (1, 1.5))
 WHAT = (
-    "Bus bandwidth of all-reduce by message size, in each framework's own library. Markers: means over rounds; bars: 95 % t intervals; "
+    "Bus bandwidth of {} by message size, in each framework's own library. Markers: means over rounds; bars: 95 % t intervals; "
     "lines: fit of latency and bandwidth."
 )
 BOUND_WHAT = "Dotted: the most that the link allows."
-HOW = (
-    "Bus bandwidth is 2 (n − 1) / n × bytes / seconds with n ranks. Fit: seconds = latency + bytes / bandwidth. Both axes are logarithmic; at "
-    "every size, frameworks are drawn beside each other."
-)
+HOW = "{} Fit: seconds = latency + bytes / bandwidth. Both axes are logarithmic; at every size, frameworks are drawn beside each other."
 
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
@@ -48,16 +48,23 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         return panels.not_drawn(None, text, shortfall(network))
     varying_links = ["bandwidth"] if network["bandwidth"].nunique() > 1 else []
     frameworks = sorted(set(ok["framework"]))  # a name in the legend without anything drawn would puzzle
-    every = panels.combinations(network, ["nodes", *varying_links])
+    kinds = network["collective"].nunique()
+    places = panels.combinations(network, ["nodes", *varying_links])
+    names = [*(["collective"] * (kinds > 1)), *(["nodes", *varying_links] if kinds == 1 or len(places) > 1 else [])]
+    every = panels.combinations(network, names)
+    every.sort(key=lambda levels: list(COLLECTIVES).index(levels.get("collective", ALL_REDUCE)))
     shown = every[: panels.most(PANEL_IN + panels.titles_height(every))]
     unseen = "" if shown == every else f"The first {len(shown)} of {len(every)} panels are drawn; the table has all."
     has_bound = bool(ok["link_bytes_s"].notna().any())
     line = Line2D([], [], color=style.MUTED, linewidth=0.8, linestyle=BOUND, label="link's rate")
     extra = [line] if has_bound else []
     links = network["bandwidth"].nunique()
-    whole = len(shown) == links * network["nodes"].nunique()
-    in_rows = whole and 2 < links <= panels.PANELS_IN_PAGE  # one for each number of nodes
-    rows, columns, width = panels.layout(len(shown), links if in_rows else panels.PANELS_IN_PAGE)
+    in_row = links if kinds == 1 else len(places)
+    whole = len(shown) == in_row * (network["nodes"].nunique() if kinds == 1 else kinds)
+    in_rows = (
+        whole and (2 if kinds == 1 else 1) < in_row <= panels.PANELS_IN_PAGE
+    )  # one for each number of nodes, or collective
+    rows, columns, width = panels.layout(len(shown), in_row if in_rows else panels.PANELS_IN_PAGE)
     titled = shown if len(shown) > 1 else []
     above = panels.legend_height(len([*frameworks, *extra]), width)
     drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(titled)) + 0.15 + above)
@@ -69,8 +76,9 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         for framework, sweep in here.groupby("framework"):
             if not _series(ax, sweep, str(framework), shifts[str(framework)]):
                 unfitted.append(f"{framework} on {combination_text(levels)}")
-        for link, ranks in here[["link_bytes_s", "ranks"]].dropna().drop_duplicates().itertuples(index=False):
-            ax.axhline(bound(link, levels["nodes"], ranks) / 1e6, color=style.MUTED, linewidth=0.8, linestyle=BOUND)
+        limits = here[["link_bytes_s", "nodes", "ranks", "collective"]].dropna().drop_duplicates()
+        for limit in {bound(*of) for of in limits.itertuples(index=False)}:
+            ax.axhline(limit / 1e6, color=style.MUTED, linewidth=0.8, linestyle=BOUND)
         if here.empty:
             panels.say(ax, "no successful sweep")
         if titled:
@@ -80,9 +88,9 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         ax.set_ylabel("bus bandwidth (MB/s)")
     drawn.supxlabel("message size", fontsize=style.FONT_SIZE)
     panels.legend(drawn, frameworks, extra)
-    same = "" if titled else f"All on {panels.panel_title(shown[0])}."
+    same = "" if titled and len(places) > 1 else f"All on {panels.panel_title(places[0])}."
     said = [
-        WHAT,
+        WHAT.format(collectives_text(network)),
         BOUND_WHAT if has_bound else "",
         same,
         f"Without a line: {'; '.join(unfitted)}." if unfitted else "",
@@ -91,7 +99,9 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         unseen,
     ]
     without = "Without a line are sweeps to which no latency and bandwidth above zero come near." if unfitted else ""
-    return drawn, panels.two_paragraphs(said, [HOW, without, link_rates_text(network), circumstances(network)])
+    return drawn, panels.two_paragraphs(
+        said, [HOW.format(factors_text(network)), without, link_rates_text(network), circumstances(network)]
+    )
 
 
 def _series(ax: Axes, sweep: pd.DataFrame, framework: str, shift: float) -> bool:

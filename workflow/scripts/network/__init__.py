@@ -1,1 +1,1 @@
-"""The network as each framework sees it: all-reduce of growing messages by its own library, timed, and a model of it."""
+"""The network as each framework sees it: collectives with growing messages by its own library, timed, and a model of them."""

@@ -1,10 +1,12 @@
-"""What a time of an all-reduce says of the links."""
+"""What a time of a collective says of the links."""
+
+from declared.collectives import COLLECTIVES
 
 
-def bus_bandwidth(message_bytes: float, seconds: float, ranks: int) -> float:
-    """Bus bandwidth of one all-reduce in bytes/s: 2 (n - 1) / n x bytes / seconds.
+def bus_bandwidth(message_bytes: float, seconds: float, ranks: int, collective: str) -> float:
+    """Bus bandwidth of one collective in bytes/s: what a rank must send of a message at least, over seconds.
 
-    A rank must send that many bytes at least (Patarasuk & Yuan, J. Parallel Distrib. Comput. 69, 2009, section 3), so that
-    the number can be held against a link's rate, whatever n is. The name is that of NCCL's tests (PERFORMANCE.md).
+    So the number can be held against a link's rate, whatever the number of ranks. The name is that of NCCL's tests
+    (PERFORMANCE.md).
     """
-    return 2 * (ranks - 1) / ranks * message_bytes / seconds
+    return COLLECTIVES[collective].sent(ranks) * message_bytes / seconds

@@ -1,4 +1,4 @@
-"""Latency and bandwidth of all-reduce, for each framework and number of nodes: network.csv -> tables/network.
+"""Latency and bandwidth of each collective, framework and number of nodes: network.csv -> tables/network.
 
 The model is seconds = latency + bytes x seconds_per_byte (Hockney, Parallel Computing 20, 1994). In each round of a sweep
 the medians of the repetitions of all sizes are fitted by least absolute relative errors, |seconds - model| / t, where t is
@@ -12,7 +12,7 @@ the network is from a straight line; that is what `deviation` is for.
 import argparse
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from analysis.intervals import Estimate, columns
 from analysis.measured import combination_text, one_line
 from common.errors import exit_status
 from common.tables import read_table
+from declared.collectives import ALL_REDUCE, COLLECTIVES, titles
 from network.bus import bus_bandwidth
 from plan.sweeps import KEYS
 
@@ -43,6 +44,7 @@ class Fit:
     seconds_per_byte: Estimate
     deviation: float
     ranks: int
+    collective: str
 
     @property
     def bandwidth_bytes_s(self) -> Estimate:
@@ -50,10 +52,11 @@ class Fit:
         b = self.seconds_per_byte
         if not b.value > 0:
             return Estimate(math.nan, n=b.n)
-        value = bus_bandwidth(1, b.value, self.ranks)
+        value = bus_bandwidth(1, b.value, self.ranks, self.collective)
         if not b.low > 0:
             return Estimate(value, n=b.n)
-        return Estimate(value, bus_bandwidth(1, b.high, self.ranks), bus_bandwidth(1, b.low, self.ranks), b.n)
+        low, high = (bus_bandwidth(1, per_byte, self.ranks, self.collective) for per_byte in (b.high, b.low))
+        return Estimate(value, low, high, b.n)
 
     def seconds(self, message_bytes: np.ndarray) -> np.ndarray:
         """The model's time of messages of these sizes."""
@@ -91,29 +94,29 @@ def fit(sweep: pd.DataFrame) -> Fit | None:
     size = medians.columns.to_numpy(float)
     typical = np.median(medians.to_numpy(), axis=0)
     latency, per_byte = np.transpose([line(size, seconds, typical) for seconds in medians.to_numpy()])
-    made = Fit(
-        intervals.mean(latency, minimum=0), intervals.mean(per_byte, minimum=0), 0.0, int(sweep["ranks"].iloc[0])
-    )
-    deviation = float(np.abs(made.seconds(size) / typical - 1).max())
-    return Fit(made.latency_s, made.seconds_per_byte, deviation, made.ranks)
+    first = sweep.iloc[0]
+    means = intervals.mean(latency, minimum=0), intervals.mean(per_byte, minimum=0)
+    made = Fit(*means, 0.0, int(first["ranks"]), first["collective"])
+    return replace(made, deviation=float(np.abs(made.seconds(size) / typical - 1).max()))
 
 
 def achieved(sweep: pd.DataFrame) -> dict[int, Estimate]:
     """Size in bytes -> bus bandwidth of the mean over rounds of the rounds' median times, with its 95 % t interval."""
-    ranks = int(sweep["ranks"].iloc[0])
+    ranks, collective = int(sweep["ranks"].iloc[0]), sweep["collective"].iloc[0]
     return {
-        int(size): intervals.harmonic_mean([bus_bandwidth(size, seconds, ranks) for seconds in times])
+        int(size): intervals.harmonic_mean([bus_bandwidth(size, seconds, ranks, collective) for seconds in times])
         for size, times in round_medians(sweep).items()
     }
 
 
-def bound(link_bytes_s: float, nodes: int, ranks: int) -> float:
+def bound(link_bytes_s: float, nodes: int, ranks: int, collective: str) -> float:
     """The largest bus bandwidth that links of this rate allow, bytes/s; NaN where the rate is not known.
 
-    2 (N - 1) / N x bytes have to leave each of N nodes, however many ranks it has; with one rank a node this is the link's
-    rate itself. Sources: `network.gather.bus_bandwidth`.
+    What leaves a node takes its time on the node's link, however many ranks it has; with one rank a node this is the link's
+    rate itself. Sources: `declared.collectives`.
     """
-    return link_bytes_s * (ranks - 1) / ranks * nodes / (nodes - 1)
+    kind = COLLECTIVES[collective]
+    return float(link_bytes_s * kind.sent(ranks) / kind.leaves(nodes, ranks / nodes))
 
 
 def measured(network: pd.DataFrame) -> pd.DataFrame:
@@ -150,6 +153,28 @@ def rounds_text(network: pd.DataFrame) -> str:
     return f"n = {' or '.join(map(str, rounds))} rounds in the same processes."
 
 
+def several(network: pd.DataFrame) -> bool:
+    """Whether anything but all-reduce was swept."""
+    return bool((network["collective"] != ALL_REDUCE).any())
+
+
+def collectives_text(network: pd.DataFrame) -> str:
+    """What was swept, in words."""
+    return titles(network["collective"]) or COLLECTIVES[ALL_REDUCE].title
+
+
+def factors_text(network: pd.DataFrame) -> str:
+    """What bus bandwidth is, of each collective that was swept, in one sentence."""
+    factors: dict[str, list[str]] = {}
+    for name, one in COLLECTIVES.items():
+        if name in {ALL_REDUCE, *network["collective"]}:
+            factors.setdefault(one.factor, []).append(name)
+    if len(factors) == 1:
+        return f"Bandwidth is bus bandwidth, {next(iter(factors))} × bytes / seconds with n ranks."
+    of_each = "; ".join(f"{factor} of {titles(names)}" for factor, names in factors.items())
+    return f"Bandwidth is bus bandwidth, factor × bytes / seconds; the factor with n ranks is {of_each}."
+
+
 def link_rates_text(network: pd.DataFrame) -> str:
     """The rate that the site gives for its links, in a sentence."""
     rates = sorted(set(measured(network)["link_bytes_s"].dropna()))
@@ -167,17 +192,21 @@ def bytes_text(size: float) -> str:
 def compare(network: pd.DataFrame) -> pd.DataFrame:
     """One row per sweep: latency, bandwidth, share of what the link allows, what the largest message achieved."""
     rows = []
-    for (framework, nodes, ranks, device, bandwidth), sweep in network.groupby(KEYS, sort=True):
+    place = network["collective"].map(list(COLLECTIVES).index)
+    for (_, collective, framework, nodes, ranks, device, bandwidth), sweep in network.groupby(
+        [place.rename("place"), *KEYS], sort=True
+    ):
         first = sweep.iloc[0]
         ok = measured(sweep)
         made = fit(ok) if len(ok) else None
         by_size = achieved(ok) if len(ok) else {}
         largest = max(by_size, default=None)
-        limit = bound(first["link_bytes_s"], nodes, ranks)
+        limit = bound(first["link_bytes_s"], nodes, ranks, collective)
         nothing = Estimate(math.nan)
         reached = by_size[largest] if largest else nothing
         rows.append(
             {
+                "collective": collective,
                 "framework": framework,
                 "nodes": nodes,
                 "ranks": ranks,
@@ -198,16 +227,20 @@ def compare(network: pd.DataFrame) -> pd.DataFrame:
                 "deviation": made.deviation if made else math.nan,
             }
         )
-    return pd.DataFrame(rows, columns=list(rows[0]) if rows else KEYS)
+    made = pd.DataFrame(rows, columns=list(rows[0]) if rows else KEYS)
+    return made if several(network) else made.drop(columns="collective")
 
 
 def table(network: pd.DataFrame) -> tables.Table:
     """The table of the network as the frameworks see it."""
-    title, words = "Latency and bus bandwidth of all-reduce", ["framework", "link", "device", "transport", "status"]
+    title = f"Latency and bus bandwidth of {'collectives' if several(network) else 'all-reduce'}"
+    words = ["collective", "framework", "link", "device", "transport", "status"]
     data = compare(network)
     if data.empty:
         return tables.Table(title, data, pd.DataFrame(columns=["framework"]), [NO_SWEEP], words)
     shown: dict[str, Any] = {"framework": data["framework"], "nodes": data["nodes"].map(str)}
+    if "collective" in data:
+        shown = {"collective": [COLLECTIVES[name].title for name in data["collective"]], **shown}
     if (data["ranks"] != data["nodes"]).any():
         shown["ranks"] = data["ranks"].map(str)
     if data["bandwidth"].nunique() > 1:
@@ -229,7 +262,7 @@ def table(network: pd.DataFrame) -> tables.Table:
     notes = [
         circumstances(network),
         "Latency and bandwidth are from the line seconds = latency + bytes / bandwidth, fitted in every round by least "
-        "absolute relative errors. Bandwidth is bus bandwidth, 2 (n − 1) / n × bytes / seconds with n ranks. Intervals are 95 % t intervals "
+        f"absolute relative errors. {factors_text(network)} Intervals are 95 % t intervals "
         "of the mean over rounds (n); they do not cover other processes, nodes or days. Deviation is the largest difference between "
         "the median of a message size and the line. The share of the link is that of the largest message.",
         _too_fast(data),
@@ -244,12 +277,14 @@ def _name(sweep: Any) -> str:
     """A row of a sweep in words."""
     told = {"device": sweep.device, "bandwidth": sweep.bandwidth}
     more = [combination_text({name: level}) for name, level in told.items() if level != conditions.THE_SITES[name]]
-    return ", ".join([f"{sweep.framework} on {sweep.nodes} nodes", *more])
+    of = "" if sweep.collective == ALL_REDUCE else f"{COLLECTIVES[sweep.collective].title} of "
+    return ", ".join([f"{of}{sweep.framework} on {sweep.nodes} nodes", *more])
 
 
 def _too_fast(data: pd.DataFrame) -> str:
     """A sentence about the sweeps whose fit promises more than the link allows."""
-    rows = data[data["bandwidth_bytes_s"] > data["bound_bytes_s"]]
+    every = data if "collective" in data else data.assign(collective=ALL_REDUCE)
+    rows = every[every["bandwidth_bytes_s"] > every["bound_bytes_s"]]
     names = ", ".join(_name(row) for row in rows.itertuples())
     why = "their times do not follow a line, for example because links let bursts through: read their bandwidth with their deviation"
     return f"The fitted bandwidth is more than the link allows for {names}; {why}." if names else ""

@@ -11,6 +11,7 @@ from common.errors import exit_status
 from common.schemas import schema
 from common.tables import write_table
 from common.text import number_of
+from declared.collectives import COLLECTIVES
 from network.bus import bus_bandwidth
 from network.measure import read
 from plan.campaign import Campaign, load_campaign
@@ -24,6 +25,7 @@ def known(campaign: Campaign, sweep: Sweep) -> dict[str, Any]:
     return {
         "study": campaign.study.name,
         "site": campaign.site.name,
+        "collective": sweep.collective,
         "framework": sweep.framework,
         "nodes": sweep.nodes,
         "ranks": sweep.geometry.ranks,
@@ -50,7 +52,7 @@ def measured(record: dict[str, Any]) -> list[dict[str, Any]]:
             "round": round_number,
             "repetition": repetition,
             "seconds": seconds,
-            "bus_bandwidth_bytes_s": bus_bandwidth(size["bytes"], seconds, record["ranks"]),
+            "bus_bandwidth_bytes_s": bus_bandwidth(size["bytes"], seconds, record["ranks"], record["collective"]),
         }
         for size in record["sizes"]
         for round_number, times in enumerate(size["rounds"], start=1)
@@ -80,7 +82,10 @@ def summary(table: pd.DataFrame, arguments: str = "") -> str:
     """How many sweeps are ok, which are not and why. `arguments`: see records.aggregate.summary."""
     sweeps = table.drop_duplicates(KEYS)
     bad = sweeps[sweeps["status"] != "ok"]
-    lines = [f"  {row.framework} on {row.nodes} nodes: {row.status}: {row.reason}" for row in bad.itertuples()]
+    lines = [
+        f"  {COLLECTIVES[row.collective].title} of {row.framework} on {row.nodes} nodes: {row.status}: {row.reason}"
+        for row in bad.itertuples()
+    ]
     lines += to_repeat(bad["status"], arguments)
     return "\n".join([f"{number_of(len(sweeps), 'sweep')}, {len(sweeps) - len(bad)} ok", *lines])
 

@@ -1,4 +1,4 @@
-"""One sweep from launch to sweep.json: `python -m network.measure`, called once for every framework and number of nodes.
+"""One sweep from launch to sweep.json: `python -m network.measure`, called once for every collective, framework and number of nodes.
 
 A sweep that fails is data, not a crash: whatever becomes of the ranks, sweep.json is written and the exit status is 0.
 Another status means that the infrastructure was lost, or that this program was stopped or asked for something impossible.
@@ -16,6 +16,7 @@ from typing import Any
 from common.errors import InputError, exit_status
 from common.files import utc, write_json
 from common.schemas import check
+from declared.collectives import COLLECTIVES
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 from environments.made import read_made
@@ -75,6 +76,7 @@ def attempt_sweep(
     return {
         "study": study.name,
         "site": site.name,
+        "collective": sweep.collective,
         "framework": sweep.framework,
         "nodes": sweep.nodes,
         "ranks": sweep.geometry.ranks,
@@ -120,7 +122,8 @@ def judge(
         return "invalid", said
     # The transport's objections are those of a run with one epoch in which all messages of the sweep were exchanged.
     row = {"epoch": 1, "exchanges": 1, "sent_bytes": _most_sent(result)}
-    if said := transport.objection(described, sweep_spec, site, [row], result["summed_bytes"]):
+    leaves = COLLECTIVES[sweep_spec["collective"]].leaves(sweep_spec["nodes"], sweep_spec["ranks_per_node"])
+    if said := transport.objection(described, sweep_spec, site, [row], leaves * result["message_bytes"]):
         return "invalid", f"network: {said.replace('in epoch 1, the gradients', 'in the sweep, the messages')}"
     return "ok", None
 
@@ -148,7 +151,7 @@ def find(study: Study, site: Site, name: str) -> Sweep:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Sweep all-reduce over message sizes by one framework on some nodes, and write sweep.json."""
+    """Sweep a collective over message sizes by one framework on some nodes, and write sweep.json."""
     parser = argparse.ArgumentParser(prog="network.measure", description=main.__doc__)
     parser.add_argument("--study", required=True, help="name of a file in config/studies/")
     parser.add_argument("--site", required=True, help="name of a file in config/sites/")

@@ -1,7 +1,8 @@
 """Which sweeps a campaign has, what each is measured under, and the key that it is kept under.
 
-Pure functions of study, site and files in git, called while Snakemake parses. A sweep belongs to a framework, a number of nodes and
-the levels of OF_SITE; nothing else of a run changes it, and neither does the study.
+Pure functions of study, site and files in git, called while Snakemake parses. A sweep belongs to a collective, a framework, a number
+of nodes and the levels of OF_SITE; nothing else of a run changes it, and neither does the study. The study decides which collectives
+are swept: all-reduce, and what its strategies send, each by every framework that can.
 """
 
 import functools
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from common.files import CHECKOUT, digest_sources, digest_text
+from declared.collectives import ALL_REDUCE, COLLECTIVES, along
 from declared.factors import factor_table
 from declared.site import Site
 from plan.campaign import Campaign
@@ -25,18 +27,26 @@ PROGRAM = CHECKOUT / "workflow" / "scripts" / "network" / "sweep.py"
 TABLE = "network.csv"
 # Factors that decide, beside nodes, between whom and through what there is an exchange.
 OF_SITE = ("devices_per_node", "device", "bandwidth")
-KEYS = ["framework", "nodes", "ranks", "device", "bandwidth"]  # columns of network.csv that tell sweeps apart
+KEYS = [
+    "collective",
+    "framework",
+    "nodes",
+    "ranks",
+    "device",
+    "bandwidth",
+]  # columns of network.csv that tell sweeps apart
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The all-reduce of one framework on so many nodes and devices. `run` is a run of the design that is laid out like it."""
+    """A collective of one framework on so many nodes and devices. `run` is a run of the design that is laid out like it."""
 
     run: Run
+    collective: str = ALL_REDUCE
 
     @property
     def framework(self) -> str:
-        """The framework whose library sums."""
+        """The framework whose library does it."""
         return self.run.framework.name
 
     @property
@@ -51,20 +61,28 @@ class Sweep:
 
     @property
     def name(self) -> str:
-        """`<framework>.n<nodes>`, and the levels of what is the site's in most studies."""
+        """`<framework>.n<nodes>`, the levels of what is the site's in most studies, and the collective, if it is not all-reduce."""
         levels = self.run.levels
         told = [f"{name}={levels[name]}" for name in OF_SITE if levels[name] != factor_table()[name]["default"]]
-        return ".".join([self.framework, f"n{self.nodes}", *told])
+        return ".".join([self.framework, f"n{self.nodes}", *told, *[self.collective] * (self.collective != ALL_REDUCE)])
 
 
 def wanted(runs: Iterable[Run]) -> list[Sweep]:
-    """A sweep for each distributed framework of `runs`, each of its numbers of nodes from two on, and each kind of ranks."""
+    """A sweep for each distributed framework of `runs`, each of its numbers of nodes from two on, each kind of ranks, and each
+    collective that it can and that any of the runs sends."""
+    several = [run for run in runs if run.geometry.nodes > 1 and run.framework.distributed]
+    sent = {ALL_REDUCE}.union(*({*run.framework.sends, *along(run.levels["parallelism"])} for run in several))
     found: dict[str, Sweep] = {}
-    for run in runs:
-        if run.geometry.nodes > 1 and run.framework.distributed and run.framework.network_sweep:
-            sweep = Sweep(run)
-            found.setdefault(sweep.name, sweep)
-    return sorted(found.values(), key=lambda sweep: (sweep.framework, sweep.nodes, sweep.name))
+    for run in several:
+        for collective in run.framework.collectives:
+            if collective in sent:
+                sweep = Sweep(run, collective)
+                found.setdefault(sweep.name, sweep)
+    order = list(COLLECTIVES)
+    return sorted(
+        found.values(),
+        key=lambda sweep: (sweep.framework, sweep.nodes, order.index(sweep.collective), sweep.name),
+    )
 
 
 def planned(runs: Iterable[Run], site: Site) -> list[Sweep]:
@@ -85,6 +103,7 @@ def spec(site: Site, sweep: Sweep) -> dict[str, Any]:
     name = f"sweep.{sweep.name}"
     return {
         "run_id": name,
+        "collective": sweep.collective,
         "levels": {"framework": sweep.framework, "nodes": sweep.nodes},
         "seed": int(digest_text(name)[:8], 16) >> 1,
         "nodes": sweep.nodes,
@@ -102,7 +121,7 @@ def spec(site: Site, sweep: Sweep) -> dict[str, Any]:
 
 @functools.cache
 def code_digest(framework: str) -> str:
-    """SHA-256 of what sums and times: the sweep, the shared worker, the libraries' modules, the adapter."""
+    """SHA-256 of what exchanges and times: the sweep, the shared worker, the libraries' modules, the adapter."""
     return digest_sources([PROGRAM, *rank_code(framework)])
 
 
@@ -118,7 +137,7 @@ def key(site: Site, sweep: Sweep) -> str:
 
 
 def output(results: Path, site: Site, sweep: Sweep) -> Path:
-    """results/<study>/network/<framework>.n<nodes>/<key>/sweep.json."""
+    """results/<study>/network/<name of the sweep>/<key>/sweep.json."""
     return results / "network" / sweep.name / key(site, sweep) / "sweep.json"
 
 

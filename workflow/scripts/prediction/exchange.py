@@ -9,20 +9,26 @@ A framework sends one message after the other, or so many at once that its `chan
              compute_bucket_assignment_by_size: 1 MiB the first, 25 MiB the others)
     fusion   what is ready when the last message has arrived goes as one, up to a limit (Horovod: Sergeev & Del Balso 2018,
              section 3.1; operations.cc: 128 MiB, looked for in cycles of 1 ms)
+    units    layers in the order of the forward pass, joined until they reach a limit; each unit's parameters are gathered before
+             it is used and again in the backward pass, but those of the last unit, which stay; its gradients are reduced to
+             shares (PyTorch FSDP2: Zhao et al., VLDB 2023, section 3.2; frameworks/pytorch-fsdp). Until the ranks exchange again,
+             a unit's parameters stay after the backward pass, so that only the backward passes gather.
 """
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from declared.collectives import ALL_GATHER, REDUCE_SCATTER
 from declared.frameworks import framework_names, load_framework
 from models.graph import BYTES, Graph, is_trained
 from prediction.law import Here
 
 MIB = 2**20
+SHARDS = (ALL_GATHER, REDUCE_SCATTER)
 NUMBER_BYTES = 8.0  # of what ranks tell each other beside gradients
 BACKWARD_SHARE = 2 / 3  # of a step's computation: two products of matrices for each of the forward pass
 
@@ -61,16 +67,23 @@ def described() -> list[str]:
 
 
 def streams(framework: str) -> bool:
-    """Whether a framework sends gradients while others are still being made."""
+    """Whether a framework sends while others of its messages are not there yet."""
     return rule_of(framework).kind != "ends"
+
+
+def is_sharded(framework: str) -> bool:
+    """Whether its messages are SHARDS. Where these were not swept, all gradients are taken for one all-reduce."""
+    return rule_of(framework).kind == "units"
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """Gradients in the order in which the backward pass makes them: sizes in bytes, and which share of it is done then."""
+    """Gradients in the order in which the backward pass makes them: sizes in bytes, which share of it is done then, and a number
+    that all of one layer have (None: each is a layer); [tensors] each."""
 
     bytes: np.ndarray
     ready: np.ndarray
+    layer: np.ndarray | None = None
 
     @property
     def total_bytes(self) -> float:
@@ -82,13 +95,15 @@ def tensors(graph: Graph) -> Tensors:
     """The gradients of a model. An operator's share of the backward pass is its share of the multiplications."""
     sizes: list[float] = []
     ready: list[float] = []
+    layers: list[int] = []
     done = 0.0
-    for operator in reversed(graph.operators):
+    for layer, operator in enumerate(reversed(graph.operators)):
         done += operator.macs / max(graph.macs, 1)
         own = [shape for name, shape in operator.weights.items() if is_trained(name)]
         sizes += [float(BYTES * math.prod(shape)) for shape in reversed(own)]
         ready += [done] * len(own)
-    return Tensors(np.array(sizes), np.array(ready) if sizes else np.array([]))
+        layers += [layer] * len(own)
+    return Tensors(np.array(sizes), np.array(ready), np.array(layers))
 
 
 def whole(gradient_bytes: float) -> Tensors:
@@ -116,7 +131,7 @@ def exposed(rule: Rule, made: Tensors, here: Here, backward_s: np.ndarray, hidde
     `here` is the network's law at the cells; `backward_s` [cells] the backward pass; `hidden` in [0, 1] the share of it
     beside which messages travel: at 0 all of them wait for its end, time 0.
     """
-    if rule.kind == "ends":
+    if rule.kind in ("ends", "units"):
         return here.seconds(np.full(len(backward_s), made.total_bytes))
     window = hidden * backward_s
     if rule.kind == "fusion":
@@ -151,3 +166,79 @@ def _fused(rule: Rule, made: Tensors, here: Here, window: np.ndarray) -> np.ndar
         first = np.where(waiting == 0, now, first)
         waiting = waiting + size
     return send(free, first, waiting)
+
+
+@dataclass(frozen=True)
+class Units:
+    """Layers that are sharded together, in the order of the forward pass: bytes of their parameters, and their share of its work."""
+
+    bytes: np.ndarray
+    share: np.ndarray
+
+
+def units(made: Tensors, limit_bytes: float) -> Units:
+    """The layers joined to units: one is closed in front of the layer that finds it at its limit."""
+    layer = np.arange(len(made.bytes)) if made.layer is None else made.layer
+    sizes: list[float] = []
+    left: list[float] = []  # share of the work from the first layer of a unit on
+    for number in sorted(set(layer.tolist()), reverse=True):
+        own = layer == number
+        if not sizes or sizes[-1] >= limit_bytes:
+            sizes.append(0.0)
+            left.append(float(made.ready[own][0]) if sizes[1:] else 1.0)
+        sizes[-1] += float(made.bytes[own].sum())
+    return Units(np.array(sizes), np.array(left) - np.array([*left[1:], 0.0]))
+
+
+def exposed_units(
+    made: Units, gather: Here, scatter: Here, backward_s: np.ndarray, hidden: float, batches: np.ndarray
+) -> np.ndarray:
+    """Seconds that an exchange of sharded units adds to its `batches`, [cells].
+
+    `gather` and `scatter` are the laws of all-gather and reduce-scatter at the cells; the others as in `exposed`. Messages
+    travel one after the other. A unit's gathering starts with the work on the unit before it; the last unit is gathered first,
+    and its gradients are reduced last, with those of the first (FSDP2 learns only then that nothing asks for their inputs').
+    """
+    here = [np.full(len(backward_s), size) for size in made.bytes]
+    gathers, scatters = ([law.seconds(size) for size in here] for law in (gather, scatter))
+    backward = [hidden * backward_s * share for share in made.share]
+    forward = [work * (1 - BACKWARD_SHARE) / BACKWARD_SHARE for work in backward]
+    both = _batch(gathers, scatters, forward, backward, first=True, last=True)
+    return both + (batches - 1) * _batch(gathers, scatters, forward, backward, first=False, last=False)
+
+
+def _batch(
+    gathers: Sequence[np.ndarray],
+    scatters: Sequence[np.ndarray],
+    forward: Sequence[np.ndarray],
+    backward: Sequence[np.ndarray],
+    *,
+    first: bool,
+    last: bool,
+) -> np.ndarray:
+    """Seconds by which one batch outlasts its work, [cells]; `first` and `last` of those before an exchange. The lists are by unit."""
+    *units, root = range(len(gathers))
+    link = done = begun = np.zeros(len(gathers[0]))
+    if first:
+        link = done = begun = gathers[root]
+    for unit in units:
+        if first:
+            link = np.maximum(link, begun) + gathers[unit]
+        begun = np.maximum(done, link)
+        done = begun + forward[unit]
+    begun = done + forward[root]
+    done = begun + backward[root]
+    reduced: list[tuple[np.ndarray, np.ndarray]] = []  # when gradients are there, and how long they take
+    for unit in reversed(units):
+        gathered = np.maximum(link, begun) + gathers[unit]
+        link = gathered
+        for there, took in reduced:
+            link = np.maximum(link, there) + took
+        begun = np.maximum(done, gathered)
+        done = begun + backward[unit]
+        reduced = [(done, scatters[unit])] if last and unit else []
+    if last:
+        for there, took in [*reduced, *((done, scatters[unit]) for unit in {0, root})]:
+            link = np.maximum(link, there) + took
+        done = np.maximum(done, link)
+    return done - sum(forward) - sum(backward)

@@ -1,13 +1,15 @@
 """Cells that nobody measured: epoch times, speed-up and efficiency on many nodes at other links, and how sure they are."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.measured import levels_in_order, treatments
 from prediction import physics
+from prediction.law import Law
 from prediction.physics import Physics
 
 FACTORS = ["framework", "device", "model", "dataset", "batch_size"]
@@ -62,10 +64,15 @@ def anywhere(made: Physics) -> Physics:
 
     Where the sweeps say nothing of links, no message is faster than the link at its whole rate.
     """
-    laws = {
-        name: replace(one, link=one.link or 1.0, places=(), factors=one.factors[-1:]) for name, one in made.laws.items()
-    }
-    return replace(made, laws=laws)
+
+    def smooth(laws: Mapping[Any, Law]) -> dict[Any, Law]:
+        return {
+            name: replace(one, link=one.link or 1.0, places=(), factors=one.factors[-1:]) for name, one in laws.items()
+        }
+
+    return replace(
+        made, laws=smooth(made.laws), shards={carrier: smooth(laws) for carrier, laws in made.shards.items()}
+    )
 
 
 def last_above(nodes: np.ndarray, efficiency: np.ndarray, level: float) -> float:
@@ -113,9 +120,10 @@ def redrawn(cells: pd.DataFrame, sweeps: pd.DataFrame, made: Physics, rng: np.ra
 def sweep_noise(sweeps: pd.DataFrame, made: Physics) -> np.ndarray:
     """Of each of the sweeps' points the noise of its logarithm, [points]: the misfit of its carrier's law, or what rounds
     differ by where that is larger, or is all that is known; 0 with one place and one round."""
-    names = physics.carriers(sweeps)
-    misfit = np.array([made.laws[name].misfit if name in made.laws else np.nan for name in names])
-    squares = (sweeps["error"].astype(float) ** 2).groupby([sweeps["framework"], sweeps["device"]]).transform("mean")
+    names = zip(physics.carriers(sweeps), sweeps["collective"], strict=True)
+    misfit = np.array([law.misfit if (law := made.law(*name)) else np.nan for name in names])
+    alike = [sweeps[name] for name in ("collective", "framework", "device")]
+    squares = (sweeps["error"].astype(float) ** 2).groupby(alike).transform("mean")
     return np.nan_to_num(np.fmax(misfit, np.sqrt(squares.to_numpy(float))))
 
 

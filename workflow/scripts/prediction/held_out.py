@@ -21,6 +21,7 @@ from analysis.intervals import Estimate
 from analysis.measured import arguments, combination_text, read_timed, treatment_text, treatments, varying
 from common.errors import exit_status
 from common.tables import read_table
+from declared.collectives import COLLECTIVES
 from environments.made import read_made
 from prediction import law, physics
 from prediction.fold import Fold, Method, Prediction
@@ -279,8 +280,8 @@ def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
     fitted = [
         f"{name[0]}{'' if name[1] == 'site' else f' ({name[1]})'}: scatter {made.scatter[name]:.2f}"
         + (f", hidden share {made.hidden[name]:.2f}" if made.hidden[name] else ", nothing hidden")
-        + f", a {network.algorithm} of {1e3 * network.step_s:.2g} ms a step, {WAYS[network.way]}"
-        for name, network in made.laws.items()
+        + f", {_laws_text(made, name)}"
+        for name in made.laws
     ]
     return (
         "Physical model: computation from the runs on one node; plus the messages of an exchange, by a law that is fitted to the sweep of the network "
@@ -289,6 +290,15 @@ def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
         f"cells on several nodes that are not left out. With nothing left out: {'; '.join(fitted) or 'no sweep'}. By hand: "
         "computation, plus 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted. The regressions have the terms of "
         "the table of regression, but are fitted to cell means by least squares of relative errors, because errors here are relative."
+    )
+
+
+def _laws_text(made: physics.Physics, carrier: physics.Carrier) -> str:
+    """The laws of what a carrier's exchange is made of."""
+    used = {f"{COLLECTIVES[name].title} ": network for name, network in made.shards.get(carrier, {}).items()}
+    return ", ".join(
+        f"{what}a {network.algorithm} of {1e3 * network.step_s:.2g} ms a step, {WAYS[network.way]}"
+        for what, network in (used or {"": made.laws[carrier]}).items()
     )
 
 

@@ -1,10 +1,11 @@
-"""The time of one all-reduce by message size, nodes and the link's rate: a law fitted to the sweeps of the network.
+"""The time of one collective by message size, nodes and the link's rate: a law fitted to the sweeps of the network.
 
     latency = start + step x g(p)
-    link = 2 (N - 1) / N x bytes x link / rate          processors = 2 (p - 1) / p x bytes x cost
+    link = leaves(N, p / N) x bytes x link / rate          processors = sent(p) x bytes x cost
 
-with p ranks on N nodes. g is p - 1 for a ring and log2 p for a tree (Thakur, Rabenseifner & Gropp, Int. J. High Perform.
-Comput. Appl. 19, 2005, section 4.5); 1 / link is the share of its rate that is reached. How the three make the time of a
+with p ranks on N nodes; of all-reduce, leaves and sent are 2 (N - 1) / N and 2 (p - 1) / p (declared.collectives has those of
+the others). g is p - 1 for a ring and log2 p for a tree (Thakur, Rabenseifner & Gropp, Int. J. High Perform.
+Comput. Appl. 19, 2005, section 4.5), and does not grow from point to point; 1 / link is the share of its rate that is reached. How the three make the time of a
 message is asked of the sweeps, in this order: latency + the larger of the others, as where parts of a message are worked on
 while others travel; latency + link + processors; the largest of the three, as where small messages wait for processors
 that have nothing left to do with large ones. Where one rate is known, all is the link's, where none, all is the processors'. What
@@ -19,9 +20,12 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
+from declared.collectives import ALL_REDUCE, COLLECTIVES, POINT_TO_POINT
 from network.fit import measured
 
 GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {"ring": lambda p: p - 1.0, "tree": np.log2}
+NEIGHBOURS = "neighbours"
+_GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {**GROWTH, NEIGHBOURS: np.ones_like}
 BEYOND = 4  # the largest message that the law is fitted to over the largest that is used: times are no straight line
 PIPELINED, SUM, LARGEST = "pipelined", "sum", "largest"
 ROUNDS = 8  # of asking which term is the largest
@@ -51,10 +55,11 @@ class Law:
     factors: np.ndarray = field(default_factory=lambda: np.ones((1, 2)))
     places: tuple[tuple[float, float, float], ...] = ()
     misfit: float = np.nan
+    collective: str = ALL_REDUCE
 
     def at(self, nodes: np.ndarray, ranks: np.ndarray, rate: np.ndarray) -> "Here":
         """The law at these places, [n] each; `rate` in bytes/s, NaN: not shaped."""
-        columns = terms(np.ones(len(nodes)), nodes, ranks, rate, self.algorithm) * self.coefficients
+        columns = terms(np.ones(len(nodes)), nodes, ranks, rate, self.algorithm, self.collective) * self.coefficients
         rows = {place: row for row, place in enumerate(self.places)}
         known = [rows.get(place, -1) for place in zip(nodes, ranks, np.nan_to_num(rate), strict=True)]
         return Here(self.way, columns, self.log_sizes, self.factors[known])
@@ -75,7 +80,7 @@ class Here:
     factors: np.ndarray
 
     def seconds(self, size: np.ndarray) -> np.ndarray:
-        """One all-reduce of messages of these sizes in bytes, [n] -> [n]."""
+        """One collective of messages of these sizes in bytes, [n] -> [n]."""
         position = np.interp(np.log(np.maximum(size, 1)), self.log_sizes, np.arange(len(self.log_sizes)))
         left = np.minimum(position.astype(int), len(self.log_sizes) - 2)
         weight, every = position - left, np.arange(len(size))
@@ -103,31 +108,39 @@ def together(columns: np.ndarray, way: str) -> np.ndarray:
     return np.maximum(latency, bytes_time(columns, way)) if way == LARGEST else latency + bytes_time(columns, way)
 
 
-def terms(size: np.ndarray, nodes: np.ndarray, ranks: np.ndarray, rate: np.ndarray, algorithm: str) -> np.ndarray:
+def terms(
+    size: np.ndarray,
+    nodes: np.ndarray,
+    ranks: np.ndarray,
+    rate: np.ndarray,
+    algorithm: str,
+    collective: str = ALL_REDUCE,
+) -> np.ndarray:
     """What the law's four coefficients are multiplied by, [n, 4]; zeros for one rank."""
     size, nodes, ranks, rate = (np.asarray(x, float) for x in (size, nodes, ranks, rate))
-    per_rate = np.nan_to_num(1 / rate)
-    across, among = 2 * (nodes - 1) / nodes, 2 * (ranks - 1) / ranks
-    return np.column_stack([ranks > 1, GROWTH[algorithm](ranks), across * size * per_rate, among * size])
+    per_rate, kind, several = np.nan_to_num(1 / rate), COLLECTIVES[collective], ranks > 1
+    across, among = kind.leaves(nodes, ranks / nodes) * (nodes > 1), kind.sent(ranks) * several
+    return np.column_stack([several, _GROWTH[algorithm](ranks) * several, across * size * per_rate, among * size])
 
 
 def points(network: pd.DataFrame) -> pd.DataFrame:
-    """network.csv -> a row per framework, device, place and size: `seconds`, the mean over rounds of the rounds' medians;
+    """network.csv -> a row per collective, framework, device, place and size: `seconds`, the mean over rounds of the rounds' medians;
     `error`, the standard error of its logarithm by what rounds differ by, NaN for one round.
 
     A rate that is not known is NaN.
     """
-    keys = ["framework", "device", *PLACE, "bytes"]
+    keys = ["collective", "framework", "device", *PLACE, "bytes"]
     ok = measured(network)
     rounds = ok.fillna({"device": "site"}).groupby([*keys, "round"], dropna=False)["seconds"].median()
     of_point = rounds.groupby(level=keys, dropna=False)
     logs = np.log(rounds).groupby(level=keys, dropna=False)
     found = pd.DataFrame({"seconds": of_point.mean(), "error": logs.std() / np.sqrt(logs.size())})
-    return found.reset_index().astype(dict.fromkeys(keys[2:], float))
+    return found.reset_index().astype(dict.fromkeys(keys[3:], float))
 
 
 def fit(sweeps: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
-    """The law of one carrier's `points`, None without two sizes. `largest_bytes`: of the messages that will be asked for.
+    """The law of one carrier's `points` of one collective, None without two sizes. `largest_bytes`: of the messages that will be
+    asked for.
 
     Of the ways in which bytes take time, a later one must fit better by LEAST_GAIN; a sum must not need more than the link's
     rate. Three numbers of ranks tell a tree from a ring.
@@ -143,8 +156,11 @@ def fit(sweeps: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
     ways = [(PIPELINED, *split[0]), *[(SUM, rate > 0, rate > 0)] * several, *((PIPELINED, *one) for one in split[1:])]
     ways += [(LARGEST, *one) for one in split]
     best: Law | None = None
+    collective = str(used["collective"].iloc[0])
     algorithms = list(GROWTH) if used["ranks"].nunique() > 2 else list(GROWTH)[:1]
-    swept = _Swept.of(used, algorithms)
+    if collective == POINT_TO_POINT:
+        algorithms = [NEIGHBOURS]
+    swept = _Swept.of(used, algorithms, collective)
     for algorithm in algorithms:
         for way, link, processors in ways:
             law = _fitted(swept, algorithm, way, link, processors)
@@ -172,20 +188,21 @@ class _Swept:
     places: np.ndarray
     row: np.ndarray
     of_bytes: np.ndarray
+    collective: str
 
     @classmethod
-    def of(cls, sweeps: pd.DataFrame, algorithms: Sequence[str]) -> "_Swept":
+    def of(cls, sweeps: pd.DataFrame, algorithms: Sequence[str], collective: str) -> "_Swept":
         """Those of `points`, with their `terms` by each of these algorithms."""
         size, nodes, ranks, rate, seconds = (sweeps[name].to_numpy() for name in ("bytes", *PLACE, "seconds"))
         log_sizes, column = np.unique(np.log(size), return_inverse=True)
         places, row = np.unique(np.column_stack([nodes, ranks, np.nan_to_num(rate)]), axis=0, return_inverse=True)
         least = np.full(len(places), np.inf)
         np.minimum.at(least, row, seconds)
-        columns = {name: terms(size, nodes, ranks, rate, name) for name in algorithms}
-        if len(np.unique(ranks)) == 1:  # a latency at one number of ranks grows as the algorithm says
+        columns = {name: terms(size, nodes, ranks, rate, name, collective) for name in algorithms}
+        if len(np.unique(ranks)) == 1 or collective == POINT_TO_POINT:  # a latency grows as the algorithm says
             for one in columns.values():
                 one[:, 0] = 0.0
-        return cls(columns, seconds, log_sizes, column, places, row, seconds > 2 * least[row])
+        return cls(columns, seconds, log_sizes, column, places, row, seconds > 2 * least[row], collective)
 
 
 def _fitted(swept: _Swept, algorithm: str, way: str, link: np.ndarray, processors: np.ndarray) -> Law:
@@ -212,7 +229,9 @@ def _fitted(swept: _Swept, algorithm: str, way: str, link: np.ndarray, processor
     df = int((~np.isnan(off)).sum()) - off.shape[1]
     misfit = float(np.sqrt(np.nansum((off - mean) ** 2) / df)) if df else np.nan
     found = tuple((float(row[0]), float(row[1]), float(row[2])) for row in swept.places)
-    return Law(algorithm, way, start_s, step_s, link_time, cost_s, swept.log_sizes, factors, found, misfit)
+    return Law(
+        algorithm, way, start_s, step_s, link_time, cost_s, swept.log_sizes, factors, found, misfit, swept.collective
+    )
 
 
 def rate_text(bytes_s: float) -> str:

@@ -46,7 +46,7 @@ def with_terms(*terms: str) -> Method:
 def by_hand(fold: Fold) -> Prediction:
     """Nothing fitted to a run on several nodes or to a sweep: computation, and 2 (n - 1) / n x gradient bytes at the link's rate."""
     ideal = Law("ring", law.PIPELINED, 0.0, 0.0, 1.0, 0.0)
-    made = replace(fold.plain, laws=dict.fromkeys(physics.carriers(fold.test), ideal))
+    made = replace(fold.plain, laws=dict.fromkeys(physics.carriers(fold.test), ideal), shards={})
     unknown = fold.test["rate"].isna().to_numpy()
     seconds = np.where(unknown, np.nan, made.predict(fold.test))
     problem = "the site names no rate of its links" if unknown.any() else "no run on one node"

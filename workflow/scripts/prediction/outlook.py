@@ -110,6 +110,8 @@ def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physi
     gradients, names = _gradients(args)
     carrier = next((one for one in (network.laws if network else {}) if one[0] == framework), (framework, "site"))
     own = Law(args.algorithm, law.PIPELINED, 0.0, 2 * args.latency, 1 / args.share, 0.0)
+    # each is one of the two passes of an all-reduce
+    shards = {name: replace(own, step_s=args.latency, collective=name) for name in exchange.SHARDS}
     made = Physics(
         (),
         {(framework,): np.array([0.0, args.step_time / args.batch_size, 0.0])},
@@ -117,6 +119,7 @@ def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physi
         {carrier: network.laws[carrier] if network else own},
         {carrier: network.hidden[carrier] if network else args.hidden},
         {carrier: network.scatter[carrier] if network else args.scatter},
+        network.shards if network else {carrier: shards} if exchange.is_sharded(framework) else {},
     )
     levels = {"framework": framework, "device": carrier[1], "base": framework, "model": names[0], "dataset": names[1]}
     counted = {"batch_size": args.batch_size, "sync_every": args.sync_every, "samples": args.samples}

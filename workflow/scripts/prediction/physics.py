@@ -26,6 +26,7 @@ from scipy.special import ndtr
 from analysis import conditions
 from analysis.measured import factors, scaled, successful
 from common.errors import InputError
+from declared.collectives import ALL_REDUCE
 from declared.mesh import divides_more
 from declared.models import model_graph
 from models.graph import Graph
@@ -132,7 +133,8 @@ def carriers(cells: pd.DataFrame) -> list[Carrier]:
 @dataclass(frozen=True)
 class Physics:
     """A fitted model. `computation`: (framework, levels of `keys`...) -> alpha, beta, u; `gradients`: (model, data set) ->
-    tensors; the rest by carrier."""
+    tensors; the rest by carrier: `laws` of all-reduce; `shards` of exchange.SHARDS, where its
+    messages are these."""
 
     keys: tuple[str, ...]
     computation: dict[tuple[object, ...], np.ndarray]
@@ -140,6 +142,11 @@ class Physics:
     laws: dict[Carrier, Law]
     hidden: dict[Carrier, float] = field(default_factory=dict)
     scatter: dict[Carrier, float] = field(default_factory=dict)
+    shards: dict[Carrier, dict[str, Law]] = field(default_factory=dict)
+
+    def law(self, carrier: Carrier, collective: str = ALL_REDUCE) -> Law | None:
+        """That of a collective of a carrier; None where it was not swept."""
+        return self.laws.get(carrier) if collective == ALL_REDUCE else self.shards.get(carrier, {}).get(collective)
 
     def predict(self, cells: pd.DataFrame) -> np.ndarray:
         """Epoch times of `prepared` cells in seconds, NaN where something that it needs was not measured."""
@@ -164,7 +171,33 @@ class Physics:
                 yield alone, Part(carrier, own[alone].sum(axis=1))
             if len(here) and carrier in self.laws and model in self.gradients:
                 theirs = {name: values[here] for name, values in columns.items()}
-                yield here, _on_several(carrier, theirs, own[here], self.laws[carrier], self.gradients[model])
+                yield here, self._on_several(carrier, theirs, own[here], self.gradients[model])
+
+    def streams(self, carrier: Carrier) -> bool:
+        """Whether messages can travel beside computation, as far as they are known."""
+        return exchange.streams(carrier[0]) and (carrier in self.shards or not exchange.is_sharded(carrier[0]))
+
+    def _on_several(self, carrier: Carrier, cells: Mapping[str, np.ndarray], own: np.ndarray, made: Tensors) -> "Part":
+        rule, place = exchange.rule_of(carrier[0]), (cells["nodes"], cells["ranks"], cells["rate"])
+        steps, exchanges = cells["steps"], cells["exchanges"]
+        batch_s = own[:, 0] / steps
+        backward_s = exchange.BACKWARD_SHARE * batch_s
+        here = self.laws[carrier].at(*place)
+        extra = np.array([rule.extra.get(loop, 0) for loop in cells["training_loop"]], float)
+        beside = steps * extra * here.seconds(np.full(len(steps), exchange.NUMBER_BYTES))
+        each, of_each = np.unique(cells["ranks"], return_inverse=True)
+        slowest = np.array([expected_largest(int(count)) for count in each])[of_each]
+
+        def beyond(hidden: float) -> np.ndarray:
+            if carrier in self.shards:
+                gather, scatter = (self.shards[carrier][name].at(*place) for name in exchange.SHARDS)
+                units = exchange.units(made, rule.limits_bytes[1])
+                one = exchange.exposed_units(units, gather, scatter, backward_s, hidden, steps / exchanges)
+            else:
+                one = exchange.exposed(rule, made, here, backward_s, hidden)
+            return exchanges * one + beside
+
+        return Part(carrier, own.sum(axis=1), np.sqrt(steps * exchanges) * batch_s * slowest, beyond)
 
     def computed(self, cells: pd.DataFrame) -> np.ndarray:
         """Seconds of an epoch in batches and in updates, [cells, 2]: the framework's own, or that of its base."""
@@ -196,24 +229,6 @@ class Part:
         return self.computed + self.beyond(hidden) + scatter * self.waiting
 
 
-def _on_several(
-    carrier: Carrier, cells: Mapping[str, np.ndarray], own: np.ndarray, network: Law, made: Tensors
-) -> Part:
-    rule = exchange.rule_of(carrier[0])
-    steps, exchanges, ranks = cells["steps"], cells["exchanges"], cells["ranks"]
-    batch_s = own[:, 0] / steps
-    here = network.at(cells["nodes"], ranks, cells["rate"])
-    extra = np.array([rule.extra.get(loop, 0) for loop in cells["training_loop"]], float)
-    beside = steps * extra * here.seconds(np.full(len(steps), exchange.NUMBER_BYTES))
-    each, place = np.unique(ranks, return_inverse=True)
-    slowest = np.array([expected_largest(int(count)) for count in each])[place]
-
-    def beyond(hidden: float) -> np.ndarray:
-        return exchanges * exchange.exposed(rule, made, here, exchange.BACKWARD_SHARE * batch_s, hidden) + beside
-
-    return Part(carrier, own.sum(axis=1), np.sqrt(steps * exchanges) * batch_s * slowest, beyond)
-
-
 def plain(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Physics:
     """What one-node cells (`prepared`) and sweeps (`law.points`) say: nothing is hidden, nobody waits."""
     keys = tuple(name for name in factors() if name not in NOT_COMPUTATION and cells[name].nunique(dropna=False) > 1)
@@ -224,14 +239,20 @@ def plain(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Physics:
     }
     names = cells[["model", "dataset"]].drop_duplicates().itertuples(index=False, name=None)
     gradients = {name: made for name in names if (made := model_tensors(*name))}
-    laws = {}
+    laws: dict[Carrier, Law] = {}
+    shards: dict[Carrier, dict[str, Law]] = {}
     for carrier, own in cells[cells["nodes"] > 1].groupby(["framework", "device"]):
         used = set(zip(own["model"], own["dataset"], strict=True)) & set(gradients)
         largest = max((gradients[name].total_bytes for name in used), default=math.inf)
-        found = law.fit(sweeps[(sweeps["framework"] == carrier[0]) & (sweeps["device"] == carrier[1])], largest)
-        if found:
-            laws[carrier] = found
-    return Physics(keys, computation, gradients, laws)
+        swept = sweeps[(sweeps["framework"] == carrier[0]) & (sweeps["device"] == carrier[1])]
+        sent = (ALL_REDUCE, *exchange.SHARDS) if exchange.is_sharded(carrier[0]) else (ALL_REDUCE,)
+        fits = {name: law.fit(swept[swept["collective"] == name], largest) for name in sent}
+        found = {name: network for name, network in fits.items() if network}
+        if ALL_REDUCE in found:
+            laws[carrier] = found[ALL_REDUCE]
+        if all(name in found for name in exchange.SHARDS):
+            shards[carrier] = {name: found[name] for name in exchange.SHARDS}
+    return Physics(keys, computation, gradients, laws, shards=shards)
 
 
 def fit(cells: pd.DataFrame, sweeps: pd.DataFrame, terms: Sequence[str] = TERMS) -> Physics:
@@ -247,7 +268,7 @@ def fitted(made: Physics, cells: pd.DataFrame, terms: Sequence[str] = TERMS) -> 
     for carrier in made.laws:
         own = several.loc[by_carrier.get(carrier, [])]
         parts = [(part, own["epoch_time_s"].to_numpy()[place]) for place, part in made.parts(own)]
-        usable = [name for name in terms if name != "hidden" or exchange.streams(carrier[0])]
+        usable = [name for name in terms if name != "hidden" or made.streams(carrier)]
         found[carrier] = _earned(parts, usable) if parts else (0.0, 0.0)
     return replace(
         made,

@@ -6,6 +6,7 @@ from typing import Any
 
 from common.files import load_yaml
 from declared import environments
+from declared.collectives import titles
 from declared.datasets import ARCHIVED, DATASETS, FRESH_NAMES, FRESH_SAMPLES, TOKENS, class_count, kind
 from declared.frameworks import Framework, framework_names, load_framework
 from models import listing
@@ -18,6 +19,7 @@ EXCHANGES = {
     "ends": "one message with all gradients, after the backward pass",
     "buckets": "buckets of tensors, during the backward pass",
     "fusion": "fused messages of the gradients that are ready",
+    "units": "parameters of units of layers gathered before use, their gradients reduced to shares",
 }
 
 
@@ -186,10 +188,10 @@ def frameworks_page() -> str:
             "line names are not restricted.",
             "\n\n".join(_abilities(one) for one in every),
             "## How they exchange gradients",
-            "What the [predictions](tables.md#prediction) presume of the messages of one exchange, and whether the network is swept with the "
-            "framework's own library.",
+            "What the [predictions](tables.md#prediction) presume of the messages of one exchange, and what the network can be swept for with the "
+            "framework's own library. All-reduce is swept in every study with several nodes, the others in those with a framework that sends them.",
             table(
-                ["framework", "messages", "size of the first and of further messages", "network sweep"],
+                ["framework", "messages", "size of the first and of further messages", "can be swept for"],
                 [
                     [
                         code(one.name),
@@ -197,7 +199,7 @@ def frameworks_page() -> str:
                         " and ".join(f"{limit} MiB" for limit in one.exchange["limits_mib"])
                         if one.exchange and "limits_mib" in one.exchange
                         else "",
-                        "yes" if one.network_sweep else "no",
+                        titles(one.collectives) or "nothing",
                     ]
                     for one in every
                     if one.distributed

@@ -20,7 +20,7 @@ LAYOUT = {
     "design.csv": "all runs in planned order, written before the first one starts; [columns](#designcsv)",
     "runs.csv": "one row per run, whether or not it succeeded; [columns](#runscsv)",
     "epochs.csv": "one row per epoch; [columns](#epochscsv)",
-    "network.csv": "one row per all-reduce of the network sweep, where the study has distributed frameworks on several nodes; [columns](#networkcsv)",
+    "network.csv": "one row per collective of the network's sweeps, where the study has distributed frameworks on several nodes; [columns](#networkcsv)",
     "power.csv": "power over time of runs whose machines have meters, where the study draws the figure `power`; [columns](#powercsv)",
     "phases.csv": "one row per traced run, rank and phase, where the study has traced runs; [columns](#phasescsv)",
     "trace_steps.csv": "one row per interval of some steps of a typical traced run of each cell; [columns](#trace_stepscsv)",
@@ -40,7 +40,7 @@ LAYOUT = {
     "runs/RUN_ID/KEY/record.json": "the record of a run; [fields](#recordjson)",
     "runs/RUN_ID/KEY/attempt-N/": "an attempt: `spec.json` (what was asked for), `log.txt`, `epochs.csv`, `steps.csv` with `step_times: true`, `phases.csv` and `clocks.csv` with `trace: phases`, `power.csv` where a machine has a meter",
     "idle/SESSION/DEVICE/idle.json": "power before the first run of a session on a device, where a machine has a meter",
-    "network/FRAMEWORK.nN/KEY/sweep.json": "the record of a network sweep; its attempts lie beside it",
+    "network/SWEEP/KEY/sweep.json": "the record of a network sweep; its attempts lie beside it",
     "sessions/": "what each invocation or allocation did",
     "logs/": "what each rule printed",
 }

@@ -28,6 +28,7 @@ from analysis.measured import (
 from common.errors import InputError
 from common.files import load_yaml
 from common.text import number_of
+from declared.collectives import ALL_REDUCE, COLLECTIVES, titles
 from declared.datasets import NEXT, TOKENS, class_count, kind, load_dataset, targets
 from declared.frameworks import Framework, load_framework
 from declared.models import model_graph
@@ -381,11 +382,16 @@ def _network(facts: Facts) -> Iterator[str]:
             else f"{fit.bytes_text(sizes[0])} to {fit.bytes_text(sizes[-1])}"
         )
         nodes = listed([str(count) for count in sorted(set(found["nodes"]))])
+        others = [name for name in COLLECTIVES if name != ALL_REDUCE and name in set(found["collective"])]
         yield (
-            f"In the same campaign, all-reduce was swept through the library of each distributed framework, on {nodes} nodes, "
+            f"In the same campaign, {titles([ALL_REDUCE, *others])} {'were' if others else 'was'} swept through the library of each "
+            f"distributed framework{' that has it' if others else ''}, on {nodes} nodes, "
             f"over {number_of(len(sizes), 'message size')} from {span}. Bandwidths are bus bandwidths, "
             rf"$2 (n-1)/n$ times bytes over seconds with $n$ ranks{cite('patarasuk2009')}{facts.see('network')}."
         )
+        for factor in dict.fromkeys(COLLECTIVES[name].factor for name in others):
+            own = titles(name for name in others if COLLECTIVES[name].factor == factor)
+            yield f"For {own}, bytes count ${factor.replace('−', '-')}$ times."
         yield text(fit.circumstances(facts.network))
         yield text(fit.link_rates_text(facts.network))
     yield text(fit.shortfall(facts.network))

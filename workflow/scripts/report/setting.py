@@ -14,6 +14,7 @@ from analysis.tables import DASH, number
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, shown
 from datasets.identity import data_digest, data_folder
+from declared.collectives import ALL_REDUCE
 from declared.datasets import TOKENS, kind, load_dataset
 from declared.environments import VARIANTS, Environment, read
 from declared.frameworks import load_framework
@@ -158,7 +159,8 @@ def sessions(runs: pd.DataFrame) -> Grid:
 
 def network(sweeps: pd.DataFrame) -> str:
     """Latency and bandwidth of all-reduce as it was swept, in a sentence; empty without a sweep. `sweeps`: the table's data."""
-    measured = sweeps[column(sweeps, "latency_s").notna()] if len(sweeps) else sweeps
+    sums = sweeps[sweeps["collective"] == ALL_REDUCE] if "collective" in sweeps else sweeps
+    measured = sums[column(sums, "latency_s").notna()] if len(sums) else sums
     if measured.empty:
         return ""
     latency, rate = column(measured, "latency_s") * 1e3, column(measured, "bandwidth_bytes_s").dropna() / 1e6

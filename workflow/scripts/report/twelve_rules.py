@@ -344,6 +344,7 @@ def bounds(material: Material) -> Verdict:
     speedup, network = material.data("speedup"), material.data("network")
     ideal = column(speedup, "efficiency")[column(speedup, "replicas") > 1].dropna()
     shares = column(network, "share").dropna()
+    what = "collectives" if "collective" in network else "all-reduce"
     if (material.runs["replicas"] <= 1).all():
         return Verdict(
             NOT_APPLICABLE, "no cell has more than one replica, so there is no ideal speed-up to compare with."
@@ -352,7 +353,7 @@ def bounds(material: Material) -> Verdict:
         f"{number_of(len(ideal), 'cell')} reach {_range(100 * ideal)} % of the ideal speed-up, the number of replicas"
         if len(ideal)
         else "",
-        f"{number_of(len(shares), 'sweep')} of all-reduce reach {_range(100 * shares)} % of the link's rate"
+        f"{number_of(len(shares), 'sweep')} of {what} reach {_range(100 * shares)} % of the link's rate"
         if len(shares)
         else "",
     ]

@@ -232,7 +232,9 @@ def judge(
     shares = measured["foreign_cpu_share"], measured["steal_share"]
     if said := spoiled(measured["hosts"], measured["machines"], hosts, shares, site):
         return "invalid", said
-    if said := transport.objection(measured["transport"], run_spec, site, epochs, gradient_bytes):
+    # Whatever the algorithm, the node that sends most sends at least (n - 1) / n of the gradients of each exchange.
+    least_bytes = gradient_bytes * (run_spec["nodes"] - 1) / run_spec["nodes"]
+    if said := transport.objection(measured["transport"], run_spec, site, epochs, least_bytes):
         return "invalid", f"network: {said}"
     return "ok", None
 

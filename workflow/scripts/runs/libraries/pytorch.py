@@ -1,6 +1,5 @@
 """Training with PyTorch: the model, the data, the step. Adapters add how gradients travel."""
 
-import abc
 import contextlib
 import json
 import tempfile
@@ -22,12 +21,12 @@ from runs.libraries.channels_first import canonical, channels_first
 from runs.libraries.pytorch_layers import LSTM, Attention, ClassToken, Positions
 from runs.libraries.pytorch_streams import Streams
 from runs.worker.batches import Batch
+from runs.worker.collectives import Collectives
 from runs.worker.context import Context
 from runs.worker.group import free_port
 from runs.worker.meter import Meter, Seen
 from runs.worker.operators import Event, moved, show_clock
 from runs.worker.phases import Untraced
-from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -436,27 +435,69 @@ class PyTorchTrainer(Trainer):
         return (bytes_.contiguous(memory_format=self._format).float() - self._mean) / self._std
 
 
-class PyTorchReducer(Reducer):
-    """Sums of tensors, in place. Adapters add how the ranks are joined and what sums."""
+class PyTorchCollectives(Collectives):
+    """Of tensors. Adapters add how the ranks are joined and, by its name, a method for each collective: [loaded] -> [result]."""
 
     def __init__(self, context: Context) -> None:
         self.torch_device = configured(context)
         self.device = device_name(self.torch_device)
-        self._tensor = torch.empty(0)
-
-    @abc.abstractmethod
-    def all_reduce(self, tensor: torch.Tensor) -> None:
-        """Hook: sum `tensor` over all ranks, in place."""
+        self._loaded = self._result = torch.empty(0)
 
     def load(self, values: np.ndarray) -> None:
-        """See Reducer."""
-        self._tensor = torch.tensor(values, device=self.torch_device)
+        """See Collectives."""
+        self._loaded = torch.tensor(values, device=self.torch_device)
 
-    def reduce(self) -> None:
-        """See Reducer."""
-        self.all_reduce(self._tensor)
+    def do(self, collective: str) -> None:
+        """See Collectives."""
+        self._result = getattr(self, collective)(self._loaded)
         synchronize(self.torch_device)
 
     def result(self) -> np.ndarray:
-        """See Reducer."""
-        return self._tensor.cpu().numpy()
+        """See Collectives."""
+        return self._result.cpu().numpy()
+
+
+class TorchDistributed(PyTorchCollectives):
+    """By torch.distributed, with the group of all ranks. What is received lies where the last message of as many elements lay."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.transport = join(context)
+        self._ranks, self._rank = context.ranks, context.rank
+        self._room = torch.empty(0)
+
+    def all_reduce(self, summand: torch.Tensor) -> torch.Tensor:
+        """In place."""
+        dist.all_reduce(summand)
+        return summand
+
+    def all_gather(self, share: torch.Tensor) -> torch.Tensor:
+        """As FSDP gathers parameters."""
+        dist.all_gather_into_tensor(self._received(len(share) * self._ranks), share)
+        return self._room
+
+    def reduce_scatter(self, summand: torch.Tensor) -> torch.Tensor:
+        """As FSDP reduces gradients."""
+        dist.reduce_scatter_tensor(self._received(len(summand) // self._ranks), summand)
+        return self._room
+
+    def all_to_all(self, shares: torch.Tensor) -> torch.Tensor:
+        """Of equal shares."""
+        dist.all_to_all_single(self._received(len(shares)), shares)
+        return self._room
+
+    def point_to_point(self, message: torch.Tensor) -> torch.Tensor:
+        """Sends and receives at once, as the ranks of a pipeline do."""
+        after, before = (self._rank + 1) % self._ranks, (self._rank - 1) % self._ranks
+        calls = [
+            dist.P2POp(dist.isend, message, after),
+            dist.P2POp(dist.irecv, self._received(len(message)), before),
+        ]
+        for call in dist.batch_isend_irecv(calls):
+            call.wait()
+        return self._room
+
+    def _received(self, elements: int) -> torch.Tensor:
+        if len(self._room) != elements:
+            self._room = torch.empty(elements, device=self.torch_device)
+        return self._room

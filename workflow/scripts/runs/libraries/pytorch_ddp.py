@@ -1,16 +1,14 @@
-"""DistributedDataParallel (Li et al., VLDB 2020) over what carries gradients: the trainer and the sums of its frameworks."""
+"""DistributedDataParallel (Li et al., VLDB 2020) over what carries gradients: the trainer of its frameworks."""
 
 import contextlib
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from runs.libraries.pytorch import PyTorchReducer, PyTorchTrainer, join
-from runs.worker.context import Context
+from runs.libraries.pytorch import PyTorchTrainer, join
 from runs.worker.phases import End, Untraced
 
 
@@ -83,15 +81,3 @@ class DDPTrainer(PyTorchTrainer):
         if not last:
             return self.ddp.no_sync()
         return contextlib.nullcontext() if self.group is None else self.group.backward()
-
-
-class DDPReducer(PyTorchReducer):
-    """Sums by the process group that carries DDP's buckets."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.transport = join(context)
-
-    def all_reduce(self, tensor: torch.Tensor) -> None:
-        """See PyTorchReducer."""
-        dist.all_reduce(tensor)

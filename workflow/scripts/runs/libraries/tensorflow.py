@@ -4,7 +4,6 @@ Two training loops: `custom`, one distributed iterator that lives as long as the
 the same code for every `sync_every`; and `fit`, Keras' own, timed by callbacks.
 """
 
-import abc
 import importlib
 import itertools
 import math
@@ -23,11 +22,11 @@ import tensorflow as tf
 
 from models.graph import Graph, Operator, is_decayed, pair
 from runs.libraries.tensorflow_layers import Attention, ClassToken, Embedding, Positions, TiedDense
+from runs.worker.collectives import Collectives
 from runs.worker.context import Context
 from runs.worker.meter import Meter, Seen
 from runs.worker.operators import Event, moved, show_clock, unix_ahead
 from runs.worker.phases import EXCHANGE, Stamps
-from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 keras = tf.keras
@@ -619,33 +618,32 @@ class TensorFlowTrainer(Trainer):
         )
 
 
-class TensorFlowReducer(Reducer):
-    """Sums of tensors in a graph, one for each number of elements. Adapters add how ranks are joined and what sums."""
+class TensorFlowCollectives(Collectives):
+    """Of tensors, in a graph for each collective and number of elements. Adapters add how ranks are joined and, by its name, a
+    method for each collective, called in a graph: [loaded] -> [result]."""
 
     def __init__(self, context: Context) -> None:
         self.device = configured(context)
         self._on_gpu = context.spec["device"] == "cuda"
         self._loaded: Any = None  # a tensor made now would keep a strategy from being made later
-        self._sum: Any = None
-        self._reduce = tf.function(self.all_reduce, autograph=False)
-
-    @abc.abstractmethod
-    def all_reduce(self, values: Any) -> Any:
-        """Hook, in a graph: `values` summed over all ranks."""
+        self._result: Any = None
+        self._graphs: dict[str, Any] = {}
 
     def load(self, values: np.ndarray) -> None:
-        """See Reducer."""
+        """See Collectives."""
         self._loaded = tf.constant(values)
 
-    def reduce(self) -> None:
-        """See Reducer."""
-        self._sum = self._reduce(self._loaded)
+    def do(self, collective: str) -> None:
+        """See Collectives."""
+        if collective not in self._graphs:
+            self._graphs[collective] = tf.function(getattr(self, collective), autograph=False)
+        self._result = self._graphs[collective](self._loaded)
         if self._on_gpu:
             tf.test.experimental.sync_devices()
 
     def result(self) -> np.ndarray:
-        """See Reducer."""
-        return self._sum.numpy()
+        """See Collectives."""
+        return self._result.numpy()
 
 
 def _optimizer(levels: dict[str, Any], rate: float) -> Any:

@@ -3,9 +3,9 @@
 import time
 from typing import Any
 
+from runs.worker.collectives import Collectives
 from runs.worker.context import Context
 from runs.worker.phases import End, Untraced
-from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 
@@ -80,21 +80,30 @@ def mark_exchange(phases: Untraced, optimizer: Any) -> None:
     module.allreduce_async_, module.synchronize, optimizer.synchronize = handed_over, waited_for, synchronized
 
 
-def all_reducer(context: Context) -> Reducer:
-    """Sums by Horovod's background thread."""
+def collectives(context: Context) -> Collectives:
+    """By Horovod's background thread."""
     import horovod.torch as hvd
     import torch
 
     from runs.libraries.horovod import transport
-    from runs.libraries.pytorch import PyTorchReducer
+    from runs.libraries.pytorch import PyTorchCollectives
 
-    class HorovodReducer(PyTorchReducer):
+    class HorovodCollectives(PyTorchCollectives):
         def __init__(self) -> None:
             super().__init__(context)
             hvd.init()
             self.transport = transport(context, hvd)
 
-        def all_reduce(self, tensor: torch.Tensor) -> None:
-            hvd.allreduce_(tensor, op=hvd.Sum, name=f"sweep.{tensor.numel()}")
+        def all_reduce(self, summand: torch.Tensor) -> torch.Tensor:
+            return hvd.allreduce_(summand, op=hvd.Sum, name=f"sweep.{len(summand)}")
 
-    return HorovodReducer()
+        def all_gather(self, share: torch.Tensor) -> torch.Tensor:
+            return hvd.allgather(share, name=f"sweep.{len(share)}")
+
+        def reduce_scatter(self, summand: torch.Tensor) -> torch.Tensor:
+            return hvd.reducescatter(summand, op=hvd.Sum, name=f"sweep.{len(summand)}")
+
+        def all_to_all(self, shares: torch.Tensor) -> torch.Tensor:
+            return hvd.alltoall(shares, name=f"sweep.{len(shares)}")
+
+    return HorovodCollectives()

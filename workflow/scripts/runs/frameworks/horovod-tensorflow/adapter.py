@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from runs.worker.collectives import Collectives
 from runs.worker.context import Context
-from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 
@@ -79,20 +79,29 @@ def trainer(context: Context) -> Trainer:
     return HorovodTrainer(context)
 
 
-def all_reducer(context: Context) -> Reducer:
-    """Sums by Horovod's background thread."""
+def collectives(context: Context) -> Collectives:
+    """By Horovod's background thread."""
     import horovod.tensorflow as hvd
 
     from runs.libraries.horovod import transport
-    from runs.libraries.tensorflow import TensorFlowReducer
+    from runs.libraries.tensorflow import TensorFlowCollectives
 
-    class HorovodReducer(TensorFlowReducer):
+    class HorovodCollectives(TensorFlowCollectives):
         def __init__(self) -> None:
             super().__init__(context)
             hvd.init()
             self.transport = transport(context, hvd)
 
-        def all_reduce(self, values: Any) -> Any:
-            return hvd.allreduce(values, op=hvd.Sum, name=f"sweep.{values.shape[0]}")
+        def all_reduce(self, summand: Any) -> Any:
+            return hvd.allreduce(summand, op=hvd.Sum, name=f"sweep.{summand.shape[0]}")
 
-    return HorovodReducer()
+        def all_gather(self, share: Any) -> Any:
+            return hvd.allgather(share, name=f"sweep.{share.shape[0]}")
+
+        def reduce_scatter(self, summand: Any) -> Any:
+            return hvd.reducescatter(summand, op=hvd.Sum, name=f"sweep.{summand.shape[0]}")
+
+        def all_to_all(self, shares: Any) -> Any:
+            return hvd.alltoall(shares, name=f"sweep.{shares.shape[0]}")
+
+    return HorovodCollectives()

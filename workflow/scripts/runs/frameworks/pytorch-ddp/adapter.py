@@ -1,7 +1,7 @@
 """PyTorch DistributedDataParallel (Li et al., VLDB 2020): gradients are all-reduced in buckets during backward."""
 
+from runs.worker.collectives import Collectives
 from runs.worker.context import Context
-from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 
@@ -17,8 +17,8 @@ def trainer(context: Context) -> Trainer:
     return DDPTrainer(context)
 
 
-def all_reducer(context: Context) -> Reducer:
-    """Sums by the process group that carries DDP's buckets."""
-    from runs.libraries.pytorch_ddp import DDPReducer
+def collectives(context: Context) -> Collectives:
+    """By the process group that carries DDP's buckets."""
+    from runs.libraries.pytorch import TorchDistributed
 
-    return DDPReducer(context)
+    return TorchDistributed(context)

@@ -3,8 +3,8 @@
 Before a unit of layers is used its parameters are gathered; its gradients are reduced to the shares (reduce-scatter).
 """
 
+from runs.worker.collectives import Collectives
 from runs.worker.context import Context
-from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 
@@ -31,23 +31,8 @@ def trainer(context: Context) -> Trainer:
     return FSDPTrainer(context)
 
 
-def all_reducer(context: Context) -> Reducer:
-    """Sums as FSDP makes them: reduced to shares (reduce-scatter), which all gather."""
-    import torch
-    import torch.distributed as dist
+def collectives(context: Context) -> Collectives:
+    """By the process group that carries FSDP's shares."""
+    from runs.libraries.pytorch import TorchDistributed
 
-    from runs.libraries.pytorch import PyTorchReducer, join
-
-    class FSDPReducer(PyTorchReducer):
-        def __init__(self) -> None:
-            super().__init__(context)
-            self.transport = join(context)
-
-        def all_reduce(self, tensor: torch.Tensor) -> None:
-            padded = torch.nn.functional.pad(tensor, (0, -len(tensor) % context.ranks))
-            share = padded.new_empty(len(padded) // context.ranks)
-            dist.reduce_scatter_tensor(share, padded)
-            dist.all_gather_into_tensor(padded, share)
-            tensor.copy_(padded[: len(tensor)])
-
-    return FSDPReducer()
+    return TorchDistributed(context)

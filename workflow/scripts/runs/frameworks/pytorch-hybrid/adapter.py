@@ -13,9 +13,9 @@ from collections.abc import Generator
 from typing import Any
 
 from runs.worker import sampling
+from runs.worker.collectives import Collectives
 from runs.worker.context import Context
 from runs.worker.meter import Meter, Seen
-from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 ROUNDS = 2  # of measuring: in the second, ranks have the samples that the first one gives them
@@ -100,8 +100,8 @@ def trainer(context: Context) -> Trainer:
     return HybridTrainer(context)
 
 
-def all_reducer(context: Context) -> Reducer:
-    """Sums by the process group that carries DDP's buckets."""
-    from runs.libraries.pytorch_ddp import DDPReducer
+def collectives(context: Context) -> Collectives:
+    """By the process group that carries DDP's buckets."""
+    from runs.libraries.pytorch import TorchDistributed
 
-    return DDPReducer(context)
+    return TorchDistributed(context)

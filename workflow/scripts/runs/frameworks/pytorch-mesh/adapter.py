@@ -1,7 +1,7 @@
 """PyTorch on a mesh of devices: layers divided by DTensor's styles, pipelines of stages, samples and parameters by FSDP2."""
 
+from runs.worker.collectives import Collectives
 from runs.worker.context import Context
-from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 
@@ -17,8 +17,8 @@ def trainer(context: Context) -> Trainer:
     return MeshTrainer(context)
 
 
-def all_reducer(context: Context) -> Reducer:
-    """Sums by the process group of all ranks."""
-    from runs.libraries.pytorch_ddp import DDPReducer
+def collectives(context: Context) -> Collectives:
+    """By the process group of all ranks."""
+    from runs.libraries.pytorch import TorchDistributed
 
-    return DDPReducer(context)
+    return TorchDistributed(context)

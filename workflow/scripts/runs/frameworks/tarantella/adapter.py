@@ -11,8 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from runs.worker.collectives import Collectives
 from runs.worker.context import Context
-from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 HOSTS = "gaspi-hosts"
@@ -85,25 +85,25 @@ def _version(package: Path) -> str:
     return said[1] if said else ""
 
 
-def all_reducer(context: Context) -> Reducer:
-    """Sums by what Tarantella's optimizer averages gradients with."""
+def collectives(context: Context) -> Collectives:
+    """By what Tarantella's optimizer averages gradients with."""
     import tarantella as tnt
 
-    from runs.libraries.tensorflow import TensorFlowReducer
+    from runs.libraries.tensorflow import TensorFlowCollectives
 
-    class TarantellaReducer(TensorFlowReducer):
+    class TarantellaCollectives(TensorFlowCollectives):
         transport = "gaspi"
 
         def __init__(self) -> None:
             super().__init__(context)
             self._communicators: list[Any] = []  # one for each size, alive as long as its graph
 
-        def all_reduce(self, values: Any) -> Any:
+        def all_reduce(self, summand: Any) -> Any:
             communicator = tnt.SynchCommunicator(tnt.Group())
-            summand = context.ranks * values, SimpleNamespace(name=f"sweep.{values.shape[0]}", shape=values.shape)
-            communicator.setup_infrastructure([summand])
+            weighted = context.ranks * summand, SimpleNamespace(name=f"sweep.{summand.shape[0]}", shape=summand.shape)
+            communicator.setup_infrastructure([weighted])
             self._communicators.append(communicator)
-            ((average, _),) = communicator.reduce_gradients([summand])
+            ((average, _),) = communicator.reduce_gradients([weighted])
             return average
 
-    return TarantellaReducer()
+    return TarantellaCollectives()

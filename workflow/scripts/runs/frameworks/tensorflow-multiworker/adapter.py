@@ -1,11 +1,12 @@
 """TensorFlow MultiWorkerMirroredStrategy: one worker a rank, gradients all-reduced by collective operations (ring or NCCL)."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
+from runs.worker.collectives import Collectives
 from runs.worker.context import Context
 from runs.worker.group import free_port
-from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 
@@ -30,25 +31,31 @@ def trainer(context: Context) -> Trainer:
     return MultiWorkerTrainer(context)
 
 
-def all_reducer(context: Context) -> Reducer:
-    """Sums by the strategy's collective operations."""
+def collectives(context: Context) -> Collectives:
+    """By the strategy's collective operations."""
     import tensorflow as tf
 
-    from runs.libraries.tensorflow import TensorFlowReducer
+    from runs.libraries.tensorflow import TensorFlowCollectives
 
-    class MultiWorkerReducer(TensorFlowReducer):
+    class MultiWorkerCollectives(TensorFlowCollectives):
         def __init__(self) -> None:
             super().__init__(context)
             self.transport, self.strategy = join(context)
 
-        def all_reduce(self, values: Any) -> Any:
-            def on_replica(mine: Any) -> Any:
+        def all_reduce(self, summand: Any) -> Any:
+            return self._on_replica(lambda replica, mine: replica.all_reduce(tf.distribute.ReduceOp.SUM, mine), summand)
+
+        def all_gather(self, share: Any) -> Any:
+            return self._on_replica(lambda replica, mine: replica.all_gather(mine, axis=0), share)
+
+        def _on_replica(self, collective: Callable[[Any, Any], Any], loaded: Any) -> Any:
+            def run(mine: Any) -> Any:
                 placed = tf.identity(mine)  # on the replica's device, where the strategy looks for it
-                return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, placed)
+                return collective(tf.distribute.get_replica_context(), placed)
 
-            return self.strategy.run(on_replica, args=(values,))
+            return self.strategy.run(run, args=(loaded,))
 
-    return MultiWorkerReducer()
+    return MultiWorkerCollectives()
 
 
 def join(context: Context) -> tuple[str, Any]:
