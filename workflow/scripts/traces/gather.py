@@ -67,7 +67,7 @@ def _table(file: Path) -> pd.DataFrame:
 def gather(runs: pd.DataFrame, records: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """phases.csv and trace_steps.csv of the successful traced ones of `runs`, in their order, whose records are in `records`.
 
-    Runs of programs that tell no phases are left out. InputError where a table is broken.
+    Runs without phases are left out. InputError where a table has been broken since runs.csv was made.
     """
     todo = told(runs, records)
     several: Callable[..., Iterable[Found]] = map
@@ -95,11 +95,11 @@ def _typical(found: list[Found]) -> list[Found]:
 
 
 def summary(runs: pd.DataFrame, phases: pd.DataFrame) -> str:
-    """How many traced runs there are, which told no phases, and of which a step's phases do not add up to it."""
-    wanted = successful(traced(runs))["run_id"]
+    """How many traced runs there are, which have no phases, and of which a step's phases do not add up to it."""
+    wanted = successful(traced(runs)).set_index("run_id")["without_phases"]
     of_run = phases.drop_duplicates("run_id").set_index("run_id")
     lines = [f"{number_of(len(wanted), 'traced run')}, phases of {len(of_run)}"]
-    lines += [f"  {run_id}: its framework tells no phases" for run_id in wanted if run_id not in of_run.index]
+    lines += [f"  {run_id}: without phases: {why}" for run_id, why in wanted.dropna().items()]
     lines += [
         f"  {run_id}: the phases of a step add up to {100 * share:.3g} % more or less than its time; at most {100 * MOST_OFF:g} % is usual"
         for run_id, share in of_run["off_share"].items()
