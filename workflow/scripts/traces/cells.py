@@ -28,7 +28,7 @@ EXCHANGED = {
 STEP = "step"  # the whole one
 SCOPES = {"step": "phase of a step", "exchange": "exchange", "epoch": "after the steps", "start": "start-up, once"}
 ORDERS = {"step": PHASES, "exchange": EXCHANGED, "epoch": EPOCH, "start": START}  # of the rows of a scope
-NO_PHASES = "No traced run told its phases."
+NO_PHASES = "no traced run has phases"
 TITLE = "Phases of a training step, and of what is around it, with 95 % intervals"
 
 
@@ -111,7 +111,7 @@ class Measured:
             f"The phases of a step do not add up to its time to {100 * MOST_OFF:g} %: {conditions.named(bad)}."
             if bad
             else "",
-            conditions.lost_phases(self.runs, set(self.ok["run_id"])),
+            self.lacking,
         ]
         return [sentence for sentence in said if sentence]
 
@@ -201,7 +201,7 @@ def table(measured: Measured) -> tables.Table:
             "phase": [words(*row) for row in data[["scope", "phase"]].itertuples(index=False)],
             "share of the step (%)": texts(data, "share", 100),
             "in a step (ms)": texts(data, "step_s", 1e3),
-            "in an epoch (s)": texts(data, "seconds"),
+            "in an epoch, or at the start (s)": texts(data, "seconds"),
         }
     )
     again = (data["cell"] == data["cell"].shift()).to_numpy()
@@ -222,8 +222,8 @@ def table(measured: Measured) -> tables.Table:
 
 
 def nothing(heading: str, measured: Measured) -> tables.Table:
-    """A table without rows, since no traced run told its phases."""
-    notes = [NO_PHASES, measured.lacking, conditions.setting(measured.runs)]
+    """A table without rows, since no traced run has phases."""
+    notes = [f"{NO_PHASES.capitalize()}.", measured.lacking, conditions.setting(measured.runs)]
     return tables.Table(
         heading, pd.DataFrame(), pd.DataFrame(columns=["framework"]), [n for n in notes if n], ["framework"]
     )
