@@ -140,7 +140,8 @@ def test_errors_have_a_sign_as_numbers_elsewhere_have():
 def test_cells_are_in_the_order_of_tables_whatever_was_planned_first(study):
     runs = study.runs.sort_values("nodes", ascending=False, kind="stable").assign(trace="phases")
     kept = pd.concat(
-        step_of(nodes, 32, 62.5e6).trace(STEPS).assign(run_id=runs.query(f"nodes == {nodes}")["run_id"].iloc[0]) for nodes in (2, 1)
+        step_of(nodes, 32, 62.5e6).trace(STEPS).assign(run_id=runs.query(f"nodes == {nodes}")["run_id"].iloc[0])
+        for nodes in (2, 1)
     )
     rows = what_if.predict(replace(study, runs=runs, steps=kept))
     order = [cell for cell in measured_cells(runs)["cell"] if cell in set(rows["cell"])]

@@ -356,9 +356,7 @@ def test_the_advice_names_a_study_that_is_not_the_configured_one() -> None:
 
 def traced(campaign: Campaign, replicate: int) -> tuple[Run, Path]:
     """A traced run of two ranks with all that it kept, and its attempt."""
-    run = next(
-        run for run in campaign.runs if run.framework.name == "pytorch-ddp" and run.replicate == replicate
-    )
+    run = next(run for run in campaign.runs if run.framework.name == "pytorch-ddp" and run.replicate == replicate)
     folder = record(campaign, run, [9.0, 0.2, 0.3, 0.7]) / "attempt-1"
     attempt([0.0, 1.0], epochs=4, steps=48).to_csv(folder / "phases.csv", index=False, float_format="%.7f")
     (folder / "clocks.csv").write_text("epoch,rank,at,offset_s,error_s\n0,0,1,0,0\n0,1,1,0.5,1e-5\n")
@@ -367,7 +365,10 @@ def traced(campaign: Campaign, replicate: int) -> tuple[Run, Path]:
 
 @pytest.fixture
 def traced_campaign(campaign: Campaign) -> Campaign:
-    study = replace(campaign.study, factors=campaign.study.factors | {"nodes": [2], "trace": ["phases"], "framework": ["pytorch-ddp"]})
+    study = replace(
+        campaign.study,
+        factors=campaign.study.factors | {"nodes": [2], "trace": ["phases"], "framework": ["pytorch-ddp"]},
+    )
     return Campaign(study, campaign.site, "available", design(study, campaign.site), None)
 
 
@@ -390,7 +391,9 @@ def test_a_run_whose_phases_are_damaged_counts_as_one_without(traced_campaign: C
     assert read_table(Path("runs.csv"), "runs").without_phases.notna().sum() == 1
 
 
-def test_who_was_not_traced_or_did_not_succeed_is_asked_for_no_phases(campaign: Campaign, traced_campaign: Campaign) -> None:
+def test_who_was_not_traced_or_did_not_succeed_is_asked_for_no_phases(
+    campaign: Campaign, traced_campaign: Campaign
+) -> None:
     record(campaign, campaign.runs[0], [9.0, 0.2, 0.3, 0.7])
     record(traced_campaign, traced_campaign.runs[0], [1.0], status="failed", reason="x", measured=None)
     for one in (campaign, traced_campaign):

@@ -191,11 +191,23 @@ def test_a_traced_run_has_its_phases_or_why_it_has_none(in_folder) -> None:
     for run_id in (whole, lost):
         write_attempt(made.results, runs, run_id, intervals[run_id])
     every = read_runs(made.results)
-    write_table(gather.gather(every[every["run_id"].isin([whole, lost])], made.results / "runs")[0], "phases", made.results / "phases.csv")
+    write_table(
+        gather.gather(every[every["run_id"].isin([whole, lost])], made.results / "runs")[0],
+        "phases",
+        made.results / "phases.csv",
+    )
     details = {run["run_id"]: run for run in Page(made.report()).details()}
     told = details[whole]["phases"]
     assert (told["ranks"], told["median"], told["slowest"]) == (2, 0, 1)
-    assert [row[0] for row in told["step"]] == ["wait for data", "forward", "backward", "wait for the exchange", "metrics", "optimizer", "whole step"]
+    assert [row[0] for row in told["step"]] == [
+        "wait for data",
+        "forward",
+        "backward",
+        "wait for the exchange",
+        "metrics",
+        "optimizer",
+        "whole step",
+    ]
     assert told["step"][2][1:] == pytest.approx([32.5, *(ms * 1.5 * 1.01 for ms in (6.5, 6, 7))], rel=0.01)
     assert told["step"][-1][1:] == pytest.approx([100, *[20 * 1.5 * 1.01] * 3], rel=0.01)
     assert told["start"][2][0] == "import" and told["start"][2][1:] == pytest.approx([2 * 1.5 * 1.01] * 2, rel=0.01)

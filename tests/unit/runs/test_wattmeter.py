@@ -90,7 +90,10 @@ def test_a_node_of_which_no_sample_is_a_power_has_none() -> None:
     with kwollect(lambda node, at: -1.0) as server:
         told = wattmeter.ask(server.meter(), NODES[:1], START, START + 10)
     kind = wattmeter.kind(server.meter(), told)
-    assert wattmeter.joules(kind, wattmeter.readings(told), NODES[:1], START, START + 10) == (None, "taurus-7 has no samples")
+    assert wattmeter.joules(kind, wattmeter.readings(told), NODES[:1], START, START + 10) == (
+        None,
+        "taurus-7 has no samples",
+    )
 
 
 def test_samples_that_come_late_are_waited_for_and_errors_asked_again() -> None:

@@ -93,7 +93,9 @@ def test_the_table_of_many_runs_stays_below_a_megabyte(campaign):
 def test_a_study_whose_runs_have_no_phases_has_an_empty_table(campaign):
     runs, folder = campaign
     file = folder / "replay_steps.csv"
-    write_table(kept.gather(runs.assign(without_phases="attempt-2/phases.csv: is not there"), folder), "replay_steps", file)
+    write_table(
+        kept.gather(runs.assign(without_phases="attempt-2/phases.csv: is not there"), folder), "replay_steps", file
+    )
     assert read_table(file, "replay_steps").empty
 
 

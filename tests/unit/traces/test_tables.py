@@ -88,7 +88,9 @@ def test_what_tracing_costs_cannot_be_told_without_replicates(made):
 def test_where_some_cells_have_no_interval_it_is_said_of_them(made):
     data = cost.compare(made.runs)
     data.loc[:1, ["ratio_low", "ratio_high", "p"]] = np.nan
-    assert cost._verdict(data).endswith("In 17, the interval does not exclude 2 %. In 2 more, it cannot be told without replicates.")
+    assert cost._verdict(data).endswith(
+        "In 17, the interval does not exclude 2 %. In 2 more, it cannot be told without replicates."
+    )
 
 
 def test_a_study_whose_traced_runs_failed_is_not_told_to_trace(made):
@@ -116,7 +118,10 @@ def test_a_table_names_the_traced_runs_that_it_lacks_and_why(made, table):
         notes = table(cells.of(runs, made.phases[~made.phases["run_id"].isin(left)])).notes
         said = " ".join(notes)
         assert f"Traced runs that did not succeed: {some[1]} (failed)." in said
-        assert f"Traced, but without phases: {some[0]} (attempt-1/phases.csv: lacks rank 1), {some[2]} (not in phases.csv)" in said
+        assert (
+            f"Traced, but without phases: {some[0]} (attempt-1/phases.csv: lacks rank 1), {some[2]} (not in phases.csv)"
+            in said
+        )
 
 
 def test_so_does_the_table_of_what_is_exposed(made):
@@ -276,7 +281,10 @@ HIDDEN = {"wait": 20.0, "communication": 75.0, "moving": 75.0, "exposed": 20.0, 
         ),
         (
             {"wait": 20.0, "exposed": 20.0, "exposed_waiting": 20.0, "slow": 15.0},
-            {"computation": 90, "a slower rank": 15},  # the one that waits does so for 40 s, but only 15 are the other's computing
+            {
+                "computation": 90,
+                "a slower rank": 15,
+            },  # the one that waits does so for 40 s, but only 15 are the other's computing
         ),
         (
             {"wait": 20.0, "exposed": 20.0, "exposed_waiting": 20.0, "slow": 50.0},

@@ -63,7 +63,9 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         else ""
     )
     return drawn, panels.two_paragraphs(
-        [WHAT, said, _bars(rows), left, conditions.setting(records.runs)], [HOW, conditions.lacking_phases(records.every_run)], first=[WHAT, said]
+        [WHAT, said, _bars(rows), left, conditions.setting(records.runs)],
+        [HOW, conditions.lacking_phases(records.every_run)],
+        first=[WHAT, said],
     )
 
 

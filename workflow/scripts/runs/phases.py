@@ -164,7 +164,9 @@ def _other_epochs(found: pd.DataFrame, ranks: int, epochs: int, steps: int) -> s
             if counts.get((rank, epoch), 0) < len(parts):
                 own = told[(told["rank"] == rank) & (told["epoch"] == epoch)]
                 lacking = _pairs(parts) - _pairs(own)
-                step, phase = min(lacking, key=lambda part: (part[0] or steps + 1, [*STEP, *EPOCH, part[1]].index(part[1])))
+                step, phase = min(
+                    lacking, key=lambda part: (part[0] or steps + 1, [*STEP, *EPOCH, part[1]].index(part[1]))
+                )
                 return f"lacks {phase} of rank {rank} in epoch {epoch}" + (f", step {step}" if step else "")
     return None
 

@@ -179,7 +179,11 @@ def _other_library(of: Cell) -> str:
 
 def _fewer(of: Cell) -> str:
     larger = f"larger batches (the size is that of batches {ACCUMULATED} times as large)"
-    return f"one exchange for {ACCUMULATED} accumulated batches (sync_every), or larger batches" if of.accumulates else larger
+    return (
+        f"one exchange for {ACCUMULATED} accumulated batches (sync_every), or larger batches"
+        if of.accumulates
+        else larger
+    )
 
 
 def _overlapped(of: Cell) -> str:

@@ -16,8 +16,8 @@ from common.files import shown
 from common.schemas import schema
 from common.tables import read_table, write_table
 from common.text import number_of
-from runs.phases import TABLE
-from traces.steps import BARRIER, Traced
+from runs.phases import BARRIER, TABLE
+from traces.steps import Traced
 from traces.timeline import read_intervals, told
 
 MOST_OFF = 0.01  # of a step's time, by which the sum of its phases may differ

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from runs.phases import BARRIER, WAIT
+from runs.phases import WAIT
 from runs.worker.phases import EXCHANGE
 from traces.intervals import Cover, Intervals
 

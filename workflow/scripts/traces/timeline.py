@@ -92,7 +92,9 @@ def read(folder: Path) -> Timeline:
     """The trace of a finished attempt. InputError where it has none, or what is there is broken."""
     table = folder / TABLE
     if not table.exists():
-        raise InputError(f"{shown(folder)}: has no {TABLE}: nobody traced the run, or it was removed; trace the run again")
+        raise InputError(
+            f"{shown(folder)}: has no {TABLE}: nobody traced the run, or it was removed; trace the run again"
+        )
     try:
         record, spec = (read_json(folder / name) for name in ("record.json", "spec.json"))
         hosts = [host for host in spec["hosts"] for _ in range(spec["spec"]["ranks_per_node"])]
