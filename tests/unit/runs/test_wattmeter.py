@@ -12,7 +12,7 @@ from common.errors import InputError
 from common.files import load_yaml, write_text
 from declared.site import Wattmeter, load_site
 from kwollect import PERIOD_S, kwollect
-from runs import wattmeter
+from runs import meters, wattmeter
 from runs.wattmeter import Away
 
 START = 1_760_000_000.03
@@ -84,6 +84,17 @@ def test_what_is_no_power_is_no_sample_and_said(wrong: float) -> None:
     assert found is None and str(reason).startswith("taurus-8 has no sample for 3")
     assert wattmeter.refused(told) == f"samples that are no power were left out: 16 of taurus-8, such as {wrong:g} W"
     assert wattmeter.refused(samples) is None
+
+
+def test_a_record_says_what_was_refused_and_power_over_time_lacks_it() -> None:
+    with kwollect(lambda node, at: -1.0 if 12 < at - START < 15 else 100.0) as server:
+        windows = [(START, START + 8), (START + 9, START + 17)]
+        _, values, reason, kept = meters._asked(server.meter(), NODES, windows)
+    assert values == [pytest.approx(1600), None]
+    assert str(reason).startswith(
+        "taurus-7 has no sample for 3"
+    ) and "; samples that are no power were left out: 15 of" in str(reason)
+    assert all((rows[:, 1] == 100).all() for rows in kept.values())
 
 
 def test_a_node_of_which_no_sample_is_a_power_has_none() -> None:

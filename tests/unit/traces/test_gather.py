@@ -106,5 +106,5 @@ def test_without_any_the_tables_have_no_rows(folder, capsys):
 def test_a_broken_table_of_a_run_is_one_line(folder):
     file = place(folder, 2) / "phases.csv"
     file.write_text("rank,epoch,step,phase,start,end\n0,1,1,data,2,1\n")
-    with pytest.raises(InputError, match=r"attempt-1/phases.csv: an interval has no length .*; repeat the run"):
+    with pytest.raises(InputError, match=r"attempt-1/phases.csv: line 2: .* it ends before it starts; repeat the run"):
         gather.gather(read_runs(folder), folder / "runs")

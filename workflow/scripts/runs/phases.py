@@ -98,8 +98,11 @@ def _intervals(table: Path) -> pd.DataFrame:
     except (ValueError, OverflowError) as error:
         raise ValueError(f"cannot be read: {error}; expected {','.join(INTERVALS)}") from None
     ends = found[["start", "end"]].to_numpy()
-    if not np.isfinite(ends).all() or (ends[:, 1] < ends[:, 0]).any():
-        raise ValueError("an interval has no length or a negative one")
+    wrong = ~np.isfinite(ends).all(axis=1) | (ends[:, 1] < ends[:, 0])
+    if wrong.any():
+        raise ValueError(
+            f"line {2 + int(wrong.argmax())}: start or end is missing or not finite, or it ends before it starts"
+        )
     return found
 
 
