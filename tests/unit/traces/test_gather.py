@@ -71,6 +71,15 @@ def test_phases_are_held_against_the_epochs_clock(folder, capsys):
     assert "r1: the phases of a step add up to 20 % more or less" in gathered(folder, capsys)[2]
 
 
+def test_where_nobody_told_an_epochs_time_steps_alone_are_compared(folder, capsys):
+    """As where a program trains by itself."""
+    for replicate in (1, 2, 3):
+        file = place(folder, replicate) / "epochs.csv"
+        pd.read_csv(file).assign(closed_time_s=None).to_csv(file, index=False)
+    phases, _, said = gathered(folder, capsys)
+    assert said.splitlines() == ["3 traced runs, phases of 3"] and phases["off_share"].max() < 1e-4
+
+
 def test_and_against_the_meters_steps_where_it_took_them(folder, capsys):
     own = attempt([0.0, 1.0], epochs=6, steps=6)
     own.to_csv(place(folder, 1) / "phases.csv", index=False)

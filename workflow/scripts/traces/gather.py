@@ -44,7 +44,7 @@ def of_run(run: dict[str, Any], folder: Path) -> Found:
 
 def off(of: Traced, folder: Path, run: dict[str, Any]) -> float:
     """See Traced.off. Where the meter took no step times, steps and the barrier after them are held against the epoch's, if every
-    step was traced."""
+    step was traced and the epoch's is known."""
     steps = folder / "steps.csv"
     share = of.off(_table(steps) if steps.exists() else None)
     if steps.exists() or len(of.numbers) < of.steps * of.numbers["epoch"].nunique() or of.numbers.empty:
@@ -52,6 +52,8 @@ def off(of: Traced, folder: Path, run: dict[str, Any]) -> float:
     epochs = _table(folder / "epochs.csv").set_index("epoch")
     counted = (run["samples_trained"] or run["samples_per_epoch"]) / run["samples_per_epoch"]
     closed = (epochs["closed_time_s"] * counted).reindex(of.numbers["epoch"].unique())
+    if closed.isna().any():
+        return share
     barrier = of.intervals[(of.intervals["phase"] == BARRIER) & of.intervals["epoch"].isin(closed.index)]
     summed = of.phases["length"].sum() + (barrier["end"] - barrier["start"]).sum()
     return max(share, abs(float(summed / (closed.sum() * len(of.ranks))) - 1))
