@@ -35,7 +35,7 @@ SLOW = 1.5
 WELL_HIDDEN = 0.5
 #: batches that would be accumulated; what three of four exchanges cost goes
 ACCUMULATED = 4
-#: of the waiting, that the slowest rank's longer computing must explain to be called its cause
+#: of what the others wait, that the slowest rank's longer computing must explain to be called its cause
 OWN_FAULT = 0.5
 
 
@@ -72,6 +72,17 @@ class Cell:
     def busy(self) -> pd.Series:
         """Computing, by run: all phases but waiting."""
         return self.of(STEP) - self.of(WAIT)
+
+    @cached_property
+    def computed(self) -> pd.Series:
+        """All phases but waiting for the exchange and for data, by run."""
+        return self.busy - self.of("data")
+
+    @property
+    def others_wait(self) -> pd.Series:
+        """What each rank but the slowest waits for the last to start an exchange, by run, if that one waits for nobody."""
+        ranks = len(self.computing)
+        return self.of("exposed_waiting") * (ranks / (ranks - 1) if ranks > 1 else 1)
 
     @cached_property
     def hidden(self) -> pd.Series:
@@ -157,7 +168,7 @@ def _slow_library(of: Cell) -> bool:
 
 
 def _at_fault(of: Cell) -> bool:
-    return len(of.computing) > 1 and of.slowest[1] >= OWN_FAULT * of.mean("exposed_waiting")
+    return len(of.computing) > 1 and of.slowest[1] >= OWN_FAULT * float(of.others_wait.mean())
 
 
 def _in_turn(of: Cell) -> bool:
@@ -217,10 +228,10 @@ def _equal(of: Cell) -> str:
 RULES = (
     Rule(
         "computation",
-        lambda of: of.told and float(of.busy.mean()) > of.mean(WAIT),
-        lambda of: of.busy,
+        lambda of: of.told and float(of.computed.mean()) > of.mean(WAIT),
+        lambda of: of.computed,
         lambda of: (
-            f"Computing takes {of.ms(float(of.busy.mean()))} of a step of {of.ms(of.mean(STEP))}; its longest phase is {_largest(of)}."
+            f"Computing takes {of.ms(float(of.computed.mean()))} of a step of {of.ms(of.mean(STEP))}; its longest phase is {_largest(of)}."
         ),
         _faster,
     ),
@@ -280,10 +291,7 @@ RULES = (
     Rule(
         "a slower rank",
         _at_fault,
-        lambda of: (
-            # It does not wait for itself; and who waits longer than it computes longer waits for something else, too.
-            (of.of("exposed_waiting") * len(of.computing) / (len(of.computing) - 1)).clip(upper=of.slowest[1])
-        ),
+        lambda of: of.others_wait.clip(upper=of.slowest[1]),  # who waits longer waits for something else, too
         lambda of: (
             f"Ranks wait {of.ms(of.mean('exposed_waiting'))} of a step for the last one to start an exchange; rank {of.slowest[0]} computes "
             f"{of.ms(of.slowest[1])} longer than the others."
@@ -322,7 +330,7 @@ RULES = (
 
 def _largest(of: Cell) -> str:
     """The longest phase of computing."""
-    names = [name for name in of.runs if name in cells.PHASES and name != WAIT]
+    names = [name for name in of.runs if name in cells.PHASES and name not in (WAIT, "data")]
     longest = max(names, key=of.mean) if names else ""
     return cells.PHASES.get(longest, "one phase")
 
@@ -449,7 +457,7 @@ def table(measured: Measured, network: pd.DataFrame) -> tables.Table:
         f"Seconds: what the remedy could save at most. Those of one cause overlap and must not be added. Named is what takes {100 * NOTABLE:g} % of the steps.",
         "Thresholds: a message is small below "
         f"{NEAR_LATENCY:g} times the latency of the sweep; a library slow above {SLOW:g} times the fastest; an exchange poorly overlapped where less than "
-        f"{100 * WELL_HIDDEN:g} % of what backward could hide is hidden; a rank is the cause where its longer computing is {100 * OWN_FAULT:g} % of the waiting.",
+        f"{100 * WELL_HIDDEN:g} % of what backward could hide is hidden; a rank is the cause where its longer computing is {100 * OWN_FAULT:g} % of what the others wait.",
         _untold(measured, network),
         "" if len(network) else "The network was not swept, so latency and other libraries are not judged.",
         *measured.notes,
