@@ -1,5 +1,5 @@
 # Report: one page of HTML that carries all that it shows, made of figures, tables and records; nothing is fetched by it or for it.
-#   in:  RUNS_CSV, EPOCHS_CSV, all figures with their captions, all tables; records and logs where they are on this machine
+#   in:  RUNS_CSV, EPOCHS_CSV, PHASES_CSV where runs were traced, all figures with their captions, all tables; records and logs where they are on this machine
 #   out: RESULTS/report.html
 
 from report.checkout import state
@@ -19,6 +19,7 @@ rule report:
         STANDS_ON,
         runs=RUNS_CSV,
         epochs=EPOCHS_CSV,
+        phases=PHASES_CSV,
         study=f"config/studies/{STUDY}.yaml",
         site=f"config/sites/{SITE}.yaml",
         figures=expand("{stem}.{suffix}", stem=REPORTED_FIGURES, suffix=["svg", "png", "caption.md"]),
@@ -47,6 +48,7 @@ rule report:
             --epochs {input.epochs:q} \
             --figures {params.figures:q} \
             --tables {params.tables:q} \
+            --phases {input.phases:q} \
             --checkout {params.checkout:q} \
             --out {output.page:q} \
             2>&1 | tee {log:q}

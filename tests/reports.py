@@ -67,6 +67,7 @@ class Made:
             [
                 *("--study", "quickstart", "--site", "local", "--records", records),
                 *("--runs", str(self.runs_csv), "--epochs", str(self.epochs_csv)),
+                *("--phases", *map(str, self.results.glob("phases.csv"))),
                 *("--figures", *map(str, self.figures), "--tables", *map(str, self.tables)),
                 *("--checkout", state.to_json(), "--out", str(page)),
             ]

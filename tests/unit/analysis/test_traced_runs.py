@@ -24,7 +24,25 @@ def test_tables_of_time_know_nothing_of_traced_runs(made, tmp_path):
     both, untraced = (sorted((tmp_path / name / "tables").iterdir()) for name in ("both", "untraced"))
     assert [file.name for file in both] == [file.name for file in untraced]
     differ = [one.name for one, other in zip(both, untraced, strict=True) if one.read_bytes() != other.read_bytes()]
-    assert differ == ["missing.md", "missing.tex"]  # which counts the runs of the design
+    assert differ == ["missing.md", "missing.tex", "notes.md"]  # which count the runs of the design
+    notes, plain = ((tmp_path / name / "tables" / "notes.md").read_text() for name in ("both", "untraced"))
+    said = "Traced: 684 of 1368 runs (trace phases). Tables of phases are of them; tables of time are of the others."
+    assert notes == f"{plain}\n{said}\n".replace("684 of 1368", f"{len(traced(runs))} of {len(runs)}")
+    assert "trace none" not in notes
+
+
+def test_notes_name_the_traced_runs_without_phases_and_what_repeats_them(made):
+    runs = made[0].copy()
+    some = traced(runs)["run_id"].iloc[:3].tolist()
+    runs.loc[runs["run_id"] == some[0], "without_phases"] = "attempt-1/phases.csv: lacks rank 1"
+    runs.loc[runs["run_id"] == some[1], "without_phases"] = "attempt-2/clocks.csv: is not there"
+    runs.loc[runs["run_id"] == some[2], ["status", "epoch_time_s"]] = ["failed", None]
+    assert conditions.tracing(runs).endswith(
+        f" Traced runs that did not succeed: {some[2]} (failed). Traced, but without phases: {some[0]} (attempt-1/phases.csv: "
+        f"lacks rank 1), {some[1]} (attempt-2/clocks.csv: is not there); repeat such a run: make repeat STUDY=quickstart "
+        f"RUNS='{some[0]}'."
+    )
+    assert conditions.tracing(runs[runs["trace"] == "none"]) == ""
 
 
 def test_untraced_ones_are_taken_even_where_only_traced_ones_succeeded(made):

@@ -11,6 +11,7 @@ from common.schemas import check
 from declared.site import load_site
 from declared.study import load_study
 from pages import Page, lists, page, pages
+from plan.design import design
 
 PAGES = list(pages())
 LISTS = lists()
@@ -73,6 +74,13 @@ def test_every_example_of_configuration_is_accepted(name: str, file: str, lines:
     (tmp_path / own.name).write_text(yaml.safe_dump(whole | asked))
     loaded = {"studies": load_study, "sites": load_site}[kind](own.stem, tmp_path)
     assert loaded.name == own.stem
+
+
+def test_the_study_that_is_to_be_traced_is_whole_and_can_be_planned(tmp_path: Path) -> None:
+    (text,) = (lines for name, file, lines in examples() if name == "docs/how-to/phases.md" and "studies" in file)
+    (tmp_path / "my-study.yaml").write_text(text)
+    runs = design(load_study("my-study", tmp_path), load_site("local"))
+    assert {run.levels["trace"] for run in runs} == {"none", "phases"} and len(runs) == 2 * 3 * (2 + 4)
 
 
 def test_the_readme_is_short() -> None:

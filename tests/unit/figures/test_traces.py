@@ -111,10 +111,33 @@ def test_a_caption_is_of_the_cells_that_are_drawn(records):
     assert "No cell exchanges gradients." in phases.draw(records, alone)[1]
 
 
+def test_cells_whose_runs_are_missing_are_not_said_to_exchange_nothing(records, tmp_path):
+    every = read_table(records.runs_csv, "runs")
+    several = (every["trace"] != "none") & (every["replicas"] > 1)
+    every.loc[several, ["status", "epoch_time_s"]] = ["failed", None]
+    write_table(every, "runs", tmp_path / "runs.csv")
+    lacking = Records(tmp_path / "runs.csv", records.epochs_csv, phases_csv=records.phases_csv)
+    caption = phases.draw(lacking, PHASES)[1]
+    assert "No cell that exchanges gradients has phases." in caption
+    assert f"Traced runs that did not succeed: {every.loc[several, 'run_id'].iloc[0]} (failed)" in caption
+    untold = records.phases[~records.phases["scope"].isin(["exchange", "path"])]
+    write_table(untold, "phases", tmp_path / "phases.csv")
+    caption = phases.draw(Records(records.runs_csv, records.epochs_csv, phases_csv=tmp_path / "phases.csv"), PHASES)[1]
+    assert "No run tells its exchange." in caption
+
+
+def test_a_gantt_says_how_many_steps_it_shows(records):
+    """On an axis of three steps of the slowest: of a batch of 32 three, of one of 16 more."""
+    both = Declared("gantt", "gantt", filter=only(framework="pytorch-ddp", nodes=2, sync_every=1))
+    one = Declared("gantt", "gantt", filter=only(framework="pytorch-ddp", nodes=2, sync_every=1, batch_size=32))
+    assert "Drawn: 3 whole steps of a cell, around one of median time" in gantt.draw(records, one)[1]
+    assert "Drawn: 3 to 4 whole steps of a cell" in gantt.draw(records, both)[1]
+
+
 @pytest.mark.parametrize(("kind", "asked"), [(gantt, GANTT), (phases, PHASES), (critical_path, PATH)])
 def test_without_phases_a_figure_says_so(records, kind, asked):
     _, caption = kind.draw(Records(records.runs_csv, records.epochs_csv), asked)
-    assert caption.startswith(f"{panels.NOT_DRAWN}{phases.NO_PHASES}.")
+    assert caption.startswith(f"{panels.NOT_DRAWN}{cells.NO_PHASES}.")
 
 
 def test_figures_of_time_are_those_of_the_untraced_runs_alone(records, tmp_path):

@@ -43,7 +43,7 @@ def drawn(traced_records, tmp_path):
     """Draws rows of what_if.csv; `{}` stands for a traced cell."""
 
     def draw(rows, cells):
-        every = [{**one, "cell": cell} for cell in cells for one in rows]
+        every = [{**one, "cell": one["cell"].format(cell) or cell} for cell in cells for one in rows]
         file = tmp_path / "what_if.csv"
         pd.DataFrame(every).reindex(columns=COLUMNS).to_csv(file, index=False)
         return what_if.draw(Records(traced_records.runs_csv, traced_records.epochs_csv, what_if_csv=file), ASKED)
@@ -96,6 +96,14 @@ def test_a_panel_for_each_cell(drawn, traced_records):
     picture, caption = drawn(ROWS, cells)
     assert [ax.get_title() for ax in picture.axes] == ["2 nodes", "4 nodes"]
     assert "intervals over 3 runs" in caption
+
+
+def test_no_row_is_kept_for_a_change_of_a_cell_that_is_not_drawn(drawn, traced_records, monkeypatch):
+    monkeypatch.setattr(what_if, "MOST_PANELS", 1)
+    first, second = traced_cells(traced_records)
+    rows = [row(first, "hidden", "exchange fully hidden", 0.4), row(second, "batch", "batch 2 times as large", 0.9)]
+    picture, _ = drawn(rows, ["one"])
+    assert [text.get_text() for text in picture.axes[0].get_yticklabels()] == ["exchange fully hidden"]
 
 
 def test_where_nothing_was_tried_nothing_is_said_of_errors(drawn, traced_records):

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import known_physics as known
+from analysis.measured import cells as measured_cells
 from analysis.measured import timed
 from made_up_trace import Truth
 from prediction import law, what_if
@@ -130,6 +131,30 @@ def test_the_table_says_how_far_it_is_off(rows, study):
     assert "4 within 5 %" in made.notes[0]
     assert made.shown["error (%)"].tolist().count("–") == len(rows) - 4
     assert made.notes[-1] == what_if.conditions.setting(timed(study.runs))
+
+
+def test_errors_have_a_sign_as_numbers_elsewhere_have():
+    assert [what_if._signed(share) for share in (-0.061, 0.173, -0.0001)] == ["−6.1", "+17.3", "+0.0"]
+
+
+def test_cells_are_in_the_order_of_tables_whatever_was_planned_first(study):
+    runs = study.runs.sort_values("nodes", ascending=False, kind="stable").assign(trace="phases")
+    kept = pd.concat(
+        step_of(nodes, 32, 62.5e6).trace(STEPS).assign(run_id=runs.query(f"nodes == {nodes}")["run_id"].iloc[0])
+        for nodes in (2, 1)
+    )
+    rows = what_if.predict(replace(study, runs=runs, steps=kept))
+    order = [cell for cell in measured_cells(runs)["cell"] if cell in set(rows["cell"])]
+    assert list(dict.fromkeys(rows["cell"])) == order and ".n1." in order[0]
+
+
+def test_traced_runs_that_are_missing_are_named(study, rows):
+    run = study.runs.loc[study.runs["trace"] == "phases", "run_id"].iloc[0]
+    runs = study.runs.assign(without_phases=None)
+    runs.loc[runs["run_id"] == run, "without_phases"] = "attempt-1/phases.csv: is not there"
+    for some in (rows, rows[:0]):
+        said = " ".join(what_if.table(some, replace(study, runs=runs)).notes)
+        assert f"Traced, but without phases: {run} (attempt-1/phases.csv: is not there)" in said
 
 
 def test_a_study_without_kept_steps_has_an_empty_table(study):

@@ -26,6 +26,7 @@ from records.ways import arguments_for
 from runs import attempts
 from runs.epochs import mean_of_timed, read_epochs
 from runs.worker.meter import COLUMNS
+from traces_made import attempt
 
 NODE = (0.5, 2_500_000, "", 7.5, "", 1e9)  # throttled_s, sent_bytes, energy of packages alone, opened_at
 
@@ -362,3 +363,49 @@ def test_a_mean_of_which_an_epoch_lacks_the_number_is_missing(campaign: Campaign
 def test_the_advice_names_a_study_that_is_not_the_configured_one() -> None:
     assert arguments_for("quickstart", "local") == ""
     assert arguments_for("another", "local") == "STUDY=another"
+
+
+def traced(campaign: Campaign, replicate: int) -> tuple[Run, Path]:
+    """A traced run of two ranks with all that it kept, and its attempt."""
+    run = next(run for run in campaign.runs if run.framework.name == "pytorch-ddp" and run.replicate == replicate)
+    folder = record(campaign, run, [9.0, 0.2, 0.3, 0.7]) / "attempt-1"
+    attempt([0.0, 1.0], epochs=4, steps=48).to_csv(folder / "phases.csv", index=False, float_format="%.7f")
+    (folder / "clocks.csv").write_text("epoch,rank,at,offset_s,error_s\n0,0,1,0,0\n0,1,1,0.5,1e-5\n")
+    return run, folder
+
+
+@pytest.fixture
+def traced_campaign(campaign: Campaign) -> Campaign:
+    study = replace(
+        campaign.study,
+        factors=campaign.study.factors | {"nodes": [2], "trace": ["phases"], "framework": ["pytorch-ddp"]},
+    )
+    return Campaign(study, campaign.site, "available", design(study, campaign.site), None)
+
+
+def test_a_run_whose_phases_are_damaged_counts_as_one_without(traced_campaign: Campaign) -> None:
+    """It is named with its file and with what repeats it, and stops nothing."""
+    traced(traced_campaign, 1)
+    run, folder = traced(traced_campaign, 2)
+    table = pd.read_csv(folder / "phases.csv")
+    table[table["rank"] == 0].to_csv(folder / "phases.csv", index=False)
+    runs, _ = aggregated(traced_campaign)
+    rows = runs.set_index("run_id")
+    assert list(runs.status) == ["ok", "ok"] and rows.without_phases.notna().sum() == 1
+    assert rows.at[run.run_id, "without_phases"] == "attempt-1/phases.csv: lacks rank 1"
+    said = summary(runs, "STUDY=quickstart").splitlines()
+    assert said[1:] == [
+        f"  results/quickstart/runs/{run.run_id}/{folder.parent.name}/attempt-1/phases.csv: lacks rank 1; it counts as a run "
+        f"without phases; repeat it: make repeat RUNS='{run.run_id}' STUDY=quickstart"
+    ]
+    write_table(runs, "runs", Path("runs.csv"))
+    assert read_table(Path("runs.csv"), "runs").without_phases.notna().sum() == 1
+
+
+def test_who_was_not_traced_or_did_not_succeed_is_asked_for_no_phases(
+    campaign: Campaign, traced_campaign: Campaign
+) -> None:
+    record(campaign, campaign.runs[0], [9.0, 0.2, 0.3, 0.7])
+    record(traced_campaign, traced_campaign.runs[0], [1.0], status="failed", reason="x", measured=None)
+    for one in (campaign, traced_campaign):
+        assert aggregated(one)[0].without_phases.isna().all()

@@ -15,12 +15,14 @@ import pytest
 
 from analysis import answers
 from common.errors import InputError
-from common.tables import read_table
+from common.tables import read_table, write_table
 from figures.panels import NOT_DRAWN
 from report import libraries, material
 from report.checkout import State
 from reports import COMMIT, PICTURES
 from synthetic import campaign
+from traces import gather
+from traces_made import read_runs, traced_campaign, write_attempt
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&lt; \"'` \x1b[31m\x00\x07 \u202e {{ 7 * 7 }} ]]> <!--"
 SECTIONS = [
@@ -176,6 +178,41 @@ def test_a_run_has_its_record_its_curves_and_its_log(page: Page, made) -> None:
         and absent["note"] == "This run was not attempted here."
         and absent["row"]["status"] == "missing"
     )
+
+
+def test_a_traced_run_has_its_phases_or_why_it_has_none(in_folder) -> None:
+    """Rank 1 of two computes 1 ms longer in a step of 20 ms, in which both wait for the rest; a batch of 32 takes 1.5 times as long."""
+    runs, epochs, intervals = traced_campaign(steps=4)
+    cell = "pytorch-ddp.small-cnn.digits.b32.n2.s1"
+    runs = runs[runs["cell"].isin([cell, f"{cell}.trace=phases"])].copy()
+    whole, lost, plain = f"{cell}.trace=phases.r1", f"{cell}.trace=phases.r2", f"{cell}.r1"
+    runs.loc[runs["run_id"] == lost, "without_phases"] = "attempt-1/phases.csv: lacks rank 1"
+    made = in_folder(runs, epochs[epochs["run_id"].isin(runs["run_id"])], tables=["missing"])
+    for run_id in (whole, lost):
+        write_attempt(made.results, runs, run_id, intervals[run_id])
+    every = read_runs(made.results)
+    write_table(
+        gather.gather(every[every["run_id"].isin([whole, lost])], made.results / "runs")[0],
+        "phases",
+        made.results / "phases.csv",
+    )
+    details = {run["run_id"]: run for run in Page(made.report()).details()}
+    told = details[whole]["phases"]
+    assert (told["ranks"], told["median"], told["slowest"]) == (2, 0, 1)
+    assert [row[0] for row in told["step"]] == [
+        "wait for data",
+        "forward",
+        "backward",
+        "wait for the exchange",
+        "metrics",
+        "optimizer",
+        "whole step",
+    ]
+    assert told["step"][2][1:] == pytest.approx([32.5, *(ms * 1.5 * 1.01 for ms in (6.5, 6, 7))], rel=0.01)
+    assert told["step"][-1][1:] == pytest.approx([100, *[20 * 1.5 * 1.01] * 3], rel=0.01)
+    assert told["start"][2][0] == "import" and told["start"][2][1:] == pytest.approx([2 * 1.5 * 1.01] * 2, rel=0.01)
+    assert details[lost]["without_phases"] == "attempt-1/phases.csv: lacks rank 1" and "phases" not in details[lost]
+    assert not {"phases", "without_phases"} & set(details[plain])
 
 
 def test_an_attempt_that_was_cut_short_shows_its_log_and_why(in_folder) -> None:

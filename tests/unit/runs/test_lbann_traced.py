@@ -13,7 +13,7 @@ from declared.frameworks import load_framework
 from installed_site import SITE
 from one_run import one_run
 from runs import launch
-from runs.phases import put_together
+from runs.phases import damage, put_together
 from runs.supervise import job
 from runs.worker.phases import WINDOW_STEPS
 
@@ -55,6 +55,7 @@ def test_lbanns_layers_become_phases_and_operators(tmp_path: Path) -> None:
     outcome = launch.run(ranks, environment, folder, spec, SITE)
     assert outcome.status == "ok", (folder / "log.txt").read_text()[-2000:]
     put_together(folder)
+    assert damage(folder, ranks=1, epochs=EPOCHS, steps=STEPS) is None
     phases = pd.read_csv(folder / "phases.csv")
     steps = phases[phases["step"] > 0]
     assert steps.groupby("epoch")["step"].nunique().to_dict() == dict.fromkeys(range(1, EPOCHS + 1), STEPS)

@@ -3,20 +3,23 @@
 import csv
 import itertools
 import json
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from common.code import SCRIPTS
 from ranks import on_ranks
-from runs.phases import put_together
+from runs.phases import NAMES, damage, put_together
 from runs.worker import phases
 from runs.worker.group import Group
 from runs.worker.operators import CLOCK, RAW, Event, moved
 from runs.worker.phases import MOST_STEPS, WINDOW_STEPS, Full, Phases, Untraced, process_start
+from traces_made import attempt
 
 
 def rows(folder: Path, rank: int = 0) -> list[tuple[int, int, str, float, float]]:
@@ -262,3 +265,114 @@ def test_a_profilers_clock_is_told_by_what_it_was_shown() -> None:
     name = {"name": "thread_name", "ph": "M"}
     (*_, event, kept) = moved([*shown, {"name": "conv", "ph": "X", "ts": 12.5, "dur": 1}, name], shown=3.0)
     assert event["ts"] == 3e6 + 2.5 and kept == name
+
+
+RANKS, EPOCHS, STEPS = 2, 3, 4
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    """An attempt whose phases are those of its run."""
+    told = attempt([0.0, 1.0], epochs=EPOCHS, steps=STEPS)
+    told = told[(told["phase"] != "between") | (told["epoch"] < EPOCHS)]  # the last one never ends
+    told.to_csv(tmp_path / "phases.csv", index=False, float_format="%.7f")
+    rows = [f"{epoch},{rank},{10.0 * epoch},0.5,1e-5" for epoch in range(EPOCHS + 1) for rank in range(RANKS)]
+    (tmp_path / "clocks.csv").write_text("\n".join(["epoch,rank,at,offset_s,error_s", *rows, ""]))
+    return tmp_path
+
+
+def without(file: Path, query: str) -> None:
+    pd.read_csv(file).query(query).to_csv(file, index=False)
+
+
+def replaced(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+
+
+def cut(file: Path, lines: int) -> None:
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-lines]))
+
+
+def test_phases_of_all_ranks_epochs_and_steps_are_whole(whole: Path) -> None:
+    assert damage(whole, RANKS, EPOCHS, STEPS) is None
+
+
+def test_so_are_those_of_a_run_of_which_every_third_step_is_traced_and_the_first_ones_of_its_last_epoch(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `trace: full` has them."""
+    monkeypatch.setattr("runs.phases.MOST_STEPS", 4)
+    traced = attempt([0.0, 1.0], epochs=EPOCHS, steps=12, every=3)
+    fully = attempt([0.0, 1.0], epochs=EPOCHS, steps=12).query(f"epoch == {EPOCHS} and step in (2, 3)")
+    pd.concat([traced, fully]).to_csv(whole / "phases.csv", index=False)
+    assert damage(whole, RANKS, EPOCHS, 12) is None
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (lambda folder: without(folder / "phases.csv", "rank != 1"), "phases.csv: lacks rank 1"),
+        (lambda folder: cut(folder / "phases.csv", 1), "phases.csv: lacks validation of rank 1 in epoch 3"),
+        (lambda folder: cut(folder / "phases.csv", 2), "phases.csv: lacks barrier of rank 1 in epoch 3"),
+        (lambda folder: cut(folder / "phases.csv", 4), "phases.csv: lacks metrics of rank 1 in epoch 3, step 4"),
+        (lambda folder: without(folder / "phases.csv", "epoch < 3"), "phases.csv: lacks data of rank 0 in epoch 3, step 1"),
+        (lambda folder: without(folder / "phases.csv", "step < 4"), "phases.csv: lacks step 4 of all epochs"),
+        (lambda folder: without(folder / "phases.csv", "epoch == 0"), "phases.csv: lacks step 1 of all epochs"),
+        (lambda folder: without(folder / "phases.csv", "epoch > 0 or rank > 0"), "phases.csv: rank 0 does not tell its start"),
+        (lambda folder: replaced(folder / "phases.csv", ",forward,", ",forwart,"), "phases.csv: tells of a phase 'forwart', expected one of backward, "),
+        (lambda folder: replaced(folder / "phases.csv", ",forward,", ",,"), "phases.csv: tells of a phase 'nothing'"),
+        (lambda folder: replaced(folder / "phases.csv", "\n1,", "\n7,"), "phases.csv: tells of rank 7; the run has 2"),
+        (lambda folder: replaced(folder / "phases.csv", "\n1,3,", "\n1,9,"), "phases.csv: tells of epoch 9; the run has 3"),
+        (lambda folder: replaced(folder / "phases.csv", "\n1,3,4,", "\n1,3,5,"), "phases.csv: tells of step 5; the run has 4"),
+        (lambda folder: replaced(folder / "phases.csv", ",0.4000000\n", ",nan\n"), "phases.csv: line 2: start or end is missing"),
+        (lambda folder: replaced(folder / "phases.csv", ",0.4000000\n", ",inf\n"), "phases.csv: line 2: start or end is missing"),
+        (lambda folder: replaced(folder / "phases.csv", ",0.4000000\n", ",-1\n"), "phases.csv: line 2: start or end is missing or not finite, or it ends before it starts"),
+        (lambda folder: replaced(folder / "phases.csv", ",0.4000000\n", "\n"), "phases.csv: line 2: start or end is missing"),
+        (lambda folder: replaced(folder / "phases.csv", "rank,epoch", "rank,epok"), "phases.csv: cannot be read: "),
+        (lambda folder: replaced(folder / "phases.csv", "\n1,3,4,", "\n1,3,99999999999999999999,"), "phases.csv: cannot be read: "),
+        (lambda folder: (folder / "phases.csv").write_bytes(b"\xff\x00"), "phases.csv: cannot be read: "),
+        (lambda folder: (folder / "phases.csv").write_text(""), "phases.csv: cannot be read: "),
+        (lambda folder: (folder / "phases.csv").unlink(), "phases.csv: is not there"),
+        (lambda folder: (folder / "clocks.csv").unlink(), "clocks.csv: is not there"),
+        (lambda folder: without(folder / "clocks.csv", "rank == 0"), "clocks.csv: lacks rank 1"),
+        (lambda folder: replaced(folder / "clocks.csv", "\n3,1,", "\n3,5,"), "clocks.csv: tells of rank 5; the run has 2"),
+        (lambda folder: replaced(folder / "clocks.csv", "1e-5\n", "nan\n"), "clocks.csv: a number is missing or not finite"),
+        (lambda folder: cut(folder / "clocks.csv", 8), "clocks.csv: a number is missing or not finite"),
+    ],
+)  # fmt: skip
+def test_whatever_is_damaged_is_told_in_one_line(whole: Path, how: Callable[[Path], object], said: str) -> None:
+    how(whole)
+    found = damage(whole, RANKS, EPOCHS, STEPS) or ""
+    assert found.startswith(said) and "\n" not in found
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("phases-1.csv", "epoch,step,phase,start,end\n0,0,import,1,2\n0,0,bu"),
+        ("phases-1.csv", ""),
+        ("clocks.csv", None),
+        ("clocks.csv", "epoch,rank,at,offset_s,error_s\n0,0,10,0,0\n0,1,10,0,nan\n"),
+        (RAW.format(1), "{"),
+    ],
+)
+def test_what_cannot_be_put_together_stays_and_is_a_run_without_phases(
+    tmp_path: Path, name: str, text: str | None
+) -> None:
+    for rank in (0, 1):
+        (tmp_path / f"phases-{rank}.csv").write_text("epoch,step,phase,start,end\n0,0,import,1,2\n")
+    (tmp_path / "clocks.csv").write_text("epoch,rank,at,offset_s,error_s\n0,0,10,0,0\n0,1,10,0,1e-5\n")
+    (tmp_path / name).unlink() if text is None else (tmp_path / name).write_text(text)
+    put_together(tmp_path)
+    assert damage(tmp_path, 2, 1, 1), "whatever it has become"
+    if not (tmp_path / "phases.csv").exists():
+        said = damage(tmp_path, 2, 1, 1)
+        assert said == "phases.csv: is not there; phases-0.csv, phases-1.csv could not be put together"
+
+
+def test_all_phases_that_are_marked_anywhere_have_a_place_in_the_order() -> None:
+    marks = re.compile(r"""phases\.(?:enter|begin|put)\(\s*"(\w+)\"""")
+    told = {name for file in (SCRIPTS / "runs").rglob("*.py") for name in marks.findall(file.read_text())}
+    assert {"speeds", "join", "optimizer"} <= told <= NAMES

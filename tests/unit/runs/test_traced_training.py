@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from runs.phases import put_together
+from runs.phases import damage, put_together
 from trainings import ALIKE, REPLICAS, Trainings, assert_same, epochs, of_64, some
 
 SYNC_EVERY = 5
@@ -32,6 +32,7 @@ def traced(trainings: Trainings, framework: str, trace: str = "phases") -> tuple
 @pytest.mark.parametrize("framework", some(ALIKE))
 def test_the_phases_of_a_step_add_up_to_its_time(trainings: Trainings, framework: str) -> None:
     folder, phases = traced(trainings, framework)
+    assert damage(folder, phases["rank"].nunique(), epochs=1, steps=EXCHANGING[-1]) is None
     own = phases[(phases["step"] > 0) & (phases["phase"] != "exchange")].assign(took=lambda p: p["end"] - p["start"])
     for (rank, step), parts in own.groupby(["rank", "step"]):
         gaps = parts["start"].to_numpy()[1:] - parts["end"].to_numpy()[:-1]

@@ -12,7 +12,7 @@ from common.errors import InputError
 from common.files import load_yaml, write_text
 from declared.site import Wattmeter, load_site
 from kwollect import PERIOD_S, kwollect
-from runs import wattmeter
+from runs import meters, wattmeter
 from runs.wattmeter import Away
 
 START = 1_760_000_000.03
@@ -65,6 +65,46 @@ def test_a_window_that_is_too_short_or_has_a_gap_or_no_end_is_empty_with_the_rea
     assert reason(0, 10).startswith("taurus-8 has no sample for 3")
     assert reason(15, 25) == "samples of taurus-7 do not reach over an epoch"
     assert reason(8, 12, ["taurus-9"]) == "taurus-9 has no samples"
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -5.0])
+def test_what_is_no_power_is_no_sample_and_said(wrong: float) -> None:
+    """One of them is bridged as a sample that did not come is; where there are too many, an epoch has no energy."""
+
+    def watts(node: str, at: float) -> float:
+        bad = node == NODES[1] and (abs(at - START - 2) < PERIOD_S / 2 or 12 < at - START < 15)
+        return wrong if bad else 100.0
+
+    with kwollect(watts) as server:
+        told = wattmeter.ask(server.meter(), NODES, START, START + 20)
+    kind, samples = wattmeter.kind(server.meter(), told), wattmeter.readings(told)
+    found, reason = wattmeter.joules(kind, samples, NODES, START, START + 8)
+    assert found == pytest.approx(2 * 8 * 100) and reason is None
+    found, reason = wattmeter.joules(kind, samples, NODES, START + 9, START + 17)
+    assert found is None and str(reason).startswith("taurus-8 has no sample for 3")
+    assert wattmeter.refused(told) == f"samples that are no power were left out: 16 of taurus-8, such as {wrong:g} W"
+    assert wattmeter.refused(samples) is None
+
+
+def test_a_record_says_what_was_refused_and_power_over_time_lacks_it() -> None:
+    with kwollect(lambda node, at: -1.0 if 12 < at - START < 15 else 100.0) as server:
+        windows = [(START, START + 8), (START + 9, START + 17)]
+        _, values, reason, kept = meters._asked(server.meter(), NODES, windows)
+    assert values == [pytest.approx(1600), None]
+    assert str(reason).startswith(
+        "taurus-7 has no sample for 3"
+    ) and "; samples that are no power were left out: 15 of" in str(reason)
+    assert all((rows[:, 1] == 100).all() for rows in kept.values())
+
+
+def test_a_node_of_which_no_sample_is_a_power_has_none() -> None:
+    with kwollect(lambda node, at: -1.0) as server:
+        told = wattmeter.ask(server.meter(), NODES[:1], START, START + 10)
+    kind = wattmeter.kind(server.meter(), told)
+    assert wattmeter.joules(kind, wattmeter.readings(told), NODES[:1], START, START + 10) == (
+        None,
+        "taurus-7 has no samples",
+    )
 
 
 def test_samples_that_come_late_are_waited_for_and_errors_asked_again() -> None:
@@ -142,6 +182,9 @@ def test_a_site_names_its_wattmeters(tmp_path: Path) -> None:
         ({"wattmeter": {**GOOD, "url": "https://api.grid5000.fr/metrics?nodes=a"}}, "energy.wattmeter.url"),
         ({"wattmeter": {**GOOD, "url": "https://"}}, "energy.wattmeter.url"),
         ({"wattmeter": {**GOOD, "url": "https://api.grid5000.fr/stable/sites/CHANGE-ME/metrics"}}, "energy.wattmeter.url: 'https://api"),
+        ({"wattmeter": {**GOOD, "url": "http://127.0.0.1:99999/metrics"}}, "energy.wattmeter.url: 'http://127.0.0.1:99999/metrics' is not"),
+        ({"wattmeter": {**GOOD, "url": "http://127.0.0.1:0/metrics"}}, "energy.wattmeter.url"),
+        ({"wattmeter": {**GOOD, "url": "http://[::1/metrics"}}, "energy.wattmeter.url"),
         ({"wattmeter": {**GOOD, "metric": "a,b"}}, "energy.wattmeter.metric"),
         ({"wattmeter": {**GOOD, "patience": 3}}, "energy.wattmeter"),
         ({"wattmetre": GOOD}, "energy"),

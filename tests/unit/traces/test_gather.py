@@ -5,7 +5,7 @@ import pytest
 
 from analysis.measured import traced
 from common.errors import InputError
-from common.tables import read_table
+from common.tables import read_table, write_table
 from synthetic import write_frames
 from traces import gather
 from traces_made import attempt, read_runs, traced_campaign, write_attempt
@@ -71,6 +71,15 @@ def test_phases_are_held_against_the_epochs_clock(folder, capsys):
     assert "r1: the phases of a step add up to 20 % more or less" in gathered(folder, capsys)[2]
 
 
+def test_where_nobody_told_an_epochs_time_steps_alone_are_compared(folder, capsys):
+    """As where a program trains by itself."""
+    for replicate in (1, 2, 3):
+        file = place(folder, replicate) / "epochs.csv"
+        pd.read_csv(file).assign(closed_time_s=None).to_csv(file, index=False)
+    phases, _, said = gathered(folder, capsys)
+    assert said.splitlines() == ["3 traced runs, phases of 3"] and phases["off_share"].max() < 1e-4
+
+
 def test_and_against_the_meters_steps_where_it_took_them(folder, capsys):
     own = attempt([0.0, 1.0], epochs=6, steps=6)
     own.to_csv(place(folder, 1) / "phases.csv", index=False)
@@ -82,16 +91,23 @@ def test_and_against_the_meters_steps_where_it_took_them(folder, capsys):
     assert "add up to 50 %" in gathered(folder, capsys)[2]
 
 
+def lost(folder, *replicates):
+    """These traced runs count as without phases."""
+    runs = read_runs(folder)
+    those = runs["run_id"].isin([f"{ONE}.trace=phases.r{replicate}" for replicate in replicates])
+    runs["without_phases"] = runs["without_phases"].astype(object).where(~those, "attempt-1/phases.csv: lacks rank 1")
+    write_table(runs, "runs", folder / "runs.csv")
+
+
 def test_a_run_without_phases_is_left_out_and_named(folder, capsys):
-    (place(folder, 2) / "phases.csv").unlink()
+    lost(folder, 2)
     phases, _, said = gathered(folder, capsys)
     assert phases["run_id"].nunique() == 2
-    assert f"  {ONE}.trace=phases.r2: its framework tells no phases" in said
+    assert f"  {ONE}.trace=phases.r2: without phases: attempt-1/phases.csv: lacks rank 1" in said
 
 
 def test_without_any_the_tables_have_no_rows(folder, capsys):
-    for replicate in (1, 2, 3):
-        (place(folder, replicate) / "phases.csv").unlink()
+    lost(folder, 1, 2, 3)
     phases, steps, _ = gathered(folder, capsys)
     assert phases.empty and steps.empty
 
@@ -99,5 +115,5 @@ def test_without_any_the_tables_have_no_rows(folder, capsys):
 def test_a_broken_table_of_a_run_is_one_line(folder):
     file = place(folder, 2) / "phases.csv"
     file.write_text("rank,epoch,step,phase,start,end\n0,1,1,data,2,1\n")
-    with pytest.raises(InputError, match=r"attempt-1/phases.csv: an interval has no length .*; repeat the run"):
+    with pytest.raises(InputError, match=r"attempt-1/phases.csv: line 2: .* it ends before it starts; repeat the run"):
         gather.gather(read_runs(folder), folder / "runs")

@@ -9,7 +9,9 @@ from common.errors import InputError
 from declared.site import load_site
 from declared.study import load_study
 from plan.campaign import Campaign, planned
+from runs.worker.meter import COLUMNS
 from traces import make
+from traces_made import attempt
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +79,20 @@ def test_at_a_site_of_slurm_the_job_that_it_needs_is_named(
 def test_what_was_forgotten_is_said(arguments: list[str], said: str) -> None:
     with pytest.raises(InputError, match=said):
         make.main(arguments)
+
+
+def test_only_an_attempt_whose_phases_are_whole_is_taken(tmp_path: Path) -> None:
+    place = tmp_path / "attempt-1"
+    place.mkdir()
+    (place / "record.json").write_text('{"status": "ok"}')
+    (place / "spec.json").write_text('{"spec": {"ranks": 2}}')
+    rows = [",".join("4" if name == "steps" else str(epoch) for name in COLUMNS) for epoch in (1, 2, 3)]
+    (place / "epochs.csv").write_text("\n".join([",".join(COLUMNS), *rows, ""]))
+    attempt([0.0, 1.0], epochs=3, steps=4).to_csv(place / "phases.csv", index=False)
+    (place / "clocks.csv").write_text("epoch,rank,at,offset_s,error_s\n0,0,1,0,0\n0,1,1,0.5,1e-5\n")
+    assert make.traced(tmp_path) == place
+    for name in ("clocks.csv", "spec.json", "phases.csv"):
+        kept = (place / name).read_text()
+        (place / name).unlink()
+        assert make.traced(tmp_path) is None
+        (place / name).write_text(kept)

@@ -1,12 +1,13 @@
 """What must be said about the runs behind a figure or a table: in few words below it, and whole, once, in the study's methods note."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pandas as pd
 
 from analysis.measured import combination_text, factors, missing_cells, successful, title, traced, unsuccessful
 from analysis.pooling import FEWEST_BLOCKS, Pooling, Prior, pooled
+from declared.factors import UNTRACED
 from declared.frameworks import notes_of, trains_alone
 
 NAMED = 10
@@ -297,7 +298,8 @@ def shortfall(runs: pd.DataFrame) -> str:
 def constants(runs: pd.DataFrame) -> str:
     """The factors that have one level in the whole study, with that level."""
     levels = {name: runs[name].iloc[0] for name in factors() if runs[name].nunique(dropna=False) == 1}
-    levels = {name: level for name, level in levels.items() if level != THE_SITES.get(name)}
+    unsaid = {**THE_SITES, "trace": UNTRACED}  # `tracing` says who was traced
+    levels = {name: level for name, level in levels.items() if level != unsaid.get(name)}
     said = [
         f"{title(name)} {combination_text({name: level})}"
         if name in ("framework", "model", "dataset")
@@ -306,6 +308,41 @@ def constants(runs: pd.DataFrame) -> str:
         if not pd.isna(level)
     ]
     return f"The same in all cells: {', '.join(said)}." if said else ""
+
+
+def tracing(runs: pd.DataFrame) -> str:
+    """How many of all runs of a study were traced, which numbers are of them, and which of them lack phases; empty where none was."""
+    some = traced(runs)
+    if some.empty:
+        return ""
+    levels = ", ".join(dict.fromkeys(some["trace"]))
+    whose = "tables of time are of the others" if len(some) < len(runs) else "tables of time are of them, too"
+    said = f"Traced: {len(some)} of {_count(len(runs), 'run')} (trace {levels}). Tables of phases are of them; {whose}."
+    return " ".join([said, *filter(None, [lacking_phases(runs)])])
+
+
+def lacking_phases(runs: pd.DataFrame, told: Collection[str] | None = None) -> str:
+    """The traced runs of which nothing is known, each with its reason; empty for none. `told` as in `lost_phases`."""
+    bad = unsuccessful(traced(runs))
+    reasons = [f"{run_id} ({status})" for run_id, status in zip(bad["run_id"], bad["status"], strict=True)]
+    said = f"Traced runs that did not succeed: {named(reasons)}." if reasons else ""
+    return " ".join(filter(None, [said, lost_phases(runs, told)]))
+
+
+def lost_phases(runs: pd.DataFrame, told: Collection[str] | None = None) -> str:
+    """The successful traced runs that have no phases, each with its reason, and what repeats them; empty for none.
+
+    `told`: run_id of those that phases.csv of the study has; None where nobody looked.
+    """
+    ok = successful(traced(runs)).set_index("run_id")
+    reasons = ok["without_phases"].dropna().to_dict()
+    if told is not None:
+        reasons |= {run_id: "not in phases.csv" for run_id in ok.index if run_id not in told and run_id not in reasons}
+    if not reasons:
+        return ""
+    each = named([f"{run_id} ({why})" for run_id, why in reasons.items()])
+    first = next(iter(reasons))
+    return f"Traced, but without phases: {each}; repeat such a run: make repeat STUDY={ok.at[first, 'study']} RUNS='{first}'."
 
 
 def named(names: Sequence[str], separator: str = ", ") -> str:

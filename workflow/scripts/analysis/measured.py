@@ -258,6 +258,12 @@ def successful(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[(runs["status"] == "ok") & runs["epoch_time_s"].notna()]
 
 
+def with_phases(runs: pd.DataFrame) -> pd.DataFrame:
+    """The successful traced runs whose kept phases are whole (records.aggregate)."""
+    ok = successful(traced(runs))
+    return ok[ok["without_phases"].isna()]
+
+
 def scaled(ok: pd.DataFrame, column: str) -> pd.Series:
     """`column`, which counts an epoch, of successful runs for the data set's number of samples, as epoch times are."""
     share = ok["samples_per_epoch"].astype(float) / ok["samples_trained"].astype(float)

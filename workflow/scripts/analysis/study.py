@@ -92,7 +92,8 @@ class Study:
     def note(self) -> None:
         """The study's methods note, which says once what captions and the notes of tables do not."""
         within_blocks = effects.compare(self.runs)["within_blocks"]
-        write_text(self.out / NOTE, "\n\n".join([NOTE_TITLE, *conditions.methods(self.runs, within_blocks)]) + "\n")
+        said = [NOTE_TITLE, *conditions.methods(self.runs, within_blocks), conditions.tracing(self.every_run)]
+        write_text(self.out / NOTE, "\n\n".join(filter(None, said)) + "\n")
 
     def make(self, name: str) -> None:
         """One of LONGEST_FIRST."""

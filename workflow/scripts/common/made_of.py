@@ -17,6 +17,7 @@ from typing import Any
 from common.files import digest_file, digest_text, write_json
 
 RECORD = "record.json"
+TABLES = ("epochs.csv", "phases.csv", "clocks.csv")  # of an attempt
 FOLDER = "made_of"  # in results/<study>, in which there are the same names again, and .json
 
 
@@ -46,10 +47,10 @@ def read(file: Path) -> Made | None:
 
 
 def content(file: Path) -> str:
-    """SHA-256 of a file; of the record of a run, of its epochs and phases, too, which lie beside it."""
+    """SHA-256 of a file; of the record of a run, of the tables that are read with it, too, which lie beside it."""
     if file.name != RECORD:
         return digest_file(file)
-    tables = (path for path in sorted(file.parent.glob("attempt-*/*.csv")) if path.name in ("epochs.csv", "phases.csv"))
+    tables = (path for path in sorted(file.parent.glob("attempt-*/*.csv")) if path.name in TABLES)
     return digest_text(" ".join(map(digest_file, [file, *filter(Path.is_file, tables)])))
 
 

@@ -424,15 +424,24 @@ def _archives(raw: Mapping[str, str], file: Path) -> Archives:
 
 
 def _wattmeter(raw: Mapping[str, Any], file: Path) -> Wattmeter | None:
-    """The site's wattmeters. InputError where their address names no host, or is still that of the template."""
+    """The site's wattmeters. InputError where their address leads nowhere, or is still that of the template."""
     if "wattmeter" not in raw:
         return None
     known = schema("site")["properties"]["energy"]["properties"]["wattmeter"]["properties"]
     made = Wattmeter(**_with_defaults(raw["wattmeter"], known))
-    if "CHANGE-ME" in made.url or not urlsplit(made.url).hostname:
+    if "CHANGE-ME" in made.url or not _leads_somewhere(made.url):
         expected = "the address of a site's metrics, such as https://api.grid5000.fr/stable/sites/lyon/metrics"
         raise InputError(f"{shown(file)}: energy.wattmeter.url: '{made.url}' is not {expected}")
     return made
+
+
+def _leads_somewhere(url: str) -> bool:
+    """Whether an address names a host, and a port that there may be, or none."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port beyond 65535, and of an IPv6 address that is none
+        return False
 
 
 def _at_home(folder: Path) -> Path:

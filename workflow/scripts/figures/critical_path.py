@@ -5,10 +5,10 @@ from matplotlib.figure import Figure
 from analysis.measured import Records
 from declared.figures import Declared
 from figures import panels, phase_looks, stacks
-from figures.phases import NO_PHASES
 from figures.view import view
 from runs.worker.phases import EXCHANGE
 from traces import cells, path
+from traces.cells import NO_PHASES
 
 WHAT = "The critical path through a training step, over ranks."
 
@@ -18,7 +18,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     measured = cells.of(records.every_run, records.phases)
     data = path.summarize(measured)
     if data.empty:
-        return panels.not_drawn(measured.runs, NO_PHASES)
+        return panels.not_drawn(measured.runs, NO_PHASES, measured.lacking)
     names = path.phases(measured)
     parts = 1e3 * data.set_index("cell")[[f"{name}_s" for name in names]].set_axis(names, axis="columns")
     seen = view(measured.runs, asked)

@@ -13,12 +13,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
+from analysis import conditions
 from analysis.measured import Records, cell_words, cells, successful, traced
 from declared.figures import Declared
 from figures import panels, phase_looks, style
-from figures.phases import NO_PHASES
 from figures.view import View, view
 from runs.worker.phases import EXCHANGE
+from traces.cells import NO_PHASES
 from traces.steps import WAIT, Traced
 
 MOST_RANKS = 8
@@ -30,7 +31,7 @@ LIGHT = "#fde8d8"
 WAITED = "exchange: waiting for the slowest"
 HOW = (
     "A row is a rank. Hatched: it waits for the exchange. The lane below is its exchange: light until the slowest rank has started it, then bytes "
-    "move. The line is the critical path. Steps are those around one of median time, in the run whose median step is that of its cell."
+    "move. The line is the critical path. Drawn: {}, around one of median time, of the run whose median step is that of its cell."
 )
 FEW = f"Of more than {MOST_RANKS} ranks, those that compute longest, in the middle and shortest are drawn."
 
@@ -74,7 +75,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     seen = view(traced(records.every_run), asked)
     found = _panels(seen, records.trace_steps)
     if not found:
-        return panels.not_drawn(seen.runs, NO_PHASES)
+        return panels.not_drawn(seen.runs, NO_PHASES, conditions.lacking_phases(seen.runs))
     shown = _on_a_page(found, seen)
     length = max(one.ends[min(STEPS, len(one.ends)) - 1] for one in shown)
     names = [name for name in phase_looks.LOOKS if any(name in set(one.traced.phases["phase"]) for one in shown)]
@@ -95,7 +96,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         f"Training steps as they ran, over the ranks. {_waits(shown)}",
         _left_out(found, shown),
         FEW if any(len(one.traced.ranks) > MOST_RANKS for one in shown) else "",
-        notes=[HOW],
+        notes=[HOW.format(_steps(shown, length)), conditions.lacking_phases(seen.runs)],
         with_intervals=False,
     )
 
@@ -214,6 +215,13 @@ def _waits(shown: Sequence[Panel]) -> str:
         shares.append(100 * float(lengths.get(WAIT, 0.0) / lengths.sum()))
     ends = dict.fromkeys(f"{end:.0f}" for end in (min(shares), max(shares)))
     return f"Ranks wait for the exchange {' to '.join(ends)} % of the time."
+
+
+def _steps(shown: Sequence[Panel], length: float) -> str:
+    """How many steps of a cell are seen whole, in words."""
+    whole = [sum(end <= length for end in one.ends) for one in shown]
+    ends = dict.fromkeys((min(whole), max(whole)))
+    return f"{' to '.join(map(str, ends))} whole step{'s' * (max(whole) > 1)} of a cell"
 
 
 def _left_out(found: Sequence[Panel], shown: Sequence[Panel]) -> str:

@@ -13,17 +13,17 @@ from figures import panels, phase_looks, stacks
 from figures.phase_looks import MOVING, ORANGE, REST, WAITING
 from figures.view import view
 from traces import cells
-from traces.cells import STEP, Measured
+from traces.cells import NO_PHASES, STEP, Measured
 from traces.steps import WAIT
 
 TIME = "time"
 LANE = 0.17  # of a row, what is hidden of the exchange
-NO_PHASES = "no traced run told its phases"
 HIDDEN = "exchange behind computing"
 HOW = (
     "Means over ranks, then over runs. Hatched: the exposed exchange, while nothing is computed; first while bytes move, then while ranks wait for "
     "the slowest to start it."
 )
+LEFT = "Rest of the wait: the rank waits, but no exchange of its own is under way; its library prepares messages, or hands sums back."
 BELOW = "The lane below a bar is the exchange, its part behind computing left of where it is exposed."
 
 
@@ -31,7 +31,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """Rows by series and nodes, panels by the other factors that vary. The figure and its caption."""
     measured = cells.of(records.every_run, records.phases)
     if not measured.order or not measured.named:
-        return panels.not_drawn(measured.runs, NO_PHASES)
+        return panels.not_drawn(measured.runs, NO_PHASES, measured.lacking)
     in_ms = asked.x == TIME
     data = parts(measured, in_ms)
     seen = view(measured.runs, asked)
@@ -44,7 +44,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         lambda ax, y, row, end: _lane(ax, y, row, end, hidden(measured, in_ms)),
     )
     what = f"Where the time of a training step goes. {_widest(measured, set(seen.runs['cell']))}"
-    return drawn, seen.caption(what, notes=[HOW, BELOW, *measured.notes], with_intervals=False)
+    return drawn, seen.caption(what, notes=[HOW, LEFT, BELOW, *measured.notes], with_intervals=False)
 
 
 def parts(measured: Measured, in_ms: bool) -> pd.DataFrame:
@@ -100,7 +100,11 @@ def _widest(measured: Measured, drawn: Collection[str]) -> str:
     several = measured.runs.drop_duplicates("cell").set_index("cell")["replicas"] > 1
     exposed = exposed[[bool(several.get(cell, False)) and cell in drawn for cell in exposed.index]]
     if exposed.empty:
-        return "No cell exchanges gradients."
+        exchanging = [cell for cell in drawn if several.get(cell, False)]
+        if not exchanging:
+            return "No cell exchanges gradients."
+        known = set(exchanging) & set(measured.order)
+        return "No run tells its exchange." if known else "No cell that exchanges gradients has phases."
     words = cell_words(measured.runs)
     ends = [
         f"{100 * exposed[cell]:.0f} % ({words[str(cell)]})"

@@ -25,10 +25,12 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """The figure and its caption, of the table that prediction.what_if wrote."""
     rows = records.what_if
     if rows.empty:
-        return panels.not_drawn(records.runs, NO_TRACE[:1].lower() + NO_TRACE[1:].rstrip("."))
+        why = NO_TRACE[:1].lower() + NO_TRACE[1:].rstrip(".")
+        return panels.not_drawn(records.runs, why, conditions.lacking_phases(records.every_run))
     words = cell_words(traced(records.every_run), but=["trace"])
-    cells, changes = list(dict.fromkeys(rows["cell"])), in_order(rows)
+    cells = list(dict.fromkeys(rows["cell"]))
     shown = cells[:MOST_PANELS]
+    changes = in_order(rows[rows["cell"].isin(shown)])
     height = len(changes) * ROW_IN + AXIS_IN
     down, columns, width = panels.layout(len(shown), 2)
     drawn = style.figure(
@@ -61,7 +63,9 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         else ""
     )
     return drawn, panels.two_paragraphs(
-        [WHAT, said, _bars(rows), left, conditions.setting(records.runs)], [HOW], first=[WHAT, said]
+        [WHAT, said, _bars(rows), left, conditions.setting(records.runs)],
+        [HOW, conditions.lacking_phases(records.every_run)],
+        first=[WHAT, said],
     )
 
 

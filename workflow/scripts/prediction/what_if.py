@@ -20,7 +20,7 @@ import pandas as pd
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
-from analysis.measured import cell_words, factors, read_runs, successful, timed, traced
+from analysis.measured import cell_words, cells, factors, read_runs, successful, timed, traced
 from analysis.pooling import Pooling, pooled
 from common.errors import exit_status
 from common.schemas import schema
@@ -78,10 +78,11 @@ class Study:
         return {_levels(row): row for row in ok.to_dict("records")}
 
     def cells(self) -> Iterator["Cell"]:
-        """The traced cells of which steps were kept that can be replayed: ranks tell as many exchanges, or none."""
+        """The traced cells of which steps were kept that can be replayed (ranks tell as many exchanges, or none), in the order of tables."""
         kept = dict(iter(self.steps.groupby("run_id")))
         ok = successful(traced(self.runs))
-        for _, runs in ok[ok["run_id"].isin(kept)].groupby("cell", sort=False):
+        of_cell = dict(iter(ok[ok["run_id"].isin(kept)].groupby("cell")))
+        for runs in (of_cell[cell] for cell in cells(self.runs)["cell"] if cell in of_cell):
             row = runs.iloc[0].to_dict()
             made = Cell(self, row, {})
             chains = {run: made.of_run(kept[run]) for run in runs["run_id"]}
@@ -91,8 +92,8 @@ class Study:
     def left_out(self, rows: pd.DataFrame) -> list[str]:
         """The traced cells of which steps were kept, but that have no row in `rows` (`predict`)."""
         ok = successful(traced(self.runs))
-        cells = dict.fromkeys(ok.loc[ok["run_id"].isin(set(self.steps["run_id"])), "cell"])
-        return [cell for cell in cells if cell not in set(rows["cell"])]
+        there = dict.fromkeys(ok.loc[ok["run_id"].isin(set(self.steps["run_id"])), "cell"])
+        return [cell for cell in there if cell not in set(rows["cell"])]
 
 
 def _levels(row: Mapping[str, Any], **other: Any) -> tuple[Any, ...]:
@@ -300,7 +301,9 @@ def table(rows: pd.DataFrame, study: Study) -> tables.Table:
     """The table of `predict`."""
     runs = study.runs
     words = cell_words(traced(runs), but=["trace"])
-    left = [UNLIKE.format("; ".join(words[cell] for cell in cells))] if (cells := study.left_out(rows)) else []
+    unlike = study.left_out(rows)
+    left = [UNLIKE.format("; ".join(words[cell] for cell in unlike))] if unlike else []
+    left += filter(None, [conditions.lacking_phases(runs)])
     if rows.empty:
         said = [NO_TRACE, *left, conditions.setting(timed(runs))]
         return tables.Table(TITLE, rows, rows[["cell", "change"]], said)
@@ -319,11 +322,16 @@ def table(rows: pd.DataFrame, study: Study) -> tables.Table:
         saved = [tables.interval(Estimate(*row)) for row in measured.itertuples(index=False)]
         shown["saved (%)"] = [text if here else tables.DASH for text, here in zip(saved, tried, strict=True)]
         shown["error (%)"] = [
-            f"{100 * error:+.1f}" if pd.notna(error) else tables.DASH for error in rows["error"].astype(float)
+            _signed(error) if pd.notna(error) else tables.DASH for error in rows["error"].astype(float)
         ]
     firsts = rows.index[rows["cell"] != rows["cell"].shift()].tolist()
     said = [*notes(rows), *left, conditions.setting(timed(runs))]
     return tables.Table(TITLE, rows, pd.DataFrame(shown), said, ["cell", "what if"], firsts[1:])
+
+
+def _signed(share: float) -> str:
+    """A share in per cent, with its sign."""
+    return f"{round(100 * share, 1) + 0.0:+.1f}".replace("-", "−")
 
 
 def _shown(rows: pd.DataFrame, name: str) -> list[str]:
@@ -336,7 +344,7 @@ def notes(rows: pd.DataFrame) -> list[str]:
     errors = rows["error"].dropna().astype(float)
     said = (
         f"Mean absolute error of the {len(errors)} predictions that the study measured: {100 * errors.abs().mean():.1f} %, the largest "
-        f"{100 * errors[errors.abs().idxmax()]:+.1f} %; {int((errors.abs() <= AIM).sum())} within {100 * AIM:g} %."
+        f"{_signed(errors[errors.abs().idxmax()])} %; {int((errors.abs() <= AIM).sum())} within {100 * AIM:g} %."
         if len(errors)
         else "The study has no cell that differs from a traced one in link rate, accumulation or batch size alone."
     )

@@ -25,12 +25,14 @@ from common.schemas import schema
 from common.tables import read_table, write_table
 from common.text import number_of
 from declared.datasets import NEXT, TOKENS, kind, targets
+from declared.factors import UNTRACED
 from plan.binding import read_binding
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
 from plan.identity import Resolved, lacks, link_rate, resolve
 from plan.recorded import contradiction, record_of
 from records.ways import arguments_for, to_repeat, ways_to_run
+from runs import phases
 from runs.attempts import numbered, why_absent
 from runs.epochs import read_lines
 from runs.worker.meter import COLUMNS
@@ -50,8 +52,10 @@ LAST_EPOCH = (
 MEANS = ("epoch_time_s", "imbalance_s", "validation_time_s")
 TO_RUN = ("absent: ", "old: ")  # how the reasons begin of rows that can be run here (runs.attempts.why_absent)
 NAMED = 10  # numbers of epochs in a message
+NAMED_RUNS = 20
 HEADER = ",".join(["run_id", "key", *COLUMNS]) + "\n"
 LARGEST_LOSS = 700.0  # whose perplexity is a number
+SEVERAL = 4  # traced runs, from which on a second process is worth its start
 AT_ONCE = 1000  # runs that one process reads, whose epochs it holds in memory
 _NOT_FINITE = re.compile(r"(?<=,)-?(?:nan|inf)(?=,|$)")
 
@@ -211,6 +215,7 @@ def aggregate(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
     runs = pd.DataFrame(rows, columns=list(schema("runs")["properties"]))
     of_run = pd.concat(added).reindex(runs["run_id"]).set_axis(runs.index)
     runs[of_run.columns] = of_run
+    runs["without_phases"] = without_phases(runs, campaign.results / "runs")
     runs["throughput_samples_s"] = runs["samples_per_epoch"] / runs["epoch_time_s"]
     return runs.assign(**of_tokens(runs, [run.dataset for run in campaign.runs]))
 
@@ -223,6 +228,28 @@ def of_tokens(runs: pd.DataFrame, data: Sequence[Mapping[str, Any]]) -> dict[str
         "throughput_tokens_s": runs["throughput_samples_s"].astype(float) * length,
         "perplexity": np.exp(loss.where(loss < LARGEST_LOSS)),
     }
+
+
+def without_phases(runs: pd.DataFrame, records: Path) -> pd.Series:
+    """Of every successful traced run, why what it kept of its phases cannot be used, file first; None where it can, and of other runs.
+
+    Here alone phases are held against their run; all that comes later goes by this column. `records`: results/<study>/runs.
+    """
+    some = runs[(runs["status"] == "ok") & (runs["trace"] != UNTRACED)]
+    several: Callable[..., Iterable[str | None]] = map
+    with contextlib.ExitStack() as stack:
+        if len(some) >= SEVERAL:
+            several = stack.enter_context(all_cores()).map
+        said = list(several(_without_phases, some.to_dict("records"), repeat(records)))
+    return pd.Series(said, index=some.index, dtype=object).reindex(runs.index).where(lambda found: found.notna(), None)
+
+
+def _without_phases(run: dict[str, Any], records: Path) -> str | None:
+    attempt = numbered(records / run["run_id"] / run["key"], int(run["attempt"]))
+    if pd.isna(run["steps"]):
+        return f"{attempt.name}/epochs.csv: does not tell how many steps an epoch has"
+    said = phases.damage(attempt, int(run["ranks"]), int(run["epochs"]), int(run["steps"]))
+    return said and f"{attempt.name}/{said}"
 
 
 def _read(
@@ -279,7 +306,7 @@ def summary(runs: pd.DataFrame, arguments: str = "", way: str = "", site: str = 
     counts = Counter(runs.status)
     text = f"{number_of(len(runs), 'run')}: " + ", ".join(f"{counts[status]} {status}" for status in counts)
     not_ok = runs[runs.status != "ok"]
-    lines = [f"  {row.run_id}: {row.status}: {row.reason}" for row in not_ok.head(20).itertuples()]
+    lines = [f"  {row.run_id}: {row.status}: {row.reason}" for row in not_ok.head(NAMED_RUNS).itertuples()]
     if len(not_ok) > len(lines):
         lines.append(f"  and {len(not_ok) - len(lines)} more, in runs.csv")
     disturbed = not_ok.reason.str.startswith("disturbed: ").fillna(False).sum()
@@ -288,6 +315,12 @@ def summary(runs: pd.DataFrame, arguments: str = "", way: str = "", site: str = 
             f"{'all' if disturbed == len(runs) else disturbed} were disturbed and none is ok: end other programs on the machine, or "
             f"raise max_foreign_cpu_share (other programs) or max_steal_share (a hypervisor) in {site}; captions say how much it was"
         )
+    for row in (lost := runs[runs.without_phases.notna()]).head(NAMED_RUNS).itertuples():
+        again = f"make repeat RUNS='{row.run_id}' {arguments}".rstrip()
+        file = f"results/{row.study}/runs/{row.run_id}/{row.key}/{row.without_phases}"
+        lines.append(f"  {file}; it counts as a run without phases; repeat it: {again}")
+    if len(lost) > NAMED_RUNS:
+        lines.append(f"  and {len(lost) - NAMED_RUNS} more without phases, in runs.csv")
     lines += to_repeat(counts, arguments)
     if not_ok.loc[not_ok.status == "missing", "reason"].str.startswith(TO_RUN).any():
         lines.append(f"to run what is missing: {way or f'make figures {arguments}'}".rstrip())

@@ -1,7 +1,7 @@
-"""Every run for the page: a row of the table of runs, and what opens on a click (record, curves, the end of its log)."""
+"""Every run for the page: a row of the table of runs, and what opens on a click (curves, phases, record, the end of its log)."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from plan.campaign import Campaign
 from report.material import Material
 from report.text import Tail, clean, tail
 from runs.attempts import UNFINISHED, attempts
+from runs.phases import START, WAIT
+from traces.cells import PHASES, STEP, in_order, words
 
 CURVES = ("epoch_time_s", "train_loss", "validation_loss", "train_accuracy", "validation_accuracy")
 LOGS_TOGETHER = 12_000_000  # characters of all logs' ends
@@ -117,11 +119,13 @@ def table(material: Material) -> Table:
 
 
 def details(material: Material, campaign: Campaign) -> Iterator[dict[str, Any]]:
-    """What opens on a click, in the order of the table: run_id, epochs by column, record or row, log and where it lies."""
+    """What opens on a click, in the order of the table: run_id, epochs by column, phases of a traced run (`phases_of`) or why it has none,
+    record or row, log and where it lies."""
     curves = _curves(material.epochs)
+    told = {str(run_id): phases_of(rows) for run_id, rows in material.phases.groupby("run_id", sort=False)}
     characters = max(LOG_LEAST, min(LOG_MOST, LOGS_TOGETHER // max(1, len(material.every_run))))
     for row in material.every_run.to_dict("records"):
-        found = {"run_id": row["run_id"], "epochs": curves.get(row["run_id"])}
+        found = {"run_id": row["run_id"], "epochs": curves.get(row["run_id"]), **_phases(row, told)}
         if campaign.published is not None:
             yield found | {"row": _told(row), "note": ELSEWHERE}
             continue
@@ -132,6 +136,42 @@ def details(material: Material, campaign: Campaign) -> Iterator[dict[str, Any]]:
             **({"record": record} if record else {"row": _told(row)}),
             **_log(attempt, log),
         }
+
+
+def _phases(row: dict[str, Any], told: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """What is told of a run's phases; nothing of a run that was not traced or did not succeed."""
+    if row["run_id"] in told:
+        return {"phases": told[row["run_id"]]}
+    return {} if pd.isna(row["without_phases"]) else {"without_phases": clean(str(row["without_phases"]))}
+
+
+def phases_of(rows: pd.DataFrame) -> dict[str, Any]:
+    """The phases of a run, of its rows of phases.csv: of a step (name, share of the step in %, ms as a mean over ranks, of the median rank
+    and of the slowest one), of the start (name, s as a mean over ranks and of the rank for which it takes longest).
+
+    Ranks are ordered by what they compute in a step, which is all but waiting; `median` and `slowest` are their numbers.
+    """
+    steps, start = (
+        rows[rows["scope"] == scope].pivot(index="rank", columns="phase", values=column).astype(float).fillna(0.0)
+        for scope, column in (("step", "step_s"), ("start", "seconds"))
+    )
+    ordered = (steps.sum(axis=1) - steps.get(WAIT, 0.0)).sort_values(kind="stable").index
+    found: dict[str, Any] = {"step": [], "start": []}
+    if len(ordered):
+        median, slowest = ordered[(len(ordered) - 1) // 2], ordered[-1]
+        whole = 1e3 * steps.assign(**{STEP: steps.sum(axis=1)})
+        for name in [*in_order(steps, PHASES), STEP]:
+            mean = float(whole[name].mean())
+            numbers = [100 * mean / float(whole[STEP].mean()), mean, *whole.loc[[median, slowest], name].tolist()]
+            found["step"].append([words("step", name), *(_short(number) for number in numbers)])
+        found |= {"ranks": len(ordered), "median": int(median), "slowest": int(slowest)}
+    for name in in_order(start, START):
+        found["start"].append([name, _short(start[name].mean()), _short(start[name].max())])
+    return found
+
+
+def _short(number: float) -> float:
+    return float(f"{number:.{DIGITS}g}")
 
 
 def _log(attempt: Path | None, log: Tail | None) -> dict[str, str]:

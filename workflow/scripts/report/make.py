@@ -181,6 +181,7 @@ def material_of(campaign: Campaign, files: Records, figures: Sequence[Path], tab
         pictures=[one for one in pictures if not empty[one.name]],
         tables={one.name: one for one in every if not empty[one.name]},
         left_out={name: why for name, why in empty.items() if why},
+        phases=current(files.phases, files.every_run),
     )
 
 
@@ -194,6 +195,7 @@ def main(argv: list[str] | None = None) -> None:
         "--figures", required=True, type=Path, nargs="*", metavar="STEM", help="figures, without suffix"
     )
     parser.add_argument("--tables", required=True, type=Path, nargs="*", metavar="STEM", help="tables, without suffix")
+    parser.add_argument("--phases", type=Path, nargs="?", metavar="CSV", help="phases.csv, where there are traced runs")
     parser.add_argument("--checkout", required=True, help="the state of the checkout (report.checkout), as JSON")
     parser.add_argument("--out", required=True, type=Path, metavar="HTML", help="report.html")
     options = parser.parse_args(argv)
@@ -202,7 +204,8 @@ def main(argv: list[str] | None = None) -> None:
     except ValueError as error:
         raise InputError(f"--checkout: {error}") from None
     campaign = measured_campaign(options)
-    material = material_of(campaign, Records(options.runs, options.epochs), options.figures, options.tables)
+    files = Records(options.runs, options.epochs, phases_csv=options.phases)
+    material = material_of(campaign, files, options.figures, options.tables)
     write_text(options.out, page(material, campaign, options.records, state, libraries.load()))
 
 

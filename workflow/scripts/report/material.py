@@ -15,6 +15,7 @@ from analysis.pooling import Pooling, pooled
 from analysis.tables import Table
 from common.errors import InputError
 from common.files import shown
+from common.schemas import schema
 from declared.site import Site
 from declared.study import Study
 from report.text import clean
@@ -62,7 +63,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Material:
-    """All that a report says is made of this. `every_run`: of the design, with those that were traced beside others; `epochs`: those of them; `site`: where they ran, if known.
+    """All that a report says is made of this. `every_run`: of the design, with those that were traced beside others; `epochs`: those of them; `phases`: phases.csv, without rows where nothing was traced; `site`: where they ran, if known.
 
     `pictures` and `tables` are those with content; `left_out`: name -> why the others have none.
     """
@@ -75,6 +76,7 @@ class Material:
     pictures: Sequence[Picture]
     tables: Mapping[str, Made]
     left_out: Mapping[str, str] = field(default_factory=dict)
+    phases: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(schema("phases")["properties"])))
 
     @cached_property
     def ok(self) -> pd.DataFrame:
@@ -104,7 +106,7 @@ def column(data: pd.DataFrame, name: str) -> pd.Series:
 
 
 def current(epochs: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """The epochs of `runs`, whatever became of them; those of other keys are left out."""
+    """The epochs (or the phases) of `runs`, whatever became of them; those of other keys are left out."""
     known = runs.set_index("run_id")["key"]
     place = known.index.get_indexer(epochs["run_id"])
     return epochs[(place >= 0) & (known.to_numpy()[place] == epochs["key"].to_numpy())]

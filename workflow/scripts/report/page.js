@@ -337,6 +337,24 @@ function table_of_epochs(epochs) {
   return make("details", {}, make("summary", { textContent: "Epochs as numbers" }), make("div", { className: "scroll high", tabIndex: 0 }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows))));
 }
 
+function grid(names, rows) {
+  const cell = (value, index) => make(index ? "td" : "th", { className: index ? "number" : "", ...(index ? {} : { scope: "row" }), textContent: value, attributes: { "data-label": names[index] } });
+  const head = make("tr", {}, ...names.map((name, index) => make("th", { scope: "col", className: index ? "number" : "", textContent: name })));
+  return make("div", { className: "scroll", tabIndex: 0 }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map(cell))))));
+}
+
+// Where the time of a traced run's steps went, and that of its start.
+function phases({ step, start, ranks, median, slowest }) {
+  const of_ranks = ranks > 1 ? [`median rank (${median}), ms`, `slowest rank (${slowest}), ms`] : [];
+  const names = ["phase of a step", "share (%)", ranks > 1 ? "mean over ranks (ms)" : "in a step (ms)", ...of_ranks];
+  const said = "Steps of the timed epochs. Ranks are ordered by what they compute in a step.";
+  return [
+    make("h3", { textContent: "Phases" }),
+    ...(step.length ? [grid(names, step.map((row) => row.slice(0, names.length))), make("p", { className: "evidence", textContent: said })] : []),
+    ...(start.length ? [grid(["at the start, once", "mean over ranks (s)", "longest of a rank (s)"], start)] : []),
+  ];
+}
+
 function facts(row) {
   const list = make("dl", { className: "facts short" });
   data.columns.forEach((column, index) => {
@@ -357,6 +375,8 @@ async function show(id) {
   if (location.hash !== address_of(id)) return; // another one was asked for meanwhile
   const body = by("run-body");
   if (run.epochs) body.append(into, make("p", { className: "evidence", textContent: run.epochs.warm_up ? `Hollow markers: warm-up epochs (${run.epochs.warm_up}), which do not count.` : "" }), table_of_epochs(run.epochs));
+  if (run.phases) body.append(make("div", { id: "run-phases" }, ...phases(run.phases)));
+  if (run.without_phases) body.append(make("p", { className: "evidence", textContent: `Traced, but without phases: ${run.without_phases}.` }));
   body.append(make("h3", { textContent: "Log" }), make("p", { className: "evidence", textContent: run.note }));
   if (run.log) body.append(make("pre", { id: "run-log", tabIndex: 0, textContent: run.log }));
   body.append(make("h3", { textContent: run.record ? "Record" : "Row of runs.csv" }), make("pre", { id: "run-record", tabIndex: 0, textContent: JSON.stringify(run.record ?? run.row, null, 2) }));

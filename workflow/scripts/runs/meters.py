@@ -79,7 +79,7 @@ def _windows(epochs: Sequence[Mapping[str, Any]], samples: int, closed_at: float
 def _asked(
     meter: Wattmeter, nodes: Sequence[str], windows: Sequence[tuple[float, float]], what: str = "an epoch"
 ) -> tuple[Kind, list[float | None], str | None, wattmeter.Samples]:
-    """What the wattmeters are, their joules of each window, why one has none, and the samples."""
+    """What the wattmeters are, their joules of each window, why one has none or samples were refused, and the samples that were not."""
     if not windows:
         return _UNKNOWN, [], "the run has no epoch", {}
     try:
@@ -87,8 +87,10 @@ def _asked(
         kind = wattmeter.kind(meter, samples)
     except wattmeter.Away as away:
         return _UNKNOWN, [None] * len(windows), str(away), {}
-    told = [wattmeter.joules(kind, samples, nodes, *window, what) for window in windows]
-    return kind, [value for value, _ in told], next((why for _, why in told if why), None), samples
+    read = wattmeter.readings(samples)
+    told = [wattmeter.joules(kind, read, nodes, *window, what) for window in windows]
+    reasons = [*(why for _, why in told if why)][:1] + [why for why in [wattmeter.refused(samples)] if why]
+    return kind, [value for value, _ in told], "; ".join(reasons) or None, read
 
 
 def _fill_in(table: Path, column: str, values: Sequence[float | None]) -> None:

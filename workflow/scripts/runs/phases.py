@@ -11,25 +11,41 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from common.files import written_whole
+from common.errors import InputError
+from common.files import shown, written_whole
 from runs.worker.operators import RAW
-from runs.worker.phases import COLUMNS
+from runs.worker.phases import CLOCKS as CLOCK_COLUMNS
+from runs.worker.phases import COLUMNS, EXCHANGE, MOST_STEPS
 
 OPERATORS = "operators-{}.json"
 INTERVALS = ("rank", *COLUMNS)
 TABLE = "phases.csv"
 CLOCKS = "clocks.csv"
+PARTS = "phases-*.csv"
+WAIT, BARRIER, BETWEEN = "wait", "barrier", "between"
+#: all phases that a rank may tell, in the order in which it goes through them: before its first epoch, in a step, after an epoch's steps
+START = ("interpreter", "rendezvous", "import", "join", "speeds", "build", BARRIER, BETWEEN)
+STEP = ("data", "forward", "backward", WAIT, "metrics", "optimizer")
+EPOCH = (BARRIER, "validation", BETWEEN)
+NAMES = frozenset((*START, *STEP, *EPOCH, EXCHANGE))
+_TYPES = {"rank": "int64", "epoch": "int64", "step": "int64", "start": "float64", "end": "float64"}
 
 
 def put_together(folder: Path) -> float | None:
     """Write phases.csv of all ranks' tables, which go; return the largest error of a clock in s, None where nobody traced.
 
-    Times are in s from the start of the first process. Between two comparisons a clock is taken to drift evenly.
+    Times are in s from the start of the first process. Between two comparisons a clock is taken to drift evenly. What cannot be
+    read stays as it is, and there is no phases.csv (`damage` says so).
     """
-    parts = {int(file.stem.removeprefix("phases-")): file for file in folder.glob("phases-*.csv")}
-    if not parts:
+    parts = {int(file.stem.removeprefix("phases-")): file for file in folder.glob(PARTS)}
+    try:
+        return _put_together(folder, parts) if parts else None
+    except (ValueError, KeyError, FileNotFoundError):
         return None
-    clocks = pd.read_csv(folder / CLOCKS)
+
+
+def _put_together(folder: Path, parts: dict[int, Path]) -> float:
+    clocks = _clocks(folder / CLOCKS)
     told = {rank: pd.read_csv(file, dtype={"phase": str}) for rank, file in sorted(parts.items())}
     for rank, mine in told.items():
         for name in ("start", "end"):
@@ -65,6 +81,113 @@ def _put_operators(folder: Path, rank: int, clock: pd.DataFrame, zero: float, st
     with written_whole(folder / OPERATORS.format(rank)) as partial:
         partial.write_text(json.dumps({**about, "traceEvents": events}, separators=(",", ":")))
     raw.unlink()
+
+
+def read_intervals(table: Path) -> pd.DataFrame:
+    """A table of phases: INTERVALS, phase as a category. InputError where it is none, or an interval ends before it begins."""
+    try:
+        return _intervals(table)
+    except (OSError, ValueError, OverflowError) as error:
+        raise InputError(f"{shown(table)}: {_one_line(error)}; repeat the run") from None
+
+
+def _intervals(table: Path) -> pd.DataFrame:
+    """See `read_intervals`; OSError, ValueError and OverflowError instead."""
+    try:
+        found = pd.read_csv(table, dtype={**_TYPES, "phase": "category"}, usecols=list(INTERVALS))[list(INTERVALS)]
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"cannot be read: {error}; expected {','.join(INTERVALS)}") from None
+    ends = found[["start", "end"]].to_numpy()
+    wrong = ~np.isfinite(ends).all(axis=1) | (ends[:, 1] < ends[:, 0])
+    if wrong.any():
+        raise ValueError(
+            f"line {2 + int(wrong.argmax())}: start or end is missing or not finite, or it ends before it starts"
+        )
+    return found
+
+
+def _clocks(table: Path) -> pd.DataFrame:
+    """What the ranks' clocks were found to be: CLOCK_COLUMNS. ValueError where a number is missing or not finite."""
+    found = pd.read_csv(table, dtype={"rank": "int64"}, usecols=list(CLOCK_COLUMNS))
+    if found.empty or not np.isfinite(found.to_numpy(float)).all():
+        raise ValueError("a number is missing or not finite")
+    return found
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def damage(attempt: Path, ranks: int, epochs: int, steps: int) -> str | None:
+    """Why what an attempt kept of its phases is not that of its run, file first; None where it is. `steps`: of an epoch.
+
+    A run has phases where all of its ranks tell all of its epochs, on clocks that were compared: what one rank did in one epoch, waiting
+    aside, each rank did in each. Else it counts as one without.
+    """
+    for name, wrong in ((TABLE, _damaged_phases), (CLOCKS, _damaged_clocks)):
+        try:
+            said = wrong(attempt / name, ranks, epochs, steps)
+        except FileNotFoundError:
+            parts = sorted(file.name for file in attempt.glob(PARTS)) if name == TABLE else []
+            said = f"is not there; {', '.join(parts)} could not be put together" if parts else "is not there"
+        except (OSError, ValueError, OverflowError) as error:
+            said = _one_line(error)
+        if said:
+            return f"{name}: {said}"
+    return None
+
+
+def _damaged_phases(table: Path, ranks: int, epochs: int, steps: int) -> str | None:
+    found = _intervals(table)
+    if said := _other_ranks(found["rank"], ranks):
+        return said
+    unknown = sorted({"nothing" if pd.isna(name) else str(name) for name in found["phase"].unique()} - NAMES)
+    if unknown:
+        return f"tells of a phase {unknown[0]!r}, expected one of {', '.join(sorted(NAMES))}"
+    for name, most in (("epoch", epochs), ("step", steps)):
+        outside = found.loc[(found[name] < 0) | (found[name] > most), name]
+        if len(outside):
+            return f"tells of {name} {outside.iloc[0]}; the run has {most}"
+    if lacking := set(range(ranks)) - set(found.loc[found["epoch"] == 0, "rank"]):
+        return f"rank {min(lacking)} does not tell its start"
+    return _other_epochs(found, ranks, epochs, steps)
+
+
+def _other_epochs(found: pd.DataFrame, ranks: int, epochs: int, steps: int) -> str | None:
+    """Whether a rank lacks a part of an epoch: a phase of a traced step, or what follows the steps."""
+    traced = range(1, steps + 1, -(-steps // MOST_STEPS) or 1)
+    kept = (found["epoch"] > 0) & ~found["phase"].isin((WAIT, EXCHANGE, BETWEEN)) & found["step"].isin((0, *traced))
+    told = found.loc[kept, ["rank", "epoch", "step", "phase"]].drop_duplicates()
+    parts = told[["step", "phase"]].drop_duplicates()
+    if absent := set(traced) - set(parts["step"]):
+        return f"lacks step {min(absent)} of all epochs"
+    counts = told.groupby(["rank", "epoch"]).size()
+    for rank in range(ranks):
+        for epoch in range(1, epochs + 1):
+            if counts.get((rank, epoch), 0) < len(parts):
+                own = told[(told["rank"] == rank) & (told["epoch"] == epoch)]
+                lacking = _pairs(parts) - _pairs(own)
+                step, phase = min(
+                    lacking, key=lambda part: (part[0] or steps + 1, [*STEP, *EPOCH, part[1]].index(part[1]))
+                )
+                return f"lacks {phase} of rank {rank} in epoch {epoch}" + (f", step {step}" if step else "")
+    return None
+
+
+def _pairs(parts: pd.DataFrame) -> set[tuple[int, str]]:
+    return set(zip(parts["step"], parts["phase"].astype(str), strict=True))
+
+
+def _damaged_clocks(table: Path, ranks: int, epochs: int, steps: int) -> str | None:
+    return _other_ranks(_clocks(table)["rank"], ranks)
+
+
+def _other_ranks(found: pd.Series, ranks: int) -> str | None:
+    """Whether the ranks of a table are others than those of its run."""
+    told, wanted = set(found), set(range(ranks))
+    if lacking := wanted - told:
+        return f"lacks rank {min(lacking)}"
+    return f"tells of rank {max(told)}; the run has {ranks}" if told - wanted else None
 
 
 def write_intervals(table: Path, intervals: pd.DataFrame) -> None:

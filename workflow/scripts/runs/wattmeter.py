@@ -22,7 +22,7 @@ ANSWER_S = 20.0
 PAUSE_S = 2.0
 SOURCE, SCOPE = "wattmeter", "node"
 
-Samples = dict[str, np.ndarray]  # node -> [samples, 2]: Unix time in s, W; ascending
+Samples = dict[str, np.ndarray]  # node -> [samples, 2]: Unix time in s, W as it was told; ascending
 
 
 class Away(Exception):
@@ -97,14 +97,30 @@ def kind(meter: Wattmeter, samples: Samples) -> Kind:
     return Kind(SOURCE, SCOPE, "power", float(np.median(apart)), meter.error_share, None)
 
 
+def readings(samples: Samples) -> Samples:
+    """The samples that are a power: a number that is finite and not negative."""
+    return {node: rows[_is_power(rows)] for node, rows in samples.items()}
+
+
+def refused(samples: Samples) -> str | None:
+    """How many samples are no power, and an example; None where all are."""
+    wrong = [(node, rows[~_is_power(rows), 1]) for node, rows in samples.items()]
+    said = [f"{len(watts)} of {node}, such as {watts[0]:g} W" for node, watts in wrong if len(watts)]
+    return f"samples that are no power were left out: {'; '.join(said)}" if said else None
+
+
+def _is_power(rows: np.ndarray) -> np.ndarray:
+    return np.isfinite(rows[:, 1]) & (rows[:, 1] >= 0)
+
+
 def joules(
     of: Kind, samples: Samples, nodes: Sequence[str], start: float, end: float, what: str = "an epoch"
 ) -> tuple[float | None, str | None]:
-    """Energy of all nodes from `start` to `end` by trapezoids, power at the ends interpolated; or why it cannot be told."""
+    """Energy of all nodes from `start` to `end` by trapezoids, power at the ends interpolated; or why it cannot be told. `samples`: `readings`."""
     total = 0.0
     for node in nodes:
         rows = samples.get(node)
-        if rows is None:
+        if rows is None or not len(rows):
             return None, f"{node} has no samples"
         if rows[0, 0] > start or rows[-1, 0] < end:
             return None, f"samples of {node} do not reach over {what}"

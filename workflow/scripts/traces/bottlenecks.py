@@ -1,13 +1,15 @@
 """What limits each cell, by rule: the evidence, its size in seconds of an epoch, and what would help.
 
 RULES is the one list of them. A rule looks at the mean of a cell's runs; the size of what it finds is told run by run, so that it has
-an interval. Sizes are what the remedy could save at most; remedies of one cause overlap, and their sizes must not be added.
+an interval. Sizes are what the remedy could save at most, never more than the steps take; remedies of one cause overlap, and their sizes
+must not be added. What would help is something that the cell's framework can do, or it is said that another one can.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +19,7 @@ from analysis.decomposition import SWEPT, all_reduce_s, gradient_bytes
 from analysis.intervals import Estimate, columns
 from analysis.measured import title
 from analysis.speedup import own_cells
+from declared.frameworks import Framework, framework_names, load_framework
 from traces import cells
 from traces.cells import EXCHANGED, STEP, Measured
 from traces.steps import WAIT
@@ -32,7 +35,7 @@ SLOW = 1.5
 WELL_HIDDEN = 0.5
 #: batches that would be accumulated; what three of four exchanges cost goes
 ACCUMULATED = 4
-#: of the waiting, that the slowest rank's longer computing must explain to be called its cause
+#: of what the others wait, that the slowest rank's longer computing must explain to be called its cause
 OWN_FAULT = 0.5
 
 
@@ -42,7 +45,8 @@ class Cell:
     rank, mean over runs; `alone_s`: computing on one replica; `counted`: exchanges in a step.
 
     `latency_s`: of the smallest message in the sweep of its framework; `others_s`: what all messages of an epoch take by
-    it, by framework; NaN and empty without a sweep. `steps`: of an epoch. `every`: batches for each exchange.
+    it, by framework; NaN and empty without a sweep. `steps`: of an epoch. `every`: batches for each exchange. `waiting`: for the last
+    rank to start an exchange, not hidden, by rank, mean over runs, seconds of an epoch. `levels`: a row of runs.csv.
     """
 
     runs: pd.DataFrame
@@ -53,6 +57,8 @@ class Cell:
     others_s: dict[str, float]
     steps: float
     every: float
+    waiting: pd.Series = field(default_factory=lambda: pd.Series(dtype=float))
+    levels: Mapping[str, Any] = field(default_factory=dict)
 
     def mean(self, name: str) -> float:
         """Mean over runs, s of an epoch."""
@@ -68,9 +74,44 @@ class Cell:
         return self.of(STEP) - self.of(WAIT)
 
     @cached_property
+    def computed(self) -> pd.Series:
+        """All phases but waiting for the exchange and for data, by run."""
+        return self.busy - self.of("data")
+
+    @property
+    def others_wait(self) -> pd.Series:
+        """What each rank but the slowest waits for the last to start an exchange, by run, if that one waits for nobody."""
+        ranks = len(self.computing)
+        return self.of("exposed_waiting") * (ranks / (ranks - 1) if ranks > 1 else 1)
+
+    @cached_property
     def hidden(self) -> pd.Series:
         """Communication behind computing, by run."""
         return self.of("communication") - self.of("exposed")
+
+    @property
+    def framework(self) -> Framework | None:
+        """What its framework says of itself; None of one that is not here any more."""
+        name = str(self.levels.get("framework", ""))
+        return load_framework(name) if name in framework_names() else None
+
+    @property
+    def told(self) -> bool:
+        """Whether its exchange is known, or there is none: else phases may hold waiting that nobody marked."""
+        return self.counted > 0 or self.levels.get("replicas", 1) <= 1
+
+    @property
+    def packs(self) -> str | None:
+        """How its library makes messages of gradients (framework.yaml, exchange.messages), as far as it is known."""
+        return self.framework.exchange["messages"] if self.framework and self.framework.exchange else None
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether its framework can exchange once for ACCUMULATED batches, and that spares exchanges: who exchanges before backward
+        gathers parameters, and does so in every batch."""
+        before = self.mean("until_first") < 0.99 * (self.mean("data") + self.mean("forward"))
+        can = self.framework is None or self.framework.can({**self.levels, "sync_every": ACCUMULATED})
+        return can and not (before and self.several)
 
     @property
     def several(self) -> bool:
@@ -102,12 +143,18 @@ class Rule:
     applies: Callable[[Cell], bool]
     size: Callable[[Cell], pd.Series]
     evidence: Callable[[Cell], str]
-    help: str
+    help: Callable[[Cell], str]
 
 
 def _small_messages(of: Cell) -> bool:
     each = of.mean("moving") / of.steps / of.counted if of.counted else math.nan
     return of.several and each < NEAR_LATENCY * of.latency_s
+
+
+def _of_latency(of: Cell) -> pd.Series:
+    """What the latencies of all messages but one an update take; that one has at least its own."""
+    more, one = (count * of.latency_s * of.steps for count in (of.counted - 1 / of.every, 1 / of.every))
+    return np.minimum(np.minimum(of.of("exposed_moving"), of.of("moving") - one), more)
 
 
 def _poorly_hidden(of: Cell) -> bool:
@@ -121,19 +168,72 @@ def _slow_library(of: Cell) -> bool:
 
 
 def _at_fault(of: Cell) -> bool:
-    return of.slowest[1] >= OWN_FAULT * of.mean("exposed_waiting")
+    return len(of.computing) > 1 and of.slowest[1] >= OWN_FAULT * float(of.others_wait.mean())
+
+
+def _in_turn(of: Cell) -> bool:
+    """Whether every rank waits: who is always the last to start waits for nobody."""
+    return len(of.waiting) > 1 and not _at_fault(of) and float(of.waiting.min()) >= OWN_FAULT * float(of.waiting.mean())
+
+
+def _faster(of: Cell) -> str:
+    """What makes computing shorter."""
+    if of.framework is None or of.framework.distributed or of.framework.mirrored:
+        return "faster or more processors for each rank; more ranks, as long as the exchange stays small beside it"
+    return "faster or more processors; a framework that trains on several ranks"
+
+
+def _other_library(of: Cell) -> str:
+    why = "the reason why this one is slower beside computing than in the sweep (cores for its threads)"
+    return why if of.best[0] == of.levels.get("framework") else f"the all-reduce of {of.best[0]}, or {why}"
+
+
+def _fewer(of: Cell) -> str:
+    larger = f"larger batches (the size is that of batches {ACCUMULATED} times as large)"
+    return (
+        f"one exchange for {ACCUMULATED} accumulated batches (sync_every), or larger batches"
+        if of.accumulates
+        else larger
+    )
+
+
+def _overlapped(of: Cell) -> str:
+    """What makes a library exchange beside backward, by how it makes messages."""
+    ways = {
+        "buckets": "buckets that are sent while backward goes on (a smaller first bucket), or a core for its communication threads",
+        "fusion": "a shorter cycle, so that gradients leave earlier (HOROVOD_CYCLE_TIME), or a core for its communication thread",
+        "ends": "a framework that sends gradients while backward goes on: this one has them all first",
+    }
+    return ways.get(of.packs or "", "a core for communication; else a framework that exchanges beside backward")
+
+
+def _larger(of: Cell) -> str:
+    """What makes a library's messages larger."""
+    ways = {
+        "buckets": "larger buckets (DDP's bucket_cap_mb)",
+        "fusion": "a longer cycle, so that more gradients are fused into one message (HOROVOD_CYCLE_TIME)",
+    }
+    return ways.get(of.packs or "", "more parameters or gradients in a message, or a framework that does so")
+
+
+def _equal(of: Cell) -> str:
+    """What makes ranks end together."""
+    equal = "equal ranks: the same processors, cores and load"
+    if of.framework is not None and of.framework.unlike:
+        return f"{equal}; or a smaller share of the batch for the slower one (shares: measured)"
+    able = [name for name in framework_names() if load_framework(name).unlike]
+    return f"{equal}; or shares of the batch by speed, which {' and '.join(able)} can give" if able else equal
 
 
 RULES = (
     Rule(
         "computation",
-        lambda of: float(of.busy.mean()) > of.mean(WAIT),
-        lambda of: of.busy,
+        lambda of: of.told and float(of.computed.mean()) > of.mean(WAIT),
+        lambda of: of.computed,
         lambda of: (
-            f"Computing takes {of.ms(float(of.busy.mean()))} of a step of {of.ms(of.mean(STEP))}, most of it in "
-            f"{_largest(of)}."
+            f"Computing takes {of.ms(float(of.computed.mean()))} of a step of {of.ms(of.mean(STEP))}; its longest phase is {_largest(of)}."
         ),
-        "faster or more processors for each rank; more ranks, as long as the exchange stays small beside it",
+        _faster,
     ),
     Rule(
         "exchange longer than computation",
@@ -142,24 +242,31 @@ RULES = (
         lambda of: (
             f"The exposed exchange takes {of.ms(of.mean('exposed'))} of a step, computing only {of.ms(float(of.busy.mean()))}."
         ),
-        "fewer ranks, or more work for each: a larger batch",
+        lambda of: "fewer ranks, or more work for each: a larger batch",
     ),
     Rule(
         "slow all-reduce",
         _slow_library,
         lambda of: np.minimum(of.of("exposed_moving"), of.of("moving") - of.best[1]),
         lambda of: (
-            f"Bytes move for {of.ms(of.mean('moving'))} of a step; by the sweep the same messages take "
-            f"{of.ms(of.best[1])} in the library of {of.best[0]}."
+            (
+                f"Bytes move for {of.ms(of.mean('moving'))} of a step; "
+                if of.several
+                else f"Bytes move for {of.ms(of.mean('exposed_moving'))} of a step that no computing hides; "
+            )
+            + f"by the sweep the same messages take {of.ms(of.best[1])} in the library of {of.best[0]}."
         ),
-        "another library's all-reduce, or the reason why this one is slower beside computing (cores for its threads)",
+        _other_library,
     ),
     Rule(
         "frequent exchanges",
         lambda of: of.counted > 0 and of.every < ACCUMULATED,
         lambda of: of.of("exposed_moving") * (1 - of.every / ACCUMULATED),
-        lambda of: f"Bytes move for {of.ms(of.mean('exposed_moving'))} of a step that no computing hides.",
-        f"fewer exchanges: one for {ACCUMULATED} accumulated batches (sync_every), or larger batches",
+        lambda of: (
+            f"There is an exchange every {'batch' if of.every <= 1 else f'{of.every:g} batches'}; bytes move for "
+            f"{of.ms(of.mean('exposed_moving'))} of a step that no computing hides."
+        ),
+        _fewer,
     ),
     Rule(
         "exchange behind computation, not beside it",
@@ -169,63 +276,61 @@ RULES = (
             f"Of {of.ms(of.mean('communication'))} of communication {of.ms(float(of.hidden.mean()))} is hidden; the backward pass, which "
             f"could hide it, takes {of.ms(of.mean('backward'))}. The first exchange begins {of.ms(of.mean('until_first'))} after the step does."
         ),
-        "overlap: buckets that are sent while backward goes on (smaller first bucket), or communication threads with a core of their own",
+        _overlapped,
     ),
     Rule(
         "many small messages",
         _small_messages,
-        lambda of: np.minimum(of.of("exposed_moving"), (of.counted - 1 / of.every) * of.latency_s * of.steps),
+        _of_latency,
         lambda of: (
             f"{tables.number(of.counted)} exchanges in a step move for {tables.number(1e3 * of.mean('moving') / of.steps / of.counted)} ms each, "
-            f"near the {tables.number(1e3 * of.latency_s)} ms that the smallest message takes in the sweep."
+            f"less than {NEAR_LATENCY:g} times the {tables.number(1e3 * of.latency_s)} ms that the smallest message takes in the sweep."
         ),
-        "larger messages: larger buckets, or tensors fused",
+        _larger,
     ),
     Rule(
         "a slower rank",
-        lambda of: len(of.computing) > 1 and _at_fault(of),
-        lambda of: (
-            of.of("exposed_waiting") * len(of.computing) / (len(of.computing) - 1)
-        ),  # it does not wait for itself
+        _at_fault,
+        lambda of: of.others_wait.clip(upper=of.slowest[1]),  # who waits longer waits for something else, too
         lambda of: (
             f"Ranks wait {of.ms(of.mean('exposed_waiting'))} of a step for the last one to start an exchange; rank {of.slowest[0]} computes "
             f"{of.ms(of.slowest[1])} longer than the others."
         ),
-        "equal ranks: the same processors, cores and load, or a smaller share of the batch for the slower one",
+        _equal,
     ),
     Rule(
         "ranks wait for each other in turn",
-        lambda of: len(of.computing) > 1 and not _at_fault(of),
+        _in_turn,
         lambda of: of.of("exposed_waiting"),
         lambda of: (
-            f"Ranks wait {of.ms(of.mean('exposed_waiting'))} of a step for the last one to start an exchange, and no rank is always the last: the "
-            f"slowest, {of.slowest[0]}, computes only {of.ms(of.slowest[1])} longer than the others."
+            f"Ranks wait {of.ms(of.mean('exposed_waiting'))} of a step for the last one to start an exchange, and none is always the last: each "
+            f"waits {of.ms(float(of.waiting.min()))} or more. The slowest, {of.slowest[0]}, computes only {of.ms(of.slowest[1])} longer than the others."
         ),
-        "less noise: ranks bound to cores, no other programs; fewer exchanges, over which it averages out",
+        lambda of: "less noise: ranks bound to cores, no other programs; fewer exchanges, over which it averages out",
     ),
     Rule(
         "computation slower than on one rank",
-        lambda of: not math.isnan(of.alone_s),
+        lambda of: of.told and not math.isnan(of.alone_s),
         lambda of: of.busy - of.alone_s,
         lambda of: (
             f"The same batch takes {of.ms(float(of.busy.mean()))} of computing here and {of.ms(of.alone_s)} on one rank: ranks share caches, memory "
             "or cores, or communication takes cores from them."
         ),
-        "ranks bound to cores of their own, fewer ranks on a node, a core for communication",
+        lambda of: "ranks bound to cores of their own, fewer ranks on a machine, a core for communication",
     ),
     Rule(
         "input",
         lambda of: True,
         lambda of: of.of("data"),
         lambda of: f"A step waits {of.ms(of.mean('data'))} for its batch.",
-        "more input threads, data in memory, less augmentation",
+        lambda of: "more cores for preparing batches, data in memory, less augmentation",
     ),
 )
 
 
 def _largest(of: Cell) -> str:
     """The longest phase of computing."""
-    names = [name for name in of.runs if name in cells.PHASES and name != WAIT]
+    names = [name for name in of.runs if name in cells.PHASES and name not in (WAIT, "data")]
     longest = max(names, key=of.mean) if names else ""
     return cells.PHASES.get(longest, "one phase")
 
@@ -243,7 +348,9 @@ def of_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]:
     alone, ok = own_cells(measured.runs), measured.ok.set_index("run_id")
     step_s = measured.wide("step", "step_s")
     busy = (step_s[STEP] - step_s.get(WAIT, 0.0)).groupby(measured.cell_of.reindex(step_s.index)).mean()
-    ranks = _by_rank(measured)
+    at_steps, at_exchange = (measured.current["scope"] == scope for scope in ("step", "exchange"))
+    ranks = _by_rank(measured, at_steps & (measured.current["phase"] != WAIT))
+    waiting = _by_rank(measured, at_exchange & (measured.current["phase"] == "exposed_waiting"))
     made = {}
     for cell in measured.order:
         mine = [run for run in found.index if measured.cell_of.get(run) == cell]
@@ -263,13 +370,15 @@ def of_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]:
             others,
             steps,
             float(row["sync_every"]),
+            waiting[cell] if cell in waiting and row["replicas"] > 1 else pd.Series(dtype=float),
+            row.to_dict(),
         )
     return made
 
 
-def _by_rank(measured: Measured) -> dict[str, pd.Series]:
-    """Cell -> computing of each rank, seconds of an epoch, mean over runs."""
-    mine = measured.current[(measured.current["scope"] == "step") & (measured.current["phase"] != WAIT)]
+def _by_rank(measured: Measured, kept: pd.Series) -> dict[str, pd.Series]:
+    """Cell -> what the rows that are `kept` come to of each rank, seconds of an epoch, mean over runs."""
+    mine = measured.current[kept]
     of_run = mine.groupby(["cell", "run_id", "rank"])["seconds"].sum()
     return {str(cell): some.groupby("rank").mean() for cell, some in of_run.groupby(level="cell")}
 
@@ -293,7 +402,11 @@ def _by_sweep(row: pd.Series, network: pd.DataFrame, counted: float, steps: floa
 def found(of: Cell) -> Iterator[tuple[Rule, Estimate]]:
     """The rules that apply to a cell, with the size of what they find; the largest first."""
     least = NOTABLE * of.mean(STEP)
-    hit = [(rule, intervals.mean(rule.size(of).to_numpy(float), minimum=0.0)) for rule in RULES if rule.applies(of)]
+    hit = [
+        (rule, intervals.mean(np.minimum(rule.size(of), of.of(STEP)).to_numpy(float), minimum=0.0))
+        for rule in RULES
+        if rule.applies(of)
+    ]
     yield from sorted(((rule, size) for rule, size in hit if size.value >= least), key=lambda entry: -entry[1].value)
 
 
@@ -311,10 +424,17 @@ def summarize(measured: Measured, network: pd.DataFrame) -> pd.DataFrame:
                     **columns("seconds", size),
                     "share": size.value / of.mean(STEP),
                     "evidence": rule.evidence(of),
-                    "help": rule.help,
+                    "help": rule.help(of),
                 }
             )
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["cell", "limit"])
+
+
+def _untold(measured: Measured, network: pd.DataFrame) -> str:
+    """The cells whose exchange is not told, in a sentence; empty for none."""
+    cells_untold = [cell for cell, of in of_cells(measured, network).items() if not of.told]
+    said = conditions.named(cells_untold)
+    return f"Exchange not told, so that computing is not told from waiting: {said}." if cells_untold else ""
 
 
 def table(measured: Measured, network: pd.DataFrame) -> tables.Table:
@@ -337,7 +457,8 @@ def table(measured: Measured, network: pd.DataFrame) -> tables.Table:
         f"Seconds: what the remedy could save at most. Those of one cause overlap and must not be added. Named is what takes {100 * NOTABLE:g} % of the steps.",
         "Thresholds: a message is small below "
         f"{NEAR_LATENCY:g} times the latency of the sweep; a library slow above {SLOW:g} times the fastest; an exchange poorly overlapped where less than "
-        f"{100 * WELL_HIDDEN:g} % of what backward could hide is hidden; a rank is the cause where its longer computing is {100 * OWN_FAULT:g} % of the waiting.",
+        f"{100 * WELL_HIDDEN:g} % of what backward could hide is hidden; a rank is the cause where its longer computing is {100 * OWN_FAULT:g} % of what the others wait.",
+        _untold(measured, network),
         "" if len(network) else "The network was not swept, so latency and other libraries are not judged.",
         *measured.notes,
         conditions.setting(measured.runs),

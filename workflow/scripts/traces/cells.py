@@ -10,18 +10,13 @@ import pandas as pd
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate, columns
 from analysis.measured import cells, factors, level_text, successful, title, traced, varying
+from runs.phases import EPOCH, START
+from runs.phases import STEP as OF_STEP
 from traces.gather import MOST_OFF
 from traces.steps import WAIT
 
-# The phases of a step in their order, and in words; others come after them, by name.
-PHASES = {
-    "data": "wait for data",
-    "forward": "forward",
-    "backward": "backward",
-    WAIT: "wait for the exchange",
-    "metrics": "metrics",
-    "optimizer": "optimizer",
-}
+# The phases of a step in their order, in words.
+PHASES = {name: {"data": "wait for data", WAIT: "wait for the exchange"}.get(name, name) for name in OF_STEP}
 EXCHANGED = {
     "communication": "communication",
     "moving": "… bytes move",
@@ -32,6 +27,8 @@ EXCHANGED = {
 }
 STEP = "step"  # the whole one
 SCOPES = {"step": "phase of a step", "exchange": "exchange", "epoch": "after the steps", "start": "start-up, once"}
+ORDERS = {"step": PHASES, "exchange": EXCHANGED, "epoch": EPOCH, "start": START}  # of the rows of a scope
+NO_PHASES = "no traced run has phases"
 TITLE = "Phases of a training step, and of what is around it, with 95 % intervals"
 
 
@@ -101,16 +98,20 @@ class Measured:
         return pd.concat(found or {"": nothing}, names=["phase", "cell"]).swaplevel()
 
     @property
+    def lacking(self) -> str:
+        """The runs of which no phases are known, and why, in sentences; empty for none."""
+        return conditions.lacking_phases(self.runs, set(self.ok["run_id"]))
+
+    @property
     def notes(self) -> list[str]:
         """What must be said of these runs below each table of theirs."""
         off = self.current.drop_duplicates("run_id").set_index("run_id")["off_share"]
         bad = [str(run) for run in off.index[off > MOST_OFF]]
-        without = sorted(set(successful(self.runs)["framework"]) - set(self.ok["framework"]))
         said = [
             f"The phases of a step do not add up to its time to {100 * MOST_OFF:g} %: {conditions.named(bad)}."
             if bad
             else "",
-            f"Without phases: {conditions.named(without)}." if without else "",
+            self.lacking,
         ]
         return [sentence for sentence in said if sentence]
 
@@ -151,9 +152,8 @@ def summarize(measured: Measured) -> pd.DataFrame:
     rows = []
     for scope in SCOPES if measured.order else ():
         shares, seconds, steps = (measured.estimates(scope, column) for column in ("share", "seconds", "step_s"))
-        known = {"step": PHASES, "exchange": EXCHANGED}.get(scope, ())
         found = set(seconds.index)
-        names = in_order([phase for _, phase in found if phase != "until_first"], known)
+        names = in_order([phase for _, phase in found if phase != "until_first"], ORDERS[scope])
         for cell in measured.order:
             for phase in [*names, *([STEP] if scope == "step" else [])]:
                 if (cell, phase) not in found or not seconds.at[(cell, phase), "value"] > 0:
@@ -201,7 +201,7 @@ def table(measured: Measured) -> tables.Table:
             "phase": [words(*row) for row in data[["scope", "phase"]].itertuples(index=False)],
             "share of the step (%)": texts(data, "share", 100),
             "in a step (ms)": texts(data, "step_s", 1e3),
-            "in an epoch (s)": texts(data, "seconds"),
+            "in an epoch, or at the start (s)": texts(data, "seconds"),
         }
     )
     again = (data["cell"] == data["cell"].shift()).to_numpy()
@@ -222,9 +222,11 @@ def table(measured: Measured) -> tables.Table:
 
 
 def nothing(heading: str, measured: Measured) -> tables.Table:
-    """A table without rows, since no traced run told its phases."""
-    notes = ["No traced run told its phases.", conditions.setting(measured.runs)]
-    return tables.Table(heading, pd.DataFrame(), pd.DataFrame(columns=["framework"]), notes, ["framework"])
+    """A table without rows, since no traced run has phases."""
+    notes = [f"{NO_PHASES.capitalize()}.", measured.lacking, conditions.setting(measured.runs)]
+    return tables.Table(
+        heading, pd.DataFrame(), pd.DataFrame(columns=["framework"]), [n for n in notes if n], ["framework"]
+    )
 
 
 def _words(runs: pd.DataFrame) -> list[str]:

@@ -52,10 +52,12 @@ def table(runs: pd.DataFrame) -> tables.Table:
     """The table. `runs`: all of the study."""
     data = compare(runs)
     if data.empty:
-        said = [
-            "No cell was measured both traced and untraced; say trace: [none, phases] in the study.",
-            conditions.setting(runs),
-        ]
+        why = (
+            "No cell has successful runs both traced and untraced."
+            if untraced_cells(runs)
+            else "No cell was planned both traced and untraced; say trace: [none, phases] in the study."
+        )
+        said = [why, conditions.setting(runs)]
         return tables.Table(TITLE, pd.DataFrame(), pd.DataFrame(columns=["framework"]), said, ["framework"])
     rows = cells(runs).set_index("cell")
     names = ["framework", *varying(runs, but=["framework"])]
@@ -68,7 +70,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "p": [tables.p_value(p) for p in data["p"]],
     }
     notes = [
-        f"{conditions.counts(runs)} {conditions.compared(data['within_blocks'])} In brackets the interval.",
+        " ".join([conditions.counts(runs), *(_compared(data) if data["ratio_low"].notna().any() else ())]),
         _verdict(data),
         conditions.setting(runs),
     ]
@@ -78,8 +80,22 @@ def table(runs: pd.DataFrame) -> tables.Table:
     return tables.Table(TITLE, listed, pd.DataFrame(shown), [note for note in notes if note], words)
 
 
+def _compared(data: pd.DataFrame) -> list[str]:
+    return [conditions.compared(data["within_blocks"]), "In brackets the interval."]
+
+
 def _verdict(data: pd.DataFrame) -> str:
-    """How many cells show a cost, and where it is more than LITTLE."""
+    """How many cells show a cost, where it is more than LITTLE, and where nobody can tell."""
+    known = data[data["ratio_low"].notna()]
+    untold = len(data) - len(known)
+    if known.empty:
+        return "What tracing costs cannot be told without replicates."
+    said = _costs(known)
+    return f"{said} In {untold} more, it cannot be told without replicates." if untold else said
+
+
+def _costs(data: pd.DataFrame) -> str:
+    """What `_verdict` says of cells whose ratios have intervals."""
     shown, more = (data["ratio_low"] > 1).sum(), (data["ratio_low"] > LITTLE).sum()
     unsure = (~(data["ratio_high"] < LITTLE)).sum() - more
     said = f"Tracing shows a cost in {shown} of {len(data)} cells"

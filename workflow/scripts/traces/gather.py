@@ -16,8 +16,8 @@ from common.files import shown
 from common.schemas import schema
 from common.tables import read_table, write_table
 from common.text import number_of
-from runs.phases import TABLE
-from traces.steps import BARRIER, Traced
+from runs.phases import BARRIER, TABLE
+from traces.steps import Traced
 from traces.timeline import read_intervals, told
 
 MOST_OFF = 0.01  # of a step's time, by which the sum of its phases may differ
@@ -44,7 +44,7 @@ def of_run(run: dict[str, Any], folder: Path) -> Found:
 
 def off(of: Traced, folder: Path, run: dict[str, Any]) -> float:
     """See Traced.off. Where the meter took no step times, steps and the barrier after them are held against the epoch's, if every
-    step was traced."""
+    step was traced and the epoch's is known."""
     steps = folder / "steps.csv"
     share = of.off(_table(steps) if steps.exists() else None)
     if steps.exists() or len(of.numbers) < of.steps * of.numbers["epoch"].nunique() or of.numbers.empty:
@@ -52,6 +52,8 @@ def off(of: Traced, folder: Path, run: dict[str, Any]) -> float:
     epochs = _table(folder / "epochs.csv").set_index("epoch")
     counted = (run["samples_trained"] or run["samples_per_epoch"]) / run["samples_per_epoch"]
     closed = (epochs["closed_time_s"] * counted).reindex(of.numbers["epoch"].unique())
+    if closed.isna().any():
+        return share
     barrier = of.intervals[(of.intervals["phase"] == BARRIER) & of.intervals["epoch"].isin(closed.index)]
     summed = of.phases["length"].sum() + (barrier["end"] - barrier["start"]).sum()
     return max(share, abs(float(summed / (closed.sum() * len(of.ranks))) - 1))
@@ -67,7 +69,7 @@ def _table(file: Path) -> pd.DataFrame:
 def gather(runs: pd.DataFrame, records: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """phases.csv and trace_steps.csv of the successful traced ones of `runs`, in their order, whose records are in `records`.
 
-    Runs of programs that tell no phases are left out. InputError where a table is broken.
+    Runs without phases are left out. InputError where a table has been broken since runs.csv was made.
     """
     todo = told(runs, records)
     several: Callable[..., Iterable[Found]] = map
@@ -95,11 +97,11 @@ def _typical(found: list[Found]) -> list[Found]:
 
 
 def summary(runs: pd.DataFrame, phases: pd.DataFrame) -> str:
-    """How many traced runs there are, which told no phases, and of which a step's phases do not add up to it."""
-    wanted = successful(traced(runs))["run_id"]
+    """How many traced runs there are, which have no phases, and of which a step's phases do not add up to it."""
+    wanted = successful(traced(runs)).set_index("run_id")["without_phases"]
     of_run = phases.drop_duplicates("run_id").set_index("run_id")
     lines = [f"{number_of(len(wanted), 'traced run')}, phases of {len(of_run)}"]
-    lines += [f"  {run_id}: its framework tells no phases" for run_id in wanted if run_id not in of_run.index]
+    lines += [f"  {run_id}: without phases: {why}" for run_id, why in wanted.dropna().items()]
     lines += [
         f"  {run_id}: the phases of a step add up to {100 * share:.3g} % more or less than its time; at most {100 * MOST_OFF:g} % is usual"
         for run_id, share in of_run["off_share"].items()

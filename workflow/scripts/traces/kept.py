@@ -39,7 +39,7 @@ def kept(intervals: pd.DataFrame, warm_up: int, most: int) -> pd.DataFrame:
 def gather(runs: pd.DataFrame, records: Path) -> pd.DataFrame:
     """replay_steps.csv of the successful traced ones of `runs`, in their order, whose records are in `records`.
 
-    Runs of programs that tell no phases are left out. InputError where a table is broken.
+    Runs without phases are left out. InputError where a table has been broken since runs.csv was made.
     """
     wanted = told(runs, records)
     parts = [

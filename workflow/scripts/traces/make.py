@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError, exit_status
-from common.files import shown
+from common.files import read_json, shown
 from plan.binding import check_bound, read_binding
 from plan.campaign import Campaign, add_config_argument, configured, load_campaign
 from plan.design import Run
 from plan.identity import Resolved, lacks, resolve
 from plan.scheduling import allocation_options
-from runs.attempts import finished, numbered
+from runs.attempts import finished, numbered, put_aside
+from runs.epochs import read_epochs
 from runs.launchers.slurm import current_job
-from runs.phases import TABLE, write_intervals
+from runs.phases import TABLE, damage, write_intervals
 from runs.progress import current_session
 from runs.supervise import ending_well, supervise
 from traces import chrome, otf2_write
@@ -63,13 +64,23 @@ def at_level(campaign: Campaign, run: Run, level: str) -> Resolved:
 
 
 def traced(folder: Path) -> Path | None:
-    """The attempt at a run that counts, if it has phases; `folder` has its attempts."""
+    """The attempt at a run that counts, if its phases are whole; `folder` has its attempts."""
     attempt = finished(folder)
-    return attempt if attempt and (attempt / TABLE).exists() else None
+    return attempt if attempt and whole(attempt) else None
+
+
+def whole(attempt: Path) -> bool:
+    """Whether the phases that an attempt kept are those of its run."""
+    try:
+        spec, epochs = read_json(attempt / "spec.json")["spec"], read_epochs(attempt / "epochs.csv")
+        return damage(attempt, spec["ranks"], len(epochs), int(epochs[-1]["steps"])) is None
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return False
 
 
 def measured(campaign: Campaign, wanted: Resolved) -> Path:
-    """The attempt of a traced run, which is trained unless there is one. InputError where it fails, or cannot be started here."""
+    """The attempt of a traced run, which is trained unless there is one, whose phases are whole. InputError where it fails, or cannot be
+    started here."""
     results = campaign.results / "traces"
     folder = results / "runs" / wanted.run.run_id / wanted.key
     if there := traced(folder):
@@ -77,6 +88,8 @@ def measured(campaign: Campaign, wanted: Resolved) -> Path:
     check_bound(results, campaign.site)
     _check_job(campaign, wanted)
     _make(campaign, wanted)
+    if finished(folder):  # what it kept is damaged
+        put_aside(folder / "record.json")
     with ending_well(wanted.run.run_id, results):
         record = supervise(wanted, results, current_session(), usable=lambda record: record["status"] in USABLE)
     attempt = numbered(folder, record["attempt"])

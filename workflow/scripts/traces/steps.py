@@ -11,10 +11,10 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from runs.phases import WAIT
 from runs.worker.phases import EXCHANGE
 from traces.intervals import Cover, Intervals
 
-WAIT, BARRIER = "wait", "barrier"
 SHOWN_STEPS = 5  # of a typical run, that are kept as they are
 
 

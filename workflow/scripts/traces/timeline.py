@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.measured import successful, traced
+from analysis.measured import with_phases
 from common.errors import InputError
 from common.files import read_json, shown
 from runs.attempts import numbered
-from runs.phases import INTERVALS, TABLE
+from runs.phases import TABLE, read_intervals
 from runs.worker.phases import EXCHANGE
 
 NS = 10**9
@@ -83,17 +83,18 @@ def steps(phases: pd.DataFrame) -> pd.DataFrame:
 
 
 def told(runs: pd.DataFrame, records: Path) -> list[tuple[dict[str, Any], Path]]:
-    """The successful traced ones of `runs` that told phases: a row of runs.csv, and its attempt in `records`. Some programs tell none."""
-    ok = successful(traced(runs)).to_dict("records")
-    found = [(run, numbered(records / run["run_id"] / run["key"], run["attempt"])) for run in ok]
-    return [(run, folder) for run, folder in found if (folder / TABLE).exists()]
+    """The successful traced ones of `runs` that have phases: a row of runs.csv, and its attempt in `records`."""
+    ok = with_phases(runs).to_dict("records")
+    return [(run, numbered(records / run["run_id"] / run["key"], run["attempt"])) for run in ok]
 
 
 def read(folder: Path) -> Timeline:
     """The trace of a finished attempt. InputError where it has none, or what is there is broken."""
     table = folder / TABLE
     if not table.exists():
-        raise InputError(f"{shown(folder)}: has no {TABLE}: its framework tells no phases, or nobody traced the run")
+        raise InputError(
+            f"{shown(folder)}: has no {TABLE}: nobody traced the run, or it was removed; trace the run again"
+        )
     try:
         record, spec = (read_json(folder / name) for name in ("record.json", "spec.json"))
         hosts = [host for host in spec["hosts"] for _ in range(spec["spec"]["ranks_per_node"])]
@@ -111,26 +112,3 @@ def read(folder: Path) -> Timeline:
         raise InputError(
             f"{shown(folder)}: is no whole attempt at a run ({type(error).__name__}: {error}); repeat the run"
         ) from None
-
-
-def read_intervals(table: Path) -> pd.DataFrame:
-    """A table of phases: INTERVALS, phase as a category. InputError where it is none, or an interval ends before it begins."""
-    kinds = {
-        "rank": "int64",
-        "epoch": "int64",
-        "step": "int64",
-        "phase": "category",
-        "start": "float64",
-        "end": "float64",
-    }
-    try:
-        found = pd.read_csv(table, dtype=kinds, usecols=list(INTERVALS))[list(INTERVALS)]
-    except (OSError, ValueError) as error:
-        said = " ".join(str(error).split())
-        raise InputError(
-            f"{shown(table)}: cannot be read: {said}; expected {','.join(INTERVALS)}; repeat the run"
-        ) from None
-    ends = found[["start", "end"]].to_numpy()
-    if not np.isfinite(ends).all() or (ends[:, 1] < ends[:, 0]).any():
-        raise InputError(f"{shown(table)}: an interval has no length or a negative one; repeat the run")
-    return found
