@@ -261,6 +261,15 @@ class PyTorchTrainer(Trainer):
         """Hook: around forward and backward of one batch; before the `last` one of a group no gradients are exchanged."""
         return contextlib.nullcontext()
 
+    def backward(self, loss: torch.Tensor) -> None:
+        """Hook: add the gradients of a batch's loss to those that are there."""
+        loss.backward()
+
+    def update(self) -> None:
+        """Hook: an optimizer step, after which no gradients are there."""
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
     def train_epoch(self, epoch: int, meter: Meter) -> Seen:
         """See Trainer. `sync_every` batches add up their gradients, each divided by their number, before one step."""
         loss_sum = torch.zeros((), device=self.torch_device)
@@ -278,7 +287,7 @@ class PyTorchTrainer(Trainer):
                         logits = self.model(images)
                         loss = self.loss(logits, labels)
                     phases.enter("backward")
-                    (loss / length if length > 1 else loss).backward()
+                    self.backward(loss / length if length > 1 else loss)
                 phases.enter("metrics")
                 loss_sum += loss.detach() * len(labels)
                 correct += (logits.argmax(1) == labels).sum()
@@ -325,8 +334,7 @@ class PyTorchTrainer(Trainer):
         rate = self.context.learning_rate(self._updates)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.update()
         self._updates += 1
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
