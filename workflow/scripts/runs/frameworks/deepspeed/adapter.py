@@ -5,8 +5,9 @@ Everything is as DeepSpeed has it by default, but that it clips no gradients, ti
 """
 
 import contextlib
-import os
 import tempfile
+import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from runs.worker.context import LARGEST_VALIDATED, Context
 from runs.worker.meter import Seen
+from runs.worker.phases import End, Untraced
 from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
@@ -43,6 +45,7 @@ def start(context: Context) -> str:
 
     from runs.libraries.pytorch import join
 
+    warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)  # of names that DeepSpeed calls
     deepspeed.utils.logger.setLevel("WARNING")
     deepspeed.ops.__compatible_ops__ = {}  # it would compile one that sums in shared memory of a node, for minutes
     backend = join(context)
@@ -82,7 +85,7 @@ def trainer(context: Context) -> Trainer:
             )
             self.model = self.engine
             if context.phases.on:
-                mark_calls(context, self.torch_device)
+                mark_calls(context.phases, self.torch_device.type == "cuda")
 
         def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
             self.engine.set_gradient_accumulation_boundary(last)
@@ -99,10 +102,10 @@ def trainer(context: Context) -> Trainer:
             seen = super().validate()
             if self.stage == STAGES["parameters"]:
                 own = -(-seen.samples // min(LARGEST_VALIDATED, context.samples[context.replica]))
-                images, _ = next(context.epoch(1))
+                some, _ = next(context.epoch(1))
                 for _ in range(max(context.group.all_gather(own)) - own):
                     with torch.no_grad():
-                        self.module(self._normalized(images[:1]))
+                        self.module(self._normalized(torch.as_tensor(some[:1], device=self.torch_device)))
             return seen
 
         def weights(self) -> dict[str, np.ndarray]:
@@ -112,21 +115,46 @@ def trainer(context: Context) -> Trainer:
     return DeepSpeedTrainer(context)
 
 
-def mark_calls(context: Context, device: Any) -> None:
-    """Mark every call by which DeepSpeed exchanges, and where the rank waits for it.
+class Awaited:
+    """What DeepSpeed waits for later. On a processor a thread says when it is there; on an accelerator, the stream that waited."""
 
-    Some return when all is there. Others return what is waited for later.
+    def __init__(self, work: Any, end: End, phases: Untraced, on_gpu: bool) -> None:
+        self._work, self._end, self._phases = work, end, phases
+        if not on_gpu:
+            work.get_future().add_done_callback(lambda _: end(time.monotonic()))
+
+    def wait(self) -> None:
+        """See torch.distributed.Work."""
+        go_on = self._phases.waits()
+        self._work.wait()
+        self._end()
+        go_on()
+
+
+def mark_calls(phases: Untraced, on_gpu: bool) -> None:
+    """Mark every call by which DeepSpeed exchanges, and where the rank waits for it: in the call, but for what `Awaited` stands for.
+
+    An accelerator's other streams exchange beside the rank's own, which waits only for what is called on it.
     """
     import deepspeed.comm.comm
-
-    phases, backend = context.phases, deepspeed.comm.comm.cdb
+    import torch
 
     def marked(collective: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **named: Any) -> Any:
-            return collective(*args, **named)
+            end = phases.begin()
+            beside = named.get("async_op") or (on_gpu and torch.cuda.current_stream() != torch.cuda.default_stream())
+            go_on = None if beside else phases.waits()
+            work = collective(*args, **named)
+            if work is not None:
+                return Awaited(work, end, phases, on_gpu)
+            end()
+            if go_on:
+                go_on()
+            return None
 
         return called
 
+    backend = deepspeed.comm.comm.cdb
     for name in CALLED:
         setattr(backend, name, marked(getattr(backend, name)))
 
