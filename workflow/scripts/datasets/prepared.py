@@ -14,6 +14,7 @@ import numpy as np
 from common.errors import InputError
 from common.files import digest_file, write_json
 from datasets.formats import Block
+from declared.datasets import token_bytes
 
 VALUES = np.arange(256, dtype=object)  # Python's integers: sums over any number of pixels are exact
 
@@ -50,14 +51,16 @@ def write_part(
     return _written(folder, ("images.npy", "labels.npy"), samples, shape, told)
 
 
-def write_tokens(folder: Path, blocks: Iterable[Block], samples: int, length: int, vocabulary: int, what: str) -> dict[str, Any]:
+def write_tokens(
+    folder: Path, blocks: Iterable[Block], samples: int, length: int, vocabulary: int, what: str
+) -> dict[str, Any]:
     """Write tokens.npy, labels.npy, both [samples, length], and manifest.json of one part of a text; the manifest's content. Of the
     blocks' numbers the files have the smallest unsigned integers that hold the vocabulary.
 
     InputError, beginning with `what`, when there are not exactly `samples` sequences of `length`, or tokens beyond the vocabulary.
     """
     folder.mkdir(parents=True)
-    stored = np.min_scalar_type(vocabulary - 1).newbyteorder("<")
+    stored = np.dtype(f"<u{token_bytes(vocabulary)}")
     names = ("tokens.npy", "labels.npy")
     done = 0
     with contextlib.ExitStack() as stack:
