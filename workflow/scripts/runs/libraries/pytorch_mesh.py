@@ -6,7 +6,7 @@ pipeline        a stage of the model on each rank (torch.distributed.pipelining)
                 (Narayanan et al., SOSP 2019)
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -83,16 +83,21 @@ class Stage:
         self.module, self.graph = module, parts[self.number]
         self.microbatches, self.divisor = context.levels["microbatches"], 1
         size = context.spec["local_batch"] // self.microbatches
+        stage = PipelineStage(
+            module,
+            self.number,
+            len(parts),
+            device,
+            input_args=self.input(size).requires_grad_(not self.first),
+            output_args=_empty(self.graph.operators[-1].shape, size, device).requires_grad_(),
+            group=self.group,
+        )
+        self.phases = context.phases
+        if self.phases.on:
+            stage.forward_one_chunk = self._marked("forward", stage.forward_one_chunk)
+            stage.backward_one_chunk = self._marked("backward", stage.backward_one_chunk)
         self.schedule = SCHEDULES[context.levels["schedule"]](
-            PipelineStage(
-                module,
-                self.number,
-                len(parts),
-                device,
-                input_args=self.input(size).requires_grad_(not self.first),
-                output_args=_empty(self.graph.operators[-1].shape, size, device).requires_grad_(),
-                group=self.group,
-            ),
+            stage,
             self.microbatches,
             loss_fn=lambda logits, labels: cross_entropy(logits, labels) / self.divisor,
             scale_grads=False,
@@ -107,13 +112,32 @@ class Stage:
         self, samples: torch.Tensor, labels: torch.Tensor, length: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Forward and backward of all microbatches: loss and logits on the last stage."""
+        self._wait()
         self.divisor = self.microbatches * length
         losses: list[torch.Tensor] = []
         told: dict[str, Any] = {"target": labels, "losses": losses} if self.last else {}
         logits = self.schedule.step(*([samples] if self.first else []), **told)
+        self._received()
         if not self.last:
             return labels.new_zeros((), dtype=torch.float32), None
         return torch.stack(losses).sum().detach() * length, logits.detach()
+
+    def _wait(self) -> None:
+        """In a traced run: what a stage does between its microbatches is to send, and to wait for what the others send."""
+        self.phases.enter("wait")
+        self._received = self.phases.begin()
+
+    def _marked(self, phase: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        """`work` on a microbatch, which is this phase."""
+
+        def marked(*args: Any, **named: Any) -> Any:
+            self._received()
+            self.phases.enter(phase)
+            made = work(*args, **named)
+            self._wait()
+            return made
+
+        return marked
 
     def predict(self, samples: torch.Tensor) -> torch.Tensor | None:
         """The logits of a batch, from stage to stage: on the last one."""
@@ -169,7 +193,6 @@ class MeshTrainer(ShardedTrainer):
         """See PyTorchTrainer."""
         if self.stage is None:
             return super().propagate(images, labels, length)
-        self.context.phases.enter("forward")
         return self.stage.propagate(images, labels, length)
 
     def predict(self, images: torch.Tensor) -> torch.Tensor | None:
