@@ -147,7 +147,7 @@ starters-test: $(STAMP)  ## run explore.R and explore.ipynb by R and Jupyter, wh
 	@$(BIN)/python -m pytest -m starters tests/unit/analysis/test_starters.py $(ARGS)
 
 frameworks-test: $(STAMP)  ## train and sweep every framework, against PyTorch; with SITE=NAME also those that the site has installed (LBANN, Tarantella)
-	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_traced_training.py tests/unit/runs/test_lbann_training.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py tests/bench/test_accelerator.py $(ARGS)
+	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_traced_training.py tests/unit/runs/test_lbann_training.py tests/unit/runs/test_deepspeed.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py tests/bench/test_accelerator.py $(ARGS)
 
 versions-test: $(STAMP)  ## train with the oldest PyTorch and TensorFlow that sites may have, against the newest (installs them, 7 GB)
 	@$(BIN)/python -m pytest tests/unit/runs/test_versions.py $(ARGS)

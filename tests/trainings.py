@@ -38,6 +38,7 @@ ALIKE = tuple(name for name in FRAMEWORKS if not trains_alone(name))  # to the s
 DISTRIBUTED = tuple(name for name in FRAMEWORKS if load_framework(name).distributed)
 REPLICAS = dict.fromkeys((*DISTRIBUTED, "tensorflow-mirrored"), 2)  # of the others there is one
 IN_CI = ("pytorch-ddp", "tensorflow-multiworker", "horovod-tensorflow")  # a launcher and a library each
+OFTEN = tuple(name for name in FRAMEWORKS if name != "deepspeed")  # whose daily test is its own: test_deepspeed.py
 
 
 def some(names: Iterable[str], in_ci: Sequence[str] = IN_CI) -> list[Any]:

@@ -31,6 +31,7 @@ INSTALL = Path(images.__file__).with_name("install-apptainer")
 FRAMEWORKS = {
     "pytorch": "pytorch-ddp",
     "tensorflow": "tensorflow-multiworker",
+    "deepspeed": "deepspeed",
     "horovod-pytorch": "horovod-pytorch",
     "horovod-tensorflow": "horovod-tensorflow",
 }

@@ -90,6 +90,7 @@ def test_the_shipped_descriptions_are_read_within_milliseconds():
         if read(name).origin != "site":
             environment_digest(name)
     assert names() == [
+        "deepspeed",
         "flexflow",
         "horovod-pytorch",
         "horovod-tensorflow",

@@ -17,7 +17,7 @@ REQUIREMENTS = """
 import importlib.metadata as m, json
 print(json.dumps([[d.metadata["Name"], d.requires or []] for d in m.distributions()]))
 """
-FRAMEWORK = {"pytorch": "torch 2.13.0+cpu", "tensorflow": "tensorflow 2.21.0"}
+FRAMEWORK = {"deepspeed": "deepspeed 0.19.8", "pytorch": "torch 2.13.0+cpu", "tensorflow": "tensorflow 2.21.0"}
 
 
 @pytest.fixture(params=locked())
@@ -40,7 +40,7 @@ def test_the_packages_are_the_locked_ones(record):
     expected = pins(environment.lock.read_text()) | (
         pins(environment.parent.lock.read_text()) if environment.parent else {}
     )
-    own = {"torch", "horovod"}
+    own = {"torch", "horovod", "deepspeed"}
     for name, version in record["packages"].items():
         assert name in own or version in expected[name], name
     assert record["digest"] == digest(environment)

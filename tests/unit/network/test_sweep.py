@@ -81,7 +81,10 @@ def swept(framework, study, site, folder):
 
 @pytest.mark.parametrize(
     "framework",
-    [pytest.param(name, marks=[pytest.mark.every_framework] * (name == "pytorch-fsdp")) for name in DISTRIBUTED],
+    [
+        pytest.param(name, marks=[pytest.mark.every_framework] * (name in ("pytorch-fsdp", "deepspeed")))
+        for name in DISTRIBUTED
+    ],
 )
 def test_every_framework_sweeps_by_its_own_library(framework, study, site, tmp_path, real):
     real(load_framework(framework).environment)

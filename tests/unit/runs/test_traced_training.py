@@ -83,7 +83,7 @@ def test_the_clocks_of_one_machine_are_found_to_be_the_same(trainings: Trainings
     assert 0 < clocks["error_s"].max() < 0.01
 
 
-CONVOLUTIONS = {"pytorch": "aten::conv2d", "tensorflow": "_FusedConv2D"}
+CONVOLUTIONS = {"pytorch": "aten::conv2d", "deepspeed": "aten::conv2d", "tensorflow": "_FusedConv2D"}
 
 
 @pytest.mark.parametrize("framework", some(ALIKE, ("pytorch-ddp", "horovod-tensorflow")))

@@ -15,6 +15,7 @@ from trainings import (
     ALIKE,
     DISTRIBUTED,
     FRAMEWORKS,
+    OFTEN,
     REPLICAS,
     TEMPORARY,
     Trainings,
@@ -41,7 +42,7 @@ def test_four_accumulated_batches_of_16_train_like_one_of_64(trainings: Training
     assert moved > 0.01, "it has trained at all"
 
 
-@pytest.mark.parametrize("framework", [name for name in ALIKE if name != "pytorch-single"])
+@pytest.mark.parametrize("framework", some((name for name in ALIKE if name != "pytorch-single"), OFTEN))
 def test_every_framework_flushes_the_last_group_and_averages_over_replicas_alike(
     trainings: Trainings, framework: str
 ) -> None:
@@ -60,7 +61,7 @@ def test_fit_trains_like_the_custom_loop(trainings: Trainings, framework: str) -
     assert_same(fitted, trainings.weights(framework, batch_size=64), 1e-4)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", some(FRAMEWORKS, OFTEN))
 def test_an_epoch_sees_every_sample_once_over_all_ranks(trainings: Trainings, framework: str) -> None:
     folder = trainings.of(framework, **of_64(framework), sync_every=5)
     data = np.load(trainings.folder / "data" / "digits" / "train" / "images.npy")
@@ -134,12 +135,12 @@ RECIPES = {
 TWENTY_STEPS = {"dataset": "synthetic-8x8x1-10-64", "epochs": 20}  # of one step each, with images of its own
 
 
-@pytest.mark.parametrize("framework", OTHERS)
+@pytest.mark.parametrize("framework", some(OTHERS, OFTEN))
 def test_the_first_twenty_losses_are_the_same_in_all_frameworks(trainings: Trainings, framework: str) -> None:
     check_twenty_losses(trainings, framework, "sgd")
 
 
-@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "pytorch-single"])
+@pytest.mark.parametrize("framework", some((name for name in FRAMEWORKS if name != "pytorch-single"), OFTEN))
 def test_a_run_names_every_library_that_trains_with_its_version(trainings: Trainings, framework: str) -> None:
     folder = trainings.of(framework, **of_64(framework), **RECIPES["sgd"], **TWENTY_STEPS)
     result = json.loads((folder / "result.json").read_text())
@@ -242,7 +243,10 @@ def test_other_ways_to_compute_train_alike(trainings: Trainings, framework: str,
 
 @pytest.mark.parametrize(
     "framework",
-    some(("pytorch-single", "tensorflow-single", "tensorflow-mirrored"), ("pytorch-single", "tensorflow-single")),
+    some(
+        ("pytorch-single", "tensorflow-single", "tensorflow-mirrored", "deepspeed"),
+        ("pytorch-single", "tensorflow-single"),
+    ),
 )
 def test_mixed_precision_trains_nearly_alike(trainings: Trainings, framework: str) -> None:
     ours, theirs = (trainings.of(framework, **of_64(framework), precision=each) for each in ("amp", "fp32"))

@@ -46,6 +46,7 @@ LOOKS = {
     "pytorch-ddp": Look("#c8420a", "o", "-"),
     "horovod-pytorch": Look("#e69f00", "s", "--"),
     "pytorch-fsdp": Look("#7f2704", "h", "-."),
+    "deepspeed": Look("#d55e9b", "*", (0, (5, 2))),
     "tensorflow-multiworker": Look("#00518c", "^", "-"),
     "horovod-tensorflow": Look("#56b4e9", "D", "--"),
     "tensorflow-mirrored": Look("#332288", "v", "-."),

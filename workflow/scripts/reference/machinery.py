@@ -10,6 +10,7 @@ from declared.collectives import titles
 from declared.datasets import ARCHIVED, DATASETS, FRESH_NAMES, FRESH_SAMPLES, class_count, kind
 from declared.frameworks import Framework, framework_names, load_framework
 from models import listing
+from models.mesh import AXES
 from models.named import IMAGES, SMALL, TEXTS, TOKENS, models
 from reference.markdown import code, codes, escaped, table
 
@@ -219,6 +220,10 @@ def _abilities(one: Framework) -> str:
     lines = [f"### {one.name}", ""]
     for entry in one.capabilities:
         lines.append("* " + "; ".join(f"`{name}`: {codes(levels)}" for name, levels in entry.items()))
+    for axes in one.meshes:
+        lines.append(
+            f"* where it can do `parallelism`: `data`, also [meshes](../how-to/strategies.md) of {codes(a for a in AXES if a in axes)}"
+        )
     if one.without:
         lines += [
             "",

@@ -292,7 +292,7 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, reduction: str = "
 
 
 class PyTorchTrainer(Trainer):
-    """The training loop of every PyTorch framework. Undistributed as it stands; adapters override the two hooks."""
+    """The training loop of every PyTorch framework. Undistributed as it stands; adapters override hooks."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -372,8 +372,17 @@ class PyTorchTrainer(Trainer):
             logits = self.model(images)
             loss = self.loss(logits, labels)
         phases.enter("backward")
-        (loss / length if length > 1 else loss).backward()
+        self.backward(loss / length if length > 1 else loss)
         return loss.detach(), logits
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Hook: add the gradients of a batch's loss to those that are there."""
+        loss.backward()
+
+    def update(self) -> None:
+        """Hook: an optimizer step, after which no gradients are there."""
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
     @torch.no_grad()
     def validate(self) -> Seen:
@@ -414,8 +423,7 @@ class PyTorchTrainer(Trainer):
         rate = self.context.learning_rate(self._updates)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.update()
         self._updates += 1
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
@@ -464,32 +472,33 @@ class PyTorchCollectives(Collectives):
 
 
 class TorchDistributed(PyTorchCollectives):
-    """By torch.distributed, with the group of all ranks. What is received lies where the last message of as many elements lay."""
+    """By torch.distributed with the group of all ranks, or by a library `by` with the same functions, whose group `start` makes. What is
+    received lies where the last message of as many elements lay."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, start: Callable[[Context], str] = join, by: Any = dist) -> None:
         super().__init__(context)
-        self.transport = join(context)
+        self.transport, self._by = start(context), by
         self._ranks, self._rank = context.ranks, context.rank
         self._room = torch.empty(0)
 
     def all_reduce(self, summand: torch.Tensor) -> torch.Tensor:
         """In place."""
-        dist.all_reduce(summand)
+        self._by.all_reduce(summand)
         return summand
 
     def all_gather(self, share: torch.Tensor) -> torch.Tensor:
         """As FSDP gathers parameters."""
-        dist.all_gather_into_tensor(self._received(len(share) * self._ranks), share)
+        self._by.all_gather_into_tensor(self._received(len(share) * self._ranks), share)
         return self._room
 
     def reduce_scatter(self, summand: torch.Tensor) -> torch.Tensor:
         """As FSDP reduces gradients."""
-        dist.reduce_scatter_tensor(self._received(len(summand) // self._ranks), summand)
+        self._by.reduce_scatter_tensor(self._received(len(summand) // self._ranks), summand)
         return self._room
 
     def all_to_all(self, shares: torch.Tensor) -> torch.Tensor:
         """Of equal shares."""
-        dist.all_to_all_single(self._received(len(shares)), shares)
+        self._by.all_to_all_single(self._received(len(shares)), shares)
         return self._room
 
     def point_to_point(self, message: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,98 @@
+"""DeepSpeed really trains on a sharded axis: ZeRO's stages train as one rank does with the whole batch, and share what they say."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from runs.phases import put_together
+from trainings import Trainings, assert_same, epochs, weights
+
+EVERY = pytest.mark.every_framework
+STAGES = [pytest.param("optimizer", marks=EVERY), pytest.param("gradients", marks=EVERY), "parameters"]
+RECIPES = [
+    {"momentum": 0.9, "weight_decay": 0.01, "lr_warmup_epochs": 5, "learning_rate": 0.05},
+    {"optimizer": "adam", "weight_decay": 0.01, "learning_rate": 0.001},
+]
+SYNC_EVERY = 5
+EXCHANGING = {5, 10, 15, 20, 24}  # of 24 steps in groups of 5
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
+    return Trainings(tmp_path_factory.mktemp("trainings"), real)
+
+
+def zero(sharding: str, **levels: Any) -> dict[str, Any]:
+    """The levels of a training on two ranks that share what `sharding` says."""
+    return {"batch_size": 32, "nodes": 2, "parallelism": "sharded", "sharding": sharding, **levels}
+
+
+@pytest.mark.parametrize("sharding", STAGES)
+def test_an_epoch_on_two_ranks_trains_like_one_rank_with_the_whole_batch(trainings: Trainings, sharding: str) -> None:
+    alone = trainings.of("pytorch-single", batch_size=64, sync_every=SYNC_EVERY)
+    shared = trainings.of("deepspeed", **zero(sharding, sync_every=SYNC_EVERY))
+    assert_same(weights(shared / "after.npz"), weights(alone / "after.npz"), 1e-4)
+    before = weights(shared / "before.npz")
+    moved = max(float(np.abs(before[name] - weight).max()) for name, weight in weights(alone / "after.npz").items())
+    assert moved > 0.01, "it has trained at all"
+    ours, theirs = (float(epochs(folder)[0]["validation_loss"]) for folder in (shared, alone))
+    assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+@EVERY
+@pytest.mark.parametrize("sharding", ["optimizer", "gradients", "parameters"])
+@pytest.mark.parametrize("recipe", RECIPES, ids=["sgd", "adam"])
+def test_momentum_decay_and_adam_are_those_of_one_rank(
+    trainings: Trainings, sharding: str, recipe: dict[str, Any]
+) -> None:
+    told = {"dataset": "synthetic-8x8x1-10-64", "epochs": 20, **recipe}
+    alone = trainings.weights("pytorch-single", batch_size=64, **told)
+    assert_same(trainings.weights("deepspeed", **zero(sharding, **told)), alone, 1e-4)
+
+
+@EVERY
+def test_ranks_with_unlike_numbers_of_batches_validate_shared_parameters(trainings: Trainings) -> None:
+    told = {"batch_size": 26, "nodes": 2}  # of 261 samples, one rank has 130, the other 131
+    ours, theirs = (
+        epochs(trainings.of(name, **levels))[0]
+        for name, levels in (("deepspeed", zero("parameters", **told)), ("pytorch-ddp", told))
+    )
+    assert float(ours["validation_loss"]) == pytest.approx(float(theirs["validation_loss"]), rel=1e-4)
+    assert ours["validation_accuracy"] == theirs["validation_accuracy"]
+
+
+@EVERY
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"model": "resnet-18", "dataset": "synthetic-8x8x3-10-64", "epochs": 2, "learning_rate": 1e-3},
+        {"model": "gpt-nano", "dataset": "synthetic-tokens-2000-16-128", "optimizer": "adam", "learning_rate": 1e-3},
+    ],
+    ids=["batch statistics", "a weight of two operators"],
+)
+def test_models_of_which_most_is_shared_train_as_with_ddp(trainings: Trainings, told: dict[str, Any]) -> None:
+    theirs = trainings.weights("pytorch-ddp", batch_size=32, nodes=2, **told)
+    assert_same(trainings.weights("deepspeed", **zero("parameters", **told)), theirs, 1e-4)
+
+
+@EVERY
+@pytest.mark.parametrize("sharding", ["optimizer", "gradients", "parameters"])
+def test_what_ranks_exchange_tells_what_they_share(trainings: Trainings, sharding: str) -> None:
+    folder = trainings.of("deepspeed", **zero(sharding, sync_every=SYNC_EVERY, trace="phases"))
+    put_together(folder)
+    phases = pd.read_csv(folder / "phases.csv").query("step > 0 and rank == 0")
+    found, own = phases[phases["phase"] == "exchange"], phases[phases["phase"] != "exchange"]
+
+    def during(phase: str) -> set[int]:
+        """The steps in which an exchange begins in this phase."""
+        pairs = found.merge(own[own["phase"] == phase], on="step", suffixes=("", "_of"))
+        return set(pairs.query("start_of <= start <= end_of")["step"])
+
+    assert during("backward") == (EXCHANGING if sharding == "optimizer" else set(range(1, 25)))
+    assert during("optimizer") >= EXCHANGING, "parameters, of which each rank has updated a share"
+    assert (len(during("forward")) > 20) == (sharding == "parameters")
+    with np.load(folder / "after.npz") as kept:
+        plain = trainings.weights("deepspeed", **zero(sharding, sync_every=SYNC_EVERY))
+        assert_same({name: kept[name] for name in kept.files}, plain, 1e-6)
