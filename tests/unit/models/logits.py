@@ -67,6 +67,46 @@ def of_tensorflow(graph: Graph, optimizer: str) -> tuple[Forward, Callable[[np.n
     )
 
 
+def of_jax(graph: Graph, optimizer: str) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
+    import jax
+    import optax
+
+    from runs.libraries.jax_model import forward
+    from runs.libraries.jax_training import optimizer as rule
+
+    now = {name: jax.numpy.asarray(weight) for name, weight in initial_weights(graph, 3).items()}
+    learned = [name for name in now if name not in graph.statistics]
+    optimize = rule({"optimizer": optimizer, **LEVELS})
+
+    @jax.jit
+    def evaluated(weights: Any, images: Any) -> Any:
+        return forward(graph, weights, images)[0]
+
+    @jax.jit
+    def trained(weights: Any, images: Any, labels: Any) -> Any:
+        def loss(ours: Any) -> Any:
+            out, statistics = forward(graph, {**weights, **ours}, images, jax.random.key(0))
+            return optax.softmax_cross_entropy_with_integer_labels(out, labels).mean(), statistics
+
+        ours = {name: weights[name] for name in learned}
+        gradients, statistics = jax.grad(loss, has_aux=True)(ours)
+        changes, _ = optimize.update(gradients, optimize.init(ours), ours)
+        ours = {name: weight - RATES[optimizer] * changes[name] for name, weight in ours.items()}
+        return {**weights, **ours, **statistics}
+
+    def step(images: np.ndarray, labels: np.ndarray) -> None:
+        now.update(trained(now, images, labels))
+
+    return (
+        lambda images: np.asarray(evaluated(now, images)),
+        step,
+        lambda: {name: np.asarray(weight) for name, weight in now.items()},
+    )
+
+
+LIBRARIES = {"pytorch": of_pytorch, "tensorflow": of_tensorflow, "jax": of_jax}
+
+
 def main() -> None:
     library, graphs, out = sys.argv[1], json.loads(Path(sys.argv[2]).read_text()), sys.argv[3]
     results = {}
@@ -75,7 +115,7 @@ def main() -> None:
         random = np.random.default_rng(0)
         images = random.normal(size=(SAMPLES, *graph.shape)).astype(np.float32)
         labels = random.integers(graph.operators[-1].shape[0], size=SAMPLES)
-        logits, step, weights = {"pytorch": of_pytorch, "tensorflow": of_tensorflow}[library](graph, optimizer)
+        logits, step, weights = LIBRARIES[library](graph, optimizer)
         if key == next(iter(graphs)):
             assert all(np.array_equal(weights()[name], value) for name, value in initial_weights(graph, 3).items())
         results[f"{key}.parameters"] = np.array(sum(value.size for value in weights().values()))

@@ -30,6 +30,9 @@ class Spy:
         elif (tensorflow := sys.modules.get("tensorflow")) is not None:
             with tensorflow.control_dependencies([tensorflow.numpy_function(keep, [images], tensorflow.int32)]):
                 images = tensorflow.identity(images)
+        elif (jax := sys.modules.get("jax")) is not None:
+            kept = jax.experimental.io_callback(keep, jax.ShapeDtypeStruct((), np.int32), images)
+            images = images + kept.astype(images.dtype)  # zero, and there once they are kept
         return self.inner(images)
 
 
@@ -51,6 +54,12 @@ def noise(trainer: Any) -> np.ndarray:
     if (torch := sys.modules.get("torch")) is not None:
         trainer.module.train()
         made = [trainer.module(torch.from_numpy(images).permute(0, 3, 1, 2)).detach().numpy() for _ in range(2)]
+    elif (jax := sys.modules.get("jax")) is not None:
+        from runs.libraries.jax_model import forward
+
+        weights, rank = trainer.weights(), trainer.context.rank
+        keys = [trainer.key_of(jax.numpy.uint32(rank), jax.numpy.uint32(number)) for number in range(2)]
+        made = [np.asarray(forward(trainer.context.graph, weights, images, key)[0]) for key in keys]
     else:
         run = trainer.strategy.run
         values = [run(lambda: trainer.model(images, training=True)) for _ in range(2)]
