@@ -242,3 +242,51 @@ def test_the_made_up_cifar_has_the_published_layout(tmp_path):
         sizes = {info.name: info.size for info in opened if info.isfile()}
     assert sizes["cifar-10-batches-bin/data_batch_5.bin"] == 256 * 3073
     assert len(cifar_records(np.zeros((2, 32, 32, 3), np.uint8), np.arange(2))) == 2 * 3073
+
+
+def zipped(folder: Path, **members: bytes) -> dict[str, Archive]:
+    with zipfile.ZipFile(folder / "t.zip", "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name.replace("__", "/"), content)
+    return {"t.zip": Archive(folder / "t.zip", 1 << 20, "here")}
+
+
+def text(vocabulary: int = 27, length: int = 4, kind: str = "text8") -> dict[str, object]:
+    return {"title": "t", "format": kind, "shape": [length], "vocabulary": vocabulary}
+
+
+def test_text8_by_hand(tmp_path):
+    """The first 90 % of its characters train, the next 5 % validate; a token is a blank, or a letter by its place in the alphabet."""
+    whole = (b"the cat " * 25)[:200]
+    _, found = read(text(), zipped(tmp_path, text8=whole))
+    inputs, labels = found["train"]
+    letters = np.frombuffer(b" abcdefghijklmnopqrstuvwxyz", np.uint8)
+    assert bytes(letters[inputs.ravel()]) == whole[:176] and bytes(letters[labels.ravel()]) == whole[1:177]
+    assert inputs.shape == labels.shape == (44, 4), "(180 - 1) // 4"
+    assert bytes(letters[found["validation"][0].ravel()]) == whole[180:188], "(10 - 1) // 4 sequences"
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"text8": b"abc Def"}, "has the byte 0x44 at 4, which is neither a letter a to z nor a blank"),
+        ({"a": b"a", "b": b"b"}, "has 2 files, not one text"),
+    ],
+)
+def test_what_is_no_text8_is_refused(tmp_path, members, said):
+    assert said in refusal(text(), zipped(tmp_path, **members))
+
+
+def test_wikitext_by_hand(tmp_path):
+    """Words between blanks, an end after each line; the most frequent is 0, of equals the first in the alphabet."""
+    train, valid = b" \n = a b = \n \n a a <unk> b \n", b" a c \n b \n\n"
+    members = zipped(tmp_path, **{"w__wiki.train.tokens": train, "w__wiki.valid.tokens": valid, "w__wiki.test.tokens": b""})
+    _, found = read(text(5, 3, "wikitext"), members)
+    names = np.array("<eos> a = b <unk>".split())  # 4, 3, 2, 2, 1 times
+    (inputs, labels), (tokens, _) = found["train"], found["validation"]
+    assert inputs.shape == (3, 3) and inputs.dtype == labels.dtype == np.int64
+    assert " ".join(names[inputs.ravel()]) == "<eos> = a b = <eos> <eos> a a"
+    assert " ".join(names[labels.ravel()]) == "= a b = <eos> <eos> a a <unk>"
+    assert " ".join(names[tokens.ravel()]) == "a <unk> <eos>", "c is unknown"
+    assert "has 5 different words; the entry says a vocabulary of 4" in refusal(text(4, 3, "wikitext"), members)
+    assert "has 0 files wiki.train.tokens, not one" in refusal(text(4, 3, "wikitext"), zipped(tmp_path, a=b"a"))

@@ -24,7 +24,7 @@ from datasets.check import check_data
 from datasets.identity import data_files
 from datasets.made_up import write_archives
 from datasets.prepare import main, prepare, write_all
-from datasets.prepared import statistics, write_part
+from datasets.prepared import statistics, write_part, write_tokens
 from datasets.verified import changed
 from declared.datasets import datasets, load_dataset
 
@@ -73,6 +73,43 @@ def test_what_published_campaigns_trained_on_stays_as_it_was(tmp_path: Path, nam
     prepare(name, tmp_path / name)
     kept = {file: sha256 for file, sha256 in KEPT.items() if file.startswith(f"{name}/")}
     assert {file: digest_file(tmp_path / file) for file in kept} == kept
+
+
+@pytest.mark.parametrize("name", ["text8-small", "wikitext-2-small"])
+def test_a_text_is_prepared_as_the_table_says(tmp_path: Path, name: str) -> None:
+    entry, folder = datasets()[name], tmp_path / "a"
+    prepare(name, folder)
+    check_data(folder, name)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["vocabulary"] == entry["vocabulary"] and not {"classes", "mean"} & set(manifest)
+    texts = []
+    for part in ("train", "validation"):
+        tokens, labels = (np.load(folder / part / f"{what}.npy") for what in ("tokens", "labels"))
+        assert tokens.shape == labels.shape == (entry[f"{part}_samples"], *entry["shape"])
+        assert tokens.dtype == labels.dtype == np.uint8, "the smallest that holds the vocabulary"
+        assert np.array_equal(tokens.ravel()[1:], labels.ravel()[:-1]), "sequences follow each other"
+        told = json.loads((folder / part / "manifest.json").read_text())
+        assert told["sha256"]["tokens.npy"] == digest_file(folder / part / "tokens.npy")
+        texts.append(tokens.tobytes())
+    assert texts[1][:50] not in texts[0], "what validates was not seen in training"
+    (folder / "train" / "tokens.npy").write_bytes(b"cut off")
+    with pytest.raises(InputError, match=r"train/tokens\.npy: is gone, or is not what was prepared"):
+        check_data(folder, name)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        (np.zeros((1, 3), np.int64), "there are 1 sequences; the entry says 2"),
+        (np.zeros((3, 3), np.int64), "there are 0 and 3 sequences of 3 tokens; the entry says 2 of 3"),
+        (np.zeros((2, 4), np.int64), "there are 0 and 2 sequences of 4 tokens; the entry says 2 of 3"),
+        (np.full((2, 3), 300), "there are tokens from 300 to 300; the entry says a vocabulary of 300"),
+        (np.full((2, 3), -1), "there are tokens from -1 to -1"),
+    ],
+)
+def test_a_text_that_is_not_what_the_table_says_is_refused(tmp_path: Path, tokens: np.ndarray, said: str) -> None:
+    with pytest.raises(InputError, match=f"ours: train: {said}"):
+        write_tokens(tmp_path / "train", [(tokens, tokens)], 2, 3, 300, "ours: train")
 
 
 def test_no_sample_is_in_both_parts(tmp_path: Path) -> None:
@@ -214,6 +251,15 @@ def test_a_fresh_data_set_is_a_manifest(tmp_path: Path) -> None:
     assert (manifest["train_samples"], manifest["validation_samples"]) == (200, 20)
     assert manifest["mean"] == [127.5] * 3 and manifest["std"] == pytest.approx([np.arange(256).std()] * 3)
     check_data(tmp_path / "a", "synthetic-4x6x3-5-200")
+
+
+@pytest.mark.parametrize(("name", "classes"), [("synthetic-tokens-40-8-200", None), ("synthetic-text-40-8-2-200", ["0", "1"])])
+def test_a_fresh_data_set_of_tokens_is_one_too(tmp_path: Path, name: str, classes: list[str] | None) -> None:
+    prepare(name, tmp_path / "a")
+    manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())
+    assert manifest["fresh"] and manifest["shape"] == [8] and manifest["vocabulary"] == 40
+    assert manifest.get("classes") == classes and "mean" not in manifest
+    check_data(tmp_path / "a", name)
 
 
 @pytest.fixture

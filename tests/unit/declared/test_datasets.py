@@ -7,8 +7,18 @@ import yaml
 
 from common.errors import InputError
 from common.schemas import schema
-from datasets.formats import CIFAR, CIFAR_BATCHES, TINY
-from declared.datasets import DATASETS, IDX, datasets, load_dataset, read_datasets, table_of
+from datasets.formats import CIFAR, CIFAR_BATCHES, TINY, WIKITEXT
+from declared.datasets import (
+    DATASETS,
+    IDX,
+    class_count,
+    datasets,
+    kind,
+    load_dataset,
+    read_datasets,
+    table_of,
+    targets,
+)
 
 OWN = {
     "title": "t",
@@ -24,6 +34,7 @@ OWN = {
     "citation": "c",
 }
 MADE_UP = {"files": None, "made_up": True}
+TEXT = {**MADE_UP, "format": "wikitext", "shape": [8], "vocabulary": 9}
 BUNDLED = {"files": None, "format": "scikit-learn", "train_samples": 1597, "validation_samples": 200}
 BUNDLED |= {"shape": [8, 8, 1], "classes": [str(digit) for digit in range(10)]}
 
@@ -36,7 +47,7 @@ def own(folder: Path, name: str = "ours", **changes: object) -> Path:
 
 def test_what_is_published_of_the_archives() -> None:
     files = {
-        (name, file["name"]): (file["bytes"], file["md5"])
+        (name, file["name"]): (file["bytes"], file.get("md5") or file["sha256"])
         for name in datasets()
         for file in datasets()[name].get("files", [])
     }
@@ -47,8 +58,20 @@ def test_what_is_published_of_the_archives() -> None:
         ("fashion-mnist", "t10k-images-idx3-ubyte.gz"): (4422102, "bef4ecab320f06d8554ea6380940ec79"),
         ("fashion-mnist", "t10k-labels-idx1-ubyte.gz"): (5148, "bb300cfdad3c16e7a12a480ee83cd310"),
         ("tiny-imagenet-200", "tiny-imagenet-200.zip"): (248100043, "90528d7ca1a48142e341f4ef8d21d0de"),
+        ("text8", "text8.zip"): (31344016, "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232"),
+        ("wikitext-2", "wikitext-2-v1.zip"): (4475746, "542ccefacc6c27f945fb54453812b3cd"),
     }
     assert {"digits", "synthetic"} < set(datasets())
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"),
+    [("text8", (90_000_000, 5_000_000)), ("wikitext-2", (2_088_628, 217_646))],  # as published, with the ends of lines
+)
+def test_sequences_of_a_text_follow_each_other_to_its_end(name: str, tokens: tuple[int, int]) -> None:
+    entry = datasets()[name]
+    samples = entry["train_samples"], entry["validation_samples"]
+    assert samples == tuple((number - 1) // entry["shape"][0] for number in tokens)
 
 
 def test_small_ones_are_like_those_that_they_stand_for() -> None:
@@ -59,7 +82,7 @@ def test_small_ones_are_like_those_that_they_stand_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"classes": [str(i) for i in range(256)]}, {"format": "tiny-imagenet", "classes": 300}, BUNDLED]
+    "changes", [{"classes": [str(i) for i in range(256)]}, {"format": "tiny-imagenet", "classes": 300}, BUNDLED, {**TEXT, "classes": None}]
 )
 def test_what_just_fits_is_taken(tmp_path: Path, changes: dict[str, object]) -> None:
     just = {**changes} if changes is BUNDLED else {**MADE_UP, "shape": [8, 8, 3], **changes}
@@ -88,8 +111,15 @@ def test_a_users_own_data_sets_stand_beside_the_table(tmp_path: Path) -> None:
         ("ours", {"format": "tiny-imagenet"}, "classes: with format tiny-imagenet expected their number"),
         ("ours", {"classes": ["a"]}, "classes: has 1 entry; expected at least 2"),
         ("ours", {"classes": []}, "classes: is empty; expected at least 2"),
-        ("ours", {"shape": [16, 16]}, "shape: has 2 entries; expected 3: height, width, channels"),
-        ("ours", {"shape": [16, 16, 3, 1]}, "shape: has 4 entries; expected 3: height, width, channels"),
+        ("ours", {"shape": [16, 16]}, "shape: with format idx expected [height, width, channels], not [16, 16]"),
+        ("ours", {"shape": [16, 16, 3, 1]}, "shape: has 4 entries; expected at most 3"),
+        ("ours", {"classes": None}, "classes: with format idx expected some"),
+        ("ours", {"vocabulary": 9}, "vocabulary: with format idx expected none"),
+        ("ours", TEXT, "classes: with format wikitext expected none: what follows is told"),
+        ("ours", {**TEXT, "shape": [1, 1, 1]}, "shape: with format wikitext expected [length], not [1, 1, 1]"),
+        ("ours", {**TEXT, "vocabulary": None}, "vocabulary: with format wikitext expected the number of different"),
+        ("ours", {**TEXT, "format": "text8"}, "vocabulary: with format text8 expected 27 (a to z and the blank), not 9"),
+        ("synthetic-text-9-9-2", {}, "such a name is drawn, not read; give it another name"),
         ("ours", {"files": OWN["files"] * 2}, "files: two are called train-images-idx3-ubyte.gz; name each once"),
         (
             "ours",
@@ -158,7 +188,7 @@ def test_a_file_that_has_no_entries_is_told_from_an_empty_one(tmp_path: Path, te
 
 def test_what_the_format_is_described_to_want_is_what_is_read() -> None:
     described = schema("dataset")["properties"]["format"]["description"]
-    names = [*(name for pair in IDX.values() for name in pair), CIFAR, TINY]
+    names = [*(name for pair in IDX.values() for name in pair), CIFAR, TINY, *WIKITEXT.values()]
     names += [path.partition("/")[2] for path in CIFAR_BATCHES[:1]]
     assert all(name in described for name in names)
 
@@ -169,6 +199,22 @@ def test_a_name_says_what_is_drawn() -> None:
     assert (entry["train_samples"], entry["validation_samples"]) == (10240, 1024)
     assert load_dataset("synthetic-8x8x1-2-50")["validation_samples"] == 5
     assert load_dataset("synthetic")["format"] == "patterns", "published campaigns name it"
+    assert (kind(entry), targets(entry), class_count(entry)) == ("images", "class", 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("synthetic-tokens-1000-64", ([64], 10240, "next", 1000)),
+        ("synthetic-tokens-2-1-10", ([1], 10, "next", 2)),
+        ("synthetic-text-500-32-4-20", ([32], 20, "class", 4)),
+        ("wikitext-2", ([128], 16317, "next", 33278)),
+    ],
+)
+def test_tokens_are_followed_by_one_of_the_vocabulary_or_have_a_class(name: str, told: object) -> None:
+    entry = load_dataset(name)
+    assert (entry["shape"], entry["train_samples"], targets(entry), class_count(entry)) == told
+    assert kind(entry) == "tokens"
 
 
 @pytest.mark.parametrize(
@@ -178,6 +224,12 @@ def test_a_name_says_what_is_drawn() -> None:
         ("synthetic-032x32x3-10", "expected synthetic-<height>x<width>x<channels>-<classes>[-<samples>]"),
         ("mnist", "data set: 'mnist' is unknown"),
         ("synthetic-8x8x1-1", "expected at least 2 classes and 10 samples"),
+        ("synthetic-tokens-100", "is unknown; expected synthetic-tokens-<vocabulary>-<length>[-<samples>]"),
+        ("synthetic-text-100-8", "expected synthetic-text-<vocabulary>-<length>-<classes>[-<samples>]"),
+        ("synthetic-tokens-1-8", "'synthetic-tokens-1-8': expected a vocabulary of at least 2"),
+        ("synthetic-tokens-9-8-9", "expected at least 10 samples"),
+        ("synthetic-text-100-8-1", "expected at least 2 classes and 10 samples"),
+        ("synthetic-text-3-8-4", "expected a vocabulary of at least 4"),
         ("synthetic-8x8x1-2-9", "expected at least 2 classes and 10 samples"),
     ],
 )

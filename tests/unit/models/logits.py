@@ -11,94 +11,115 @@ from typing import Any
 
 import numpy as np
 
-from models.graph import Graph, from_json
+from models.graph import Graph, from_json, is_kernel
 from models.initial import initial_weights
 
-SAMPLES, RATES = 8, {"sgd": 1e-4, "adam": 1e-5}  # a larger step of resnet-50 makes more of the rounding of float32
+SAMPLES = 8
 LEVELS = {"momentum": 0.9, "weight_decay": 0.0}
 Forward = Callable[[np.ndarray], np.ndarray]
 
 
-def of_pytorch(graph: Graph, optimizer: str) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
+def perturbed(graph: Graph) -> dict[str, np.ndarray]:
+    """Weights in which nothing is 0 or 1 everywhere, so that none can stand for another."""
+    random = np.random.default_rng(5)
+    return {
+        name: weight
+        if is_kernel(name) and weight.any()
+        else weight + random.uniform(0.0, 0.1, weight.shape).astype("float32")
+        for name, weight in initial_weights(graph, 3).items()
+    }
+
+
+def of_pytorch(
+    graph: Graph, optimizer: str, rate: float
+) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
     import torch
 
     from runs.libraries.pytorch import build, load, make_optimizer, saved
 
     module = build(graph)
-    load(module, graph, initial_weights(graph, 3))
-    optimize = make_optimizer(module, graph, {"optimizer": optimizer, **LEVELS}, RATES[optimizer])
+    load(module, graph, perturbed(graph))
+    optimize = make_optimizer(module, graph, {"optimizer": optimizer, **LEVELS}, rate)
+
+    def taken(samples: np.ndarray) -> torch.Tensor:
+        tensor = torch.from_numpy(samples)
+        return tensor.permute(0, 3, 1, 2) if graph.vocabulary is None else tensor
 
     @torch.no_grad()
-    def logits(images: np.ndarray) -> np.ndarray:
+    def logits(samples: np.ndarray) -> np.ndarray:
         module.eval()
-        return module(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
+        return module(taken(samples)).numpy()
 
-    def step(images: np.ndarray, labels: np.ndarray) -> None:
+    def step(samples: np.ndarray, labels: np.ndarray) -> None:
         module.train()
-        out = module(torch.from_numpy(images).permute(0, 3, 1, 2))
-        torch.nn.functional.cross_entropy(out, torch.from_numpy(labels)).backward()
+        out = module(taken(samples)).flatten(0, -2)
+        torch.nn.functional.cross_entropy(out, torch.from_numpy(labels).flatten()).backward()
         optimize.step()
 
     return logits, step, lambda: saved(module, graph)
 
 
-def of_tensorflow(graph: Graph, optimizer: str) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
+def of_tensorflow(
+    graph: Graph, optimizer: str, rate: float
+) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
     import tensorflow as tf
 
     from runs.libraries.tensorflow import _optimizer, build, variables
 
     model = build(graph)
     own = variables(model, graph)
-    for name, weight in initial_weights(graph, 3).items():
+    for name, weight in perturbed(graph).items():
         own[name].assign(weight)
-    optimize = _optimizer({"optimizer": optimizer, **LEVELS}, RATES[optimizer])
+    optimize = _optimizer({"optimizer": optimizer, **LEVELS}, rate)
 
-    def step(images: np.ndarray, labels: np.ndarray) -> None:
+    def step(samples: np.ndarray, labels: np.ndarray) -> None:
         with tf.GradientTape() as tape:
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images, training=True))
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(samples, training=True))
             loss = tf.reduce_mean(losses)
         trained = model.trainable_variables
         optimize.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
 
     return (
-        lambda images: model(images, training=False).numpy(),
+        lambda samples: model(samples, training=False).numpy(),
         step,
         lambda: {name: variable.numpy() for name, variable in own.items()},
     )
 
 
-def of_jax(graph: Graph, optimizer: str) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
+def of_jax(
+    graph: Graph, optimizer: str, rate: float
+) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
     import jax
     import optax
 
     from runs.libraries.jax_model import forward
     from runs.libraries.jax_training import optimizer as rule
 
-    now = {name: jax.numpy.asarray(weight) for name, weight in initial_weights(graph, 3).items()}
+    now = {name: jax.numpy.asarray(weight) for name, weight in perturbed(graph).items()}
     learned = [name for name in now if name not in graph.statistics]
     optimize = rule({"optimizer": optimizer, **LEVELS})
 
     @jax.jit
-    def evaluated(weights: Any, images: Any) -> Any:
-        return forward(graph, weights, images)[0]
+    def evaluated(weights: Any, samples: Any) -> Any:
+        return forward(graph, weights, samples)[0]
 
     @jax.jit
-    def trained(weights: Any, images: Any, labels: Any) -> Any:
+    def trained(weights: Any, samples: Any, labels: Any) -> Any:
         def loss(ours: Any) -> Any:
-            out, statistics = forward(graph, {**weights, **ours}, images, jax.random.key(0))
+            out, statistics = forward(graph, {**weights, **ours}, samples, jax.random.key(0))
             return optax.softmax_cross_entropy_with_integer_labels(out, labels).mean(), statistics
 
         ours = {name: weights[name] for name in learned}
         gradients, statistics = jax.grad(loss, has_aux=True)(ours)
         changes, _ = optimize.update(gradients, optimize.init(ours), ours)
-        ours = {name: weight - RATES[optimizer] * changes[name] for name, weight in ours.items()}
+        ours = {name: weight - rate * changes[name] for name, weight in ours.items()}
         return {**weights, **ours, **statistics}
 
-    def step(images: np.ndarray, labels: np.ndarray) -> None:
-        now.update(trained(now, images, labels))
+    def step(samples: np.ndarray, labels: np.ndarray) -> None:
+        now.update(trained(now, samples, labels))
 
     return (
-        lambda images: np.asarray(evaluated(now, images)),
+        lambda samples: np.asarray(evaluated(now, samples)),
         step,
         lambda: {name: np.asarray(weight) for name, weight in now.items()},
     )
@@ -110,18 +131,22 @@ LIBRARIES = {"pytorch": of_pytorch, "tensorflow": of_tensorflow, "jax": of_jax}
 def main() -> None:
     library, graphs, out = sys.argv[1], json.loads(Path(sys.argv[2]).read_text()), sys.argv[3]
     results = {}
-    for key, (raw, optimizer) in graphs.items():
+    for key, (raw, optimizer, rate) in graphs.items():
         graph = from_json(raw)
         random = np.random.default_rng(0)
-        images = random.normal(size=(SAMPLES, *graph.shape)).astype(np.float32)
-        labels = random.integers(graph.operators[-1].shape[0], size=SAMPLES)
-        logits, step, weights = LIBRARIES[library](graph, optimizer)
-        if key == next(iter(graphs)):
-            assert all(np.array_equal(weights()[name], value) for name, value in initial_weights(graph, 3).items())
+        if graph.vocabulary is None:
+            samples = random.normal(size=(SAMPLES, *graph.shape)).astype(np.float32)
+        else:
+            samples = random.integers(graph.vocabulary, size=(SAMPLES, *graph.shape))
+        *positions, classes = graph.operators[-1].shape
+        labels = random.integers(classes, size=(SAMPLES, *positions))
+        logits, step, weights = LIBRARIES[library](graph, optimizer, rate)
+        given = perturbed(graph)
+        assert all(np.array_equal(value, given[name]) for name, value in weights().items()), key
         results[f"{key}.parameters"] = np.array(sum(value.size for value in weights().values()))
-        results[f"{key}.before"] = logits(images)
-        step(images, labels)
-        results[f"{key}.after"] = logits(images)
+        results[f"{key}.before"] = logits(samples)
+        step(samples, labels)
+        results[f"{key}.after"] = logits(samples)
     np.savez(out, **results)
 
 

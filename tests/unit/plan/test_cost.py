@@ -113,7 +113,8 @@ def test_processors_and_accelerators_are_told_apart(tmp_path: Path) -> None:
     )
     assert cpu.run_s > 3 * cuda.run_s and "1920 GFLOP/s a replica (cpu), assumed" in cpu.origin
     run = next(run for run in cost.made if run.levels["device"] == "cpu")
-    row = {**run.levels, "epoch_time_s": 1200.0, "validation_time_s": 100.0, "replicas": 2, "samples_per_epoch": 50_000}
+    row = {**run.levels, "epoch_time_s": 1200.0, "validation_time_s": 100.0, "samples_per_epoch": 50_000}
+    row |= {"ranks": 2, "replicas": 2}
     known = Cost(wanted, pd.DataFrame([{**row, "startup_s": 20.0}]), {})
     assert known.estimates[run.run_id].run_s == pytest.approx(20 + 10 * 1300)
     assert all(

@@ -1,7 +1,9 @@
 """Keys under which campaigns are kept: a change here makes every user measure again, so it needs a reason.
 
 The reasons, newest first (also in the commit that changes kept_keys.yaml, by `python tests/unit/plan/test_kept_keys.py`):
-1. Ranks mark the phases of their training and read meters of energy each in its scope; PyTorch's batches are sent ahead to accelerators;
+1. Ranks may divide more than samples (meshes): a rank asks which samples are its replica's. Factors microbatches, schedule and sharding came
+   with it, so that every run's spec says more (November 2026).
+2. Ranks mark the phases of their training and read meters of energy each in its scope; PyTorch's batches are sent ahead to accelerators;
    ranks may be unlike. Factors trace and shares came with it, so that every run's spec says more (November 2026).
 """
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from runs.libraries.ahead import SLOTS, Ahead
-from runs.worker.batches import Batch, Fresh
+from runs.worker.batches import Batch, Noise
 from streams import COPY_S, Point, Stream, ThreadLane
 from trainings import Trainings, assert_same, epochs, weights
 
@@ -18,7 +18,7 @@ USE_S = 0.004
 
 def batches(number: int, size: int = 8, last: int = 5) -> list[Batch]:
     """Drawn images and labels; the last batch is a short one."""
-    split = Fresh(7, size * number, (4, 4, 3), 10)
+    split = Noise(7, size * number, (4, 4, 3), 10)
     lengths = [size] * (number - 1) + [last]
     return [split.take(1, slice(place * size, place * size + n), np.arange(n)) for place, n in enumerate(lengths)]
 

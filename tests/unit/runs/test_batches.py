@@ -8,7 +8,8 @@ from typing import cast
 import numpy as np
 import pytest
 
-from runs.worker.batches import Augmentation, Fresh
+from models.graph import Graph, Operator, Shape
+from runs.worker.batches import Augmentation, Batch, Counting, Fresh, Noise, Topics
 from runs.worker.context import Context
 from runs.worker.group import Group
 
@@ -17,20 +18,51 @@ def images(number: int, side: int = 16) -> np.ndarray:
     return np.random.default_rng(0).integers(1, 256, size=(number, side, side, 3)).astype(np.uint8)
 
 
-def test_a_fresh_sample_depends_on_its_place_and_not_on_who_draws_it() -> None:
-    split = Fresh(7, 64, (5, 5, 3), 10)
+@pytest.mark.parametrize("split", [Noise(7, 64, (5, 5, 3), 10), Counting(7, 64, 12, 50), Topics(7, 64, 12, 50, 4)])
+def test_a_fresh_sample_depends_on_its_place_and_not_on_who_draws_it(split: Fresh) -> None:
     whole, labels = split.take(2, slice(0, 64), np.arange(64))
     parts = [split.take(2, slice(first, first + 16), np.arange(16)) for first in range(0, 64, 16)]
     assert np.array_equal(np.concatenate([part for part, _ in parts]), whole)
     assert np.array_equal(np.concatenate([part for _, part in parts]), labels)
-    assert whole.shape == (64, 5, 5, 3) and whole.dtype == np.uint8 and set(labels) <= set(range(10))
-    assert not np.array_equal(whole, split.take(3, slice(0, 64), np.arange(64))[0]), "an epoch has images of its own"
+    assert not np.array_equal(whole, split.take(3, slice(0, 64), np.arange(64))[0]), "an epoch has samples of its own"
 
 
 def test_fresh_pixels_and_labels_are_uniform() -> None:
-    drawn, labels = Fresh(7, 4096, (8, 8, 1), 10).take(1, slice(0, 4096), np.arange(4096))
+    drawn, labels = Noise(7, 4096, (8, 8, 1), 10).take(1, slice(0, 4096), np.arange(4096))
+    assert drawn.shape == (4096, 8, 8, 1) and drawn.dtype == np.uint8
     assert drawn.mean() == pytest.approx(127.5, abs=1) and drawn.std() == pytest.approx(73.9, abs=1)
     assert np.bincount(labels, minlength=10) == pytest.approx(np.full(10, 409.6), rel=0.2)
+
+
+def test_what_follows_a_token_can_be_learnt() -> None:
+    tokens, labels = Counting(7, 2000, 12, 50).take(1, slice(0, 2000), np.arange(2000))
+    assert tokens.shape == labels.shape == (2000, 12) and tokens.dtype == labels.dtype == np.int64
+    assert np.array_equal(tokens[:, 1:], labels[:, :-1]) and set(tokens.ravel()) == set(range(50))
+    assert ((tokens + 1) % 50 == labels).mean() == pytest.approx(0.75 + 0.25 / 50, abs=0.01)
+    assert np.bincount(tokens[:, 0], minlength=50) == pytest.approx(np.full(50, 40), abs=30), "each begins anywhere"
+
+
+def test_the_class_of_a_text_can_be_learnt() -> None:
+    tokens, labels = Topics(7, 2000, 12, 50, 4).take(1, slice(0, 2000), np.arange(2000))
+    assert tokens.shape == (2000, 12) and labels.shape == (2000,) and tokens.dtype == labels.dtype == np.int64
+    assert set(tokens.ravel()) == set(range(50)) and np.bincount(labels) == pytest.approx(np.full(4, 500), rel=0.2)
+    assert (tokens % 4 == labels[:, None]).mean() == pytest.approx(0.25 + 0.75 / 4, abs=0.01)
+
+
+def test_where_a_model_has_logits_of_the_last_positions_these_have_labels(tmp_path: Path) -> None:
+    manifest = {"fresh": True, "shape": [6], "vocabulary": 9, "train_samples": 32, "validation_samples": 8}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    spec = {"seed": 7, "ranks": 1, "local_batch": 8, "replicas_per_rank": 1, "samples_per_epoch": 32}
+    job = {"data": str(tmp_path), "spec": {**spec, "levels": {"augmentation": "none"}}}
+
+    def batches(logits: Shape) -> list[Batch]:
+        graph = Graph("m", "he", (Operator("input", "input", (), (6,), {"vocabulary": 9}), Operator("o", "o", ("input",), logits)))
+        context = Context(tmp_path, {**job, "model": graph.to_json()}, 0, 0, cast(Group, None))
+        assert context.positions == logits[0]
+        return [*context.epoch(1), *context.validation()]
+
+    for (tokens, whole), (same, last) in zip(batches((6, 9)), batches((2, 9)), strict=True):
+        assert tokens.shape == whole.shape == (8, 6) and np.array_equal(tokens, same) and np.array_equal(whole[:, 4:], last)
 
 
 def test_validation_is_the_same_in_all_epochs_and_however_it_is_shared_out(tmp_path: Path) -> None:
@@ -51,7 +83,7 @@ def test_validation_is_the_same_in_all_epochs_and_however_it_is_shared_out(tmp_p
     whole = np.concatenate(shares(1))
     assert whole.shape == (50, 4, 4, 1) and max(map(len, shares(1))) == 8, "no more at once than in training"
     assert np.array_equal(whole, np.concatenate(shares(1))) and np.array_equal(whole, np.concatenate(shares(3)))
-    training, _ = Fresh(7, 64, (4, 4, 1), 3).take(0, slice(0, 50), np.arange(50))
+    training, _ = Noise(7, 64, (4, 4, 1), 3).take(0, slice(0, 50), np.arange(50))
     assert not np.array_equal(whole, training)
 
 

@@ -69,6 +69,60 @@ def test_an_epoch_sees_every_sample_once_over_all_ranks(trainings: Trainings, fr
     assert sorted(image.tobytes() for part in seen for image in part) == sorted(image.tobytes() for image in data)
 
 
+OTHERS = [name for name in ALIKE if name != "pytorch-single"]
+TOKENS = {"model": "gpt-nano", "dataset": "wikitext-2-small", "learning_rate": 0.1}
+
+
+@pytest.mark.parametrize("framework", some(OTHERS, ("tensorflow-single", "pytorch-ddp")))
+def test_sequences_train_alike(trainings: Trainings, framework: str) -> None:
+    reference = trainings.of("pytorch-single", batch_size=64, **TOKENS)
+    folder = trainings.of(framework, **of_64(framework), **TOKENS)
+    assert_same(weights(folder / "after.npz"), weights(reference / "after.npz"), 1e-4)
+    before = weights(reference / "before.npz")["embedding.table"]
+    assert np.abs(weights(reference / "after.npz")["embedding.table"] - before).max() > 0.01, "it has trained at all"
+    (ours,), (theirs,) = epochs(folder), epochs(reference)
+    for part in ("train", "validation"):
+        assert float(ours[f"{part}_loss"]) == pytest.approx(float(theirs[f"{part}_loss"]), rel=1e-4)
+        assert float(ours[f"{part}_accuracy"]) == pytest.approx(float(theirs[f"{part}_accuracy"]), abs=1e-3)
+    assert int(ours["samples_trained"]) == 1280, "samples are sequences"
+
+
+def test_loss_and_accuracy_are_those_of_positions(trainings: Trainings) -> None:
+    """Of 200 tokens each is as likely before training; afterwards what follows a token is told better than by how frequent it is."""
+    told = {**TOKENS, "optimizer": "adam", "learning_rate": 0.01, "epochs": 4, "batch_size": 64}
+    rows = epochs(trainings.of("pytorch-single", **told))
+    losses = [float(row["validation_loss"]) for row in rows]
+    assert losses == sorted(losses, reverse=True) and losses[-1] < 0.65 * np.log(200)
+    assert float(rows[-1]["validation_accuracy"]) < 0.9, "some words are rare"
+    tokens = np.load(trainings.folder / "data" / "wikitext-2-small" / "validation" / "labels.npy")
+    frequent = np.bincount(tokens.ravel()).max() / tokens.size
+    assert float(rows[-1]["validation_accuracy"]) > 2 * frequent
+
+
+@pytest.mark.parametrize(
+    ("framework", "levels"),
+    [
+        ("tensorflow-single", {"model": "gpt-nano", "dataset": "synthetic-tokens-32-16-64", "epochs": 2}),
+        ("tensorflow-single", {"model": "rnn-text-nano", "dataset": "synthetic-text-32-8-4-64", "epochs": 2}),
+        ("tensorflow-single", {**TOKENS, "training_loop": "fit"}),
+        pytest.param(
+            "pytorch-hybrid", {**TOKENS, "nodes": 2, "batch_size": 32, "shares": "0.25/0.75"}, marks=pytest.mark.every_framework
+        ),
+        pytest.param(
+            "tensorflow-multiworker", {**TOKENS, "nodes": 2, "batch_size": 32, "training_loop": "fit"}, marks=pytest.mark.every_framework
+        ),
+    ],
+)
+def test_other_tokens_and_loops_train_alike(trainings: Trainings, framework: str, levels: dict[str, Any]) -> None:
+    plain = {name: level for name, level in levels.items() if name not in ("training_loop", "shares", "nodes")}
+    ours = trainings.of(framework, **{"batch_size": 64, **levels})
+    reference = trainings.of("pytorch-single", **{**plain, "batch_size": 64})
+    assert_same(weights(ours / "after.npz"), weights(reference / "after.npz"), 1e-4)
+    for column in ("train_loss", "validation_loss", "train_accuracy", "validation_accuracy"):
+        values = [[float(row[column]) for row in epochs(folder)] for folder in (ours, reference)]
+        np.testing.assert_allclose(*values, atol=1e-3, err_msg=column)
+
+
 RECIPES = {
     "sgd": {"momentum": 0.9, "weight_decay": 0.01, "lr_warmup_epochs": 5, "learning_rate": 0.05},
     # By this seed no activation comes as close to a relu's kink as libraries' rounding is apart.
@@ -76,8 +130,6 @@ RECIPES = {
 }
 TWENTY_STEPS = {"dataset": "synthetic-8x8x1-10-64", "epochs": 20}  # of one step each, with images of its own
 
-
-OTHERS = [name for name in ALIKE if name != "pytorch-single"]
 
 
 @pytest.mark.parametrize("framework", OTHERS)

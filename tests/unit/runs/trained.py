@@ -1,4 +1,4 @@
-"""Run inside a framework's environment: train as the worker does, and keep the weights before and after, and the images seen."""
+"""Run inside a framework's environment: train as the worker does, and keep the weights before and after, and the samples seen."""
 
 import sys
 from pathlib import Path
@@ -49,20 +49,22 @@ def spied(make: Any) -> Any:
 
 
 def noise(trainer: Any) -> np.ndarray:
-    """Logits of the same images, twice, as training computes them: with dropout."""
-    images = np.ones((4, *trainer.context.graph.shape), np.float32)
+    """Logits of the same samples, twice, as training computes them: with dropout."""
+    of_tokens = trainer.context.graph.vocabulary is not None
+    samples = np.ones((4, *trainer.context.graph.shape), np.int64 if of_tokens else np.float32)
     if (torch := sys.modules.get("torch")) is not None:
         trainer.module.train()
-        made = [trainer.module(torch.from_numpy(images).permute(0, 3, 1, 2)).detach().numpy() for _ in range(2)]
+        given = torch.from_numpy(samples if of_tokens else samples.transpose(0, 3, 1, 2))
+        made = [trainer.module(given).detach().numpy() for _ in range(2)]
     elif (jax := sys.modules.get("jax")) is not None:
         from runs.libraries.jax_model import forward
 
         weights, rank = trainer.weights(), trainer.context.rank
         keys = [trainer.key_of(jax.numpy.uint32(rank), jax.numpy.uint32(number)) for number in range(2)]
-        made = [np.asarray(forward(trainer.context.graph, weights, images, key)[0]) for key in keys]
+        made = [np.asarray(forward(trainer.context.graph, weights, samples, key)[0]) for key in keys]
     else:
         run = trainer.strategy.run
-        values = [run(lambda: trainer.model(images, training=True)) for _ in range(2)]
+        values = [run(lambda: trainer.model(samples, training=True)) for _ in range(2)]
         made = [trainer.strategy.experimental_local_results(value)[0].numpy() for value in values]
     return np.stack(made)
 
@@ -79,9 +81,10 @@ def train(folder: Path) -> None:
     trainer = run(folder)
     rank = trainer.context.rank
     np.save(folder / f"seen.{rank}.npy", np.concatenate(seen))
+    after = trainer.weights()
     if rank == 0:
         np.savez(folder / "before.npz", **trainer.context.initial_weights())
-        np.savez(folder / "after.npz", **trainer.weights())
+        np.savez(folder / "after.npz", **after)
     np.save(folder / f"noise.{rank}.npy", noise(trainer))  # last, since it changes running statistics
     trainer.context.group.barrier()
 

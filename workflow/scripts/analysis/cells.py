@@ -16,7 +16,7 @@ from analysis.intervals import Estimate
 from analysis.measured import cells, level_text, successful, title, varying
 from analysis.pooling import Pooling, pooled
 
-TIME, RATE = "epoch_time_s", "throughput_samples_s"
+TIME, RATES = "epoch_time_s", ("throughput_samples_s", "throughput_tokens_s")
 STEPS = (
     "Steps: quantiles of all training steps of a run's timed epochs, slowest rank of each step (Hoefler & Belli, rule 8); shown are "
     "their means over runs."
@@ -29,20 +29,23 @@ BATCH = 10_000_000  # numbers drawn at a time
 
 @dataclass(frozen=True)
 class Response:
-    """A measured column, its heading, the least and the most that it can be, and the factor from its unit to that shown."""
+    """A measured column, its heading, the most and the least that it can be, and the factor from its unit to that shown."""
 
     column: str
     heading: str
     maximum: float = math.inf
     scale: float = 1.0
     digits: int = 3
+    minimum: float = 0.0
 
 
 RESPONSES = [
     Response(TIME, "epoch time (s)"),
-    Response(RATE, "throughput (samples/s)"),
+    Response("throughput_samples_s", "throughput (samples/s)"),
+    Response("throughput_tokens_s", "throughput (tokens/s)"),
     Response("train_accuracy", "training accuracy (%)", 1, 100),
     Response("validation_accuracy", "validation accuracy (%)", 1, 100),
+    Response("perplexity", "perplexity", minimum=1),
     Response("step_time_median_s", "step, median (ms)", scale=1e3),
     Response("step_time_p95_s", "step, 95 % quantile (ms)", scale=1e3),
     Response("step_time_p99_s", "step, 99 % quantile (ms)", scale=1e3),
@@ -64,10 +67,10 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
         values = ok[response.column].astype(float)
         if response.column == TIME:
             found = pooling.cells.rename(columns={"mean": "value"})
-        elif response.column == RATE:
+        elif response.column in RATES:
             found = _rates(values, ok["cell"], pooling)
         else:
-            found = intervals.means(values, ok["cell"], minimum=0, maximum=response.maximum)
+            found = intervals.means(values, ok["cell"], minimum=response.minimum, maximum=response.maximum)
         for part, name in (("value", "mean"), ("low", "low"), ("high", "high"), ("cv", "cv")):
             rows[f"{response.column}_{name}"] = found[part].reindex(rows.index)
     return rows.join(medians(pooling.samples)).reset_index(drop=True)

@@ -34,7 +34,7 @@ class Records:
     @functools.cached_property
     def every_run(self) -> pd.DataFrame:
         """All runs of the design."""
-        return read_table(self.runs_csv, "runs")
+        return read_runs(self.runs_csv)
 
     @functools.cached_property
     def runs(self) -> pd.DataFrame:
@@ -116,9 +116,16 @@ def _made(path: Path | None) -> pd.DataFrame:
         raise InputError(f"{path}: cannot be read: {one_line(error)}") from None
 
 
+def read_runs(path: Path) -> pd.DataFrame:
+    """All runs of runs.csv. `replicas`, which all that compares times takes for how many train, count devices here: where ranks divide a
+    copy of the model among them (a mesh), each is one."""
+    runs = read_table(path, "runs")
+    return runs.assign(replicas=runs[["ranks", "replicas"]].max(axis=1))
+
+
 def read_timed(path: Path) -> pd.DataFrame:
     """The runs of runs.csv that tables and figures of time are made of (`timed`)."""
-    return timed(read_table(path, "runs"))
+    return timed(read_runs(path))
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:

@@ -16,7 +16,9 @@ from analysis.intervals import COLUMNS, Estimate, columns
 from analysis.measured import cells, factors, level_text, successful, title, varying
 from analysis.pooling import pooled
 
-WITHOUT_EFFECT_ON_ONE_REPLICA = ("sync_every", "batch_scope", "lr_scaling", "bandwidth")
+WITHOUT_EFFECT_ON_ONE_REPLICA = (
+    "sync_every", "batch_scope", "lr_scaling", "bandwidth", "parallelism", "microbatches", "schedule", "sharding",
+)  # fmt: skip
 
 
 def base_cells(runs: pd.DataFrame) -> dict[str, str]:

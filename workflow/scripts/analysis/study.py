@@ -29,7 +29,7 @@ from analysis import (
     time_to_accuracy,
     variance,
 )
-from analysis.measured import timed
+from analysis.measured import read_runs, timed
 from analysis.pooling import pooled
 from common.cores import all_cores
 from common.errors import exit_status
@@ -146,7 +146,7 @@ def main(argv: list[str] | None = None) -> None:
         "--target-accuracy", type=float, nargs="?", metavar="SHARE", help="validation accuracy to which time is told"
     )
     args = parser.parse_args(argv)
-    every = read_table(args.runs, "runs")
+    every = read_runs(args.runs)
     runs = timed(every)
     network = read_table(args.network, "network") if args.network else None
     study = Study(runs, every, read_table(args.epochs, "epochs"), network, args.out, args.margin, args.target_accuracy)

@@ -1,11 +1,13 @@
-"""How each format of data sets is read: from archives, as published, to images and labels.
+"""How each format of data sets is read: from archives, as published, to images or tokens, and labels.
 
 A reader takes the data set's entry and its archives by name, and gives the class names and, for each part, blocks of
-images (uint8 [n, H, W, C]) and labels (int64 [n]). What is not exactly as expected is refused in one line.
+images (uint8 [n, H, W, C]) and labels (int64 [n]), or of tokens (int64 [n, length]) and as many labels: of each token the
+one that follows. What is not exactly as expected is refused in one line.
 """
 
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +23,9 @@ BLOCK = 1000
 CIFAR = "cifar-10-batches-bin"
 CIFAR_BATCHES = tuple(f"{CIFAR}/data_batch_{number}.bin" for number in range(1, 6))
 TINY = "tiny-imagenet-200"
+ALPHABET = " abcdefghijklmnopqrstuvwxyz"  # of text8, in the order of their tokens
+LINE_END, UNKNOWN = "<eos>", "<unk>"  # tokens of WikiText: at the end of a line, and in the place of rare words
+WIKITEXT = {"train": "wiki.train.tokens", "validation": "wiki.valid.tokens"}
 
 Block = tuple[np.ndarray, np.ndarray]
 Entry = Mapping[str, Any]
@@ -29,7 +34,7 @@ Archives = Mapping[str, Archive]
 
 @dataclass(frozen=True)
 class Content:
-    """A data set as it was read."""
+    """A data set as it was read. `classes` are none where labels are tokens."""
 
     classes: list[str]
     train: Iterator[Block]
@@ -154,6 +159,55 @@ def picture(archive: Archive, name: str, content: bytes, shape: list[int]) -> np
     refuse(archive, f"member {name!r} is {height} x {width} pixels of kind {mode}; the entry says {shape}")
 
 
+def text8(entry: Entry, archives: Archives) -> Content:
+    """One file of the letters a to z and blanks: of its characters the first nine tenths to train on, the next twentieth to validate
+    with, the last to test, which nobody reads here (Mikolov et al., Subword Language Modeling with Neural Networks, 2012)."""
+    archive = _only(archives, entry)
+    files = zip_files(archive)
+    if len(files) != 1:
+        refuse(archive, f"has {len(files)} files, not one text")
+    (text,) = read_zip(archive, files)
+    token = np.full(256, len(ALPHABET), np.uint8)
+    token[list(ALPHABET.encode())] = range(len(ALPHABET))
+    tokens = token[np.frombuffer(text, np.uint8)]
+    if len(tokens) and (last := tokens.max()) == len(ALPHABET):
+        at = int(np.argmax(tokens == last))
+        refuse(archive, f"has the byte {text[at]:#x} at {at}, which is neither a letter a to z nor a blank")
+    parts = np.split(tokens, [len(tokens) * share // 20 for share in (18, 19)])
+    return Content([], *(in_sequences(part, entry["shape"][0]) for part in parts[:2]))
+
+
+def wikitext(entry: Entry, archives: Archives) -> Content:
+    """Texts of words between blanks, with LINE_END after every line. Words of the training part are the vocabulary, the most
+    frequent first; the validation part's other words are UNKNOWN, as rare words are already in what is published."""
+    archive = _only(archives, entry)
+    files = zip_files(archive)
+    named = [[file for file in files if file.rpartition("/")[2] == name] for name in WIKITEXT.values()]
+    for name, found in zip(WIKITEXT.values(), named, strict=True):
+        if len(found) != 1:
+            refuse(archive, f"has {len(found)} files {name}, not one")
+    train, validation = (
+        [word for line in io.TextIOWrapper(io.BytesIO(text), "utf-8", "replace") for word in (*line.split(), LINE_END)]
+        for text in read_zip(archive, (file for (file,) in named))
+    )
+    counts = Counter({UNKNOWN: 0})
+    counts.update(train)
+    token = {word: number for number, word in enumerate(sorted(counts, key=lambda word: (-counts[word], word)))}
+    if len(token) > entry["vocabulary"]:
+        refuse(archive, f"has {len(token)} different words; the entry says a vocabulary of {entry['vocabulary']}")
+    unknown = token[UNKNOWN]
+    parts = (np.array([token.get(word, unknown) for word in words], np.int64) for words in (train, validation))
+    return Content([], *(in_sequences(part, entry["shape"][0]) for part in parts))
+
+
+def in_sequences(tokens: np.ndarray, length: int) -> Iterator[Block]:
+    """A text as sequences [length] that follow each other, each token with the one after it as its label; a rest is left out."""
+    samples = max(0, len(tokens) - 1) // length
+    inputs, labels = (tokens[first : first + samples * length].reshape(samples, length) for first in (0, 1))
+    for start in range(0, samples, BLOCK):
+        yield inputs[start : start + BLOCK].astype(np.int64), labels[start : start + BLOCK].astype(np.int64)
+
+
 def in_blocks(images: np.ndarray, labels: np.ndarray) -> Iterator[Block]:
     """The samples in their order, some at a time."""
     for start in range(0, len(labels), BLOCK):
@@ -193,5 +247,7 @@ READERS: dict[str, Callable[[Entry, Archives], Content]] = {
     "idx": idx,
     "patterns": patterns,
     "scikit-learn": digits,
+    "text8": text8,
     "tiny-imagenet": tiny_imagenet,
+    "wikitext": wikitext,
 }

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from common.files import digest_sources, digest_text
-from declared.datasets import DATASETS, FRESH, load_dataset
+from declared.datasets import DATASETS, FRESH, kind, load_dataset
 from declared.site import Site
 
 # What only brings archives here, under checksums, or looks at prepared files, changes nothing of what is prepared; nor does
@@ -38,8 +38,9 @@ def data_folder(site: Site, dataset: str) -> Path:
 
 
 def data_files(folder: Path, dataset: str) -> list[Path]:
-    """The files of a prepared data set in `folder` (datasets/prepared.py); a fresh one has no images."""
-    if load_dataset(dataset)["format"] == FRESH:
+    """The files of a prepared data set in `folder` (datasets/prepared.py); a fresh one has no samples."""
+    entry = load_dataset(dataset)
+    if entry["format"] == FRESH:
         return [folder / "manifest.json"]
-    parts = ("images.npy", "labels.npy", "manifest.json")
+    parts = (f"{kind(entry)}.npy", "labels.npy", "manifest.json")
     return [folder / "manifest.json", *(folder / split / name for split in ("train", "validation") for name in parts)]

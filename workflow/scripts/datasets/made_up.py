@@ -1,6 +1,7 @@
 """Small made-up data sets in the exact layout of the published archives, for reduced studies and for tests.
 
-Each class has its own pattern under noise, so that they can be learnt. Everything is drawn from one seed.
+Each class has its own pattern under noise, and few words follow a word, so that they can be learnt. Everything is drawn from one
+seed.
 """
 
 import gzip
@@ -14,13 +15,18 @@ from typing import Any
 import numpy as np
 
 from datasets.archives import Archive
-from datasets.formats import CIFAR, CIFAR_BATCHES, TINY, one_word
-from declared.datasets import IDX
+from datasets.formats import ALPHABET, CIFAR, CIFAR_BATCHES, LINE_END, TINY, UNKNOWN, WIKITEXT, one_word
+from declared.datasets import IDX, TEXTS
 
 SEED = 0
 TILE = 8  # pixels: patterns of such squares survive JPEG
 GREY_EVERY = 50  # one in so many JPEG files is grey, as in the original
 QUALITY = 90
+WORDS = 60  # of a text of characters, which has no vocabulary of words
+FOLLOWERS = 3  # words that may follow a word
+LINE_WORDS = 12
+RARE_EVERY = 40  # one in so many words is rare
+Entry = Mapping[str, Any]
 Parts = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
@@ -40,9 +46,12 @@ def parts(entry: Mapping[str, Any], classes: int, seed: int = SEED) -> Parts:
 
 def write_archives(entry: Mapping[str, Any], folder: Path) -> dict[str, Archive]:
     """Write the data set's archives into `folder`: name -> archive."""
-    classes = entry["classes"]
-    names = classes if isinstance(classes, list) else [f"made-up class {number}" for number in range(classes)]
-    WRITERS[entry["format"]](folder, parts(entry, len(names)), names)
+    if entry["format"] in TEXTS:
+        TEXT_WRITERS[entry["format"]](folder, entry)
+    else:
+        classes = entry["classes"]
+        names = classes if isinstance(classes, list) else [f"made-up class {number}" for number in range(classes)]
+        WRITERS[entry["format"]](folder, parts(entry, len(names)), names)
     limit = 4 * (entry["train_samples"] + entry["validation_samples"]) * int(np.prod(entry["shape"])) + 1_000_000
     return {path.name: Archive(path, limit, "made up") for path in sorted(folder.iterdir())}
 
@@ -127,6 +136,52 @@ def jpeg(image: np.ndarray, grey: bool) -> bytes:
     return written.getvalue()
 
 
+def words(lexicon: int, number: int, generator: np.random.Generator) -> list[str]:
+    """A text of so many words from a lexicon of so many, each of which one of FOLLOWERS others follows, the first of them mostly."""
+    letters = list(ALPHABET.strip())
+    spelt: dict[str, None] = {}
+    while len(spelt) < lexicon:
+        spelt["".join(generator.choice(letters, size=generator.integers(2, 8)))] = None
+    names, followers = list(spelt), generator.integers(lexicon, size=(lexicon, FOLLOWERS))
+    choices = np.minimum(generator.geometric(0.6, size=number) - 1, FOLLOWERS - 1)
+    text, word = [], 0
+    for choice in choices:
+        word = followers[word, choice]
+        text.append(names[word])
+    return text
+
+
+def write_text8(folder: Path, entry: Entry) -> None:
+    """text8.zip: one text of lower-case letters and blanks, nine tenths of which are the training part."""
+    characters = -(-20 * (entry["train_samples"] * entry["shape"][0] + 1) // 18)
+    text = " " + " ".join(words(WORDS, characters // 2, np.random.default_rng(SEED)))
+    _write_zip(folder / "text8.zip", {"text8": text[:characters].encode()})
+
+
+def write_wikitext(folder: Path, entry: Entry) -> None:
+    """wikitext-2-v1.zip: three texts of words, lines of which begin and end with a blank, rare words hidden."""
+    generator = np.random.default_rng(SEED)
+    numbers = [entry[f"{part}_samples"] * entry["shape"][0] + 1 for part in WIKITEXT]
+    text = words(entry["vocabulary"] - len((LINE_END, UNKNOWN)), sum(numbers), generator)
+    for place in np.flatnonzero(generator.integers(RARE_EVERY, size=len(text)) == 0):
+        text[place] = UNKNOWN
+    for place in (*range(LINE_WORDS, len(text), LINE_WORDS), numbers[0] - 1, len(text) - 1):
+        text[place] = "\n"
+    parts = text[: numbers[0]], text[numbers[0] :], ["\n"]
+    members = {name: f" {' '.join(part)}" for name, part in zip([*WIKITEXT.values(), "wiki.test.tokens"], parts, strict=True)}
+    _write_zip(folder / "wikitext-2-v1.zip", {f"wikitext-2/{name}": text.encode() for name, text in members.items()})
+
+
+def _write_zip(file: Path, members: Mapping[str, bytes]) -> None:
+    """A zip of these files, their folders before them, as all zips are written here: without dates."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in dict.fromkeys(f"{name.rpartition('/')[0]}/" for name in members if "/" in name):
+            archive.writestr(zipfile.ZipInfo(name), b"")
+        for name, content in members.items():
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+
+
+TEXT_WRITERS: dict[str, Callable[[Path, Entry], None]] = {"text8": write_text8, "wikitext": write_wikitext}
 WRITERS: dict[str, Callable[[Path, Parts, list[str]], None]] = {
     "cifar-10-binary": write_cifar,
     "idx": write_idx,

@@ -2,7 +2,8 @@
 
 A prepared data set is a folder with `train/` and `validation/`, each with `images.npy` (uint8, NHWC), `labels.npy`
 (int64) and `manifest.json`, and a `manifest.json` of its own, with mean and standard deviation per channel of the
-training images (a constant channel's deviation is 1). One that is drawn while training (fresh) has that manifest only.
+training images (a constant channel's deviation is 1). One of tokens has `tokens.npy` and `labels.npy`, sequences
+[N, length] of the same unsigned integers. One that is drawn while training (fresh) has that manifest only.
 """
 
 import argparse
@@ -20,12 +21,12 @@ from common.errors import exit_status, system_faults
 from common.files import write_json
 from datasets.archives import Archive
 from datasets.fetch import Store, archives, hold_to, store
-from datasets.formats import READERS
+from datasets.formats import READERS, Content
 from datasets.identity import data_files
 from datasets.made_up import write_archives
-from datasets.prepared import write_part
+from datasets.prepared import write_part, write_tokens
 from datasets.verified import changed, remember
-from declared.datasets import FRESH, load_dataset
+from declared.datasets import FRESH, TOKENS, kind, load_dataset, sample_name
 from declared.site import load_site
 from environments.steps import building, say
 
@@ -62,25 +63,36 @@ def write_all(dataset: str, entry: Mapping[str, Any], folder: Path, kept: Store 
         **{key: entry[key] for key in ("title", "train_samples", "validation_samples", "shape", "licence", "citation")},
     }
     if entry["format"] == FRESH:
-        channels = entry["shape"][2]
-        spread = {"mean": [UNIFORM_MEAN] * channels, "std": [UNIFORM_STD] * channels}
-        return {**told, "fresh": True, "source": {"format": FRESH}, "classes": entry["classes"], **spread}
+        return {**told, "fresh": True, "source": {"format": FRESH}, **_fresh(entry)}
     with at_hand(dataset, entry, kept, folder) as found:
-        say(f"{dataset}: preparing {entry['train_samples']} + {entry['validation_samples']} images")
+        say(f"{dataset}: preparing {entry['train_samples']} + {entry['validation_samples']} {sample_name(entry)}")
         content = READERS[entry["format"]](entry, found)
-        parts = {
-            part: write_part(
-                folder / part,
-                getattr(content, part),
-                entry[f"{part}_samples"],
-                entry["shape"],
-                len(content.classes),
-                f"{dataset}: {part}",
-            )
-            for part in PARTS
-        }
-    spread = {key: parts["train"][key] for key in ("mean", "std")}
-    return {**told, "source": source(entry, found), "classes": content.classes, **spread}
+        parts = {part: _write(dataset, entry, content, part, folder / part) for part in PARTS}
+    told["source"] = source(entry, found)
+    if kind(entry) == TOKENS:
+        return {**told, **_of_tokens(entry)}
+    return {**told, "classes": content.classes, **{key: parts["train"][key] for key in ("mean", "std")}}
+
+
+def _fresh(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What the manifest says of samples that the worker draws."""
+    if kind(entry) == TOKENS:
+        return _of_tokens(entry)
+    channels = entry["shape"][2]
+    return {"classes": entry["classes"], "mean": [UNIFORM_MEAN] * channels, "std": [UNIFORM_STD] * channels}
+
+
+def _of_tokens(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What the manifest says of tokens."""
+    return {key: entry[key] for key in ("vocabulary", "classes") if key in entry}
+
+
+def _write(dataset: str, entry: Mapping[str, Any], content: Content, part: str, folder: Path) -> dict[str, Any]:
+    """Write a part to its folder, and return its manifest."""
+    blocks, samples, what = getattr(content, part), entry[f"{part}_samples"], f"{dataset}: {part}"
+    if kind(entry) == TOKENS:
+        return write_tokens(folder, blocks, samples, entry["shape"][0], entry["vocabulary"], what)
+    return write_part(folder, blocks, samples, entry["shape"], len(content.classes), what)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,11 @@
-"""The one prepared format: the files of a part, training or validation, written block by block."""
+"""The one prepared format: the files of a part, training or validation, written block by block.
 
+Images lie in images.npy (uint8 [N, H, W, C]) with labels.npy (int64 [N]); texts in tokens.npy and labels.npy [N, length].
+"""
+
+import contextlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -42,14 +46,50 @@ def write_part(
     with open(folder / "labels.npy", "wb") as file:  # unlike np.save it says why it cannot
         _write_header(file, "<i8", samples)
         file.write(labels.data)
-    files = [folder / name for name in ("images.npy", "labels.npy")]
+    told = {"class_counts": np.bincount(labels, minlength=classes).tolist(), **statistics(counts)}
+    return _written(folder, ("images.npy", "labels.npy"), samples, shape, told)
+
+
+def write_tokens(folder: Path, blocks: Iterable[Block], samples: int, length: int, vocabulary: int, what: str) -> dict[str, Any]:
+    """Write tokens.npy, labels.npy, both [samples, length], and manifest.json of one part of a text; the manifest's content. Of the
+    blocks' numbers the files have the smallest unsigned integers that hold the vocabulary.
+
+    InputError, beginning with `what`, when there are not exactly `samples` sequences of `length`, or tokens beyond the vocabulary.
+    """
+    folder.mkdir(parents=True)
+    stored = np.min_scalar_type(vocabulary - 1).newbyteorder("<")
+    names = ("tokens.npy", "labels.npy")
+    done = 0
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(open(folder / name, "wb")) for name in names]
+        for file in files:
+            _write_header(file, stored.str, samples, length)
+        for block in blocks:
+            for file, numbers in zip(files, block, strict=True):
+                if numbers.shape[1:] != (length,) or done + len(numbers) > samples:
+                    found = f"{done} and {len(numbers)} sequences of {numbers.shape[1]} tokens"
+                    raise InputError(f"{what}: there are {found}; the entry says {samples} of {length}")
+                if numbers.min() < 0 or numbers.max() >= vocabulary:
+                    found = f"tokens from {numbers.min()} to {numbers.max()}"
+                    raise InputError(f"{what}: there are {found}; the entry says a vocabulary of {vocabulary}")
+                file.write(np.ascontiguousarray(numbers, stored).data)
+            done += len(block[0])
+    if done != samples:
+        raise InputError(f"{what}: there are {done} sequences; the entry says {samples}")
+    return _written(folder, names, samples, [length], {"vocabulary": vocabulary})
+
+
+def _written(
+    folder: Path, names: Sequence[str], samples: int, shape: Sequence[int], told: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write the manifest.json of these files, with what is `told` beside; its content."""
+    files = [folder / name for name in names]
     manifest = {
         "samples": samples,
         "shape": list(shape),
         "bytes": {file.name: file.stat().st_size for file in files},
         "sha256": {file.name: digest_file(file) for file in files},
-        "class_counts": np.bincount(labels, minlength=classes).tolist(),
-        **statistics(counts),
+        **told,
     }
     write_json(folder / "manifest.json", manifest)
     return manifest

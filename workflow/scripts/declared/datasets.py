@@ -17,7 +17,10 @@ from common.text import instead_of
 
 DATASETS = CHECKOUT / "workflow" / "scripts" / "datasets" / "table.yaml"
 OWN_DATASETS = CHECKOUT / "config" / "datasets.yaml"
-ARCHIVED = ("cifar-10-binary", "idx", "tiny-imagenet")
+IMAGES, TOKENS = "images", "tokens"  # what a data set consists of
+CLASS, NEXT = "class", "next"  # what the labels of samples are
+TEXTS = ("text8", "wikitext")  # the formats whose archives are texts: what follows a token is to be told
+ARCHIVED = ("cifar-10-binary", "idx", "tiny-imagenet", *TEXTS)
 IDX = {
     part: (f"{name}-images-idx3-ubyte.gz", f"{name}-labels-idx1-ubyte.gz")
     for part, name in (("train", "train"), ("validation", "t10k"))
@@ -25,10 +28,23 @@ IDX = {
 NAMES_CLASSES = "tiny-imagenet"  # the format whose archives name the classes
 LABELS_ARE_BYTES = ("cifar-10-binary", "idx")
 BUNDLED = {"shape": [8, 8, 1], "classes": 10, "samples": 1797}  # scikit-learn's digits
-FRESH = "fresh"  # the format of data sets that have no images: the worker draws every batch
-FRESH_NAME = "synthetic-<height>x<width>x<channels>-<classes>[-<samples>]"
+TEXT8_VOCABULARY = 27  # a to z and the blank
+FRESH = "fresh"  # the format of data sets that have no files: the worker draws every batch
+FRESH_NAMES = {
+    "images": "synthetic-<height>x<width>x<channels>-<classes>[-<samples>]",
+    "tokens": "synthetic-tokens-<vocabulary>-<length>[-<samples>]",
+    "text": "synthetic-text-<vocabulary>-<length>-<classes>[-<samples>]",
+}
 FRESH_SAMPLES = 10240
-_FRESH = re.compile(r"synthetic-([1-9]\d{0,3})x([1-9]\d{0,3})x([1-9]\d{0,2})-([1-9]\d{0,4})(?:-([1-9]\d{0,8}))?")
+_SAMPLES = r"(?:-(?P<samples>[1-9]\d{0,8}))?"
+_CLASSES = r"(?P<classes>[1-9]\d{0,4})"
+_IMAGES = r"(?P<height>[1-9]\d{0,3})x(?P<width>[1-9]\d{0,3})x(?P<channels>[1-9]\d{0,2})"
+_TOKENS = r"(?P<vocabulary>[1-9]\d{0,6})-(?P<length>[1-9]\d{0,5})"
+_FRESH = [
+    re.compile(rf"synthetic-{_IMAGES}-{_CLASSES}{_SAMPLES}"),
+    re.compile(rf"synthetic-tokens-{_TOKENS}{_SAMPLES}"),
+    re.compile(rf"synthetic-text-{_TOKENS}-{_CLASSES}{_SAMPLES}"),
+]
 
 
 @functools.cache
@@ -58,7 +74,7 @@ def read_datasets(shipped: Path, own: Path, used: Collection[str] | None = None)
 
 def _check_entry(name: str, entry: Any, file: Path, *, own: bool) -> None:
     """InputError for the first mistake in an entry; `own`: of a user's own file."""
-    if _FRESH.fullmatch(name):
+    if any(pattern.fullmatch(name) for pattern in _FRESH):
         raise InputError(f"{shown(file)}: {name}: such a name is drawn, not read; give it another name")
     check_value(name, schema("factors")["properties"]["dataset"], name, file)
     place = file.with_name(f"{file.name} ({name})")
@@ -79,7 +95,16 @@ def _mistakes(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     archived, expected = entry["format"] in ARCHIVED, f"with format {entry['format']} expected"
     if ("files" in entry) + ("made_up" in entry) != archived:
         yield "files", f"{expected} {'either files or made_up: true' if archived else 'neither files nor made_up'}"
-    if isinstance(entry["classes"], list) == (entry["format"] == NAMES_CLASSES):
+    of_text = entry["format"] in TEXTS
+    if len(entry["shape"]) != (1 if of_text else 3):
+        yield "shape", f"{expected} {'[length]' if of_text else '[height, width, channels]'}, not {entry['shape']}"
+    if ("vocabulary" in entry) != of_text:
+        yield "vocabulary", f"{expected} {'the number of different tokens' if of_text else 'none'}"
+    if entry["format"] == "text8" and entry["vocabulary"] != TEXT8_VOCABULARY:
+        yield "vocabulary", f"{expected} {TEXT8_VOCABULARY} (a to z and the blank), not {entry['vocabulary']}"
+    if ("classes" in entry) == of_text:
+        yield "classes", f"{expected} {'none: what follows is told' if of_text else 'some'}"
+    if not of_text and isinstance(entry["classes"], list) == (entry["format"] == NAMES_CLASSES):
         yield "classes", f"{expected} {'their number' if entry['format'] == NAMES_CLASSES else 'a list of names'}"
     names = [declared["name"] for declared in entry.get("files", [])]
     if len(set(names)) < len(names):
@@ -116,10 +141,25 @@ def _check_file_names(entry: Mapping[str, Any], file: Path) -> None:
         raise InputError(f"{shown(file)}: files: with format {entry['format']} expected one archive, not {len(names)}")
 
 
+def kind(entry: Mapping[str, Any]) -> str:
+    """What a data set consists of: IMAGES [height, width, channels], or TOKENS, sequences [length] of numbers below `vocabulary`."""
+    return TOKENS if "vocabulary" in entry else IMAGES
+
+
+def targets(entry: Mapping[str, Any]) -> str:
+    """What labels are: CLASS, one for a sample, or NEXT, the token that follows each of a sample's tokens."""
+    return CLASS if "classes" in entry else NEXT
+
+
 def class_count(entry: Mapping[str, Any]) -> int:
-    """How many classes a data set has."""
-    classes = entry["classes"]
+    """How many classes a model for the data set tells apart: those of samples, or the tokens that may follow."""
+    classes = entry["vocabulary"] if targets(entry) == NEXT else entry["classes"]
     return classes if isinstance(classes, int) else len(classes)
+
+
+def sample_name(entry: Mapping[str, Any]) -> str:
+    """What people call a sample of the data set, in the plural."""
+    return "sequences" if kind(entry) == TOKENS else "images"
 
 
 @functools.cache
@@ -135,28 +175,45 @@ def load_dataset(name: str, where: str = "data set") -> dict[str, Any]:
         if table_of(name) == OWN_DATASETS:  # tests say that what ships is right
             _check_entry(name, datasets()[name], OWN_DATASETS, own=True)
         return datasets()[name]
-    if found := _FRESH.fullmatch(name):
-        height, width, channels, classes, samples = map(int, found.groups(default=str(FRESH_SAMPLES)))
-        if classes < 2 or samples < 10:
-            raise InputError(f"{where}: '{name}': expected at least 2 classes and 10 samples")
-        return _fresh([height, width, channels], classes, samples)
+    for pattern in _FRESH:
+        if found := pattern.fullmatch(name):
+            told = {key: int(number) for key, number in found.groupdict().items() if number}
+            return _fresh({"samples": FRESH_SAMPLES, **told}, f"{where}: '{name}'")
     raise InputError(f"{where}: '{name}' is unknown; {_instead_of(name)}")
 
 
 def _instead_of(name: str) -> str:
-    """What to write in place of an unknown name; where a shape is meant, how it is written."""
-    return f"expected {FRESH_NAME}" if name.startswith("synthetic-") else instead_of(name, [*datasets(), FRESH_NAME])
+    """What to write in place of an unknown name; where one is meant that is drawn, how it is written."""
+    if name.startswith("synthetic-"):
+        _, what, *_ = name.split("-")
+        return f"expected {FRESH_NAMES.get(what, FRESH_NAMES['images'])}"
+    return instead_of(name, [*datasets(), *FRESH_NAMES.values()])
 
 
-def _fresh(shape: list[int], classes: int, samples: int) -> dict[str, Any]:
-    """The entry of a data set whose batches are drawn anew at every step; its validation part is a tenth of `samples`."""
+def _fresh(told: Mapping[str, int], where: str) -> dict[str, Any]:
+    """The entry of a data set whose batches are drawn anew at every step; its validation part is a tenth of its `samples`.
+    InputError, beginning with `where`, for one that cannot be drawn."""
+    samples, classes = told["samples"], told.get("classes", 0)
+    if samples < 10 or ("classes" in told and classes < 2):
+        raise InputError(f"{where}: expected at least {'2 classes and ' if 'classes' in told else ''}10 samples")
+    drawn: dict[str, Any]
+    if "vocabulary" in told:
+        length, vocabulary = told["length"], told["vocabulary"]
+        if vocabulary < max(2, classes):
+            raise InputError(f"{where}: expected a vocabulary of at least {max(2, classes)}")
+        what = f"Texts of {length} tokens, {classes} classes" if classes else f"Sequences of {length} tokens"
+        title, drawn = f"{what}, a vocabulary of {vocabulary}", {"shape": [length], "vocabulary": vocabulary}
+    else:
+        shape = [told["height"], told["width"], told["channels"]]
+        title, drawn = f"Noise of {shape[0]} x {shape[1]} pixels, {shape[2]} channels", {"shape": shape}
+    if classes:
+        drawn["classes"] = [str(number) for number in range(classes)]
     return {
-        "title": f"Noise of {shape[0]} x {shape[1]} pixels, {shape[2]} channels, a fresh batch each step",
+        "title": f"{title}, a fresh batch each step",
         "format": FRESH,
         "train_samples": samples,
         "validation_samples": samples // 10,
-        "shape": shape,
-        "classes": [str(number) for number in range(classes)],
+        **drawn,
         "licence": "none needed",
         "citation": "drawn while training",
     }

@@ -29,6 +29,7 @@ class Declared:
     name: str
     kind: str
     x: str | None = None
+    y: str | None = None
     colour: tuple[str, ...] | None = None
     facet: tuple[str, ...] | None = None
     filter: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -42,13 +43,14 @@ class Declared:
 @dataclass(frozen=True)
 class Shape:
     """What is known of a study before anything runs: which factors vary, whether its network is swept, whether all of their
-    combinations are measured, its target accuracy if it names one, and whether runs are traced."""
+    combinations are measured, its target accuracy if it names one, whether runs are traced, and whether next tokens are told."""
 
     varied: Sequence[str]
     swept: bool
     full: bool = True
     target: float | None = None
     traced: bool = False
+    next_tokens: bool = False
 
     @property
     def scale(self) -> str:
@@ -61,7 +63,7 @@ class Kind:
     """A kind of figure: the module figures/<kind>.py with `draw(records, asked)`.
 
     `usual`: the figures of this kind that a study without `figures` has, as a study would declare them. `reads`: what it
-    needs beside runs and epochs (names in rules/figures.smk). `takes`: keys beside kind and name. `x`: the words that x may
+    needs beside runs and epochs (names in rules/figures.smk). `takes`: keys beside kind and name. `x`, `y`: the words that these may
     be; None for a factor. `needs`: keys that must be said. `along_scale`: nodes, or devices, have an axis of their own.
     `of_traces`: it draws traced runs; of all others a study's untraced ones, where it has any.
     """
@@ -70,6 +72,7 @@ class Kind:
     reads: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     x: tuple[str, ...] | None = None
+    y: tuple[str, ...] | None = None
     needs: tuple[str, ...] = ()
     one_colour: bool = False
     along_scale: bool = False
@@ -89,6 +92,10 @@ def _interaction(of: Shape) -> list[dict[str, Any]]:
     return [{"name": "interaction", "x": x, "colour": next(name for name in asked if name != x)}]
 
 
+def _of_next_tokens(of: Shape) -> list[dict[str, Any]]:
+    return [{"y": "perplexity"}, {"y": "perplexity", "x": "wall_time"}] if of.next_tokens else []
+
+
 def _traced(of: Shape) -> list[dict[str, Any]]:
     return [{}] if of.traced else []
 
@@ -100,9 +107,10 @@ KINDS: dict[str, Kind] = {
         lambda of: [{}] if of.scale in of.varied else [], reads=("network",), takes=SHOWN, along_scale=True
     ),
     "accuracy": Kind(
-        lambda of: [{}, {"x": "updates"}, {"x": "wall_time"}],
-        takes=("x", *SHOWN),
+        lambda of: [{}, {"x": "updates"}, {"x": "wall_time"}, *_of_next_tokens(of)],
+        takes=("x", "y", *SHOWN),
         x=("epochs", "updates", "wall_time"),
+        y=("accuracy", "perplexity"),
     ),
     "time_to_accuracy": Kind(
         lambda of: [{"target": of.target}] if of.target else [], takes=("target", *SHOWN), along_scale=True
@@ -171,11 +179,12 @@ def from_json(text: str) -> Declared:
 
 def _read(kind: str, entry: Mapping[str, Any]) -> Declared:
     """A figure of what is written, which is right; one factor or level may stand for a list of one."""
-    x = entry.get("x")
+    x, y = entry.get("x"), entry.get("y")
     return Declared(
-        name=entry.get("name", f"{kind}-{x}" if x else kind),
+        name=entry.get("name", f"{y or kind}-{x}" if x else y or kind),
         kind=kind,
         x=x,
+        y=y,
         colour=_several(entry.get("colour")),
         facet=_several(entry.get("facet")),
         filter={name: list(_several(levels) or ()) for name, levels in entry.get("filter", {}).items()},
@@ -249,8 +258,9 @@ def _check_filter(one: Declared, cells: Sequence[Levels]) -> None:
 
 def _check_places(one: Declared, of: Kind, varied: Sequence[str]) -> None:
     """Whether every factor that varies in what is drawn has one place, and nothing else has any."""
-    if of.x and one.x not in (None, *of.x):
-        raise _Mistake("x", f"'{one.x}' is unknown; {_expected(of.x)}")
+    for key, said, words in (("x", one.x, of.x), ("y", one.y, of.y)):
+        if words and said not in (None, *words):
+            raise _Mistake(key, f"'{said}' is unknown; {_expected(words)}")
     taken: dict[str, str] = {}
     for key, names in _used(one, of).items():
         for name in names:

@@ -12,6 +12,7 @@ from common.schemas import check, check_value
 from common.text import instead_of
 from declared import environments
 from declared.factors import as_list, factor_table
+from declared.mesh import PLAIN, axes_of, is_mesh
 
 OWN = "own"  # an algorithm
 RUNS = CHECKOUT / "workflow" / "scripts" / "runs"
@@ -41,14 +42,20 @@ class Framework:
     base: str
     timing_scope: str
     capabilities: tuple[dict[str, list[Any]], ...]
+    meshes: tuple[frozenset[str], ...]
     without: dict[str, list[str]]
     why: dict[str, str]
     notes: tuple[str, ...]
 
     def can(self, levels: Mapping[str, Any]) -> bool:
-        """Whether a cell with these levels fits one of the capabilities."""
-        return not self.capabilities or any(
-            all(levels[factor] in possible for factor, possible in entry.items()) for entry in self.capabilities
+        """Whether a cell with these levels fits one of the capabilities; a mesh that it can divide ranks into does where data does."""
+        level = levels["parallelism"]
+        if is_mesh(level) and any(axes_of(level) <= axes for axes in (frozenset([PLAIN]), *self.meshes)):
+            level = PLAIN
+        told = {**levels, "parallelism": level}
+        return any(
+            all(told[factor] in possible for factor, possible in entry.items())
+            for entry in self.capabilities or ({"parallelism": [PLAIN]},)
         )
 
 
@@ -105,6 +112,7 @@ def load_framework(name: str) -> Framework:
         libraries=tuple(raw["libraries"]),
         modules=tuple(raw["modules"]),
         capabilities=tuple(capabilities),
+        meshes=tuple(frozenset(axes) for axes in raw.get("meshes", [])),
         **fields,
     )
 

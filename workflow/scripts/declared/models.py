@@ -1,8 +1,8 @@
-"""The models that a study may name, for the images and classes of a data set."""
+"""The models that a study may name, for the samples and labels of a data set."""
 
 import functools
 
-from declared.datasets import class_count, load_dataset
+from declared.datasets import class_count, load_dataset, targets
 from models.graph import Graph
 from models.named import graph, models
 
@@ -15,6 +15,6 @@ def model_names() -> tuple[str, ...]:
 
 @functools.cache
 def model_graph(model: str, dataset: str) -> Graph:
-    """A model for the images and classes of a data set. ValueError when they are too small for it."""
+    """A model for the samples and labels of a data set. ValueError when it does not take them, or when they are too small for it."""
     entry = load_dataset(dataset)
-    return graph(model, tuple(entry["shape"]), class_count(entry))
+    return graph(model, tuple(entry["shape"]), class_count(entry), entry.get("vocabulary"), targets(entry))

@@ -11,11 +11,12 @@ from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value
 from common.text import instead_of
 from declared.configuration import existing
-from declared.datasets import load_dataset
+from declared.datasets import NEXT, load_dataset, targets
 from declared.factors import UNTRACED, Levels, as_list, factor_table, matches
 from declared.figures import Declared, Shape, read_figures, usual
 from declared.fraction import Fraction, generated, of_resolution
 from declared.frameworks import framework_names
+from declared.mesh import is_mesh, sizes_of
 from declared.models import model_names
 from declared.paper import Paper, read_paper
 
@@ -73,7 +74,8 @@ class Study:
         its traced runs kept is there."""
         compared = [name for name in self.varied if name != "trace" or UNTRACED not in self.factors[name]]
         full = self.fraction is None
-        shape = Shape(compared, swept, full, self.target_accuracy, self.traced and traced)
+        told = any(targets(load_dataset(name)) == NEXT for name in self.factors["dataset"])
+        shape = Shape(compared, swept, full, self.target_accuracy, self.traced and traced, told)
         return list(self.figures) or usual(shape)
 
 
@@ -165,6 +167,11 @@ def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
                 load_dataset(level, where)
             elif level not in known[name]:
                 raise InputError(f"{where}: '{level}' is unknown; {instead_of(level, known[name])}")
+    for level in filter(is_mesh, lists.get("parallelism", [])):
+        try:
+            sizes_of(level)
+        except ValueError as error:
+            raise InputError(f"{shown(file)}: factors.parallelism: {error}") from None
     return {
         name: [_plain(level, entry) for level in lists.get(name, [entry.get("default")])]
         for name, entry in table.items()

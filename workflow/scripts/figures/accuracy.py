@@ -1,5 +1,6 @@
-"""Training and validation accuracy over epochs, updates or wall time: the study's series, panels by the other factors."""
+"""Training and validation accuracy, or perplexity, over epochs, updates or wall time: the study's series, panels by the other factors."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,39 @@ MOST_MARKERS = 20  # epochs
 LABELS_IN = 0.12  # of ticks between the panels
 MARGIN = 0.05  # of the axis, on both sides
 BESIDE = 0.08  # of the axis, between points of the only epoch
-RESPONSES = {"train_accuracy": "training", "validation_accuracy": "validation"}
+PARTS = {"train": "training", "validation": "validation"}  # the panels, from above
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What is drawn: the name of its columns without the part, in the heading, at the axis, the least and the most that it can be,
+    the factor to the axis' unit, and a sentence of its own."""
+
+    column: str
+    heading: str
+    label: str
+    least: float
+    most: float
+    scale: float = 1.0
+    means: str = ""
+
+    @property
+    def responses(self) -> dict[str, str]:
+        """The columns of its panels, from above, and what part each is of."""
+        return {f"{part}_{self.column}": said for part, said in PARTS.items()}
+
+
+QUANTITIES = {
+    "accuracy": Quantity("accuracy", "Accuracy", "accuracy (%)", 0, 1, 100),
+    "perplexity": Quantity(
+        "perplexity",
+        "Perplexity",
+        "perplexity",
+        1,
+        math.inf,
+        means="Perplexity is exp(loss), the loss being the mean cross-entropy of the next token; its axis is logarithmic.",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -50,26 +83,26 @@ AXES = {
     ),
 }
 WHAT = (
-    "Accuracy in training (upper panels) and validation (lower panels) over {}. Lines: means; bands or bars: 95 % t intervals; markers at "
+    "{} in training (upper panels) and validation (lower panels) over {}. Lines: means; bands or bars: 95 % t intervals; markers at "
     "{} epochs."
 )
 
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """Two panels, training above validation, for each combination of the other factors. The figure and its caption."""
-    of, axis = view(records.runs, asked), AXES[asked.x or "epochs"]
-    small_in = len(RESPONSES) * SMALL_PANEL_IN + panels.titles_height(of.panels, SMALL_TITLE_CHARACTERS)
+    of, axis, quantity = view(records.runs, asked), AXES[asked.x or "epochs"], QUANTITIES[asked.y or "accuracy"]
+    small_in = len(PARTS) * SMALL_PANEL_IN + panels.titles_height(of.panels, SMALL_TITLE_CHARACTERS)
     of = of.on_a_page(small_in, SMALL_PANELS_IN_PAGE)
     epochs = _epochs(records, of, asked.x or "epochs")
     # Series that have the same places cover each other, so that each has its markers at some of them.
     thinned = axis.whole or (len(epochs) and epochs["epoch"].max() > MOST_MARKERS)
-    what = WHAT.format(axis.heading, "some" if thinned else "all")
-    responses = [name for name in RESPONSES if name in epochs and epochs[name].notna().any()]
+    what = WHAT.format(quantity.heading, axis.heading, "some" if thinned else "all")
+    responses = [name for name in quantity.responses if name in epochs and epochs[name].notna().any()]
     if not responses or epochs["x"].isna().all():
         text = (
             "no successful run"
             if epochs.empty
-            else "no accuracy was recorded"
+            else f"no {quantity.column} was recorded"
             if not responses
             else f"no {axis.heading}"
         )
@@ -89,7 +122,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     for ax in axes.flat:
         ax.set_axis_off()
         ax.autoscale(False)  # for dozens of panels that share their axes, it takes most of the time
-    axes.flat[0].set_ylim(0, 103)
+    _set_y(axes.flat[0], quantity, epochs[responses])
     for panel, levels in enumerate(shown):
         band, column = divmod(panel, columns)
         here = successful(panels.at(of.runs, levels))
@@ -105,13 +138,13 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
                     first = position % epochs["epoch"].nunique()
                     every = slice(first, None, len(of.series)) if thinned else slice(None)
                     shift = (position - (len(of.series) - 1) / 2) * BESIDE * (ends[1] - ends[0])
-                    _curve(ax, one, epochs.iloc[np.concatenate(own)], response, (every, shift))
+                    _curve(ax, one, epochs.iloc[np.concatenate(own)], (response, quantity), (every, shift))
             if not ax.lines:
                 panels.say(ax, "no successful run" if here.empty else "not recorded")
             if row == 0:
                 ax.set_title(panels.panel_title(levels, characters))
             if column == 0:
-                ax.set_ylabel(f"{RESPONSES[response]}\naccuracy (%)")
+                ax.set_ylabel(f"{quantity.responses[response]}\n{quantity.label}")
             last = row == len(responses) - 1
             ax.tick_params(labelbottom=last and (apart or panel + columns >= len(shown)))
             ax.grid(True)
@@ -119,7 +152,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     drawn.supxlabel(axis.label, fontsize=style.FONT_SIZE)
     panels.legend(drawn, told)
     behind = epochs.groupby(["cell", "epoch"])[responses].count().stack()  # runs that recorded it
-    return drawn, of.caption(what, notes=[axis.means], counted=behind[behind > 0])
+    return drawn, of.caption(what, notes=[quantity.means, axis.means], counted=behind[behind > 0])
 
 
 def _epochs(records: Records, of: View, x: str) -> pd.DataFrame:
@@ -127,11 +160,23 @@ def _epochs(records: Records, of: View, x: str) -> pd.DataFrame:
     if of.ok.empty:
         return pd.DataFrame()
     epochs = records.epochs_of(of.runs)
+    told = epochs["run_id"].isin(set(of.runs.loc[of.runs["perplexity"].notna(), "run_id"]))
+    epochs = epochs.assign(**{f"{part}_perplexity": np.exp(epochs[f"{part}_loss"].astype(float).where(told)) for part in PARTS})
     if x == "epochs":
         return epochs.assign(x=epochs["epoch"].astype(float))
     epochs = epochs.sort_values("epoch", kind="stable")
     each = epochs["exchanges"] if x == "updates" else epochs["epoch_time_s"] + epochs["validation_time_s"].fillna(0.0)
     return epochs.assign(x=each.astype(float).groupby(epochs["run_id"], sort=False).cumsum())
+
+
+def _set_y(ax: Axes, quantity: Quantity, values: pd.DataFrame) -> None:
+    """The y axis, which all panels share."""
+    if math.isfinite(quantity.most):
+        ax.set_ylim(quantity.scale * quantity.least, 1.03 * quantity.scale * quantity.most)
+        return
+    ax.set_yscale("log")
+    least, most = np.nanmin(values.to_numpy(float)), np.nanmax(values.to_numpy(float))
+    ax.set_ylim(max(quantity.least, 0.9 * least), 1.1 * most)
 
 
 def _ends(x: pd.Series, *, whole: bool) -> tuple[float, float]:
@@ -144,22 +189,25 @@ def _ends(x: pd.Series, *, whole: bool) -> tuple[float, float]:
     return first - MARGIN * (last - first), last + MARGIN * (last - first)
 
 
-def _curve(ax: Axes, one: Series, epochs: pd.DataFrame, response: str, place: tuple[slice, float]) -> None:
-    """One series; `place`: which points have a marker, and how far a single epoch's point is shifted."""
-    means = intervals.means(epochs[response], epochs["epoch"], minimum=0, maximum=1)
+def _curve(
+    ax: Axes, one: Series, epochs: pd.DataFrame, what: tuple[str, Quantity], place: tuple[slice, float]
+) -> None:
+    """One series; `what`: the column; `place`: which points have a marker, and how far a single epoch's point is shifted."""
+    response, quantity = what
+    means = intervals.means(epochs[response], epochs["epoch"], minimum=quantity.least, maximum=quantity.most)
     if means.empty:
         return
     marked, shift = place
     alone = len(means) == 1
     x = epochs.groupby("epoch")["x"].mean().reindex(means.index).to_numpy(float) + shift * alone
     look = one.look
-    low, high = 100 * means["low"].to_numpy(), 100 * means["high"].to_numpy()
+    low, high = (quantity.scale * means[bound].to_numpy() for bound in ("low", "high"))
     if alone:
         ax.vlines(x, low, high, color=look.colour, linewidth=0.9)
     ax.fill_between(x, low, high, color=look.colour, alpha=style.BAND_ALPHA, linewidth=0)
     ax.plot(
         x,
-        100 * means["value"].to_numpy(),
+        quantity.scale * means["value"].to_numpy(),
         **panels.marker(look)
         | {"linestyle": look.line, "linewidth": 0.8, "markevery": slice(None) if alone else marked},
     )

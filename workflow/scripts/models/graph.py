@@ -1,12 +1,22 @@
 """A model as a graph of operators: the one description from which every library builds it.
 
-Shapes are those of one sample, (height, width, channels) for images and (units,) for vectors. Weights have one canonical
-layout, and a name, `<operator>.<weight>`:
+Shapes are those of one sample: (height, width, channels) of images, (units,) of vectors, (length, units) of sequences, whose
+elements are positions, and (length,) of tokens: integers below the `vocabulary` of the input operator. Weights have one
+canonical layout, and a name, `<operator>.<weight>`:
 
     conv             kernel [height, width, in, out], bias [out]
     depthwise_conv   kernel [height, width, channels, 1], bias [channels]
     dense            kernel [in, out], bias [out]; what was flattened counts rows first, channels last
+    tied_dense       none of its own: the table of the embedding that its setting `of` names, transposed
     batch_norm       scale, offset, and what is not trained: mean, variance [channels]
+    layer_norm       scale, offset [units]
+    embedding        table [vocabulary, units]
+    positions        table [length, units]
+    class_token      token [units]
+    attention        query_kernel, key_kernel, value_kernel, output_kernel [in, out], each with its bias [out];
+                     what queries, keys and values give, and what the last kernel takes, counts heads first
+    lstm             kernel [in, 4 units], recurrent_kernel [units, 4 units], bias [4 units]; columns are those of the input
+                     gate, then of the forget gate, the candidate and the output gate
 
 Standard library only: the workflow plans with it, ranks build with it, whatever environment they live in.
 """
@@ -18,6 +28,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 Shape = tuple[int, ...]
+Size = int | list[int]  # of a window: a list is (vertical, horizontal), as JSON has it
 
 BYTES = 4  # of a number: float32
 NOT_TRAINED = ("mean", "variance")
@@ -41,7 +52,8 @@ class Operator:
 
 @dataclass(frozen=True)
 class Graph:
-    """A model for images of one shape. Operators stand after their inputs; the last one's output are the logits."""
+    """A model for samples of one shape. Operators stand after their inputs; the last one's output are the logits:
+    (classes,), or (length, vocabulary) where each position has a label, the next token."""
 
     model: str
     initializer: str
@@ -49,8 +61,13 @@ class Graph:
 
     @property
     def shape(self) -> Shape:
-        """Of an image."""
+        """Of a sample."""
         return self.operators[0].shape
+
+    @property
+    def vocabulary(self) -> int | None:
+        """How many different tokens a sample may have; None where samples are images."""
+        return self.operators[0].settings.get("vocabulary")
 
     @functools.cached_property
     def by_name(self) -> dict[str, Operator]:
@@ -79,7 +96,9 @@ class Graph:
         below = self.by_name[operator.inputs[0]]
         while below.kind in ("activation", "dropout"):
             below = self.by_name[below.inputs[0]]
-        return self.by_name[below.inputs[0]].shape if below.kind == "flatten" else None
+        if below.kind != "flatten" or len(shape := self.by_name[below.inputs[0]].shape) < 3:
+            return None
+        return shape
 
     @property
     def parameters(self) -> int:
@@ -98,7 +117,8 @@ class Graph:
 
     @property
     def macs(self) -> int:
-        """Multiplications and additions, in pairs, of one sample's forward pass, in convolutions and dense operators."""
+        """Multiplications and additions, in pairs, of one sample's forward pass: those of convolutions, dense operators,
+        attention and LSTMs."""
         return sum(operator.macs for operator in self.operators)
 
     @property
@@ -132,21 +152,33 @@ def is_trained(weight: str) -> bool:
     return weight.rpartition(".")[2] not in NOT_TRAINED
 
 
+def is_kernel(weight: str) -> bool:
+    """Whether a weight is a matrix, or a window of them, by which inputs are multiplied; a table is none, also where it is tied."""
+    return weight.endswith("kernel")
+
+
 def is_decayed(weight: str) -> bool:
     """Whether weight decay applies to a weight: to kernels alone."""
-    return weight.endswith(".kernel")
+    return is_kernel(weight)
+
+
+def pair(size: int | Sequence[int]) -> tuple[int, int]:
+    """A window's size, stride or padding as (vertical, horizontal): one number stands for both."""
+    vertical, horizontal = (size, size) if isinstance(size, int) else size
+    return vertical, horizontal
 
 
 class Builder:
     """Adds operators, one after the other. Each method returns the new operator's name; `x` is that of its input.
 
-    ValueError when an image is too small for an operator.
+    ValueError when a sample is too small for an operator, or when outputs do not fit each other.
     """
 
-    def __init__(self, model: str, shape: Shape, initializer: str) -> None:
+    def __init__(self, model: str, shape: Shape, initializer: str, vocabulary: int | None = None) -> None:
         self.model, self.initializer = model, initializer
         self.input = "input"
-        self._operators = {"input": Operator("input", "input", (), shape)}
+        settings = {} if vocabulary is None else {"vocabulary": vocabulary}
+        self._operators = {"input": Operator("input", "input", (), shape, settings)}
 
     def graph(self) -> Graph:
         """What was built."""
@@ -157,11 +189,19 @@ class Builder:
         return self._operators[x].shape
 
     def conv(
-        self, x: str, filters: int, kernel: int, stride: int = 1, padding: int = 0, *, bias: bool = True, name: str = ""
+        self,
+        x: str,
+        filters: int,
+        kernel: Size,
+        stride: int = 1,
+        padding: Size = 0,
+        *,
+        bias: bool = True,
+        name: str = "",
     ) -> str:
-        """A convolution with `padding` zeros on all four sides."""
+        """A convolution with `padding` zeros on all four sides. Of what is not square: kernel [1, 7], padding [0, 3]."""
         channels = self.shape(x)[-1]
-        weights: dict[str, Shape] = {"kernel": (kernel, kernel, channels, filters)}
+        weights: dict[str, Shape] = {"kernel": (*pair(kernel), channels, filters)}
         return self._convolution("conv", x, (filters, weights), kernel, stride, padding, bias, name)
 
     def depthwise_conv(
@@ -180,7 +220,8 @@ class Builder:
         return self._add("batch_norm", (x,), self.shape(x), settings, weights, name=name)
 
     def activation(self, x: str, function: str, *, name: str = "") -> str:
-        """relu, silu, sigmoid or tanh of every element."""
+        """relu, silu, sigmoid, tanh, gelu (Hendrycks & Gimpel 2016) or gelu_tanh (its approximation, section 2) of every element,
+        or softmax over the last axis."""
         return self._add("activation", (x,), self.shape(x), {"function": function}, name=name)
 
     def max_pool(self, x: str, kernel: int, stride: int, padding: int = 0, *, name: str = "") -> str:
@@ -190,9 +231,9 @@ class Builder:
             raise ValueError(f"{x}: may be negative; a pooling with padding wants a relu before it")
         return self._pool("max_pool", x, kernel, stride, padding, name)
 
-    def average_pool(self, x: str, kernel: int, stride: int, *, name: str = "") -> str:
-        """The mean of every window."""
-        return self._pool("average_pool", x, kernel, stride, 0, name)
+    def average_pool(self, x: str, kernel: int, stride: int, padding: int = 0, *, name: str = "") -> str:
+        """The mean of every window, with the zeros that `padding` adds."""
+        return self._pool("average_pool", x, kernel, stride, padding, name)
 
     def global_average_pool(self, x: str, *, name: str = "") -> str:
         """The mean of every channel: an image becomes a vector."""
@@ -228,10 +269,103 @@ class Builder:
         return self._add("flatten", (x,), (math.prod(self.shape(x)),), name=name)
 
     def dense(self, x: str, units: int, *, name: str = "") -> str:
-        """A fully connected layer with bias."""
-        (inputs,) = self.shape(x)
-        weights: dict[str, Shape] = {"kernel": (inputs, units), "bias": (units,)}
-        return self._add("dense", (x,), (units,), {"units": units}, weights, inputs * units, name)
+        """A fully connected layer with bias: of a vector, or of every position of a sequence."""
+        if len(shape := self.shape(x)) > 2:
+            raise ValueError(f"{x} {shape} is an image; flatten it before a dense layer")
+        weights: dict[str, Shape] = {"kernel": (shape[-1], units), "bias": (units,)}
+        return self._add("dense", (x,), (*shape[:-1], units), {"units": units}, weights, math.prod(shape) * units, name)
+
+    def tied_dense(self, x: str, embedding: str, *, name: str = "") -> str:
+        """A dense operator without bias whose kernel is an embedding's table, transposed (Press & Wolf 2017)."""
+        vocabulary, units = self._operators[embedding].weights["table"]
+        if self.shape(x)[-1] != units:
+            raise ValueError(f"cannot multiply {x} {self.shape(x)} by the table of {embedding}, of {units} units")
+        shape, macs = (*self.shape(x)[:-1], vocabulary), math.prod(self.shape(x)) * vocabulary
+        return self._add("tied_dense", (x,), shape, {"of": embedding}, macs=macs, name=name)
+
+    def layer_norm(self, x: str, *, epsilon: float = 1e-5, name: str = "") -> str:
+        """Ba et al. 2016: of a vector, or of every position of a sequence."""
+        weights = dict.fromkeys(("scale", "offset"), self.shape(x)[-1:])
+        return self._add("layer_norm", (x,), self.shape(x), {"epsilon": epsilon}, weights, name=name)
+
+    def embedding(self, tokens: str, units: int, *, name: str = "") -> str:
+        """A vector of `units` for each token."""
+        vocabulary = self._operators[self.input].settings.get("vocabulary")
+        if vocabulary is None or len(shape := self.shape(tokens)) != 1:
+            raise ValueError(f"{tokens} {self.shape(tokens)} are no tokens")
+        weights: dict[str, Shape] = {"table": (vocabulary, units)}
+        return self._add("embedding", (tokens,), (*shape, units), {"units": units}, weights, name=name)
+
+    def positions(self, x: str, *, name: str = "") -> str:
+        """A sequence plus a learned vector for each position."""
+        return self._add("positions", (x,), self._sequence(x), weights={"table": self.shape(x)}, name=name)
+
+    def class_token(self, x: str, *, name: str = "") -> str:
+        """A sequence after a learned vector, in which a classifier gathers what it needs (Devlin et al. 2019)."""
+        length, units = self._sequence(x)
+        return self._add("class_token", (x,), (length + 1, units), weights={"token": (units,)}, name=name)
+
+    def attention(self, x: str, heads: int, *, to: str = "", causal: bool = False, name: str = "") -> str:
+        """Multi-head attention (Vaswani et al. 2017, section 3.2): each position of `x` asks all of `to`, by default of `x`
+        itself, if `causal` only those up to its own. Its multiplications are counted as if it were not causal."""
+        (length, units), (asked, others) = self._sequence(x), self._sequence(to or x)
+        if units % heads:
+            raise ValueError(f"the {units} units of {x} cannot be divided by {heads} heads")
+        if causal and to:
+            raise ValueError("attention to another sequence cannot be causal")
+        sizes = {"query": units, "key": others, "value": others, "output": units}
+        weights: dict[str, Shape] = {}
+        for part, inputs in sizes.items():
+            weights |= {f"{part}_kernel": (inputs, units), f"{part}_bias": (units,)}
+        macs = 2 * length * units**2 + 2 * asked * others * units + 2 * length * asked * units
+        settings = {"heads": heads, "causal": causal}
+        return self._add("attention", (x, to) if to else (x,), (length, units), settings, weights, macs, name)
+
+    def lstm(self, x: str, units: int, *, state: str = "", name: str = "") -> str:
+        """A layer of long short-term memory with forget gates (Gers et al. 2000), its outputs at all positions.
+
+        It begins with zeros, or with `state`: the `final_state` of another one of as many units.
+        """
+        length, inputs = self._sequence(x)
+        if state and self.shape(state) != (2, units):
+            raise ValueError(f"{state} {self.shape(state)} is no state of {units} units")
+        weights: dict[str, Shape] = {
+            "kernel": (inputs, 4 * units),
+            "recurrent_kernel": (units, 4 * units),
+            "bias": (4 * units,),
+        }
+        macs = length * (inputs + units) * 4 * units
+        return self._add("lstm", (x, state) if state else (x,), (length, units), {"units": units}, weights, macs, name)
+
+    def final_state(self, lstm: str, *, name: str = "") -> str:
+        """What an LSTM ends with: its output at the last position, and below it its cell."""
+        if (operator := self._operators[lstm]).kind != "lstm":
+            raise ValueError(f"{lstm} is no lstm, it has no state")
+        return self._add("final_state", (lstm,), (2, operator["units"]), name=name)
+
+    def step(self, x: str, index: int, *, name: str = "") -> str:
+        """One position of a sequence, as a vector: 0 is the first, -1 the last."""
+        _, units = self._sequence(x)
+        return self._add("step", (x,), (units,), {"index": index}, name=name)
+
+    def steps(self, x: str, start: int, stop: int, *, name: str = "") -> str:
+        """The positions from `start` up to, but without, `stop`, of a sequence or of tokens."""
+        length, *units = self.shape(x)
+        if not 0 <= start < stop <= length:
+            raise ValueError(f"{x} has {length} positions; there is none from {start} up to {stop}")
+        return self._add("steps", (x,), (stop - start, *units), {"start": start, "stop": stop}, name=name)
+
+    def sequence(self, x: str, *, name: str = "") -> str:
+        """An image as the sequence of its pixels, row after row."""
+        height, width, channels = self._image(x)
+        return self._add("sequence", (x,), (height * width, channels), name=name)
+
+    def concatenate(self, *inputs: str, name: str = "") -> str:
+        """Outputs that differ in nothing but the last axis (channels, units), joined there."""
+        shapes = [self.shape(x) for x in inputs]
+        if len({shape[:-1] for shape in shapes}) > 1:
+            raise ValueError(f"cannot concatenate {' and '.join(f'{x} {self.shape(x)}' for x in inputs)}")
+        return self._add("concatenate", inputs, (*shapes[0][:-1], sum(shape[-1] for shape in shapes)), name=name)
 
     def dropout(self, x: str, rate: float, *, name: str = "") -> str:
         """While training, each element is zero with probability `rate`, the others are divided by 1 - `rate`."""
@@ -242,9 +376,9 @@ class Builder:
         kind: str,
         x: str,
         made: tuple[int, dict[str, Shape]],
-        kernel: int,
+        kernel: Size,
         stride: int,
-        padding: int,
+        padding: Size,
         bias: bool,
         name: str,
     ) -> str:
@@ -262,12 +396,28 @@ class Builder:
         shape = (*self._windows(kind, x, kernel, stride, padding), self.shape(x)[-1])
         return self._add(kind, (x,), shape, {"kernel": kernel, "stride": stride, "padding": padding}, name=name)
 
-    def _windows(self, kind: str, x: str, kernel: int, stride: int, padding: int) -> Shape:
-        height, width, _ = self.shape(x)
-        sizes = tuple((side + 2 * padding - kernel) // stride + 1 for side in (height, width))
+    def _windows(self, kind: str, x: str, kernel: Size, stride: int, padding: Size) -> Shape:
+        height, width, _ = self._image(x)
+        sides = zip((height, width), pair(kernel), pair(padding), strict=True)
+        sizes = tuple((side + 2 * zeros - window) // stride + 1 for side, window, zeros in sides)
         if min(sizes) < 1:
-            raise ValueError(f"{kind} of {kernel} x {kernel} on {height} x {width} pixels: nothing is left")
+            window = " x ".join(map(str, pair(kernel)))
+            raise ValueError(f"{kind} of {window} on {height} x {width} pixels: nothing is left")
         return sizes
+
+    def _image(self, x: str) -> tuple[int, int, int]:
+        """The shape of an image. ValueError where `x` is none."""
+        if len(shape := self.shape(x)) != 3:
+            raise ValueError(f"{x} {shape} is no image (height, width, channels)")
+        height, width, channels = shape
+        return height, width, channels
+
+    def _sequence(self, x: str) -> tuple[int, int]:
+        """The shape of a sequence. ValueError where `x` is none."""
+        if len(shape := self.shape(x)) != 2:
+            raise ValueError(f"{x} {shape} is no sequence (length, units)")
+        length, units = shape
+        return length, units
 
     def _next(self, kind: str) -> int:
         return 1 + sum(operator.name.rstrip("0123456789") == kind for operator in self._operators.values())

@@ -1,4 +1,4 @@
-"""The models by name, made concrete for images of a shape and a number of classes."""
+"""The models by name, made concrete for what the samples and labels of a data set are."""
 
 import functools
 import importlib
@@ -11,14 +11,22 @@ from models.graph import Builder, Graph, Shape
 SMALL = 64  # pixels: up to here the usual small stem, above the original
 
 
+IMAGES, TEXTS, TOKENS = "images", "texts", "tokens"  # what models take
+
+
 @dataclass(frozen=True)
 class Model:
-    """`build(builder, classes)` adds the operators. `source` is where it was published; `initializer` see models.initial."""
+    """`build(builder, classes)` adds the operators. `source` is where it was published; `initializer` see models.initial.
+
+    `takes` says what samples and labels are: `images` of a class, `texts` (sequences of tokens) of a class, or sequences of
+    `tokens`, at each position of which the label is the next one; its `classes` are then the vocabulary.
+    """
 
     build: Callable[[Builder, int], None]
     title: str
     source: str
     initializer: str
+    takes: str = IMAGES
 
 
 def is_small(shape: Shape) -> bool:
@@ -47,13 +55,25 @@ def models() -> Mapping[str, Model]:
 
 
 @functools.cache
-def graph(name: str, shape: Shape, classes: int) -> Graph:
-    """A model for images of `shape`. ValueError when they are too small for it, or its operators do not fit each other."""
+def graph(name: str, shape: Shape, classes: int, vocabulary: int | None = None, targets: str = "class") -> Graph:
+    """A model for samples of `shape`: images (height, width, channels), or sequences of tokens (length,) of a `vocabulary`.
+
+    `targets` says what labels are: `class`, one of `classes` for each sample, or `next`, the next token at each position,
+    where `classes` are the vocabulary. ValueError when the model does not take such samples, when they are too small for it,
+    or when its operators do not fit each other.
+    """
     model = models()[name]
-    builder = Builder(name, shape, model.initializer)
+    given = IMAGES if vocabulary is None else {"class": TEXTS, "next": TOKENS}[targets]
+    builder = Builder(name, shape, model.initializer, vocabulary)
     try:
+        if model.takes != given:
+            raise ValueError(f"it takes {_SAID[model.takes]}, not {_SAID[given]}")
         model.build(builder, classes)
     except ValueError as error:
-        height, width, _ = shape
-        raise ValueError(f"model {name} cannot be built for images of {height} x {width} pixels: {error}") from None
+        size = f"{shape[0]} x {shape[1]} pixels" if given == IMAGES else f"{shape[0]} tokens"
+        kind = "images" if given == IMAGES else "sequences"
+        raise ValueError(f"model {name} cannot be built for {kind} of {size}: {error}") from None
     return builder.graph()
+
+
+_SAID = {IMAGES: "images", TEXTS: "texts with a class", TOKENS: "tokens that predict the next one"}

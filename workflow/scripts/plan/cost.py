@@ -50,7 +50,7 @@ KEPT_BYTES = 100_000  # of a run: log, record, epochs
 SAME = ("framework", "model", "dataset", "device")
 NOT_OF_TIME = ("epochs", "warmup_epochs", "learning_rate", "momentum", "lr_scaling", "lr_warmup_epochs")
 OF_CELL = [*(name for name in factor_table() if name not in NOT_OF_TIME), "samples_per_epoch"]
-TIMES = ["startup_s", "epoch_time_s", "validation_time_s", "replicas"]
+TIMES = ["startup_s", "epoch_time_s", "validation_time_s", "ranks", "replicas"]
 ASSUMED = "assumed"
 SAME_CELL = "the same cell"
 SCALED = "other cells, by samples"
@@ -166,13 +166,13 @@ class Cost:
 
     def _estimate(self, run: Run) -> Estimate:
         told = {**run.levels, "samples_per_epoch": run.geometry.samples_per_epoch}
-        epochs, share = run.levels["epochs"], run.geometry.samples_per_epoch / run.geometry.replicas
+        epochs, share = run.levels["epochs"], run.geometry.samples_per_epoch / run.geometry.devices
         if known := self._of_cell.get(tuple(told[name] for name in OF_CELL)):
             return Estimate(known.start_s + epochs * known.epoch_s, SAME_CELL, known.runs)
         if known := self._of_model.get(tuple(told[name] for name in SAME)):
             return Estimate(known.start_s + epochs * share * known.sample_s, SCALED, known.runs)
         rate, origin = self._rate(run)
-        validation = run.dataset["validation_samples"] / run.geometry.replicas
+        validation = run.dataset["validation_samples"] / run.geometry.devices
         operations = 2 * (PASSES * share + validation) * weighed_macs(run.levels["model"], run.levels["dataset"])
         known = self._of_framework.get((run.levels["framework"],))
         return Estimate((known.start_s if known else START_S) + epochs * operations / rate / 1e9, origin)
@@ -203,7 +203,10 @@ def weighed_macs(model: str, dataset: str) -> int:
 def timings(measured: pd.DataFrame, names: Iterable[str]) -> dict[tuple[Any, ...], Timing]:
     """The means of measured runs, by their values of `names`."""
     epoch_s = measured.epoch_time_s.astype(float) + measured.validation_time_s.astype(float).fillna(0)
-    sample_s = epoch_s * measured.replicas.astype(float) / measured.samples_per_epoch.astype(float)
+    devices = (
+        measured[["ranks", "replicas"]].astype(float).max(axis=1)
+    )  # a rank may have several replicas, or replicas ranks
+    sample_s = epoch_s * devices / measured.samples_per_epoch.astype(float)
     start_s = measured.startup_s.astype(float)
     groups = measured.assign(start_s=start_s, epoch_s=epoch_s, sample_s=sample_s).groupby([*names])
     means = groups[["start_s", "epoch_s", "sample_s"]].mean().fillna({"start_s": START_S})

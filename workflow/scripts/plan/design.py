@@ -10,20 +10,23 @@ import csv
 import functools
 import io
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.errors import InputError, exit_status
 from common.files import digest_text, shown, write_text
-from declared.datasets import load_dataset
+from declared.datasets import IMAGES, kind, load_dataset
 from declared.factors import Levels, factor_table, fixed_shares, matches
 from declared.frameworks import Framework, load_framework
+from declared.mesh import is_mesh, mesh_of
 from declared.models import model_graph
 from declared.site import Site, load_site
 from declared.study import Study, load_study
+from models import division
 from models.graph import Graph
+from models.mesh import Mesh
 
 LARGEST_DROPPED_SHARE = 0.02
 LARGEST_MISSUM = 1e-6  # of shares, which have to add up to 1
@@ -41,27 +44,33 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Idle:
-    """A factor that means nothing in the cells in which the factor `where` has this level, and why."""
+    """A factor that means nothing in some cells: `in_cell` says in which, by their levels and their mesh, the factor `where` decides."""
 
     factor: str
     where: str
-    level: Any
     why: str
-
-    def in_cell(self, levels: Levels) -> bool:
-        """Whether it means nothing in a cell with these levels."""
-        return bool(levels[self.where] == self.level)
+    in_cell: Callable[[Levels, Mesh], bool]
 
 
 IDLE = (
-    Idle("momentum", "optimizer", "adam", "adam has no momentum"),
-    Idle("bandwidth", "nodes", 1, "one node exchanges nothing"),
+    Idle("momentum", "optimizer", "adam has no momentum", lambda levels, _: bool(levels["optimizer"] == "adam")),
+    Idle("bandwidth", "nodes", "one node exchanges nothing", lambda levels, _: bool(levels["nodes"] == 1)),
+    Idle("microbatches", "parallelism", "it has no pipeline", lambda _, mesh: mesh.pipeline == 1),
+    Idle("schedule", "parallelism", "it has no pipeline", lambda _, mesh: mesh.pipeline == 1),
+    Idle("sharding", "parallelism", "it has no axis sharded", lambda _, mesh: mesh.sharded == 1),
+)
+
+
+OF_IMAGES = (  # factors of images alone, their level where there are none, and what the others do
+    ("augmentation", "none", "changes images"),
+    ("memory_format", "default", "lays out the channels of images"),
 )
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a cell is laid out: processes, copies of the model, and samples."""
+    """How a cell is laid out: processes, copies of the model that see samples of their own, and these. `mesh`: None where ranks
+    divide samples alone."""
 
     nodes: int
     ranks: int
@@ -72,6 +81,12 @@ class Geometry:
     effective_batch: int
     steps: int
     samples_per_epoch: int
+    mesh: Mesh | None = None
+
+    @property
+    def devices(self) -> int:
+        """Those that train."""
+        return self.ranks * self.replicas_per_rank
 
 
 @dataclass(frozen=True)
@@ -116,12 +131,16 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
     """Ranks, replicas and batches of a cell. Refused where it cannot be trained."""
     _check_capabilities(levels, framework)
     _check_epochs(levels)
+    _check_of_images(levels)
     devices = _devices(levels, framework, site)
     nodes, ranks_per_node = (levels["nodes"], devices) if framework.distributed else (1, 1)
     replicas_per_rank = devices if framework.mirrored else 1
     ranks = nodes * ranks_per_node
-    replicas = ranks * replicas_per_rank
+    mesh = _mesh(levels, ranks)
+    replicas = (mesh.replicas if mesh else ranks) * replicas_per_rank
     local_batch, steps = _batches(levels, replicas)
+    if mesh:
+        _check_division(levels, mesh, local_batch)
     _check_shares(levels, framework, replicas, local_batch)
     return Geometry(
         nodes=nodes,
@@ -133,7 +152,44 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
         effective_batch=local_batch * replicas * levels["sync_every"],
         steps=steps,
         samples_per_epoch=load_dataset(levels["dataset"])["train_samples"],
+        mesh=mesh,
     )
+
+
+def _mesh(levels: Levels, ranks: int) -> Mesh | None:
+    """The mesh of a cell; None where its ranks divide samples alone, or as LBANN does."""
+    level = levels["parallelism"]
+    if not is_mesh(level):
+        return None
+    try:
+        mesh = mesh_of(level, ranks)
+    except ValueError as error:
+        of = ("parallelism", "nodes", "devices_per_node", "framework")
+        raise Refused(f"parallelism={level} {error}", of, "change the sizes, or the number of ranks") from None
+    return None if mesh.is_plain else mesh
+
+
+def _check_division(levels: Levels, mesh: Mesh, local_batch: int) -> None:
+    """Whether the mesh can divide the model and its batches."""
+    graph, microbatches = model_graph(levels["model"], levels["dataset"]), levels["microbatches"]
+    try:
+        if mesh.pipeline > 1:
+            division.stages(graph, mesh.pipeline, mesh.tensor)
+        elif mesh.tensor > 1:
+            division.tensor_parts(graph, mesh.tensor)
+    except ValueError as error:
+        of = ("parallelism", "model", "nodes", "devices_per_node")
+        raise Refused(
+            f"parallelism={levels['parallelism']}: {error}", of, "use another size, or another model"
+        ) from None
+    if mesh.pipeline == 1:
+        return
+    if local_batch % microbatches:
+        why = f"microbatches={microbatches} do not divide the {local_batch} samples of a batch"
+        raise Refused(why, ("microbatches", *SHARING), "use a divisor of the batch")
+    if local_batch // microbatches < graph.fewest_samples:
+        why = f"with one sample per microbatch, batch normalization of {levels['model']} has one value per channel (its image is one pixel there)"
+        raise Refused(why, ("microbatches", *SHARING, "model"), "use fewer microbatches, or larger images")
 
 
 def _check_capabilities(levels: Levels, framework: Framework) -> None:
@@ -150,6 +206,16 @@ def _check_epochs(levels: Levels) -> None:
         if levels[name] >= levels["epochs"]:
             why = f"{name}={levels[name]} leaves none of {levels['epochs']} epochs {use}"
             raise Refused(why, ("epochs", name), f"say {name}: {levels['epochs'] - 1}, or more epochs")
+
+
+def _check_of_images(levels: Levels) -> None:
+    """Whether factors that only mean something for images have their defaults where samples are tokens."""
+    if kind(load_dataset(levels["dataset"])) == IMAGES:
+        return
+    for name, neutral, what in OF_IMAGES:
+        if levels[name] != neutral:
+            why = f"{name}={levels[name]} {what}, {levels['dataset']} has sequences of tokens"
+            raise Refused(why, (name, "dataset"), f"say {name}: {neutral}")
 
 
 def _devices(levels: Levels, framework: Framework, site: Site) -> int:
@@ -265,11 +331,10 @@ def _cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
             continue
         name = cell_name(levels)
         try:
-            if (other := trained.setdefault(effective(levels), levels)) is not levels:
-                idle = next(each for each in IDLE if levels[each.factor] != other[each.factor])
-                why = f"trains exactly as {cell_name(other)} does: {idle.why}"
-                raise Refused(why, (idle.where, idle.factor), f"hold {idle.factor}")
-            yield name, levels, geometry(levels, load_framework(levels["framework"]), site)
+            made = geometry(levels, load_framework(levels["framework"]), site)
+            if (other := trained.setdefault(effective(levels, made), levels)) is not levels:
+                raise _double(levels, other)
+            yield name, levels, made
         except Refused as refused:
             raise InputError(_refusal(study, site, levels, refused)) from None
     if not all(used):
@@ -277,10 +342,22 @@ def _cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
         raise InputError(f"{shown(study.file)}: exclude.{i}: matches no cell; correct it or take it out")
 
 
-def effective(levels: Levels) -> tuple[Any, ...]:
+def effective(levels: Levels, made: Geometry) -> tuple[Any, ...]:
     """The levels as far as they have an effect: of two cells that have the same, one trains what the other does."""
-    idle = {each.factor for each in IDLE if each.in_cell(levels)}
-    return tuple(None if name in idle else level for name, level in levels.items())
+    mesh = made.mesh or Mesh()
+    told = {**levels, "parallelism": mesh.name} if is_mesh(levels["parallelism"]) else levels
+    idle = {each.factor for each in IDLE if each.in_cell(levels, mesh)}
+    return tuple(None if name in idle else level for name, level in told.items())
+
+
+def _double(levels: Levels, other: Levels) -> Refused:
+    """Why there is no cell with these levels beside the `other` one, which trains the same."""
+    why = f"trains exactly as {cell_name(other)} does: "
+    for idle in IDLE:
+        if levels[idle.factor] != other[idle.factor]:
+            return Refused(why + idle.why, (idle.where, idle.factor), f"hold {idle.factor}")
+    why += f"parallelism={levels['parallelism']} and {other['parallelism']} are the same on these ranks"
+    return Refused(why, ("parallelism", "nodes", "devices_per_node"), "take one of them")
 
 
 def _refusal(study: Study, site: Site, levels: Levels, refused: Refused) -> str:

@@ -23,7 +23,8 @@ from environments.identity import environment_digest, environment_stamp
 from plan.design import Geometry, Run
 
 # What every rank uses of the models' code.
-MODEL_CODE = tuple(RUNS.parent / "models" / name for name in ("graph.py", "initial.py"))
+MODEL_CODE = tuple(RUNS.parent / "models" / name for name in ("graph.py", "initial.py", "mesh.py"))
+DIVISION = RUNS.parent / "models" / "division.py"  # what those use that divide models
 # Digest of ranks' code -> of the code before it that trains the same: who has runs of that code keeps them.
 TRAINS_THE_SAME = {
     # pytorch-fsdp says which PyTorch it needs
@@ -66,7 +67,7 @@ def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
         "levels": run.levels,
         "replicate": run.replicate,
         "seed": run.seed,
-        **vars(run.geometry),
+        **laid_out(run.geometry),
         "step_times": study.step_times,
         **site_part(site),
         **links(site, run.levels),
@@ -74,6 +75,12 @@ def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
         "cores_per_rank": max(cores.get("rank_cores", [cores_per_rank(site) * run.geometry.replicas_per_rank])),
         **cores,
     }
+
+
+def laid_out(geometry: Geometry) -> dict[str, Any]:
+    """What a run is told of its geometry; `mesh`, the size of each axis, only where ranks divide more than samples."""
+    told = vars(geometry)
+    return {**told, "mesh": geometry.mesh.sizes} if geometry.mesh else {key: told[key] for key in told if key != "mesh"}
 
 
 def device(site: Site, levels: Mapping[str, Any]) -> str:
@@ -195,8 +202,10 @@ def _environment_digest(environment: str, site: Site) -> str:
 
 def rank_code(framework: str) -> list[Path]:
     """The code of a framework's ranks: the shared worker, the libraries' modules, the adapter (files and folders)."""
-    libraries = [LIBRARIES / f"{library}.py" for library in load_framework(framework).libraries]
-    return [RUNS / "worker", *libraries, FRAMEWORKS / framework]
+    described = load_framework(framework)
+    libraries = [LIBRARIES / f"{library}.py" for library in described.libraries]
+    divides = any(axes & {"pipeline", "tensor"} for axes in described.meshes)
+    return [RUNS / "worker", *libraries, *([DIVISION] if divides else []), FRAMEWORKS / framework]
 
 
 @functools.cache

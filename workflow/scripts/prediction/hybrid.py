@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import arguments, cell_words, successful, varying
+from analysis.measured import arguments, cell_words, read_runs, successful, varying
 from analysis.measured import cells as in_order
 from common.errors import exit_status
 from common.schemas import schema
@@ -266,7 +266,7 @@ def main(argv: list[str] | None = None) -> None:
         "--network", type=Path, nargs="?", metavar="CSV", help="network.csv of the study, where the network was swept"
     )
     args = parser.parse_args(argv)
-    runs = read_table(args.runs, "runs")
+    runs = read_runs(args.runs)
     network = (
         read_table(args.network, "network")
         if args.network

@@ -26,6 +26,7 @@ from scipy.special import ndtr
 from analysis import conditions
 from analysis.measured import factors, scaled, successful
 from common.errors import InputError
+from declared.mesh import divides_more
 from declared.models import model_graph
 from models.graph import Graph
 from prediction import exchange, law
@@ -48,9 +49,10 @@ LIMITS = np.array([[0.0, 0.0], [1.0, 5.0]])
 def prepared(runs: pd.DataFrame) -> pd.DataFrame:
     """A row per measured cell: its factors, COUNTS, MEASURES (rate in bytes/s, NaN: not known), epoch_time_s, n, sd.
 
-    Batches and exchanges are scaled as epoch time is: to the data set's samples. `uncounted` cells are left out.
+    Batches and exchanges are scaled as epoch time is: to the data set's samples. `uncounted` cells are left out, and meshes.
     """
     ok = successful(runs)
+    ok = ok[~_is_mesh(ok)]
     ok = ok.assign(rate=ok["bandwidth_bytes_s"].astype(float), samples=ok["samples_per_epoch"].astype(float))
     ok = ok.assign(steps=scaled(ok, "steps"), exchanges=scaled(ok, "exchanges"))
     by_cell = ok.groupby("cell", sort=False)
@@ -75,10 +77,21 @@ def pooled_cv(cells: pd.DataFrame, of_means: bool = False) -> float:
 
 
 def uncounted(runs: pd.DataFrame) -> str:
-    """The measured cells whose batches or exchanges were not counted, which nothing here can use, in a sentence; or nothing."""
+    """The cells that nothing here can use, whose batches or exchanges were not counted or which are meshes, in a sentence; or nothing."""
     counts = successful(runs).groupby("cell", sort=False)[["steps", "exchanges"]].count()
     lacking = counts.index[(counts == 0).any(axis=1)].tolist()
-    return f"Left out, because batches or exchanges were not counted: {conditions.named(lacking)}." if lacking else ""
+    left_out = (
+        [f"Left out, because batches or exchanges were not counted: {conditions.named(lacking)}."] if lacking else []
+    )
+    if meshes := list(dict.fromkeys(runs.loc[_is_mesh(runs), "cell"])):
+        left_out.append(f"Left out, because ranks divide more than samples: {conditions.named(meshes)}.")
+    return " ".join(left_out)
+
+
+def _is_mesh(runs: pd.DataFrame) -> pd.Series:
+    """Where ranks divide more than samples."""
+    pairs = zip(runs["parallelism"], runs["ranks"], strict=True)
+    return pd.Series([divides_more(level, int(ranks)) for level, ranks in pairs], index=runs.index, dtype=bool)
 
 
 def of_unlike(runs: pd.DataFrame) -> str:

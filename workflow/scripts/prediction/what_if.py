@@ -20,7 +20,7 @@ import pandas as pd
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
-from analysis.measured import cell_words, factors, successful, timed, traced
+from analysis.measured import cell_words, factors, read_runs, successful, timed, traced
 from analysis.pooling import Pooling, pooled
 from common.errors import exit_status
 from common.schemas import schema
@@ -359,7 +359,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=Path, required=True, metavar="CSV", help="replay_steps.csv of the study")
     parser.add_argument("--out", type=Path, required=True, metavar="STEM", help="files to write, without their suffix")
     args = parser.parse_args(argv)
-    runs = read_table(args.runs, "runs")
+    runs = read_runs(args.runs)
     sweeps = law.points(read_table(args.network, "network")) if args.network else law.points(_no_sweep())
     study = Study(runs, sweeps, read_table(args.steps, "replay_steps"))
     tables.write(table(predict(study), study), args.out)

@@ -10,11 +10,12 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from common.cores import all_cores
@@ -23,6 +24,7 @@ from common.files import shown, written_whole
 from common.schemas import schema
 from common.tables import read_table, write_table
 from common.text import number_of
+from declared.datasets import NEXT, TOKENS, kind, targets
 from plan.binding import read_binding
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
@@ -49,6 +51,7 @@ MEANS = ("epoch_time_s", "imbalance_s", "validation_time_s")
 TO_RUN = ("absent: ", "old: ")  # how the reasons begin of rows that can be run here (runs.attempts.why_absent)
 NAMED = 10  # numbers of epochs in a message
 HEADER = ",".join(["run_id", "key", *COLUMNS]) + "\n"
+LARGEST_LOSS = 700.0  # whose perplexity is a number
 AT_ONCE = 1000  # runs that one process reads, whose epochs it holds in memory
 _NOT_FINITE = re.compile(r"(?<=,)-?(?:nan|inf)(?=,|$)")
 
@@ -208,7 +211,18 @@ def aggregate(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
     runs = pd.DataFrame(rows, columns=list(schema("runs")["properties"]))
     of_run = pd.concat(added).reindex(runs["run_id"]).set_axis(runs.index)
     runs[of_run.columns] = of_run
-    return runs.assign(throughput_samples_s=runs["samples_per_epoch"] / runs["epoch_time_s"])
+    runs["throughput_samples_s"] = runs["samples_per_epoch"] / runs["epoch_time_s"]
+    return runs.assign(**of_tokens(runs, [run.dataset for run in campaign.runs]))
+
+
+def of_tokens(runs: pd.DataFrame, data: Sequence[Mapping[str, Any]]) -> dict[str, pd.Series]:
+    """What rows tell of sequences of tokens alone; `data`: the entry of each row's data set."""
+    length = pd.Series([entry["shape"][0] if kind(entry) == TOKENS else None for entry in data], runs.index, float)
+    loss = runs["validation_loss"].where([targets(entry) == NEXT for entry in data]).astype(float)
+    return {
+        "throughput_tokens_s": runs["throughput_samples_s"].astype(float) * length,
+        "perplexity": np.exp(loss.where(loss < LARGEST_LOSS)),
+    }
 
 
 def _read(

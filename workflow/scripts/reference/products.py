@@ -69,8 +69,8 @@ def figures_page() -> str:
                 ["key", "meaning"],
                 [
                     ["`kind`", "the kind of figure, one of those below"],
-                    ["`name`", "name of the files; default: the kind, followed by x where x is given"],
-                    ["`x`", "what the x axis shows"],
+                    ["`name`", "name of the files; default: the kind (or y, where it is given), followed by x where x is given"],
+                    ["`x`, `y`", "what the axes show"],
                     [
                         "`colour`",
                         f"a factor, or a list of factors, whose combinations are the series: at most {MOST_SERIES}, of one framework at most {MOST_VARIANTS}",
@@ -101,6 +101,7 @@ def _figure(one: gallery.Example, kind: Kind) -> Iterator[str]:
     yield one.said["reading"]
     words = {
         "x": codes(kind.x) if kind.x else "a factor",
+        "y": codes(kind.y or ()),
         "colour": "one factor" if kind.one_colour else "factors",
         "facet": "factors",
         "filter": "levels",

@@ -51,6 +51,7 @@ class Measured:
 MEASURED = (
     Measured("epoch_time_s", "epoch time (s)"),
     Measured("validation_accuracy", "validation accuracy (%)", 100),
+    Measured("perplexity", "perplexity"),
     Measured("startup_s", "start-up (s)"),
     Measured("wall_s", "whole run (s)"),
     Measured("foreign_cpu_share", "foreign CPU (%)", 100),

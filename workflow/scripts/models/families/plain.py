@@ -67,6 +67,14 @@ def vgg_16(model: Builder, classes: int) -> None:
     model.dense(x, classes)
 
 
+def wide_mlp(model: Builder, classes: int) -> None:
+    """Four hidden layers of 2,048 units: nearly all of its time goes into matrices that can be split."""
+    x = model.flatten(model.input)
+    for _ in range(4):
+        x = model.activation(model.dense(x, 2048), "relu")
+    model.dense(x, classes)
+
+
 def _side(shape: Shape) -> int:
     return min(shape[:2])
 
@@ -79,4 +87,5 @@ MODELS = {
     "lenet-5": Model(lenet_5, "LeNet-5", "LeCun et al., Proc. IEEE 86(11), 1998", "glorot"),
     "alexnet": Model(alexnet, "AlexNet, one tower", "Krizhevsky, arXiv:1404.5997, 2014", "he"),
     "vgg-16": Model(vgg_16, "VGG, configuration D", "Simonyan & Zisserman, ICLR 2015", "he"),
+    "wide-mlp": Model(wide_mlp, "five dense layers, the hidden ones of 2,048 units", "", "he"),
 }

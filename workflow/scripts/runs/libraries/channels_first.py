@@ -9,11 +9,12 @@ def channels_first(weight: np.ndarray, operator: Operator, graph: Graph) -> np.n
     """A canonical weight of `operator` as it is with channels first, as a copy in row-major order.
 
     Convolutions' kernels become [out, in, height, width], depthwise ones [channels, 1, height, width], dense ones
-    [out, in], where what was flattened counts channels first. Vectors stay as they are.
+    [out, in], where what was flattened counts channels first, as those of attention and LSTMs do. Vectors and tables stay as
+    they are.
     """
     if weight.ndim == 4:
         weight = weight.transpose((2, 3, 0, 1) if operator.kind == "depthwise_conv" else (3, 2, 0, 1))
-    elif weight.ndim == 2:
+    elif weight.ndim == 2 and "table" not in operator.weights:
         if shape := graph.flattened(operator):
             weight = weight.reshape(*shape, -1).transpose(2, 0, 1, 3).reshape(weight.shape)
         weight = weight.T
@@ -24,7 +25,7 @@ def canonical(weight: np.ndarray, operator: Operator, graph: Graph) -> np.ndarra
     """The inverse of `channels_first`."""
     if weight.ndim == 4:
         weight = weight.transpose((2, 3, 0, 1) if operator.kind == "depthwise_conv" else (2, 3, 1, 0))
-    elif weight.ndim == 2:
+    elif weight.ndim == 2 and "table" not in operator.weights:
         weight = weight.T
         if shape := graph.flattened(operator):
             height, width, channels = shape

@@ -25,8 +25,7 @@ from jax.sharding import PartitionSpec as P
 
 from models.division import COLUMNS, tensor_parts
 from models.graph import Graph, is_decayed, is_trained
-from runs.libraries.jax_model import Array, forward
-from runs.worker import sampling
+from runs.libraries.jax_model import Array, Arrays, forward
 from runs.worker.context import LARGEST_VALIDATED, Context
 from runs.worker.group import free_port
 from runs.worker.meter import Meter, Seen
@@ -41,7 +40,6 @@ STEP_PHASES = ("backward", "wait", "optimizer", "metrics")  # that a traced step
 PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "amp": "tensorfloat32"}  # of products of float32
 ADAM = {"b1": 0.9, "b2": 0.999, "eps": 1e-8}
 
-Arrays = dict[str, Array]
 State = dict[str, Any]
 
 
@@ -278,11 +276,12 @@ class JaxTrainer(Trainer):
         context.phases.enter("build")
         self.device = device_name()
         levels, graph = context.levels, context.graph
-        self.layout = Layout(graph, context.mesh.sizes, levels.get("sharding", "parameters"))
+        self.layout = Layout(graph, context.mesh.sizes, levels["sharding"])
         self._dtype = jnp.bfloat16 if levels["precision"] == "amp" else jnp.float32
-        self._mean, self._std = (np.array(context.manifest[name], np.float32) for name in ("mean", "std"))
+        if graph.vocabulary is None:
+            self._mean, self._std = (np.array(context.manifest[name], np.float32) for name in ("mean", "std"))
         self._optimizer = optimizer(levels)
-        self._whole = context.mesh.sharded > 1 and levels.get("sharding", "parameters") != "parameters"  # weights, of which shares learn
+        self._whole = context.mesh.sharded > 1 and levels["sharding"] != "parameters"  # weights, of which shares learn
         self._batches = 0
         self.marks = Marks(context.phases.on)
         self.state, self._specs = self._begun(context.initial_weights())
@@ -341,10 +340,10 @@ class JaxTrainer(Trainer):
             for i in range(length):
                 phases.step()
                 phases.enter("data")
-                images, labels = (self.layout.joined(each) for each in next(batches))
+                samples, labels = (self.layout.joined(_small(each)) for each in next(batches))
                 phases.enter("forward")
                 step = self._steps(length, i == length - 1, phases.on)
-                self.state, told = step(self.state, images, labels, rate, np.uint32(self._batches))
+                self.state, told = step(self.state, samples, labels, rate, np.uint32(self._batches))
                 self._batches += 1
                 seen.append(told)
                 if phases.on:
@@ -376,7 +375,7 @@ class JaxTrainer(Trainer):
         )
 
     def _training_step(
-        self, state: State, images: Array, labels: Array, rate: Array, number: Array, length: int, last: bool, mark: Marks
+        self, state: State, samples: Array, labels: Array, rate: Array, number: Array, length: int, last: bool, mark: Marks
     ) -> tuple[State, Array]:
         """On a replica: the state after one batch; its loss and how many it has right, [1, 2]."""
         layout, graph = self.layout, self.context.graph
@@ -385,7 +384,7 @@ class JaxTrainer(Trainer):
         key = self.key_of(lax.axis_index(REPLICAS), number)
 
         def loss_of(weights: Arrays) -> tuple[Array, Any]:
-            logits, kept = forward(graph, {**weights, **statistics}, self._normalized(images), key, self._dtype)
+            logits, kept = forward(graph, {**weights, **statistics}, self._normalized(samples), key, self._dtype)
             loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
             return mark.turn("backward", loss), (jnp.stack([loss, _correct(logits, labels)]), kept)
 
@@ -416,31 +415,29 @@ class JaxTrainer(Trainer):
     def validate(self) -> Seen:
         """See Trainer. Batches are filled up to one size, and all ranks have as many: those of a mesh evaluate together."""
         context, layout = self.context, self.layout
-        size = min(LARGEST_VALIDATED, context.spec["local_batch"])
-        total, block = context.manifest["validation_samples"], sum(context.samples)
-        parts = [slice(first, first + context.spec["local_batch"]) for first in range(0, block, context.spec["local_batch"])]
-        shares = [sampling.validation_share(total, block, part) for part in parts]
-        most = max(-(-(share.stop - share.start) // size) for share in shares)
         batches, told = context.validation(), np.zeros(3)
-        none = np.zeros((0, *context.graph.shape), np.uint8), np.zeros(0, np.int64)
-        for _ in range(most):
-            images, labels = next(batches, none)
-            count = np.array([len(labels)])
-            filled = [layout.joined(_filled(each, size)) for each in (images, labels)]
+        size = min(LARGEST_VALIDATED, context.spec["local_batch"])
+        kind = np.uint8 if context.graph.vocabulary is None else np.int32
+        none = np.zeros((0, *context.graph.shape), kind), np.zeros((0, *context.graph.operators[-1].shape[:-1]), np.int32)
+        for _ in range(-(-context.largest_validation_share // size)):
+            samples, labels = next(batches, none)
+            count = np.array([len(labels)], np.int32)
+            filled = [layout.joined(_filled(_small(each), size)) for each in (samples, labels)]
             found = self._evaluate(self.state["weights"], self.state["statistics"], *filled, layout.joined(count))
             told += [*self._own(found), len(labels)]
         return Seen(float(told[0]), int(told[1]), int(told[2]))
 
     def _evaluation_step(
-        self, weights: Arrays, statistics: Arrays, images: Array, labels: Array, count: Array
+        self, weights: Arrays, statistics: Arrays, samples: Array, labels: Array, count: Array
     ) -> Array:
         """On a replica: the sum of the losses of its first `count` samples, and how many it has right, [1, 2]."""
         whole = weights if self._whole else self.layout.gathered(weights)
         kept = {name: value[0] for name, value in statistics.items()}
-        logits, _ = forward(self.context.graph, {**whole, **kept}, self._normalized(images), dtype=self._dtype)
-        counts = jnp.arange(len(labels)) < count
+        logits, _ = forward(self.context.graph, {**whole, **kept}, self._normalized(samples), dtype=self._dtype)
+        counts = (jnp.arange(len(labels)) < count).reshape(-1, *[1] * (labels.ndim - 1))
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        return jnp.stack([jnp.where(counts, losses, 0).sum(), _correct(logits, labels, counts)])[None]
+        loss_sum = jnp.where(counts, losses, 0).sum() / self.context.positions
+        return jnp.stack([loss_sum, _correct(logits, labels, counts)])[None]
 
     def weights(self) -> dict[str, np.ndarray]:
         """See Trainer."""
@@ -469,8 +466,11 @@ class JaxTrainer(Trainer):
         """What this rank's replica has of an array [replicas, ...]."""
         return np.asarray(value.addressable_data(0))[0]
 
-    def _normalized(self, images: Array) -> Array:
-        return (images.astype(jnp.float32) - self._mean) / self._std
+    def _normalized(self, samples: Array) -> Array:
+        """uint8 images as float32 with zero mean and unit variance; tokens as they are."""
+        if self.context.graph.vocabulary is not None:
+            return samples
+        return (samples.astype(jnp.float32) - self._mean) / self._std
 
 
 class JaxReducer(Reducer):
@@ -503,6 +503,11 @@ class JaxReducer(Reducer):
 def _correct(logits: Array, labels: Array, counts: Any = True) -> Array:
     """How many of the samples that count are classified right, as float32: exact up to 2^24 samples."""
     return jnp.sum((logits.argmax(-1) == labels) & counts, dtype=jnp.float32)
+
+
+def _small(values: np.ndarray) -> np.ndarray:
+    """Tokens and labels in 32 bits, as JAX has integers; images as they are."""
+    return values if values.dtype == np.uint8 else values.astype(np.int32)
 
 
 def _filled(samples: np.ndarray, size: int) -> np.ndarray:

@@ -5,7 +5,9 @@ import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from operator import attrgetter, getitem
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from torch import fx, nn
 from models.graph import Graph, Operator, is_decayed
 from runs.libraries.ahead import Ahead
 from runs.libraries.channels_first import canonical, channels_first
+from runs.libraries.pytorch_layers import LSTM, Attention, ClassToken, Positions
 from runs.libraries.pytorch_streams import Streams
 from runs.worker.batches import Batch
 from runs.worker.context import Context
@@ -27,7 +30,16 @@ from runs.worker.phases import Untraced
 from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
-ACTIVATIONS = {"relu": nn.ReLU, "silu": nn.SiLU, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "silu": nn.SiLU,
+    "sigmoid": nn.Sigmoid,
+    "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+    "gelu_tanh": partial(nn.GELU, "tanh"),
+    "softmax": partial(nn.Softmax, -1),
+}
+OVERWRITTEN = ("conv", "depthwise_conv", "dense", "batch_norm", "add")  # by a relu: nothing else wants their outputs
 WEIGHTS = {  # of a module, by their names in a graph
     "kernel": "weight",
     "bias": "bias",
@@ -35,30 +47,57 @@ WEIGHTS = {  # of a module, by their names in a graph
     "offset": "bias",
     "mean": "running_mean",
     "variance": "running_var",
+    "table": "weight",
+    "token": "weight",
+    **{
+        f"{part}_{weight}": f"{part}.{name}"
+        for part in ("query", "key", "value", "output")
+        for weight, name in (("kernel", "weight"), ("bias", "bias"))
+    },
 }
+LSTM_WEIGHTS = {"kernel": "weight_ih_l0", "recurrent_kernel": "weight_hh_l0", "bias": "bias_ih_l0"}
 ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
 
 
 def build(graph: Graph) -> fx.GraphModule:
-    """The model as a module that maps images [N, C, H, W] to logits [N, classes].
+    """The model as a module that maps images [N, C, H, W], or tokens [N, length], to logits [N, classes] or [N, positions, vocabulary].
 
     Its forward method is generated: the same straight line of calls that a person would write.
     """
     root, calls = nn.Module(), fx.Graph()
-    made = {graph.operators[0].name: calls.placeholder("images")}
+    made = {graph.operators[0].name: calls.placeholder("images" if graph.vocabulary is None else "tokens")}
     for operator in graph.operators[1:]:
-        inputs = tuple(made[name] for name in operator.inputs)
-        match operator.kind:
-            case "add":
-                made[operator.name] = calls.call_function(torch.add, inputs)
-            case "multiply_channels":
-                gate = calls.call_method("view", (inputs[1], -1, operator.shape[-1], 1, 1))
-                made[operator.name] = calls.call_function(torch.mul, (inputs[0], gate))
-            case _:
-                root.add_module(operator.name, _module(operator, graph))
-                made[operator.name] = calls.call_module(operator.name, inputs)
+        made[operator.name] = _called(operator, tuple(made[name] for name in operator.inputs), graph, root, calls)
     calls.output(made[graph.operators[-1].name])
     return fx.GraphModule(root, calls, graph.model)
+
+
+def _called(operator: Operator, inputs: tuple[fx.Node, ...], graph: Graph, root: nn.Module, calls: fx.Graph) -> fx.Node:
+    """The call that gives an operator's output; its module, where it needs one, becomes one of `root`."""
+    match operator.kind:
+        case "add":
+            return calls.call_function(torch.add, inputs)
+        case "multiply_channels":
+            gate = calls.call_method("view", (inputs[1], -1, operator.shape[-1], 1, 1))
+            return calls.call_function(torch.mul, (inputs[0], gate))
+        case "concatenate":
+            return calls.call_function(torch.cat, (inputs, 1 if len(operator.shape) == 3 else -1))
+        case "step":
+            return calls.call_method("select", (*inputs, 1, operator["index"]))
+        case "steps":
+            return calls.call_method("narrow", (*inputs, 1, operator["start"], operator["stop"] - operator["start"]))
+        case "sequence":
+            return calls.call_method("transpose", (calls.call_method("flatten", (*inputs, 2)), 1, 2))
+        case "tied_dense":
+            return calls.call_function(nn.functional.linear, (*inputs, calls.get_attr(f"{operator['of']}.weight")))
+        case "final_state":
+            (outputs,) = inputs
+            return calls.call_function(getitem, (outputs.args[0], 1))
+        case "lstm":
+            root.add_module(operator.name, _module(operator, graph))
+            return calls.call_function(getitem, (calls.call_module(operator.name, inputs), 0))
+    root.add_module(operator.name, _module(operator, graph))
+    return calls.call_module(operator.name, inputs)
 
 
 def _module(operator: Operator, graph: Graph) -> nn.Module:
@@ -78,14 +117,13 @@ def _module(operator: Operator, graph: Graph) -> nn.Module:
         case "batch_norm":
             return nn.BatchNorm2d(channels, operator["epsilon"], 1 - operator["momentum"])
         case "activation" if operator["function"] == "relu":
-            overwrites = len(graph.users(below.name)) == 1 and below.kind not in ("max_pool", "dropout", "input")
-            return nn.ReLU(inplace=overwrites)
+            return nn.ReLU(inplace=len(graph.users(below.name)) == 1 and below.kind in OVERWRITTEN)
         case "activation":
             return ACTIVATIONS[operator["function"]]()
         case "max_pool":
             return nn.MaxPool2d(operator["kernel"], operator["stride"], operator["padding"])
         case "average_pool":
-            return nn.AvgPool2d(operator["kernel"], operator["stride"])
+            return nn.AvgPool2d(operator["kernel"], operator["stride"], operator["padding"])
         case "global_average_pool":
             return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
         case "flatten":
@@ -94,6 +132,19 @@ def _module(operator: Operator, graph: Graph) -> nn.Module:
             return nn.Linear(channels, operator["units"])
         case "dropout":
             return nn.Dropout(operator["rate"])
+        case "layer_norm":
+            return nn.LayerNorm(channels, operator["epsilon"])
+        case "embedding":
+            return nn.Embedding(*operator.weights["table"])
+        case "positions":
+            return Positions(*operator.shape)
+        case "class_token":
+            return ClassToken(channels)
+        case "attention":
+            others = graph.by_name[operator.inputs[-1]].shape[-1]
+            return Attention(channels, others, operator["heads"], operator["causal"])
+        case "lstm":
+            return LSTM(channels, operator["units"])
     raise ValueError(f"PyTorch has no operator {operator.kind}")
 
 
@@ -102,7 +153,8 @@ def tensors(module: nn.Module, graph: Graph) -> dict[str, torch.Tensor]:
     found = {}
     for name in graph.weights():
         operator, _, weight = name.rpartition(".")
-        found[name] = getattr(module.get_submodule(operator), WEIGHTS[weight])
+        names = LSTM_WEIGHTS if graph.by_name[operator].kind == "lstm" else WEIGHTS
+        found[name] = attrgetter(names[weight])(module.get_submodule(operator))
     return found
 
 
@@ -224,6 +276,11 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+    """The loss of logits [N, classes] and labels [N], or of each position of sequences: [N, length, vocabulary] and [N, length]."""
+    return nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction=reduction)
+
+
 class PyTorchTrainer(Trainer):
     """The training loop of every PyTorch framework. Undistributed as it stands; adapters override the two hooks."""
 
@@ -232,7 +289,7 @@ class PyTorchTrainer(Trainer):
         levels, graph = context.levels, context.graph
         self.torch_device = configured(context)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = levels["precision"] == "tf32"
-        torch.manual_seed(context.spec["seed"] + context.rank)  # of dropout
+        torch.manual_seed(context.spec["seed"] + context.replica)  # of dropout
         self.device = device_name(self.torch_device)
         channels_last = levels["memory_format"] == "channels-last"
         self._format = torch.channels_last if channels_last else torch.contiguous_format
@@ -240,9 +297,10 @@ class PyTorchTrainer(Trainer):
         load(self.module, graph, context.initial_weights())
         self.module.to(self.torch_device, memory_format=self._format)
         self.optimizer = make_optimizer(self.module, graph, levels, context.learning_rate(0))
-        self.loss = nn.CrossEntropyLoss()
-        self._mean = torch.tensor(context.manifest["mean"], device=self.torch_device).view(1, -1, 1, 1)
-        self._std = torch.tensor(context.manifest["std"], device=self.torch_device).view(1, -1, 1, 1)
+        self.loss = cross_entropy
+        if graph.vocabulary is None:
+            self._mean = torch.tensor(context.manifest["mean"], device=self.torch_device).view(1, -1, 1, 1)
+            self._std = torch.tensor(context.manifest["std"], device=self.torch_device).view(1, -1, 1, 1)
         self._ahead = Ahead(Streams(self.torch_device)) if self.torch_device.type == "cuda" else None
         self._updates = 0
         self.model: nn.Module = self.module
@@ -281,7 +339,7 @@ class PyTorchTrainer(Trainer):
                     (loss / length if length > 1 else loss).backward()
                 phases.enter("metrics")
                 loss_sum += loss.detach() * len(labels)
-                correct += (logits.argmax(1) == labels).sum()
+                correct += (logits.argmax(-1) == labels).sum()
                 if i == length - 1:
                     phases.enter("optimizer")
                     self._step()
@@ -299,8 +357,8 @@ class PyTorchTrainer(Trainer):
         for images, expected in self._ready(self.context.validation()):
             with self._precision():
                 logits = self.module(images)
-                loss_sum += nn.functional.cross_entropy(logits, expected, reduction="sum").item()
-            correct += int((logits.argmax(1) == expected).sum())
+                loss_sum += cross_entropy(logits, expected, "sum").item() / self.context.positions
+            correct += int((logits.argmax(-1) == expected).sum())
             samples += len(expected)
         return Seen(loss_sum, correct, samples)
 
@@ -344,7 +402,10 @@ class PyTorchTrainer(Trainer):
         return self._ahead.batches(batches, lambda images, labels: (self._normalized(images), labels.clone()))
 
     def _normalized(self, images: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """uint8 [N, H, W, C] to float [N, C, H, W] with zero mean and unit variance, on the device, where tensors are already."""
+        """uint8 [N, H, W, C] to float [N, C, H, W] with zero mean and unit variance, on the device, where tensors are already. Tokens stay
+        as they are, in memory of their own."""
+        if self.context.graph.vocabulary is not None:
+            return torch.as_tensor(images).clone()
         bytes_ = torch.as_tensor(images).permute(0, 3, 1, 2)
         return (bytes_.contiguous(memory_format=self._format).float() - self._mean) / self._std
 

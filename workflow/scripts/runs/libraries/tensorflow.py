@@ -14,13 +14,15 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from models.graph import Graph, Operator, is_decayed
+from models.graph import Graph, Operator, is_decayed, pair
+from runs.libraries.tensorflow_layers import Attention, ClassToken, Embedding, Positions, TiedDense
 from runs.worker.context import Context
 from runs.worker.meter import Meter, Seen
 from runs.worker.operators import Event, moved, show_clock, unix_ahead
@@ -31,16 +33,15 @@ from runs.worker.trainer import Trainer
 keras = tf.keras
 
 
-WEIGHTS = {  # of a layer, by their names in a graph; a depthwise kernel's is another
-    "kernel": "kernel",
-    "bias": "bias",
+ACTIVATIONS = {"gelu": tf.nn.gelu, "gelu_tanh": partial(tf.nn.gelu, approximate=True)}  # Keras knows the others by name
+WEIGHTS = {  # of a layer, by their names in a graph where these are not its own; a depthwise kernel's is another
     "scale": "gamma",
     "offset": "beta",
     "mean": "moving_mean",
     "variance": "moving_variance",
 }
 BLOCK_BATCHES = 8
-BLOCK_BYTES = 2**24  # of images
+BLOCK_BYTES = 2**24  # of images; of tokens eight times as many
 XPLANE = (  # where TensorFlow has the description of its profiler's files: from 2.20, before, up to 2.11
     "tensorflow.tsl.profiler.protobuf.xplane_pb2",
     "tsl.profiler.protobuf.xplane_pb2",
@@ -50,18 +51,21 @@ ADAM = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}
 
 
 def build(graph: Graph) -> Any:
-    """The model as a Keras model that maps images [N, H, W, C] to logits [N, classes], float32."""
-    made = {graph.operators[0].name: keras.Input(graph.shape, name=graph.operators[0].name)}
-    images = made[graph.operators[0].name]
-    for operator in graph.operators[1:]:
-        inputs = [made[name] for name in operator.inputs]
-        made[operator.name] = _applied(operator, inputs, graph)
-    logits = keras.layers.Activation("linear", dtype="float32", name="logits")(made[graph.operators[-1].name])
-    return keras.Model(images, logits, name=graph.model)
+    """The model as a Keras model that maps images [N, H, W, C], or tokens [N, length], to logits [N, classes] or
+    [N, positions, vocabulary], float32."""
+    given, *operators = graph.operators
+    samples = keras.Input(graph.shape, name=given.name, dtype=None if graph.vocabulary is None else "int64")
+    made = {given.name: samples}
+    for operator in operators:
+        made[operator.name] = _applied(operator, made, graph)
+    logits = keras.layers.Activation("linear", dtype="float32", name="logits")(made[operators[-1].name])
+    return keras.Model(samples, logits, name=graph.model)
 
 
-def _applied(operator: Operator, inputs: list[Any], graph: Graph) -> Any:
-    layers, name, x = keras.layers, operator.name, inputs[0]
+def _applied(operator: Operator, made: dict[str, Any], graph: Graph) -> Any:
+    """The output of an operator, of those in `made`; that of a final_state is a list: hidden, cell."""
+    layers, name, inputs = keras.layers, operator.name, [made[below] for below in operator.inputs]
+    x = inputs[0]
     match operator.kind:
         case "conv" | "depthwise_conv":
             x, padding = _padded(operator, x)
@@ -73,12 +77,13 @@ def _applied(operator: Operator, inputs: list[Any], graph: Graph) -> Any:
             norm = layers.BatchNormalization(epsilon=operator["epsilon"], momentum=operator["momentum"], name=name)
             return norm(x)
         case "activation":
-            return layers.Activation(operator["function"], name=name)(x)
+            return layers.Activation(ACTIVATIONS.get(operator["function"], operator["function"]), name=name)(x)
         case "max_pool":
             x, padding = _padded(operator, x)
             return layers.MaxPooling2D(operator["kernel"], operator["stride"], padding, name=name)(x)
         case "average_pool":
-            return layers.AveragePooling2D(operator["kernel"], operator["stride"], name=name)(x)
+            x, padding = _padded(operator, x)
+            return layers.AveragePooling2D(operator["kernel"], operator["stride"], padding, name=name)(x)
         case "global_average_pool":
             return layers.GlobalAveragePooling2D(name=name)(x)
         case "add":
@@ -92,16 +97,43 @@ def _applied(operator: Operator, inputs: list[Any], graph: Graph) -> Any:
             return layers.Dense(operator["units"], name=name)(x)
         case "dropout":
             return layers.Dropout(operator["rate"], name=name)(x)
+        case "layer_norm":
+            return layers.LayerNormalization(epsilon=operator["epsilon"], name=name)(x)
+        case "embedding":
+            return Embedding(*operator.weights["table"], name=name)(x)
+        case "tied_dense":
+            return TiedDense(made[operator["of"]].node.layer, name=name)(x)
+        case "positions":
+            return Positions(*operator.shape, name=name)(x)
+        case "class_token":
+            return ClassToken(operator.shape[-1], name=name)(x)
+        case "attention":
+            units, others = x.shape[-1], inputs[-1].shape[-1]
+            return Attention(units, others, operator["heads"], operator["causal"], name=name)(*inputs)
+        case "lstm":
+            lstm = layers.LSTM(operator["units"], return_sequences=True, return_state=True, name=name)
+            return lstm(x, initial_state=inputs[1] if inputs[1:] else None)[0]
+        case "final_state":
+            return x.node.outputs[1:]
+        case "step":
+            return x[:, operator["index"]]
+        case "steps":
+            return x[:, operator["start"] : operator["stop"]]
+        case "sequence":
+            return layers.Reshape(operator.shape, name=name)(x)
+        case "concatenate":
+            return layers.Concatenate(name=name)(inputs)
     raise ValueError(f"TensorFlow has no operator {operator.kind}")
 
 
 def _padded(operator: Operator, x: Any) -> tuple[Any, str]:
     """What a window with `padding` zeros on all four sides slides over, and what Keras calls that: its own "same" is
-    not symmetric where there is a stride."""
-    padding, kernel = operator["padding"], operator["kernel"]
-    if operator.kind != "max_pool" and operator["stride"] == 1 and kernel == 2 * padding + 1:
+    not symmetric where there is a stride, and where it pools it leaves out what it adds."""
+    padding, kernel = pair(operator["padding"]), pair(operator["kernel"])
+    pools = operator.kind in ("max_pool", "average_pool")
+    if not pools and operator["stride"] == 1 and kernel == tuple(2 * zeros + 1 for zeros in padding):
         return x, "same"
-    if padding:
+    if any(padding):
         x = keras.layers.ZeroPadding2D(padding, name=f"{operator.name}_padding")(x)
     return x, "valid"
 
@@ -111,8 +143,10 @@ def variables(model: Any, graph: Graph) -> dict[str, Any]:
     found = {}
     for name in graph.weights():
         operator, _, weight = name.rpartition(".")
-        depthwise = weight == "kernel" and graph.by_name[operator].kind == "depthwise_conv"
-        found[name] = getattr(model.get_layer(operator), "depthwise_kernel" if depthwise else WEIGHTS[weight])
+        layer, kind = model.get_layer(operator), graph.by_name[operator].kind
+        depthwise = weight == "kernel" and kind == "depthwise_conv"
+        owner = layer.cell if kind == "lstm" else layer
+        found[name] = getattr(owner, "depthwise_kernel" if depthwise else WEIGHTS.get(weight, weight))
     return found
 
 
@@ -262,8 +296,10 @@ class TensorFlowTrainer(Trainer):
         keras.backend.experimental.enable_tf_random_generator()  # masks differ between the traces of a step, too
         keras.utils.set_random_seed(context.spec["seed"] + context.rank)  # of dropout
         keras.mixed_precision.set_global_policy("mixed_bfloat16" if context.levels["precision"] == "amp" else "float32")
-        self._mean = tf.constant(context.manifest["mean"], tf.float32)
-        self._std = tf.constant(context.manifest["std"], tf.float32)
+        self._of_tokens = context.graph.vocabulary is not None
+        if not self._of_tokens:
+            self._mean = tf.constant(context.manifest["mean"], tf.float32)
+            self._std = tf.constant(context.manifest["std"], tf.float32)
         with self.strategy.scope():
             self.model = build(context.graph)
             self.variables = variables(self.model, context.graph)
@@ -473,9 +509,9 @@ class TensorFlowTrainer(Trainer):
         )
 
     def _dataset(self) -> Any:
-        """This rank's batches of all epochs, one after the other, for ever: (uint8 images, labels).
+        """This rank's batches of all epochs, one after the other, for ever: (uint8 images or tokens, labels).
 
-        The order is known beforehand, so TensorFlow itself takes the samples from images that are held in memory. All others
+        The order is known beforehand, so TensorFlow itself takes the samples that are held in memory. All others
         come from NumPy in blocks of batches, since every call of Python from its threads costs as much as a small step.
         """
         options = tf.data.Options()
@@ -487,14 +523,17 @@ class TensorFlowTrainer(Trainer):
         # Without an end there is no exchange, step by step, about whether some rank has run dry.
         return made.repeat().prefetch(1).with_options(options)
 
-    def _taken(self, images: np.ndarray, labels: np.ndarray) -> Any:
-        """Batches of samples that are held in memory."""
+    def _taken(self, inputs: np.ndarray, labels: np.ndarray) -> Any:
+        """Batches of samples that are held in memory, tokens in as few bytes as they are kept in."""
         with tf.device("CPU"):
-            images, labels = tf.constant(images), tf.constant(labels)
+            inputs, labels = tf.constant(inputs), tf.constant(labels)
         orders = [self.context.order(epoch) for epoch in range(1, self.context.levels["epochs"] + 1)]
-        return tf.data.Dataset.from_tensor_slices(np.concatenate(orders)).map(
-            lambda samples: (tf.gather(images, samples), tf.gather(labels, samples))
-        )
+
+        def take(samples: Any) -> Any:
+            taken, told = tf.gather(inputs, samples), tf.gather(labels, samples)
+            return (tf.cast(taken, tf.int64), tf.cast(told, tf.int64)) if self._of_tokens else (taken, told)
+
+        return tf.data.Dataset.from_tensor_slices(np.concatenate(orders)).map(take)
 
     def _blocks(self) -> Any:
         """Batches as NumPy makes them, several at once; the next block is made while one is trained."""
@@ -505,14 +544,18 @@ class TensorFlowTrainer(Trainer):
             for epoch in range(1, self.context.levels["epochs"] + 1):
                 batches = self.context.epoch(epoch)
                 while block := list(itertools.islice(batches, length)):
-                    images, labels = zip(*block, strict=True)
-                    yield np.stack(images), np.stack(labels)
+                    inputs, labels = zip(*block, strict=True)
+                    yield np.stack(inputs), np.stack(labels)
 
-        signature = tf.TensorSpec((None, batch, *shape), tf.uint8), tf.TensorSpec((None, batch), tf.int64)
+        told = (self.context.positions,) if len(self.context.graph.operators[-1].shape) > 1 else ()
+        signature = (
+            tf.TensorSpec((None, batch, *shape), tf.int64 if self._of_tokens else tf.uint8),
+            tf.TensorSpec((None, batch, *told), tf.int64),
+        )
         return tf.data.Dataset.from_generator(blocks, output_signature=signature).prefetch(1)
 
     def _normalized(self, images: Any) -> Any:
-        return (tf.cast(images, tf.float32) - self._mean) / self._std
+        return images if self._of_tokens else (tf.cast(images, tf.float32) - self._mean) / self._std
 
     def _train_batch(self, iterator: Any, length: int, last: bool, traced: bool) -> Any:
         """The loss and the count of a step, and the marks of this rank's first replica."""
@@ -540,7 +583,7 @@ class TensorFlowTrainer(Trainer):
         def on_replica(images: Any, labels: Any) -> Any:  # where running statistics are the replica's own
             logits = self.model(self._normalized(images), training=False)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-            return tf.reduce_sum(losses), _count_correct(logits, labels)
+            return tf.reduce_sum(losses) / self.context.positions, _count_correct(logits, labels)
 
         return self._summed(self.strategy.run(on_replica, args=(images, labels)))
 
@@ -560,7 +603,8 @@ class TensorFlowTrainer(Trainer):
 
             def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
                 samples = spec["steps"] * spec["local_batch"]
-                seen = Seen(logs["loss"] * samples, round(logs["accuracy"] * samples), samples)
+                right = round(logs["accuracy"] * samples * trainer.context.positions)
+                seen = Seen(logs["loss"] * samples, right, samples)
                 meter.close_epoch(seen, trainer.evaluate)
 
         self.model.compile(self.optimizer, _loss(), metrics=["accuracy"])
@@ -616,4 +660,4 @@ def _loss() -> Any:
 
 
 def _count_correct(logits: Any, labels: Any) -> Any:
-    return tf.reduce_sum(tf.cast(tf.argmax(logits, 1) == labels, tf.int64))
+    return tf.reduce_sum(tf.cast(tf.argmax(logits, -1) == labels, tf.int64))

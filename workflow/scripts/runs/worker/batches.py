@@ -1,9 +1,11 @@
-"""What a rank trains on, batch by batch: uint8 images [N, H, W, C] and int64 labels [N], the same in every framework.
+"""What a rank trains on, batch by batch, the same in every framework: uint8 images [N, H, W, C] and int64 labels [N], or int64
+tokens [N, length] and int64 labels, [N] or, of each token the one that follows, [N, length].
 
-Prepared images are read from the memory-mapped file. Those of a `fresh` data set are drawn, each from the seed, the epoch
+Prepared samples are read from the memory-mapped file. Those of a `fresh` data set are drawn, each from the seed, the epoch
 and its place in the epoch's order. So is an image's augmentation: neither depends on who takes the sample.
 """
 
+import abc
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,46 +28,104 @@ class Split(Protocol):
 
 
 class Prepared:
-    """A split of a prepared data set (datasets/prepare.py)."""
+    """A split of a prepared data set (datasets/prepare.py). `inputs` and `labels` are as they are kept: tokens in few bytes."""
 
-    def __init__(self, folder: Path) -> None:
-        self.images = np.load(folder / "images.npy", mmap_mode="r")
-        self.labels = np.load(folder / "labels.npy")
+    def __init__(self, folder: Path, tokens: bool = False) -> None:
+        self.tokens = tokens
+        self.inputs = np.load(folder / ("tokens.npy" if tokens else "images.npy"), mmap_mode="r")
+        self.labels = np.load(folder / "labels.npy", mmap_mode="r" if tokens else None)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, epoch: int, places: slice, samples: np.ndarray) -> Batch:
         """See Split."""
-        return self.images[samples], self.labels[samples]
+        inputs, labels = self.inputs[samples], self.labels[samples]
+        return (inputs.astype(np.int64), labels.astype(np.int64)) if self.tokens else (inputs, labels)
 
 
 class Fresh:
-    """Noise: every epoch has images and labels of its own."""
+    """Samples that are drawn, other ones in every epoch: a sample is the next `words` numbers of 64 bits of the epoch's stream."""
 
-    def __init__(self, seed: int, samples: int, shape: tuple[int, ...], classes: int) -> None:
-        self.seed, self.samples, self.shape, self.classes = seed, samples, shape, classes
+    words: int
+
+    def __init__(self, seed: int, samples: int) -> None:
+        self.seed, self.samples = seed, samples
 
     def __len__(self) -> int:
         return self.samples
 
     def take(self, epoch: int, places: slice, samples: np.ndarray) -> Batch:
-        """See Split. A sample is the next numbers of 64 bits of the epoch's stream: one for its label, the others its image."""
-        pixels = int(np.prod(self.shape))
-        words = 1 + -(-pixels // 8)
-        stream = np.random.PCG64([self.seed, epoch]).advance(places.start * words)
-        drawn = stream.random_raw(len(samples) * words).reshape(len(samples), words)
-        images = np.ascontiguousarray(drawn[:, 1:]).view(np.uint8)[:, :pixels].reshape(-1, *self.shape)
+        """See Split."""
+        stream = np.random.PCG64([self.seed, epoch]).advance(places.start * self.words)
+        return self.made(stream.random_raw(len(samples) * self.words).reshape(len(samples), self.words))
+
+    @abc.abstractmethod
+    def made(self, drawn: np.ndarray) -> Batch:
+        """The samples that these numbers are, uint64 [N, words]."""
+
+
+class Noise(Fresh):
+    """Images without meaning: one number is the label, the others are the image."""
+
+    def __init__(self, seed: int, samples: int, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(seed, samples)
+        self.shape, self.classes, self.pixels = shape, classes, int(np.prod(shape))
+        self.words = 1 + -(-self.pixels // 8)
+
+    def made(self, drawn: np.ndarray) -> Batch:
+        """See Fresh."""
+        images = np.ascontiguousarray(drawn[:, 1:]).view(np.uint8)[:, : self.pixels].reshape(-1, *self.shape)
         return images, (drawn[:, 0] % self.classes).astype(np.int64)
+
+
+class Counting(Fresh):
+    """Sequences that can be learnt: after each token comes the next number, but with probability 1/4 any token."""
+
+    def __init__(self, seed: int, samples: int, length: int, vocabulary: int) -> None:
+        super().__init__(seed, samples)
+        self.vocabulary, self.words = vocabulary, length + 1
+
+    def made(self, drawn: np.ndarray) -> Batch:
+        """See Fresh. A number's highest bits say whether the token is any, the others which."""
+        places = np.arange(self.words)
+        jumps = drawn >> np.uint64(62) == 0
+        jumps[:, 0] = True
+        last = np.maximum.accumulate(np.where(jumps, places, 0), axis=1)
+        anywhere = (drawn & np.uint64(2**62 - 1)) % self.vocabulary
+        tokens = (np.take_along_axis(anywhere.astype(np.int64), last, axis=1) + places - last) % self.vocabulary
+        return tokens[:, :-1], tokens[:, 1:]
+
+
+class Topics(Fresh):
+    """Texts of classes that can be learnt: a quarter of a text's tokens are of its class alone, the others any."""
+
+    def __init__(self, seed: int, samples: int, length: int, vocabulary: int, classes: int) -> None:
+        super().__init__(seed, samples)
+        self.vocabulary, self.classes, self.words = vocabulary, classes, 1 + length
+
+    def made(self, drawn: np.ndarray) -> Batch:
+        """See Fresh. One number is the class; of the others the highest bits say whose the token is. Of C classes, class c has the
+        tokens c, C + c, 2 C + c, ..."""
+        labels = (drawn[:, 0] % self.classes).astype(np.int64)
+        own = drawn[:, 1:] >> np.uint64(62) == 0
+        which = (drawn[:, 1:] & np.uint64(2**62 - 1)).astype(np.int64)
+        of_class = which % (self.vocabulary // self.classes) * self.classes + labels[:, None]
+        return np.where(own, of_class, which % self.vocabulary), labels
 
 
 def split_of(data: Path, name: str, manifest: dict[str, Any], seed: int) -> Split:
     """`train` or `validation` of the prepared data set in `data`."""
+    tokens = "vocabulary" in manifest
     if not manifest.get("fresh"):
-        return Prepared(data / name)
-    return Fresh(
-        seed + (name == "validation"), manifest[f"{name}_samples"], tuple(manifest["shape"]), len(manifest["classes"])
-    )
+        return Prepared(data / name, tokens)
+    drawn = seed + (name == "validation"), manifest[f"{name}_samples"]
+    shape = tuple(manifest["shape"])
+    if not tokens:
+        return Noise(*drawn, shape, len(manifest["classes"]))
+    if "classes" in manifest:
+        return Topics(*drawn, *shape, manifest["vocabulary"], len(manifest["classes"]))
+    return Counting(*drawn, *shape, manifest["vocabulary"])
 
 
 class Augmentation:

@@ -1,6 +1,7 @@
 """What a rank knows: who it is, what it trains, on what."""
 
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +13,14 @@ import numpy as np
 
 from models.graph import Graph, from_json
 from models.initial import initial_weights
+from models.mesh import Mesh, of_spec
 from runs.worker import sampling
 from runs.worker.batches import Augmentation, Batch, Prepared, Split, split_of
 from runs.worker.group import Group
 from runs.worker.phases import Untraced, of_run
 
 LARGEST_VALIDATED = 256  # samples at once
-LARGEST_HELD = 2**28  # bytes of images
+LARGEST_HELD = 2**28  # bytes of images or tokens
 
 
 @dataclass
@@ -47,6 +49,21 @@ class Context:
     def ranks(self) -> int:
         """World size."""
         return self.spec["ranks"]
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        """How the ranks divide the training."""
+        return of_spec(self.spec)
+
+    @property
+    def replica(self) -> int:
+        """Which part of a step's samples this rank sees; ranks that see the same one have the same number."""
+        return self.mesh.replica(self.rank)
+
+    @property
+    def counting(self) -> list[int]:
+        """The ranks that tell of samples and their losses, one of those that see the same ones: of the others nothing is taken."""
+        return [rank for rank in range(self.ranks) if self.mesh.counts(rank)]
 
     @property
     def hosts(self) -> list[str]:
@@ -78,6 +95,11 @@ class Context:
         """The model for this data set."""
         return from_json(self.job["model"])
 
+    @property
+    def positions(self) -> int:
+        """Labels of a sample: one, or one for each of the last positions of a sequence, for which the model has logits."""
+        return math.prod(self.graph.operators[-1].shape[:-1])
+
     def initial_weights(self) -> dict[str, np.ndarray]:
         """The same initial weights in every framework and on every rank, in the canonical layout."""
         return initial_weights(self.graph, self.spec["seed"])
@@ -107,8 +129,8 @@ class Context:
 
     @property
     def samples(self) -> list[int]:
-        """Samples of each rank in a step."""
-        return self._divided or [self.spec["local_batch"] * self.spec["replicas_per_rank"]] * self.ranks
+        """Samples in a step of each rank, or of the ranks that see the same ones, by `replica`."""
+        return self._divided or [self.spec["local_batch"] * self.spec["replicas_per_rank"]] * self.mesh.replicas
 
     def divide(self, samples: Sequence[int]) -> None:
         """From now on each rank has so many samples of a step, all of them together as many as before; one replica a rank."""
@@ -117,8 +139,8 @@ class Context:
     @property
     def part(self) -> slice:
         """This rank's part of the samples of a step."""
-        before = sum(self.samples[: self.rank])
-        return slice(before, before + self.samples[self.rank])
+        before = sum(self.samples[: self.replica])
+        return slice(before, before + self.samples[self.replica])
 
     @property
     def _parts(self) -> list[slice]:
@@ -141,24 +163,39 @@ class Context:
         for place, samples in enumerate(self.order(epoch)):
             step, replica = divmod(place, len(parts))
             first = step * block + parts[replica].start
-            images, labels = self._train.take(epoch, slice(first, first + len(samples)), samples)
-            yield augment(images, samples), labels
+            inputs, labels = self._train.take(epoch, slice(first, first + len(samples)), samples)
+            yield augment(inputs, samples), self._told(labels)
 
     def held(self) -> Batch | None:
-        """All training images and labels, where they are what batches consist of and small enough for a rank's memory; of
-        those the batches of `order` can be taken by a library itself."""
+        """All training samples and labels, where they are what batches consist of and small enough for a rank's memory; of
+        those the batches of `order` can be taken by a library itself. Tokens are as they are kept, in few bytes."""
         if isinstance(self._train, Prepared) and self.levels["augmentation"] == "none":
-            return (self._train.images, self._train.labels) if self._train.images.nbytes <= LARGEST_HELD else None
+            inputs, labels = self._train.inputs, self._train.labels
+            return (inputs, self._told(labels)) if inputs.nbytes <= LARGEST_HELD else None
         return None
+
+    def _told(self, labels: np.ndarray) -> np.ndarray:
+        """The labels, [N] or [N, length], for which the model has logits: where there is one for each token, the last."""
+        return labels if labels.ndim == 1 else labels[:, -self.positions :]
+
+    @cached_property
+    def _validation(self) -> Split:
+        return split_of(Path(self.job["data"]), "validation", self.manifest, self.spec["seed"])
+
+    @property
+    def largest_validation_share(self) -> int:
+        """Samples of the validation split that the replica with most of them evaluates: ranks that evaluate together go on as long."""
+        return max(-(-len(self._validation) * samples // sum(self.samples)) for samples in self.samples)
 
     def validation(self) -> Iterator[Batch]:
         """This rank's share of the validation split, in batches that take no more memory than those of training."""
-        split = split_of(Path(self.job["data"]), "validation", self.manifest, self.spec["seed"])
+        split = self._validation
         share = sampling.validation_share(len(split), sum(self.samples), self.part)
-        size = min(LARGEST_VALIDATED, self.samples[self.rank])
+        size = min(LARGEST_VALIDATED, self.samples[self.replica])
         for first in range(share.start, share.stop, size):
             places = slice(first, min(first + size, share.stop))
-            yield split.take(0, places, np.arange(places.start, places.stop))
+            inputs, labels = split.take(0, places, np.arange(places.start, places.stop))
+            yield inputs, self._told(labels)
 
 
 def from_environment(folder: Path) -> Context:

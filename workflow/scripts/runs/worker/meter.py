@@ -21,7 +21,8 @@ COLUMNS = (
 
 @dataclass
 class Seen:
-    """What one rank saw of some samples: the sum of their losses, how many it classified right, how many there were."""
+    """What one rank saw of some samples: the sum of their losses (of a sequence the mean over its positions), how many labels were
+    right, how many samples there were."""
 
     loss_sum: float
     correct: int
@@ -142,7 +143,8 @@ class Meter:
 
     def _write(self, gathered: list[Any]) -> None:
         spec = self.context.spec
-        own, closed, validation, trained, validated, steps, counted = zip(*gathered, strict=True)
+        own, closed, validation, of_training, of_validation, steps, counted = zip(*gathered, strict=True)
+        trained, validated = ([seen[i] for i in self.context.counting] for seen in (of_training, of_validation))
         samples = sum(seen["samples"] for seen in trained)
         scale = spec["samples_per_epoch"] / samples
         row = {
@@ -153,8 +155,8 @@ class Meter:
             "steps": spec["steps"],
             "exchanges": len(self.context.accumulation_groups),
             "samples_trained": samples,
-            **_means("train", trained),
-            **_means("validation", validated),
+            **_means("train", trained, self.context.positions),
+            **_means("validation", validated, self.context.positions),
         }
         self._put(row, counted)
         if self._steps is not None:
@@ -177,11 +179,12 @@ class Meter:
             csv.writer(self._epochs, lineterminator="\n").writerow(whole[column] for column in COLUMNS)
 
 
-def _means(what: str, seen: tuple[dict[str, Any], ...]) -> dict[str, float]:
+def _means(what: str, seen: Sequence[dict[str, Any]], positions: int) -> dict[str, float]:
+    """Mean loss and accuracy of all ranks; a sample has so many labels."""
     samples = sum(part["samples"] for part in seen)
     return {
         f"{what}_loss": sum(part["loss_sum"] for part in seen) / samples,
-        f"{what}_accuracy": sum(part["correct"] for part in seen) / samples,
+        f"{what}_accuracy": sum(part["correct"] for part in seen) / (samples * positions),
     }
 
 

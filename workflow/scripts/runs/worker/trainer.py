@@ -64,12 +64,17 @@ class Trainer(Training):
 
         While they train, ranks keep batch statistics of their own: no library exchanges them, so that none pays for it.
         """
-        if self.context.spec["replicas"] > 1 and (mine := self.statistics()):
-            everyones = self.context.group.all_gather({name: value.tolist() for name, value in mine.items()})
-            values = {name: np.array([theirs[name] for theirs in everyones], np.float32) for name in mine}
-            self.set_statistics(
-                {name: np.average(value, axis=0, weights=self.context.samples) for name, value in values.items()}
-            )
+        context = self.context
+        if context.spec["replicas"] > 1 and context.graph.statistics:
+            mine = self.statistics()
+            everyones = context.group.all_gather({name: value.tolist() for name, value in mine.items()})
+            weights = [context.samples[context.mesh.replica(rank)] for rank in range(context.ranks)]
+            averages = {}
+            for name in mine:  # which other stages of a pipeline do not have
+                having = [rank for rank, theirs in enumerate(everyones) if name in theirs]
+                values = np.array([everyones[rank][name] for rank in having], np.float32)
+                averages[name] = np.average(values, axis=0, weights=[weights[rank] for rank in having])
+            self.set_statistics(averages)
         return self.validate()
 
     def weights_finite(self) -> bool:
@@ -86,11 +91,12 @@ class Trainer(Training):
 
     @abc.abstractmethod
     def weights(self) -> dict[str, np.ndarray]:
-        """The weights as this rank has them now, in the canonical layout (models/graph.py); to read them exchanges nothing."""
+        """All weights of the model in the canonical layout (models/graph.py), as this rank has them now, or put together of what ranks
+        have: called by all ranks."""
 
     @abc.abstractmethod
     def statistics(self) -> dict[str, np.ndarray]:
-        """The weights that are not trained, this rank's own."""
+        """The weights that are not trained, this rank's own; of a pipeline, those of its stage."""
 
     @abc.abstractmethod
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:

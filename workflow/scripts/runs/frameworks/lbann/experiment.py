@@ -71,7 +71,7 @@ def _reader(context: Context, split: str, folder: Path) -> Message:
         noise = {"num_samples": len(found), "synth_dimensions": f"{channels} {height} {width}"}
         return {"name": "synthetic", **role, **noise, "num_labels": len(context.manifest["classes"])}
     file = folder / f"{split}.npz"
-    images = np.ascontiguousarray(np.moveaxis(found.images, -1, 1), np.int16)  # of what LBANN reads, the smallest
+    images = np.ascontiguousarray(np.moveaxis(found.inputs, -1, 1), np.int16)  # of what LBANN reads, the smallest
     np.savez(file, data=images, labels=found.labels.astype(np.int32))
     values = {"scaling_factor_int16": 1.0, "disable_responses": True}
     return {"name": "numpy_npz", **role, "data_filename": str(file), **values}

@@ -1,0 +1,59 @@
+"""Levels of the factor `parallelism` that are meshes, such as data2-tensor2, and the mesh that each is on so many ranks."""
+
+import math
+import re
+
+from models.mesh import AXES, Mesh
+
+PLAIN = "data"
+NOT_MESHES = ("dense", "spatial")  # LBANN's own
+_PART = re.compile(r"([a-z]+)([0-9]*)")
+
+
+def is_mesh(level: str) -> bool:
+    """Whether a level names axes."""
+    return level not in NOT_MESHES
+
+
+def sizes_of(level: str) -> dict[str, int | None]:
+    """Axis -> size, None for the one that takes the ranks that the others leave. ValueError in words where it is no mesh."""
+    found: dict[str, int | None] = {}
+    for part in level.split("-"):
+        told = _PART.fullmatch(part)
+        if not told or told[1] not in AXES:
+            expected = f"{', '.join(AXES)} with a size, joined by -, as data2-tensor2; or {' or '.join(NOT_MESHES)}"
+            raise ValueError(f"{part!r} of {level!r} is no axis; expected {expected}")
+        axis, size = told[1], int(told[2]) if told[2] else None
+        if axis in found:
+            raise ValueError(f"{level!r} has the axis {axis} twice; name each once")
+        if size is not None and size < 2:
+            raise ValueError(f"{part!r} of {level!r} divides nothing; give a size of 2 or more, or take it out")
+        found[axis] = size
+    if list(found.values()).count(None) > 1:
+        raise ValueError(f"{level!r} has several axes without a size; one at most takes the ranks that are left")
+    if list(found) != (ordered := [axis for axis in AXES if axis in found]):
+        raise ValueError(f"{level!r} is not in order; write {'-'.join(f'{a}{found[a] or str()}' for a in ordered)}")
+    return found
+
+
+def axes_of(level: str) -> frozenset[str]:
+    """The axes that a mesh names."""
+    return frozenset(sizes_of(level))
+
+
+def divides_more(level: str, ranks: int) -> bool:
+    """Whether a level is a mesh that, on so many ranks, divides more than samples."""
+    return is_mesh(level) and not mesh_of(level, ranks).is_plain
+
+
+def mesh_of(level: str, ranks: int) -> Mesh:
+    """The mesh that a level is on so many ranks. ValueError in words where they are not its product."""
+    sizes = sizes_of(level)
+    named = math.prod(size for size in sizes.values() if size)
+    if None in sizes.values():
+        if ranks % named:
+            raise ValueError(f"is a multiple of {named} ranks, the cell has {ranks}")
+        return Mesh(**{axis: size or ranks // named for axis, size in sizes.items()})
+    if named != ranks:
+        raise ValueError(f"is {named} ranks, the cell has {ranks}")
+    return Mesh(**{axis: size for axis, size in sizes.items() if size})

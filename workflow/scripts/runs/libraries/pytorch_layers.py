@@ -1,0 +1,66 @@
+"""Modules for the operators of a graph that PyTorch has otherwise, or not at all."""
+
+import torch
+from torch import nn
+
+
+class Positions(nn.Module):
+    """A sequence [N, length, units] plus a learned vector for each position."""
+
+    def __init__(self, length: int, units: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(length, units))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        return x + self.weight
+
+
+class ClassToken(nn.Module):
+    """A learned vector before a sequence [N, length, units]."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(units))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        return torch.cat([self.weight.to(x.dtype).expand(len(x), 1, -1), x], 1)
+
+
+class Attention(nn.Module):
+    """Multi-head attention of sequences [N, length, units]. Its four linear layers may hold some of the heads only."""
+
+    def __init__(self, units: int, others: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.head_size, self.causal = units // heads, causal
+        self.query = nn.Linear(units, units)
+        self.key = nn.Linear(others, units)
+        self.value = nn.Linear(others, units)
+        self.output = nn.Linear(units, units)
+
+    def forward(self, x: torch.Tensor, to: torch.Tensor | None = None) -> torch.Tensor:
+        """Each position of `x` asks all of `to`, by default of `x`; see Builder.attention."""
+        to = x if to is None else to
+        query, key, value = self._heads(self.query(x)), self._heads(self.key(to)), self._heads(self.value(to))
+        made = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        return self.output(made.transpose(1, 2).flatten(2))
+
+    def _heads(self, x: torch.Tensor) -> torch.Tensor:
+        return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+
+
+class LSTM(nn.LSTM):
+    """One layer for sequences [N, length, units], with one bias: PyTorch's second one stays 0, and is no parameter."""
+
+    def __init__(self, inputs: int, units: int) -> None:
+        super().__init__(inputs, units, batch_first=True)
+        del self.bias_hh_l0
+        self.register_buffer("bias_hh_l0", None)
+        self.bias_hh_l0 = torch.zeros(4 * units)  # set, so that it stands among the weights that are handed to cuDNN
+
+    def forward(self, x: torch.Tensor, state: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The outputs at all positions, and the final state [N, 2, units]: hidden, cell. It begins with `state`, or with zeros."""
+        begin = None if state is None else tuple(state.transpose(0, 1).contiguous().split(1))
+        outputs, (hidden, cell) = super().forward(x, begin)
+        return outputs, torch.cat([hidden, cell]).transpose(0, 1)

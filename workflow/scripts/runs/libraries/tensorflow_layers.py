@@ -1,0 +1,99 @@
+"""Keras layers for the operators of a graph that Keras has otherwise, or not at all; their weights have the canonical names."""
+
+from typing import Any
+
+import tensorflow as tf
+
+Layer = tf.keras.layers.Layer
+
+
+class Embedding(Layer):
+    """Tokens [N, length] as vectors. The gradient of its table is dense, as it is in the other libraries: as large as the table."""
+
+    def __init__(self, vocabulary: int, units: int, **told: Any) -> None:
+        super().__init__(**told)
+        self.table = self.add_weight("table", (vocabulary, units), experimental_autocast=False)
+
+    def call(self, tokens: Any) -> Any:
+        """See the class."""
+        return tf.cast(_looked_up(tf.convert_to_tensor(self.table), tokens), self.compute_dtype)
+
+
+class TiedDense(Layer):
+    """A dense layer without bias whose kernel is the table of an embedding, transposed."""
+
+    def __init__(self, embedding: Embedding, **told: Any) -> None:
+        super().__init__(**told)
+        self.embedding = embedding
+
+    def call(self, x: Any) -> Any:
+        """Vectors [..., units] become logits [..., vocabulary]."""
+        table = tf.cast(tf.convert_to_tensor(self.embedding.table), self.compute_dtype)
+        made = tf.matmul(tf.reshape(x, (-1, table.shape[1])), table, transpose_b=True)
+        return tf.reshape(made, tf.concat([tf.shape(x)[:-1], table.shape[:1]], 0))
+
+
+class Positions(Layer):
+    """A sequence [N, length, units] plus a learned vector for each position."""
+
+    def __init__(self, length: int, units: int, **told: Any) -> None:
+        super().__init__(**told)
+        self.table = self.add_weight("table", (length, units))
+
+    def call(self, x: Any) -> Any:
+        """See the class."""
+        return x + self.table
+
+
+class ClassToken(Layer):
+    """A learned vector before a sequence [N, length, units]."""
+
+    def __init__(self, units: int, **told: Any) -> None:
+        super().__init__(**told)
+        self.token = self.add_weight("token", (units,))
+
+    def call(self, x: Any) -> Any:
+        """See the class."""
+        return tf.concat([tf.broadcast_to(self.token, (tf.shape(x)[0], 1, self.token.shape[0])), x], 1)
+
+
+class Attention(Layer):
+    """Multi-head attention of sequences [N, length, units]."""
+
+    def __init__(self, units: int, others: int, heads: int, causal: bool, **told: Any) -> None:
+        super().__init__(**told)
+        self.heads, self.causal = heads, causal
+        for part, inputs in {"query": units, "key": others, "value": others, "output": units}.items():
+            setattr(self, f"{part}_kernel", self.add_weight(f"{part}_kernel", (inputs, units)))
+            setattr(self, f"{part}_bias", self.add_weight(f"{part}_bias", (units,)))
+
+    def call(self, x: Any, to: Any = None) -> Any:
+        """Each position of `x` asks all of `to`, by default of `x`; see Builder.attention."""
+        to = x if to is None else to
+        query, key, value = self._heads("query", x), self._heads("key", to), self._heads("value", to)
+        scores = tf.matmul(query, key, transpose_b=True) * query.shape[-1] ** -0.5
+        if self.causal:
+            seen = tf.linalg.band_part(tf.ones(scores.shape[2:], tf.bool), -1, 0)
+            scores = tf.where(seen, scores, scores.dtype.min)
+        made = tf.transpose(tf.matmul(tf.nn.softmax(scores), value), (0, 2, 1, 3))
+        return self._dense("output", tf.reshape(made, (-1, *x.shape[1:])))
+
+    def _heads(self, part: str, x: Any) -> Any:
+        made = self._dense(part, x)
+        return tf.transpose(
+            tf.reshape(made, (-1, made.shape[1], self.heads, made.shape[2] // self.heads)), (0, 2, 1, 3)
+        )
+
+    def _dense(self, part: str, x: Any) -> Any:
+        return tf.tensordot(x, getattr(self, f"{part}_kernel"), 1) + getattr(self, f"{part}_bias")
+
+
+@tf.custom_gradient
+def _looked_up(table: Any, tokens: Any) -> Any:
+    """The rows of a table [vocabulary, units] that tokens name."""
+
+    def back(gradient: Any) -> Any:
+        rows = tf.reshape(gradient, (-1, table.shape[1]))
+        return tf.math.unsorted_segment_sum(rows, tf.reshape(tokens, [-1]), table.shape[0]), None
+
+    return tf.gather(table, tokens), back
