@@ -280,9 +280,11 @@ def test_what_is_no_text8_is_refused(tmp_path, members, said):
 def test_wikitext_by_hand(tmp_path):
     """Words between blanks, an end after each line; the most frequent is 0, of equals the first in the alphabet."""
     train, valid = b" \n = a b = \n \n a a <unk> b \n", b" a c \n b \n\n"
-    members = zipped(tmp_path, **{"w__wiki.train.tokens": train, "w__wiki.valid.tokens": valid, "w__wiki.test.tokens": b""})
+    members = zipped(
+        tmp_path, **{"w__wiki.train.tokens": train, "w__wiki.valid.tokens": valid, "w__wiki.test.tokens": b""}
+    )
     _, found = read(text(5, 3, "wikitext"), members)
-    names = np.array("<eos> a = b <unk>".split())  # 4, 3, 2, 2, 1 times
+    names = np.array(["<eos>", "a", "=", "b", "<unk>"])  # 4, 3, 2, 2, 1 times
     (inputs, labels), (tokens, _) = found["train"], found["validation"]
     assert inputs.shape == (3, 3) and inputs.dtype == labels.dtype == np.int64
     assert " ".join(names[inputs.ravel()]) == "<eos> = a b = <eos> <eos> a a"

@@ -253,7 +253,9 @@ def test_a_fresh_data_set_is_a_manifest(tmp_path: Path) -> None:
     check_data(tmp_path / "a", "synthetic-4x6x3-5-200")
 
 
-@pytest.mark.parametrize(("name", "classes"), [("synthetic-tokens-40-8-200", None), ("synthetic-text-40-8-2-200", ["0", "1"])])
+@pytest.mark.parametrize(
+    ("name", "classes"), [("synthetic-tokens-40-8-200", None), ("synthetic-text-40-8-2-200", ["0", "1"])]
+)
 def test_a_fresh_data_set_of_tokens_is_one_too(tmp_path: Path, name: str, classes: list[str] | None) -> None:
     prepare(name, tmp_path / "a")
     manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())

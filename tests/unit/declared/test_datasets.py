@@ -82,7 +82,13 @@ def test_small_ones_are_like_those_that_they_stand_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"classes": [str(i) for i in range(256)]}, {"format": "tiny-imagenet", "classes": 300}, BUNDLED, {**TEXT, "classes": None}]
+    "changes",
+    [
+        {"classes": [str(i) for i in range(256)]},
+        {"format": "tiny-imagenet", "classes": 300},
+        BUNDLED,
+        {**TEXT, "classes": None},
+    ],
 )
 def test_what_just_fits_is_taken(tmp_path: Path, changes: dict[str, object]) -> None:
     just = {**changes} if changes is BUNDLED else {**MADE_UP, "shape": [8, 8, 3], **changes}
@@ -118,7 +124,11 @@ def test_a_users_own_data_sets_stand_beside_the_table(tmp_path: Path) -> None:
         ("ours", TEXT, "classes: with format wikitext expected none: what follows is told"),
         ("ours", {**TEXT, "shape": [1, 1, 1]}, "shape: with format wikitext expected [length], not [1, 1, 1]"),
         ("ours", {**TEXT, "vocabulary": None}, "vocabulary: with format wikitext expected the number of different"),
-        ("ours", {**TEXT, "format": "text8"}, "vocabulary: with format text8 expected 27 (a to z and the blank), not 9"),
+        (
+            "ours",
+            {**TEXT, "format": "text8"},
+            "vocabulary: with format text8 expected 27 (a to z and the blank), not 9",
+        ),
         ("synthetic-text-9-9-2", {}, "such a name is drawn, not read; give it another name"),
         ("ours", {"files": OWN["files"] * 2}, "files: two are called train-images-idx3-ubyte.gz; name each once"),
         (

@@ -56,13 +56,19 @@ def test_where_a_model_has_logits_of_the_last_positions_these_have_labels(tmp_pa
     job = {"data": str(tmp_path), "spec": {**spec, "levels": {"augmentation": "none"}}}
 
     def batches(logits: Shape) -> list[Batch]:
-        graph = Graph("m", "he", (Operator("input", "input", (), (6,), {"vocabulary": 9}), Operator("o", "o", ("input",), logits)))
+        graph = Graph(
+            "m", "he", (Operator("input", "input", (), (6,), {"vocabulary": 9}), Operator("o", "o", ("input",), logits))
+        )
         context = Context(tmp_path, {**job, "model": graph.to_json()}, 0, 0, cast(Group, None))
         assert context.positions == logits[0]
         return [*context.epoch(1), *context.validation()]
 
     for (tokens, whole), (same, last) in zip(batches((6, 9)), batches((2, 9)), strict=True):
-        assert tokens.shape == whole.shape == (8, 6) and np.array_equal(tokens, same) and np.array_equal(whole[:, 4:], last)
+        assert (
+            tokens.shape == whole.shape == (8, 6)
+            and np.array_equal(tokens, same)
+            and np.array_equal(whole[:, 4:], last)
+        )
 
 
 def test_validation_is_the_same_in_all_epochs_and_however_it_is_shared_out(tmp_path: Path) -> None:
@@ -97,6 +103,15 @@ def test_unlike_ranks_have_cores_accelerators_and_samples_of_their_own(tmp_path:
     for rank in ranks:
         rank.divide([20, 20, 1, 9, 9, 1])
     assert [rank.part for rank in ranks] == [slice(*ends) for ends in itertools.pairwise([0, 20, 40, 41, 50, 59, 60])]
+
+
+def test_ranks_of_one_replica_see_the_same_samples_and_one_of_them_counts(tmp_path: Path) -> None:
+    mesh = {"pipeline": 2, "data": 2, "sharded": 1, "tensor": 1}
+    spec = {"ranks": 4, "local_batch": 8, "replicas_per_rank": 1, "replicas": 2, "mesh": mesh}
+    ranks = [Context(tmp_path, {"spec": spec}, rank, 0, cast(Group, None)) for rank in range(4)]
+    assert [rank.replica for rank in ranks] == [0, 1, 0, 1] and ranks[0].samples == [8, 8]
+    assert [rank.part for rank in ranks] == [slice(0, 8), slice(8, 16)] * 2
+    assert all(rank.counting == [2, 3] for rank in ranks), "the last stage has the logits"
 
 
 def test_without_augmentation_images_stay_as_they_are() -> None:

@@ -106,10 +106,14 @@ def test_loss_and_accuracy_are_those_of_positions(trainings: Trainings) -> None:
         ("tensorflow-single", {"model": "rnn-text-nano", "dataset": "synthetic-text-32-8-4-64", "epochs": 2}),
         ("tensorflow-single", {**TOKENS, "training_loop": "fit"}),
         pytest.param(
-            "pytorch-hybrid", {**TOKENS, "nodes": 2, "batch_size": 32, "shares": "0.25/0.75"}, marks=pytest.mark.every_framework
+            "pytorch-hybrid",
+            {**TOKENS, "nodes": 2, "batch_size": 32, "shares": "0.25/0.75"},
+            marks=pytest.mark.every_framework,
         ),
         pytest.param(
-            "tensorflow-multiworker", {**TOKENS, "nodes": 2, "batch_size": 32, "training_loop": "fit"}, marks=pytest.mark.every_framework
+            "tensorflow-multiworker",
+            {**TOKENS, "nodes": 2, "batch_size": 32, "training_loop": "fit"},
+            marks=pytest.mark.every_framework,
         ),
     ],
 )
@@ -129,7 +133,6 @@ RECIPES = {
     "adam": {"optimizer": "adam", "weight_decay": 0.01, "learning_rate": 0.001, "seed": 7},
 }
 TWENTY_STEPS = {"dataset": "synthetic-8x8x1-10-64", "epochs": 20}  # of one step each, with images of its own
-
 
 
 @pytest.mark.parametrize("framework", OTHERS)

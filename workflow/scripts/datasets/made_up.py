@@ -168,7 +168,9 @@ def write_wikitext(folder: Path, entry: Entry) -> None:
     for place in (*range(LINE_WORDS, len(text), LINE_WORDS), numbers[0] - 1, len(text) - 1):
         text[place] = "\n"
     parts = text[: numbers[0]], text[numbers[0] :], ["\n"]
-    members = {name: f" {' '.join(part)}" for name, part in zip([*WIKITEXT.values(), "wiki.test.tokens"], parts, strict=True)}
+    members = {
+        name: f" {' '.join(part)}" for name, part in zip([*WIKITEXT.values(), "wiki.test.tokens"], parts, strict=True)
+    }
     _write_zip(folder / "wikitext-2-v1.zip", {f"wikitext-2/{name}": text.encode() for name, text in members.items()})
 
 

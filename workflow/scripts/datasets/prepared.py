@@ -50,7 +50,9 @@ def write_part(
     return _written(folder, ("images.npy", "labels.npy"), samples, shape, told)
 
 
-def write_tokens(folder: Path, blocks: Iterable[Block], samples: int, length: int, vocabulary: int, what: str) -> dict[str, Any]:
+def write_tokens(
+    folder: Path, blocks: Iterable[Block], samples: int, length: int, vocabulary: int, what: str
+) -> dict[str, Any]:
     """Write tokens.npy, labels.npy, both [samples, length], and manifest.json of one part of a text; the manifest's content. Of the
     blocks' numbers the files have the smallest unsigned integers that hold the vocabulary.
 

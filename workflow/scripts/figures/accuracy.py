@@ -161,7 +161,9 @@ def _epochs(records: Records, of: View, x: str) -> pd.DataFrame:
         return pd.DataFrame()
     epochs = records.epochs_of(of.runs)
     told = epochs["run_id"].isin(set(of.runs.loc[of.runs["perplexity"].notna(), "run_id"]))
-    epochs = epochs.assign(**{f"{part}_perplexity": np.exp(epochs[f"{part}_loss"].astype(float).where(told)) for part in PARTS})
+    epochs = epochs.assign(
+        **{f"{part}_perplexity": np.exp(epochs[f"{part}_loss"].astype(float).where(told)) for part in PARTS}
+    )
     if x == "epochs":
         return epochs.assign(x=epochs["epoch"].astype(float))
     epochs = epochs.sort_values("epoch", kind="stable")
@@ -189,9 +191,7 @@ def _ends(x: pd.Series, *, whole: bool) -> tuple[float, float]:
     return first - MARGIN * (last - first), last + MARGIN * (last - first)
 
 
-def _curve(
-    ax: Axes, one: Series, epochs: pd.DataFrame, what: tuple[str, Quantity], place: tuple[slice, float]
-) -> None:
+def _curve(ax: Axes, one: Series, epochs: pd.DataFrame, what: tuple[str, Quantity], place: tuple[slice, float]) -> None:
     """One series; `what`: the column; `place`: which points have a marker, and how far a single epoch's point is shifted."""
     response, quantity = what
     means = intervals.means(epochs[response], epochs["epoch"], minimum=quantity.least, maximum=quantity.most)

@@ -184,6 +184,13 @@ def _check_division(levels: Levels, mesh: Mesh, local_batch: int) -> None:
         ) from None
     if mesh.pipeline == 1:
         return
+    if levels["schedule"] == "1f1b" and microbatches < mesh.pipeline:
+        why = f"schedule=1f1b wants a microbatch for each of {mesh.pipeline} stages, microbatches={microbatches}"
+        raise Refused(
+            why,
+            ("schedule", "microbatches", "parallelism"),
+            f"say microbatches: {mesh.pipeline} or more, or schedule: gpipe",
+        )
     if local_batch % microbatches:
         why = f"microbatches={microbatches} do not divide the {local_batch} samples of a batch"
         raise Refused(why, ("microbatches", *SHARING), "use a divisor of the batch")

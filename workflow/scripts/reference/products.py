@@ -69,7 +69,10 @@ def figures_page() -> str:
                 ["key", "meaning"],
                 [
                     ["`kind`", "the kind of figure, one of those below"],
-                    ["`name`", "name of the files; default: the kind (or y, where it is given), followed by x where x is given"],
+                    [
+                        "`name`",
+                        "name of the files; default: the kind (or y, where it is given), followed by x where x is given",
+                    ],
                     ["`x`, `y`", "what the axes show"],
                     [
                         "`colour`",

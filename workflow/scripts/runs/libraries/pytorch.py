@@ -67,6 +67,9 @@ def build(graph: Graph) -> fx.GraphModule:
     root, calls = nn.Module(), fx.Graph()
     made = {graph.operators[0].name: calls.placeholder("images" if graph.vocabulary is None else "tokens")}
     for operator in graph.operators[1:]:
+        if operator.kind == "shared":  # a stage of a pipeline has the table that another one has
+            root.add_module(operator.name, nn.Embedding(*operator.weights["table"]))
+            continue
         made[operator.name] = _called(operator, tuple(made[name] for name in operator.inputs), graph, root, calls)
     calls.output(made[graph.operators[-1].name])
     return fx.GraphModule(root, calls, graph.model)
@@ -174,8 +177,10 @@ def saved(module: nn.Module, graph: Graph) -> dict[str, np.ndarray]:
     }
 
 
-def make_optimizer(module: nn.Module, graph: Graph, levels: dict[str, Any], rate: float) -> torch.optim.Optimizer:
-    """SGD with momentum or Adam (Kingma & Ba 2015); weight decay is added to the gradients of kernels."""
+def make_optimizer(
+    module: nn.Module, graph: Graph, levels: dict[str, Any], rate: float, foreach: bool | None = None
+) -> torch.optim.Optimizer:
+    """SGD with momentum or Adam (Kingma & Ba 2015); weight decay is added to the gradients of kernels. `foreach`: see torch.optim."""
     decay = levels["weight_decay"]
     trained = {name: tensor for name, tensor in tensors(module, graph).items() if isinstance(tensor, nn.Parameter)}
     groups: list[dict[str, Any]] = [
@@ -185,8 +190,8 @@ def make_optimizer(module: nn.Module, graph: Graph, levels: dict[str, Any], rate
     if not decay:
         groups = [{"params": list(trained.values())}]
     if levels["optimizer"] == "adam":
-        return torch.optim.Adam(groups, rate, **ADAM)
-    return torch.optim.SGD(groups, rate, momentum=levels["momentum"])
+        return torch.optim.Adam(groups, rate, **ADAM, foreach=foreach)
+    return torch.optim.SGD(groups, rate, momentum=levels["momentum"], foreach=foreach)
 
 
 def configured(context: Context) -> torch.device:
@@ -286,7 +291,8 @@ class PyTorchTrainer(Trainer):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        levels, graph = context.levels, context.graph
+        levels, graph = context.levels, self.part(context)
+        self.graph = graph
         self.torch_device = configured(context)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = levels["precision"] == "tf32"
         torch.manual_seed(context.spec["seed"] + context.replica)  # of dropout
@@ -294,11 +300,12 @@ class PyTorchTrainer(Trainer):
         channels_last = levels["memory_format"] == "channels-last"
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         self.module = build(graph)
-        load(self.module, graph, context.initial_weights())
+        initial = context.initial_weights()
+        load(self.module, graph, {name: initial[name] for name in graph.weights()})
         self.module.to(self.torch_device, memory_format=self._format)
         self.optimizer = make_optimizer(self.module, graph, levels, context.learning_rate(0))
         self.loss = cross_entropy
-        if graph.vocabulary is None:
+        if context.graph.vocabulary is None:
             self._mean = torch.tensor(context.manifest["mean"], device=self.torch_device).view(1, -1, 1, 1)
             self._std = torch.tensor(context.manifest["std"], device=self.torch_device).view(1, -1, 1, 1)
         self._ahead = Ahead(Streams(self.torch_device)) if self.torch_device.type == "cuda" else None
@@ -311,6 +318,10 @@ class PyTorchTrainer(Trainer):
         context.phases.enter("build")
         if levels["compiler"] == "torch-compile":
             self.model = torch.compile(self.model)
+
+    def part(self, context: Context) -> Graph:
+        """Hook: the part of the model that this rank has: all of it."""
+        return context.graph
 
     def distribute(self) -> None:
         """Hook: wrap `model` and `optimizer` so that an optimizer step uses the gradients of all ranks, averaged."""
@@ -330,16 +341,12 @@ class PyTorchTrainer(Trainer):
                 phases.step()
                 phases.enter("data")
                 images, labels = next(batches)
-                phases.enter("forward")
                 with self.accumulating(last=i == length - 1):
-                    with self._precision():
-                        logits = self.model(images)
-                        loss = self.loss(logits, labels)
-                    phases.enter("backward")
-                    (loss / length if length > 1 else loss).backward()
+                    loss, logits = self.propagate(images, labels, length)
                 phases.enter("metrics")
-                loss_sum += loss.detach() * len(labels)
-                correct += (logits.argmax(-1) == labels).sum()
+                if logits is not None:
+                    loss_sum += loss * len(labels)
+                    correct += (logits.argmax(-1) == labels).sum()
                 if i == length - 1:
                     phases.enter("optimizer")
                     self._step()
@@ -349,6 +356,20 @@ class PyTorchTrainer(Trainer):
         synchronize(self.torch_device)
         return Seen(loss_sum.item(), int(correct), self.context.spec["steps"] * self.context.spec["local_batch"])
 
+    def propagate(
+        self, images: torch.Tensor, labels: torch.Tensor, length: int
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Hook: forward and backward of one of `length` batches before a step: its loss, and the logits; None where another rank has
+        them."""
+        phases = self.context.phases
+        phases.enter("forward")
+        with self._precision():
+            logits = self.model(images)
+            loss = self.loss(logits, labels)
+        phases.enter("backward")
+        (loss / length if length > 1 else loss).backward()
+        return loss.detach(), logits
+
     @torch.no_grad()
     def validate(self) -> Seen:
         """See Trainer."""
@@ -356,11 +377,16 @@ class PyTorchTrainer(Trainer):
         loss_sum, correct, samples = 0.0, 0, 0
         for images, expected in self._ready(self.context.validation()):
             with self._precision():
-                logits = self.module(images)
+                if (logits := self.predict(images)) is None:
+                    continue
                 loss_sum += cross_entropy(logits, expected, "sum").item() / self.context.positions
             correct += int((logits.argmax(-1) == expected).sum())
             samples += len(expected)
         return Seen(loss_sum, correct, samples)
+
+    def predict(self, images: torch.Tensor) -> torch.Tensor | None:
+        """Hook: the logits of a batch of validation; None where another rank has them."""
+        return self.module(images)
 
     def weights(self) -> dict[str, np.ndarray]:
         """See Trainer."""
@@ -368,12 +394,12 @@ class PyTorchTrainer(Trainer):
 
     def statistics(self) -> dict[str, np.ndarray]:
         """See Trainer."""
-        found = tensors(self.module, self.context.graph)
-        return {name: found[name].cpu().numpy() for name in self.context.graph.statistics}
+        found = tensors(self.module, self.graph)
+        return {name: found[name].cpu().numpy() for name in self.graph.statistics}
 
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
         """See Trainer."""
-        load(self.module, self.context.graph, statistics)
+        load(self.module, self.graph, statistics)
 
     def device_memory_peak_bytes(self) -> int | None:
         """See Trainer."""

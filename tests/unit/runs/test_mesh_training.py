@@ -1,0 +1,78 @@
+"""Whatever ranks divide among them, an epoch trains to the weights of one rank that has the whole batch."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainings import Trainings, assert_same, epochs
+
+BATCH = 64
+FIRST = [  # of each axis one, and of pairs of axes one
+    ("data2", {}),
+    ("tensor2", {}),
+    ("pipeline2", {"microbatches": 2}),
+    ("pipeline2", {"microbatches": 2, "schedule": "gpipe"}),
+    ("sharded2", {}),
+    ("data2-tensor2", {}),
+]
+OTHERS = [
+    ("sharded2", {"sharding": "gradients", "sync_every": 5}),
+    ("sharded2-tensor2", {"sync_every": 5}),
+    ("data2-sharded2", {"optimizer": "adam", "learning_rate": 1e-3}),
+    ("tensor2", {"optimizer": "adam", "learning_rate": 1e-3, "weight_decay": 0.01}),
+    ("pipeline2", {"microbatches": 4, "sync_every": 5}),
+    ("pipeline2-data2", {"microbatches": 2}),
+    ("pipeline2-sharded2", {"microbatches": 2, "schedule": "gpipe"}),
+    ("pipeline2-tensor2", {"microbatches": 2}),
+]
+TOKENS = {"model": "gpt-nano", "dataset": "synthetic-tokens-32-16-256", "optimizer": "adam", "learning_rate": 1e-3}
+TRANSFORMERS = [
+    ("tensor2", TOKENS),
+    ("pipeline2", {**TOKENS, "microbatches": 2}),
+    ("pipeline2-tensor2", {**TOKENS, "microbatches": 4, "schedule": "gpipe"}),
+    ("pipeline2-sharded2", {**TOKENS, "microbatches": 2}),
+    ("sharded2", TOKENS),
+]
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
+    return Trainings(tmp_path_factory.mktemp("trainings"), real)
+
+
+def check(trainings: Trainings, framework: str, mesh: str, levels: dict[str, Any], tolerance: float = 1e-4) -> None:
+    ranks = int(np.prod([int(part[-1]) for part in mesh.split("-")]))
+    of_mesh = {"parallelism": mesh, "nodes": ranks, "batch_scope": "global", "batch_size": BATCH}
+    alone = {name: level for name, level in levels.items() if name not in ("microbatches", "schedule", "sharding")}
+    folder, reference = (
+        trainings.of(framework, **of_mesh, **levels),
+        trainings.of("pytorch-single", batch_size=BATCH, **alone),
+    )
+    with np.load(folder / "after.npz") as ours, np.load(reference / "after.npz") as theirs:
+        assert_same(dict(ours), dict(theirs), tolerance)
+        with np.load(folder / "before.npz") as before:
+            assert max(float(np.abs(before[name] - weight).max()) for name, weight in ours.items()) > 1e-3
+    (row,), (expected,) = epochs(folder), epochs(reference)
+    assert row["samples_trained"] == expected["samples_trained"], "each sample counts once"
+    for column in ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy"):
+        assert float(row[column]) == pytest.approx(float(expected[column]), abs=1e-3), column
+
+
+@pytest.mark.parametrize(("mesh", "levels"), FIRST)
+def test_a_mesh_trains_as_one_rank_does(trainings: Trainings, mesh: str, levels: dict[str, Any]) -> None:
+    check(trainings, "pytorch-mesh", mesh, levels)
+
+
+@pytest.mark.every_framework
+@pytest.mark.parametrize(("mesh", "levels"), OTHERS)
+def test_axes_and_levels_in_other_combinations_train_alike(
+    trainings: Trainings, mesh: str, levels: dict[str, Any]
+) -> None:
+    check(trainings, "pytorch-mesh", mesh, levels)
+
+
+@pytest.mark.every_framework
+@pytest.mark.parametrize(("mesh", "levels"), TRANSFORMERS)
+def test_transformers_train_alike(trainings: Trainings, mesh: str, levels: dict[str, Any]) -> None:
+    check(trainings, "pytorch-mesh", mesh, levels, 5e-4)

@@ -1,0 +1,191 @@
+"""Training on a mesh of devices: one short function for each axis, the model untouched.
+
+tensor          DTensor's columnwise and rowwise styles on the operators that models.division names
+data, sharded   FSDP2 on a mesh of both: parameters are sharded along the one, and copied along the other
+pipeline        a stage of the model on each rank (torch.distributed.pipelining), by GPipe (Huang et al., NeurIPS 2019) or 1F1B
+                (Narayanan et al., SOSP 2019)
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+
+from models.division import COLUMNS, HEADS, SHARED, stages, tensor_parts
+from models.graph import Graph
+from models.mesh import AXES
+from runs.libraries.channels_first import canonical
+from runs.libraries.pytorch import cross_entropy, join, make_optimizer, tensors
+from runs.libraries.pytorch_sharded import ShardedTrainer, mark_calls
+from runs.worker.context import Context
+
+SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+
+
+def divide_layers(module: nn.Module, graph: Graph, parts: dict[str, str], mesh: DeviceMesh) -> None:
+    """Along a tensor axis, in place: `parts` says which operators, and how. Those of other stages are not there."""
+    plan: dict[str, ParallelStyle] = {}
+    for name, how in parts.items():
+        if name not in graph.by_name:
+            continue
+        for user in graph.users(name):
+            if user.kind == "activation":
+                module.get_submodule(user.name).inplace = False  # what DTensor hands over is not to be overwritten
+        if how == HEADS:
+            plan |= {f"{name}.{part}": ColwiseParallel() for part in ("query", "key", "value")}
+            plan[f"{name}.output"] = RowwiseParallel()
+        else:
+            plan[name] = ColwiseParallel() if how == COLUMNS else RowwiseParallel()
+    parallelize_module(module, mesh, plan)
+
+
+def shared_tables(parts: list[Graph], mesh: DeviceMesh) -> Iterator[tuple[str, dist.ProcessGroup]]:
+    """The weights that this rank's stage and another one have, and the ranks that have the same of it: of all stages, of one place along
+    the other axes."""
+    for number, part in enumerate(parts):
+        for operator in part.operators:
+            if operator.kind != SHARED:
+                continue
+            (first,) = (
+                i
+                for i, other in enumerate(parts)
+                if operator.name in other.by_name and other.by_name[operator.name].kind != SHARED
+            )
+            for ranks in mesh.mesh[[first, number]].flatten(1).T.tolist():
+                group = dist.new_group(ranks)
+                if dist.get_rank() in ranks:
+                    yield f"{operator.name}.table", group
+
+
+class Stage:
+    """What a rank of a pipeline does for a batch, and between whom."""
+
+    def __init__(
+        self, context: Context, module: nn.Module, parts: list[Graph], mesh: DeviceMesh, device: torch.device
+    ) -> None:
+        self.group, self.number, self.device = mesh.get_group("pipeline"), mesh.get_local_rank("pipeline"), device
+        self.first, self.last = self.number == 0, self.number == len(parts) - 1
+        self.module, self.graph = module, parts[self.number]
+        self.microbatches, self.divisor = context.levels["microbatches"], 1
+        size = context.spec["local_batch"] // self.microbatches
+        self.schedule = SCHEDULES[context.levels["schedule"]](
+            PipelineStage(
+                module,
+                self.number,
+                len(parts),
+                device,
+                input_args=self.input(size),
+                output_args=_empty(self.graph.operators[-1].shape, size, device),
+                group=self.group,
+            ),
+            self.microbatches,
+            loss_fn=lambda logits, labels: cross_entropy(logits, labels) / self.divisor,
+            scale_grads=False,
+        )
+
+    def input(self, size: int) -> torch.Tensor:
+        """Memory for what this stage takes of so many samples."""
+        made = _empty(self.graph.shape, size, self.device)
+        return made if self.graph.vocabulary is None else made.long()
+
+    def propagate(
+        self, samples: torch.Tensor, labels: torch.Tensor, length: int
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Forward and backward of all microbatches: loss and logits on the last stage."""
+        self.divisor = self.microbatches * length
+        losses: list[torch.Tensor] = []
+        told: dict[str, Any] = {"target": labels, "losses": losses} if self.last else {}
+        logits = self.schedule.step(*([samples] if self.first else []), **told)
+        if not self.last:
+            return labels.new_zeros((), dtype=torch.float32), None
+        return torch.stack(losses).sum().detach() * length, logits.detach()
+
+    def predict(self, samples: torch.Tensor) -> torch.Tensor | None:
+        """The logits of a batch, from stage to stage: on the last one."""
+        if not self.first:
+            samples = self.input(len(samples))
+            dist.recv(samples, dist.get_global_rank(self.group, self.number - 1), self.group)
+        made = self.module(samples)
+        if self.last:
+            return made
+        dist.send(made.contiguous(), dist.get_global_rank(self.group, self.number + 1), self.group)
+        return None
+
+
+def _empty(shape: tuple[int, ...], size: int, device: torch.device) -> torch.Tensor:
+    """Memory for so many outputs of a shape in a graph; PyTorch's images have channels first."""
+    return torch.empty(size, *((shape[2], *shape[:2]) if len(shape) == 3 else shape), device=device)
+
+
+class MeshTrainer(ShardedTrainer):
+    """A trainer on the mesh of its run."""
+
+    def part(self, context: Context) -> Graph:
+        """See PyTorchTrainer: a stage, where there is a pipeline."""
+        mesh = context.mesh
+        self.parts = stages(context.graph, mesh.pipeline, mesh.tensor) if mesh.pipeline > 1 else [context.graph]
+        return self.parts[mesh.coordinates(context.rank)["pipeline"]]
+
+    def distribute(self) -> None:
+        """See PyTorchTrainer."""
+        context, sizes = self.context, self.context.mesh
+        self.transport = join(context)
+        mesh = init_device_mesh(self.torch_device.type, tuple(sizes.sizes.values()), mesh_dim_names=AXES)
+        self.stage: Stage | None = None
+        self.again = context.levels["sharding"] == "parameters"
+        if context.phases.on:
+            mark_calls(context, self.torch_device.type == "cuda")
+        if sizes.tensor > 1:
+            divide_layers(self.module, self.graph, tensor_parts(context.graph, sizes.tensor), mesh["tensor"])
+        if sizes.replicas > 1:
+            self.shard(mesh["data", "sharded"] if sizes.data > 1 else mesh["sharded"])
+        if sizes.pipeline > 1:
+            self.stage = Stage(context, self.module, self.parts, mesh, self.torch_device)
+            self.shared = list(shared_tables(self.parts, mesh))
+        # Parameters are others now. Those of a tensor axis and the others are no list that one call could update.
+        levels, foreach = context.levels, False if sizes.tensor > 1 else None
+        self.optimizer = make_optimizer(self.module, self.graph, levels, context.learning_rate(0), foreach)
+
+    def propagate(
+        self, images: torch.Tensor, labels: torch.Tensor, length: int
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """See PyTorchTrainer."""
+        if self.stage is None:
+            return super().propagate(images, labels, length)
+        self.context.phases.enter("forward")
+        return self.stage.propagate(images, labels, length)
+
+    def predict(self, images: torch.Tensor) -> torch.Tensor | None:
+        """See PyTorchTrainer."""
+        return self.stage.predict(images) if self.stage else super().predict(images)
+
+    @torch.no_grad()
+    def weights(self) -> dict[str, np.ndarray]:
+        """See Trainer: parts of tensors are gathered, then each stage tells its own."""
+        graph, found, made = self.context.graph, tensors(self.module, self.graph), {}
+        for number, part in enumerate(self.parts):
+            for name, shape in part.weights().items():
+                value = torch.empty(shape, device=self.torch_device)
+                if part is self.graph:
+                    own = found[name].full_tensor() if isinstance(found[name], DTensor) else found[name]
+                    value.copy_(
+                        torch.from_numpy(canonical(own.cpu().numpy(), graph.by_name[name.rpartition(".")[0]], graph))
+                    )
+                if self.stage:
+                    dist.broadcast(value, dist.get_global_rank(self.stage.group, number), self.stage.group)
+                made[name] = value.cpu().numpy()
+        return {name: made[name] for name in graph.weights()}
+
+    def _step(self) -> None:
+        if self.stage:
+            for table, group in self.shared:
+                gradient = tensors(self.module, self.graph)[table].grad
+                dist.all_reduce(gradient.to_local() if isinstance(gradient, DTensor) else gradient, group=group)
+        super()._step()
