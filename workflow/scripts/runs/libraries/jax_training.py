@@ -23,7 +23,7 @@ from jax.experimental import io_callback
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from models.division import COLUMNS, tensor_parts
+from models.division import COLUMNS, HEADS, ROWS, tensor_parts
 from models.graph import Graph, is_decayed, is_trained
 from runs.libraries.jax_model import Array, Arrays, forward
 from runs.worker.context import LARGEST_VALIDATED, Context
@@ -38,6 +38,14 @@ from runs.worker.trainer import Trainer
 REPLICAS = ("data", "sharded")  # the axes along which samples are divided
 STEP_PHASES = ("backward", "wait", "optimizer", "metrics")  # that a traced step marks, in this order
 PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "amp": "tensorfloat32"}  # of products of float32
+DIVIDED = {  # by a tensor axis: the axes of weights that are
+    COLUMNS: {"kernel": 1, "bias": 0},
+    ROWS: {"kernel": 0},
+    HEADS: {
+        **{f"{part}_{weight}": axis for part in ("query", "key", "value") for weight, axis in (("kernel", 1), ("bias", 0))},
+        "output_kernel": 0,
+    },
+}
 ADAM = {"b1": 0.9, "b2": 0.999, "eps": 1e-8}
 
 State = dict[str, Any]
@@ -124,9 +132,7 @@ class Layout:
         """The axis along which `tensor` divides a weight, of those that it divides."""
         found = {}
         for name, how in (tensor_parts(graph, parts) if parts > 1 else {}).items():
-            found[f"{name}.kernel"] = 1 if how == COLUMNS else 0
-            if how == COLUMNS:
-                found[f"{name}.bias"] = 0
+            found |= {f"{name}.{weight}": axis for weight, axis in DIVIDED[how].items()}
         return found
 
     def _shared(self, name: str, shape: Sequence[int]) -> int | None:
