@@ -31,9 +31,9 @@ from common.tables import read_table
 from datasets.archives import Archive
 from datasets.made_up import write_archives
 from datasets.prepare import READERS
-from datasets.prepared import write_part
+from datasets.prepared import write_part, write_tokens
 from declared import frameworks as described
-from declared.datasets import load_dataset, read_datasets
+from declared.datasets import TOKENS, kind, load_dataset, read_datasets
 from declared.frameworks import FRAMEWORKS, load_framework
 from declared.site import load_site
 from declared.study import load_study
@@ -378,8 +378,8 @@ def test_epochs_of_attempts(folder: Path, content: bytes) -> None:
 def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, dict[str, Archive]]]:
     """Small archives of each format: data set -> its entry, its archives."""
     made = {}
-    for name in ("cifar-10-small", "fashion-mnist-small", "tiny-imagenet-200-small"):
-        entry = load_dataset(name) | {"train_samples": 20, "validation_samples": 10}
+    for name in ("cifar-10-small", "fashion-mnist-small", "tiny-imagenet-200-small", "wikitext-2-small", "text8-small"):
+        entry = load_dataset(name) | {"train_samples": 20, "validation_samples": 1 if name == "text8-small" else 10}
         made[name] = entry, write_archives(entry, tmp_path_factory.mktemp(name))
     return made
 
@@ -389,9 +389,12 @@ def prepared(out: Path, entry: Any, found: dict[str, Archive]) -> list[int]:
     content = READERS[entry["format"]](entry, found)
     sizes = []
     for part in ("train", "validation"):
-        samples = entry[f"{part}_samples"]
-        write_part(out / part, getattr(content, part), samples, entry["shape"], len(content.classes), "it")
-        sizes.append(len(np.load(out / part / "images.npy")))
+        samples, blocks = entry[f"{part}_samples"], getattr(content, part)
+        if kind(entry) == TOKENS:
+            write_tokens(out / part, blocks, samples, *entry["shape"], entry["vocabulary"], "it")
+        else:
+            write_part(out / part, blocks, samples, entry["shape"], len(content.classes), "it")
+        sizes.append(len(np.load(out / part / f"{kind(entry)}.npy")))
     return sizes
 
 

@@ -656,6 +656,27 @@ def test_accuracy_counts_the_runs_behind_its_bands(name, tmp_path):
     assert "Runs: n = 1 to 2 per cell" in drawn_by(name, records)[1]
 
 
+def test_perplexity_is_drawn_of_the_runs_that_have_one_over_a_logarithmic_axis(tmp_path):
+    runs, epochs = campaign(replicates=2, failures={})
+    asked = Declared("perplexity", "accuracy", y="perplexity")
+    drawn, caption = drawn_by(asked, Records(*write_frames(tmp_path, runs, epochs)))
+    assert caption.startswith("Not drawn: no perplexity was recorded.")
+    ddp = runs["framework"] == "pytorch-ddp"
+    told = runs.assign(perplexity=np.exp(runs["validation_loss"]).where(ddp))
+    drawn, caption = drawn_by(asked, Records(*write_frames(tmp_path, told, epochs)))
+    assert caption.startswith("Perplexity in training (upper panels) and validation (lower panels) over epochs.")
+    assert "Perplexity is exp(loss)" in caption
+    lines = [line for ax in drawn.axes for line in ax.lines]
+    assert {line.get_color() for line in lines} == {style.look("pytorch-ddp").colour}
+    assert {ax.get_yscale() for ax in drawn.axes if ax.axison} == {"log"}
+    losses = epochs[epochs["run_id"].isin(runs.loc[ddp, "run_id"])]
+    ends = losses.groupby("run_id").last().assign(cell=lambda last: last.index.str.rpartition(".r").get_level_values(0))
+    means = np.exp(ends["validation_loss"].astype(float)).groupby(ends["cell"]).mean()
+    lower = [ax for ax in drawn.axes if ax.get_subplotspec().rowspan.start % 2]
+    shown = [line.get_ydata()[-1] for ax in lower for line in ax.lines]
+    assert sorted(shown) == pytest.approx(sorted(means))
+
+
 def test_a_factor_of_words_has_points_that_are_not_joined(csv):
     drawn, caption = drawn_by("by_framework", Records(*csv))
     ax = [ax for ax in drawn.axes if ax.axison][-1]

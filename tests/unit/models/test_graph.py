@@ -2,50 +2,175 @@
 
 import json
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
-from models.graph import Builder, Graph, from_json, is_trained
+from models.families.recurrent import text_classifier
+from models.families.transformers import vit
+from models.graph import Builder, Graph, from_json, is_decayed, is_trained
 from models.initial import initial_weights
-from models.named import graph, models
+from models.named import IMAGES, TEXTS, TOKENS, graph, models
 
-# Of the papers' models as torchvision has them: 224 x 224 pixels, 1,000 classes.
+LARGE = 3e7  # parameters of models that are made of operators that others have, too
+
+IMAGE, GPT_2 = ((224, 224, 3), 1000), ((1024,), 50_257, 50_257, "next")
+# Of the papers' models as torchvision has them, of GPT-2 as OpenAI has it.
 PUBLISHED = {
     "resnet-18": 11_689_512,
     "resnet-34": 21_797_672,
     "resnet-50": 25_557_032,
+    "resnet-101": 44_549_160,
+    "inception-v3": 23_834_568,
+    "vit-b-16": 86_567_656,
+    "gpt-2": 124_439_808,
     "efficientnet-b0": 5_288_548,
     "alexnet": 61_100_840,
     "vgg-16": 138_357_544,
 }
-PUBLISHED_GMACS = {"resnet-18": 1.81, "resnet-34": 3.66, "resnet-50": 4.09, "efficientnet-b0": 0.39, "vgg-16": 15.47}
+PUBLISHED_GMACS = {
+    "resnet-18": 1.81,
+    "resnet-34": 3.66,
+    "resnet-50": 4.09,
+    "resnet-101": 7.80,
+    "efficientnet-b0": 0.39,
+    "vgg-16": 15.47,
+    "vit-b-16": 17.56,
+}
 
 
 @pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())
 def test_the_number_of_parameters_is_the_published_one(name: str, parameters: int) -> None:
-    assert graph(name, (224, 224, 3), 1000).parameters == parameters
+    assert graph(name, *(GPT_2 if name == "gpt-2" else IMAGE)).parameters == parameters
 
 
 @pytest.mark.parametrize(("name", "gmacs"), PUBLISHED_GMACS.items())
 def test_multiplications_are_the_published_ones(name: str, gmacs: float) -> None:
-    assert graph(name, (224, 224, 3), 1000).macs / 1e9 == pytest.approx(gmacs, abs=0.01)
+    assert graph(name, *IMAGE).macs / 1e9 == pytest.approx(gmacs, abs=0.01)
+
+
+def test_inception_v3_is_counted_at_the_size_that_it_was_published_for() -> None:
+    assert graph("inception-v3", (299, 299, 3), 1000).macs / 1e9 == pytest.approx(5.71, abs=0.01)
 
 
 def test_lenet_5_has_the_weights_of_the_paper_with_full_connections() -> None:
     assert graph("lenet-5", (28, 28, 1), 10).parameters == 61_706
 
 
-@pytest.mark.parametrize("name", sorted(models()))
+@pytest.mark.parametrize("name", sorted(name for name, model in models().items() if model.takes == IMAGES))
 @pytest.mark.parametrize("shape", [(28, 28, 1), (32, 32, 3), (64, 64, 3)])
-def test_every_model_takes_the_images_of_the_studies(name: str, shape: tuple[int, int, int]) -> None:
+def test_every_model_of_images_takes_those_of_the_studies(name: str, shape: tuple[int, int, int]) -> None:
     made = graph(name, shape, 10)
-    assert made.shape == shape and made.operators[-1].shape == (10,)
+    assert made.shape == shape and made.operators[-1].shape == (10,) and made.vocabulary is None
     assert from_json(json.loads(json.dumps(made.to_json()))) == made
-    weights = initial_weights(made, 1)
-    assert {key: weight.shape for key, weight in weights.items()} == made.weights()
-    assert sum(weight.size for key, weight in weights.items() if is_trained(key)) == made.parameters
+
+
+@pytest.mark.parametrize("name", sorted(models()))
+def test_every_weight_is_drawn(name: str) -> None:
+    samples = {IMAGES: ((32, 32, 3), 10), TEXTS: ((6,), 3, 40), TOKENS: ((6,), 40, 40, "next")}[models()[name].takes]
+    made = graph(name, *samples)
+    assert from_json(json.loads(json.dumps(made.to_json()))) == made
     assert made.gradient_bytes == 4 * made.parameters
+    if made.parameters < LARGE:
+        weights = initial_weights(made, 1)
+        assert {key: weight.shape for key, weight in weights.items()} == made.weights()
+        assert {weight.dtype for weight in weights.values()} == {np.dtype("float32")}
+        assert sum(weight.size for key, weight in weights.items() if is_trained(key)) == made.parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "samples", "logits"),
+    [
+        ("gpt-nano", ((6,), 40, 40, "next"), (6, 40)),
+        ("rnn-lm", ((6,), 40, 40, "next"), (6, 40)),
+        ("rnn-translation", ((7,), 40, 40, "next"), (4, 40)),
+        ("rnn-text", ((6,), 3, 40), (3,)),
+    ],
+)
+def test_models_of_sequences_have_logits_where_there_are_labels(name: str, samples: Any, logits: Any) -> None:
+    made = graph(name, *samples)
+    assert (made.shape, made.vocabulary, made.operators[-1].shape) == (samples[0], 40, logits)
+
+
+@pytest.mark.parametrize(
+    ("name", "samples", "said"),
+    [
+        ("gpt-2", ((8, 8, 1), 10), "images of 8 x 8 pixels: it takes tokens that predict the next one, not images"),
+        (
+            "gpt-2",
+            ((6,), 3, 40),
+            "sequences of 6 tokens: it takes tokens that predict the next one, not texts with a class",
+        ),
+        ("rnn-text", ((6,), 40, 40, "next"), "it takes texts with a class, not tokens that predict the next one"),
+        ("resnet-18", ((6,), 3, 40), "it takes images, not texts with a class"),
+        ("rnn-translation", ((1,), 40, 40, "next"), "input has 1 positions; there is none from 0 up to 0"),
+        ("vit-b-16", ((100, 96, 3), 10), "its patches are 16 x 16 pixels, and must fill the image"),
+    ],
+)
+def test_a_model_is_not_built_for_what_it_does_not_take(name: str, samples: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^model {name} cannot be built for .*{said}$"):
+        graph(name, *samples)
+
+
+def test_multiplications_of_sequences_are_those_of_each_position() -> None:
+    builder = Builder("test", (5,), "glorot", 9)
+    x = builder.embedding(builder.input, 4)
+    asked = builder.attention(builder.lstm(x, 6), 2, to=x)
+    builder.tied_dense(builder.dense(asked, 4), "embedding1")
+    macs = {operator.kind: operator.macs for operator in builder.graph().operators}
+    asking, asked_of, mixing = 2 * 5 * 6 * 6, 2 * 5 * 4 * 6, 2 * 5 * 5 * 6
+    assert macs["lstm"] == 5 * (4 + 6) * 4 * 6 and macs["attention"] == asking + asked_of + mixing
+    assert macs["dense"] == 5 * 6 * 4 and macs["tied_dense"] == 5 * 4 * 9 and macs["embedding"] == 0
+
+
+def test_the_recurrent_networks_have_the_parameters_of_their_layers() -> None:
+    """No number of them was published: embedding, LSTMs of 1,024 units, one dense layer."""
+    lstm = 2 * 1024 * 4096 + 4096
+    assert graph("rnn-text", (40,), 2, 10_000).parameters == 10_000 * 1024 + 4 * lstm + 1024 * 2 + 2
+    dense = 1024 * 10_000 + 10_000
+    assert graph("rnn-lm", (40,), 10_000, 10_000, "next").parameters == 10_000 * 1024 + 2 * lstm + dense
+    attention = 4 * (1024 * 1024 + 1024) + 2048 * 1024 + 1024
+    made = graph("rnn-translation", (40,), 10_000, 10_000, "next")
+    assert made.parameters == 2 * 10_000 * 1024 + 4 * lstm + attention + dense
+
+
+def test_a_tied_table_is_one_weight() -> None:
+    made = graph("gpt-nano", (6,), 40, 40, "next")
+    assert [key for key in made.weights() if key.startswith(("embedding", "head"))] == ["embedding.table"]
+
+
+def test_kernels_alone_are_decayed() -> None:
+    kept = {"bias", "scale", "offset", "table", "token", "query_bias", "key_bias", "value_bias", "output_bias"}
+    decayed = {"kernel", "recurrent_kernel", "query_kernel", "key_kernel", "value_kernel", "output_kernel"}
+    made = [graph("vit-b-16", (32, 32, 3), 10), graph("rnn-translation", (6,), 9, 9, "next")]
+    weights = {key.rpartition(".")[2]: is_decayed(key) for one in made for key in one.weights()}
+    assert weights == dict.fromkeys(kept, False) | dict.fromkeys(decayed, True)
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda model, x: model.attention(x, 3), "the 4 units of embedding1 cannot be divided by 3 heads"),
+        (lambda model, x: model.attention(x, 2, to=model.steps(x, 0, 2), causal=True), "cannot be causal"),
+        (lambda model, x: model.tied_dense(model.dense(x, 3), "embedding1"), "the table of embedding1, of 4 units"),
+        (
+            lambda model, x: model.lstm(x, 3, state=model.final_state(model.lstm(x, 2))),
+            r"\(2, 2\) is no state of 3 units",
+        ),
+        (lambda model, x: model.final_state(x), "embedding1 is no lstm"),
+        (lambda model, x: model.lstm(model.step(x, 0), 3), r"step1 \(4,\) is no sequence"),
+        (lambda model, x: model.conv(x, 3, 1), r"embedding1 \(5, 4\) is no image"),
+        (lambda model, x: model.embedding(x, 3), r"embedding1 \(5, 4\) are no tokens"),
+        (lambda model, x: model.concatenate(x, model.steps(x, 1, 3)), "cannot concatenate embedding1"),
+    ],
+)
+def test_operators_that_do_not_fit_each_other_are_refused(build: Callable[[Builder, str], str], said: str) -> None:
+    builder = Builder("test", (5,), "glorot", 9)
+    x = builder.embedding(builder.input, 4)
+    with pytest.raises(ValueError, match=said):
+        build(builder, x)
 
 
 def test_small_images_get_the_small_stem() -> None:
@@ -80,6 +205,40 @@ def test_kernels_have_the_variance_of_their_initializer(name: str, expected: flo
     builder.dense(builder.flatten(builder.conv(builder.input, 128, 3, padding=1)), 10)
     kernel = initial_weights(builder.graph(), 1)["conv1.kernel"]
     assert kernel.var() == pytest.approx(expected, rel=0.02) and abs(kernel.mean()) < 1e-3
+
+
+def deviations(made: Graph) -> dict[str, float]:
+    return {key: float(weight.std()) for key, weight in initial_weights(made, 1).items()}
+
+
+def test_gpt_2_begins_as_published() -> None:
+    found = deviations(graph("gpt-nano", (64,), 256, 256, "next"))
+    for name in ("embedding.table", "positions.table", "block1_attention.query_kernel", "block4_expand.kernel"):
+        assert found[name] == pytest.approx(0.02, rel=0.05)
+    for name in ("block1_attention.output_kernel", "block4_project.kernel"):
+        assert found[name] == pytest.approx(0.02 / math.sqrt(8), rel=0.05), "four blocks add twice each"
+    assert found["block1_expand.bias"] == found["block1_norm1.scale"] == 0
+
+
+def test_vit_begins_as_published() -> None:
+    builder = Builder("test", (32, 32, 3), "vit")
+    vit(builder, 10, layers=1, heads=4, units=64)
+    found = deviations(builder.graph())
+    assert found["patches.kernel"] == pytest.approx(1 / math.sqrt(4 * 4 * 3), rel=0.05)
+    assert found["block1_attention.key_kernel"] == pytest.approx(math.sqrt(2 / (64 + 64)), rel=0.05)
+    assert found["block1_expand.kernel"] == pytest.approx(math.sqrt(2 / (64 + 256)), rel=0.05)
+    assert found["block1_expand.bias"] == pytest.approx(1e-6, rel=0.2)
+    assert found["positions.table"] == pytest.approx(0.02, rel=0.05)
+    assert found["head.kernel"] == found["class_token.token"] == found["patches.bias"] == 0
+
+
+def test_recurrent_networks_begin_within_the_root_of_their_units() -> None:
+    builder = Builder("test", (6,), "uniform", 50)
+    text_classifier(builder, 4, layers=1, units=16)
+    weights = initial_weights(builder.graph(), 1)
+    for name in ("embedding.table", "lstm1.kernel", "lstm1.recurrent_kernel", "head.kernel"):
+        assert 0.23 < np.abs(weights[name]).max() <= 0.25
+    assert not weights["lstm1.bias"].any()
 
 
 def test_a_depthwise_kernel_counts_its_own_channel_only() -> None:

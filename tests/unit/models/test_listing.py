@@ -5,7 +5,7 @@ import pytest
 from common.errors import InputError
 from models import listing, named
 from models.graph import Builder
-from models.named import Model, models
+from models.named import IMAGES, Model, models
 
 
 def cells(text: str, model: str) -> list[list[str]]:
@@ -29,13 +29,14 @@ def test_a_mistake_in_a_models_function_is_told(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(named, "models", lambda: {**models(), "ours": Model(wrong, "mine", "", "he")})
     monkeypatch.setattr(listing, "models", named.models)
-    said = listing.listing(["ours"], [((32, 32, 3), 10)])
+    said = listing.listing(["ours"], {IMAGES: [((32, 32, 3), 10)]})
     assert "images of 32 x 32 pixels: cannot add conv1 (30, 30, 8) and input (32, 32, 3)" in said
 
 
 def test_only_models_with_two_stems_have_one_named() -> None:
     two = {name for name in models() if named.has_small_stem(name)}
-    assert two == {"resnet-18", "resnet-34", "resnet-50", "efficientnet-b0", "alexnet"}
+    residual = {"resnet-18", "resnet-34", "resnet-50", "resnet-101"}
+    assert two == residual | {"efficientnet-b0", "inception-v3", "vit-b-16", "alexnet"}
     stems = [line[3] for line in cells(listing.listing(["resnet-18"]), "resnet-18")]
     assert stems == ["small"] * 4 + ["original"]
     assert cells(listing.listing(["vgg-16"]), "vgg-16")[-1][3] == "138,357,544"
@@ -55,6 +56,20 @@ def test_other_images_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> No
     assert row[1:6] == ["96x48x3", "7", "original", f"{made.parameters:,}", f"{made.macs / 1e6:.1f}"]
 
 
+def test_models_of_sequences_are_listed_for_sequences(capsys: pytest.CaptureFixture[str]) -> None:
+    listing.main(["gpt-nano", "rnn-text", "--tokens", "12:300", "--classes", "7"])
+    text = capsys.readouterr().out
+    made = named.graph("gpt-nano", (12,), 300, 300, "next")
+    assert cells(text, "gpt-nano")[0][1:4] == ["12:300", "300", f"{made.parameters:,}"]
+    assert cells(text, "rnn-text")[0][1:3] == ["12:300", "7"]
+    listing.main(["gpt-nano"])
+    assert [row[1] for row in cells(capsys.readouterr().out, "gpt-nano")] == ["40:10000", "64:256", "1024:50257"]
+    listing.main(["--tokens", "12:300"])
+    assert not cells(capsys.readouterr().out, "vgg-16"), "only what takes them"
+    listing.main(["vgg-16", "--tokens", "12:300"])
+    assert "sequences of 12 tokens: it takes images, not texts with a class" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [(["resnet"], "'resnet' is no model; expected one of alexnet"), (["--classes", "1"], "expected at least 2")],
@@ -65,7 +80,7 @@ def test_a_wrong_question_is_refused_in_one_line(arguments: list[str], said: str
 
 
 def test_help_names_what_people_call(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--help"], ["--image", "big"]):
+    for arguments in (["--help"], ["--image", "big"], ["--tokens", "12x300"]):
         with pytest.raises(SystemExit):
             listing.main(arguments)
         shown = capsys.readouterr()

@@ -151,6 +151,29 @@ def test_shares_that_cannot_be_are_refused_in_one_line(
     assert "config/studies/hybrid-virtual.yaml: factors: cell " in line and said in line
 
 
+@pytest.mark.parametrize(
+    ("factors", "said"),
+    [
+        ({"augmentation": ["flip"]}, "augmentation=flip changes images, text8-small has sequences of tokens; say augmentation: none"),
+        ({"memory_format": ["channels-last"]}, "memory_format=channels-last lays out the channels of images, text8-small has"),
+        ({"model": ["small-cnn"]}, "model small-cnn cannot be built for sequences of 64 tokens: it takes images, not tokens that"),
+        ({"dataset": ["digits"]}, "model gpt-nano cannot be built for images of 8 x 8 pixels: it takes tokens that predict the next"),
+        ({"dataset": ["synthetic-text-50-64-4"]}, "it takes tokens that predict the next one, not texts with a class; use another"),
+    ],
+)  # fmt: skip
+def test_what_is_of_images_is_refused_for_tokens_and_the_other_way_round(
+    quickstart: Study, local: Site, factors: dict[str, list[object]], said: str
+) -> None:
+    held = {"framework": ["pytorch-single"], "model": ["gpt-nano"], "dataset": ["text8-small"], "nodes": [1]}
+    told = held | {"batch_size": [64], "sync_every": [1]}
+    fitting = replace(quickstart, factors=quickstart.factors | told, exclude=())
+    assert len(design(fitting, local)) == 3
+    with pytest.raises(InputError) as refused:
+        design(replace(fitting, factors=fitting.factors | factors), local)
+    (line,) = str(refused.value).splitlines()
+    assert "config/studies/quickstart.yaml: factors: cell " in line and said in line
+
+
 def test_processors_and_accelerators_train_together_where_there_are_accelerators(local: Site) -> None:
     site = replace(
         local, device="cuda", devices_per_node=4, ranks_per_node=4, nodes=2, cores=32, placement="distinct-nodes"

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from common.errors import InputError, InputErrors
 from common.tables import read_table, write_table
+from declared.datasets import load_dataset
 from declared.site import load_site
 from declared.study import load_study
 from plan.campaign import Campaign
@@ -19,7 +21,7 @@ from plan.design import Run, design
 from plan.identity import cores_per_rank, digests, run_key
 from plan.recorded import record_of
 from recorded import content
-from records.aggregate import aggregate, summary
+from records.aggregate import aggregate, of_tokens, summary
 from records.ways import arguments_for
 from runs import attempts
 from runs.epochs import mean_of_timed, read_epochs
@@ -91,6 +93,14 @@ def aggregated(campaign: Campaign) -> tuple[pd.DataFrame, pd.DataFrame]:
     return runs, read_table(Path("epochs.csv"), "epochs")
 
 
+def test_runs_of_tokens_have_a_perplexity_where_the_next_is_told() -> None:
+    runs = pd.DataFrame({"throughput_samples_s": [10.0] * 4, "validation_loss": [2.0, 2.0, 2.0, 1e6]})
+    names = ("digits", "synthetic-text-50-16-4", "wikitext-2", "wikitext-2")
+    told = pd.DataFrame(of_tokens(runs, [load_dataset(name) for name in names]))
+    assert told["throughput_tokens_s"].fillna(0).tolist() == [0, 160, 1280, 1280]
+    assert told["perplexity"].fillna(0).tolist() == [0, 0, pytest.approx(np.exp(2)), 0]
+
+
 def test_a_run_is_the_mean_of_its_epochs_that_are_not_warm_up(campaign: Campaign) -> None:
     record(campaign, campaign.runs[0], [9.0, 0.2, 0.3, 0.7])
     runs, epochs = aggregated(campaign)
@@ -98,6 +108,7 @@ def test_a_run_is_the_mean_of_its_epochs_that_are_not_warm_up(campaign: Campaign
     assert row.epoch_time_s == pytest.approx(0.4) and row.epoch_time_median_s == pytest.approx(0.3)
     assert row.throughput_samples_s == pytest.approx(1536 / 0.4)
     assert (row.train_loss, row.validation_loss) == (0.25, 0.5), "of the last epoch"
+    assert pd.isna(row.perplexity) and pd.isna(row.throughput_tokens_s), "of sequences alone"
     assert (row.hosts, row.transport, row.status) == ("a", "gloo over tcp lo", "ok")
     assert row.devices == "NVIDIA H100 80GB HBM3", "of both ranks"
     assert row.drivers == "nvidia 580.65.06" and row.node_memory_bytes == 2**40

@@ -22,7 +22,12 @@ from runs.libraries.channels_first import canonical
 from runs.libraries.pytorch import build, load, tensors
 
 SAMPLES = 4
-LISTS = ("dims", "scaling_factors")
+LISTS = ("dims", "scaling_factors", "kernel_size", "padding")
+OPERATORS = {
+    "SigmoidOperator": torch.sigmoid,
+    "TanhOperator": torch.tanh,
+    "GeluOperator": lambda x: functional.gelu(x, approximate="tanh"),
+}
 SIMPLE = {
     "input": lambda x: x,
     "relu": torch.relu,
@@ -71,9 +76,10 @@ def computed(kind: str, of: dict[str, Any], inputs: list[Any], weights: list[Any
         case "convolution":
             assert of["num_dims"] == 2 and len(weights) == 1 + of["has_bias"]["value"][0]
             groups = of["groups"]["value"][0]
-            kernel = weights[0].reshape(of["out_channels"], x.shape[1] // groups, of["kernel_size"], of["kernel_size"])
+            size, padding = (2 * of[key] if len(of[key]) == 1 else of[key] for key in ("kernel_size", "padding"))
+            kernel = weights[0].reshape(of["out_channels"], x.shape[1] // groups, *size)
             bias = weights[1] if len(weights) == 2 else None
-            return functional.conv2d(x, kernel, bias, of["stride"], of["padding"], groups=groups)
+            return functional.conv2d(x, kernel, bias, of["stride"], padding, groups=groups)
         case "fully_connected":
             flat = x.flatten(1)
             assert of["has_bias"] and weights[0].shape == (of["num_neurons"], flat.shape[1])
@@ -93,7 +99,9 @@ def computed(kind: str, of: dict[str, Any], inputs: list[Any], weights: list[Any
             return pool(functional.pad(x, 4 * [of["pool_pads_i"]]), of["pool_dims_i"], of["pool_strides_i"])
         case "operator_layer":
             function = of["ops"]["parameters"][0]["type_url"][0]
-            return {"SigmoidOperator": torch.sigmoid, "TanhOperator": torch.tanh}[function.rpartition(".")[2]](x)
+            return OPERATORS[function.rpartition(".")[2]](x)
+        case "concatenation":
+            return torch.cat(inputs, 1 + of["axis"])  # its axes are those of a sample
         case "reshape":
             return x.reshape(-1, *of["dims"])
         case "tessellate":

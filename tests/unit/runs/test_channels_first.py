@@ -3,15 +3,21 @@
 import numpy as np
 import pytest
 
-from models.graph import Builder
+from models.graph import Builder, Graph
 from models.initial import initial_weights
 from models.named import graph
 from runs.libraries.channels_first import canonical, channels_first
 
 
-@pytest.mark.parametrize("name", ["lenet-5", "resnet-18", "efficientnet-b0"])
-def test_channels_first_and_back_is_where_one_began(name: str) -> None:
-    made = graph(name, (32, 32, 3), 10)
+@pytest.mark.parametrize(
+    "made",
+    [
+        *(graph(name, (32, 32, 3), 10) for name in ("lenet-5", "resnet-18", "efficientnet-b0")),
+        graph("gpt-nano", (6,), 9, 9, "next"),
+    ],
+    ids=lambda made: made.model,
+)
+def test_channels_first_and_back_is_where_one_began(made: Graph) -> None:
     for key, weight in initial_weights(made, 1).items():
         operator = made.by_name[key.rpartition(".")[0]]
         turned = channels_first(weight, operator, made)
@@ -37,3 +43,14 @@ def test_kernels_begin_with_what_they_give() -> None:
 
     assert shape("stem_conv") == (32, 3, 3, 3) and shape("stage1_block1_depthwise_conv") == (32, 1, 3, 3)
     assert shape(made.operators[-1].name) == (10, 1280)
+
+
+def test_tables_stay_as_they_are_and_matrices_are_turned() -> None:
+    made = graph("gpt-nano", (6,), 9, 9, "next")
+    weights = initial_weights(made, 1)
+
+    def shape(name: str) -> tuple[int, ...]:
+        return channels_first(weights[name], made.by_name[name.partition(".")[0]], made).shape
+
+    assert (shape("embedding.table"), shape("positions.table")) == ((9, 64), (6, 64))
+    assert shape("block1_expand.kernel") == (256, 64)

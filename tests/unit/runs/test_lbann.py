@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from declared.frameworks import load_framework
 from models.graph import Builder, Graph, is_trained
 from models.initial import initial_weights
-from models.named import graph, models
+from models.named import IMAGES, TEXTS, TOKENS, graph, models
 from prototexts import Fields, parsed
 from runs.frameworks.lbann.layers import file_of, layers, model, save
 from runs.frameworks.lbann.prototext import Word, text
@@ -24,6 +25,7 @@ CASES = {
     "cnn-cifar10": ((32, 32, 3), "cpu"),
     "resnet-18": ((64, 64, 3), "cpu"),
     "efficientnet-b0": ((32, 32, 3), "cuda"),
+    "branches": ((9, 8, 3), "cpu"),
 }
 # The fields that LBANN's .proto files have and that we use, of each kind of layer and of other messages: all texts that this
 # project makes were parsed with those files, v0.104 and October 2024. What is new here must be looked up there.
@@ -32,6 +34,7 @@ KINDS = {
     "input": "data_field",
     "convolution": CONVOLUTION,
     "batch_normalization": "decay epsilon statistics_group_size no_bessel_correction",
+    "concatenation": "axis",
     "pooling": "pool_mode num_dims pool_dims_i pool_strides_i pool_pads_i",
     "fully_connected": "num_neurons has_bias",
     "dropout": "keep_prob",
@@ -80,6 +83,24 @@ layer { categorical_accuracy { } }
 """
 
 
+def branches(builder: Builder) -> None:
+    """Branches as Inception has them, and what other models do not use."""
+    x = builder.activation(builder.conv(builder.input, 4, [1, 7], padding=[0, 3]), "gelu_tanh")
+    y = builder.average_pool(builder.conv(builder.input, 5, [3, 1], padding=[1, 0]), 3, 1, 1)
+    z = builder.global_average_pool(builder.concatenate(x, y))
+    builder.dense(builder.concatenate(z, builder.dense(z, 3)), 10)
+
+
+def made_of(name: str) -> Graph:
+    """The graph of a case."""
+    shape, _ = CASES[name]
+    if name in models():
+        return graph(name, shape, 10)
+    builder = Builder(name, shape, "glorot")
+    branches(builder)
+    return builder.graph()
+
+
 def perturbed(made: Graph) -> dict[str, np.ndarray]:
     """Weights in which nothing is 0 or 1 everywhere, so that none can stand for another."""
     random = np.random.default_rng(5)
@@ -100,8 +121,8 @@ def compared(tmp_path_factory: pytest.TempPathFactory, real: Any) -> dict[str, n
     """What lbann_forward.py says."""
     folder = tmp_path_factory.mktemp("lbann")
     cases = {}
-    for name, (shape, device) in CASES.items():
-        made = without_dropout(graph(name, shape, 10))
+    for name, (_, device) in CASES.items():
+        made = without_dropout(made_of(name))
         own = folder / name
         own.mkdir()
         weights = perturbed(made)
@@ -136,7 +157,7 @@ def test_the_layers_compute_what_pytorch_computes(compared: dict[str, np.ndarray
 @pytest.mark.parametrize("name", CASES)
 def test_every_weight_gets_the_gradient_that_pytorch_gives_it(compared: dict[str, np.ndarray], name: str) -> None:
     assert compared[f"{name}.gradients"].max() < 1e-6
-    untrained = {weight for weight in graph(name, CASES[name][0], 10).weights() if not is_trained(weight)}
+    untrained = {weight for weight in made_of(name).weights() if not is_trained(weight)}
     assert set(compared[f"{name}.without_gradient"]) == untrained
 
 
@@ -148,7 +169,9 @@ def assert_known(fields: Fields, message: str) -> None:
                 assert_known(value, field)
 
 
-@pytest.mark.parametrize("name", sorted(models()))
+@pytest.mark.parametrize(
+    "name", sorted(name for name, model in models().items() if model.takes == IMAGES and name != "vit-b-16")
+)
 @pytest.mark.parametrize("shape", [(28, 28, 1), (32, 32, 3), (64, 64, 3), (224, 224, 3)])
 def test_every_model_is_written_in_fields_that_lbann_has(name: str, shape: tuple[int, int, int]) -> None:
     made = graph(name, shape, 10)
@@ -223,6 +246,23 @@ def test_on_processors_depthwise_convolutions_are_refused() -> None:
     with pytest.raises(ValueError, match=f"^{said}$"):
         layers(made, "cpu")
     assert layers(made, "cuda")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_is_refused_when_planned_is_what_lbann_cannot_compute(device: str) -> None:
+    refused = set(load_framework("lbann").without[device])
+    shapes = {IMAGES: ((96, 96, 3), 10), TEXTS: ((6,), 4, 9), TOKENS: ((6,), 9, 9, "next")}
+    for name, model in models().items():
+        made = graph(name, *(((28, 28, 1), 10) if name == "lenet-5" else shapes[model.takes]))
+        if refused & {operator.kind for operator in made.operators}:
+            with pytest.raises(ValueError, match=f"LBANN cannot compute .* of {name}: "):
+                layers(made, device)
+        else:
+            assert layers(made, device)
+    kinds = {
+        operator.kind for name in ("gpt-2", "rnn-translation") for operator in graph(name, *shapes[TOKENS]).operators
+    }
+    assert kinds - refused == {"input", "add", "activation", "concatenate", "dense"}
 
 
 def test_what_would_overwrite_what_others_take_is_refused() -> None:

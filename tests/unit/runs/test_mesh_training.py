@@ -1,10 +1,16 @@
 """Whatever ranks divide among them, an epoch trains to the weights of one rank that has the whole batch."""
 
+import json
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from models.graph import from_json
+from models.mesh import of_spec
+from models.messages import needs
+from runs.phases import put_together
 from trainings import Trainings, assert_same, epochs
 
 BATCH = 64
@@ -69,6 +75,10 @@ def check(trainings: Trainings, framework: str, mesh: str, levels: dict[str, Any
     assert row["samples_trained"] == expected["samples_trained"], "each sample counts once"
     for column in ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy"):
         assert float(row[column]) == pytest.approx(float(expected[column]), abs=1e-3), column
+    job = json.loads((folder / "spec.json").read_text())
+    asked = needs(from_json(job["model"]), of_spec(job["spec"]), job["spec"]["local_batch"], job["spec"]["levels"])
+    sent = sum(sum(need.sent.values()) for need in asked) * ranks / len(asked)
+    assert float(row["sent_bytes"]) > 0.98 * sent * float(row["exchanges"]), "others may use the loopback, too"
 
 
 @pytest.mark.parametrize(("mesh", "levels"), FIRST)
@@ -95,3 +105,16 @@ def test_transformers_train_alike(trainings: Trainings, mesh: str, levels: dict[
 def test_jax_trains_alike(trainings: Trainings, mesh: str, levels: dict[str, Any]) -> None:
     seed = 7  # by which no activation comes as close to a relu's kink as sums in another order are apart
     check(trainings, "jax", mesh, {**levels, "seed": seed}, 5e-4 if "model" in levels else 1e-4)
+
+
+@pytest.mark.every_framework
+def test_a_traced_stage_computes_its_microbatches_and_waits_between_them(trainings: Trainings) -> None:
+    levels = {"parallelism": "pipeline2", "nodes": 2, "batch_size": BATCH, "microbatches": 2}
+    folder, plain = (trainings.of("pytorch-mesh", **levels, **more) for more in ({"trace": "phases"}, {}))
+    with np.load(folder / "after.npz") as ours, np.load(plain / "after.npz") as theirs:
+        assert_same(dict(ours), dict(theirs), 1e-6)
+    put_together(folder)
+    phases = pd.read_csv(folder / "phases.csv").query("step > 0")
+    for _, own in phases.groupby(["rank", "step"]):
+        parts = own["phase"].value_counts()
+        assert (parts["forward"], parts["backward"]) == (2, 2) and parts["exchange"] == parts["wait"] == 5

@@ -25,6 +25,7 @@ from analysis import (
     regression_table,
     scaling,
     speedup,
+    strategies,
     tables,
     time_to_accuracy,
     variance,
@@ -106,6 +107,7 @@ OTHERS: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
     "cells": cells.table,
     "anova": anova.table,
     "speedup": speedup.table,
+    "strategies": strategies.table,
 }
 NOTE, NOTE_TITLE = "notes.md", "# How the numbers of this study were made"
 LONGEST_FIRST = (
@@ -118,6 +120,7 @@ LONGEST_FIRST = (
     "energy",
     "anova",
     "speedup",
+    "strategies",
     "cells",
     "checks",
     "missing",

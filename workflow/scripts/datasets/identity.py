@@ -17,6 +17,8 @@ TOLD_KEYS = ("title", "licence", "citation")  # for people
 PREPARES_THE_SAME = {
     # other imports, since what is declared has a package of its own
     "a0895b7a7586512b89c7758174a1e960ad15b1b7d425f66e4b579169cea34a6e": "0b43825dcce7b61f0a32b07eca7cd222120899ecbf1d84261233d1980f6a31ec",
+    # it prepares texts, too
+    "a3e2fd30042e7d91cf84720e89a65878e97f1c99ab4e8964c9da5944881c7266": "0b43825dcce7b61f0a32b07eca7cd222120899ecbf1d84261233d1980f6a31ec",
 }
 
 

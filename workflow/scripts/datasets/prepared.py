@@ -14,6 +14,7 @@ import numpy as np
 from common.errors import InputError
 from common.files import digest_file, write_json
 from datasets.formats import Block
+from declared.datasets import token_bytes
 
 VALUES = np.arange(256, dtype=object)  # Python's integers: sums over any number of pixels are exact
 
@@ -59,7 +60,7 @@ def write_tokens(
     InputError, beginning with `what`, when there are not exactly `samples` sequences of `length`, or tokens beyond the vocabulary.
     """
     folder.mkdir(parents=True)
-    stored = np.min_scalar_type(vocabulary - 1).newbyteorder("<")
+    stored = np.dtype(f"<u{token_bytes(vocabulary)}")
     names = ("tokens.npy", "labels.npy")
     done = 0
     with contextlib.ExitStack() as stack:

@@ -95,17 +95,7 @@ def _mistakes(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     archived, expected = entry["format"] in ARCHIVED, f"with format {entry['format']} expected"
     if ("files" in entry) + ("made_up" in entry) != archived:
         yield "files", f"{expected} {'either files or made_up: true' if archived else 'neither files nor made_up'}"
-    of_text = entry["format"] in TEXTS
-    if len(entry["shape"]) != (1 if of_text else 3):
-        yield "shape", f"{expected} {'[length]' if of_text else '[height, width, channels]'}, not {entry['shape']}"
-    if ("vocabulary" in entry) != of_text:
-        yield "vocabulary", f"{expected} {'the number of different tokens' if of_text else 'none'}"
-    if entry["format"] == "text8" and entry["vocabulary"] != TEXT8_VOCABULARY:
-        yield "vocabulary", f"{expected} {TEXT8_VOCABULARY} (a to z and the blank), not {entry['vocabulary']}"
-    if ("classes" in entry) == of_text:
-        yield "classes", f"{expected} {'none: what follows is told' if of_text else 'some'}"
-    if not of_text and isinstance(entry["classes"], list) == (entry["format"] == NAMES_CLASSES):
-        yield "classes", f"{expected} {'their number' if entry['format'] == NAMES_CLASSES else 'a list of names'}"
+    yield from _mistakes_of_samples(entry, expected)
     names = [declared["name"] for declared in entry.get("files", [])]
     if len(set(names)) < len(names):
         yield "files", f"two are called {max(names, key=names.count)}; name each once"
@@ -123,6 +113,21 @@ def _mistakes(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             if found != BUNDLED[key]:
                 named = "train_samples and validation_samples" if key == "samples" else key
                 yield named, f"{expected} {BUNDLED[key]}, not {found}"
+
+
+def _mistakes_of_samples(entry: Mapping[str, Any], expected: str) -> Iterator[tuple[str, str]]:
+    """What is wrong with a sample's shape and label."""
+    of_text = entry["format"] in TEXTS
+    if len(entry["shape"]) != (1 if of_text else 3):
+        yield "shape", f"{expected} {'[length]' if of_text else '[height, width, channels]'}, not {entry['shape']}"
+    if ("vocabulary" in entry) != of_text:
+        yield "vocabulary", f"{expected} {'the number of different tokens' if of_text else 'none'}"
+    if entry["format"] == "text8" and entry["vocabulary"] != TEXT8_VOCABULARY:
+        yield "vocabulary", f"{expected} {TEXT8_VOCABULARY} (a to z and the blank), not {entry['vocabulary']}"
+    if ("classes" in entry) == of_text:
+        yield "classes", f"{expected} {'none: what follows is told' if of_text else 'some'}"
+    if not of_text and isinstance(entry["classes"], list) == (entry["format"] == NAMES_CLASSES):
+        yield "classes", f"{expected} {'their number' if entry['format'] == NAMES_CLASSES else 'a list of names'}"
 
 
 def _check_file_names(entry: Mapping[str, Any], file: Path) -> None:
@@ -155,6 +160,11 @@ def class_count(entry: Mapping[str, Any]) -> int:
     """How many classes a model for the data set tells apart: those of samples, or the tokens that may follow."""
     classes = entry["vocabulary"] if targets(entry) == NEXT else entry["classes"]
     return classes if isinstance(classes, int) else len(classes)
+
+
+def token_bytes(vocabulary: int) -> int:
+    """Size of a prepared token: the smallest unsigned integer that holds every one."""
+    return next(size for size in (1, 2, 4) if vocabulary <= 256**size)
 
 
 def sample_name(entry: Mapping[str, Any]) -> str:

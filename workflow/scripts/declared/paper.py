@@ -12,6 +12,7 @@ from declared.figures import Declared
 
 ANALYSIS = (
     "cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "decomposition", "time_to_accuracy", "energy", "variance", "regression",
+    "strategies",
 )  # fmt: skip
 TRACES = ("phases", "bottlenecks", "critical_path", "exposed", "tracing")
 TABLES = (*ANALYSIS, "network", "prediction", "outlook", "hybrid", *TRACES, "what_if")

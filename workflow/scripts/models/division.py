@@ -57,7 +57,7 @@ def stages(graph: Graph, count: int, tensor: int = 1) -> list[Graph]:
     A stage that uses the table of an embedding in another one has it, too, as an operator of kind SHARED. ValueError where there are
     too few places to cut.
     """
-    undivided = _between(graph, tensor_parts(graph, tensor)) if tensor > 1 else ()
+    undivided = divided_outputs(graph, tensor_parts(graph, tensor)) if tensor > 1 else ()
     places = [place for place in range(1, len(graph.operators) - 1) if _is_cut(graph, place, undivided)]
     ends = _balanced([operator.macs for operator in graph.operators], places, count)
     if ends is None:
@@ -66,7 +66,7 @@ def stages(graph: Graph, count: int, tensor: int = 1) -> list[Graph]:
     return [_stage(graph, start, end) for start, end in zip(starts, ends, strict=True)]
 
 
-def _between(graph: Graph, parts: Mapping[str, str]) -> Collection[str]:
+def divided_outputs(graph: Graph, parts: Mapping[str, str]) -> Collection[str]:
     """The operators whose outputs are divided: from one that is divided by columns until the one by rows."""
     found = {name for name, how in parts.items() if how == COLUMNS}
     for operator in graph.operators:

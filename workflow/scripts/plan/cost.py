@@ -28,7 +28,7 @@ from common.files import shown
 from common.tables import read_table
 from common.text import aligned, duration, number_of, size
 from declared.configuration import load_config
-from declared.datasets import FRESH, load_dataset
+from declared.datasets import FRESH, TOKENS, kind, load_dataset, token_bytes
 from declared.factors import factor_table
 from declared.fraction import Fraction
 from declared.models import model_graph
@@ -218,7 +218,11 @@ def timings(measured: pd.DataFrame, names: Iterable[str]) -> dict[tuple[Any, ...
 
 def _prepared_bytes(entry: Mapping[str, Any]) -> int:
     samples: int = entry["train_samples"] + entry["validation_samples"]
-    return 0 if entry["format"] == FRESH else samples * (math.prod(entry["shape"]) + LABEL_BYTES)
+    if entry["format"] == FRESH:
+        return 0
+    if kind(entry) == TOKENS:  # and as many labels
+        return 2 * samples * math.prod(entry["shape"]) * token_bytes(entry["vocabulary"])
+    return samples * (math.prod(entry["shape"]) + LABEL_BYTES)
 
 
 def measured_at(site: str, results: Path = Path("results")) -> pd.DataFrame:

@@ -6,10 +6,10 @@ from typing import Any
 
 from common.files import load_yaml
 from declared import environments
-from declared.datasets import ARCHIVED, DATASETS, FRESH_NAME, FRESH_SAMPLES, class_count
+from declared.datasets import ARCHIVED, DATASETS, FRESH_NAMES, FRESH_SAMPLES, TOKENS, class_count, kind
 from declared.frameworks import Framework, framework_names, load_framework
 from models import listing
-from models.named import SMALL, models
+from models.named import IMAGES, SMALL, TEXTS, TOKENS, models
 from reference.markdown import code, codes, escaped, table
 
 PINNED = re.compile(r"^([a-z0-9-]+)(?:\[[^]]*\])?==([^\s;]+)", re.MULTILINE)
@@ -26,10 +26,10 @@ def models_page() -> str:
     names = sorted(models())
     sized, refused = [], []
     for name in names:
-        for images in listing.INPUTS:
+        for samples in listing.inputs_of(name):
             try:
-                _, image, classes, stem, *sizes = listing.row(name, images)
-                sized.append([code(name), f"{image}, {classes} classes", stem, *sizes])
+                _, sample, classes, stem, *sizes = listing.row(name, samples)
+                sized.append([code(name), sample, classes, stem, *sizes])
             except ValueError as error:
                 refused.append(escaped(str(error).removeprefix("model ")))
     return "\n\n".join(
@@ -39,15 +39,19 @@ def models_page() -> str:
             "Each model is described once, as a graph of operators (`workflow/scripts/models/families/`). PyTorch's and Keras' models are built from "
             "it, with the same initial weights.",
             table(
-                ["model", "what it is", "source"],
-                [[code(name), models()[name].title, models()[name].source] for name in names],
+                ["model", "what it is", "takes", "source"],
+                [[code(name), models()[name].title, models()[name].takes, models()[name].source] for name in names],
             ),
-            "The size of a model depends on the images and the classes of the data set. `make models` prints this table; `make models "
-            'ARGS="resnet-50 --image 96x96x3 --classes 100"` prints it for your images.',
-            table(["model", "images", "stem", *SIZES], sized, numbers=SIZES),
+            f"A model takes `{IMAGES}` of a class, `{TEXTS}` (sequences of tokens) of a class, or sequences of `{TOKENS}` whose labels are the next ones. It "
+            "is refused for data sets of another kind.",
+            "The size of a model depends on the samples and the classes of the data set. `make models` prints this table; `make models "
+            'ARGS="resnet-50 --image 96x96x3 --classes 100"` or `make models ARGS="gpt-2 --tokens 128:5000"` prints it for yours.',
+            table(["model", "sample", "classes", "stem", *SIZES], sized, numbers=("classes", *SIZES)),
             "\n".join(
                 [
-                    "* MMACs: millions of multiply-accumulate operations of the forward pass of one sample, in convolutions and dense operators.",
+                    "* sample: an image, height x width x channels, or a sequence of tokens, length:vocabulary.",
+                    "* MMACs: millions of multiply-accumulate operations of the forward pass of one sample, in convolutions, dense operators, attention (as "
+                    "if it were not causal) and LSTMs.",
                     "* gradients: size of what one exchange carries, float32.",
                     "* activations: size of the outputs of all operators for one sample, which training keeps, float32.",
                     f"* stem: some models have a stem for small images (up to {SMALL} pixels) and the original one for larger images.",
@@ -55,15 +59,49 @@ def models_page() -> str:
                 ]
             ),
             "## Data sets",
-            "`make datasets` downloads the archives that a study needs, verifies them and prepares each once for all studies. For images of your own, "
-            "see [config/datasets.yaml](configuration.md#configdatasetsyaml).",
+            "`make datasets` downloads the archives that a study needs, verifies them and prepares each once for all studies. For data of your own, "
+            "see [Your own data](../how-to/own-data.md) and [config/datasets.yaml](configuration.md#configdatasetsyaml).",
+            "Of images:",
             table(
-                ["data set", "title", "images: training", "validation", "shape", "classes", "format"],
-                _datasets(),
-                numbers={"images: training", "validation", "classes"},
+                ["data set", "title", "training", "validation", "shape", "classes", "format"],
+                _datasets(tokens=False),
+                numbers={"training", "validation", "classes"},
             ),
-            f"`{FRESH_NAME}` needs no entry: its batches are drawn during training, for images of any shape. Without `<samples>`, an epoch has "
-            f"{FRESH_SAMPLES:,} samples.",
+            "Of texts, where a sample is a sequence of tokens and its labels are the tokens that follow:",
+            table(
+                ["data set", "title", "training", "validation", "length", "vocabulary", "format"],
+                _datasets(tokens=True),
+                numbers={"training", "validation", "length", "vocabulary"},
+            ),
+            f"Some names need no entry. Their batches are drawn during training; without `<samples>`, an epoch has {FRESH_SAMPLES:,} samples.",
+            table(
+                ["name", "what is drawn"],
+                [
+                    [code(FRESH_NAMES["images"]), "images of noise, with random labels: nothing to learn"],
+                    [
+                        code(FRESH_NAMES["tokens"]),
+                        "sequences whose labels are the next tokens: after each token comes the next number, but with probability 1/4 any token",
+                    ],
+                    [
+                        code(FRESH_NAMES["text"]),
+                        "texts of classes: a quarter of a text's tokens are of its class alone, the others any",
+                    ],
+                ],
+            ),
+            "### Tokens",
+            "\n".join(
+                [
+                    "* `text8`: characters. A token is a letter, 1 to 26, or the blank, 0. The first 90 million characters are to train on, the next 5 "
+                    "million to validate with; the last 5 million are not read.",
+                    "* `wikitext-2`: words, as they stand between blanks, and `<eos>` at the end of each line. The vocabulary is the words of the "
+                    "training part, the most frequent first. Rare words are `<unk>` in what is published; other words of the validation part "
+                    "become `<unk>`, too.",
+                    "* Sequences follow each other in the text without overlap; the label of a token is the one after it, so that the last label of a "
+                    "sequence is the first token of the next.",
+                    "* `perplexity` is exp(validation loss). The loss is the mean cross-entropy over sequences and positions; accuracy is the "
+                    "share of positions whose next token was the most likely one.",
+                ]
+            ),
             "### Archives",
             "A download is opened only if its checksum is right. The SHA-256 of the first download is recorded in "
             "`table.lock.yaml`, beside the table of data sets (`workflow/scripts/datasets/table.yaml`). Data sets that are not listed here need no download.",
@@ -86,8 +124,10 @@ def _entries() -> dict[str, dict[str, Any]]:
     return load_yaml(DATASETS)
 
 
-def _datasets() -> Iterator[list[str]]:
+def _datasets(tokens: bool) -> Iterator[list[str]]:
     for name, entry in _entries().items():
+        if (kind(entry) == TOKENS) != tokens:
+            continue
         yield [
             code(name),
             escaped(entry["title"]),

@@ -53,8 +53,16 @@ def _meaning(study: Study, name: str) -> str:
             return "; ".join(str(load_dataset(level)["title"]) for level in levels)
         case "model":
             pairs = [(model, data) for model in levels for data in study.factors["dataset"]]
-            return "; ".join(f"{m} for {d}: {model_graph(m, d).parameters:,} parameters" for m, d in pairs)
+            return "; ".join(said for m, d in pairs if (said := _size(m, d)))
     return str(factor_table()[name]["description"])
+
+
+def _size(model: str, dataset: str) -> str:
+    """How large a model is for a data set; nothing where the two do not fit, so that the study excludes them."""
+    try:
+        return f"{model} for {dataset}: {model_graph(model, dataset).parameters:,} parameters"
+    except ValueError:
+        return ""
 
 
 def exclusions(study: Study) -> list[Exclusion]:

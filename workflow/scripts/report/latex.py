@@ -92,7 +92,7 @@ def references(datasets: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def published(entry: Mapping[str, Any]) -> bool:
-    """Whether a data set's entry is that of a published one, which is to be cited: nobody made its images here."""
+    """Whether a data set's entry is that of a published one, which is to be cited: nobody made its samples here."""
     return bool(entry.get("citation")) and (bool(entry.get("files")) or entry["format"] == "scikit-learn")
 
 

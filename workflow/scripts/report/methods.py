@@ -28,7 +28,7 @@ from analysis.measured import (
 from common.errors import InputError
 from common.files import load_yaml
 from common.text import number_of
-from declared.datasets import class_count, load_dataset
+from declared.datasets import NEXT, TOKENS, class_count, kind, load_dataset, targets
 from declared.frameworks import Framework, load_framework
 from declared.models import model_graph
 from declared.site import Site
@@ -265,14 +265,14 @@ def _workload(facts: Facts) -> Iterator[str]:
     for name in dict.fromkeys(dataset for _, dataset in pairs):
         yield _dataset(name)
     yield (
-        "Every framework reads the same prepared images in the same order. Every replica reads an equal part of each epoch and "
+        "Every framework reads the same samples in the same order. Every replica reads an equal part of each epoch and "
         "makes the same number of steps. Samples that do not fill a step (at most 2~\\% of all) are left out of an epoch, and "
         "the epoch time is scaled to all samples."
     )
 
 
 def _parameters(model: str, dataset: str) -> int | None:
-    """The trained parameters of a model for a data set's images; None where one of the two is not known here."""
+    """The trained parameters of a model for a data set's samples; None where one of the two is not known here."""
     try:
         return model_graph(model, dataset).parameters
     except (InputError, KeyError, ValueError):
@@ -284,13 +284,21 @@ def _dataset(name: str) -> str:
         entry = load_dataset(name)
     except InputError:
         return f"The data set {text(name)} is not described here."
-    height, width, channels = entry["shape"]
     cited = cite(dataset_key(name)) if published(entry) else ""
     made = "" if cited else ", generated for measurements,"
+    if kind(entry) == TOKENS:
+        told = (
+            "labels are the next tokens"
+            if targets(entry) == NEXT
+            else f"each is of one of {class_count(entry)} classes"
+        )
+        shape = f"sequences of {entry['shape'][0]:,} tokens from a vocabulary of {entry['vocabulary']:,}; {told}"
+    else:
+        height, width, channels = entry["shape"]
+        shape = rf"images of ${height} \times {width} \times {channels}$ in {class_count(entry)} classes"
     return (
         f"The data set {text(name)} ({text(entry['title'])}{cited}){made} has {entry['train_samples']:,} training and "
-        rf"{entry['validation_samples']:,} validation images of ${height} \times {width} \times {channels}$ in "
-        f"{class_count(entry)} classes; its licence: {text(entry['licence'])}."
+        f"{entry['validation_samples']:,} validation {shape}; its licence: {text(entry['licence'])}."
     )
 
 

@@ -6,13 +6,13 @@ pipeline        a stage of the model on each rank (torch.distributed.pipelining)
                 (Narayanan et al., SOSP 2019)
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import fx, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor
@@ -46,6 +46,14 @@ def divide_layers(module: nn.Module, graph: Graph, parts: dict[str, str], mesh: 
     parallelize_module(module, mesh, plan)
 
 
+def hand_on(module: fx.GraphModule) -> None:
+    """Let what a stage gives lie in memory as it is sent: Gloo sends nothing else."""
+    (output,) = (node for node in module.graph.nodes if node.op == "output")
+    with module.graph.inserting_before(output):
+        output.args = (module.graph.call_method("contiguous", output.args),)
+    module.recompile()
+
+
 def shared_tables(parts: list[Graph], mesh: DeviceMesh) -> Iterator[tuple[str, dist.ProcessGroup]]:
     """The weights that this rank's stage and another one have, and the ranks that have the same of it: of all stages, of one place along
     the other axes."""
@@ -75,16 +83,21 @@ class Stage:
         self.module, self.graph = module, parts[self.number]
         self.microbatches, self.divisor = context.levels["microbatches"], 1
         size = context.spec["local_batch"] // self.microbatches
+        stage = PipelineStage(
+            module,
+            self.number,
+            len(parts),
+            device,
+            input_args=self.input(size).requires_grad_(not self.first),
+            output_args=_empty(self.graph.operators[-1].shape, size, device).requires_grad_(),
+            group=self.group,
+        )
+        self.phases = context.phases
+        if self.phases.on:
+            stage.forward_one_chunk = self._marked("forward", stage.forward_one_chunk)
+            stage.backward_one_chunk = self._marked("backward", stage.backward_one_chunk)
         self.schedule = SCHEDULES[context.levels["schedule"]](
-            PipelineStage(
-                module,
-                self.number,
-                len(parts),
-                device,
-                input_args=self.input(size),
-                output_args=_empty(self.graph.operators[-1].shape, size, device),
-                group=self.group,
-            ),
+            stage,
             self.microbatches,
             loss_fn=lambda logits, labels: cross_entropy(logits, labels) / self.divisor,
             scale_grads=False,
@@ -99,13 +112,32 @@ class Stage:
         self, samples: torch.Tensor, labels: torch.Tensor, length: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Forward and backward of all microbatches: loss and logits on the last stage."""
+        self._wait()
         self.divisor = self.microbatches * length
         losses: list[torch.Tensor] = []
         told: dict[str, Any] = {"target": labels, "losses": losses} if self.last else {}
         logits = self.schedule.step(*([samples] if self.first else []), **told)
+        self._received()
         if not self.last:
             return labels.new_zeros((), dtype=torch.float32), None
         return torch.stack(losses).sum().detach() * length, logits.detach()
+
+    def _wait(self) -> None:
+        """In a traced run: what a stage does between its microbatches is to send, and to wait for what the others send."""
+        self.phases.enter("wait")
+        self._received = self.phases.begin()
+
+    def _marked(self, phase: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        """`work` on a microbatch, which is this phase."""
+
+        def marked(*args: Any, **named: Any) -> Any:
+            self._received()
+            self.phases.enter(phase)
+            made = work(*args, **named)
+            self._wait()
+            return made
+
+        return marked
 
     def predict(self, samples: torch.Tensor) -> torch.Tensor | None:
         """The logits of a batch, from stage to stage: on the last one."""
@@ -115,7 +147,7 @@ class Stage:
         made = self.module(samples)
         if self.last:
             return made
-        dist.send(made.contiguous(), dist.get_global_rank(self.group, self.number + 1), self.group)
+        dist.send(made, dist.get_global_rank(self.group, self.number + 1), self.group)
         return None
 
 
@@ -142,6 +174,8 @@ class MeshTrainer(ShardedTrainer):
         self.again = context.levels["sharding"] == "parameters"
         if context.phases.on:
             mark_calls(context, self.torch_device.type == "cuda")
+        if sizes.pipeline > 1:
+            hand_on(self.module)
         if sizes.tensor > 1:
             divide_layers(self.module, self.graph, tensor_parts(context.graph, sizes.tensor), mesh["tensor"])
         if sizes.replicas > 1:
@@ -159,7 +193,6 @@ class MeshTrainer(ShardedTrainer):
         """See PyTorchTrainer."""
         if self.stage is None:
             return super().propagate(images, labels, length)
-        self.context.phases.enter("forward")
         return self.stage.propagate(images, labels, length)
 
     def predict(self, images: torch.Tensor) -> torch.Tensor | None:

@@ -120,12 +120,12 @@ def split_of(data: Path, name: str, manifest: dict[str, Any], seed: int) -> Spli
     if not manifest.get("fresh"):
         return Prepared(data / name, tokens)
     drawn = seed + (name == "validation"), manifest[f"{name}_samples"]
-    shape = tuple(manifest["shape"])
+    shape, classes = tuple(manifest["shape"]), len(manifest.get("classes", []))
     if not tokens:
-        return Noise(*drawn, shape, len(manifest["classes"]))
-    if "classes" in manifest:
-        return Topics(*drawn, *shape, manifest["vocabulary"], len(manifest["classes"]))
-    return Counting(*drawn, *shape, manifest["vocabulary"])
+        return Noise(*drawn, shape, classes)
+    if classes:
+        return Topics(*drawn, shape[0], manifest["vocabulary"], classes)
+    return Counting(*drawn, shape[0], manifest["vocabulary"])
 
 
 class Augmentation:

@@ -19,7 +19,7 @@ from runs.libraries.channels_first import channels_first
 
 Layer = dict[str, Any]
 
-OPERATORS = {"sigmoid": "SigmoidOperator", "tanh": "TanhOperator"}
+OPERATORS = {"sigmoid": "SigmoidOperator", "tanh": "TanhOperator", "gelu_tanh": "GeluOperator"}
 IN_PLACE = ("relu", "dropout")  # layers that may write their output over their input
 NORMALIZATION = "normalization"  # the weights of the layer that normalizes pixels
 
@@ -177,6 +177,8 @@ def _layers(operator: Operator, inputs: list[str], graph: Graph, device: str, no
             return [_layer(name, inputs, "channelwise_mean")]
         case "add":
             return [_layer(name, inputs, "sum")]
+        case "concatenate":
+            return [_layer(name, inputs, "concatenation", axis=0)]
         case "multiply_channels":
             height, width, _ = operator.shape
             column, tiled = f"{name}.column", f"{name}.tiled"

@@ -1,0 +1,37 @@
+"""The table of strategies: formulas beside what was measured, only where parallelism varies."""
+
+import pandas as pd
+import pytest
+
+from analysis.strategies import summarize, table
+from models.graph import BYTES
+from synthetic import designed_campaign
+
+
+@pytest.fixture(scope="module")
+def runs() -> pd.DataFrame:
+    frame, _ = designed_campaign()
+    frame = frame[(frame["framework"] == frame["framework"].iloc[-1]) & (frame["nodes"] == 2)]
+    cell = frame["cell"].iloc[0]
+    frame = frame[frame["cell"] == cell].assign(model="small-cnn", dataset="digits", local_batch=32, sync_every=1)
+    frame = frame.assign(status="ok", exchanges=10.0, sent_bytes=5e7, memory_peak_bytes=3e8, placement="virtual")
+    frame = frame.assign(device_memory_peak_bytes=float("nan"))
+    tensor = frame.assign(cell="tensor", parallelism="tensor", replicas=1, local_batch=64, sent_bytes=2e7)
+    return pd.concat([frame, tensor], ignore_index=True)
+
+
+def test_formulas_stand_beside_measured_bytes(runs: pd.DataFrame) -> None:
+    data = summarize(runs).set_index("parallelism")
+    assert data["sent_bytes"].to_dict() == {"data": 5e6, "tensor": 2e6} and (data["ranks"] == 2).all()
+    assert data.at["data", "all_reduce_bytes"] == data.at["data", "sent_formula_bytes"] == BYTES * 544_522
+    assert data.at["tensor", "all_reduce_bytes"] == 64 * BYTES * (10 + 4096)
+    assert data.at["tensor", "parameters_bytes"] < data.at["data", "parameters_bytes"] / 1.8
+    made = table(runs)
+    assert list(made.shown["sent, measured (MB)"]) == ["5", "2"] and "point-to-point (MB)" not in made.shown
+    several = summarize(runs.assign(nodes=1)).set_index("parallelism")
+    assert several["sent_formula_bytes"].isna().all(), "several ranks of a node share its interface"
+
+
+def test_where_parallelism_does_not_vary_there_is_no_row(runs: pd.DataFrame) -> None:
+    made = table(runs[runs["parallelism"] == "data"])
+    assert made.data.empty and "one level of parallelism" in made.notes[0]

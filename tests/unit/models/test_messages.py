@@ -1,0 +1,72 @@
+"""What a mesh asks of a rank by formula, against numbers that are computed by hand."""
+
+from typing import Any
+
+import pytest
+
+from declared.models import model_graph
+from models.mesh import Mesh
+from models.messages import bubble, needs
+
+SGD: dict[str, Any] = {
+    "optimizer": "sgd", "momentum": 0.9, "sync_every": 1, "microbatches": 1, "schedule": "1f1b", "sharding": "parameters",
+}  # fmt: skip
+CNN = model_graph("small-cnn", "digits")  # 8 x 8 images, convolutions of 32 and 64 filters, dense 128 and 10
+CONVS, FIRST, LAST = (
+    4 * (9 * 32 + 32 + 9 * 32 * 64 + 64),
+    4 * 4096 * 128,
+    4 * 128 * 10,
+)  # bytes; of dense ones the kernels
+BIASES = 4 * 128, 4 * 10
+ALL = CONVS + FIRST + LAST + sum(BIASES)
+
+
+def test_samples_alone_divide_activations_only() -> None:
+    (alone,), (two,) = needs(CNN, Mesh(), 64, SGD), needs(CNN, Mesh(data=2), 32, SGD)
+    assert alone.parameters == alone.gradients == alone.optimizer == two.parameters == ALL == CNN.gradient_bytes
+    assert alone.activations == 64 * CNN.activation_bytes == 2 * two.activations
+    assert not any(alone.sent.values()) and two.sent == dict.fromkeys(two.sent, 0.0) | {"all_reduce": ALL}
+    assert needs(CNN, Mesh(data=2), 32, {**SGD, "sync_every": 4}) == [two], "gradients travel once a step"
+    (adam,) = needs(CNN, Mesh(data=2), 32, {**SGD, "optimizer": "adam"})
+    assert adam.optimizer == 2 * ALL and needs(CNN, Mesh(), 64, {**SGD, "momentum": 0.0})[0].optimizer == 0
+
+
+@pytest.mark.parametrize(
+    ("sharding", "shares", "gathered"),
+    [("optimizer", (1, 1, 4), 1), ("gradients", (1, 4, 4), 1), ("parameters", (4, 4, 4), 2 * 3)],
+)
+def test_each_stage_of_zero_shares_one_more(sharding: str, shares: tuple[int, int, int], gathered: int) -> None:
+    (need,) = needs(CNN, Mesh(sharded=4), 16, {**SGD, "sharding": sharding, "sync_every": 3})
+    assert (need.parameters, need.gradients, need.optimizer) == tuple(ALL / share for share in shares)
+    assert need.sent["all_gather"] == gathered * 3 / 4 * ALL and need.sent["reduce_scatter"] == 3 / 4 * ALL
+
+
+def test_a_tensor_axis_divides_dense_pairs_and_sums_twice_a_batch() -> None:
+    (need,) = needs(CNN, Mesh(data=2, tensor=2), 32, {**SGD, "sync_every": 2})
+    own = CONVS + (FIRST + BIASES[0] + LAST) / 2 + BIASES[1]
+    assert need.parameters == own
+    assert need.activations == 32 * (CNN.activation_bytes - 4 * (128 + 128) / 2), "a dense output, and its relu's"
+    assert need.sent["all_reduce"] == own + 2 * 32 * 4 * (10 + 4096), "logits forward, what was flattened backward"
+
+
+def test_stages_hand_on_outputs_and_hold_what_is_in_flight() -> None:
+    levels = {**SGD, "microbatches": 4}
+    first, last = needs(CNN, Mesh(pipeline=2), 64, levels)
+    assert first.parameters + last.parameters == ALL
+    boundary = 64 * 4 * 8 * 8 * 64
+    assert first.sent["point_to_point"] == last.sent["point_to_point"] == boundary
+    gpipe = needs(CNN, Mesh(pipeline=2), 64, {**levels, "schedule": "gpipe"})
+    assert [one.activations / all_.activations for one, all_ in zip((first, last), gpipe, strict=True)] == [
+        2 / 4,
+        1 / 4,
+    ]
+    assert gpipe[0].activations + gpipe[1].activations == 64 * CNN.activation_bytes + boundary, "both have the boundary"
+    assert bubble(Mesh(pipeline=2), 4) == 1 / 5 and bubble(Mesh(data=4), 1) == 0
+
+
+def test_a_tied_table_is_summed_between_the_first_stage_and_the_last() -> None:
+    gpt = model_graph("gpt-nano", "synthetic-tokens-100-16")
+    first, last = needs(gpt, Mesh(pipeline=2), 8, {**SGD, "microbatches": 2})
+    table = 4 * 100 * 64
+    assert first.sent["all_reduce"] == last.sent["all_reduce"] == table
+    assert first.parameters + last.parameters == gpt.gradient_bytes + table
