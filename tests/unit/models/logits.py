@@ -86,6 +86,48 @@ def of_tensorflow(
     )
 
 
+def of_jax(
+    graph: Graph, optimizer: str, rate: float
+) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
+    import jax
+    import optax
+
+    from runs.libraries.jax_model import forward
+    from runs.libraries.jax_training import optimizer as rule
+
+    now = {name: jax.numpy.asarray(weight) for name, weight in perturbed(graph).items()}
+    learned = [name for name in now if name not in graph.statistics]
+    optimize = rule({"optimizer": optimizer, **LEVELS})
+
+    @jax.jit
+    def evaluated(weights: Any, samples: Any) -> Any:
+        return forward(graph, weights, samples)[0]
+
+    @jax.jit
+    def trained(weights: Any, samples: Any, labels: Any) -> Any:
+        def loss(ours: Any) -> Any:
+            out, statistics = forward(graph, {**weights, **ours}, samples, jax.random.key(0))
+            return optax.softmax_cross_entropy_with_integer_labels(out, labels).mean(), statistics
+
+        ours = {name: weights[name] for name in learned}
+        gradients, statistics = jax.grad(loss, has_aux=True)(ours)
+        changes, _ = optimize.update(gradients, optimize.init(ours), ours)
+        ours = {name: weight - rate * changes[name] for name, weight in ours.items()}
+        return {**weights, **ours, **statistics}
+
+    def step(samples: np.ndarray, labels: np.ndarray) -> None:
+        now.update(trained(now, samples, labels))
+
+    return (
+        lambda samples: np.asarray(evaluated(now, samples)),
+        step,
+        lambda: {name: np.asarray(weight) for name, weight in now.items()},
+    )
+
+
+LIBRARIES = {"pytorch": of_pytorch, "tensorflow": of_tensorflow, "jax": of_jax}
+
+
 def main() -> None:
     library, graphs, out = sys.argv[1], json.loads(Path(sys.argv[2]).read_text()), sys.argv[3]
     results = {}
@@ -98,7 +140,7 @@ def main() -> None:
             samples = random.integers(graph.vocabulary, size=(SAMPLES, *graph.shape))
         *positions, classes = graph.operators[-1].shape
         labels = random.integers(classes, size=(SAMPLES, *positions))
-        logits, step, weights = {"pytorch": of_pytorch, "tensorflow": of_tensorflow}[library](graph, optimizer, rate)
+        logits, step, weights = LIBRARIES[library](graph, optimizer, rate)
         given = perturbed(graph)
         assert all(np.array_equal(value, given[name]) for name, value in weights().items()), key
         results[f"{key}.parameters"] = np.array(sum(value.size for value in weights().values()))

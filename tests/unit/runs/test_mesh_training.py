@@ -41,6 +41,18 @@ TRANSFORMERS = [
     ("sharded2", TOKENS),
 ]
 
+OF_JAX: list[tuple[str, dict[str, Any]]] = [
+    ("tensor2", {}),
+    ("sharded2", {}),
+    ("sharded2", {"sharding": "optimizer", "sync_every": 5}),
+    ("sharded2", {"sharding": "gradients", "optimizer": "adam", "learning_rate": 1e-3}),
+    ("data2-tensor2", {"sync_every": 5}),
+    ("data2-sharded2", {"sharding": "gradients"}),
+    ("sharded2-tensor2", {"optimizer": "adam", "learning_rate": 1e-3}),
+    ("tensor2", TOKENS),
+    ("sharded2-tensor2", TOKENS),
+]
+
 
 @pytest.fixture(scope="module")
 def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
@@ -86,6 +98,13 @@ def test_axes_and_levels_in_other_combinations_train_alike(
 @pytest.mark.parametrize(("mesh", "levels"), TRANSFORMERS)
 def test_transformers_train_alike(trainings: Trainings, mesh: str, levels: dict[str, Any]) -> None:
     check(trainings, "pytorch-mesh", mesh, levels, 5e-4)
+
+
+@pytest.mark.every_framework
+@pytest.mark.parametrize(("mesh", "levels"), OF_JAX)
+def test_jax_trains_alike(trainings: Trainings, mesh: str, levels: dict[str, Any]) -> None:
+    seed = 7  # by which no activation comes as close to a relu's kink as sums in another order are apart
+    check(trainings, "jax", mesh, {**levels, "seed": seed}, 5e-4 if "model" in levels else 1e-4)
 
 
 @pytest.mark.every_framework

@@ -33,6 +33,17 @@ class Spy:
         return self.inner(images)
 
 
+def shown(epoch: Any) -> Any:
+    """A context's batches, whose inputs are kept as they are taken."""
+
+    def batches(number: int) -> Any:
+        for inputs, labels in epoch(number):
+            keep(inputs)
+            yield inputs, labels
+
+    return batches
+
+
 def spied(make: Any) -> Any:
     """Trainers whose images are kept while they train."""
 
@@ -53,6 +64,12 @@ def noise(trainer: Any) -> np.ndarray:
         trainer.module.train()
         given = torch.from_numpy(samples if of_tokens else samples.transpose(0, 3, 1, 2))
         made = [trainer.module(given).detach().numpy() for _ in range(2)]
+    elif (jax := sys.modules.get("jax")) is not None:
+        from runs.libraries.jax_model import forward
+
+        weights, rank = trainer.weights(), trainer.context.rank
+        keys = [trainer.key_of(jax.numpy.uint32(rank), jax.numpy.uint32(number)) for number in range(2)]
+        made = [np.asarray(forward(trainer.context.graph, weights, samples, key)[0]) for key in keys]
     else:
         run = trainer.strategy.run
         values = [run(lambda: trainer.model(samples, training=True)) for _ in range(2)]
@@ -66,7 +83,10 @@ def train(folder: Path) -> None:
 
     def init(self: Any, context: Any) -> None:
         begun(self, context)
-        Spy(self)
+        if "jax" in sys.modules:  # whose steps can call nothing where a tensor axis divides them
+            context.epoch = shown(context.epoch)
+        else:
+            Spy(self)
 
     Trainer.__init__ = init  # type: ignore[method-assign]
     trainer = run(folder)

@@ -13,7 +13,7 @@ from common.text import instead_of
 from declared import environments
 from declared.collectives import ALL_REDUCE
 from declared.factors import as_list, factor_table
-from declared.mesh import PLAIN, axes_of, is_mesh
+from declared.mesh import PLAIN, axes_of, is_mesh, without_sizes
 
 OWN = "own"  # an algorithm
 RUNS = CHECKOUT / "workflow" / "scripts" / "runs"
@@ -50,13 +50,18 @@ class Framework:
     notes: tuple[str, ...]
 
     def can(self, levels: Mapping[str, Any]) -> bool:
-        """Whether a cell with these levels fits one of the capabilities; a mesh that it can divide ranks into does where data does."""
+        """Whether a cell with these levels fits one of the capabilities. A mesh does where its axes are named, without sizes, and one
+        that the framework can divide ranks into (`meshes`) where data does."""
         level = levels["parallelism"]
-        if is_mesh(level) and any(axes_of(level) <= axes for axes in (frozenset([PLAIN]), *self.meshes)):
-            level = PLAIN
-        told = {**levels, "parallelism": level}
+        named = {level}
+        if is_mesh(level):
+            named.add(without_sizes(level))
+            named |= {PLAIN for axes in self.meshes if axes_of(level) <= axes}
         return any(
-            all(told[factor] in possible for factor, possible in entry.items())
+            all(
+                not named.isdisjoint(possible) if factor == "parallelism" else levels[factor] in possible
+                for factor, possible in entry.items()
+            )
             for entry in self.capabilities or ({"parallelism": [PLAIN]},)
         )
 

@@ -41,6 +41,11 @@ def axes_of(level: str) -> frozenset[str]:
     return frozenset(sizes_of(level))
 
 
+def without_sizes(level: str) -> str:
+    """The axes of a mesh as a level: tensor of tensor2."""
+    return "-".join(sizes_of(level))
+
+
 def divides_more(level: str, ranks: int) -> bool:
     """Whether a level is a mesh that, on so many ranks, divides more than samples."""
     return is_mesh(level) and not mesh_of(level, ranks).is_plain

@@ -178,9 +178,18 @@ class Context:
         """The labels, [N] or [N, length], for which the model has logits: where there is one for each token, the last."""
         return labels if labels.ndim == 1 else labels[:, -self.positions :]
 
+    @cached_property
+    def _validation(self) -> Split:
+        return split_of(Path(self.job["data"]), "validation", self.manifest, self.spec["seed"])
+
+    @property
+    def largest_validation_share(self) -> int:
+        """Samples of the validation split that the replica with most of them evaluates: ranks that evaluate together go on as long."""
+        return max(-(-len(self._validation) * samples // sum(self.samples)) for samples in self.samples)
+
     def validation(self) -> Iterator[Batch]:
         """This rank's share of the validation split, in batches that take no more memory than those of training."""
-        split = split_of(Path(self.job["data"]), "validation", self.manifest, self.spec["seed"])
+        split = self._validation
         share = sampling.validation_share(len(split), sum(self.samples), self.part)
         size = min(LARGEST_VALIDATED, self.samples[self.replica])
         for first in range(share.start, share.stop, size):

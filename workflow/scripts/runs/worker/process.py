@@ -24,6 +24,9 @@ TEMPORARY = "ringside-"  # what the name of a rank's temporary folder begins wit
 PAUSE_S = 0.5  # longer than a launcher needs to see that a rank has ended
 HELD = "held"  # the file in it that names the rank's node, and that the rank holds
 
+#: what libraries want called, by all ranks, before a rank ends that has done its work
+at_end: list[Callable[[], object]] = []
+
 
 def as_rank(run: Callable[[Path], object]) -> None:
     """Call `run` with the attempt's folder, the program's argument, and end this process: with status 1 where it fails.
@@ -37,6 +40,8 @@ def as_rank(run: Callable[[Path], object]) -> None:
         with temporary_folder() as temporary:
             os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
             run(Path(sys.argv[1]))
+            for leave in at_end:
+                leave()
     except BaseException:
         traceback.print_exc()
         status = 1

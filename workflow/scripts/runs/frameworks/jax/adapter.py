@@ -1,0 +1,30 @@
+"""JAX on several processes: one program for all ranks, which XLA compiles with what they exchange."""
+
+from runs.libraries.xla import variables
+from runs.worker.context import Context
+from runs.worker.reducer import Reducer
+from runs.worker.trainer import Trainer
+
+
+def environment(context: Context) -> dict[str, str]:
+    """XLA's own variables."""
+    return variables(context)
+
+
+def trainer(context: Context) -> Trainer:
+    """The library's trainer, of ranks that are joined."""
+    from runs.libraries.jax_training import JaxTrainer, join
+
+    class JoinedTrainer(JaxTrainer):
+        def join(self) -> str:
+            return join(context)
+
+    return JoinedTrainer(context)
+
+
+def all_reducer(context: Context) -> Reducer:
+    """Sums by psum."""
+    from runs.libraries.jax_training import JaxReducer, configured, join
+
+    configured(context)
+    return JaxReducer(context, join(context))

@@ -1,0 +1,175 @@
+"""A model as a pure function of its weights, for JAX. Weights, samples and shapes have the graph's own layout, channels last."""
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from models.graph import Graph, Operator, pair
+
+Array = jax.Array
+Arrays = dict[str, Array]
+Weights = Mapping[str, Array]
+
+ACTIVATIONS = {
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+    "sigmoid": jax.nn.sigmoid,
+    "tanh": jnp.tanh,
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": jax.nn.gelu,
+    "softmax": jax.nn.softmax,
+}
+CONVOLUTION = ("NHWC", "HWIO", "NHWC")  # batches, kernels, outputs
+
+
+def forward(
+    graph: Graph, weights: Weights, samples: Array, key: Array | None = None, dtype: Any = jnp.float32
+) -> tuple[Array, Arrays]:
+    """Logits [N, classes] or [N, positions, vocabulary], float32, of images [N, H, W, C] or tokens [N, length], and the running
+    statistics after them.
+
+    With a `key`, from which dropout draws, as training computes it: with statistics of this batch. Products are computed in `dtype`.
+    """
+    made = {graph.operators[0].name: samples}
+    statistics: Arrays = {}
+    for number, operator in enumerate(graph.operators[1:]):
+        inputs = [made[name] for name in operator.inputs]
+        own = {name: weights[f"{operator.name}.{name}"] for name in operator.weights}
+        match operator.kind:
+            case "batch_norm":
+                made[operator.name], kept = _batch_norm(operator, inputs[0], own, training=key is not None)
+                statistics |= {f"{operator.name}.{name}": value for name, value in kept.items()}
+            case "dropout":
+                drawn_from = None if key is None else jax.random.fold_in(key, number)
+                made[operator.name] = _dropout(inputs[0], operator["rate"], drawn_from)
+            case "tied_dense":
+                made[operator.name] = inputs[0].astype(dtype) @ weights[f"{operator['of']}.table"].astype(dtype).T
+            case "lstm":
+                made[operator.name], made[f"{operator.name}.state"] = _lstm(inputs, own, dtype)
+            case "final_state":
+                made[operator.name] = made[f"{operator.inputs[0]}.state"]
+            case _:
+                made[operator.name] = _applied(operator, inputs, own, dtype)
+    return made[graph.operators[-1].name].astype(jnp.float32), statistics
+
+
+def _applied(operator: Operator, inputs: list[Array], own: Weights, dtype: Any) -> Array:
+    x = inputs[0]
+    match operator.kind:
+        case "conv" | "depthwise_conv":
+            return _convolution(operator, x, own, dtype)
+        case "dense":
+            return _dense(x, own["kernel"], own["bias"], dtype)
+        case "attention":
+            return _attention(operator, x, inputs[-1], own, dtype)
+        case "embedding":
+            return own["table"].astype(dtype)[x]
+        case "positions":
+            return x + own["table"].astype(x.dtype)
+        case "class_token":
+            return jnp.concatenate([jnp.broadcast_to(own["token"].astype(x.dtype), (len(x), 1, x.shape[-1])), x], 1)
+        case "layer_norm":
+            return _layer_norm(operator, x, own)
+        case "activation":
+            return ACTIVATIONS[operator["function"]](x)
+        case "max_pool":
+            return _windows(operator, x, -jnp.inf, lax.max)
+        case "average_pool":
+            return _windows(operator, x, 0.0, lax.add) / math.prod(pair(operator["kernel"]))
+        case "global_average_pool":
+            return x.mean((1, 2))
+        case "add":
+            return x + inputs[1]
+        case "multiply_channels":
+            return x * inputs[1][:, None, None, :]
+        case "concatenate":
+            return jnp.concatenate(inputs, -1)
+        case "step":
+            return x[:, operator["index"]]
+        case "steps":
+            return x[:, operator["start"] : operator["stop"]]
+        case "flatten" | "sequence":
+            return x.reshape(len(x), *operator.shape)
+    raise ValueError(f"JAX has no operator {operator.kind}")
+
+
+def _dense(x: Array, kernel: Array, bias: Array, dtype: Any) -> Array:
+    return x.astype(dtype) @ kernel.astype(dtype) + bias.astype(dtype)
+
+
+def _convolution(operator: Operator, x: Array, own: Weights, dtype: Any) -> Array:
+    kernel, groups = own["kernel"].astype(dtype), 1
+    if operator.kind == "depthwise_conv":
+        kernel, groups = kernel.transpose(0, 1, 3, 2), x.shape[-1]
+    padding = [(zeros, zeros) for zeros in pair(operator["padding"])]
+    told = {"dimension_numbers": CONVOLUTION, "feature_group_count": groups}
+    x = lax.conv_general_dilated(x.astype(dtype), kernel, pair(operator["stride"]), padding, **told)
+    return x + own["bias"].astype(dtype) if operator["bias"] else x
+
+
+def _windows(operator: Operator, x: Array, first: float, combine: Any) -> Array:
+    padding = [(0, 0), *((zeros, zeros) for zeros in pair(operator["padding"])), (0, 0)]
+    window, strides = ((1, *pair(operator[what]), 1) for what in ("kernel", "stride"))
+    return lax.reduce_window(x, first, combine, window, strides, padding)
+
+
+def _attention(operator: Operator, x: Array, to: Array, own: Weights, dtype: Any) -> Array:
+    def projected(part: str, of: Array) -> Array:
+        return _dense(of, own[f"{part}_kernel"], own[f"{part}_bias"], dtype)
+
+    heads = (
+        projected(part, of).reshape(*of.shape[:2], operator["heads"], -1)
+        for part, of in (("query", x), ("key", to), ("value", to))
+    )
+    return projected("output", jax.nn.dot_product_attention(*heads, is_causal=operator["causal"]).reshape(x.shape))
+
+
+def _lstm(inputs: list[Array], own: Weights, dtype: Any) -> tuple[Array, Array]:
+    """The outputs at all positions, and the final state [N, 2, units]: hidden, cell. It begins with a state, or with zeros."""
+    recurrent, units = own["recurrent_kernel"].astype(dtype), own["recurrent_kernel"].shape[0]
+    given = _dense(inputs[0], own["kernel"], own["bias"], dtype)
+    begin = inputs[1].astype(dtype) if inputs[1:] else jnp.zeros((len(given), 2, units), dtype)
+
+    def step(state: tuple[Array, Array], now: Array) -> tuple[tuple[Array, Array], Array]:
+        hidden, cell = state
+        enters, keeps, candidate, shows = jnp.split(now + hidden @ recurrent, 4, -1)
+        cell = jax.nn.sigmoid(keeps) * cell + jax.nn.sigmoid(enters) * jnp.tanh(candidate)
+        hidden = jax.nn.sigmoid(shows) * jnp.tanh(cell)
+        return (hidden, cell), hidden
+
+    state, outputs = lax.scan(step, (begin[:, 0], begin[:, 1]), given.swapaxes(0, 1))
+    return outputs.swapaxes(0, 1), jnp.stack(state, 1)
+
+
+def _layer_norm(operator: Operator, x: Array, own: Weights) -> Array:
+    """Ba et al. 2016, over the last axis."""
+    seen = x.astype(jnp.float32)
+    seen = seen - seen.mean(-1, keepdims=True)
+    normal = seen * lax.rsqrt((seen**2).mean(-1, keepdims=True) + operator["epsilon"])
+    return (normal * own["scale"] + own["offset"]).astype(x.dtype)
+
+
+def _batch_norm(operator: Operator, x: Array, own: Weights, training: bool) -> tuple[Array, Arrays]:
+    """Normalized over this batch, with its variance kept unbiased (Ioffe & Szegedy 2015, algorithms 1 and 2); else by what was kept."""
+    mean, variance = own["mean"], own["variance"]
+    kept: Arrays = {}
+    if training:
+        seen = x.astype(jnp.float32)
+        axes, samples = tuple(range(x.ndim - 1)), math.prod(x.shape[:-1])
+        mean, variance = seen.mean(axes), seen.var(axes)
+        now = {"mean": mean, "variance": variance * (samples / (samples - 1))}
+        share = operator["momentum"]
+        kept = {name: share * own[name] + (1 - share) * lax.stop_gradient(value) for name, value in now.items()}
+    scale = own["scale"] * lax.rsqrt(variance + operator["epsilon"])
+    return ((x - mean) * scale + own["offset"]).astype(x.dtype), kept
+
+
+def _dropout(x: Array, rate: float, key: Array | None) -> Array:
+    if key is None or rate == 0:
+        return x
+    return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0)
