@@ -26,13 +26,13 @@ from jax.sharding import PartitionSpec as P
 from models.division import COLUMNS, HEADS, ROWS, tensor_parts
 from models.graph import Graph, is_decayed, is_trained
 from runs.libraries.jax_model import Array, Arrays, forward
+from runs.worker.collectives import Collectives
 from runs.worker.context import LARGEST_VALIDATED, Context
 from runs.worker.group import free_port
 from runs.worker.meter import Meter, Seen
 from runs.worker.operators import Event, moved, show_clock
 from runs.worker.phases import EXCHANGE
 from runs.worker.process import at_end
-from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 REPLICAS = ("data", "sharded")  # the axes along which samples are divided
@@ -42,7 +42,11 @@ DIVIDED = {  # by a tensor axis: the axes of weights that are
     COLUMNS: {"kernel": 1, "bias": 0},
     ROWS: {"kernel": 0},
     HEADS: {
-        **{f"{part}_{weight}": axis for part in ("query", "key", "value") for weight, axis in (("kernel", 1), ("bias", 0))},
+        **{
+            f"{part}_{weight}": axis
+            for part in ("query", "key", "value")
+            for weight, axis in (("kernel", 1), ("bias", 0))
+        },
         "output_kernel": 0,
     },
 }
@@ -68,9 +72,7 @@ def join(context: Context) -> str:
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
     address, port = context.group.broadcast([context.group.address, free_port(context.group.address)])
     place = f"{address}:{port}"
-    jax.distributed.initialize(
-        place, context.ranks, context.rank, [context.local_rank], coordinator_bind_address=place
-    )
+    jax.distributed.initialize(place, context.ranks, context.rank, [context.local_rank], coordinator_bind_address=place)
     at_end.append(jax.distributed.shutdown)  # or the others take rank 0's end for a failure
 
     def client() -> Any:
@@ -103,7 +105,9 @@ def optimizer(levels: Mapping[str, Any]) -> optax.GradientTransformation:
 def adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     """optax.scale_by_adam, but for 1 - b^t: optax loses 4 of its 7 digits in the first steps, and weights would not be PyTorch's."""
 
-    def update(gradients: Any, state: optax.ScaleByAdamState, weights: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
+    def update(
+        gradients: Any, state: optax.ScaleByAdamState, weights: Any = None
+    ) -> tuple[Any, optax.ScaleByAdamState]:
         count = state.count + 1
         mean = optax.tree.update_moment(gradients, state.mu, b1, 1)
         square = optax.tree.update_moment_per_elem_norm(gradients, state.nu, b2, 2)
@@ -293,7 +297,9 @@ class JaxTrainer(Trainer):
         self.state, self._specs = self._begun(context.initial_weights())
         self._steps = functools.cache(self._compiled)
         self._evaluate = self.layout.on_replicas(
-            self._evaluation_step, (self._specs["weights"], P(REPLICAS), P(REPLICAS), P(REPLICAS), P(REPLICAS)), P(REPLICAS)
+            self._evaluation_step,
+            (self._specs["weights"], P(REPLICAS), P(REPLICAS), P(REPLICAS), P(REPLICAS)),
+            P(REPLICAS),
         )
 
     def join(self) -> str:
@@ -341,7 +347,9 @@ class JaxTrainer(Trainer):
         """See Trainer. All batches of a group but the last are added up; the last one ends in an optimizer step."""
         seen, phases, spec = [], self.context.phases, self.context.spec
         batches = self.context.epoch(epoch)
-        for update, length in enumerate(self.context.accumulation_groups, (epoch - 1) * len(self.context.accumulation_groups)):
+        for update, length in enumerate(
+            self.context.accumulation_groups, (epoch - 1) * len(self.context.accumulation_groups)
+        ):
             rate = np.float32(self.context.learning_rate(update))
             for i in range(length):
                 phases.step()
@@ -375,13 +383,23 @@ class JaxTrainer(Trainer):
     def _compiled(self, length: int, last: bool, traced: bool) -> Any:
         """The step of a batch of a group of `length`."""
         self.marks.on = traced
-        step = functools.partial(self._training_step, length=length, last=last, mark=self.marks if traced else Marks(False))
+        step = functools.partial(
+            self._training_step, length=length, last=last, mark=self.marks if traced else Marks(False)
+        )
         return self.layout.on_replicas(
             step, (self._specs, P(REPLICAS), P(REPLICAS), P(), P()), (self._specs, P(REPLICAS)), donate=[0]
         )
 
     def _training_step(
-        self, state: State, samples: Array, labels: Array, rate: Array, number: Array, length: int, last: bool, mark: Marks
+        self,
+        state: State,
+        samples: Array,
+        labels: Array,
+        rate: Array,
+        number: Array,
+        length: int,
+        last: bool,
+        mark: Marks,
     ) -> tuple[State, Array]:
         """On a replica: the state after one batch; its loss and how many it has right, [1, 2]."""
         layout, graph = self.layout, self.context.graph
@@ -424,7 +442,10 @@ class JaxTrainer(Trainer):
         batches, told = context.validation(), np.zeros(3)
         size = min(LARGEST_VALIDATED, context.spec["local_batch"])
         kind = np.uint8 if context.graph.vocabulary is None else np.int32
-        none = np.zeros((0, *context.graph.shape), kind), np.zeros((0, *context.graph.operators[-1].shape[:-1]), np.int32)
+        none = (
+            np.zeros((0, *context.graph.shape), kind),
+            np.zeros((0, *context.graph.operators[-1].shape[:-1]), np.int32),
+        )
         for _ in range(-(-context.largest_validation_share // size)):
             samples, labels = next(batches, none)
             count = np.array([len(labels)], np.int32)
@@ -479,31 +500,39 @@ class JaxTrainer(Trainer):
         return (samples.astype(jnp.float32) - self._mean) / self._std
 
 
-class JaxReducer(Reducer):
-    """Sums of an array over all ranks by `psum`, compiled once for each number of elements. Adapters join the ranks."""
+class JaxCollectives(Collectives):
+    """XLA's collectives between all ranks, each compiled once for each number of elements. Adapters join the ranks."""
 
     def __init__(self, context: Context, transport: str) -> None:
         self.transport, self.device, self._ranks = transport, device_name(), context.ranks
         self._mesh = jax.make_mesh((context.ranks,), ("ranks",))
-        summed = jax.shard_map(
-            lambda mine: lax.psum(mine, "ranks"), mesh=self._mesh, in_specs=P("ranks"), out_specs=P()
-        )
-        self._reduce = jax.jit(summed)
-        self._loaded = self._sum = jnp.zeros(0)
+        after = [(rank, (rank + 1) % context.ranks) for rank in range(context.ranks)]
+        made: dict[str, tuple[Callable[[Array], Array], P]] = {
+            "all_reduce": (lambda mine: lax.psum(mine, "ranks"), P()),
+            "all_gather": (lambda mine: lax.all_gather(mine, "ranks", tiled=True), P()),
+            "reduce_scatter": (lambda mine: lax.psum_scatter(mine, "ranks", tiled=True), P("ranks")),
+            "all_to_all": (lambda mine: lax.all_to_all(mine, "ranks", 0, 0, tiled=True), P("ranks")),
+            "point_to_point": (lambda mine: lax.ppermute(mine, "ranks", after), P("ranks")),
+        }
+        self._made = {
+            name: jax.jit(jax.shard_map(does, mesh=self._mesh, in_specs=P("ranks"), out_specs=out, check_vma=False))
+            for name, (does, out) in made.items()
+        }
+        self._loaded = self._done = jnp.zeros(0)
 
     def load(self, values: np.ndarray) -> None:
-        """See Reducer."""
+        """See Collectives."""
         (device,), sharding = jax.local_devices(), NamedSharding(self._mesh, P("ranks"))
         shape = (self._ranks * len(values),)
         self._loaded = jax.make_array_from_single_device_arrays(shape, sharding, [jax.device_put(values, device)])
 
-    def reduce(self) -> None:
-        """See Reducer."""
-        self._sum = jax.block_until_ready(self._reduce(self._loaded))
+    def do(self, collective: str) -> None:
+        """See Collectives."""
+        self._done = jax.block_until_ready(self._made[collective](self._loaded))
 
     def result(self) -> np.ndarray:
-        """See Reducer."""
-        return np.asarray(self._sum.addressable_data(0))
+        """See Collectives."""
+        return np.asarray(self._done.addressable_data(0))
 
 
 def _correct(logits: Array, labels: Array, counts: Any = True) -> Array:

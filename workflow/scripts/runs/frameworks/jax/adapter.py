@@ -1,8 +1,8 @@
 """JAX on several processes: one program for all ranks, which XLA compiles with what they exchange."""
 
 from runs.libraries.xla import variables
+from runs.worker.collectives import Collectives
 from runs.worker.context import Context
-from runs.worker.reducer import Reducer
 from runs.worker.trainer import Trainer
 
 
@@ -22,9 +22,9 @@ def trainer(context: Context) -> Trainer:
     return JoinedTrainer(context)
 
 
-def all_reducer(context: Context) -> Reducer:
-    """Sums by psum."""
-    from runs.libraries.jax_training import JaxReducer, configured, join
+def collectives(context: Context) -> Collectives:
+    """Those of XLA."""
+    from runs.libraries.jax_training import JaxCollectives, configured, join
 
     configured(context)
-    return JaxReducer(context, join(context))
+    return JaxCollectives(context, join(context))
