@@ -154,13 +154,30 @@ def test_what_score_p_wrote(tmp_path: Path) -> None:
 def test_what_is_no_archive_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"traces.otf2: no such file; expected the file of an archive of OTF2"):
         read(tmp_path / "traces.otf2")
-    (tmp_path / "traces.otf2").write_text("OTF2?")
-    with pytest.raises(InputError, match=r"traces.otf2: is no archive of OTF2, or not whole"):
-        read(tmp_path / "traces.otf2")
     with pytest.raises(InputError, match=r"FILE=traces.json: is no archive of OTF2; name its file .otf2"):
         otf2_read.main(["traces.json"])
+    with pytest.raises(InputError, match=r"FILE is not set; name the trace's file with the ending .otf2: make read-trace FILE="):
+        otf2_read.main([""])
     empty = archive(tmp_path / "empty", [[[(0, ">", "helper"), (1, "<", "helper")]]])
     with pytest.raises(
         InputError, match="has no process with a call of MPI, or with a region that is called like a phase"
     ):
         read(empty)
+
+
+@pytest.mark.parametrize("part", ["traces.otf2", "traces.def", "traces/0.evt"])
+@pytest.mark.parametrize(
+    "broken", [lambda whole: b"", lambda whole: whole[: len(whole) // 2], lambda whole: whole.replace(b"\x00", b"\xdb")],
+    ids=["empty", "half", "other bytes"],
+)  # fmt: skip
+def test_a_broken_archive_is_one_line_and_nothing_else(
+    part: str, broken: Callable[[bytes], bytes], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Neither the library's own messages, which name lines of its source, nor a part of the trace for the whole."""
+    shutil.copytree(WRITTEN, tmp_path / "broken")
+    (tmp_path / "broken" / part).write_bytes(broken((WRITTEN / part).read_bytes()))
+    with pytest.raises(
+        InputError, match=r"traces.otf2: is no archive of OTF2, or not whole; expected beside it traces.def and"
+    ):
+        read(tmp_path / "broken" / "traces.otf2")
+    assert capfd.readouterr() == ("", "")

@@ -7,7 +7,11 @@ is in phase wait, or barrier.
 """
 
 import argparse
+import contextlib
+import ctypes
+import io
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +52,18 @@ IDLE_CALLS = (
 CARRYING = (RegionRole.COLL_ALL2ALL, RegionRole.COLL_ALL2ONE, RegionRole.COLL_ONE2ALL, RegionRole.POINT2POINT)
 BEGUN = (otf2.events.NonBlockingCollectiveRequest, otf2.events.MpiIsend, otf2.events.MpiIrecvRequest)
 COMPLETED = (otf2.events.NonBlockingCollectiveComplete, otf2.events.MpiIsendComplete, otf2.events.MpiIrecv)
+
+
+
+@ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p
+)  # fmt: skip
+def _quiet(data: Any, file: Any, line: int, function: Any, code: int, form: Any, values: Any) -> int:
+    """In place of what OTF2's library prints about an error, with its own file and line: the error comes back as an exception."""
+    return int(code)
+
+
+_otf2.Config.conf.lib.OTF2_Error_RegisterCallback(_quiet, None)
 
 Where = tuple[int, int]  # epoch and step
 Interval = tuple[Where, str, int, int]  # with the phase, its begin and its end, in the archive's ticks
@@ -167,21 +183,29 @@ def _first_of_processes(definitions: Any) -> list[Any]:
 
 
 def read(anchor: Path) -> Timeline:
-    """The trace of an archive; `anchor` is its file with the ending .otf2. InputError where it is none, or tells no phase."""
+    """The trace of an archive; `anchor` is its file with the ending .otf2. InputError where it is none, not whole, or tells no phase."""
     if not anchor.is_file():
         raise InputError(f"{shown(anchor)}: no such file; expected the file of an archive of OTF2, such as traces.otf2")
+    rows: list[tuple[Any, ...]] = []
+    seen: Counter[Any] = Counter()
     try:
-        with otf2.reader.open(str(anchor)) as archive:
+        # The library prints what goes wrong in its calls of ours, which ends in an exception, too.
+        with contextlib.redirect_stderr(io.StringIO()), otf2.reader.open(str(anchor)) as archive:
             definitions, clock = archive.definitions, archive.definitions.clock_properties
             ranks = _ranks(definitions)
-            rows = [
-                (ranks[location].number, *where, phase, begin, end)
-                for location, event in archive.events
-                if location in ranks
-                for where, phase, begin, end in ranks[location].intervals(location, event)
-            ]
-    except (_otf2.Error, otf2.error.Error) as error:
-        raise InputError(f"{shown(anchor)}: is no archive of OTF2, or not whole ({error})") from None
+            for location, event in archive.events:
+                seen[location] += 1
+                if location in ranks:
+                    rank = ranks[location]
+                    rows += [(rank.number, *where, *what) for where, *what in rank.intervals(location, event)]
+            whole = all(seen[location] == location.number_of_events for location in definitions.locations)
+    except (_otf2.Error, otf2.error.Error):
+        whole = False
+    if not whole:
+        raise InputError(
+            f"{shown(anchor)}: is no archive of OTF2, or not whole; expected beside it {anchor.stem}.def and the folder "
+            f"{anchor.stem}: copy all three again, or trace again"
+        )
     if not rows:
         raise InputError(
             f"{shown(anchor)}: has no process with a call of MPI, or with a region that is called like a phase"
@@ -199,6 +223,8 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="make read-trace", description=main.__doc__)
     parser.add_argument("file", type=Path, metavar="FILE", help="the archive's file with the ending .otf2")
     options = parser.parse_args(argv)
+    if options.file == Path():
+        raise InputError("FILE is not set; name the trace's file with the ending .otf2: make read-trace FILE=traces.otf2")
     if options.file.suffix != ".otf2":
         raise InputError(
             f"FILE={options.file}: is no archive of OTF2; name its file .otf2: make read-trace FILE=traces.otf2"
