@@ -31,6 +31,7 @@ from traces import chrome
 from traces.timeline import NS, STEP, Timeline
 
 EPOCH = "epoch"
+NO_UPTIME = 1e9  # s, 31 years: a clock that counts more is that of the day
 OTHER = "other"  # of a step, what no region inside of it names
 PHASES = (
     "interpreter", "rendezvous", "import", "build", "join", "between", "data", "forward", "backward", "wait", "metrics", "optimizer",
@@ -212,7 +213,10 @@ def read(anchor: Path) -> Timeline:
         )
     intervals = pd.DataFrame(rows, columns=list(INTERVALS)).sort_values(["rank", "start", "end"], kind="stable")
     intervals[["start", "end"]] = (intervals[["start", "end"]] - clock.global_offset) / clock.timer_resolution
-    began = 0.0 if clock.realtime_timestamp == otf2.enums.Undefined.TIMESTAMP.value else clock.realtime_timestamp / NS
+    began = clock.realtime_timestamp / NS
+    if clock.realtime_timestamp == otf2.enums.Undefined.TIMESTAMP.value:
+        since = clock.global_offset / clock.timer_resolution
+        began = since if since > NO_UPTIME else 0.0  # Score-P's timer gettimeofday counts from 1970
     mains = sorted({rank.number: rank.main for rank in ranks.values()}.items())
     hosts = tuple(str(main.group.system_tree_parent.name) for _, main in mains)
     return Timeline(intervals, hosts, about={"archive": anchor.name}, began=began)
