@@ -193,7 +193,9 @@ def test_score_p_is_part_of_what_runs_under_it_and_of_nothing_else(tmp_path: Pat
     assert "scorep" not in told(brings, **full), "an image does not see it"
     levels, nowhere = {**run.levels, **full}, replace(without, scorep=Path("/nowhere"))
     assert lacks(replace(without, scorep=tmp_path), levels) is None
-    assert lacks(nowhere, levels) == "site local names Score-P in /nowhere, whose bin/scorep-config tells no version here"
+    assert (
+        lacks(nowhere, levels) == "site local names Score-P in /nowhere, whose bin/scorep-config tells no version here"
+    )
     assert lacks(nowhere, {**levels, "trace": "phases"}) is None
 
 

@@ -35,7 +35,9 @@ def phases(steps: dict[int, list[tuple[float, float]]]) -> Timeline:
         for number, (start, end) in enumerate(of_epoch, start=1)
     ]
     rows += [(0, 0, 0, "interpreter", ZERO, ZERO + 0.1), (1, 0, 0, "interpreter", 0.0, 0.1)]
-    return Timeline(pd.DataFrame(rows, columns=["rank", "epoch", "step", "phase", "start", "end"]).sort_values(["rank", "start"]))
+    return Timeline(
+        pd.DataFrame(rows, columns=["rank", "epoch", "step", "phase", "start", "end"]).sort_values(["rank", "start"])
+    )
 
 
 def test_exchanges_come_onto_the_clock_of_phases_and_into_their_steps(attempt: Path) -> None:

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import InputError
-from common.files import shown, write_text
+from common.files import write_text
 from common.shell import shell_command
 
 FOLDER = "score-p"  # of an attempt: what Score-P writes
 ANCHOR = Path(FOLDER) / "traces.otf2"
-CLOCK = Path(FOLDER) / "clock.json"  # rank_0_began: when the first phase of rank 0 began, in s since 1970, as Score-P's clock counts
+CLOCK = (
+    Path(FOLDER) / "clock.json"
+)  # rank_0_began: when the first phase of rank 0 began, in s since 1970, as Score-P's clock counts
 PACKAGE = "scorep"  # its name among the packages of a record
 STARTER = "start-score-p"  # of an attempt, as long as it runs
 PATIENCE_S = 120

@@ -10,36 +10,28 @@ import json
 import math
 import os
 import re
-import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from common.errors import InputError, exit_status
-from common.files import read_json, shown, utc, write_json
+from common.files import utc, write_json
 from datasets.check import check_data
 from declared.frameworks import Framework
 from declared.site import Site, load_site
 from declared.study import Study, load_study
-from environments import scorep
-from environments.installed import PROGRAM_VARIABLE
 from environments.made import read_made
 from plan.binding import bind, check_bound
 from plan.design import Run, design
 from plan.identity import Resolved, resolve
-from runs import attempts, launch, meters, phases, steps, transport
+from runs import attempts, launch, meters, phases, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import current_session
 from runs.worker.energy import SCOPES, widest
-from runs.worker.node import machine
-from runs.worker.operators import unix_ahead
 
 _ERROR = re.compile(r"Error|\berror(?::| on rank)")
 
@@ -83,11 +75,11 @@ def attempt_run(
     told = job(wanted.spec, run.framework, environment, run.graph.to_json(), wanted.data, ranks.hosts)
     write_json(folder / "spec.json", told)
     if version := wanted.spec.get("scorep"):
-        environment = under_score_p(environment, site, version, folder.resolve())
+        environment = score_p.start(environment, site, version, folder.resolve())
     launched_at, started_by = time.time(), _started_by()
     outcome = launch.run(ranks, environment, folder.resolve(), wanted.spec, site, reads=[wanted.data])
     if version:
-        outcome = end_score_p(folder, outcome)
+        outcome = score_p.end(folder, outcome)
     told_of_energy = meters.read_after(folder, wanted.spec, site, ranks) if (folder / "result.json").exists() else []
     epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
     measured = measurement(folder, launched_at, wanted.spec, epochs)
@@ -131,34 +123,6 @@ def _started_by() -> tuple[int, str | None]:
     except FileNotFoundError:
         above = None
     return parent, above
-
-
-def under_score_p(environment: Mapping[str, Any], site: Site, version: str, folder: Path) -> dict[str, Any]:
-    """An environment whose program starts under the site's Score-P, which writes into an attempt's `folder` (absolute). InputError
-    where it cannot, or is of another version than was planned."""
-    if site.scorep is None or scorep.version(site.scorep) != version:
-        raise InputError(f"{shown(site.file)}: scorep: is not Score-P {version}, as it was planned; start Snakemake again")
-    program = environment["variables"][PROGRAM_VARIABLE]
-    starter = scorep.starter(site.scorep, program, folder, (*site.setup, *environment.get("setup", ())))
-    return {
-        **environment,
-        "variables": {**environment["variables"], PROGRAM_VARIABLE: str(starter)},
-        "packages": {**environment["packages"], scorep.PACKAGE: version},
-    }
-
-
-def end_score_p(folder: Path, outcome: launch.Outcome) -> launch.Outcome:
-    """Take away what started Score-P, and compare its clock, that of the day, with that of phases, which are not yet put together. How the
-    ranks ended: badly where they left no trace. Clocks are not compared where rank 0 was on another machine than this program."""
-    shutil.rmtree(folder / scorep.STARTER)
-    if outcome.status != "ok":
-        return outcome
-    if not (folder / scorep.ANCHOR).exists():
-        return replace(outcome, status="failed", reason="Score-P left no trace")
-    if read_json(folder / "result.json")["ranks"][0]["machine"] == machine():
-        began = float(pd.read_csv(folder / "phases-0.csv")["start"].min())
-        write_json(folder / scorep.CLOCK, {"rank_0_began": began + unix_ahead()})
-    return outcome
 
 
 def _of_image(image: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -55,7 +55,6 @@ BEGUN = (otf2.events.NonBlockingCollectiveRequest, otf2.events.MpiIsend, otf2.ev
 COMPLETED = (otf2.events.NonBlockingCollectiveComplete, otf2.events.MpiIsendComplete, otf2.events.MpiIrecv)
 
 
-
 @ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p
 )  # fmt: skip
@@ -213,13 +212,18 @@ def read(anchor: Path) -> Timeline:
         )
     intervals = pd.DataFrame(rows, columns=list(INTERVALS)).sort_values(["rank", "start", "end"], kind="stable")
     intervals[["start", "end"]] = (intervals[["start", "end"]] - clock.global_offset) / clock.timer_resolution
-    began = clock.realtime_timestamp / NS
-    if clock.realtime_timestamp == otf2.enums.Undefined.TIMESTAMP.value:
-        since = clock.global_offset / clock.timer_resolution
-        began = since if since > NO_UPTIME else 0.0  # Score-P's timer gettimeofday counts from 1970
     mains = sorted({rank.number: rank.main for rank in ranks.values()}.items())
     hosts = tuple(str(main.group.system_tree_parent.name) for _, main in mains)
-    return Timeline(intervals, hosts, about={"archive": anchor.name}, began=began)
+    return Timeline(intervals, hosts, about={"archive": anchor.name}, began=began(clock))
+
+
+def began(clock: Any) -> float:
+    """When an archive's clock stood at its first event, in s since 1970; 0 where it does not tell. Score-P 8.4 tells it by its timer
+    gettimeofday alone, which counts from then."""
+    if clock.realtime_timestamp != otf2.enums.Undefined.TIMESTAMP.value:
+        return float(clock.realtime_timestamp / NS)
+    since = float(clock.global_offset / clock.timer_resolution)
+    return since if since > NO_UPTIME else 0.0
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -228,7 +232,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="the archive's file with the ending .otf2")
     options = parser.parse_args(argv)
     if options.file == Path():
-        raise InputError("FILE is not set; name the trace's file with the ending .otf2: make read-trace FILE=traces.otf2")
+        raise InputError(
+            "FILE is not set; name the trace's file with the ending .otf2: make read-trace FILE=traces.otf2"
+        )
     if options.file.suffix != ".otf2":
         raise InputError(
             f"FILE={options.file}: is no archive of OTF2; name its file .otf2: make read-trace FILE=traces.otf2"
