@@ -15,7 +15,7 @@ from plan import campaign, cost
 from plan.binding import bind
 from plan.campaign import load_campaign, planned
 from plan.design import design, to_csv
-from plan.identity import lacks
+from plan.identity import lacks, spec
 
 CONFIG = {"study": "quickstart", "site": "local", "records": "campaign"}
 
@@ -170,6 +170,33 @@ def test_lbann_is_missing_where_nothing_joins_programs_of_mpi():
         site = replace(load_site(name), installed=has)
         assert lacks(site, levels_of("lbann")) == f"site {name} starts ranks by {starts}, lbann needs srun or mpirun"
     assert lacks(replace(load_site("grid5000"), installed=has), levels_of("lbann")) is None, "mpirun over oarsh"
+
+
+def test_score_p_is_part_of_what_runs_under_it_and_of_nothing_else(tmp_path: Path) -> None:
+    site, study = load_site("local"), load_study("quickstart")
+    has = (("lbann", Installed("/opt/lbann/bin/lbann")), ("horovod-pytorch", Installed("/opt/bin/python")))
+    without = replace(site, installed=has)
+    (tmp_path / "bin").mkdir()
+    config = tmp_path / "bin" / "scorep-config"
+    config.write_text("#!/bin/sh\necho Score-P 8.4\n")
+    config.chmod(0o755)
+    run = design(study, site)[0]
+
+    def told(at: Site, **levels: object) -> dict[str, object]:
+        return spec(study, at, replace(run, levels={**run.levels, **levels}))
+
+    for levels in ({"framework": "lbann", "trace": "phases"}, {"framework": "horovod-pytorch", "trace": "full"}):
+        assert told(replace(without, scorep=tmp_path), **levels) == told(without, **levels)
+    full = {"framework": "lbann", "trace": "full"}
+    assert told(replace(without, scorep=tmp_path), **full) == {**told(without, **full), "scorep": "8.4"}
+    brings = replace(site, scorep=tmp_path, images=replace(site.images, brought=(("lbann", "/images/lbann.sif"),)))
+    assert "scorep" not in told(brings, **full), "an image does not see it"
+    levels, nowhere = {**run.levels, **full}, replace(without, scorep=Path("/nowhere"))
+    assert lacks(replace(without, scorep=tmp_path), levels) is None
+    assert (
+        lacks(nowhere, levels) == "site local names Score-P in /nowhere, whose bin/scorep-config tells no version here"
+    )
+    assert lacks(nowhere, {**levels, "trace": "phases"}) is None
 
 
 def test_a_design_stands_until_it_would_plan_other_runs() -> None:

@@ -227,6 +227,20 @@ def test_an_attempt_that_was_cut_short_shows_its_log_and_why(in_folder) -> None:
     assert details[row["run_id"]]["note"].endswith("It left no record: stopped by SIGTERM.")
 
 
+def test_a_run_under_score_p_says_where_its_trace_is(in_folder) -> None:
+    made = in_folder(*campaign(), tables=["missing"])
+    row = made.runs[made.runs["status"] == "ok"].iloc[0]
+    anchor = (
+        made.results / "runs" / row["run_id"] / row["key"] / f"attempt-{row['attempt']:.0f}" / "score-p" / "traces.otf2"
+    )
+    anchor.parent.mkdir(parents=True)
+    anchor.touch()
+    (anchor.parent.parent / "log.txt").write_text("so far\n")
+    details = {run["run_id"]: run for run in Page(made.report()).details()}
+    assert f"It ran under Score-P: {anchor.relative_to(Path.cwd())} opens in Vampir" in details[row["run_id"]]["note"]
+    assert sum("Score-P" in run["note"] for run in details.values()) == 1
+
+
 def test_failures_stand_with_reason_and_link(page: Page) -> None:
     assert "rank 1 ended with exit status 1" in page.text and "longer than 300 s" in page.text
     links = [attributes["href"] for tag, attributes in page.elements if tag == "a"]

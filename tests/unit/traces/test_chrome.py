@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from common.errors import InputError
@@ -95,6 +96,22 @@ def test_no_interval_overlaps_another_in_its_lane() -> None:
             assert (begins[mine][1:] >= ends[mine][:-1]).all()
         most = max(((begins <= at) & (ends > at)).sum() for at in range(130))
         assert lane.max() + 1 <= most + 1, "no more lanes than there are at a time, but for what takes no time"
+
+
+def test_what_comes_before_training_ends_with_its_begin() -> None:
+    """LBANN trains while its rank still gets ready to hear of it."""
+    rows = [
+        (0, 0, "build", 0.0, 1.0),
+        (0, 0, "barrier", 1.0, 1.4),
+        (0, 0, "between", 1.4, 1.5),
+        (1, 1, "forward", 1.2, 1.6),
+        (1, 0, "barrier", 1.6, 1.7),
+    ]
+    made = pd.DataFrame([(0, *row) for row in rows], columns=["rank", "epoch", "step", "phase", "start", "end"])
+    (_, track), *_ = Timeline(made).tracks(0)
+    assert list(zip(track["phase"], track["begin_ns"] // 10**6, track["end_ns"] // 10**6, strict=True)) == [
+        ("build", 0, 1000), ("barrier", 1000, 1200), ("forward", 1200, 1600), ("barrier", 1600, 1700)
+    ]  # fmt: skip
 
 
 OPERATORS = {

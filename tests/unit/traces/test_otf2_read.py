@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import otf2
@@ -113,6 +114,20 @@ def test_ranks_are_those_of_mpi_and_times_count_from_the_first_event(tmp_path: P
     assert read(anchor).hosts == ("node1", "node0")
 
 
+@pytest.mark.parametrize(
+    ("resolution", "offset", "told", "seconds"),
+    [
+        (10**9, 5, 1_795_602_498 * 10**9, 1_795_602_498.0),
+        (10**6, 1_795_602_498_663_790, None, 1_795_602_498.66379),  # as Score-P's timer gettimeofday
+        (2_596_142_600, 7_585_661_954_014, None, 0.0),  # as its timer tsc: 49 minutes of uptime
+    ],
+)
+def test_the_time_of_day_of_an_archive(resolution: int, offset: int, told: int | None, seconds: float) -> None:
+    realtime = otf2.enums.Undefined.TIMESTAMP.value if told is None else told
+    clock = SimpleNamespace(timer_resolution=resolution, global_offset=offset, realtime_timestamp=realtime)
+    assert otf2_read.began(clock) == pytest.approx(seconds, abs=1e-6)
+
+
 def test_what_score_p_wrote(tmp_path: Path) -> None:
     shutil.copytree(WRITTEN, tmp_path / "score_p")
     otf2_read.main([str(tmp_path / "score_p" / "traces.otf2")])
@@ -154,13 +169,32 @@ def test_what_score_p_wrote(tmp_path: Path) -> None:
 def test_what_is_no_archive_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"traces.otf2: no such file; expected the file of an archive of OTF2"):
         read(tmp_path / "traces.otf2")
-    (tmp_path / "traces.otf2").write_text("OTF2?")
-    with pytest.raises(InputError, match=r"traces.otf2: is no archive of OTF2, or not whole"):
-        read(tmp_path / "traces.otf2")
     with pytest.raises(InputError, match=r"FILE=traces.json: is no archive of OTF2; name its file .otf2"):
         otf2_read.main(["traces.json"])
+    with pytest.raises(
+        InputError, match=r"FILE is not set; name the trace's file with the ending .otf2: make read-trace FILE="
+    ):
+        otf2_read.main([""])
     empty = archive(tmp_path / "empty", [[[(0, ">", "helper"), (1, "<", "helper")]]])
     with pytest.raises(
         InputError, match="has no process with a call of MPI, or with a region that is called like a phase"
     ):
         read(empty)
+
+
+@pytest.mark.parametrize("part", ["traces.otf2", "traces.def", "traces/0.evt"])
+@pytest.mark.parametrize(
+    "broken", [lambda whole: b"", lambda whole: whole[: len(whole) // 2], lambda whole: whole.replace(b"\x00", b"\xdb")],
+    ids=["empty", "half", "other bytes"],
+)  # fmt: skip
+def test_a_broken_archive_is_one_line_and_nothing_else(
+    part: str, broken: Callable[[bytes], bytes], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Neither the library's own messages, which name lines of its source, nor a part of the trace for the whole."""
+    shutil.copytree(WRITTEN, tmp_path / "broken")
+    (tmp_path / "broken" / part).write_bytes(broken((WRITTEN / part).read_bytes()))
+    with pytest.raises(
+        InputError, match=r"traces.otf2: is no archive of OTF2, or not whole; expected beside it traces.def and"
+    ):
+        read(tmp_path / "broken" / "traces.otf2")
+    assert capfd.readouterr() == ("", "")

@@ -147,6 +147,7 @@ class Site:
     deployment: str
     images: Images
     installed: tuple[tuple[str, Installed], ...]
+    scorep: Path | None
     binds: tuple[str, ...]
     cores: int
     rank_cores: tuple[int, ...]  # of each rank of a node, where they are unlike
@@ -211,6 +212,7 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
     images = _with_defaults(values["images"] or {}, schema("site")["properties"]["images"]["properties"])
     values |= {
         "images": Images(**{**images, "brought": tuple(sorted(images["brought"].items()))}),
+        "scorep": Path(values["scorep"]) if values["scorep"] else None,
         "binds": tuple(values["binds"]),
         **dict(zip(("cpu_share", "cpu_shares"), as_settings(as_list(values["cpu_share"] or [])), strict=True)),
         "rank_cores": tuple(values["rank_cores"] or ()),

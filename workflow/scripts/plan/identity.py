@@ -19,6 +19,7 @@ from declared.models import model_graph
 from declared.site import Site
 from declared.study import Study
 from declared.virtual import shaping
+from environments import scorep
 from environments.identity import environment_digest, environment_stamp
 from plan.design import Geometry, Run
 
@@ -71,6 +72,7 @@ def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
         "step_times": study.step_times,
         **site_part(site),
         **links(site, run.levels),
+        **({"scorep": scorep.version(site.scorep)} if site.scorep and under_scorep(site, run.levels) else {}),
         "device": device(site, run.levels),
         "cores_per_rank": max(cores.get("rank_cores", [cores_per_rank(site) * run.geometry.replicas_per_rank])),
         **cores,
@@ -97,6 +99,13 @@ def links(site: Site, levels: Mapping[str, Any]) -> dict[str, Any]:
     """What a cell with these levels is told of the nodes' links: their rate, and what gives it to them where that is ours to do."""
     rate = link_rate(site, levels)
     return {"bandwidth_bytes_s": rate, "shaping": shaping(rate) if rate and site.placement == "virtual" else None}
+
+
+def under_scorep(site: Site, levels: Mapping[str, Any]) -> bool:
+    """Whether cells with these levels run under Score-P: programs of MPI that the site has installed as it has Score-P, traced in full."""
+    framework = load_framework(levels["framework"])
+    installed = framework.environment in dict(site.installed)
+    return site.scorep is not None and framework.mpi and installed and levels["trace"] == "full"
 
 
 # What starts ranks where nothing brings programs of MPI together. Flux could, with its plugin flux-pmix, and PBS by mpirun: nobody tried that.
@@ -126,6 +135,8 @@ def lacks(site: Site, levels: Mapping[str, Any]) -> str | None:
         return f"site {site.name} cannot compute in tf32: only device cuda can"
     if without := _cannot_compute(name, levels["model"], levels["dataset"], what):
         return f"site {site.name} has device {what}, on which {name} cannot compute {', '.join(without)} of {levels['model']}"
+    if site.scorep and under_scorep(site, levels) and scorep.version(site.scorep) is None:
+        return f"site {site.name} names Score-P in {site.scorep}, whose bin/scorep-config tells no version here"
     if levels["compiler"] != "none" and site.deployment == "apptainer":
         return f"site {site.name} trains in images, which have no compiler for {levels['compiler']}"
     return None

@@ -12,6 +12,7 @@ import pandas as pd
 from analysis.measured import level_text, series_factors, title, treatment_text, varying
 from common.files import read_json
 from declared.factors import is_numeric
+from environments import scorep
 from plan.campaign import Campaign
 from report.material import Material
 from report.text import Tail, clean, tail
@@ -182,7 +183,13 @@ def _log(attempt: Path | None, log: Tail | None) -> dict[str, str]:
     left = f" It left no record: {clean(_text(unfinished))}." if unfinished.is_file() else ""
     if log is None:
         return {"note": f"{attempt} has no log.{left}"}
-    return {"note": f"{attempt / 'log.txt'}: {log.said}.{left}", "log": log.text}
+    anchor = attempt / scorep.ANCHOR
+    traced = (
+        f" It ran under Score-P: {anchor} opens in Vampir; make trace shows it beside the phases."
+        if anchor.is_file()
+        else ""
+    )
+    return {"note": f"{attempt / 'log.txt'}: {log.said}.{left}{traced}", "log": log.text}
 
 
 def _attempt(folder: Path, row: dict[str, Any]) -> Path | None:

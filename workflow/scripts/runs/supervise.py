@@ -28,7 +28,7 @@ from environments.made import read_made
 from plan.binding import bind, check_bound
 from plan.design import Run, design
 from plan.identity import Resolved, resolve
-from runs import attempts, launch, meters, phases, steps, transport
+from runs import attempts, launch, meters, phases, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import current_session
 from runs.worker.energy import SCOPES, widest
@@ -74,8 +74,12 @@ def attempt_run(
     run, site = wanted.run, wanted.site
     told = job(wanted.spec, run.framework, environment, run.graph.to_json(), wanted.data, ranks.hosts)
     write_json(folder / "spec.json", told)
+    if version := wanted.spec.get("scorep"):
+        environment = score_p.start(environment, site, version, folder.resolve())
     launched_at, started_by = time.time(), _started_by()
     outcome = launch.run(ranks, environment, folder.resolve(), wanted.spec, site, reads=[wanted.data])
+    if version:
+        outcome = score_p.end(folder, outcome)
     told_of_energy = meters.read_after(folder, wanted.spec, site, ranks) if (folder / "result.json").exists() else []
     epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
     measured = measurement(folder, launched_at, wanted.spec, epochs)

@@ -17,6 +17,7 @@ from typing import Any
 
 from common.errors import InputError, exit_status
 from common.files import read_json, shown
+from environments import scorep
 from plan.binding import check_bound, read_binding
 from plan.campaign import Campaign, add_config_argument, configured, load_campaign
 from plan.design import Run
@@ -28,7 +29,7 @@ from runs.launchers.slurm import current_job
 from runs.phases import TABLE, damage, write_intervals
 from runs.progress import current_session
 from runs.supervise import ending_well, supervise
-from traces import chrome, otf2_write
+from traces import chrome, otf2_write, score_p
 from traces.timeline import read
 
 LEVELS = {"": "phases", "no": "phases", "yes": "full"}
@@ -125,13 +126,15 @@ def _make(campaign: Campaign, wanted: Resolved) -> None:
 
 def export(attempt: Path, folder: Path) -> list[str]:
     """Write what tools open of a traced attempt into `folder`; a line of each file, where it is and what opens it."""
-    timeline = read(attempt)
+    timeline = score_p.beside(read(attempt), attempt)
     write_intervals(folder / TABLE, timeline.intervals)
     made = {
         chrome.write(timeline, folder): "open it at ui.perfetto.dev, which sends it nowhere, or at chrome://tracing",
         otf2_write.write(timeline, folder / "otf2"): "open it in Vampir",
         folder / TABLE: "a table for everything else: rank, epoch, step, phase, start and end in s",
     }
+    if (attempt / scorep.ANCHOR).exists():
+        made[attempt / scorep.ANCHOR] = "as Score-P wrote it, with every call of MPI: open it in Vampir"
     return [f"{shown(file)}: {what}" for file, what in made.items()]
 
 
@@ -155,7 +158,7 @@ def main(argv: list[str] | None = None) -> None:
         raise InputError("RUN is not set; give a run_id, or a pattern that fits one: make trace RUN='*.n2.*.r1'")
     if options.full not in LEVELS:
         raise InputError(f"FULL={options.full}: is neither yes nor no")
-    campaign = load_campaign(_configured(options.config))
+    campaign = load_campaign(_configured(options.config), look=True)
     run, level = the_one(campaign, options.run), LEVELS[options.full]
     there = traced(Path(campaign.records[run.run_id]).parent) if run.levels["trace"] in (level, "full") else None
     attempt = there or measured(campaign, at_level(campaign, run, level))

@@ -7,7 +7,11 @@ is in phase wait, or barrier.
 """
 
 import argparse
+import contextlib
+import ctypes
+import io
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +31,7 @@ from traces import chrome
 from traces.timeline import NS, STEP, Timeline
 
 EPOCH = "epoch"
+NO_UPTIME = 1e9  # s, 31 years: a clock that counts more is that of the day
 OTHER = "other"  # of a step, what no region inside of it names
 PHASES = (
     "interpreter", "rendezvous", "import", "build", "join", "between", "data", "forward", "backward", "wait", "metrics", "optimizer",
@@ -48,6 +53,17 @@ IDLE_CALLS = (
 CARRYING = (RegionRole.COLL_ALL2ALL, RegionRole.COLL_ALL2ONE, RegionRole.COLL_ONE2ALL, RegionRole.POINT2POINT)
 BEGUN = (otf2.events.NonBlockingCollectiveRequest, otf2.events.MpiIsend, otf2.events.MpiIrecvRequest)
 COMPLETED = (otf2.events.NonBlockingCollectiveComplete, otf2.events.MpiIsendComplete, otf2.events.MpiIrecv)
+
+
+@ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p
+)  # fmt: skip
+def _quiet(data: Any, file: Any, line: int, function: Any, code: int, form: Any, values: Any) -> int:
+    """In place of what OTF2's library prints about an error, with its own file and line: the error comes back as an exception."""
+    return int(code)
+
+
+_otf2.Config.conf.lib.OTF2_Error_RegisterCallback(_quiet, None)
 
 Where = tuple[int, int]  # epoch and step
 Interval = tuple[Where, str, int, int]  # with the phase, its begin and its end, in the archive's ticks
@@ -167,31 +183,47 @@ def _first_of_processes(definitions: Any) -> list[Any]:
 
 
 def read(anchor: Path) -> Timeline:
-    """The trace of an archive; `anchor` is its file with the ending .otf2. InputError where it is none, or tells no phase."""
+    """The trace of an archive; `anchor` is its file with the ending .otf2. InputError where it is none, not whole, or tells no phase."""
     if not anchor.is_file():
         raise InputError(f"{shown(anchor)}: no such file; expected the file of an archive of OTF2, such as traces.otf2")
+    rows: list[tuple[Any, ...]] = []
+    seen: Counter[Any] = Counter()
     try:
-        with otf2.reader.open(str(anchor)) as archive:
+        # The library prints what goes wrong in its calls of ours, which ends in an exception, too.
+        with contextlib.redirect_stderr(io.StringIO()), otf2.reader.open(str(anchor)) as archive:
             definitions, clock = archive.definitions, archive.definitions.clock_properties
             ranks = _ranks(definitions)
-            rows = [
-                (ranks[location].number, *where, phase, begin, end)
-                for location, event in archive.events
-                if location in ranks
-                for where, phase, begin, end in ranks[location].intervals(location, event)
-            ]
-    except (_otf2.Error, otf2.error.Error) as error:
-        raise InputError(f"{shown(anchor)}: is no archive of OTF2, or not whole ({error})") from None
+            for location, event in archive.events:
+                seen[location] += 1
+                if location in ranks:
+                    rank = ranks[location]
+                    rows += [(rank.number, *where, *what) for where, *what in rank.intervals(location, event)]
+            whole = all(seen[location] == location.number_of_events for location in definitions.locations)
+    except (_otf2.Error, otf2.error.Error):
+        whole = False
+    if not whole:
+        raise InputError(
+            f"{shown(anchor)}: is no archive of OTF2, or not whole; expected beside it {anchor.stem}.def and the folder "
+            f"{anchor.stem}: copy all three again, or trace again"
+        )
     if not rows:
         raise InputError(
             f"{shown(anchor)}: has no process with a call of MPI, or with a region that is called like a phase"
         )
     intervals = pd.DataFrame(rows, columns=list(INTERVALS)).sort_values(["rank", "start", "end"], kind="stable")
     intervals[["start", "end"]] = (intervals[["start", "end"]] - clock.global_offset) / clock.timer_resolution
-    began = 0.0 if clock.realtime_timestamp == otf2.enums.Undefined.TIMESTAMP.value else clock.realtime_timestamp / NS
     mains = sorted({rank.number: rank.main for rank in ranks.values()}.items())
     hosts = tuple(str(main.group.system_tree_parent.name) for _, main in mains)
-    return Timeline(intervals, hosts, about={"archive": anchor.name}, began=began)
+    return Timeline(intervals, hosts, about={"archive": anchor.name}, began=began(clock))
+
+
+def began(clock: Any) -> float:
+    """When an archive's clock stood at its first event, in s since 1970; 0 where it does not tell. Score-P 8.4 tells it by its timer
+    gettimeofday alone, which counts from then."""
+    if clock.realtime_timestamp != otf2.enums.Undefined.TIMESTAMP.value:
+        return float(clock.realtime_timestamp / NS)
+    since = float(clock.global_offset / clock.timer_resolution)
+    return since if since > NO_UPTIME else 0.0
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -199,6 +231,10 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="make read-trace", description=main.__doc__)
     parser.add_argument("file", type=Path, metavar="FILE", help="the archive's file with the ending .otf2")
     options = parser.parse_args(argv)
+    if options.file == Path():
+        raise InputError(
+            "FILE is not set; name the trace's file with the ending .otf2: make read-trace FILE=traces.otf2"
+        )
     if options.file.suffix != ".otf2":
         raise InputError(
             f"FILE={options.file}: is no archive of OTF2; name its file .otf2: make read-trace FILE=traces.otf2"

@@ -57,11 +57,22 @@ class Timeline:
         for name, end in (("begin_ns", "start"), ("end_ns", "end")):
             mine = mine.assign(**{name: np.rint(mine[end] * NS).astype(np.int64)})
         beside = mine["phase"] == EXCHANGE
-        yield "phases", mine[~beside].sort_values(["begin_ns", "end_ns"])
+        yield "phases", _until_steps(mine[~beside]).sort_values(["begin_ns", "end_ns"])
         exchanges = mine[beside].sort_values(["begin_ns", "end_ns"])
         lane = np.array(lanes(exchanges["begin_ns"].tolist(), exchanges["end_ns"].tolist()), dtype=int)
         for number in range(lane.max(initial=-1) + 1):
             yield f"{EXCHANGE} {number + 1}", exchanges[lane == number]
+
+
+def _until_steps(phases: pd.DataFrame) -> pd.DataFrame:
+    """A rank's phases, those before training (epoch 0) until its first step: a program that trains by itself may begin before the rank is
+    ready to hear of it."""
+    of_steps = phases.loc[phases["step"] > 0, "begin_ns"]
+    if of_steps.empty:
+        return phases
+    before = phases["epoch"] == 0
+    ends = phases["end_ns"].mask(before, phases["end_ns"].clip(upper=of_steps.min()))
+    return phases.assign(end_ns=ends)[~before | (phases["begin_ns"] < of_steps.min())]
 
 
 def lanes(begins: list[int], ends: list[int]) -> list[int]:

@@ -1,0 +1,69 @@
+"""A program that starts under Score-P: what it is told, and what is asked of what it left."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.errors import InputError
+from common.files import read_json, write_json
+from declared.site import load_site
+from environments import scorep
+from environments.installed import PROGRAM_VARIABLE
+from runs import score_p
+from runs.launch import Outcome
+from runs.worker.node import machine
+
+OK = Outcome("ok", None, 4.0)
+ENVIRONMENT = {"variables": {PROGRAM_VARIABLE: "/opt/lbann", "X": "1"}, "packages": {"lbann": "0.104"}, "setup": []}
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> Path:
+    """A script in place of each of Score-P's two programs."""
+    (tmp_path / "bin").mkdir()
+    for name, said in (("scorep-config", "8.4"), ("scorep-preload-init", "/lib/a.so:/lib/b.so")):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho {said}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    return tmp_path
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Path:
+    """As the ranks and Score-P leave it."""
+    folder = tmp_path / "attempt"
+    (folder / scorep.STARTER).mkdir(parents=True)
+    (folder / scorep.ANCHOR).parent.mkdir()
+    (folder / scorep.ANCHOR).touch()
+    write_json(folder / "result.json", {"ranks": [{"machine": machine()}, {"machine": "another"}]})
+    (folder / "phases-0.csv").write_text(
+        f"epoch,step,phase,start,end\n0,0,interpreter,{time.monotonic() - 7:.7f},9e9\n"
+    )
+    return folder
+
+
+def test_the_program_is_replaced_and_the_version_recorded(prefix: Path) -> None:
+    site = replace(load_site("local"), scorep=prefix)
+    started = score_p.start(ENVIRONMENT, site, "8.4", prefix)
+    assert started["variables"] == {PROGRAM_VARIABLE: str(prefix / scorep.STARTER / "lbann"), "X": "1"}
+    assert started["packages"] == {"lbann": "0.104", "scorep": "8.4"}
+    with pytest.raises(
+        InputError, match=r"config/sites/local.yaml: scorep: is not Score-P 9.0, as it was planned; start"
+    ):
+        score_p.start(ENVIRONMENT, site, "9.0", prefix)
+
+
+def test_its_clock_is_compared_where_rank_0_was_here(attempt: Path) -> None:
+    assert score_p.end(attempt, OK) == OK and not (attempt / scorep.STARTER).exists()
+    assert read_json(attempt / scorep.CLOCK)["rank_0_began"] == pytest.approx(time.time() - 7, abs=2)
+
+
+def test_another_machine_has_another_clock(attempt: Path) -> None:
+    write_json(attempt / "result.json", {"ranks": [{"machine": "another"}]})
+    assert score_p.end(attempt, OK) == OK and not (attempt / scorep.CLOCK).exists()
+
+
+def test_a_run_without_a_trace_failed(attempt: Path) -> None:
+    (attempt / scorep.ANCHOR).unlink()
+    assert score_p.end(attempt, OK).reason == "Score-P left no score-p/traces.otf2"

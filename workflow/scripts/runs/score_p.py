@@ -1,0 +1,48 @@
+"""A run whose program starts under the site's Score-P (environments.scorep), which writes into the attempt's folder."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from common.errors import InputError
+from common.files import read_json, shown, write_json
+from declared.site import Site
+from environments import scorep
+from environments.installed import PROGRAM_VARIABLE
+from runs.launch import Outcome
+from runs.worker.node import machine
+from runs.worker.operators import unix_ahead
+
+
+def start(environment: Mapping[str, Any], site: Site, version: str, folder: Path) -> dict[str, Any]:
+    """An environment whose program starts under Score-P, for an attempt in `folder` (absolute). InputError where it cannot, or where the
+    site's Score-P is of another version than was planned."""
+    if site.scorep is None or scorep.version(site.scorep) != version:
+        raise InputError(
+            f"{shown(site.file)}: scorep: is not Score-P {version}, as it was planned; start Snakemake again"
+        )
+    program = environment["variables"][PROGRAM_VARIABLE]
+    starter = scorep.starter(site.scorep, program, folder, (*site.setup, *environment.get("setup", ())))
+    return {
+        **environment,
+        "variables": {**environment["variables"], PROGRAM_VARIABLE: str(starter)},
+        "packages": {**environment["packages"], scorep.PACKAGE: version},
+    }
+
+
+def end(folder: Path, outcome: Outcome) -> Outcome:
+    """Take away what started the program, and compare Score-P's clock, that of the day, with that of phases, which are not yet put together.
+    How the run ended: badly where Score-P left no trace. Clocks are not compared where rank 0 was on another machine than this program."""
+    shutil.rmtree(folder / scorep.STARTER)
+    if outcome.status != "ok":
+        return outcome
+    if not (folder / scorep.ANCHOR).exists():
+        return replace(outcome, status="failed", reason=f"Score-P left no {scorep.ANCHOR}")
+    if read_json(folder / "result.json")["ranks"][0]["machine"] == machine():
+        began = float(pd.read_csv(folder / "phases-0.csv")["start"].min())
+        write_json(folder / scorep.CLOCK, {"rank_0_began": began + unix_ahead()})
+    return outcome
