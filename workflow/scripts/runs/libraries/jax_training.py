@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import lax
+from jax import Array, lax
 from jax._src import distributed, xla_bridge
 from jax._src.lib import _jax
 from jax.experimental import io_callback
@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec as P
 
 from models.division import COLUMNS, HEADS, ROWS, tensor_parts
 from models.graph import Graph, is_decayed, is_trained
-from runs.libraries.jax_model import Array, Arrays, forward
+from runs.libraries.jax_model import Arrays, forward
 from runs.worker.context import LARGEST_VALIDATED, Context
 from runs.worker.group import free_port
 from runs.worker.meter import Meter, Seen
@@ -42,7 +42,11 @@ DIVIDED = {  # by a tensor axis: the axes of weights that are
     COLUMNS: {"kernel": 1, "bias": 0},
     ROWS: {"kernel": 0},
     HEADS: {
-        **{f"{part}_{weight}": axis for part in ("query", "key", "value") for weight, axis in (("kernel", 1), ("bias", 0))},
+        **{
+            f"{part}_{weight}": axis
+            for part in ("query", "key", "value")
+            for weight, axis in (("kernel", 1), ("bias", 0))
+        },
         "output_kernel": 0,
     },
 }
@@ -68,9 +72,7 @@ def join(context: Context) -> str:
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
     address, port = context.group.broadcast([context.group.address, free_port(context.group.address)])
     place = f"{address}:{port}"
-    jax.distributed.initialize(
-        place, context.ranks, context.rank, [context.local_rank], coordinator_bind_address=place
-    )
+    jax.distributed.initialize(place, context.ranks, context.rank, [context.local_rank], coordinator_bind_address=place)
     at_end.append(jax.distributed.shutdown)  # or the others take rank 0's end for a failure
 
     def client() -> Any:
@@ -103,7 +105,9 @@ def optimizer(levels: Mapping[str, Any]) -> optax.GradientTransformation:
 def adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     """optax.scale_by_adam, but for 1 - b^t: optax loses 4 of its 7 digits in the first steps, and weights would not be PyTorch's."""
 
-    def update(gradients: Any, state: optax.ScaleByAdamState, weights: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
+    def update(
+        gradients: Any, state: optax.ScaleByAdamState, weights: Any = None
+    ) -> tuple[Any, optax.ScaleByAdamState]:
         count = state.count + 1
         mean = optax.tree.update_moment(gradients, state.mu, b1, 1)
         square = optax.tree.update_moment_per_elem_norm(gradients, state.nu, b2, 2)
@@ -130,7 +134,7 @@ class Layout:
 
     def _divided(self, graph: Graph, parts: int) -> dict[str, int]:
         """The axis along which `tensor` divides a weight, of those that it divides."""
-        found = {}
+        found: dict[str, int] = {}
         for name, how in (tensor_parts(graph, parts) if parts > 1 else {}).items():
             found |= {f"{name}.{weight}": axis for weight, axis in DIVIDED[how].items()}
         return found
@@ -144,10 +148,11 @@ class Layout:
     def spec(self, name: str, shared: bool, everywhere: bool = True) -> P:
         """The axes of the mesh along each axis of a weight, or of what is kept for it; of those that one replica's step names,
         unless `everywhere`."""
-        axes = {self.share[name]: "sharded"} if shared else {}
+        axes: dict[int, str] = {}
+        if shared and (share := self.share[name]) is not None:
+            axes[share] = "sharded"
         if everywhere and name in self._tensor:
             axes[self._tensor[name]] = "tensor"
-        axes.pop(None, None)
         return P(*(axes.get(i) for i in range(1 + max(axes, default=-1))))
 
     def placed(self, value: np.ndarray, spec: P) -> Array:
@@ -293,7 +298,9 @@ class JaxTrainer(Trainer):
         self.state, self._specs = self._begun(context.initial_weights())
         self._steps = functools.cache(self._compiled)
         self._evaluate = self.layout.on_replicas(
-            self._evaluation_step, (self._specs["weights"], P(REPLICAS), P(REPLICAS), P(REPLICAS), P(REPLICAS)), P(REPLICAS)
+            self._evaluation_step,
+            (self._specs["weights"], P(REPLICAS), P(REPLICAS), P(REPLICAS), P(REPLICAS)),
+            P(REPLICAS),
         )
 
     def join(self) -> str:
@@ -341,15 +348,17 @@ class JaxTrainer(Trainer):
         """See Trainer. All batches of a group but the last are added up; the last one ends in an optimizer step."""
         seen, phases, spec = [], self.context.phases, self.context.spec
         batches = self.context.epoch(epoch)
-        for update, length in enumerate(self.context.accumulation_groups, (epoch - 1) * len(self.context.accumulation_groups)):
+        for update, length in enumerate(
+            self.context.accumulation_groups, (epoch - 1) * len(self.context.accumulation_groups)
+        ):
             rate = np.float32(self.context.learning_rate(update))
             for i in range(length):
                 phases.step()
                 phases.enter("data")
                 samples, labels = (self.layout.joined(_small(each)) for each in next(batches))
                 phases.enter("forward")
-                step = self._steps(length, i == length - 1, phases.on)
-                self.state, told = step(self.state, samples, labels, rate, np.uint32(self._batches))
+                step = self._steps(i == length - 1, phases.on)
+                self.state, told = step(self.state, samples, labels, rate, np.uint32(self._batches), np.float32(length))
                 self._batches += 1
                 seen.append(told)
                 if phases.on:
@@ -372,18 +381,24 @@ class JaxTrainer(Trainer):
             phases.put(EXCHANGE, made["wait"], made["optimizer"])
         made.clear()
 
-    def _compiled(self, length: int, last: bool, traced: bool) -> Any:
-        """The step of a batch of a group of `length`."""
-        self.marks.on = traced
-        step = functools.partial(self._training_step, length=length, last=last, mark=self.marks if traced else Marks(False))
-        return self.layout.on_replicas(
-            step, (self._specs, P(REPLICAS), P(REPLICAS), P(), P()), (self._specs, P(REPLICAS)), donate=[0]
-        )
+    def _compiled(self, last: bool, traced: bool) -> Any:
+        """The step of a batch, of the last one of a group or of another."""
+        step = functools.partial(self._training_step, last=last, mark=self.marks if traced else Marks(on=False))
+        takes = self._specs, P(REPLICAS), P(REPLICAS), P(), P(), P()
+        return self.layout.on_replicas(step, takes, (self._specs, P(REPLICAS)), donate=[0])
 
     def _training_step(
-        self, state: State, samples: Array, labels: Array, rate: Array, number: Array, length: int, last: bool, mark: Marks
+        self,
+        state: State,
+        samples: Array,
+        labels: Array,
+        rate: Array,
+        number: Array,
+        length: Array,
+        last: bool,
+        mark: Marks,
     ) -> tuple[State, Array]:
-        """On a replica: the state after one batch; its loss and how many it has right, [1, 2]."""
+        """On a replica: the state after batch `number`, one of a group of `length`; its loss and how many it has right, [1, 2]."""
         layout, graph = self.layout, self.context.graph
         weights = state["weights"] if self._whole else layout.gathered(state["weights"])
         statistics = {name: value[0] for name, value in state["statistics"].items()}
@@ -395,7 +410,7 @@ class JaxTrainer(Trainer):
             return mark.turn("backward", loss), (jnp.stack([loss, _correct(logits, labels)]), kept)
 
         gradients, (told, kept) = jax.grad(loss_of, has_aux=True)(weights)
-        if length > 1:
+        if state["sums"]:
             gradients = {name: state["sums"][name][0] + gradient / length for name, gradient in gradients.items()}
         state = {**state, "statistics": {name: value[None] for name, value in kept.items()}}
         if not last:
@@ -424,7 +439,10 @@ class JaxTrainer(Trainer):
         batches, told = context.validation(), np.zeros(3)
         size = min(LARGEST_VALIDATED, context.spec["local_batch"])
         kind = np.uint8 if context.graph.vocabulary is None else np.int32
-        none = np.zeros((0, *context.graph.shape), kind), np.zeros((0, *context.graph.operators[-1].shape[:-1]), np.int32)
+        none = (
+            np.zeros((0, *context.graph.shape), kind),
+            np.zeros((0, *context.graph.operators[-1].shape[:-1]), np.int32),
+        )
         for _ in range(-(-context.largest_validation_share // size)):
             samples, labels = next(batches, none)
             count = np.array([len(labels)], np.int32)
