@@ -21,7 +21,9 @@ def main() -> None:
     mesh = jax.make_mesh((SIZE,), ("ranks",))
     mine = jnp.full((1, 1000), RANK + 1.0)
     vectors = jax.make_array_from_single_device_arrays((SIZE, 1000), NamedSharding(mesh, P("ranks")), [mine])
-    total = jax.jit(jax.shard_map(lambda row: jax.lax.psum(row, "ranks"), mesh=mesh, in_specs=P("ranks"), out_specs=P()))
+    total = jax.jit(
+        jax.shard_map(lambda row: jax.lax.psum(row, "ranks"), mesh=mesh, in_specs=P("ranks"), out_specs=P())
+    )
     vector = total(vectors).addressable_data(0)
     expected = SIZE * (SIZE + 1) / 2
     if not (vector == expected).all():

@@ -86,9 +86,7 @@ def of_tensorflow(
     )
 
 
-def of_jax(
-    graph: Graph, optimizer: str, rate: float
-) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
+def of_jax(graph: Graph, optimizer: str, rate: float) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
     import jax
     import optax
 

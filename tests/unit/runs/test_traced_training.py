@@ -83,7 +83,12 @@ def test_the_clocks_of_one_machine_are_found_to_be_the_same(trainings: Trainings
     assert 0 < clocks["error_s"].max() < 0.01
 
 
-CONVOLUTIONS = {"pytorch": "aten::conv2d", "deepspeed": "aten::conv2d", "tensorflow": "_FusedConv2D"}
+OPERATORS = {  # of the forward pass; XLA names what it has fused, of which a pooling is no part
+    "pytorch": "aten::conv2d",
+    "deepspeed": "aten::conv2d",
+    "tensorflow": "_FusedConv2D",
+    "jax": "wrapped_reduce-window",
+}
 
 
 @pytest.mark.parametrize("framework", some(ALIKE, ("pytorch-ddp", "horovod-tensorflow")))
@@ -91,7 +96,7 @@ def test_operators_lie_below_the_phases_that_they_belong_to(trainings: Trainings
     folder, phases = traced(trainings, framework, trace="full")
     for rank, own in phases.groupby("rank"):
         told = json.loads((folder / f"operators-{rank}.json").read_text())["traceEvents"]
-        (name,) = (name for library, name in CONVOLUTIONS.items() if library in framework)
+        (name,) = (name for library, name in OPERATORS.items() if library in framework)
         begun = [event["ts"] / 1e6 for event in told if event["ph"] == "X" and event["name"].endswith(name)]
         forward = own[(own["phase"] == "forward") & own["step"].isin(WATCHED)]
         inside = [

@@ -2,16 +2,15 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from models.graph import Graph, Operator, pair
 
-Array = jax.Array
 Arrays = dict[str, Array]
 Weights = Mapping[str, Array]
 
@@ -75,26 +74,8 @@ def _applied(operator: Operator, inputs: list[Array], own: Weights, dtype: Any) 
             return jnp.concatenate([jnp.broadcast_to(own["token"].astype(x.dtype), (len(x), 1, x.shape[-1])), x], 1)
         case "layer_norm":
             return _layer_norm(operator, x, own)
-        case "activation":
-            return ACTIVATIONS[operator["function"]](x)
-        case "max_pool":
-            return _windows(operator, x, -jnp.inf, lax.max)
-        case "average_pool":
-            return _windows(operator, x, 0.0, lax.add) / math.prod(pair(operator["kernel"]))
-        case "global_average_pool":
-            return x.mean((1, 2))
-        case "add":
-            return x + inputs[1]
-        case "multiply_channels":
-            return x * inputs[1][:, None, None, :]
-        case "concatenate":
-            return jnp.concatenate(inputs, -1)
-        case "step":
-            return x[:, operator["index"]]
-        case "steps":
-            return x[:, operator["start"] : operator["stop"]]
-        case "flatten" | "sequence":
-            return x.reshape(len(x), *operator.shape)
+        case kind if kind in WITHOUT_WEIGHTS:
+            return WITHOUT_WEIGHTS[kind](operator, *inputs)
     raise ValueError(f"JAX has no operator {operator.kind}")
 
 
@@ -173,3 +154,18 @@ def _dropout(x: Array, rate: float, key: Array | None) -> Array:
     if key is None or rate == 0:
         return x
     return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0)
+
+
+WITHOUT_WEIGHTS: dict[str, Callable[..., Array]] = {
+    "activation": lambda operator, x: ACTIVATIONS[operator["function"]](x),
+    "max_pool": lambda operator, x: _windows(operator, x, -jnp.inf, lax.max),
+    "average_pool": lambda operator, x: _windows(operator, x, 0.0, lax.add) / math.prod(pair(operator["kernel"])),
+    "global_average_pool": lambda _, x: x.mean((1, 2)),
+    "add": lambda _, x, y: x + y,
+    "multiply_channels": lambda _, x, gate: x * gate[:, None, None, :],
+    "concatenate": lambda _, *inputs: jnp.concatenate(inputs, -1),
+    "step": lambda operator, x: x[:, operator["index"]],
+    "steps": lambda operator, x: x[:, operator["start"] : operator["stop"]],
+    "flatten": lambda _, x: x.reshape(len(x), -1),
+    "sequence": lambda operator, x: x.reshape(len(x), *operator.shape),
+}

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import lax
+from jax import Array, lax
 from jax._src import distributed, xla_bridge
 from jax._src.lib import _jax
 from jax.experimental import io_callback
@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec as P
 
 from models.division import COLUMNS, HEADS, ROWS, tensor_parts
 from models.graph import Graph, is_decayed, is_trained
-from runs.libraries.jax_model import Array, Arrays, forward
+from runs.libraries.jax_model import Arrays, forward
 from runs.worker.collectives import Collectives
 from runs.worker.context import LARGEST_VALIDATED, Context
 from runs.worker.group import free_port
@@ -134,7 +134,7 @@ class Layout:
 
     def _divided(self, graph: Graph, parts: int) -> dict[str, int]:
         """The axis along which `tensor` divides a weight, of those that it divides."""
-        found = {}
+        found: dict[str, int] = {}
         for name, how in (tensor_parts(graph, parts) if parts > 1 else {}).items():
             found |= {f"{name}.{weight}": axis for weight, axis in DIVIDED[how].items()}
         return found
@@ -148,10 +148,11 @@ class Layout:
     def spec(self, name: str, shared: bool, everywhere: bool = True) -> P:
         """The axes of the mesh along each axis of a weight, or of what is kept for it; of those that one replica's step names,
         unless `everywhere`."""
-        axes = {self.share[name]: "sharded"} if shared else {}
+        axes: dict[int, str] = {}
+        if shared and (share := self.share[name]) is not None:
+            axes[share] = "sharded"
         if everywhere and name in self._tensor:
             axes[self._tensor[name]] = "tensor"
-        axes.pop(None, None)
         return P(*(axes.get(i) for i in range(1 + max(axes, default=-1))))
 
     def placed(self, value: np.ndarray, spec: P) -> Array:
@@ -356,8 +357,8 @@ class JaxTrainer(Trainer):
                 phases.enter("data")
                 samples, labels = (self.layout.joined(_small(each)) for each in next(batches))
                 phases.enter("forward")
-                step = self._steps(length, i == length - 1, phases.on)
-                self.state, told = step(self.state, samples, labels, rate, np.uint32(self._batches))
+                step = self._steps(i == length - 1, phases.on)
+                self.state, told = step(self.state, samples, labels, rate, np.uint32(self._batches), np.float32(length))
                 self._batches += 1
                 seen.append(told)
                 if phases.on:
@@ -380,15 +381,11 @@ class JaxTrainer(Trainer):
             phases.put(EXCHANGE, made["wait"], made["optimizer"])
         made.clear()
 
-    def _compiled(self, length: int, last: bool, traced: bool) -> Any:
-        """The step of a batch of a group of `length`."""
-        self.marks.on = traced
-        step = functools.partial(
-            self._training_step, length=length, last=last, mark=self.marks if traced else Marks(False)
-        )
-        return self.layout.on_replicas(
-            step, (self._specs, P(REPLICAS), P(REPLICAS), P(), P()), (self._specs, P(REPLICAS)), donate=[0]
-        )
+    def _compiled(self, last: bool, traced: bool) -> Any:
+        """The step of a batch, of the last one of a group or of another."""
+        step = functools.partial(self._training_step, last=last, mark=self.marks if traced else Marks(on=False))
+        takes = self._specs, P(REPLICAS), P(REPLICAS), P(), P(), P()
+        return self.layout.on_replicas(step, takes, (self._specs, P(REPLICAS)), donate=[0])
 
     def _training_step(
         self,
@@ -397,11 +394,11 @@ class JaxTrainer(Trainer):
         labels: Array,
         rate: Array,
         number: Array,
-        length: int,
+        length: Array,
         last: bool,
         mark: Marks,
     ) -> tuple[State, Array]:
-        """On a replica: the state after one batch; its loss and how many it has right, [1, 2]."""
+        """On a replica: the state after batch `number`, one of a group of `length`; its loss and how many it has right, [1, 2]."""
         layout, graph = self.layout, self.context.graph
         weights = state["weights"] if self._whole else layout.gathered(state["weights"])
         statistics = {name: value[0] for name, value in state["statistics"].items()}
@@ -413,7 +410,7 @@ class JaxTrainer(Trainer):
             return mark.turn("backward", loss), (jnp.stack([loss, _correct(logits, labels)]), kept)
 
         gradients, (told, kept) = jax.grad(loss_of, has_aux=True)(weights)
-        if length > 1:
+        if state["sums"]:
             gradients = {name: state["sums"][name][0] + gradient / length for name, gradient in gradients.items()}
         state = {**state, "statistics": {name: value[None] for name, value in kept.items()}}
         if not last:
