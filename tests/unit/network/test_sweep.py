@@ -106,7 +106,14 @@ def test_every_framework_sweeps_by_its_own_library(framework, study, site, tmp_p
 
 OTHERS = [
     (framework, collective)
-    for framework in ("pytorch-ddp", "deepspeed", "horovod-pytorch", "horovod-tensorflow", "jax", "tensorflow-multiworker")
+    for framework in (
+        "pytorch-ddp",
+        "deepspeed",
+        "horovod-pytorch",
+        "horovod-tensorflow",
+        "jax",
+        "tensorflow-multiworker",
+    )
     for collective in load_framework(framework).collectives[1:]
 ]
 
