@@ -24,6 +24,7 @@ SAID = {  # of what a command has to say
     f"make compare BASE={KEPT}-virtual OTHER={KEPT}-unshaped": "to tf-strategies-unshaped, of 12 compared cells: ",
     "make unlock": "there is no lock",
     "make models ARGS=two-blocks": "two-blocks  32x32x3",
+    'make models ARGS="one-block --tokens 128:5000"': "one-block  128:5000",
     "make plan STUDY=rehearsal SITE=virtual": "rehearsal at virtual: 24 runs, 12 cells in 2 blocks",
 }
 
@@ -37,8 +38,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     made.write(
         STUDY, page("docs/tutorial/laptop.md").blocks("yaml")[0] + page("docs/how-to/publish.md").blocks("yaml")[0]
     )
-    (model,) = page("docs/how-to/own-model.md").blocks("python")
-    made.write(model.partition("\n")[0].removeprefix("# "), model)
+    for model in page("docs/how-to/own-model.md").blocks("python"):
+        made.write(model.partition("\n")[0].removeprefix("# "), model)
     return made
 
 
