@@ -127,3 +127,13 @@ def test_an_epoch_is_scaled_to_the_samples_of_the_data_set():
     assert cells["samples"].nunique() == 1
     assert cells.at[1, "steps"] * 96 == pytest.approx(known.SAMPLES)
     assert cells.at[3, "steps"] * 96 * 3 == pytest.approx(known.SAMPLES)
+
+
+def test_meshes_are_left_out_and_named():
+    runs = known.runs(Truth(), noise=NOISE)
+    last = runs["cell"].iloc[-1]
+    divided = runs.assign(parallelism=runs["parallelism"].where(runs["cell"] != last, "tensor"))
+    assert runs.set_index("cell").at[last, "ranks"].max() > 1
+    assert set(prepared(runs)["cell"]) - set(prepared(divided)["cell"]) == {last}
+    assert "Left out, because ranks divide more than samples: " in physics.uncounted(divided)
+    assert physics.uncounted(runs) == "" == physics.uncounted(runs.assign(parallelism="data"))

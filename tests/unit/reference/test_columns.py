@@ -15,6 +15,7 @@ from analysis import (
     regression_table,
     scaling,
     speedup,
+    strategies,
     time_to_accuracy,
     variance,
 )
@@ -93,6 +94,7 @@ def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.Data
         "regression": regression_table.tidy(fits),
         "regression_cells": regression_table.by_cell(fits),
         "speedup": speedup.compare(runs),
+        "strategies": strategies.summarize(runs),
         "scaling": scaling.compare(runs)[0],
         "decomposition": decomposition.decompose(runs, network),
         "network": fit.compare(network),

@@ -170,7 +170,7 @@ def assert_known(fields: Fields, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", sorted(name for name, model in models().items() if model.takes == IMAGES and name != "vit-b-16")
+    "name", sorted(name for name, entry in models().items() if entry.takes == IMAGES and name != "vit-b-16")
 )
 @pytest.mark.parametrize("shape", [(28, 28, 1), (32, 32, 3), (64, 64, 3), (224, 224, 3)])
 def test_every_model_is_written_in_fields_that_lbann_has(name: str, shape: tuple[int, int, int]) -> None:
@@ -252,8 +252,8 @@ def test_on_processors_depthwise_convolutions_are_refused() -> None:
 def test_what_is_refused_when_planned_is_what_lbann_cannot_compute(device: str) -> None:
     refused = set(load_framework("lbann").without[device])
     shapes = {IMAGES: ((96, 96, 3), 10), TEXTS: ((6,), 4, 9), TOKENS: ((6,), 9, 9, "next")}
-    for name, model in models().items():
-        made = graph(name, *(((28, 28, 1), 10) if name == "lenet-5" else shapes[model.takes]))
+    for name, entry in models().items():
+        made = graph(name, *(((28, 28, 1), 10) if name == "lenet-5" else shapes[entry.takes]))
         if refused & {operator.kind for operator in made.operators}:
             with pytest.raises(ValueError, match=f"LBANN cannot compute .* of {name}: "):
                 layers(made, device)

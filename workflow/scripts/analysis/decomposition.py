@@ -29,6 +29,7 @@ from analysis.measured import (
 )
 from analysis.pooling import pooled
 from common.errors import InputError
+from declared.mesh import divides_more
 from declared.models import model_graph
 
 Levels = Mapping[str, Any]  # of a cell
@@ -131,7 +132,7 @@ def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.Dat
         _network_part(
             row, *one_exchange(tuple(end[name] for name in (*SWEPT, "replicas")), end["model"], end["dataset"])
         )
-        if row["part"] == ACCUMULATION
+        if row["part"] == ACCUMULATION and not divides_more(end["parallelism"], int(end["replicas"]))
         else {}
         for row, end in zip(data.to_dict("records"), ends, strict=True)
     ]

@@ -52,7 +52,7 @@ def prepared(runs: pd.DataFrame) -> pd.DataFrame:
     Batches and exchanges are scaled as epoch time is: to the data set's samples. `uncounted` cells are left out, and meshes.
     """
     ok = successful(runs)
-    ok = ok[~_is_mesh(ok)]
+    ok = ok[~is_mesh(ok)]
     ok = ok.assign(rate=ok["bandwidth_bytes_s"].astype(float), samples=ok["samples_per_epoch"].astype(float))
     ok = ok.assign(steps=scaled(ok, "steps"), exchanges=scaled(ok, "exchanges"))
     by_cell = ok.groupby("cell", sort=False)
@@ -83,12 +83,12 @@ def uncounted(runs: pd.DataFrame) -> str:
     left_out = (
         [f"Left out, because batches or exchanges were not counted: {conditions.named(lacking)}."] if lacking else []
     )
-    if meshes := list(dict.fromkeys(runs.loc[_is_mesh(runs), "cell"])):
+    if meshes := list(dict.fromkeys(runs.loc[is_mesh(runs), "cell"])):
         left_out.append(f"Left out, because ranks divide more than samples: {conditions.named(meshes)}.")
     return " ".join(left_out)
 
 
-def _is_mesh(runs: pd.DataFrame) -> pd.Series:
+def is_mesh(runs: pd.DataFrame) -> pd.Series:
     """Where ranks divide more than samples."""
     pairs = zip(runs["parallelism"], runs["ranks"], strict=True)
     return pd.Series([divides_more(level, int(ranks)) for level, ranks in pairs], index=runs.index, dtype=bool)

@@ -44,7 +44,7 @@ HOW = (
     "Predicted: the share of its time that a sample of a traced run takes in the replay, times the untraced epoch time. Intervals of predictions "
     "are over traced runs; neither the network's law nor what a question assumes is in them."
 )
-UNLIKE = "Left out, since of no kept step all ranks told the same number of exchanges: {}."
+UNLIKE = "Left out, since ranks divide more than samples, or of no kept step all told the same number of exchanges: {}."
 NO_TRACE = "No traced run of the study kept steps that can be replayed."
 
 
@@ -78,9 +78,10 @@ class Study:
         return {_levels(row): row for row in ok.to_dict("records")}
 
     def cells(self) -> Iterator["Cell"]:
-        """The traced cells of which steps were kept that can be replayed: ranks tell as many exchanges, or none."""
+        """The traced cells of which steps were kept that can be replayed: ranks divide samples alone, and tell as many exchanges, or none."""
         kept = dict(iter(self.steps.groupby("run_id")))
         ok = successful(traced(self.runs))
+        ok = ok[~physics.is_mesh(ok)]
         for _, runs in ok[ok["run_id"].isin(kept)].groupby("cell", sort=False):
             row = runs.iloc[0].to_dict()
             made = Cell(self, row, {})

@@ -60,12 +60,16 @@ def _pooled(model: Builder, x: str, filters: int, name: str) -> str:
 
 def _row(model: Builder, x: str, layers: Sequence[Layer], name: str) -> str:
     """Convolutions, each with batch normalization and a relu."""
-    for i, (filters, kernel, *stride) in enumerate(layers, 1):
-        zeros: Size = 0 if stride else [side // 2 for side in kernel] if isinstance(kernel, list) else kernel // 2
-        x = model.conv(x, filters, kernel, *(stride or [1]), zeros, bias=False, name=f"{name}_conv{i}")
+    for i, (filters, kernel, *unpadded) in enumerate(layers, 1):
+        stride, zeros = (unpadded[0], 0) if unpadded else (1, _half(kernel))
+        x = model.conv(x, filters, kernel, stride, zeros, bias=False, name=f"{name}_conv{i}")
         x = model.batch_norm(x, epsilon=1e-3, name=f"{name}_norm{i}")
         x = model.activation(x, "relu", name=f"{name}_relu{i}")
     return x
+
+
+def _half(kernel: Size) -> Size:
+    return kernel // 2 if isinstance(kernel, int) else [side // 2 for side in kernel]
 
 
 MODELS = {"inception-v3": Model(inception_v3, "Inception-v3", "Szegedy et al., CVPR 2016", "he")}

@@ -135,19 +135,25 @@ def _module(operator: Operator, graph: Graph) -> nn.Module:
             return nn.Linear(channels, operator["units"])
         case "dropout":
             return nn.Dropout(operator["rate"])
+    return _module_of_sequences(operator, channels, graph)
+
+
+def _module_of_sequences(operator: Operator, units: int, graph: Graph) -> nn.Module:
+    """The module of an operator whose input has so many units."""
+    match operator.kind:
         case "layer_norm":
-            return nn.LayerNorm(channels, operator["epsilon"])
+            return nn.LayerNorm(units, operator["epsilon"])
         case "embedding":
             return nn.Embedding(*operator.weights["table"])
         case "positions":
             return Positions(*operator.shape)
         case "class_token":
-            return ClassToken(channels)
+            return ClassToken(units)
         case "attention":
             others = graph.by_name[operator.inputs[-1]].shape[-1]
-            return Attention(channels, others, operator["heads"], operator["causal"])
+            return Attention(units, others, operator["heads"], operator["causal"])
         case "lstm":
-            return LSTM(channels, operator["units"])
+            return LSTM(units, operator["units"])
     raise ValueError(f"PyTorch has no operator {operator.kind}")
 
 
@@ -304,7 +310,7 @@ class PyTorchTrainer(Trainer):
         load(self.module, graph, {name: initial[name] for name in graph.weights()})
         self.module.to(self.torch_device, memory_format=self._format)
         self.optimizer = make_optimizer(self.module, graph, levels, context.learning_rate(0))
-        self.loss = cross_entropy
+        self.loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy
         if context.graph.vocabulary is None:
             self._mean = torch.tensor(context.manifest["mean"], device=self.torch_device).view(1, -1, 1, 1)
             self._std = torch.tensor(context.manifest["std"], device=self.torch_device).view(1, -1, 1, 1)

@@ -53,6 +53,8 @@ class Attention(nn.Module):
 class LSTM(nn.LSTM):
     """One layer for sequences [N, length, units], with one bias: PyTorch's second one stays 0, and is no parameter."""
 
+    bias_hh_l0: torch.Tensor | None
+
     def __init__(self, inputs: int, units: int) -> None:
         super().__init__(inputs, units, batch_first=True)
         del self.bias_hh_l0

@@ -57,12 +57,12 @@ def build(graph: Graph) -> Any:
     samples = keras.Input(graph.shape, name=given.name, dtype=None if graph.vocabulary is None else "int64")
     made = {given.name: samples}
     for operator in operators:
-        made[operator.name] = _applied(operator, made, graph)
+        made[operator.name] = _applied(operator, made)
     logits = keras.layers.Activation("linear", dtype="float32", name="logits")(made[operators[-1].name])
     return keras.Model(samples, logits, name=graph.model)
 
 
-def _applied(operator: Operator, made: dict[str, Any], graph: Graph) -> Any:
+def _applied(operator: Operator, made: dict[str, Any]) -> Any:
     """The output of an operator, of those in `made`; that of a final_state is a list: hidden, cell."""
     layers, name, inputs = keras.layers, operator.name, [made[below] for below in operator.inputs]
     x = inputs[0]
@@ -86,8 +86,9 @@ def _applied(operator: Operator, made: dict[str, Any], graph: Graph) -> Any:
             return layers.AveragePooling2D(operator["kernel"], operator["stride"], padding, name=name)(x)
         case "global_average_pool":
             return layers.GlobalAveragePooling2D(name=name)(x)
-        case "add":
-            return layers.Add(name=name)(inputs)
+        case "add" | "concatenate":
+            joins = layers.Add if operator.kind == "add" else layers.Concatenate
+            return joins(name=name)(inputs)
         case "multiply_channels":
             gate = layers.Reshape((1, 1, operator.shape[-1]), name=f"{name}_gate")(inputs[1])
             return layers.Multiply(name=name)([x, gate])
@@ -97,6 +98,12 @@ def _applied(operator: Operator, made: dict[str, Any], graph: Graph) -> Any:
             return layers.Dense(operator["units"], name=name)(x)
         case "dropout":
             return layers.Dropout(operator["rate"], name=name)(x)
+    return _applied_to_sequences(operator, inputs, made)
+
+
+def _applied_to_sequences(operator: Operator, inputs: list[Any], made: dict[str, Any]) -> Any:
+    layers, name, x = keras.layers, operator.name, inputs[0]
+    match operator.kind:
         case "layer_norm":
             return layers.LayerNormalization(epsilon=operator["epsilon"], name=name)(x)
         case "embedding":
@@ -121,8 +128,6 @@ def _applied(operator: Operator, made: dict[str, Any], graph: Graph) -> Any:
             return x[:, operator["start"] : operator["stop"]]
         case "sequence":
             return layers.Reshape(operator.shape, name=name)(x)
-        case "concatenate":
-            return layers.Concatenate(name=name)(inputs)
     raise ValueError(f"TensorFlow has no operator {operator.kind}")
 
 

@@ -4,10 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
-Layer = tf.keras.layers.Layer
 
-
-class Embedding(Layer):
+class Embedding(tf.keras.layers.Layer):
     """Tokens [N, length] as vectors. The gradient of its table is dense, as it is in the other libraries: as large as the table."""
 
     def __init__(self, vocabulary: int, units: int, **told: Any) -> None:
@@ -19,7 +17,7 @@ class Embedding(Layer):
         return tf.cast(_looked_up(tf.convert_to_tensor(self.table), tokens), self.compute_dtype)
 
 
-class TiedDense(Layer):
+class TiedDense(tf.keras.layers.Layer):
     """A dense layer without bias whose kernel is the table of an embedding, transposed."""
 
     def __init__(self, embedding: Embedding, **told: Any) -> None:
@@ -33,7 +31,7 @@ class TiedDense(Layer):
         return tf.reshape(made, tf.concat([tf.shape(x)[:-1], table.shape[:1]], 0))
 
 
-class Positions(Layer):
+class Positions(tf.keras.layers.Layer):
     """A sequence [N, length, units] plus a learned vector for each position."""
 
     def __init__(self, length: int, units: int, **told: Any) -> None:
@@ -45,7 +43,7 @@ class Positions(Layer):
         return x + self.table
 
 
-class ClassToken(Layer):
+class ClassToken(tf.keras.layers.Layer):
     """A learned vector before a sequence [N, length, units]."""
 
     def __init__(self, units: int, **told: Any) -> None:
@@ -57,7 +55,7 @@ class ClassToken(Layer):
         return tf.concat([tf.broadcast_to(self.token, (tf.shape(x)[0], 1, self.token.shape[0])), x], 1)
 
 
-class Attention(Layer):
+class Attention(tf.keras.layers.Layer):
     """Multi-head attention of sequences [N, length, units]."""
 
     def __init__(self, units: int, others: int, heads: int, causal: bool, **told: Any) -> None:

@@ -173,10 +173,8 @@ def _layers(operator: Operator, inputs: list[str], graph: Graph, device: str, no
                     pool_pads_i=operator["padding"],
                 )
             ]
-        case "global_average_pool":
-            return [_layer(name, inputs, "channelwise_mean")]
-        case "add":
-            return [_layer(name, inputs, "sum")]
+        case "global_average_pool" | "add":
+            return [_layer(name, inputs, {"add": "sum"}.get(operator.kind, "channelwise_mean"))]
         case "concatenate":
             return [_layer(name, inputs, "concatenation", axis=0)]
         case "multiply_channels":
