@@ -94,7 +94,7 @@ def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.Data
         "speedup": speedup.compare(runs),
         "scaling": scaling.compare(runs)[0],
         "decomposition": decomposition.decompose(runs, network),
-        "network": fit.compare(network),
+        "network": fit.compare(pd.concat([network, network.assign(collective="all_gather")])),
         "prediction": errors,
         "prediction_cells": every,
         "outlook": answers,
