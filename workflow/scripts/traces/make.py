@@ -60,8 +60,8 @@ def at_level(campaign: Campaign, run: Run, level: str) -> Resolved:
     if not run.framework.can(levels):
         why = run.framework.why.get("trace", "it is not among its capabilities")
         raise InputError(f"RUN={run.run_id}: {run.framework.name} cannot be traced at level {level}: {why}")
-    if why := lacks(campaign.site, levels):
-        raise InputError(f"RUN={run.run_id}: {why}")
+    if lacking := lacks(campaign.site, levels):
+        raise InputError(f"RUN={run.run_id}: {lacking}")
     return resolve(campaign.study, campaign.site, replace(run, levels=levels))
 
 
