@@ -50,7 +50,7 @@ def test_the_program_of_the_page_packs_pictures_that_are_read_again(
         (tmp_path / "pictures" / name).mkdir(parents=True)
         for number in range(10):
             Image.new("RGB", (48, 40), colour).save(tmp_path / "pictures" / name / f"{number}.png")
-    entry, content = packed_by(0, "leaves", tmp_path)
+    _, content = packed_by(0, "leaves", tmp_path)
     for blocks, samples in ((content.train, 16), (content.validation, 4)):
         images, labels = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
         assert images.shape == (samples, 32, 32, 3)

@@ -107,6 +107,12 @@ def test_devices_stand_for_nodes_where_only_they_vary(tmp_path: Path) -> None:
     assert (by_name["interaction"].x, by_name["interaction"].colour) == ("devices_per_node", ("framework",))
 
 
+def test_a_study_of_next_tokens_has_figures_of_perplexity() -> None:
+    names = [figure.name for figure in load_study("sequences-small").drawn()]
+    assert [name for name in names if "perplexity" in name] == ["perplexity", "perplexity-wall_time"]
+    assert "accuracy" in names
+
+
 def test_a_fraction_has_no_interaction_unasked() -> None:
     assert "interaction" not in {figure.kind for figure in load_study("screening").drawn()}
 
@@ -122,12 +128,14 @@ def test_a_declaration_is_read(tmp_path: Path) -> None:
             "filter": {"framework": "pytorch-ddp", "batch_size": [16, 32]},
         },
         {"kind": "accuracy", "x": "wall_time"},
+        {"kind": "accuracy", "x": "wall_time", "y": "perplexity"},
     ]
     assert study(tmp_path, figures) == [
         Declared("overview", "overview"),
         Declared("by_factor-nodes", "by_factor", "nodes", ("framework",), ("batch_size", "sync_every")),
         Declared("ddp", "by_factor", "nodes", filter={"framework": ["pytorch-ddp"], "batch_size": [16, 32]}),
         Declared("accuracy-wall_time", "accuracy", "wall_time"),
+        Declared("perplexity-wall_time", "accuracy", "wall_time", y="perplexity"),
     ]
 
 
@@ -154,6 +162,8 @@ BY_NODES = {"kind": "by_factor", "x": "nodes"}
         ({"kind": "interaction", "x": "nodes"}, "figures.0.colour: is missing; interaction needs it"),
         ({"kind": "interaction", "x": "nodes", "colour": ["framework", "sync_every"]}, "figures.0.colour: interaction takes one factor, not 2"),
         ({"kind": "by_factor", "x": "momentum"}, "figures.0.x: 'momentum' is no factor that varies; expected one of framework"),
+        ({"kind": "accuracy", "y": "loss"}, "figures.0.y: 'loss' is unknown; expected one of accuracy, perplexity"),
+        ({"kind": "overview", "y": "perplexity"}, "figures.0.y: overview takes none; expected one of kind, name"),
         ({"kind": "accuracy", "x": "nodes"}, "figures.0.x: 'nodes' is unknown; expected one of epochs, updates, wall_time"),
         ({**BY_NODES, "colour": "node"}, "figures.0.colour: 'node' is no factor that varies; expected one of"),
         ({**BY_NODES, "colour": "nodes"}, "figures.0.colour: nodes is x already; name it once"),

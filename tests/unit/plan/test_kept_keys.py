@@ -1,9 +1,10 @@
 """Keys under which campaigns are kept: a change here makes every user measure again, so it needs a reason.
 
 The reasons, newest first (also in the commit that changes kept_keys.yaml, by `python tests/unit/plan/test_kept_keys.py`):
-1. Ranks may divide more than samples (meshes): a rank asks which samples are its replica's. Factors microbatches, schedule and sharding came
+3. Ranks may divide more than samples (meshes): a rank asks which samples are its replica's. Factors microbatches, schedule and sharding came
    with it, so that every run's spec says more (November 2026).
-2. Ranks mark the phases of their training and read meters of energy each in its scope; PyTorch's batches are sent ahead to accelerators;
+2. Models have operators of sequences, samples may be sequences of tokens: other code in every rank (November 2026). Data keep their digests.
+1. Ranks mark the phases of their training and read meters of energy each in its scope; PyTorch's batches are sent ahead to accelerators;
    ranks may be unlike. Factors trace and shares came with it, so that every run's spec says more (November 2026).
 """
 

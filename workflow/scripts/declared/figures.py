@@ -29,11 +29,11 @@ class Declared:
     name: str
     kind: str
     x: str | None = None
-    y: str | None = None
     colour: tuple[str, ...] | None = None
     facet: tuple[str, ...] | None = None
     filter: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     target: float | None = None
+    y: str | None = None
 
     def to_json(self) -> str:
         """One line that `from_json` reads."""

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from common.files import load_yaml
-from declared import environments
-from declared.datasets import ARCHIVED, DATASETS, FRESH_NAMES, FRESH_SAMPLES, TOKENS, class_count, kind
+from declared import datasets, environments
+from declared.datasets import ARCHIVED, DATASETS, FRESH_NAMES, FRESH_SAMPLES, class_count, kind
 from declared.frameworks import Framework, framework_names, load_framework
 from models import listing
 from models.named import IMAGES, SMALL, TEXTS, TOKENS, models
@@ -126,7 +126,7 @@ def _entries() -> dict[str, dict[str, Any]]:
 
 def _datasets(tokens: bool) -> Iterator[list[str]]:
     for name, entry in _entries().items():
-        if (kind(entry) == TOKENS) != tokens:
+        if (kind(entry) == datasets.TOKENS) != tokens:
             continue
         yield [
             code(name),

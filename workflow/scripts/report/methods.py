@@ -288,7 +288,7 @@ def _dataset(name: str) -> str:
     made = "" if cited else ", generated for measurements,"
     if kind(entry) == TOKENS:
         told = (
-            "labels are the next tokens"
+            "labels are the next tokens, loss and accuracy are means over positions"
             if targets(entry) == NEXT
             else f"each is of one of {class_count(entry)} classes"
         )

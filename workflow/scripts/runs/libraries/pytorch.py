@@ -310,7 +310,7 @@ class PyTorchTrainer(Trainer):
         load(self.module, graph, {name: initial[name] for name in graph.weights()})
         self.module.to(self.torch_device, memory_format=self._format)
         self.optimizer = make_optimizer(self.module, graph, levels, context.learning_rate(0))
-        self.loss = cross_entropy
+        self.loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy
         if context.graph.vocabulary is None:
             self._mean = torch.tensor(context.manifest["mean"], device=self.torch_device).view(1, -1, 1, 1)
             self._std = torch.tensor(context.manifest["std"], device=self.torch_device).view(1, -1, 1, 1)
