@@ -16,7 +16,6 @@ from trainings import (
     DAILY,
     DISTRIBUTED,
     FRAMEWORKS,
-    OFTEN,
     REPLICAS,
     TEMPORARY,
     Trainings,
@@ -45,11 +44,7 @@ def test_four_accumulated_batches_of_16_train_like_one_of_64(trainings: Training
     assert moved > 0.01, "it has trained at all"
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("framework", some((name for name in ALIKE if name != "pytorch-single"), OFTEN))
-=======
 @pytest.mark.parametrize("framework", some(OTHERS, DAILY))
->>>>>>> jax/jax
 def test_every_framework_flushes_the_last_group_and_averages_over_replicas_alike(
     trainings: Trainings, framework: str
 ) -> None:
@@ -68,11 +63,7 @@ def test_fit_trains_like_the_custom_loop(trainings: Trainings, framework: str) -
     assert_same(fitted, trainings.weights(framework, batch_size=64), 1e-4)
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("framework", some(FRAMEWORKS, OFTEN))
-=======
 @pytest.mark.parametrize("framework", some(FRAMEWORKS, DAILY))
->>>>>>> jax/jax
 def test_an_epoch_sees_every_sample_once_over_all_ranks(trainings: Trainings, framework: str) -> None:
     folder = trainings.of(framework, **of_64(framework), sync_every=5)
     data = np.load(trainings.folder / "data" / "digits" / "train" / "images.npy")
@@ -146,20 +137,12 @@ RECIPES = {
 TWENTY_STEPS = {"dataset": "synthetic-8x8x1-10-64", "epochs": 20}  # of one step each, with images of its own
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("framework", some(OTHERS, OFTEN))
-=======
 @pytest.mark.parametrize("framework", some(OTHERS, DAILY))
->>>>>>> jax/jax
 def test_the_first_twenty_losses_are_the_same_in_all_frameworks(trainings: Trainings, framework: str) -> None:
     check_twenty_losses(trainings, framework, "sgd")
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("framework", some((name for name in FRAMEWORKS if name != "pytorch-single"), OFTEN))
-=======
 @pytest.mark.parametrize("framework", some((name for name in FRAMEWORKS if name != "pytorch-single"), DAILY))
->>>>>>> jax/jax
 def test_a_run_names_every_library_that_trains_with_its_version(trainings: Trainings, framework: str) -> None:
     folder = trainings.of(framework, **of_64(framework), **RECIPES["sgd"], **TWENTY_STEPS)
     result = json.loads((folder / "result.json").read_text())
