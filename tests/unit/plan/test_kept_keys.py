@@ -1,7 +1,9 @@
 """Keys under which campaigns are kept: a change here makes every user measure again, so it needs a reason.
 
 The reasons, newest first (also in the commit that changes kept_keys.yaml, by `python tests/unit/plan/test_kept_keys.py`):
-2. Models have operators of sequences, samples may be sequences of tokens: other code in every rank (November 2026). Data keep their digests.
+3. Samples may be sequences of tokens: ranks read them, with a label for each position. Data of images keep their digests (November 2026).
+2. Models of sequences: ranks build their operators, in modules of their own. Graphs and weights of the models before them are the same
+   (November 2026).
 1. Ranks mark the phases of their training and read meters of energy each in its scope; PyTorch's batches are sent ahead to accelerators;
    ranks may be unlike. Factors trace and shares came with it, so that every run's spec says more (November 2026).
 """
