@@ -69,9 +69,7 @@ def bubble(mesh: Mesh, microbatches: int) -> float:
     return (mesh.pipeline - 1) / (microbatches + mesh.pipeline - 1)
 
 
-def needs(
-    graph: Graph, mesh: Mesh, batch: int, levels: Mapping[str, Any], unit_bytes: float = math.inf
-) -> list[Need]:
+def needs(graph: Graph, mesh: Mesh, batch: int, levels: Mapping[str, Any], unit_bytes: float = math.inf) -> list[Need]:
     """Of a rank of each stage. `batch`: samples of a replica; `levels`: of the factors, of which optimizer, momentum, sync_every,
     microbatches, schedule and sharding count; `unit_bytes`: layers are gathered and summed together until they have so many. ValueError
     where the mesh cannot divide the model."""
@@ -113,7 +111,12 @@ def _need(
         messages=(
             *_of_parameters(_units(layers, unit_bytes), mesh, levels),
             *_of_layers(stage, number, mesh, micro, levels["sync_every"] * microbatches, parts),
-            *(Message("all_reduce", TIED, table / mesh.sharded, 1, 2, mesh.ranks // mesh.pipeline * (mesh.pipeline - 1)) for table in tables),
+            *(
+                Message(
+                    "all_reduce", TIED, table / mesh.sharded, 1, 2, mesh.ranks // mesh.pipeline * (mesh.pipeline - 1)
+                )
+                for table in tables
+            ),
         ),
         work=work / max(graph.macs, 1),
         calls=len(stage.operators) / len(graph.operators),
