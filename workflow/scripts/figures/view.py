@@ -175,7 +175,7 @@ def view(runs: pd.DataFrame, asked: Declared) -> View:
     drawn = filtered(runs, asked)
     of = KINDS[asked.kind]
     varied = varying(drawn)
-    own = [asked.x] if asked.x and not of.x else [scale_factor(drawn)] if of.along_scale else []
+    own = [asked.x] if asked.x and not of.x else [scale_factor(drawn)] if of.along_scale else list(of.along)
     facet = [name for name in asked.facet or () if name in varied]
     colour = [name for name in asked.colour or () if name in varied]
     if not colour:

@@ -52,14 +52,14 @@ LIMITS = np.array([[0.0, 0.0], [1.0, 5.0]])
 
 def prepared(runs: pd.DataFrame, meshes: bool = False) -> pd.DataFrame:
     """A row per measured cell: its factors, COUNTS, MEASURES (rate in bytes/s, NaN: not known), epoch_time_s, n, sd; `is_mesh`: whether ranks
-    divide more than samples; `computes`: what other way of LBANN's its ranks divide layers in, or data.
+    divide more than samples; `computes`.
 
     Batches and exchanges are scaled as epoch time is: to the data set's samples. `uncounted` cells are left out, and but for
     `meshes` those whose ranks divide more than samples.
     """
     ok = successful(runs)
     divided = is_mesh(ok)
-    ok = ok.assign(is_mesh=divided, computes=ok["parallelism"].where(ok["parallelism"].isin(NOT_MESHES), PLAIN))
+    ok = ok.assign(is_mesh=divided, computes=computes(ok))
     ok = ok if meshes else ok[~divided]
     ok = ok.assign(rate=ok["bandwidth_bytes_s"].astype(float), samples=ok["samples_per_epoch"].astype(float))
     ok = ok.assign(steps=scaled(ok, "steps"), exchanges=scaled(ok, "exchanges"))
@@ -84,6 +84,21 @@ def pooled_cv(cells: pd.DataFrame, of_means: bool = False) -> float:
     return float(np.sqrt(np.average(cv**2 / (n if of_means else 1), weights=n - 1)))
 
 
+def planned(runs: pd.DataFrame) -> pd.DataFrame:
+    """The cells on several nodes that a study plans, run or not, as `prepared` has them, but for what was measured."""
+    cells = runs[runs["nodes"] > 1].drop_duplicates("cell").reset_index(drop=True)
+    samples, batch = cells["samples_per_epoch"].astype(float), cells["local_batch"].astype(float)
+    steps = samples / (batch * cells["replicas"].astype(int))
+    counted = {"steps": steps, "exchanges": steps / cells["sync_every"].astype(int), "local_batch": batch}
+    told = {"rate": cells["bandwidth_bytes_s"].astype(float), "is_mesh": is_mesh(cells), "computes": computes(cells)}
+    kinds = dict.fromkeys(COUNTS, int)
+    return (
+        cells[["cell", *factors(), "base", "ranks", "replicas"]]
+        .assign(samples=samples, **counted, **told)
+        .astype(kinds)
+    )
+
+
 def uncounted(runs: pd.DataFrame, meshes: bool = False) -> str:
     """The cells that nothing here can use, whose batches or exchanges were not counted or, but for `meshes`, whose ranks divide more than
     samples, in a sentence; or nothing."""
@@ -95,6 +110,11 @@ def uncounted(runs: pd.DataFrame, meshes: bool = False) -> str:
     if not meshes and (divided := list(dict.fromkeys(runs.loc[is_mesh(runs), "cell"]))):
         left_out.append(f"Left out, because ranks divide more than samples: {conditions.named(divided)}.")
     return " ".join(left_out)
+
+
+def computes(runs: pd.DataFrame) -> pd.Series:
+    """How LBANN's ranks divide layers, or data: what computation on one replica is told apart by."""
+    return runs["parallelism"].where(runs["parallelism"].isin(NOT_MESHES), PLAIN)
 
 
 def is_mesh(runs: pd.DataFrame) -> pd.Series:
