@@ -13,7 +13,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import shown
 from common.text import instead_of
-from declared.factors import MOST_SERIES, is_numeric, is_traced, matches, scale_of, treatments_of
+from declared.factors import MOST_SERIES, implied, is_numeric, is_traced, matches, scale_of, treatments_of
 
 MOST_VARIANTS = 4  # series of one framework, which all have its colour
 SHOWN = ("colour", "facet", "filter")
@@ -314,7 +314,8 @@ def _rest(one: Declared, of: Kind, varied: Sequence[str]) -> list[str]:
 
 
 def _varied(cells: Sequence[Levels]) -> list[str]:
-    return [name for name in (cells[0] if cells else ()) if len(_levels(cells, name)) > 1]
+    without = implied(cells)
+    return [name for name in (cells[0] if cells else ()) if len(_levels(cells, name)) > 1 and name not in without]
 
 
 def _levels(cells: Sequence[Levels], name: str) -> list[Any]:

@@ -1,5 +1,7 @@
 """Memory against time: the largest memory of a rank and the epoch time of each strategy on several nodes."""
 
+from dataclasses import replace
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -28,15 +30,17 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         return panels.not_drawn(of.runs, "no successful run on several nodes told its memory")
     across = min(MOST_ACROSS, len(of.panels))
     of = of.on_a_page(PANEL_IN + panels.titles_height(of.panels), across)
+    series = [replace(one, name=one.name.removeprefix("parallelism ")) for one in of.series]
     rows, columns, width = panels.layout(len(of.panels), across)
     above = panels.legend_height(len(of.series), width)
     drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(of.panels)) + 0.2 + above)
     axes = panels.grid(drawn, (rows, columns), len(of.panels), share_x=False, share_y=False)
     for ax, levels in zip(axes, of.panels, strict=True):
         here = panels.at(of.ok, levels)
-        for one in of.series:
+        for one in series:
             _cells(ax, one, one.of(here), of, memory)
         ax.margins(ROOM)
+        ax.set_ylim(0, None)
         ax.set_title(panels.panel_title(levels))
         ax.grid(True)
         if here.empty:
@@ -44,8 +48,8 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     for ax in axes[::columns]:
         ax.set_ylabel("epoch time (s)")
     drawn.supxlabel("memory of a rank (MB)", fontsize=style.FONT_SIZE)
-    panels.legend(drawn, of.series, lines=False)
-    return drawn, of.caption(WHAT, TO_SEE, "Axes do not begin at 0.", notes=[OF_RANK])
+    panels.legend(drawn, series, lines=False)
+    return drawn, of.caption(WHAT, TO_SEE, "The axis of memory does not begin at 0.", notes=[OF_RANK])
 
 
 def of_cells(ok: pd.DataFrame) -> pd.Series:

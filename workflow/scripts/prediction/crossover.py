@@ -44,7 +44,8 @@ def compare(runs: pd.DataFrame, sweeps: pd.DataFrame) -> pd.DataFrame:
     rates = sorted({*own, *(GIGABIT * rate for rate in RATES)}) if own else [np.nan]
     at_rates = cells.drop(columns=["rate", "cell", "bandwidth"]).drop_duplicates()
     found = at_rates.merge(pd.DataFrame({"rate": rates}), how="cross")
-    times = measured.assign(strategy=_strategies(measured))[[*case, "strategy", "rate", "epoch_time_s"]]
+    several = measured[measured["nodes"] > 1]
+    times = several.assign(strategy=_strategies(several))[[*case, "strategy", "rate", "epoch_time_s"]]
     found = found.assign(predicted_s=made.predict(found)).dropna(subset="predicted_s")
     found = found.merge(
         times.rename(columns={"epoch_time_s": "measured_s"}), on=[*case, "strategy", "rate"], how="left"

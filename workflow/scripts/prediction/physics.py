@@ -29,6 +29,7 @@ from analysis import conditions
 from analysis.measured import factors, scaled, successful
 from common.errors import InputError
 from declared.collectives import ALL_REDUCE
+from declared.factors import OF_STRATEGIES
 from declared.mesh import NOT_MESHES, PLAIN, divides_more, mesh_of
 from declared.models import model_graph
 from models.graph import Graph
@@ -41,7 +42,7 @@ NOT_COMPUTATION = (
     "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth", "epochs",
     "warmup_epochs", "shares", "lr_scaling", "lr_warmup_epochs", "learning_rate",
 )  # fmt: skip
-DIVIDES = ("parallelism", "microbatches", "schedule", "sharding")  # of which prediction.strategies knows what they cost
+DIVIDES = ("parallelism", *OF_STRATEGIES)  # of which prediction.strategies knows what they cost
 COUNTS = ["nodes", "ranks", "replicas", "sync_every"]
 MEASURES = ["local_batch", "steps", "exchanges", "rate", "samples"]
 OF_COMPUTATION = ["steps", "exchanges", "local_batch", "epoch_time_s"]
