@@ -14,6 +14,7 @@ READABLE = {
     "phases": PHASES_CSV,
     "trace_steps": TRACE_STEPS_CSV,
     "what_if": WHAT_IF_FILES[:1],
+    "crossover": CROSSOVER_FILES[:1],
     "outlook": [f"{RESULTS}/tables/outlook{end}" for end in [".csv", "_curves.csv", ".md"]] if PREDICTED else [],
 }
 DRAWN_BY = {name: code("figures.draw", f"figures.{figure.kind}") for name, figure in ASKED.items()}
@@ -97,6 +98,7 @@ rule figure:
         phases=lambda wildcards: BESIDE[wildcards.figure]["phases"],
         trace_steps=lambda wildcards: BESIDE[wildcards.figure]["trace_steps"],
         what_if=lambda wildcards: BESIDE[wildcards.figure]["what_if"],
+        crossover=lambda wildcards: BESIDE[wildcards.figure]["crossover"],
         code=lambda wildcards: DRAWN_BY[wildcards.figure],
     output:
         pdf=f"{RESULTS}/figures/{{figure}}.pdf",
@@ -126,6 +128,7 @@ rule figure:
             --phases {input.phases:q} \
             --trace-steps {input.trace_steps:q} \
             --what-if {input.what_if:q} \
+            --crossover {input.crossover:q} \
             --out {params.stem:q} \
             2>&1 | tee {log:q}
         """

@@ -2,6 +2,7 @@
 #   in:  RUNS_CSV, NETWORK_CSV; the environment of Extra-P where the study asks for it (ancient: its digest is in the path)
 #   out: RESULTS/tables/prediction.* and prediction_cells.csv, RESULTS/tables/outlook.* and outlook_curves.csv: where the network was
 #        swept and the study has two numbers of nodes; RESULTS/tables/hybrid.*: where ranks may be unlike
+#        RESULTS/tables/crossover.*: where the network was swept and strategies vary on several nodes
 #   in:  RUNS_CSV, REPLAY_STEPS_CSV; NETWORK_CSV where the network was swept
 #   out: RESULTS/tables/what_if.*, where the study has traced runs
 
@@ -26,6 +27,12 @@ HYBRID_FILES = [
     for suffix in ["csv", "md", "tex"]
     if CAMPAIGN.study.unlike or CAMPAIGN.site.unlike
 ]
+CROSSOVER_CODE = [*code("prediction.crossover", "models.families.*"), *DESCRIBED]
+CROSSOVER_FILES = (
+    expand(f"{RESULTS}/tables/crossover.{{suffix}}", suffix=["csv", "md", "tex"])
+    if PREDICTED and len(CAMPAIGN.study.factors["parallelism"]) > 1
+    else []
+)
 WHAT_IF_CODE = [*code("prediction.what_if", "models.families.*"), *DESCRIBED]
 WHAT_IF_FILES = expand(f"{RESULTS}/tables/what_if.{{suffix}}", suffix=["csv", "md", "tex"]) if REPLAY_STEPS_CSV else []
 EXTRA_P = or_say_so(lambda: str(environment_stamp(CACHE, "extrap"))) if PREDICTED and CAMPAIGN.study.extra_p else []
@@ -146,6 +153,35 @@ rule hybrid:
             --out {params.stem:q} \
             2>&1 | tee {log:q}
         """
+
+
+if CROSSOVER_FILES:
+
+    localrules:
+        crossover,
+
+    rule crossover:
+        """Which strategy is fastest on which links, predicted from one node and the sweeps."""
+        input:
+            runs=RUNS_CSV,
+            network=NETWORK_CSV,
+            code=CROSSOVER_CODE,
+        output:
+            CROSSOVER_FILES,
+        log:
+            f"{RESULTS}/logs/tables/crossover.log",
+        resources:
+            machine=1,
+        params:
+            stem=subpath(output[0], strip_suffix=".csv"),
+        shell:
+            """
+            {WARM} prediction.crossover \
+                --runs {input.runs:q} \
+                --network {input.network:q} \
+                --out {params.stem:q} \
+                2>&1 | tee {log:q}
+            """
 
 
 if WHAT_IF_FILES:

@@ -70,3 +70,31 @@ def test_a_tied_table_is_summed_between_the_first_stage_and_the_last() -> None:
     table = 4 * 100 * 64
     assert first.sent["all_reduce"] == last.sent["all_reduce"] == table
     assert first.parameters + last.parameters == gpt.gradient_bytes + table
+
+
+def test_messages_say_who_takes_part() -> None:
+    mesh = Mesh(pipeline=2, data=2, sharded=2, tensor=2)
+    gpt, levels = model_graph("gpt-nano", "synthetic-tokens-100-16"), {**SGD, "microbatches": 2}
+    first, _ = needs(gpt, mesh, 8, levels, unit_bytes=100_000)
+    groups = {(one.axis, one.kind): (one.ranks, one.stride) for one in first.messages}
+    assert groups == {
+        ("sharded", "all_gather"): (2, 2),
+        ("sharded", "reduce_scatter"): (2, 2),
+        ("data", "all_reduce"): (2, 4),
+        ("tensor", "all_reduce"): (2, 1),
+        ("pipeline", "point_to_point"): (2, 8),
+        ("tied", "all_reduce"): (2, 8),
+    }
+    (whole,) = (one.bytes for one in needs(gpt, mesh, 8, levels)[0].messages if one.kind == "reduce_scatter")
+    units = [one.bytes for one in first.messages if one.kind == "reduce_scatter"]
+    assert len(units) > 1 and sum(units) == whole and min(units[:-1]) >= 100_000
+    (boundary,) = (one for one in first.messages if one.axis == "pipeline")
+    assert (boundary.bytes, boundary.count) == (4 * 4 * 16 * 64, 2), "of a microbatch of 4 samples, twice"
+
+
+def test_ranks_share_multiplications_that_an_axis_divides() -> None:
+    (two,) = needs(CNN, Mesh(tensor=2), 64, SGD)
+    convolved = sum(operator.macs for operator in CNN.operators if operator.kind == "conv")
+    assert two.work == pytest.approx((convolved + (CNN.macs - convolved) / 2) / CNN.macs) and two.calls == 1
+    first, last = needs(CNN, Mesh(pipeline=2), 64, {**SGD, "microbatches": 4})
+    assert first.work + last.work == pytest.approx(1) and first.calls < 1

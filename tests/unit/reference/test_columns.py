@@ -25,7 +25,7 @@ from common.tables import read_table
 from comparison import changes, matched
 from known_unlike import unlike
 from network import fit
-from prediction import extrapolate, held_out, hybrid, law, methods, outlook, physics, what_if
+from prediction import crossover, extrapolate, held_out, hybrid, law, methods, outlook, physics, what_if
 from reference import products
 from traces import bottlenecks, cost, exposed, path
 from traces import cells as traced_cells
@@ -101,6 +101,7 @@ def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.Data
         "prediction": errors,
         "prediction_cells": every,
         "outlook": answers,
+        "crossover": crossover.compare(runs, sweeps),
         "hybrid": hybrid.predict(*unlike()),
         "outlook_curves": outlook.written(curves),
         **of_traces,

@@ -31,6 +31,7 @@ class Records:
     phases_csv: Path | None = None
     trace_steps_csv: Path | None = None
     what_if_csv: Path | None = None
+    crossover_csv: Path | None = None
 
     @functools.cached_property
     def every_run(self) -> pd.DataFrame:
@@ -85,6 +86,11 @@ class Records:
     def what_if(self) -> pd.DataFrame:
         """What prediction.what_if predicts; nothing where nothing was traced."""
         return _made(self.what_if_csv)
+
+    @functools.cached_property
+    def crossover(self) -> pd.DataFrame:
+        """What prediction.crossover predicts; nothing where strategies do not vary."""
+        return _made(self.crossover_csv)
 
     @functools.cached_property
     def outlook(self) -> pd.DataFrame:

@@ -10,6 +10,7 @@ Levels = dict[str, Any]
 # What a study measures at: frameworks have looks of their own, the others are axes and panels. Every other factor treats.
 NOT_TREATMENTS = ("framework", "model", "dataset", "nodes", "devices_per_node", "device", "batch_size", "bandwidth")
 WORK = ("model", "dataset")  # what is trained
+OF_STRATEGIES = ("microbatches", "schedule", "sharding")  # factors that some levels of parallelism alone have
 UNTRACED = "none"  # the level of `trace` of a run that is only timed
 MOST_SERIES = 8  # that can be told apart in a figure
 
@@ -42,6 +43,16 @@ def scale_of(varied: Collection[str]) -> str:
 def treatments_of(varied: Iterable[str]) -> list[str]:
     """The factors of `varied` that say how a cell is trained, such as loop and accumulation; those with words first."""
     return sorted((name for name in varied if name not in NOT_TREATMENTS), key=is_numeric)
+
+
+def implied(cells: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The factors that some strategies alone have (OF_STRATEGIES) whose level follows in these cells from that of parallelism: they vary,
+    but say nothing more."""
+    found: dict[tuple[str, Any], set[Any]] = {}
+    for levels in cells:
+        for name in OF_STRATEGIES:
+            found.setdefault((name, levels.get("parallelism")), set()).add(levels.get(name))
+    return [name for name in OF_STRATEGIES if all(len(seen) == 1 for (of, _), seen in found.items() if of == name)]
 
 
 def is_traced(levels: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import shown
 from common.text import instead_of
-from declared.factors import MOST_SERIES, is_numeric, is_traced, matches, scale_of, treatments_of
+from declared.factors import MOST_SERIES, implied, is_numeric, is_traced, matches, scale_of, treatments_of
 
 MOST_VARIANTS = 4  # series of one framework, which all have its colour
 SHOWN = ("colour", "facet", "filter")
@@ -53,6 +53,11 @@ class Shape:
     next_tokens: bool = False
 
     @property
+    def strategies(self) -> bool:
+        """Whether ranks divide a training in several ways, on several nodes."""
+        return "parallelism" in self.varied and "nodes" in self.varied
+
+    @property
     def scale(self) -> str:
         """Nodes, or devices where only these vary."""
         return scale_of(self.varied)
@@ -64,7 +69,8 @@ class Kind:
 
     `usual`: the figures of this kind that a study without `figures` has, as a study would declare them. `reads`: what it
     needs beside runs and epochs (names in rules/figures.smk). `takes`: keys beside kind and name. `x`, `y`: the words that these may
-    be; None for a factor. `needs`: keys that must be said. `along_scale`: nodes, or devices, have an axis of their own.
+    be; None for a factor. `needs`: keys that must be said. `along_scale`: nodes, or devices, have an axis of their own; `along`: so
+    have these factors.
     `of_traces`: it draws traced runs; of all others a study's untraced ones, where it has any.
     """
 
@@ -76,6 +82,7 @@ class Kind:
     needs: tuple[str, ...] = ()
     one_colour: bool = False
     along_scale: bool = False
+    along: tuple[str, ...] = ()
     of_traces: bool = False
 
 
@@ -121,6 +128,10 @@ KINDS: dict[str, Kind] = {
     "network": Kind(lambda of: [{}] if of.swept else [], reads=("network",)),
     "prediction": Kind(lambda of: [{}] if of.swept and "nodes" in of.varied else [], reads=("predictions",)),
     "outlook": Kind(lambda of: [{}] if of.swept and "nodes" in of.varied else [], reads=("outlook",)),
+    "strategies": Kind(
+        lambda of: [{}] if of.swept and of.strategies else [], reads=("crossover",), takes=SHOWN, along=("bandwidth",)
+    ),
+    "memory": Kind(lambda of: [{}] if of.strategies else [], takes=SHOWN),
     "timeline": Kind(lambda of: [{}], takes=("colour", "filter")),
     "shares": Kind(lambda of: [{}], takes=("x", *SHOWN), x=("run", "epoch"), along_scale=True),
     "energy": Kind(lambda of: [{}] if "device" in of.varied else [], takes=SHOWN, along_scale=True),
@@ -297,13 +308,14 @@ def _used(one: Declared, of: Kind) -> dict[str, tuple[str, ...]]:
 
 def _rest(one: Declared, of: Kind, varied: Sequence[str]) -> list[str]:
     """The factors that vary in what is drawn, and that neither a key nor the figure's own axis has."""
-    own = [scale_of(varied)] if of.along_scale else []
+    own = [*([scale_of(varied)] if of.along_scale else []), *of.along]
     named = {name for names in _used(one, of).values() for name in names}
     return [name for name in varied if name not in named and name not in own]
 
 
 def _varied(cells: Sequence[Levels]) -> list[str]:
-    return [name for name in (cells[0] if cells else ()) if len(_levels(cells, name)) > 1]
+    without = implied(cells)
+    return [name for name in (cells[0] if cells else ()) if len(_levels(cells, name)) > 1 and name not in without]
 
 
 def _levels(cells: Sequence[Levels], name: str) -> list[Any]:

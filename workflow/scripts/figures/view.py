@@ -25,7 +25,7 @@ from analysis.measured import (
     varying,
 )
 from analysis.pooling import Pooling, pooled
-from declared.factors import NOT_TREATMENTS, treatments_of
+from declared.factors import NOT_TREATMENTS, OF_STRATEGIES, implied, treatments_of
 from declared.figures import KINDS, Declared
 from figures import panels, style
 from figures.panels import Series, combinations
@@ -174,12 +174,13 @@ def view(runs: pd.DataFrame, asked: Declared) -> View:
     """
     drawn = filtered(runs, asked)
     of = KINDS[asked.kind]
-    varied = varying(drawn)
-    own = [asked.x] if asked.x and not of.x else [scale_factor(drawn)] if of.along_scale else []
+    without = implied(drawn[["parallelism", *OF_STRATEGIES]].drop_duplicates().to_dict("records"))
+    varied = varying(drawn, but=without)
+    own = [asked.x] if asked.x and not of.x else [scale_factor(drawn)] if of.along_scale else list(of.along)
     facet = [name for name in asked.facet or () if name in varied]
     colour = [name for name in asked.colour or () if name in varied]
     if not colour:
-        colour = ["framework"] if asked.colour else series_factors(drawn, but=[*own, *facet])
+        colour = ["framework"] if asked.colour else series_factors(drawn, but=[*own, *facet, *without])
     left = [name for name in varied if name not in (*own, *colour, *facet)]
     treated = treatments_of(left)  # in the order that they have as series
     return View(runs, drawn, asked, colour, [*facet, *(name for name in left if name not in treated), *treated])

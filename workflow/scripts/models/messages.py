@@ -1,4 +1,4 @@
-"""What a mesh asks of a rank, by formula: memory for a step of training, bytes that it sends, and how long a pipeline idles.
+"""What a mesh asks of a rank, by formula: memory for a step of training, the messages that it sends, and how long a pipeline idles.
 
 Rings send 2 (n - 1) / n of what is all-reduced among n ranks, and (n - 1) / n of what is gathered, or reduced to shares (Patarasuk &
 Yuan, J. Parallel Distrib. Comput. 69, 2009). Along a sharded axis ranks gather parameters and reduce gradients to shares once a step, and
@@ -9,7 +9,7 @@ Standard library only, as models.graph.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,18 +18,45 @@ from models.graph import BYTES, Graph, Operator, is_trained
 from models.mesh import Mesh
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "point_to_point")
+TIED = "tied"  # in place of an axis: the ranks of two stages that have one table
 STATES = {"sgd": 1, "adam": 2}  # numbers that an optimizer keeps of each parameter; sgd's is its momentum
 
 
 @dataclass(frozen=True)
+class Message:
+    """Alike messages of a rank in a step. `kind` of KINDS; `axis`: along which its ranks lie, or TIED; `bytes`: its larger side on a rank, as
+    sweeps count (declared.collectives); `count` in a step; `ranks` that take part, neighbours of which lie `stride` ranks apart."""
+
+    kind: str
+    axis: str
+    bytes: float
+    count: int
+    ranks: int
+    stride: int
+
+    @property
+    def sent(self) -> float:
+        """Bytes that a rank sends at least, of all of them."""
+        passes = {"all_reduce": 2, "point_to_point": self.ranks / (self.ranks - 1)}.get(self.kind, 1)
+        return passes * (self.ranks - 1) / self.ranks * self.bytes * self.count
+
+
+@dataclass(frozen=True)
 class Need:
-    """Of one rank: bytes of memory, and bytes that it sends in a step, by kind (KINDS)."""
+    """Of one rank: bytes of memory, and its messages in a step. `work`, `calls`: its shares of the model's multiplications and operators."""
 
     parameters: float
     gradients: float
     optimizer: float
     activations: float
-    sent: Mapping[str, float]
+    messages: tuple[Message, ...]
+    work: float
+    calls: float
+
+    @property
+    def sent(self) -> dict[str, float]:
+        """Bytes that it sends in a step, by kind (KINDS)."""
+        return {kind: sum(one.sent for one in self.messages if one.kind == kind) for kind in KINDS}
 
     @property
     def memory(self) -> float:
@@ -42,16 +69,20 @@ def bubble(mesh: Mesh, microbatches: int) -> float:
     return (mesh.pipeline - 1) / (microbatches + mesh.pipeline - 1)
 
 
-def needs(graph: Graph, mesh: Mesh, batch: int, levels: Mapping[str, Any]) -> list[Need]:
+def needs(graph: Graph, mesh: Mesh, batch: int, levels: Mapping[str, Any], unit_bytes: float = math.inf) -> list[Need]:
     """Of a rank of each stage. `batch`: samples of a replica; `levels`: of the factors, of which optimizer, momentum, sync_every,
-    microbatches, schedule and sharding count. ValueError where the mesh cannot divide the model."""
+    microbatches, schedule and sharding count; `unit_bytes`: layers are gathered and summed together until they have so many. ValueError
+    where the mesh cannot divide the model."""
     parts = tensor_parts(graph, mesh.tensor) if mesh.tensor > 1 else {}
     cut = stages(graph, mesh.pipeline, mesh.tensor) if mesh.pipeline > 1 else [graph]
     shared = {operator.name for stage in cut for operator in stage.operators if operator.kind == SHARED}
-    return [_need(stage, number, mesh, batch, levels, parts, shared) for number, stage in enumerate(cut)]
+    return [
+        _need(graph, stage, number, mesh, batch, levels, parts, shared, unit_bytes) for number, stage in enumerate(cut)
+    ]
 
 
 def _need(
+    graph: Graph,
     stage: Graph,
     number: int,
     mesh: Mesh,
@@ -59,57 +90,80 @@ def _need(
     levels: Mapping[str, Any],
     parts: Mapping[str, str],
     shared: set[str],
+    unit_bytes: float,
 ) -> Need:
-    weights = sum(_own_bytes(operator, parts.get(operator.name), mesh.tensor) for operator in stage.operators)
+    layers = [_own_bytes(operator, parts.get(operator.name), mesh.tensor) for operator in stage.operators]
+    weights = sum(layers)
     sharding = levels["sharding"]
     states = STATES[levels["optimizer"]] if levels["optimizer"] != "sgd" or levels["momentum"] else 0
     divided = divided_outputs(stage, parts)
     outputs = sum(_output_bytes(op) / (mesh.tensor if op.name in divided else 1) for op in stage.operators)
     microbatches = levels["microbatches"] if mesh.pipeline > 1 else 1
     in_flight = min(microbatches, mesh.pipeline - number) if levels["schedule"] == "1f1b" else microbatches
+    micro = batch / microbatches
+    tables = [_own_bytes(operator, None, 1) for operator in stage.operators if operator.name in shared]
+    work = sum(op.macs / (mesh.tensor if op.name in parts else 1) for op in stage.operators)
     return Need(
         parameters=weights / (mesh.sharded if sharding == "parameters" else 1),
         gradients=weights / (mesh.sharded if sharding != "optimizer" else 1),
         optimizer=states * weights / mesh.sharded,
-        activations=outputs * batch * in_flight / microbatches,
-        sent=_sent(stage, number, mesh, batch, levels, parts, shared, weights),
+        activations=outputs * micro * in_flight,
+        messages=(
+            *_of_parameters(_units(layers, unit_bytes), mesh, levels),
+            *_of_layers(stage, number, mesh, micro, levels["sync_every"] * microbatches, parts),
+            *(
+                Message(
+                    "all_reduce", TIED, table / mesh.sharded, 1, 2, mesh.ranks // mesh.pipeline * (mesh.pipeline - 1)
+                )
+                for table in tables
+            ),
+        ),
+        work=work / max(graph.macs, 1),
+        calls=len(stage.operators) / len(graph.operators),
     )
 
 
-def _sent(
-    stage: Graph,
-    number: int,
-    mesh: Mesh,
-    batch: int,
-    levels: Mapping[str, Any],
-    parts: Mapping[str, str],
-    shared: set[str],
-    weights: float,
-) -> dict[str, float]:
-    batches = levels["sync_every"]
-    passed = sum(  # of a sample, along a tensor axis
-        _output_bytes(operator) * (parts.get(operator.name) in (ROWS, HEADS))
-        + sum(_output_bytes(below) for below in _below(stage, operator, number > 0))
-        * (parts.get(operator.name) in (COLUMNS, HEADS))
-        for operator in stage.operators
-    )
-    tables = sum(_own_bytes(operator, None, 1) for operator in stage.operators if operator.name in shared)
-    share = (mesh.sharded - 1) / mesh.sharded * weights
-    handed_on = (number < mesh.pipeline - 1) * _output_bytes(stage.operators[-1]) + (number > 0) * _output_bytes(
-        stage.operators[0]
-    )
-    return {
-        "all_reduce": _ring(mesh.data) * weights / mesh.sharded
-        + _ring(mesh.tensor) * passed * batch * batches
-        + _ring(2) * tables / mesh.sharded,
-        "all_gather": share * (2 * batches if levels["sharding"] == "parameters" else 1),
-        "reduce_scatter": share,
-        "point_to_point": float(handed_on * batch * batches),
-    }
+def _units(layers: Sequence[float], limit: float) -> list[float]:
+    """Bytes of layers that travel together: a unit is closed in front of the layer that finds it at its limit."""
+    made: list[float] = []
+    for size in filter(None, layers):
+        if not made or made[-1] >= limit:
+            made.append(0.0)
+        made[-1] += size
+    return made
 
 
-def _ring(ranks: int) -> float:
-    return 2 * (ranks - 1) / ranks
+def _of_parameters(units: Sequence[float], mesh: Mesh, levels: Mapping[str, Any]) -> Iterator[Message]:
+    """Of copies and shares of parameters: gradients of every unit, and parameters."""
+    gathered = 2 * levels["sync_every"] if levels["sharding"] == "parameters" else 1
+    for size in units:
+        if mesh.sharded > 1:
+            yield Message("all_gather", "sharded", size, gathered, mesh.sharded, mesh.tensor)
+            yield Message("reduce_scatter", "sharded", size, 1, mesh.sharded, mesh.tensor)
+        if mesh.data > 1:
+            yield Message("all_reduce", "data", size / mesh.sharded, 1, mesh.data, mesh.sharded * mesh.tensor)
+
+
+def _of_layers(
+    stage: Graph, number: int, mesh: Mesh, micro: float, count: int, parts: Mapping[str, str]
+) -> Iterator[Message]:
+    """Of outputs and their gradients, of `count` batches or microbatches of `micro` samples."""
+    for operator in stage.operators if mesh.tensor > 1 else ():
+        how = parts.get(operator.name)
+        summed = [operator] * (how in (ROWS, HEADS))
+        summed += _below(stage, operator, number > 0) if how in (COLUMNS, HEADS) else []
+        for one in summed:
+            yield Message("all_reduce", "tensor", _output_bytes(one) * micro, count, mesh.tensor, 1)
+    handed = [stage.operators[-1]] * (number < mesh.pipeline - 1) + [stage.operators[0]] * (number > 0)
+    for one in handed:
+        yield Message(
+            "point_to_point",
+            "pipeline",
+            _output_bytes(one) * micro,
+            count,
+            mesh.pipeline,
+            mesh.ranks // mesh.pipeline,
+        )
 
 
 def _below(stage: Graph, operator: Operator, handed_on: bool) -> list[Operator]:

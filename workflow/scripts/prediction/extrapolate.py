@@ -70,9 +70,10 @@ def anywhere(made: Physics) -> Physics:
             name: replace(one, link=one.link or 1.0, places=(), factors=one.factors[-1:]) for name, one in laws.items()
         }
 
-    return replace(
-        made, laws=smooth(made.laws), shards={carrier: smooth(laws) for carrier, laws in made.shards.items()}
+    shards, of_meshes = (
+        {carrier: smooth(laws) for carrier, laws in of.items()} for of in (made.shards, made.of_meshes)
     )
+    return replace(made, laws=smooth(made.laws), shards=shards, of_meshes=of_meshes)
 
 
 def last_above(nodes: np.ndarray, efficiency: np.ndarray, level: float) -> float:

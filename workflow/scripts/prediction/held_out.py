@@ -1,7 +1,7 @@
 """Table of prediction errors: every method predicts the cells on several nodes that it has not seen, fold by fold.
 
-Left out are the largest number of nodes, the two largest, each batch size, each rate of the links, and two corners: the
-cells that are farthest out in every factor, predicted from those that are in none. Sweeps of the network at numbers of
+Left out are the largest number of nodes, the two largest, each batch size, each rate of the links, each strategy where some ranks divide
+more than samples, and two corners: the cells that are farthest out in every factor, predicted from those that are in none. Sweeps of the network at numbers of
 nodes or rates that are left out are not used either. A second CSV has every prediction of every cell.
 """
 
@@ -21,7 +21,7 @@ from analysis.intervals import Estimate
 from analysis.measured import arguments, combination_text, read_timed, treatment_text, treatments, varying
 from common.errors import exit_status
 from common.tables import read_table
-from declared.collectives import COLLECTIVES
+from declared.collectives import ALL_REDUCE, COLLECTIVES
 from environments.made import read_made
 from prediction import law, physics
 from prediction.fold import Fold, Method, Prediction
@@ -34,13 +34,18 @@ COMMON = (
     "Common cells: cells that every method predicts; methods that predict none of the cells that are left out do not count. Compare "
     "methods on the common cells."
 )
+MESHES = (
+    "Where ranks divide more than samples, the physical model divides the computation of one node by operator, and takes each message by the law "
+    "of its collective; by hand, each takes its bytes at the link's rate. Meshes with a group of ranks on one node are not predicted: no sweep "
+    "knows what is within a node."
+)
 WAYS = {
     law.PIPELINED: "then the slower of link and processors",
     law.SUM: "then link and processors one after the other",
     law.LARGEST: "or the link or the processors, where these take longer",
 }
 IN_SAMPLE = "nothing (fit)"
-KINDS = ("nodes", "batch size", "link rate", "corner")
+KINDS = ("nodes", "batch size", "link rate", "corner", "strategy")
 ALL = "all that was left out"
 ON_LOOPBACK = (
     "Nodes are emulated: this checks the methods on the loopback of one machine, and says nothing about a network."
@@ -55,7 +60,8 @@ def folds(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Iterator[Fold]:
     )
 
     def fold(kind: str, name: str, **ends: list[float]) -> Fold:
-        held = [cells[factor].isin(levels) & ((factor != "rate") | several) for factor, levels in ends.items()]
+        of_links = ("rate", "parallelism")  # what one node has is of all their levels
+        held = [cells[factor].isin(levels) & ((factor not in of_links) | several) for factor, levels in ends.items()]
         swept = ~(sweeps["nodes"].isin(ends.get("nodes", [])) | sweeps["link_bytes_s"].isin(ends.get("rate", [])))
         train = cells[~np.logical_or.reduce(held)] if held else cells
         test = cells[np.logical_and.reduce([several, *held])]
@@ -70,6 +76,8 @@ def folds(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Iterator[Fold]:
         yield fold("batch size", f"batch size {batch}", batch_size=[batch])
     for rate in rates if len(rates) >= FEWEST_RATES else []:
         yield fold("link rate", f"links of {rate_text(rate)}", rate=[rate])
+    for strategy in list(dict.fromkeys(cells.loc[several, "parallelism"])) if cells["is_mesh"].any() else []:
+        yield fold("strategy", f"parallelism {strategy}", parallelism=[strategy])
     for text, end in (("most", 0), ("least", -1)):
         ends = {
             name: [levels[which]]
@@ -187,7 +195,7 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
     words = ["left out", "method", "worst cell"]
     always = [
         ON_LOOPBACK if conditions.emulated(runs) else "",
-        physics.uncounted(runs),
+        physics.uncounted(runs, meshes=True),
         physics.of_unlike(runs),
         conditions.setting(runs),
     ]
@@ -224,6 +232,7 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
         f"{ALL.capitalize()}: each cell counts as often as it was left out." if ALL in set(rows["left_out"]) else "",
         "" if short.empty else COMMON,
         _method_note(cells, sweeps),
+        MESHES if cells["is_mesh"].any() else "",
         *(
             f"{name} leaves out cells: {problem}."
             for name, problem in short.dropna(subset="problem")[["method", "problem"]].itertuples(index=False)
@@ -295,7 +304,9 @@ def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
 
 def _laws_text(made: physics.Physics, carrier: physics.Carrier) -> str:
     """The laws of what a carrier's exchange is made of."""
-    used = {f"{COLLECTIVES[name].title} ": network for name, network in made.shards.get(carrier, {}).items()}
+    meshes = made.of_meshes.get(carrier, {})
+    named = made.shards.get(carrier, {}) | ({ALL_REDUCE: made.laws[carrier]} | meshes if meshes else {})
+    used = {f"{COLLECTIVES[name].title} ": network for name, network in named.items()}
     return ", ".join(
         f"{what}a {network.algorithm} of {1e3 * network.step_s:.2g} ms a step, {WAYS[network.way]}"
         for what, network in (used or {"": made.laws[carrier]}).items()
@@ -318,7 +329,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     python = Path(read_made(args.extra_p)["python"]["executable"]) if args.extra_p else None
     runs = read_timed(args.runs)
-    cells, sweeps = physics.prepared(runs), law.points(read_table(args.network, "network"))
+    cells, sweeps = physics.prepared(runs, meshes=True), law.points(read_table(args.network, "network"))
     every, rows = evaluate(cells, sweeps, methods(set(cells["framework"]), python))
     tables.write_csv(every, args.cells)
     tables.write(table(runs, cells, sweeps, rows), args.out)

@@ -18,6 +18,7 @@ from analysis import conditions
 from analysis.measured import factors, one_line
 from analysis.terms import MODELS, Columns, estimable
 from common.errors import InputError
+from models.messages import KINDS
 from prediction import baselines, exchange, law, physics
 from prediction.fold import Fold, Method, Prediction, none_of, unless_all
 from prediction.law import Law
@@ -44,9 +45,12 @@ def with_terms(*terms: str) -> Method:
 
 
 def by_hand(fold: Fold) -> Prediction:
-    """Nothing fitted to a run on several nodes or to a sweep: computation, and 2 (n - 1) / n x gradient bytes at the link's rate."""
+    """Nothing fitted to a run on several nodes or to a sweep: computation, and 2 (n - 1) / n x gradient bytes, or what a mesh sends, at the
+    link's rate."""
     ideal = Law("ring", law.PIPELINED, 0.0, 0.0, 1.0, 0.0)
-    made = replace(fold.plain, laws=dict.fromkeys(physics.carriers(fold.test), ideal), shards={})
+    others = {name: replace(ideal, collective=name) for name in KINDS}
+    here = physics.carriers(fold.test)
+    made = replace(fold.plain, laws=dict.fromkeys(here, ideal), shards={}, of_meshes=dict.fromkeys(here, others))
     unknown = fold.test["rate"].isna().to_numpy()
     seconds = np.where(unknown, np.nan, made.predict(fold.test))
     problem = "the site names no rate of its links" if unknown.any() else "no run on one node"

@@ -123,7 +123,7 @@ def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physi
     )
     levels = {"framework": framework, "device": carrier[1], "base": framework, "model": names[0], "dataset": names[1]}
     counted = {"batch_size": args.batch_size, "sync_every": args.sync_every, "samples": args.samples}
-    fixed = {"batch_scope": "local", "training_loop": "custom", "nodes": 1.0, "rate": np.nan}
+    fixed = {"batch_scope": "local", "training_loop": "custom", "nodes": 1.0, "rate": np.nan, "is_mesh": False}
     return made, pd.DataFrame([levels | counted | fixed])
 
 

@@ -7,6 +7,8 @@ from runs on one replica. `exposed` is what the messages of an exchange take bey
 by a law of the network's sweeps (prediction.law). The last but one term is waiting for the slowest of p ranks: where the
 time of a batch scatters by sigma c, that of the S / X batches before an exchange does by the square root of their number
 as much, and the largest of p normal numbers lies E(p) standard deviations above their mean. `extra`: see exchange.Rule.
+Ranks that divide more than samples: prediction.strategies has their computation and messages; where a tensor axis or a pipeline makes
+ranks wait for each other in every batch, S stands for X in the term of waiting.
 Two numbers are fitted to runs on several nodes, for each framework and device: the share of the backward pass that hides messages,
 and sigma. Each has to earn its place: it is left out unless it makes the errors of cells that are left out smaller.
 """
@@ -27,10 +29,11 @@ from analysis import conditions
 from analysis.measured import factors, scaled, successful
 from common.errors import InputError
 from declared.collectives import ALL_REDUCE
-from declared.mesh import divides_more
+from declared.factors import OF_STRATEGIES
+from declared.mesh import NOT_MESHES, PLAIN, divides_more, mesh_of
 from declared.models import model_graph
 from models.graph import Graph
-from prediction import exchange, law
+from prediction import exchange, law, strategies
 from prediction.exchange import Tensors
 from prediction.law import Law
 
@@ -39,6 +42,7 @@ NOT_COMPUTATION = (
     "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth", "epochs",
     "warmup_epochs", "shares", "lr_scaling", "lr_warmup_epochs", "learning_rate",
 )  # fmt: skip
+DIVIDES = ("parallelism", *OF_STRATEGIES)  # of which prediction.strategies knows what they cost
 COUNTS = ["nodes", "ranks", "replicas", "sync_every"]
 MEASURES = ["local_batch", "steps", "exchanges", "rate", "samples"]
 OF_COMPUTATION = ["steps", "exchanges", "local_batch", "epoch_time_s"]
@@ -47,18 +51,22 @@ TERMS = ("hidden", "scatter")
 LIMITS = np.array([[0.0, 0.0], [1.0, 5.0]])
 
 
-def prepared(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row per measured cell: its factors, COUNTS, MEASURES (rate in bytes/s, NaN: not known), epoch_time_s, n, sd.
+def prepared(runs: pd.DataFrame, meshes: bool = False) -> pd.DataFrame:
+    """A row per measured cell: its factors, COUNTS, MEASURES (rate in bytes/s, NaN: not known), epoch_time_s, n, sd; `is_mesh`: whether ranks
+    divide more than samples; `computes`.
 
-    Batches and exchanges are scaled as epoch time is: to the data set's samples. `uncounted` cells are left out, and meshes.
+    Batches and exchanges are scaled as epoch time is: to the data set's samples. `uncounted` cells are left out, and but for
+    `meshes` those whose ranks divide more than samples.
     """
     ok = successful(runs)
-    ok = ok[~is_mesh(ok)]
+    divided = is_mesh(ok)
+    ok = ok.assign(is_mesh=divided, computes=computes(ok))
+    ok = ok if meshes else ok[~divided]
     ok = ok.assign(rate=ok["bandwidth_bytes_s"].astype(float), samples=ok["samples_per_epoch"].astype(float))
     ok = ok.assign(steps=scaled(ok, "steps"), exchanges=scaled(ok, "exchanges"))
     by_cell = ok.groupby("cell", sort=False)
     named = [name for name in [*factors(), "base"] if name not in COUNTS]
-    cells = by_cell[[*named, *COUNTS, *MEASURES]].first()
+    cells = by_cell[[*named, *COUNTS, *MEASURES, "is_mesh", "computes"]].first()
     times = by_cell["epoch_time_s"]
     cells = cells.assign(epoch_time_s=times.mean(), n=times.size(), sd=times.std())
     if "bandwidth" in cells:  # a level may leave it to the site
@@ -77,16 +85,37 @@ def pooled_cv(cells: pd.DataFrame, of_means: bool = False) -> float:
     return float(np.sqrt(np.average(cv**2 / (n if of_means else 1), weights=n - 1)))
 
 
-def uncounted(runs: pd.DataFrame) -> str:
-    """The cells that nothing here can use, whose batches or exchanges were not counted or which are meshes, in a sentence; or nothing."""
+def planned(runs: pd.DataFrame) -> pd.DataFrame:
+    """The cells on several nodes that a study plans, run or not, as `prepared` has them, but for what was measured."""
+    cells = runs[runs["nodes"] > 1].drop_duplicates("cell").reset_index(drop=True)
+    samples, batch = cells["samples_per_epoch"].astype(float), cells["local_batch"].astype(float)
+    steps = samples / (batch * cells["replicas"].astype(int))
+    counted = {"steps": steps, "exchanges": steps / cells["sync_every"].astype(int), "local_batch": batch}
+    told = {"rate": cells["bandwidth_bytes_s"].astype(float), "is_mesh": is_mesh(cells), "computes": computes(cells)}
+    kinds = dict.fromkeys(COUNTS, int)
+    return (
+        cells[["cell", *factors(), "base", "ranks", "replicas"]]
+        .assign(samples=samples, **counted, **told)
+        .astype(kinds)
+    )
+
+
+def uncounted(runs: pd.DataFrame, meshes: bool = False) -> str:
+    """The cells that nothing here can use, whose batches or exchanges were not counted or, but for `meshes`, whose ranks divide more than
+    samples, in a sentence; or nothing."""
     counts = successful(runs).groupby("cell", sort=False)[["steps", "exchanges"]].count()
     lacking = counts.index[(counts == 0).any(axis=1)].tolist()
     left_out = (
         [f"Left out, because batches or exchanges were not counted: {conditions.named(lacking)}."] if lacking else []
     )
-    if meshes := list(dict.fromkeys(runs.loc[is_mesh(runs), "cell"])):
-        left_out.append(f"Left out, because ranks divide more than samples: {conditions.named(meshes)}.")
+    if not meshes and (divided := list(dict.fromkeys(runs.loc[is_mesh(runs), "cell"]))):
+        left_out.append(f"Left out, because ranks divide more than samples: {conditions.named(divided)}.")
     return " ".join(left_out)
+
+
+def computes(runs: pd.DataFrame) -> pd.Series:
+    """How LBANN's ranks divide layers, or data: what computation on one replica is told apart by."""
+    return runs["parallelism"].where(runs["parallelism"].isin(NOT_MESHES), PLAIN)
 
 
 def is_mesh(runs: pd.DataFrame) -> pd.Series:
@@ -134,7 +163,7 @@ def carriers(cells: pd.DataFrame) -> list[Carrier]:
 class Physics:
     """A fitted model. `computation`: (framework, levels of `keys`...) -> alpha, beta, u; `gradients`: (model, data set) ->
     tensors; the rest by carrier: `laws` of all-reduce; `shards` of exchange.SHARDS, where its
-    messages are these."""
+    messages are these; `of_meshes`, of what else meshes send."""
 
     keys: tuple[str, ...]
     computation: dict[tuple[object, ...], np.ndarray]
@@ -143,10 +172,13 @@ class Physics:
     hidden: dict[Carrier, float] = field(default_factory=dict)
     scatter: dict[Carrier, float] = field(default_factory=dict)
     shards: dict[Carrier, dict[str, Law]] = field(default_factory=dict)
+    of_meshes: dict[Carrier, dict[str, Law]] = field(default_factory=dict)
 
     def law(self, carrier: Carrier, collective: str = ALL_REDUCE) -> Law | None:
         """That of a collective of a carrier; None where it was not swept."""
-        return self.laws.get(carrier) if collective == ALL_REDUCE else self.shards.get(carrier, {}).get(collective)
+        if collective == ALL_REDUCE:
+            return self.laws.get(carrier)
+        return (self.shards.get(carrier, {}) | self.of_meshes.get(carrier, {})).get(collective)
 
     def predict(self, cells: pd.DataFrame) -> np.ndarray:
         """Epoch times of `prepared` cells in seconds, NaN where something that it needs was not measured."""
@@ -162,11 +194,14 @@ class Physics:
         Replicas that share one node are not among them: no sweep knows what their exchange takes.
         """
         own = self.computed(cells)
-        single, several = (cells["replicas"] == 1).to_numpy(), (cells["nodes"] > 1).to_numpy()
+        divided = cells["is_mesh"].to_numpy(bool)
+        single, several = (cells["replicas"] == 1).to_numpy() & ~divided, (cells["nodes"] > 1).to_numpy()
         columns = {name: cells[name].to_numpy() for name in OF_PART}
         for names, places in cells.groupby(["framework", "device", "model", "dataset"]).indices.items():
             carrier, model = names[:2], names[2:]
-            alone, here = places[single[places]], places[several[places]]
+            alone, here = places[single[places]], places[(several & ~divided)[places]]
+            if carrier in self.laws and model in self.gradients:
+                yield from self._of_meshes(carrier, cells, places[(several & divided)[places]])
             if len(alone):
                 yield alone, Part(carrier, own[alone].sum(axis=1))
             if len(here) and carrier in self.laws and model in self.gradients:
@@ -199,10 +234,43 @@ class Physics:
 
         return Part(carrier, own.sum(axis=1), np.sqrt(steps * exchanges) * batch_s * slowest, beyond)
 
+    def _of_meshes(
+        self, carrier: Carrier, cells: pd.DataFrame, places: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, "Part"]]:
+        """Those of `places` whose messages the sweeps know, each by itself."""
+        rule, each = exchange.rule_of(carrier[0]), self.coefficients(cells)
+        for place in places:
+            row = cells.iloc[place].to_dict()
+            mesh, steps, exchanges = mesh_of(row["parallelism"], row["ranks"]), row["steps"], row["exchanges"]
+            where = strategies.Place(row["nodes"], row["ranks"], row["rate"])
+            graph, batch = model_graph(row["model"], row["dataset"]), round(row["local_batch"])
+            law_of = functools.partial(self.law, carrier)
+            one = strategies.step(graph, mesh, batch, row, each[place], where, law_of, rule.limits_bytes[1])
+            if one is None:
+                continue
+            batch_s, groups = one.computed_s / row["sync_every"], steps / row["sync_every"]
+            waits = steps if mesh.tensor * mesh.pipeline > 1 else exchanges
+
+            yield (
+                np.array([place]),
+                Part(
+                    carrier,
+                    np.array([groups * one.computed_s + exchanges * one.update_s]),
+                    np.array([math.sqrt(steps * waits) * batch_s * expected_largest(row["ranks"])]),
+                    functools.partial(_beyond, one, groups, exchanges, exchange.BACKWARD_SHARE * batch_s),
+                ),
+            )
+
     def computed(self, cells: pd.DataFrame) -> np.ndarray:
         """Seconds of an epoch in batches and in updates, [cells, 2]: the framework's own, or that of its base."""
+        found = self.coefficients(cells)
+        steps, exchanges, batch = (cells[name].to_numpy() for name in ("steps", "exchanges", "local_batch"))
+        return np.column_stack([steps * (found[:, 0] + found[:, 1] * batch), exchanges * found[:, 2]])
+
+    def coefficients(self, cells: pd.DataFrame) -> np.ndarray:
+        """alpha, beta and u of one replica, [cells, 3]: the framework's own, or those of its base; NaN where neither was measured."""
         nothing = np.full(3, np.nan)
-        found = np.array(
+        found: np.ndarray = np.array(
             [
                 self.computation.get((framework, *levels), self.computation.get((base, *levels), nothing))
                 for framework, base, *levels in cells[["framework", "base", *self.keys]].itertuples(
@@ -210,8 +278,12 @@ class Physics:
                 )
             ]
         ).reshape(-1, 3)
-        steps, exchanges, batch = (cells[name].to_numpy() for name in ("steps", "exchanges", "local_batch"))
-        return np.column_stack([steps * (found[:, 0] + found[:, 1] * batch), exchanges * found[:, 2]])
+        return found
+
+
+def _beyond(one: strategies.Step, groups: float, exchanges: float, backward_s: float, hidden: float) -> float:
+    """Seconds of an epoch in messages that nothing hides."""
+    return groups * one.waited_s + exchanges * max(one.parameters_s - hidden * backward_s, 0.0)
 
 
 @dataclass(frozen=True)
@@ -231,8 +303,9 @@ class Part:
 
 def plain(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Physics:
     """What one-node cells (`prepared`) and sweeps (`law.points`) say: nothing is hidden, nobody waits."""
-    keys = tuple(name for name in factors() if name not in NOT_COMPUTATION and cells[name].nunique(dropna=False) > 1)
-    single = cells[cells["replicas"] == 1]
+    costs = [*(name for name in factors() if name not in (*NOT_COMPUTATION, *DIVIDES)), "computes"]
+    keys = tuple(name for name in costs if cells[name].nunique(dropna=False) > 1)
+    single = cells[(cells["replicas"] == 1) & ~cells["is_mesh"]]
     computation = {
         tuple(levels): _computation(group)
         for levels, group in single[["framework", *keys, *OF_COMPUTATION]].groupby(["framework", *keys], dropna=False)
@@ -241,18 +314,33 @@ def plain(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Physics:
     gradients = {name: made for name in names if (made := model_tensors(*name))}
     laws: dict[Carrier, Law] = {}
     shards: dict[Carrier, dict[str, Law]] = {}
+    of_meshes: dict[Carrier, dict[str, Law]] = {}
     for carrier, own in cells[cells["nodes"] > 1].groupby(["framework", "device"]):
         used = set(zip(own["model"], own["dataset"], strict=True)) & set(gradients)
         largest = max((gradients[name].total_bytes for name in used), default=math.inf)
+        handed = _largest(own[own["is_mesh"]])
         swept = sweeps[(sweeps["framework"] == carrier[0]) & (sweeps["device"] == carrier[1])]
         sent = (ALL_REDUCE, *exchange.SHARDS) if exchange.is_sharded(carrier[0]) else (ALL_REDUCE,)
-        fits = {name: law.fit(swept[swept["collective"] == name], largest) for name in sent}
+        asked = dict.fromkeys([*sent, *swept["collective"].unique()], largest)
+        asked |= {name: max(size, asked.get(name, 0.0)) for name, size in handed.items()}
+        fits = {name: law.fit(swept[swept["collective"] == name], size) for name, size in asked.items()}
         found = {name: network for name, network in fits.items() if network}
         if ALL_REDUCE in found:
             laws[carrier] = found[ALL_REDUCE]
-        if all(name in found for name in exchange.SHARDS):
+        if exchange.is_sharded(carrier[0]) and all(name in found for name in exchange.SHARDS):
             shards[carrier] = {name: found[name] for name in exchange.SHARDS}
-    return Physics(keys, computation, gradients, laws, shards=shards)
+        of_meshes[carrier] = {name: network for name, network in found.items() if name not in sent}
+    return Physics(keys, computation, gradients, laws, shards=shards, of_meshes=of_meshes)
+
+
+def _largest(meshes: pd.DataFrame) -> dict[str, float]:
+    """Collective -> bytes of its largest message in these cells."""
+    found: dict[str, float] = {}
+    for row in meshes.to_dict("records"):
+        mesh, batch = mesh_of(row["parallelism"], row["ranks"]), round(row["local_batch"])
+        for one in strategies.messages(row["model"], row["dataset"], mesh, batch, row):
+            found[one.kind] = max(found.get(one.kind, 0.0), one.bytes)
+    return found
 
 
 def fit(cells: pd.DataFrame, sweeps: pd.DataFrame, terms: Sequence[str] = TERMS) -> Physics:
