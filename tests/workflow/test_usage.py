@@ -150,7 +150,7 @@ def test_a_published_table_that_is_broken_is_refused_in_one_line(campaign: Check
     for name in ("runs.csv", "epochs.csv"):
         shutil.copy(campaign.results / name, published)
     table = published / "runs.csv"
-    table.write_text(table.read_text().replace("ok", "okay", 1))
+    table.write_text(table.read_text().replace(",ok,", ",okay,", 1))
     done = campaign.snakemake("tables", "--config", "records=published")
     assert done.status != 0
     assert "published/runs.csv, line 2: status: 'okay' is not one of ok, failed" in done.output

@@ -305,7 +305,7 @@ def test_what_is_mutated_works_as_it_is(folder: Path, archives: Any) -> None:
     (folder / "manifest.json").write_text(json.dumps(MANIFEST))
     assert manifest.read(folder / "manifest.json") == MANIFEST
     for name, (entry, found) in archives.items():
-        assert prepared(folder / f"whole-{name}", entry, found) == [20, 10]
+        assert prepared(folder / f"whole-{name}", entry, found) == [20, entry["validation_samples"]]
 
 
 @mutated(200)
