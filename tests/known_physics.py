@@ -55,7 +55,7 @@ class Truth:
         """What a sweep measures."""
         return self.all_reduce(size, nodes, rate) if name == "all_reduce" else None
 
-    def exchange(self, model, dataset, nodes, rate, backward_s, batches):
+    def exchange(self, model, dataset, nodes, rate, backward_s, batches=1):
         """Seconds by which DDP's buckets outlast the backward pass: two may be under way, but share the link."""
         graph = model_graph(model, dataset)
         done, bucket, ready_buckets = 0, 0, []
@@ -96,7 +96,7 @@ class Sharded(Truth):
         passes = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": self.gloo}[name]
         return passes / 2 * self.all_reduce(size, nodes, rate)
 
-    def exchange(self, model, dataset, nodes, rate, backward_s, batches):
+    def exchange(self, model, dataset, nodes, rate, backward_s, batches=1):
         """Seconds that messages add to the batches of one exchange, by a list of what has to be done, in order."""
         units, macs = [], []
         for operator in model_graph(model, dataset).operators:

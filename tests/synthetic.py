@@ -393,6 +393,7 @@ def sweeps(framework: str, nodes: Collection[int] = (2, 3), noise: float = NOISE
     rows = [
         {
             "study": "made-up",
+            "collective": "all_reduce",
             "framework": framework,
             "nodes": count,
             "ranks": count,

@@ -38,7 +38,11 @@ ALIKE = tuple(name for name in FRAMEWORKS if not trains_alone(name))  # to the s
 DISTRIBUTED = tuple(name for name in FRAMEWORKS if load_framework(name).distributed)
 REPLICAS = dict.fromkeys((*DISTRIBUTED, "tensorflow-mirrored"), 2)  # of the others there is one
 IN_CI = ("pytorch-ddp", "tensorflow-multiworker", "horovod-tensorflow")  # a launcher and a library each
-OFTEN = tuple(name for name in FRAMEWORKS if name != "deepspeed")  # whose daily test is its own: test_deepspeed.py
+ELSEWHERE = (
+    "deepspeed",
+    "jax-single",
+)  # the first is held daily by test_deepspeed.py, the other one is jax on one device
+DAILY = tuple(name for name in FRAMEWORKS if name not in ELSEWHERE)
 
 
 def some(names: Iterable[str], in_ci: Sequence[str] = IN_CI) -> list[Any]:

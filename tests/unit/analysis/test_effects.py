@@ -261,6 +261,7 @@ def made_sweep(seconds, nodes=2):
     return pd.DataFrame(
         [
             {
+                "collective": "all_reduce",
                 "framework": FRAMEWORK,
                 "nodes": nodes,
                 "ranks": nodes,

@@ -94,6 +94,7 @@ def test_the_shipped_descriptions_are_read_within_milliseconds():
         "flexflow",
         "horovod-pytorch",
         "horovod-tensorflow",
+        "jax",
         "lbann",
         "pytorch",
         "tarantella",

@@ -17,7 +17,12 @@ REQUIREMENTS = """
 import importlib.metadata as m, json
 print(json.dumps([[d.metadata["Name"], d.requires or []] for d in m.distributions()]))
 """
-FRAMEWORK = {"deepspeed": "deepspeed 0.19.8", "pytorch": "torch 2.13.0+cpu", "tensorflow": "tensorflow 2.21.0"}
+FRAMEWORK = {
+    "deepspeed": "deepspeed 0.19.8",
+    "jax": "jax 0.10.2",
+    "pytorch": "torch 2.13.0+cpu",
+    "tensorflow": "tensorflow 2.21.0",
+}
 
 
 @pytest.fixture(params=locked())
@@ -59,7 +64,7 @@ def test_every_requirement_of_every_package_is_there(record):
 
 
 def test_no_environment_sees_another_framework(record):
-    frameworks = {"torch", "tensorflow-cpu", "tensorflow"} & set(record["packages"])
+    frameworks = {"torch", "tensorflow-cpu", "tensorflow", "jax"} & set(record["packages"])
     assert len(frameworks) == 1
 
 

@@ -97,7 +97,7 @@ def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.Data
         "strategies": strategies.summarize(runs),
         "scaling": scaling.compare(runs)[0],
         "decomposition": decomposition.decompose(runs, network),
-        "network": fit.compare(network),
+        "network": fit.compare(pd.concat([network, network.assign(collective="all_gather")])),
         "prediction": errors,
         "prediction_cells": every,
         "outlook": answers,

@@ -106,6 +106,16 @@ def test_the_paper_of_a_kept_campaign_compiles(tex: None, tmp_path: Path) -> Non
     assert int(re.findall(r"\((\d+) pages", said)[-1]) > 10
 
 
+def test_methods_name_the_collectives_that_were_swept() -> None:
+    facts = facts_of(KEPT / "runs.csv", KEPT / "network.csv")
+    assert "all-reduce was swept through the library of each distributed framework, on" in methods(facts)
+    assert facts.network is not None
+    others = [facts.network.assign(collective=name) for name in ("reduce_scatter", "all_gather")]
+    said = methods(replace(facts, network=pd.concat([facts.network, *others])))
+    assert "all-reduce, all-gather and reduce-scatter were swept through the library of each" in said
+    assert "In all-gather and reduce-scatter, bytes count $(n - 1) / n$ times." in said
+
+
 def test_results_open_with_the_answer_then_each_figure_with_what_it_shows(tmp_path: Path) -> None:
     runs_csv, _ = write_frames(tmp_path, *campaign(failures={}))
     made = sources(tmp_path, facts_of(runs_csv), runs_csv)

@@ -59,7 +59,14 @@ def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
     return Trainings(tmp_path_factory.mktemp("trainings"), real)
 
 
-def check(trainings: Trainings, framework: str, mesh: str, levels: dict[str, Any], tolerance: float = 1e-4) -> None:
+def check(
+    trainings: Trainings,
+    framework: str,
+    mesh: str,
+    levels: dict[str, Any],
+    tolerance: float = 1e-4,
+    of_formula: float = 1.0,
+) -> None:
     ranks = int(np.prod([int(part[-1]) for part in mesh.split("-")]))
     of_mesh = {"parallelism": mesh, "nodes": ranks, "batch_scope": "global", "batch_size": BATCH}
     alone = {name: level for name, level in levels.items() if name not in ("microbatches", "schedule", "sharding")}
@@ -78,7 +85,9 @@ def check(trainings: Trainings, framework: str, mesh: str, levels: dict[str, Any
     job = json.loads((folder / "spec.json").read_text())
     asked = needs(from_json(job["model"]), of_spec(job["spec"]), job["spec"]["local_batch"], job["spec"]["levels"])
     sent = sum(sum(need.sent.values()) for need in asked) * ranks / len(asked)
-    assert float(row["sent_bytes"]) > 0.98 * sent * float(row["exchanges"]), "others may use the loopback, too"
+    assert float(row["sent_bytes"]) > 0.98 * of_formula * sent * float(row["exchanges"]), (
+        "others may use the loopback, too"
+    )
 
 
 @pytest.mark.parametrize(("mesh", "levels"), FIRST)
@@ -104,7 +113,8 @@ def test_transformers_train_alike(trainings: Trainings, mesh: str, levels: dict[
 @pytest.mark.parametrize(("mesh", "levels"), OF_JAX)
 def test_jax_trains_alike(trainings: Trainings, mesh: str, levels: dict[str, Any]) -> None:
     seed = 7  # by which no activation comes as close to a relu's kink as sums in another order are apart
-    check(trainings, "jax", mesh, {**levels, "seed": seed}, 5e-4 if "model" in levels else 1e-4)
+    gathers_once = 2 / 3 if mesh.startswith("sharded") and "sharding" not in levels else 1.0  # FSDP gathers twice
+    check(trainings, "jax", mesh, {**levels, "seed": seed}, 5e-4 if "model" in levels else 1e-4, gathers_once)
 
 
 @pytest.mark.every_framework

@@ -79,6 +79,26 @@ as_rank(run)
     assert left(tmp_path) == []
 
 
+@pytest.mark.parametrize(("work", "left_library"), [("pass", True), ("raise ArithmeticError('no sum')", False)])
+def test_a_rank_leaves_its_library_when_its_work_is_done_and_not_when_it_failed(
+    tmp_path: Path, work: str, left_library: bool
+) -> None:
+    """To leave is collective: others would wait for it."""
+    program = f"""\
+from runs.worker.process import as_rank, at_end
+
+def run(folder):
+    at_end.append((folder / "left").touch)
+    {work}
+
+as_rank(run)
+"""
+    told = {"PYTHONPATH": str(SCRIPTS), "RINGSIDE_ALARM_S": "60", "RINGSIDE_SCRATCH": str(tmp_path)}
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    ended = subprocess.run(command, env={**os.environ, **told}, capture_output=True, timeout=30, check=False)
+    assert ended.returncode == (0 if left_library else 1) and (tmp_path / "left").exists() == left_library
+
+
 def test_what_a_killed_rank_left_is_removed_by_the_next_and_nothing_of_the_living(
     tmp_path: Path, start: Callable[[str], subprocess.Popen[bytes]]
 ) -> None:

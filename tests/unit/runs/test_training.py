@@ -13,9 +13,9 @@ from declared.frameworks import load_framework
 from runs.steps import quantiles
 from trainings import (
     ALIKE,
+    DAILY,
     DISTRIBUTED,
     FRAMEWORKS,
-    OFTEN,
     REPLICAS,
     TEMPORARY,
     Trainings,
@@ -25,6 +25,8 @@ from trainings import (
     some,
     weights,
 )
+
+OTHERS = [name for name in ALIKE if name != "pytorch-single"]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,7 @@ def test_four_accumulated_batches_of_16_train_like_one_of_64(trainings: Training
     assert moved > 0.01, "it has trained at all"
 
 
-@pytest.mark.parametrize("framework", some((name for name in ALIKE if name != "pytorch-single"), OFTEN))
+@pytest.mark.parametrize("framework", some(OTHERS, DAILY))
 def test_every_framework_flushes_the_last_group_and_averages_over_replicas_alike(
     trainings: Trainings, framework: str
 ) -> None:
@@ -61,7 +63,7 @@ def test_fit_trains_like_the_custom_loop(trainings: Trainings, framework: str) -
     assert_same(fitted, trainings.weights(framework, batch_size=64), 1e-4)
 
 
-@pytest.mark.parametrize("framework", some(FRAMEWORKS, OFTEN))
+@pytest.mark.parametrize("framework", some(FRAMEWORKS, DAILY))
 def test_an_epoch_sees_every_sample_once_over_all_ranks(trainings: Trainings, framework: str) -> None:
     folder = trainings.of(framework, **of_64(framework), sync_every=5)
     data = np.load(trainings.folder / "data" / "digits" / "train" / "images.npy")
@@ -70,7 +72,6 @@ def test_an_epoch_sees_every_sample_once_over_all_ranks(trainings: Trainings, fr
     assert sorted(image.tobytes() for part in seen for image in part) == sorted(image.tobytes() for image in data)
 
 
-OTHERS = [name for name in ALIKE if name != "pytorch-single"]
 TOKENS = {"model": "gpt-nano", "dataset": "wikitext-2-small", "learning_rate": 0.1}
 
 
@@ -136,12 +137,12 @@ RECIPES = {
 TWENTY_STEPS = {"dataset": "synthetic-8x8x1-10-64", "epochs": 20}  # of one step each, with images of its own
 
 
-@pytest.mark.parametrize("framework", some(OTHERS, OFTEN))
+@pytest.mark.parametrize("framework", some(OTHERS, DAILY))
 def test_the_first_twenty_losses_are_the_same_in_all_frameworks(trainings: Trainings, framework: str) -> None:
     check_twenty_losses(trainings, framework, "sgd")
 
 
-@pytest.mark.parametrize("framework", some((name for name in FRAMEWORKS if name != "pytorch-single"), OFTEN))
+@pytest.mark.parametrize("framework", some((name for name in FRAMEWORKS if name != "pytorch-single"), DAILY))
 def test_a_run_names_every_library_that_trains_with_its_version(trainings: Trainings, framework: str) -> None:
     folder = trainings.of(framework, **of_64(framework), **RECIPES["sgd"], **TWENTY_STEPS)
     result = json.loads((folder / "result.json").read_text())

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
+from declared.environments import Installed
+from declared.frameworks import load_framework
 from declared.site import load_site
 from declared.study import load_study
 from plan.campaign import Campaign, planned
@@ -49,6 +51,18 @@ def test_what_a_framework_cannot_be_traced_at_is_said(campaign: Campaign) -> Non
     run = next(run for run in campaign.runs if run.levels["training_loop"] == "fit")
     with pytest.raises(InputError, match=f"RUN={run.run_id}: {run.framework.name} cannot be traced at level phases: "):
         make.at_level(campaign, run, "phases")
+
+
+def test_a_site_whose_score_p_is_gone_says_so_at_the_level_that_needs_it(campaign: Campaign) -> None:
+    has = (("lbann", Installed("/opt/lbann/bin/lbann")),)
+    there = replace(campaign, site=replace(campaign.site, installed=has, scorep=Path("/nowhere")))
+    run = replace(campaign.runs[0], levels={**campaign.runs[0].levels, "framework": "lbann", "training_loop": "custom"})
+    run = replace(run, framework=load_framework("lbann"))
+    assert make.at_level(there, run, "phases").key
+    with pytest.raises(
+        InputError, match=rf"RUN={run.run_id}: site local names Score-P in /nowhere, whose bin/scorep-config"
+    ):
+        make.at_level(there, run, "full")
 
 
 def test_at_a_site_of_slurm_the_job_that_it_needs_is_named(

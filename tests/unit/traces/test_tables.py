@@ -386,6 +386,7 @@ def test_the_sweep_tells_latency_and_other_libraries(made):
     """A library whose all-reduce of any size takes 1 ms, and another's of 5 ms."""
     rounds = [
         {
+            "collective": "all_reduce",
             "framework": name,
             "nodes": 2,
             "ranks": 2,

@@ -5,7 +5,7 @@ been gathered, all that is scattered, dealt out or sent on. With p ranks a share
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +82,8 @@ def along(parallelism: str) -> set[str]:
     return {name for axis in re.findall("[a-z]+", parallelism) for name in OF_AXES.get(axis, ())}
 
 
-def titles(names: Any) -> str:
+def titles(names: Iterable[str]) -> str:
     """Some of them in words, in the order of COLLECTIVES: all-reduce, all-gather and reduce-scatter."""
-    said = [one.title for name, one in COLLECTIVES.items() if name in set(names)]
+    wanted = set(names)
+    said = [one.title for name, one in COLLECTIVES.items() if name in wanted]
     return " and ".join(part for part in (", ".join(said[:-1]), *said[-1:]) if part)

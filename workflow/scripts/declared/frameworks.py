@@ -50,13 +50,15 @@ class Framework:
     notes: tuple[str, ...]
 
     def can(self, levels: Mapping[str, Any]) -> bool:
-        """Whether a cell with these levels fits one of the capabilities. A mesh does where its axes are named, without sizes, and one
-        that the framework can divide ranks into (`meshes`) where data does."""
+        """Whether a cell with these levels fits one of the capabilities. A mesh that the framework can divide ranks into (`meshes`) does
+        where an entry names its axes, without sizes; where none names them, where data does."""
         level = levels["parallelism"]
         named = {level}
         if is_mesh(level):
             named.add(without_sizes(level))
-            named |= {PLAIN for axes in self.meshes if axes_of(level) <= axes}
+            by_name = any(not named.isdisjoint(entry.get("parallelism", ())) for entry in self.capabilities)
+            if not by_name and any(axes_of(level) <= axes for axes in self.meshes):
+                named.add(PLAIN)
         return any(
             all(
                 not named.isdisjoint(possible) if factor == "parallelism" else levels[factor] in possible

@@ -50,6 +50,8 @@ LOOKS = {
     "tensorflow-multiworker": Look("#00518c", "^", "-"),
     "horovod-tensorflow": Look("#56b4e9", "D", "--"),
     "tensorflow-mirrored": Look("#332288", "v", "-."),
+    "jax-single": Look("#6b6f4d", "d", ":", filled=False),
+    "jax": Look("#7a8b00", "d", "-"),
     "lbann": Look("#009e73", "P", "-"),
     "tarantella": Look("#b8528f", "X", (0, (5, 1, 1, 1))),
     "flexflow": Look("#117733", "p", "-."),

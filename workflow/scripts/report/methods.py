@@ -385,13 +385,13 @@ def _network(facts: Facts) -> Iterator[str]:
         others = [name for name in COLLECTIVES if name != ALL_REDUCE and name in set(found["collective"])]
         yield (
             f"In the same campaign, {titles([ALL_REDUCE, *others])} {'were' if others else 'was'} swept through the library of each "
-            f"distributed framework{' that has it' if others else ''}, on {nodes} nodes, "
+            f"distributed framework{' that has them' if others else ''}, on {nodes} nodes, "
             f"over {number_of(len(sizes), 'message size')} from {span}. Bandwidths are bus bandwidths, "
             rf"$2 (n-1)/n$ times bytes over seconds with $n$ ranks{cite('patarasuk2009')}{facts.see('network')}."
         )
         for factor in dict.fromkeys(COLLECTIVES[name].factor for name in others):
             own = titles(name for name in others if COLLECTIVES[name].factor == factor)
-            yield f"For {own}, bytes count ${factor.replace('−', '-')}$ times."
+            yield f"In {own}, bytes count ${factor.replace('−', '-')}$ times."
         yield text(fit.circumstances(facts.network))
         yield text(fit.link_rates_text(facts.network))
     yield text(fit.shortfall(facts.network))

@@ -56,11 +56,13 @@ def the_one(campaign: Campaign, wanted: str) -> Run:
 
 
 def at_level(campaign: Campaign, run: Run, level: str) -> Resolved:
-    """A run as it is traced. InputError where its framework cannot."""
+    """A run as it is traced. InputError where its framework cannot, or the site lacks what this takes."""
     levels = {**run.levels, "trace": level}
     if not run.framework.can(levels):
         why = run.framework.why.get("trace", "it is not among its capabilities")
         raise InputError(f"RUN={run.run_id}: {run.framework.name} cannot be traced at level {level}: {why}")
+    if lacking := lacks(campaign.site, levels):
+        raise InputError(f"RUN={run.run_id}: {lacking}")
     return resolve(campaign.study, campaign.site, replace(run, levels=levels))
 
 

@@ -23,7 +23,6 @@ from jax.experimental import io_callback
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from models.division import COLUMNS, HEADS, ROWS, tensor_parts
 from models.graph import Graph, is_decayed, is_trained
 from runs.libraries.jax_model import Arrays, forward
 from runs.worker.collectives import Collectives
@@ -38,18 +37,6 @@ from runs.worker.trainer import Trainer
 REPLICAS = ("data", "sharded")  # the axes along which samples are divided
 STEP_PHASES = ("backward", "wait", "optimizer", "metrics")  # that a traced step marks, in this order
 PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "amp": "tensorfloat32"}  # of products of float32
-DIVIDED = {  # by a tensor axis: the axes of weights that are
-    COLUMNS: {"kernel": 1, "bias": 0},
-    ROWS: {"kernel": 0},
-    HEADS: {
-        **{
-            f"{part}_{weight}": axis
-            for part in ("query", "key", "value")
-            for weight, axis in (("kernel", 1), ("bias", 0))
-        },
-        "output_kernel": 0,
-    },
-}
 ADAM = {"b1": 0.9, "b2": 0.999, "eps": 1e-8}
 
 State = dict[str, Any]
@@ -120,24 +107,17 @@ def adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
 
 
 class Layout:
-    """Where on a mesh the weights lie: the strategy, as data. Along `tensor` as models/division.py says, along `sharded` a
-    weight is divided along its first axis that is left and that the ranks divide; one without is on all of them.
+    """Where on a mesh the weights lie: the strategy, as data. Along `tensor` each weight that is named there is divided along that
+    axis of its own, along `sharded` each along its first axis that is left and that the ranks divide; one without is on all of them.
     """
 
-    def __init__(self, graph: Graph, sizes: Mapping[str, int], sharding: str) -> None:
+    def __init__(self, graph: Graph, sizes: Mapping[str, int], sharding: str, tensor: Mapping[str, int]) -> None:
         self.axes = (*REPLICAS, *(axis for axis in ("tensor",) if sizes[axis] > 1))
         self.mesh = Mesh(np.array(jax.devices()).reshape([sizes[axis] for axis in self.axes]), self.axes)
         self.replicas = sizes["data"] * sizes["sharded"]
         self.sharding, self._shards = sharding, sizes["sharded"]
-        self._tensor = self._divided(graph, sizes["tensor"])
+        self._tensor = tensor
         self.share = {name: self._shared(name, shape) for name, shape in graph.weights().items() if is_trained(name)}
-
-    def _divided(self, graph: Graph, parts: int) -> dict[str, int]:
-        """The axis along which `tensor` divides a weight, of those that it divides."""
-        found: dict[str, int] = {}
-        for name, how in (tensor_parts(graph, parts) if parts > 1 else {}).items():
-            found |= {f"{name}.{weight}": axis for weight, axis in DIVIDED[how].items()}
-        return found
 
     def _shared(self, name: str, shape: Sequence[int]) -> int | None:
         """The axis along which `sharded` divides a weight."""
@@ -287,7 +267,7 @@ class JaxTrainer(Trainer):
         context.phases.enter("build")
         self.device = device_name()
         levels, graph = context.levels, context.graph
-        self.layout = Layout(graph, context.mesh.sizes, levels["sharding"])
+        self.layout = Layout(graph, context.mesh.sizes, levels["sharding"], self.divided())
         self._dtype = jnp.bfloat16 if levels["precision"] == "amp" else jnp.float32
         if graph.vocabulary is None:
             self._mean, self._std = (np.array(context.manifest[name], np.float32) for name in ("mean", "std"))
@@ -306,6 +286,10 @@ class JaxTrainer(Trainer):
     def join(self) -> str:
         """Hook: join the ranks, and say what carries what they exchange."""
         return "none"
+
+    def divided(self) -> dict[str, int]:
+        """Hook: the weights that a tensor axis divides, each with the axis of its own along which it does."""
+        return {}
 
     def _begun(self, initial: dict[str, np.ndarray]) -> tuple[State, State]:
         """What training changes, laid out, and for every array of it the spec that one replica's step sees."""

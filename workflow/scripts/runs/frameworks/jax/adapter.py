@@ -13,11 +13,15 @@ def environment(context: Context) -> dict[str, str]:
 
 def trainer(context: Context) -> Trainer:
     """The library's trainer, of ranks that are joined."""
+    from runs.libraries.jax_tensor import divided
     from runs.libraries.jax_training import JaxTrainer, join
 
     class JoinedTrainer(JaxTrainer):
         def join(self) -> str:
             return join(context)
+
+        def divided(self) -> dict[str, int]:
+            return divided(context.graph, context.mesh.tensor)
 
     return JoinedTrainer(context)
 

@@ -1,0 +1,22 @@
+"""Which weights a tensor axis divides, and along which of their axes, where JAX trains."""
+
+from models.division import COLUMNS, HEADS, ROWS, tensor_parts
+from models.graph import Graph
+
+IN_COLUMNS, IN_ROWS = {"kernel": 1, "bias": 0}, {"kernel": 0}  # axes of the weights of a dense operator
+DIVIDED = {
+    COLUMNS: IN_COLUMNS,
+    ROWS: IN_ROWS,
+    HEADS: {
+        **{f"{part}_{weight}": axis for part in ("query", "key", "value") for weight, axis in IN_COLUMNS.items()},
+        **{f"output_{weight}": axis for weight, axis in IN_ROWS.items()},
+    },
+}
+
+
+def divided(graph: Graph, parts: int) -> dict[str, int]:
+    """Weights that are divided among `parts` ranks -> the axis along which they are."""
+    found: dict[str, int] = {}
+    for name, how in (tensor_parts(graph, parts) if parts > 1 else {}).items():
+        found |= {f"{name}.{weight}": axis for weight, axis in DIVIDED[how].items()}
+    return found
