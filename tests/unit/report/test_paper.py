@@ -217,6 +217,20 @@ def test_methods_say_what_was_done() -> None:
     ).replace(r"\allowbreak{}", "")
 
 
+def test_methods_say_what_each_strategy_is_with_its_source() -> None:
+    facts = facts_of(KEPT / "runs.csv")
+    assert "subsection{Strategies}" not in methods(facts), "all divide samples alone"
+    several = facts.runs["ranks"] > 1
+    divided = facts.runs.assign(
+        parallelism=facts.runs["parallelism"].mask(several, "pipeline"),
+        microbatches=facts.runs["microbatches"].mask(several, 4),
+    )
+    said = methods(replace(facts, runs=divided))
+    assert "divide the training by pipeline." in said and "Along the axis tensor" not in said
+    assert "each rank has a stage of the model" in said and r"\cite{huang2019}" in said
+    assert r"4 microbatches, scheduled by 1F1B~\cite{narayanan2019}" in said
+
+
 def test_what_a_check_found_is_told_with_what_follows_from_it() -> None:
     table = checks.table(read_table(KEPT / "runs.csv", "runs")).data
     said = threats(replace(facts_of(KEPT / "runs.csv"), checks=table))

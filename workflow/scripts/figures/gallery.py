@@ -73,7 +73,7 @@ def _made(name: str, kept: Path, folder: Path) -> Path:
     """The file that a kind of figure reads beside runs and epochs, of a kept campaign; made in `folder` where it is not kept."""
     if name in KEPT_FILES:
         return kept / f"{name}.csv"
-    from prediction import held_out, outlook, what_if
+    from prediction import crossover, held_out, outlook, what_if
 
     stem = folder / f"{kept.name}-{name}"
     if name == "predictions":
@@ -81,6 +81,9 @@ def _made(name: str, kept: Path, folder: Path) -> Path:
         if not (cells := Path(f"{stem}_cells.csv")).exists():
             held_out.main([*files, "--cells", str(cells), "--out", str(stem)])
         return cells
+    if name == "crossover":
+        crossover.main(["--runs", str(kept / "runs.csv"), "--network", str(kept / "network.csv"), "--out", str(stem)])
+        return Path(f"{stem}.csv")
     if name == "what_if":
         steps = str(kept / "replay_steps.csv")
         what_if.main(

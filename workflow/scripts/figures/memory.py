@@ -14,7 +14,6 @@ from figures.strategies import several
 from figures.view import View
 
 PANEL_IN = 1.6
-MOST_ACROSS = 3
 ROOM = 0.15  # of an axis, beyond what it shows
 MB = 1e6
 WHAT = "Epoch time over the largest memory of a rank, by strategy. Markers: means over runs; bars: 95 % intervals of epoch times."
@@ -28,7 +27,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     memory = of_cells(of.ok)
     if memory.empty:
         return panels.not_drawn(of.runs, "no successful run on several nodes told its memory")
-    across = min(MOST_ACROSS, len(of.panels))
+    across = panels.few_columns(len(of.panels))
     of = of.on_a_page(PANEL_IN + panels.titles_height(of.panels), across)
     series = [replace(one, name=one.name.removeprefix("parallelism ")) for one in of.series]
     rows, columns, width = panels.layout(len(of.panels), across)

@@ -16,8 +16,7 @@ from figures.view import View, view
 from prediction.law import rate_text
 
 PANEL_IN = 1.6
-MOST_ACROSS = 3
-GAP, ROOM = 0.03, 0.2  # of the axis, between series, and at its ends
+DODGED, ROOM = 0.5, 0.08  # of the space between two rates, for all series; of the axis, at its ends
 WHAT = "Epoch time of each strategy by the rate of the links. Markers: measured means; bars: 95 % intervals; small markers beside: runs."
 LINES = "Lines: predicted from one node and the sweeps of the network."
 DASHES = "Dashes: predicted from one node and the sweeps, at links whose rate is not known."
@@ -36,16 +35,18 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     of, predicted = several(records, asked), records.crossover
     if of.ok.empty and predicted.empty:
         return panels.not_drawn(of.runs, "no successful run on several nodes, and nothing predicted")
-    across = min(MOST_ACROSS, len(of.panels))
+    across = panels.few_columns(len(of.panels))
     of = of.on_a_page(PANEL_IN + panels.titles_height(of.panels), across)
     rows, columns, width = panels.layout(len(of.panels), across)
     above = panels.legend_height(len(of.series), width)
     drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(of.panels)) + 0.3 + above)
     axes = panels.grid(drawn, (rows, columns), len(of.panels), share_y=False)
-    rates = sorted({*_rates(of.runs["bandwidth_bytes_s"]), *(_rates(predicted["rate"]) if len(predicted) else [])})
+    known = pd.concat([of.runs["bandwidth_bytes_s"], *([predicted["rate"]] if len(predicted) else [])]).astype(float)
+    ticks = {place: rate_text(rate) for rate, place in zip(known.unique(), _places(known.unique()), strict=True)}
+    rates = sorted(ticks)
     series = [replace(one, name=one.name.removeprefix("parallelism ")) for one in of.series]
     reach = max(float(np.ptp(rates)), 1.0)
-    shifts = panels.dodge([one.name for one in series], GAP * reach)
+    shifts = panels.dodge([one.name for one in series], DODGED * min([*np.diff(rates), 1.0]) / len(series))
     for ax, levels in zip(axes, of.panels, strict=True):
         here = panels.at(of.ok, levels)
         told = panels.at(predicted, {name: level for name, level in levels.items() if name in predicted})
@@ -55,7 +56,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         ax.set_yscale("log")
         panels.round_numbers(ax.yaxis, float(np.divide(*ax.get_ylim()[::-1])))
         ax.set_xlim(rates[0] - ROOM * reach, rates[-1] + ROOM * reach)
-        ax.set_xticks(rates, [rate_text(10**rate if rate else np.nan) for rate in rates], rotation=30, ha="right")
+        ax.set_xticks(rates, [ticks[rate] for rate in rates], rotation=30, ha="right")
         ax.xaxis.set_minor_locator(NullLocator())
         ax.set_title(panels.panel_title(levels))
         ax.grid(True, axis="y")
@@ -67,9 +68,10 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     return drawn, of.caption(WHAT, line, notes=[HOW])
 
 
-def _rates(bytes_s: pd.Series) -> list[float]:
+def _places(bytes_s: np.ndarray) -> list[float]:
     """Places on the axis: logarithms of rates; 0 of one that is not known."""
-    return np.nan_to_num(np.log10(bytes_s.astype(float).unique())).tolist()
+    places: list[float] = np.nan_to_num(np.log10(bytes_s)).tolist()
+    return places
 
 
 def _predicted(ax: Axes, one: Series, told: pd.DataFrame, shift: float) -> None:
@@ -78,7 +80,7 @@ def _predicted(ax: Axes, one: Series, told: pd.DataFrame, shift: float) -> None:
     own = panels.at(told, named).sort_values("rate") if len(told) else told
     if own.empty:
         return
-    x, y = np.nan_to_num(np.log10(own["rate"].astype(float))), own["predicted_s"].to_numpy(float)
+    x, y = np.array(_places(own["rate"].to_numpy(float))), own["predicted_s"].to_numpy(float)
     if len(own) == 1:
         ax.plot(x + shift, y, color=one.look.colour, marker="_", markersize=7, linestyle="none", zorder=2)
     else:
@@ -88,5 +90,5 @@ def _predicted(ax: Axes, one: Series, told: pd.DataFrame, shift: float) -> None:
 def _measured(ax: Axes, one: Series, here: pd.DataFrame, of: View, shift: float) -> None:
     """The means of one series, with intervals and runs."""
     for cell, runs in one.of(here).groupby("cell"):
-        x = _rates(runs["bandwidth_bytes_s"])[0] + shift
+        x = _places(runs["bandwidth_bytes_s"].to_numpy(float))[0] + shift
         panels.interval(ax, one.look, x, of.pooling.of(str(cell)), runs["epoch_time_s"], 0.0)

@@ -89,8 +89,8 @@ def planned(runs: pd.DataFrame) -> pd.DataFrame:
     """The cells on several nodes that a study plans, run or not, as `prepared` has them, but for what was measured."""
     cells = runs[runs["nodes"] > 1].drop_duplicates("cell").reset_index(drop=True)
     samples, batch = cells["samples_per_epoch"].astype(float), cells["local_batch"].astype(float)
-    steps = samples / (batch * cells["replicas"].astype(int))
-    counted = {"steps": steps, "exchanges": steps / cells["sync_every"].astype(int), "local_batch": batch}
+    exchanges = samples / cells["effective_batch"].astype(float)
+    counted = {"steps": exchanges * cells["sync_every"].astype(int), "exchanges": exchanges, "local_batch": batch}
     told = {"rate": cells["bandwidth_bytes_s"].astype(float), "is_mesh": is_mesh(cells), "computes": computes(cells)}
     kinds = dict.fromkeys(COUNTS, int)
     return (

@@ -31,6 +31,7 @@ from common.text import number_of
 from declared.collectives import ALL_REDUCE, COLLECTIVES, titles
 from declared.datasets import NEXT, TOKENS, class_count, kind, load_dataset, targets
 from declared.frameworks import Framework, load_framework
+from declared.mesh import divides_more, mesh_of
 from declared.models import model_graph
 from declared.site import Site
 from declared.study import Study
@@ -52,6 +53,18 @@ CONSEQUENCES = {  # of a check that fails, for what is said of the study
     "blocks alike": " Comparisons within blocks remove this difference; intervals of means do not.",
     "sessions alike": " Comparisons within blocks of one session remove this difference; intervals of means do not.",
     "no run depends on the one before it": " Intervals assume that runs are independent.",
+}
+AXES_DO = {  # what its ranks do
+    "sharded": f"Along the axis sharded, ranks have samples of their own, and each keeps a share of the training's state (ZeRO{cite('rajbhandari2020')}).",
+    "tensor": (
+        "Along the axis tensor, ranks see the same samples; each computes some heads of an attention, and of two dense layers in a row some columns of the first and "
+        f"rows of the second{cite('shoeybi2019')}."
+    ),
+    "pipeline": f"Along the axis pipeline, each rank has a stage of the model, and microbatches pass through the stages{cite('huang2019')}.",
+}
+SCHEDULES = {
+    "gpipe": f"GPipe{cite('huang2019')} (all forward passes, then all backward passes)",
+    "1f1b": f"1F1B{cite('narayanan2019')} (backward passes as early as possible)",
 }
 CLOCKS = {"ranks": "all ranks", "master": "master"}
 
@@ -89,6 +102,7 @@ def methods(facts: Facts) -> str:
     parts = (
         ("Design", _design(facts)),
         ("Frameworks", _frameworks(facts)),
+        ("Strategies", _strategies(facts)),
         ("Models and data", _workload(facts)),
         ("Machine", _machine(facts)),
         ("Measurement", _measurement(facts)),
@@ -240,6 +254,31 @@ def _frameworks(facts: Facts) -> Iterator[str]:
         modules = sorted({name for names in facts.ok["modules"].dropna() for name in names.split("; ")})
         loaded = f" (environment modules: {text(listed(modules))})" if modules else ""
         yield f"The software of {text(listed(brought))} is the site's own{loaded}; the records list its packages."
+
+
+def _strategies(facts: Facts) -> Iterator[str]:
+    """What the ranks of each strategy divide; nothing where all divide samples alone."""
+    levels = facts.runs[["parallelism", "ranks"]].drop_duplicates().itertuples(index=False, name=None)
+    divided = {level: mesh_of(level, int(ranks)) for level, ranks in levels if divides_more(level, int(ranks))}
+    if not divided:
+        return
+    used = {axis for mesh in divided.values() for axis in mesh.axes}
+    yield (
+        f"Beside data parallelism, in which every rank has the whole model and samples of its own, ranks divide the training by {text(listed(divided))}. "
+        "A name lists axes of a mesh of ranks, with their sizes, from the outermost to that of neighbouring ranks; an axis without a size takes "
+        "the ranks that the others leave."
+    )
+    yield from (AXES_DO[axis] for axis in AXES_DO if axis in used)
+    ok = facts.runs
+    if "pipeline" in used:
+        own = ok[ok["parallelism"].isin([level for level, mesh in divided.items() if mesh.pipeline > 1])]
+        schedules = [f"{SCHEDULES[name]}" for name in SCHEDULES if name in set(own["schedule"])]
+        counts = sorted(set(own["microbatches"].astype(int)))
+        yield f"A batch has {listed(map(str, counts))} microbatches, scheduled by {listed(schedules)}."
+    yield (
+        "All strategies start with the same weights and reach those of one rank that has the whole batch, except where dropout or batch normalization "
+        "see other samples together."
+    )
 
 
 def _workload(facts: Facts) -> Iterator[str]:

@@ -1,0 +1,55 @@
+"""The figures of strategies show what was measured and what was predicted."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import known_meshes
+import known_physics as known
+from analysis import tables
+from analysis.measured import Records
+from declared.figures import Declared
+from figures import memory, panels, strategies
+from prediction import crossover
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
+    """Made-up runs of six strategies with their memory, and what is predicted of them."""
+    folder = tmp_path_factory.mktemp("strategies")
+    truth = known_meshes.Meshes()
+    runs = known_meshes.runs(truth, known_meshes.STRATEGIES)
+    runs["memory_peak_bytes"] = 1e8 * (1 + runs["batch_size"].astype(float))
+    runs = known.written(runs.astype(object), "runs", folder)
+    network = known.network(truth, nodes=(2, 4), framework=known_meshes.MESH, collectives=known_meshes.SWEPT)
+    tables.write(crossover.table(runs, network), folder / "crossover")
+    return Records(folder / "runs.csv", Path("epochs.csv"), crossover_csv=folder / "crossover.csv")
+
+
+def test_lines_are_predictions_at_all_links_and_markers_the_measured_means(records: Records) -> None:
+    drawn, caption = strategies.draw(records, Declared("strategies", "strategies"))
+    ax = next(ax for ax in drawn.axes if ax.get_title() == "batch size 32, 4 nodes")
+    predicted, runs = records.crossover, records.runs
+    own = predicted[(predicted["batch_size"] == 32) & (predicted["nodes"] == 4)]
+    lines = [np.asarray(line.get_ydata(), float) for line in ax.lines if len(line.get_xdata()) == 6]
+    for _, told in own.groupby("strategy"):
+        assert any(np.allclose(line, told.sort_values("rate")["predicted_s"]) for line in lines)
+    assert len(lines) == own["strategy"].nunique() == 5
+    means = runs[(runs["batch_size"] == 32) & (runs["nodes"] == 4)].groupby("cell")["epoch_time_s"].mean()
+    points = [float(line.get_ydata()[0]) for line in ax.lines if len(line.get_xdata()) == 1]
+    assert sorted(points) == pytest.approx(sorted(means))
+    assert "predicted from one node" in caption and "Series: parallelism." in caption, "microbatches follow from it"
+
+
+def test_memory_stands_against_time(records: Records) -> None:
+    drawn, caption = memory.draw(records, Declared("memory", "memory", filter={"bandwidth": [1000]}))
+    ax = next(ax for ax in drawn.axes if ax.get_title() == "batch size 128, 4 nodes")
+    assert {float(line.get_xdata()[0]) for line in ax.lines if line.get_marker() != "None"} == {12900.0}
+    assert "largest memory of a rank" in caption
+
+
+def test_without_runs_on_several_nodes_nothing_is_drawn(records: Records) -> None:
+    alone = Records(records.runs_csv, Path("epochs.csv"))
+    alone.__dict__["runs"] = records.runs[records.runs["nodes"] == 1].assign(memory_peak_bytes=np.nan)
+    assert memory.draw(alone, Declared("memory", "memory"))[1].startswith(panels.NOT_DRAWN)
