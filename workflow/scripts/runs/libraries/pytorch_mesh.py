@@ -15,8 +15,14 @@ import torch.distributed as dist
 from torch import fx, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 from models.division import COLUMNS, HEADS, SHARED, stages, tensor_parts
 from models.graph import Graph
@@ -39,6 +45,10 @@ def divide_layers(module: nn.Module, graph: Graph, parts: dict[str, str], mesh: 
             if user.kind == "activation":
                 module.get_submodule(user.name).inplace = False  # what DTensor hands over is not to be overwritten
         if how == HEADS:
+            whole = (Replicate(),) * len(graph.by_name[name].inputs)
+            plan[name] = PrepareModuleInput(
+                input_layouts=whole, desired_input_layouts=whole
+            )  # whose gradient is summed once
             plan |= {f"{name}.{part}": ColwiseParallel() for part in ("query", "key", "value")}
             plan[f"{name}.output"] = RowwiseParallel()
         else:
