@@ -6,7 +6,7 @@ import pytest
 
 from common.schemas import schema
 from common.tables import read_table, write_table
-from declared.collectives import COLLECTIVES
+from models.collectives import COLLECTIVES
 from network import fit
 from network.gather import bus_bandwidth
 

@@ -9,10 +9,10 @@ import pytest
 
 from common.errors import InputError
 from common.tables import read_table
-from declared.collectives import COLLECTIVES
 from declared.frameworks import load_framework
 from declared.site import load_site
 from declared.study import load_study
+from models.collectives import COLLECTIVES
 from network import gather
 from network import measure as measuring
 from network import sweep as rank_program

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from common.files import digest_file
-from declared.collectives import COLLECTIVES
 from declared.site import load_site
 from declared.study import load_study
+from models.collectives import COLLECTIVES
 from plan.design import design
 from plan.sweeps import Sweep, code_digest, key, planned, sizes, spec, wanted
 

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 import known_physics as known
-from declared.collectives import COLLECTIVES
 from known_physics import Truth
+from models.collectives import COLLECTIVES
 from prediction.law import LARGEST, PIPELINED, SUM, Law, fit, points, rate_text
 
 ALPHA, BETA = 2e-5, 1e-9  # a message's latency and time per byte, as in the papers

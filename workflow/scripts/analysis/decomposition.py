@@ -29,9 +29,9 @@ from analysis.measured import (
 )
 from analysis.pooling import pooled
 from common.errors import InputError
-from declared.collectives import ALL_REDUCE
 from declared.mesh import divides_more
 from declared.models import model_graph
+from models.collectives import ALL_REDUCE
 
 Levels = Mapping[str, Any]  # of a cell
 

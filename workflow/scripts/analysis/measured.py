@@ -12,8 +12,8 @@ import pandas as pd
 from common.errors import InputError
 from common.schemas import schema
 from common.tables import read_table
-from declared.collectives import COLLECTIVES
 from declared.factors import MOST_SERIES, UNTRACED, scale_of, treatments_of
+from models.collectives import COLLECTIVES
 
 _ALONE = ("training_loop", "precision", "optimizer")  # their levels need no title
 

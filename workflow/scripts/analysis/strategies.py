@@ -13,7 +13,8 @@ from analysis.measured import cells, factors, level_text, successful, title, var
 from common.errors import InputError
 from declared.mesh import is_mesh, mesh_of
 from declared.models import model_graph
-from models.messages import KINDS, bubble, needs
+from models.collectives import OF_MESHES
+from models.messages import bubble, needs
 
 TITLE = "What each strategy asks of a rank"
 NEEDS = ("parameters", "gradients", "optimizer", "activations")
@@ -69,7 +70,7 @@ def of_cell(levels: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, floa
     return {
         **{f"{name}_bytes": getattr(most, name) for name in NEEDS},
         "needed_bytes": most.memory,
-        **{f"{kind}_bytes": sends.sent[kind] for kind in KINDS},
+        **{f"{kind}_bytes": sends.sent[kind] for kind in OF_MESHES},
         "bubble": bubble(mesh, told["microbatches"]),
         "sent_formula_bytes": interface,
     }
@@ -102,7 +103,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     ):
         shown[f"{heading} (MB)"] = _mb(data[f"{name}_bytes"])
     shown["peak memory (MB)"] = _mb(data["device_memory_peak_bytes"].fillna(data["memory_peak_bytes"]))
-    for kind in KINDS:
+    for kind in OF_MESHES:
         if data[f"{kind}_bytes"].any():
             shown[f"{kind.replace('_', '-')} (MB)"] = _mb(data[f"{kind}_bytes"])
     if data["bubble"].any():

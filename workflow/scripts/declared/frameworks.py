@@ -11,9 +11,9 @@ from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value
 from common.text import instead_of
 from declared import environments
-from declared.collectives import ALL_REDUCE
 from declared.factors import as_list, factor_table
 from declared.mesh import PLAIN, axes_of, is_mesh, without_sizes
+from models.collectives import ALL_REDUCE
 
 OWN = "own"  # an algorithm
 RUNS = CHECKOUT / "workflow" / "scripts" / "runs"

@@ -10,9 +10,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from analysis.measured import Records, combination_text
-from declared.collectives import ALL_REDUCE, COLLECTIVES
 from declared.figures import Declared
 from figures import panels, style
+from models.collectives import ALL_REDUCE, COLLECTIVES
 from network.fit import (
     achieved,
     bound,

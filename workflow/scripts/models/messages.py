@@ -13,19 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from models.collectives import ALL_GATHER, ALL_REDUCE, COLLECTIVES, OF_MESHES, POINT_TO_POINT, REDUCE_SCATTER
 from models.division import COLUMNS, HEADS, ROWS, SHARED, divided_outputs, stages, tensor_parts
 from models.graph import BYTES, Graph, Operator, is_trained
 from models.mesh import Mesh
 
-KINDS = ("all_reduce", "all_gather", "reduce_scatter", "point_to_point")
 TIED = "tied"  # in place of an axis: the ranks of two stages that have one table
 STATES = {"sgd": 1, "adam": 2}  # numbers that an optimizer keeps of each parameter; sgd's is its momentum
 
 
 @dataclass(frozen=True)
 class Message:
-    """Alike messages of a rank in a step. `kind` of KINDS; `axis`: along which its ranks lie, or TIED; `bytes`: its larger side on a rank, as
-    sweeps count (declared.collectives); `count` in a step; `ranks` that take part, neighbours of which lie `stride` ranks apart."""
+    """Alike messages of a rank in a step. `kind`: their collective; `axis`: along which its ranks lie, or TIED; `bytes`: its larger side on a rank, as
+    sweeps count (models.collectives); `count` in a step; `ranks` that take part, neighbours of which lie `stride` ranks apart."""
 
     kind: str
     axis: str
@@ -37,8 +37,7 @@ class Message:
     @property
     def sent(self) -> float:
         """Bytes that a rank sends at least, of all of them."""
-        passes = {"all_reduce": 2, "point_to_point": self.ranks / (self.ranks - 1)}.get(self.kind, 1)
-        return passes * (self.ranks - 1) / self.ranks * self.bytes * self.count
+        return float(COLLECTIVES[self.kind].sent(self.ranks) * self.bytes * self.count)
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ class Need:
 
     @property
     def sent(self) -> dict[str, float]:
-        """Bytes that it sends in a step, by kind (KINDS)."""
-        return {kind: sum(one.sent for one in self.messages if one.kind == kind) for kind in KINDS}
+        """Bytes that it sends in a step, by collective."""
+        return {kind: sum(one.sent for one in self.messages if one.kind == kind) for kind in OF_MESHES}
 
     @property
     def memory(self) -> float:
@@ -113,7 +112,7 @@ def _need(
             *_of_layers(stage, number, mesh, micro, levels["sync_every"] * microbatches, parts),
             *(
                 Message(
-                    "all_reduce", TIED, table / mesh.sharded, 1, 2, mesh.ranks // mesh.pipeline * (mesh.pipeline - 1)
+                    ALL_REDUCE, TIED, table / mesh.sharded, 1, 2, mesh.ranks // mesh.pipeline * (mesh.pipeline - 1)
                 )
                 for table in tables
             ),
@@ -138,10 +137,10 @@ def _of_parameters(units: Sequence[float], mesh: Mesh, levels: Mapping[str, Any]
     gathered = 2 * levels["sync_every"] if levels["sharding"] == "parameters" else 1
     for size in units:
         if mesh.sharded > 1:
-            yield Message("all_gather", "sharded", size, gathered, mesh.sharded, mesh.tensor)
-            yield Message("reduce_scatter", "sharded", size, 1, mesh.sharded, mesh.tensor)
+            yield Message(ALL_GATHER, "sharded", size, gathered, mesh.sharded, mesh.tensor)
+            yield Message(REDUCE_SCATTER, "sharded", size, 1, mesh.sharded, mesh.tensor)
         if mesh.data > 1:
-            yield Message("all_reduce", "data", size / mesh.sharded, 1, mesh.data, mesh.sharded * mesh.tensor)
+            yield Message(ALL_REDUCE, "data", size / mesh.sharded, 1, mesh.data, mesh.sharded * mesh.tensor)
 
 
 def _of_layers(
@@ -153,11 +152,11 @@ def _of_layers(
         summed = [operator] * (how in (ROWS, HEADS))
         summed += _below(stage, operator, number > 0) if how in (COLUMNS, HEADS) else []
         for one in summed:
-            yield Message("all_reduce", "tensor", _output_bytes(one) * micro, count, mesh.tensor, 1)
+            yield Message(ALL_REDUCE, "tensor", _output_bytes(one) * micro, count, mesh.tensor, 1)
     handed = [stage.operators[-1]] * (number < mesh.pipeline - 1) + [stage.operators[0]] * (number > 0)
     for one in handed:
         yield Message(
-            "point_to_point",
+            POINT_TO_POINT,
             "pipeline",
             _output_bytes(one) * micro,
             count,

@@ -1,6 +1,6 @@
 """What a time of a collective says of the links."""
 
-from declared.collectives import COLLECTIVES
+from models.collectives import COLLECTIVES
 
 
 def bus_bandwidth(message_bytes: float, seconds: float, ranks: int, collective: str) -> float:

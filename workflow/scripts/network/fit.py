@@ -24,7 +24,7 @@ from analysis.intervals import Estimate, columns
 from analysis.measured import combination_text, one_line
 from common.errors import exit_status
 from common.tables import read_table
-from declared.collectives import ALL_REDUCE, COLLECTIVES, titles
+from models.collectives import ALL_REDUCE, COLLECTIVES, titles
 from network.bus import bus_bandwidth
 from plan.sweeps import KEYS
 
@@ -113,7 +113,7 @@ def bound(link_bytes_s: float, nodes: int, ranks: int, collective: str) -> float
     """The largest bus bandwidth that links of this rate allow, bytes/s; NaN where the rate is not known.
 
     What leaves a node takes its time on the node's link, however many ranks it has; with one rank a node this is the link's
-    rate itself. Sources: `declared.collectives`.
+    rate itself. Sources: `models.collectives`.
     """
     kind = COLLECTIVES[collective]
     return float(link_bytes_s * kind.sent(ranks) / kind.leaves(nodes, ranks / nodes))

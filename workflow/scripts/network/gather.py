@@ -11,7 +11,7 @@ from common.errors import exit_status
 from common.schemas import schema
 from common.tables import write_table
 from common.text import number_of
-from declared.collectives import COLLECTIVES
+from models.collectives import COLLECTIVES
 from network.bus import bus_bandwidth
 from network.measure import read
 from plan.campaign import Campaign, load_campaign

@@ -16,10 +16,10 @@ from typing import Any
 from common.errors import InputError, exit_status
 from common.files import utc, write_json
 from common.schemas import check
-from declared.collectives import COLLECTIVES
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 from environments.made import read_made
+from models.collectives import COLLECTIVES
 from plan.binding import bind, check_bound
 from plan.design import design
 from plan.identity import environment_of

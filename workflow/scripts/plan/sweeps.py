@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from common.files import CHECKOUT, digest_sources, digest_text
-from declared.collectives import ALL_REDUCE, COLLECTIVES, along
 from declared.factors import factor_table
+from declared.mesh import axes_of, is_mesh
 from declared.site import Site
+from models.collectives import ALL_REDUCE, COLLECTIVES, OF_AXES
 from plan.campaign import Campaign
 from plan.design import Geometry, Run
 from plan.identity import device, digests, lacks, links, rank_code, site_part, unlike
@@ -27,14 +28,8 @@ PROGRAM = CHECKOUT / "workflow" / "scripts" / "network" / "sweep.py"
 TABLE = "network.csv"
 # Factors that decide, beside nodes, between whom and through what there is an exchange.
 OF_SITE = ("devices_per_node", "device", "bandwidth")
-KEYS = [
-    "collective",
-    "framework",
-    "nodes",
-    "ranks",
-    "device",
-    "bandwidth",
-]  # columns of network.csv that tell sweeps apart
+# Columns of network.csv that tell sweeps apart.
+KEYS = ["collective", "framework", "nodes", "ranks", "device", "bandwidth"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +66,7 @@ def wanted(runs: Iterable[Run]) -> list[Sweep]:
     """A sweep for each distributed framework of `runs`, each of its numbers of nodes from two on, each kind of ranks, and each
     collective that it can and that any of the runs sends."""
     several = [run for run in runs if run.geometry.nodes > 1 and run.framework.distributed]
-    sent = {ALL_REDUCE}.union(*({*run.framework.sends, *along(run.levels["parallelism"])} for run in several))
+    sent = {ALL_REDUCE}.union(*({*run.framework.sends, *_of_mesh(run.levels["parallelism"])} for run in several))
     found: dict[str, Sweep] = {}
     for run in several:
         for collective in run.framework.collectives:
@@ -83,6 +78,11 @@ def wanted(runs: Iterable[Run]) -> list[Sweep]:
         found.values(),
         key=lambda sweep: (sweep.framework, sweep.nodes, order.index(sweep.collective), sweep.name),
     )
+
+
+def _of_mesh(level: str) -> set[str]:
+    """What ranks send along the axes of a level of parallelism; nothing of one that is no mesh."""
+    return {name for axis in axes_of(level) for name in OF_AXES[axis]} if is_mesh(level) else set()
 
 
 def planned(runs: Iterable[Run], site: Site) -> list[Sweep]:

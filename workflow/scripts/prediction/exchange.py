@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from declared.collectives import ALL_GATHER, REDUCE_SCATTER
 from declared.frameworks import framework_names, load_framework
+from models.collectives import ALL_GATHER, REDUCE_SCATTER
 from models.graph import BYTES, Graph, is_trained
 from prediction.law import Here
 

@@ -21,8 +21,8 @@ from analysis.intervals import Estimate
 from analysis.measured import arguments, combination_text, read_timed, treatment_text, treatments, varying
 from common.errors import exit_status
 from common.tables import read_table
-from declared.collectives import ALL_REDUCE, COLLECTIVES
 from environments.made import read_made
+from models.collectives import ALL_REDUCE, COLLECTIVES
 from prediction import law, physics
 from prediction.fold import Fold, Method, Prediction
 from prediction.law import rate_text

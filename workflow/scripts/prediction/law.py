@@ -3,7 +3,7 @@
     latency = start + step x g(p)
     link = leaves(N, p / N) x bytes x link / rate          processors = sent(p) x bytes x cost
 
-with p ranks on N nodes; of all-reduce, leaves and sent are 2 (N - 1) / N and 2 (p - 1) / p (declared.collectives has those of
+with p ranks on N nodes; of all-reduce, leaves and sent are 2 (N - 1) / N and 2 (p - 1) / p (models.collectives has those of
 the others). g is p - 1 for a ring and log2 p for a tree (Thakur, Rabenseifner & Gropp, Int. J. High Perform.
 Comput. Appl. 19, 2005, section 4.5), and does not grow from point to point; 1 / link is the share of its rate that is reached. How the three make the time of a
 message is asked of the sweeps, in this order: latency + the larger of the others, as where parts of a message are worked on
@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
-from declared.collectives import ALL_REDUCE, COLLECTIVES, POINT_TO_POINT
+from models.collectives import ALL_REDUCE, COLLECTIVES, POINT_TO_POINT
 from network.fit import measured
 
 GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {"ring": lambda p: p - 1.0, "tree": np.log2}

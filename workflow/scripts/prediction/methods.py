@@ -18,7 +18,7 @@ from analysis import conditions
 from analysis.measured import factors, one_line
 from analysis.terms import MODELS, Columns, estimable
 from common.errors import InputError
-from models.messages import KINDS
+from models.collectives import OF_MESHES
 from prediction import baselines, exchange, law, physics
 from prediction.fold import Fold, Method, Prediction, none_of, unless_all
 from prediction.law import Law
@@ -48,7 +48,7 @@ def by_hand(fold: Fold) -> Prediction:
     """Nothing fitted to a run on several nodes or to a sweep: computation, and 2 (n - 1) / n x gradient bytes, or what a mesh sends, at the
     link's rate."""
     ideal = Law("ring", law.PIPELINED, 0.0, 0.0, 1.0, 0.0)
-    others = {name: replace(ideal, collective=name) for name in KINDS}
+    others = {name: replace(ideal, collective=name) for name in OF_MESHES}
     here = physics.carriers(fold.test)
     made = replace(fold.plain, laws=dict.fromkeys(here, ideal), shards={}, of_meshes=dict.fromkeys(here, others))
     unknown = fold.test["rate"].isna().to_numpy()

@@ -28,10 +28,10 @@ from scipy.special import ndtr
 from analysis import conditions
 from analysis.measured import factors, scaled, successful
 from common.errors import InputError
-from declared.collectives import ALL_REDUCE
 from declared.factors import OF_STRATEGIES
 from declared.mesh import NOT_MESHES, PLAIN, divides_more, mesh_of
 from declared.models import model_graph
+from models.collectives import ALL_REDUCE
 from models.graph import Graph
 from prediction import exchange, law, strategies
 from prediction.exchange import Tensors

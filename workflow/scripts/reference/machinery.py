@@ -6,10 +6,10 @@ from typing import Any
 
 from common.files import load_yaml
 from declared import datasets, environments
-from declared.collectives import titles
 from declared.datasets import ARCHIVED, DATASETS, FRESH_NAMES, FRESH_SAMPLES, class_count, kind
 from declared.frameworks import Framework, framework_names, load_framework
 from models import listing
+from models.collectives import titles
 from models.mesh import AXES
 from models.named import IMAGES, SMALL, TEXTS, TOKENS, models
 from reference.markdown import code, codes, escaped, table

@@ -28,13 +28,13 @@ from analysis.measured import (
 from common.errors import InputError
 from common.files import load_yaml
 from common.text import number_of
-from declared.collectives import ALL_REDUCE, COLLECTIVES, titles
 from declared.datasets import NEXT, TOKENS, class_count, kind, load_dataset, targets
 from declared.frameworks import Framework, load_framework
 from declared.mesh import divides_more, mesh_of
 from declared.models import model_graph
 from declared.site import Site
 from declared.study import Study
+from models.collectives import ALL_REDUCE, COLLECTIVES, titles
 from models.named import models
 from network import fit
 from plan.cost import fraction_line

@@ -14,12 +14,12 @@ from analysis.tables import DASH, number
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, shown
 from datasets.identity import data_digest, data_folder
-from declared.collectives import ALL_REDUCE
 from declared.datasets import TOKENS, kind, load_dataset
 from declared.environments import VARIANTS, Environment, read
 from declared.frameworks import load_framework
 from declared.site import Site, load_site
 from environments.identity import digest
+from models.collectives import ALL_REDUCE
 from plan.campaign import Campaign
 from records.aggregate import ways_to_run
 from report.checkout import State

@@ -1,6 +1,6 @@
 """What an adapter of a distributed framework gives beside its trainer: collectives by the framework's own library.
 
-Which of them a framework has, its framework.yaml says (declared/collectives.py). Of a collective a rank has a message of
+Which of them a framework has, its framework.yaml says (models/collectives.py). Of a collective a rank has a message of
 float32, n of them as many as there are ranks:
 
                      loaded         result

@@ -2,9 +2,9 @@
 
 A message's size is that of its larger side on a rank, as in NCCL's tests (PERFORMANCE.md): all that is summed, all that has
 been gathered, all that is scattered, dealt out or sent on. With p ranks a share is a p-th of it.
+Standard library only, as models.graph.
 """
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -68,18 +68,14 @@ COLLECTIVES = {
     ),
 }
 
-# What the ranks along an axis of a mesh send each other (levels of the factor parallelism name axes, as data2-tensor2).
+# What the ranks along an axis of a mesh send each other (models.mesh).
 OF_AXES = {
     "data": (ALL_REDUCE,),
     "sharded": (ALL_GATHER, REDUCE_SCATTER),
     "tensor": (ALL_REDUCE,),
     "pipeline": (POINT_TO_POINT,),
 }
-
-
-def along(parallelism: str) -> set[str]:
-    """What a level of the factor parallelism sends; nothing of one that is no mesh."""
-    return {name for axis in re.findall("[a-z]+", parallelism) for name in OF_AXES.get(axis, ())}
+OF_MESHES = tuple(name for name in COLLECTIVES if any(name in sent for sent in OF_AXES.values()))
 
 
 def titles(names: Iterable[str]) -> str:
