@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from declared.models import model_graph, model_names
-from models.division import SHARED, stages, tensor_parts
-from models.graph import Graph
+from models.division import stages, tensor_parts
+from models.graph import SHARED, Graph
 from models.named import IMAGES, TOKENS, models
 
 SAMPLES = {IMAGES: "synthetic-64x64x3-10", TOKENS: "synthetic-tokens-100-40"}

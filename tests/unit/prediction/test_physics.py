@@ -101,7 +101,7 @@ def test_without_sweeps_of_shards_fsdp_is_taken_for_one_all_reduce():
     with_shards, without = fit(cells, sweeps), fit(cells, sweeps[sweeps["collective"] != "all_gather"])
     assert error(with_shards, several).abs().mean() < 1.5 * NOISE
     assert error(without, several).mean() < -5 * NOISE, "3 times as much is sent"
-    assert not without.shards and without.hidden[FSDP, "site"] == 0
+    assert not without.shards((FSDP, "site")) and without.hidden[FSDP, "site"] == 0
 
 
 def test_another_physics_is_noticed():

@@ -9,10 +9,9 @@ Standard library only, as models.graph.
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from models.graph import Graph, Operator
+from models.graph import SHARED, Graph, Operator
 
 COLUMNS, ROWS, HEADS = "columns", "rows", "heads"
-SHARED = "shared"  # kind of an operator without output, whose weight another stage has, too
 
 
 def tensor_parts(graph: Graph, parts: int) -> dict[str, str]:

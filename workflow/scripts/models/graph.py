@@ -32,6 +32,7 @@ Size = int | list[int]  # of a window: a list is (vertical, horizontal), as JSON
 
 BYTES = 4  # of a number: float32
 NOT_TRAINED = ("mean", "variance")
+SHARED = "shared"  # kind of an operator without output, whose weight another stage of a pipeline has, too
 
 
 @dataclass(frozen=True)

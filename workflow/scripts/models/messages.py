@@ -9,13 +9,13 @@ Standard library only, as models.graph.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from models.collectives import ALL_GATHER, ALL_REDUCE, COLLECTIVES, OF_MESHES, POINT_TO_POINT, REDUCE_SCATTER
-from models.division import COLUMNS, HEADS, ROWS, SHARED, divided_outputs, stages, tensor_parts
-from models.graph import BYTES, Graph, Operator, is_trained
+from models.division import COLUMNS, HEADS, ROWS, divided_outputs, stages, tensor_parts
+from models.graph import BYTES, SHARED, Graph, Operator, is_trained
 from models.mesh import Mesh
 
 TIED = "tied"  # in place of an axis: the ranks of two stages that have one table
@@ -75,94 +75,106 @@ def needs(graph: Graph, mesh: Mesh, batch: int, levels: Mapping[str, Any], unit_
     parts = tensor_parts(graph, mesh.tensor) if mesh.tensor > 1 else {}
     cut = stages(graph, mesh.pipeline, mesh.tensor) if mesh.pipeline > 1 else [graph]
     shared = {operator.name for stage in cut for operator in stage.operators if operator.kind == SHARED}
+    microbatches = levels["microbatches"] if mesh.pipeline > 1 else 1
+    batches = levels["sync_every"] * microbatches
+    made = [
+        _Stage(stage, number, mesh, batch / microbatches, batches, levels, parts) for number, stage in enumerate(cut)
+    ]
     return [
-        _need(graph, stage, number, mesh, batch, levels, parts, shared, unit_bytes) for number, stage in enumerate(cut)
+        Need(
+            **stage.memory(microbatches),
+            messages=(*stage.of_parameters(unit_bytes), *stage.of_layers(), *stage.of_tables(shared)),
+            work=stage.macs / max(graph.macs, 1),
+            calls=len(stage.graph.operators) / len(graph.operators),
+        )
+        for stage in made
     ]
 
 
-def _need(
-    graph: Graph,
-    stage: Graph,
-    number: int,
-    mesh: Mesh,
-    batch: int,
-    levels: Mapping[str, Any],
-    parts: Mapping[str, str],
-    shared: set[str],
-    unit_bytes: float,
-) -> Need:
-    layers = [_own_bytes(operator, parts.get(operator.name), mesh.tensor) for operator in stage.operators]
-    weights = sum(layers)
-    sharding = levels["sharding"]
-    states = STATES[levels["optimizer"]] if levels["optimizer"] != "sgd" or levels["momentum"] else 0
-    divided = divided_outputs(stage, parts)
-    outputs = sum(_output_bytes(op) / (mesh.tensor if op.name in divided else 1) for op in stage.operators)
-    microbatches = levels["microbatches"] if mesh.pipeline > 1 else 1
-    in_flight = min(microbatches, mesh.pipeline - number) if levels["schedule"] == "1f1b" else microbatches
-    micro = batch / microbatches
-    tables = [_own_bytes(operator, None, 1) for operator in stage.operators if operator.name in shared]
-    work = sum(op.macs / (mesh.tensor if op.name in parts else 1) for op in stage.operators)
-    return Need(
-        parameters=weights / (mesh.sharded if sharding == "parameters" else 1),
-        gradients=weights / (mesh.sharded if sharding != "optimizer" else 1),
-        optimizer=states * weights / mesh.sharded,
-        activations=outputs * micro * in_flight,
-        messages=(
-            *_of_parameters(_units(layers, unit_bytes), mesh, levels),
-            *_of_layers(stage, number, mesh, micro, levels["sync_every"] * microbatches, parts),
-            *(
-                Message(
-                    ALL_REDUCE, TIED, table / mesh.sharded, 1, 2, mesh.ranks // mesh.pipeline * (mesh.pipeline - 1)
-                )
-                for table in tables
-            ),
-        ),
-        work=work / max(graph.macs, 1),
-        calls=len(stage.operators) / len(graph.operators),
-    )
+@dataclass(frozen=True)
+class _Stage:
+    """A rank's part of a model, the stage of this `number`: of `batches` batches or microbatches a step, each of `samples`; `parts`: how a
+    tensor axis divides operators."""
+
+    graph: Graph
+    number: int
+    mesh: Mesh
+    samples: float
+    batches: int
+    levels: Mapping[str, Any]
+    parts: Mapping[str, str]
+
+    @property
+    def layers(self) -> list[float]:
+        """Bytes of the weights of each operator."""
+        return [_own_bytes(one, self.parts.get(one.name), self.mesh.tensor) for one in self.graph.operators]
+
+    @property
+    def macs(self) -> float:
+        """Its multiplications for a sample."""
+        return sum(one.macs / (self.mesh.tensor if one.name in self.parts else 1) for one in self.graph.operators)
+
+    def memory(self, microbatches: int) -> dict[str, float]:
+        """Bytes that it holds, by what they are."""
+        mesh, levels, weights = self.mesh, self.levels, sum(self.layers)
+        sharding = levels["sharding"]
+        states = STATES[levels["optimizer"]] if levels["optimizer"] != "sgd" or levels["momentum"] else 0
+        divided = divided_outputs(self.graph, self.parts)
+        outputs = sum(_output_bytes(one) / (mesh.tensor if one.name in divided else 1) for one in self.graph.operators)
+        in_flight = min(microbatches, mesh.pipeline - self.number) if levels["schedule"] == "1f1b" else microbatches
+        return {
+            "parameters": weights / (mesh.sharded if sharding == "parameters" else 1),
+            "gradients": weights / (mesh.sharded if sharding != "optimizer" else 1),
+            "optimizer": states * weights / mesh.sharded,
+            "activations": outputs * self.samples * in_flight,
+        }
+
+    def of_parameters(self, unit_bytes: float) -> Iterator[Message]:
+        """Messages of copies and shares of parameters: gradients of every unit, and parameters."""
+        mesh, layers = self.mesh, self.layers
+        gathered = 2 * self.levels["sync_every"] if self.levels["sharding"] == "parameters" else 1
+        for unit in units(layers, unit_bytes):
+            size = sum(layers[i] for i in unit)
+            if mesh.sharded > 1:
+                yield Message(ALL_GATHER, "sharded", size, gathered, mesh.sharded, mesh.tensor)
+                yield Message(REDUCE_SCATTER, "sharded", size, 1, mesh.sharded, mesh.tensor)
+            if mesh.data > 1:
+                yield Message(ALL_REDUCE, "data", size / mesh.sharded, 1, mesh.data, mesh.sharded * mesh.tensor)
+
+    def of_layers(self) -> Iterator[Message]:
+        """Messages of outputs and their gradients."""
+        mesh, operators = self.mesh, self.graph.operators
+        for operator in operators if mesh.tensor > 1 else ():
+            how = self.parts.get(operator.name)
+            summed = [operator] * (how in (ROWS, HEADS))
+            summed += _below(self.graph, operator, self.number > 0) if how in (COLUMNS, HEADS) else []
+            for one in summed:
+                yield Message(ALL_REDUCE, "tensor", _output_bytes(one) * self.samples, self.batches, mesh.tensor, 1)
+        handed = [operators[-1]] * (self.number < mesh.pipeline - 1) + [operators[0]] * (self.number > 0)
+        for one in handed:
+            size, stride = _output_bytes(one) * self.samples, mesh.ranks // mesh.pipeline
+            yield Message(POINT_TO_POINT, "pipeline", size, self.batches, mesh.pipeline, stride)
+
+    def of_tables(self, shared: Collection[str]) -> Iterator[Message]:
+        """Messages of the gradients of tables that another stage has, too."""
+        stride = self.mesh.ranks // self.mesh.pipeline * (self.mesh.pipeline - 1)
+        for one in self.graph.operators:
+            if one.name in shared:
+                yield Message(ALL_REDUCE, TIED, _own_bytes(one, None, 1) / self.mesh.sharded, 1, 2, stride)
 
 
-def _units(layers: Sequence[float], limit: float) -> list[float]:
-    """Bytes of layers that travel together: a unit is closed in front of the layer that finds it at its limit."""
-    made: list[float] = []
-    for size in filter(None, layers):
-        if not made or made[-1] >= limit:
-            made.append(0.0)
-        made[-1] += size
+def units(layers: Sequence[float], limit: float) -> list[list[int]]:
+    """Numbers of the layers that travel together, by their bytes: a unit is closed in front of the layer that finds it at its limit.
+    Those without bytes are in none."""
+    made: list[list[int]] = []
+    size = math.inf
+    for number in (number for number, own in enumerate(layers) if own):
+        if size >= limit or not made:
+            made.append([])
+            size = 0.0
+        made[-1].append(number)
+        size += layers[number]
     return made
-
-
-def _of_parameters(units: Sequence[float], mesh: Mesh, levels: Mapping[str, Any]) -> Iterator[Message]:
-    """Of copies and shares of parameters: gradients of every unit, and parameters."""
-    gathered = 2 * levels["sync_every"] if levels["sharding"] == "parameters" else 1
-    for size in units:
-        if mesh.sharded > 1:
-            yield Message(ALL_GATHER, "sharded", size, gathered, mesh.sharded, mesh.tensor)
-            yield Message(REDUCE_SCATTER, "sharded", size, 1, mesh.sharded, mesh.tensor)
-        if mesh.data > 1:
-            yield Message(ALL_REDUCE, "data", size / mesh.sharded, 1, mesh.data, mesh.sharded * mesh.tensor)
-
-
-def _of_layers(
-    stage: Graph, number: int, mesh: Mesh, micro: float, count: int, parts: Mapping[str, str]
-) -> Iterator[Message]:
-    """Of outputs and their gradients, of `count` batches or microbatches of `micro` samples."""
-    for operator in stage.operators if mesh.tensor > 1 else ():
-        how = parts.get(operator.name)
-        summed = [operator] * (how in (ROWS, HEADS))
-        summed += _below(stage, operator, number > 0) if how in (COLUMNS, HEADS) else []
-        for one in summed:
-            yield Message(ALL_REDUCE, "tensor", _output_bytes(one) * micro, count, mesh.tensor, 1)
-    handed = [stage.operators[-1]] * (number < mesh.pipeline - 1) + [stage.operators[0]] * (number > 0)
-    for one in handed:
-        yield Message(
-            POINT_TO_POINT,
-            "pipeline",
-            _output_bytes(one) * micro,
-            count,
-            mesh.pipeline,
-            mesh.ranks // mesh.pipeline,
-        )
 
 
 def _below(stage: Graph, operator: Operator, handed_on: bool) -> list[Operator]:

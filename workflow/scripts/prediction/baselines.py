@@ -105,7 +105,7 @@ def _swept_s(fold: Fold, cells: pd.DataFrame) -> np.ndarray:
     """Seconds of one all-reduce of the gradients by the law of the sweep, [cells]; 0 on one node, NaN without a sweep."""
     seconds, size = np.where(cells["nodes"] > 1, np.nan, 0.0), _gradient_bytes(fold, cells)
     for carrier, rows in cells[cells["nodes"] > 1].groupby(["framework", "device"]).groups.items():
-        if found := fold.plain.laws.get(carrier):
+        if found := fold.plain.law(carrier):
             here = cells.loc[rows]
             place = found.at(*(here[name].to_numpy() for name in ("nodes", "ranks", "rate")))
             seconds[rows] = place.seconds(size[rows])

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from declared.frameworks import framework_names, load_framework
+from models import messages
 from models.collectives import ALL_GATHER, REDUCE_SCATTER
 from models.graph import BYTES, Graph, is_trained
 from prediction.law import Here
@@ -177,17 +178,16 @@ class Units:
 
 
 def units(made: Tensors, limit_bytes: float) -> Units:
-    """The layers joined to units: one is closed in front of the layer that finds it at its limit."""
+    """The layers joined to units (models.messages.units)."""
     layer = np.arange(len(made.bytes)) if made.layer is None else made.layer
-    sizes: list[float] = []
-    left: list[float] = []  # share of the work from the first layer of a unit on
-    for number in sorted(set(layer.tolist()), reverse=True):
-        own = layer == number
-        if not sizes or sizes[-1] >= limit_bytes:
-            sizes.append(0.0)
-            left.append(float(made.ready[own][0]) if sizes[1:] else 1.0)
-        sizes[-1] += float(made.bytes[own].sum())
-    return Units(np.array(sizes), np.array(left) - np.array([*left[1:], 0.0]))
+    tensors_of = [layer == number for number in sorted(set(layer.tolist()), reverse=True)]
+    sizes = [float(made.bytes[own].sum()) for own in tensors_of]
+    joined = messages.units(sizes, limit_bytes)
+    # share of the work from the first layer of each unit on
+    left = [1.0, *(float(made.ready[tensors_of[unit[0]]][0]) for unit in joined[1:])]
+    return Units(
+        np.array([sum(sizes[i] for i in unit) for unit in joined]), np.array(left) - np.array([*left[1:], 0.0])
+    )
 
 
 def exposed_units(

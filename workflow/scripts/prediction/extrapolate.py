@@ -1,8 +1,7 @@
 """Cells that nobody measured: epoch times, speed-up and efficiency on many nodes at other links, and how sure they are."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -65,15 +64,11 @@ def anywhere(made: Physics) -> Physics:
     Where the sweeps say nothing of links, no message is faster than the link at its whole rate.
     """
 
-    def smooth(laws: Mapping[Any, Law]) -> dict[Any, Law]:
-        return {
-            name: replace(one, link=one.link or 1.0, places=(), factors=one.factors[-1:]) for name, one in laws.items()
-        }
+    def smooth(one: Law) -> Law:
+        return replace(one, link=one.link or 1.0, places=(), factors=one.factors[-1:])
 
-    shards, of_meshes = (
-        {carrier: smooth(laws) for carrier, laws in of.items()} for of in (made.shards, made.of_meshes)
-    )
-    return replace(made, laws=smooth(made.laws), shards=shards, of_meshes=of_meshes)
+    laws = {carrier: {name: smooth(one) for name, one in own.items()} for carrier, own in made.laws.items()}
+    return replace(made, laws=laws)
 
 
 def last_above(nodes: np.ndarray, efficiency: np.ndarray, level: float) -> float:

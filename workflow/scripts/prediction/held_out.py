@@ -22,8 +22,8 @@ from analysis.measured import arguments, combination_text, read_timed, treatment
 from common.errors import exit_status
 from common.tables import read_table
 from environments.made import read_made
-from models.collectives import ALL_REDUCE, COLLECTIVES
-from prediction import law, physics
+from models.collectives import COLLECTIVES
+from prediction import exchange, law, physics
 from prediction.fold import Fold, Method, Prediction
 from prediction.law import rate_text
 from prediction.methods import PHYSICS, methods
@@ -304,12 +304,13 @@ def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
 
 def _laws_text(made: physics.Physics, carrier: physics.Carrier) -> str:
     """The laws of what a carrier's exchange is made of."""
-    meshes = made.of_meshes.get(carrier, {})
-    named = made.shards.get(carrier, {}) | ({ALL_REDUCE: made.laws[carrier]} | meshes if meshes else {})
-    used = {f"{COLLECTIVES[name].title} ": network for name, network in named.items()}
+    laws = made.laws[carrier]
+    if made.shards(carrier):
+        laws = {name: laws[name] for name in exchange.SHARDS}
+    several = len(laws) > 1
     return ", ".join(
-        f"{what}a {network.algorithm} of {1e3 * network.step_s:.2g} ms a step, {WAYS[network.way]}"
-        for what, network in (used or {"": made.laws[carrier]}).items()
+        f"{COLLECTIVES[name].title + ' ' if several else ''}a {network.algorithm} of {1e3 * network.step_s:.2g} ms a step, {WAYS[network.way]}"
+        for name, network in laws.items()
     )
 
 

@@ -48,9 +48,8 @@ def by_hand(fold: Fold) -> Prediction:
     """Nothing fitted to a run on several nodes or to a sweep: computation, and 2 (n - 1) / n x gradient bytes, or what a mesh sends, at the
     link's rate."""
     ideal = Law("ring", law.PIPELINED, 0.0, 0.0, 1.0, 0.0)
-    others = {name: replace(ideal, collective=name) for name in OF_MESHES}
-    here = physics.carriers(fold.test)
-    made = replace(fold.plain, laws=dict.fromkeys(here, ideal), shards={}, of_meshes=dict.fromkeys(here, others))
+    laws = {name: replace(ideal, collective=name) for name in OF_MESHES}
+    made = replace(fold.plain, laws=dict.fromkeys(physics.carriers(fold.test), laws), whole=True)
     unknown = fold.test["rate"].isna().to_numpy()
     seconds = np.where(unknown, np.nan, made.predict(fold.test))
     problem = "the site names no rate of its links" if unknown.any() else "no run on one node"

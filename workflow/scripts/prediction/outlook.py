@@ -23,6 +23,7 @@ from common.tables import read_table
 from common.text import instead_of
 from declared.datasets import load_dataset
 from declared.models import model_graph, model_names
+from models.collectives import ALL_REDUCE
 from models.graph import BYTES
 from prediction import exchange, law, physics, question
 from prediction.extrapolate import (
@@ -116,10 +117,9 @@ def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physi
         (),
         {(framework,): np.array([0.0, args.step_time / args.batch_size, 0.0])},
         {names: gradients},
-        {carrier: network.laws[carrier] if network else own},
+        {carrier: network.laws[carrier] if network else {ALL_REDUCE: own, **shards}},
         {carrier: network.hidden[carrier] if network else args.hidden},
         {carrier: network.scatter[carrier] if network else args.scatter},
-        network.shards if network else {carrier: shards} if exchange.is_sharded(framework) else {},
     )
     levels = {"framework": framework, "device": carrier[1], "base": framework, "model": names[0], "dataset": names[1]}
     counted = {"batch_size": args.batch_size, "sync_every": args.sync_every, "samples": args.samples}
@@ -255,7 +255,8 @@ def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
     """What the answer stands on, and what is assumed."""
     rates = [rate_text(rate) for rate in sorted(study.sweeps["link_bytes_s"].unique())]
     nodes = ", ".join(f"{count:g}" for count in sorted(study.sweeps["nodes"].unique()))
-    ways = " or ".join(sorted({network.algorithm for network in study.fitted.laws.values()})) or "ring"
+    networks = [laws[ALL_REDUCE] for laws in study.fitted.laws.values()]
+    ways = " or ".join(sorted({network.algorithm for network in networks})) or "ring"
     link = (
         "falls in proportion to its rate"
         if study.sweeps["link_bytes_s"].notna().any()
@@ -266,7 +267,7 @@ def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
         f"latency of a step of the {ways} is the same at every rate, and time on the link {link}"
         + (
             "."
-            if any(network.cost_s for network in study.fitted.laws.values())
+            if any(network.cost_s for network in networks)
             else "; the cost of a byte on the processors was hidden by the link or cannot be separated from it. It is left out, so "
             "faster links look better than they are."
         )
@@ -292,7 +293,7 @@ def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
 
 def _certain_network(study: Study) -> str:
     """What intervals lack where the sweeps cannot say how far the law is off; with a space before it."""
-    known = {name for name, network in study.fitted.laws.items() if np.isfinite(network.misfit)}
+    known = {name for name, laws in study.fitted.laws.items() if np.isfinite(laws[ALL_REDUCE].misfit)}
     alone = sorted(name for name, _ in set(study.fitted.laws) - known)
     if not alone:
         return ""

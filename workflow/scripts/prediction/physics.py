@@ -31,7 +31,7 @@ from common.errors import InputError
 from declared.factors import OF_STRATEGIES
 from declared.mesh import NOT_MESHES, PLAIN, divides_more, mesh_of
 from declared.models import model_graph
-from models.collectives import ALL_REDUCE
+from models.collectives import ALL_REDUCE, COLLECTIVES
 from models.graph import Graph
 from prediction import exchange, law, strategies
 from prediction.exchange import Tensors
@@ -162,23 +162,27 @@ def carriers(cells: pd.DataFrame) -> list[Carrier]:
 @dataclass(frozen=True)
 class Physics:
     """A fitted model. `computation`: (framework, levels of `keys`...) -> alpha, beta, u; `gradients`: (model, data set) ->
-    tensors; the rest by carrier: `laws` of all-reduce; `shards` of exchange.SHARDS, where its
-    messages are these; `of_meshes`, of what else meshes send."""
+    tensors; the rest by carrier, of those of which all-reduce was swept: `laws`, collective -> its law. `whole`: a framework that
+    shards is taken for one all-reduce of all gradients."""
 
     keys: tuple[str, ...]
     computation: dict[tuple[object, ...], np.ndarray]
     gradients: dict[tuple[str, str], Tensors]
-    laws: dict[Carrier, Law]
+    laws: dict[Carrier, dict[str, Law]]
     hidden: dict[Carrier, float] = field(default_factory=dict)
     scatter: dict[Carrier, float] = field(default_factory=dict)
-    shards: dict[Carrier, dict[str, Law]] = field(default_factory=dict)
-    of_meshes: dict[Carrier, dict[str, Law]] = field(default_factory=dict)
+    whole: bool = False
 
     def law(self, carrier: Carrier, collective: str = ALL_REDUCE) -> Law | None:
         """That of a collective of a carrier; None where it was not swept."""
-        if collective == ALL_REDUCE:
-            return self.laws.get(carrier)
-        return (self.shards.get(carrier, {}) | self.of_meshes.get(carrier, {})).get(collective)
+        return self.laws.get(carrier, {}).get(collective)
+
+    def shards(self, carrier: Carrier) -> list[Law]:
+        """Those of exchange.SHARDS, where a carrier's messages are these and both were swept; else none."""
+        found = [one for name in exchange.SHARDS if (one := self.law(carrier, name))]
+        return (
+            found if exchange.is_sharded(carrier[0]) and not self.whole and len(found) == len(exchange.SHARDS) else []
+        )
 
     def predict(self, cells: pd.DataFrame) -> np.ndarray:
         """Epoch times of `prepared` cells in seconds, NaN where something that it needs was not measured."""
@@ -210,22 +214,22 @@ class Physics:
 
     def streams(self, carrier: Carrier) -> bool:
         """Whether messages can travel beside computation, as far as they are known."""
-        return exchange.streams(carrier[0]) and (carrier in self.shards or not exchange.is_sharded(carrier[0]))
+        return exchange.streams(carrier[0]) and bool(self.shards(carrier) or not exchange.is_sharded(carrier[0]))
 
     def _on_several(self, carrier: Carrier, cells: Mapping[str, np.ndarray], own: np.ndarray, made: Tensors) -> "Part":
         rule, place = exchange.rule_of(carrier[0]), (cells["nodes"], cells["ranks"], cells["rate"])
         steps, exchanges = cells["steps"], cells["exchanges"]
         batch_s = own[:, 0] / steps
         backward_s = exchange.BACKWARD_SHARE * batch_s
-        here = self.laws[carrier].at(*place)
+        here, shards = self.laws[carrier][ALL_REDUCE].at(*place), [one.at(*place) for one in self.shards(carrier)]
         extra = np.array([rule.extra.get(loop, 0) for loop in cells["training_loop"]], float)
         beside = steps * extra * here.seconds(np.full(len(steps), exchange.NUMBER_BYTES))
         each, of_each = np.unique(cells["ranks"], return_inverse=True)
         slowest = np.array([expected_largest(int(count)) for count in each])[of_each]
 
         def beyond(hidden: float) -> np.ndarray:
-            if carrier in self.shards:
-                gather, scatter = (self.shards[carrier][name].at(*place) for name in exchange.SHARDS)
+            if shards:
+                gather, scatter = shards
                 units = exchange.units(made, rule.limits_bytes[1])
                 one = exchange.exposed_units(units, gather, scatter, backward_s, hidden, steps / exchanges)
             else:
@@ -312,25 +316,19 @@ def plain(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Physics:
     }
     names = cells[["model", "dataset"]].drop_duplicates().itertuples(index=False, name=None)
     gradients = {name: made for name in names if (made := model_tensors(*name))}
-    laws: dict[Carrier, Law] = {}
-    shards: dict[Carrier, dict[str, Law]] = {}
-    of_meshes: dict[Carrier, dict[str, Law]] = {}
+    laws: dict[Carrier, dict[str, Law]] = {}
     for carrier, own in cells[cells["nodes"] > 1].groupby(["framework", "device"]):
         used = set(zip(own["model"], own["dataset"], strict=True)) & set(gradients)
         largest = max((gradients[name].total_bytes for name in used), default=math.inf)
         handed = _largest(own[own["is_mesh"]])
         swept = sweeps[(sweeps["framework"] == carrier[0]) & (sweeps["device"] == carrier[1])]
-        sent = (ALL_REDUCE, *exchange.SHARDS) if exchange.is_sharded(carrier[0]) else (ALL_REDUCE,)
-        asked = dict.fromkeys([*sent, *swept["collective"].unique()], largest)
+        asked = dict.fromkeys(filter(set(swept["collective"]).__contains__, COLLECTIVES), largest)
         asked |= {name: max(size, asked.get(name, 0.0)) for name, size in handed.items()}
         fits = {name: law.fit(swept[swept["collective"] == name], size) for name, size in asked.items()}
         found = {name: network for name, network in fits.items() if network}
         if ALL_REDUCE in found:
-            laws[carrier] = found[ALL_REDUCE]
-        if exchange.is_sharded(carrier[0]) and all(name in found for name in exchange.SHARDS):
-            shards[carrier] = {name: found[name] for name in exchange.SHARDS}
-        of_meshes[carrier] = {name: network for name, network in found.items() if name not in sent}
-    return Physics(keys, computation, gradients, laws, shards=shards, of_meshes=of_meshes)
+            laws[carrier] = found
+    return Physics(keys, computation, gradients, laws)
 
 
 def _largest(meshes: pd.DataFrame) -> dict[str, float]:

@@ -115,7 +115,7 @@ class Cell:
         """The network's law of its library; None where its nodes were not swept."""
         if self.row["nodes"] < 2:
             return None
-        return self.study.known.laws.get((self.row["framework"], self.row["device"]))
+        return self.study.known.law((self.row["framework"], self.row["device"]))
 
     @property
     def rate(self) -> float:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import fx, nn
 
-from models.graph import Graph, Operator, is_decayed
+from models.graph import SHARED, Graph, Operator, is_decayed
 from runs.libraries.ahead import Ahead
 from runs.libraries.channels_first import canonical, channels_first
 from runs.libraries.pytorch_layers import LSTM, Attention, ClassToken, Positions
@@ -66,7 +66,7 @@ def build(graph: Graph) -> fx.GraphModule:
     root, calls = nn.Module(), fx.Graph()
     made = {graph.operators[0].name: calls.placeholder("images" if graph.vocabulary is None else "tokens")}
     for operator in graph.operators[1:]:
-        if operator.kind == "shared":  # a stage of a pipeline has the table that another one has
+        if operator.kind == SHARED:  # a stage of a pipeline has the table that another one has
             root.add_module(operator.name, nn.Embedding(*operator.weights["table"]))
             continue
         made[operator.name] = _called(operator, tuple(made[name] for name in operator.inputs), graph, root, calls)

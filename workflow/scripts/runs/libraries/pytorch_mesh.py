@@ -24,8 +24,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from models.division import COLUMNS, HEADS, SHARED, stages, tensor_parts
-from models.graph import Graph
+from models.division import COLUMNS, HEADS, stages, tensor_parts
+from models.graph import SHARED, Graph
 from models.mesh import AXES
 from runs.libraries.channels_first import canonical
 from runs.libraries.pytorch import cross_entropy, join, make_optimizer, tensors

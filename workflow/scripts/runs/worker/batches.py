@@ -44,7 +44,7 @@ class Prepared:
         return (inputs.astype(np.int64), labels.astype(np.int64)) if self.tokens else (inputs, labels)
 
 
-class Fresh:
+class Fresh(abc.ABC):
     """Samples that are drawn, other ones in every epoch: a sample is the next `words` numbers of 64 bits of the epoch's stream."""
 
     words: int
