@@ -100,7 +100,10 @@ def test_a_mesh_trains_as_one_rank_does(trainings: Trainings, mesh: str, levels:
 def test_axes_and_levels_in_other_combinations_train_alike(
     trainings: Trainings, mesh: str, levels: dict[str, Any]
 ) -> None:
-    check(trainings, "pytorch-mesh", mesh, levels)
+    keeps = mesh.startswith("sharded") and levels.get("sync_every", 1) > 1 and "sharding" not in levels
+    check(
+        trainings, "pytorch-mesh", mesh, levels, of_formula=0.4 if keeps else 1.0
+    )  # FSDP its last unit, here the only one
 
 
 @pytest.mark.every_framework

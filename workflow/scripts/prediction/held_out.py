@@ -36,7 +36,8 @@ COMMON = (
 )
 MESHES = (
     "Where ranks divide more than samples, the physical model divides the computation of one node by operator, and takes each message by the law "
-    "of its collective; by hand, each takes its bytes at the link's rate. Meshes with a group of ranks on one node are not predicted: no sweep "
+    "of its collective; by hand, each takes its bytes at the link's rate. What a library takes for a message within layers beyond the sweep is "
+    "fitted, too. Meshes with a group of ranks on one node are not predicted: no sweep "
     "knows what is within a node."
 )
 WAYS = {
@@ -289,6 +290,7 @@ def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
     fitted = [
         f"{name[0]}{'' if name[1] == 'site' else f' ({name[1]})'}: scatter {made.scatter[name]:.2f}"
         + (f", hidden share {made.hidden[name]:.2f}" if made.hidden[name] else ", nothing hidden")
+        + (f", {1e3 * took:.2g} ms a message within layers" if (took := made.dispatch[name]) else "")
         + f", {_laws_text(made, name)}"
         for name in made.laws
     ]

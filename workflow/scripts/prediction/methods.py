@@ -162,9 +162,9 @@ def _answers(python: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def methods(frameworks: Iterable[str], python: Path | None = None) -> dict[str, Method]:
     """The methods by their names in the table, for a study of these frameworks; Extra-P by `python`, where there is one."""
-    made: dict[str, Method] = {PHYSICS: with_terms("hidden", "scatter"), "without waiting": with_terms("hidden")}
+    made: dict[str, Method] = {PHYSICS: with_terms(*physics.TERMS), "without waiting": with_terms("hidden", "dispatch")}
     if any(exchange.streams(name) for name in frameworks):
-        made["without hiding"] = with_terms("scatter")
+        made["without hiding"] = with_terms("scatter", "dispatch")
     made["by hand"] = by_hand
     for swept in (False, True):
         also = " with the sweep" if swept else ""

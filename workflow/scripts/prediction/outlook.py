@@ -40,7 +40,7 @@ from prediction.extrapolate import (
     with_bands,
 )
 from prediction.law import Law, rate_text
-from prediction.physics import Physics
+from prediction.physics import Levels, Physics
 from prediction.question import DEFAULT_FRAMEWORK
 
 DRAWS = 400
@@ -113,9 +113,11 @@ def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physi
     own = Law(args.algorithm, law.PIPELINED, 0.0, 2 * args.latency, 1 / args.share, 0.0)
     # each is one of the two passes of an all-reduce
     shards = {name: replace(own, step_s=args.latency, collective=name) for name in exchange.SHARDS}
+    computation: dict[Levels, np.ndarray] = {(framework,): np.array([0.0, args.step_time / args.batch_size, 0.0])}
     made = Physics(
         (),
-        {(framework,): np.array([0.0, args.step_time / args.batch_size, 0.0])},
+        computation,
+        computation,
         {names: gradients},
         {carrier: network.laws[carrier] if network else {ALL_REDUCE: own, **shards}},
         {carrier: network.hidden[carrier] if network else args.hidden},

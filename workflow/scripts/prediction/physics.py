@@ -9,14 +9,15 @@ time of a batch scatters by sigma c, that of the S / X batches before an exchang
 as much, and the largest of p normal numbers lies E(p) standard deviations above their mean. `extra`: see exchange.Rule.
 Ranks that divide more than samples: prediction.strategies has their computation and messages; where a tensor axis or a pipeline makes
 ranks wait for each other in every batch, S stands for X in the term of waiting.
-Two numbers are fitted to runs on several nodes, for each framework and device: the share of the backward pass that hides messages,
-and sigma. Each has to earn its place: it is left out unless it makes the errors of cells that are left out smaller.
+Up to three numbers are fitted to runs on several nodes, for each framework and device: the share of the backward pass that hides messages,
+sigma, and where ranks divide layers what a library takes for each message within them beyond the sweep. Each has to earn its place: it is left out unless
+it makes the errors of cells that are left out smaller.
 """
 
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -47,8 +48,8 @@ COUNTS = ["nodes", "ranks", "replicas", "sync_every"]
 MEASURES = ["local_batch", "steps", "exchanges", "rate", "samples"]
 OF_COMPUTATION = ["steps", "exchanges", "local_batch", "epoch_time_s"]
 OF_PART = ["nodes", "ranks", "rate", "steps", "exchanges", "training_loop"]
-TERMS = ("hidden", "scatter")
-LIMITS = np.array([[0.0, 0.0], [1.0, 5.0]])
+TERMS = ("hidden", "scatter", "dispatch")
+LIMITS = np.array([[0.0, 0.0, 0.0], [1.0, 5.0, 0.1]])
 
 
 def prepared(runs: pd.DataFrame, meshes: bool = False) -> pd.DataFrame:
@@ -144,13 +145,11 @@ def expected_largest(count: int) -> float:
 @functools.cache
 def model_tensors(model: str, dataset: str) -> Tensors | None:
     """The gradients of a model for a data set; None for one that is not described here."""
-    try:
-        graph: Graph = model_graph(model, dataset)
-    except (InputError, KeyError, ValueError):
-        return None
-    return exchange.tensors(graph)
+    graph = _graph(model, dataset)
+    return exchange.tensors(graph) if graph else None
 
 
+Levels = tuple[object, ...]  # of the factors, the framework first
 Carrier = tuple[str, str]  # a framework and what trains: who sends, and from where
 
 
@@ -161,16 +160,18 @@ def carriers(cells: pd.DataFrame) -> list[Carrier]:
 
 @dataclass(frozen=True)
 class Physics:
-    """A fitted model. `computation`: (framework, levels of `keys`...) -> alpha, beta, u; `gradients`: (model, data set) ->
-    tensors; the rest by carrier, of those of which all-reduce was swept: `laws`, collective -> its law. `whole`: a framework that
-    shards is taken for one all-reduce of all gradients."""
+    """A fitted model. `computation`: (framework, levels of `keys`...) -> alpha, beta, u; `divisible`: the same where ranks divide more than
+    samples (`_told_apart`); `gradients`: (model, data set) -> tensors; the rest by carrier, of those of which all-reduce was swept: `laws`, collective
+    -> its law. `whole`: a framework that shards is taken for one all-reduce of all gradients."""
 
     keys: tuple[str, ...]
-    computation: dict[tuple[object, ...], np.ndarray]
+    computation: dict[Levels, np.ndarray]
+    divisible: dict[Levels, np.ndarray]
     gradients: dict[tuple[str, str], Tensors]
     laws: dict[Carrier, dict[str, Law]]
     hidden: dict[Carrier, float] = field(default_factory=dict)
     scatter: dict[Carrier, float] = field(default_factory=dict)
+    dispatch: dict[Carrier, float] = field(default_factory=dict)
     whole: bool = False
 
     def law(self, carrier: Carrier, collective: str = ALL_REDUCE) -> Law | None:
@@ -188,9 +189,12 @@ class Physics:
         """Epoch times of `prepared` cells in seconds, NaN where something that it needs was not measured."""
         predicted = np.full(len(cells), np.nan)
         for place, part in self.parts(cells):
-            hidden, scatter = self.hidden.get(part.carrier, 0.0), self.scatter.get(part.carrier, 0.0)
-            predicted[place] = part.seconds(hidden, scatter)
+            predicted[place] = part.seconds(*self.terms(part.carrier))
         return predicted
+
+    def terms(self, carrier: Carrier) -> tuple[float, ...]:
+        """The fitted numbers of a carrier, by TERMS; 0 what is left out."""
+        return tuple(found.get(carrier, 0.0) for found in (self.hidden, self.scatter, self.dispatch))
 
     def parts(self, cells: pd.DataFrame) -> Iterator[tuple[np.ndarray, "Part"]]:
         """The cells that can be predicted, in parts of one carrier, model and data set: their places, and what they need.
@@ -242,7 +246,7 @@ class Physics:
         self, carrier: Carrier, cells: pd.DataFrame, places: np.ndarray
     ) -> Iterator[tuple[np.ndarray, "Part"]]:
         """Those of `places` whose messages the sweeps know, each by itself."""
-        rule, each = exchange.rule_of(carrier[0]), self.coefficients(cells)
+        rule, each = exchange.rule_of(carrier[0]), self.coefficients(cells, self.divisible)
         for place in places:
             row = cells.iloc[place].to_dict()
             mesh, steps, exchanges = mesh_of(row["parallelism"], row["ranks"]), row["steps"], row["exchanges"]
@@ -262,21 +266,23 @@ class Physics:
                     np.array([groups * one.computed_s + exchanges * one.update_s]),
                     np.array([math.sqrt(steps * waits) * batch_s * expected_largest(row["ranks"])]),
                     functools.partial(_beyond, one, groups, exchanges, exchange.BACKWARD_SHARE * batch_s),
+                    groups * one.divided,
                 ),
             )
 
     def computed(self, cells: pd.DataFrame) -> np.ndarray:
         """Seconds of an epoch in batches and in updates, [cells, 2]: the framework's own, or that of its base."""
-        found = self.coefficients(cells)
+        found = self.coefficients(cells, self.computation)
         steps, exchanges, batch = (cells[name].to_numpy() for name in ("steps", "exchanges", "local_batch"))
         return np.column_stack([steps * (found[:, 0] + found[:, 1] * batch), exchanges * found[:, 2]])
 
-    def coefficients(self, cells: pd.DataFrame) -> np.ndarray:
-        """alpha, beta and u of one replica, [cells, 3]: the framework's own, or those of its base; NaN where neither was measured."""
+    def coefficients(self, cells: pd.DataFrame, of: Mapping[Levels, np.ndarray]) -> np.ndarray:
+        """alpha, beta and u of one replica, [cells, 3]: the framework's own, or those of its base; NaN where neither was measured. `of`:
+        computation, or divisible."""
         nothing = np.full(3, np.nan)
         found: np.ndarray = np.array(
             [
-                self.computation.get((framework, *levels), self.computation.get((base, *levels), nothing))
+                of.get((framework, *levels), of.get((base, *levels), nothing))
                 for framework, base, *levels in cells[["framework", "base", *self.keys]].itertuples(
                     index=False, name=None
                 )
@@ -293,16 +299,17 @@ def _beyond(one: strategies.Step, groups: float, exchanges: float, backward_s: f
 @dataclass(frozen=True)
 class Part:
     """Cells of one carrier, model and data set, [cells]: seconds of computation; of waiting where sigma is 1; of messages
-    beyond the backward pass as a function of its hidden share."""
+    beyond the backward pass as a function of its hidden share; how many messages there are within layers."""
 
     carrier: Carrier
     computed: np.ndarray
     waiting: np.ndarray | float = 0.0
     beyond: Callable[[float], np.ndarray | float] = lambda hidden: 0.0
+    divided: float = 0.0
 
-    def seconds(self, hidden: float, scatter: float) -> np.ndarray:
-        """Epoch times."""
-        return self.computed + self.beyond(hidden) + scatter * self.waiting
+    def seconds(self, hidden: float, scatter: float, dispatch: float) -> np.ndarray:
+        """Epoch times, by TERMS."""
+        return self.computed + self.beyond(hidden) + scatter * self.waiting + dispatch * self.divided
 
 
 def plain(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Physics:
@@ -310,10 +317,10 @@ def plain(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Physics:
     costs = [*(name for name in factors() if name not in (*NOT_COMPUTATION, *DIVIDES)), "computes"]
     keys = tuple(name for name in costs if cells[name].nunique(dropna=False) > 1)
     single = cells[(cells["replicas"] == 1) & ~cells["is_mesh"]]
-    computation = {
-        tuple(levels): _computation(group)
-        for levels, group in single[["framework", *keys, *OF_COMPUTATION]].groupby(["framework", *keys], dropna=False)
-    }
+    replicas = {tuple(levels): own for levels, own in single.groupby(["framework", *keys], dropna=False)}
+    computation = {levels: _computation(own[OF_COMPUTATION]) for levels, own in replicas.items()}
+    graphs = {levels: _graph(*own[["model", "dataset"]].iloc[0]) for levels, own in replicas.items()}
+    divisible = _told_apart(computation, graphs, [i for i, name in enumerate(keys, 1) if name in ("model", "dataset")])
     names = cells[["model", "dataset"]].drop_duplicates().itertuples(index=False, name=None)
     gradients = {name: made for name in names if (made := model_tensors(*name))}
     laws: dict[Carrier, dict[str, Law]] = {}
@@ -328,7 +335,7 @@ def plain(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Physics:
         found = {name: network for name, network in fits.items() if network}
         if ALL_REDUCE in found:
             laws[carrier] = found
-    return Physics(keys, computation, gradients, laws)
+    return Physics(keys, computation, divisible, gradients, laws)
 
 
 def _largest(meshes: pd.DataFrame) -> dict[str, float]:
@@ -347,20 +354,17 @@ def fit(cells: pd.DataFrame, sweeps: pd.DataFrame, terms: Sequence[str] = TERMS)
 
 
 def fitted(made: Physics, cells: pd.DataFrame, terms: Sequence[str] = TERMS) -> Physics:
-    """`made` with the hidden share and sigma of each carrier that its cells on several nodes ask for."""
+    """`made` with the numbers (TERMS) of each carrier that its cells on several nodes ask for."""
     several = cells[(cells["nodes"] > 1) & ~np.isnan(made.predict(cells))]
     by_carrier = several.groupby(["framework", "device"]).groups
     found = {}
     for carrier in made.laws:
         own = several.loc[by_carrier.get(carrier, [])]
         parts = [(part, own["epoch_time_s"].to_numpy()[place]) for place, part in made.parts(own)]
-        usable = [name for name in terms if name != "hidden" or made.streams(carrier)]
-        found[carrier] = _earned(parts, usable) if parts else (0.0, 0.0)
-    return replace(
-        made,
-        hidden={name: hidden for name, (hidden, _) in found.items()},
-        scatter={name: scatter for name, (_, scatter) in found.items()},
-    )
+        can = {"hidden": made.streams(carrier), "dispatch": any(part.divided for part, _ in parts)}
+        found[carrier] = _earned(parts, [name for name in terms if can.get(name, True)])
+    hidden, scatter, dispatch = ({name: numbers[i] for name, numbers in found.items()} for i in range(len(TERMS)))
+    return replace(made, hidden=hidden, scatter=scatter, dispatch=dispatch)
 
 
 def _computation(cells: pd.DataFrame) -> np.ndarray:
@@ -373,25 +377,61 @@ def _computation(cells: pd.DataFrame) -> np.ndarray:
     return found
 
 
-def _earned(parts: Sequence[tuple[Part, np.ndarray]], terms: Sequence[str]) -> tuple[float, float]:
-    """Hidden share and sigma with the least `press` of relative errors, each 0 where it is left out.
+def _told_apart(
+    computation: Mapping[Levels, np.ndarray], graphs: Mapping[Levels, Graph | None], of_model: Collection[int]
+) -> dict[Levels, np.ndarray]:
+    """`computation`, in which u is told from alpha also where nothing on one replica accumulates: from model to model, a batch's constant part
+    grows with the operators, an update with the parameters. `of_model`: which of the levels say what is trained; the others are alike."""
+    found = dict(computation)
+    alike: dict[Levels, list[Levels]] = {}
+    for levels, (alpha, _, update) in computation.items():
+        if alpha and not update and graphs[levels]:
+            others = tuple("" if i in of_model else level for i, level in enumerate(levels))
+            alike.setdefault(others, []).append(levels)
+    for group in alike.values():
+        sizes = [(len(graph.operators), graph.parameters) for levels in group if (graph := graphs[levels])]
+        if len(set(sizes)) < 2:
+            continue
+        constant = np.array([computation[levels][0] for levels in group])
+        _, each = nnls(np.array(sizes, float) / constant[:, None], np.ones(len(group)))[0]
+        for levels, (_, parameters) in zip(group, sizes, strict=True):
+            alpha, beta, _ = computation[levels]
+            update = min(each * parameters, alpha)
+            found[levels] = np.array([alpha - update, beta, update])
+    return found
+
+
+def _graph(model: str, dataset: str) -> Graph | None:
+    """A model for a data set; None for one that is not described here."""
+    try:
+        return model_graph(model, dataset)
+    except (InputError, KeyError, ValueError):
+        return None
+
+
+def _earned(parts: Sequence[tuple[Part, np.ndarray]], terms: Sequence[str]) -> tuple[float, ...]:
+    """The numbers (TERMS) with the least `press` of relative errors, each 0 where it is left out.
 
     `parts`, with their measured seconds, are those of one carrier.
     """
+    nothing = np.zeros(len(TERMS))
+    if not parts:
+        return tuple(nothing.tolist())
 
-    def errors(hidden: float, scatter: float) -> np.ndarray:
-        return np.concatenate([part.seconds(hidden, scatter) / seconds - 1 for part, seconds in parts])
+    def errors(*numbers: float) -> np.ndarray:
+        return np.concatenate([part.seconds(*numbers) / seconds - 1 for part, seconds in parts])
 
-    without = errors(0.0, 0.0)
-    best, least = (0.0, 0.0), press(without, np.empty((len(without), 0)))
-    for chosen in itertools.chain.from_iterable(itertools.combinations(terms, count) for count in (1, 2)):
+    without = errors(*nothing)
+    best, least = nothing, press(without, np.empty((len(without), 0)))
+    counts = range(1, len(terms) + 1)
+    for chosen in itertools.chain.from_iterable(itertools.combinations(terms, count) for count in counts):
         use = np.isin(TERMS, chosen)
-        place = np.eye(2)[use]  # x @ place has a 0 for what is left out
+        place = np.eye(len(TERMS))[use]  # x @ place has a 0 for what is left out
         bounds = LIMITS[:, use]
         found = least_squares(lambda x, place=place: errors(*(x @ place)), bounds.mean(axis=0) / 2, bounds=bounds)
         if (score := press(found.fun, found.jac)) < least:
-            best, least = tuple(found.x @ place), score
-    return float(best[0]), float(best[1])
+            best, least = found.x @ place, score
+    return tuple(best.tolist())
 
 
 def press(errors: np.ndarray, slopes: np.ndarray) -> float:

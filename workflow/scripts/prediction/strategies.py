@@ -45,12 +45,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of an optimizer step: computation of its batches, the update, messages that layers or stages wait for, and those of parameters."""
+    """Seconds of an optimizer step: computation of its batches, the update, messages that layers or stages wait for, and those of parameters.
+    `divided`: how many messages there are within layers, one after the other."""
 
     computed_s: float
     update_s: float
     waited_s: float
     parameters_s: float
+    divided: float
 
 
 def step(
@@ -68,7 +70,7 @@ def step(
     found = needs(graph, mesh, batch, levels, unit_bytes)
     alpha, beta, update = map(float, computation)
     parts, batches = (levels["microbatches"] if mesh.pipeline > 1 else 1), levels["sync_every"]
-    worked, layers, handed, parameters = [], [], [], []
+    worked, layers, counts, handed, parameters = [], [], [], [], []
     for need in found:
         told = [(one, _seconds(one, place, laws)) for one in need.messages]
         known = [(one, seconds) for one, seconds in told if seconds is not None]
@@ -76,6 +78,7 @@ def step(
             return None
         worked.append(alpha * need.calls + beta * batch / parts * need.work)
         layers.append(sum(one.count * seconds for one, seconds in known if one.axis == "tensor") / (batches * parts))
+        counts.append(sum(one.count for one in need.messages if one.axis == "tensor") / (batches * parts))
         handed.append(max((seconds for one, seconds in known if one.axis == "pipeline"), default=0.0))
         parameters.append(sum(one.count * seconds for one, seconds in known if one.axis not in WAITED))
     slowest = int(np.argmax(np.add(worked, layers)))
@@ -85,6 +88,7 @@ def step(
         waited_s=batches
         * (sum(layers) + (parts - 1) * layers[slowest] + 2 * (parts + mesh.pipeline - 2) * max(handed)),
         parameters_s=max(parameters),
+        divided=batches * (sum(counts) + (parts - 1) * counts[slowest]),
     )
 
 

@@ -183,11 +183,17 @@ def saved(module: nn.Module, graph: Graph) -> dict[str, np.ndarray]:
 
 
 def make_optimizer(
-    module: nn.Module, graph: Graph, levels: dict[str, Any], rate: float, foreach: bool | None = None
+    module: nn.Module,
+    graph: Graph,
+    levels: dict[str, Any],
+    rate: float,
+    part: Callable[[nn.Parameter], torch.Tensor] = lambda parameter: parameter,
 ) -> torch.optim.Optimizer:
-    """SGD with momentum or Adam (Kingma & Ba 2015); weight decay is added to the gradients of kernels. `foreach`: see torch.optim."""
+    """SGD with momentum or Adam (Kingma & Ba 2015); weight decay is added to the gradients of kernels. `part`: what of a parameter it
+    changes."""
     decay = levels["weight_decay"]
-    trained = {name: tensor for name, tensor in tensors(module, graph).items() if isinstance(tensor, nn.Parameter)}
+    own = tensors(module, graph)
+    trained = {name: part(tensor) for name, tensor in own.items() if isinstance(tensor, nn.Parameter)}
     groups: list[dict[str, Any]] = [
         {"params": [tensor for name, tensor in trained.items() if is_decayed(name)], "weight_decay": decay},
         {"params": [tensor for name, tensor in trained.items() if not is_decayed(name)]},
@@ -195,8 +201,8 @@ def make_optimizer(
     if not decay:
         groups = [{"params": list(trained.values())}]
     if levels["optimizer"] == "adam":
-        return torch.optim.Adam(groups, rate, **ADAM, foreach=foreach)
-    return torch.optim.SGD(groups, rate, momentum=levels["momentum"], foreach=foreach)
+        return torch.optim.Adam(groups, rate, **ADAM)
+    return torch.optim.SGD(groups, rate, momentum=levels["momentum"])
 
 
 def configured(context: Context) -> torch.device:

@@ -28,7 +28,7 @@ from models.division import COLUMNS, HEADS, stages, tensor_parts
 from models.graph import SHARED, Graph
 from models.mesh import AXES
 from runs.libraries.channels_first import canonical
-from runs.libraries.pytorch import cross_entropy, join, make_optimizer, tensors
+from runs.libraries.pytorch import cross_entropy, join, tensors
 from runs.libraries.pytorch_sharded import ShardedTrainer, mark_calls
 from runs.worker.context import Context
 
@@ -188,14 +188,12 @@ class MeshTrainer(ShardedTrainer):
             hand_on(self.module)
         if sizes.tensor > 1:
             divide_layers(self.module, self.graph, tensor_parts(context.graph, sizes.tensor), mesh["tensor"])
-        if sizes.replicas > 1:
+        if sizes.replicas > 1 or sizes.ranks == 1:  # what FSDP itself takes is part of one rank's time, too
             self.shard(mesh["data", "sharded"] if sizes.data > 1 else mesh["sharded"])
         if sizes.pipeline > 1:
             self.stage = Stage(context, self.module, self.parts, mesh, self.torch_device)
             self.shared = list(shared_tables(self.parts, mesh))
-        # Parameters are others now. Those of a tensor axis and the others are no list that one call could update.
-        levels, foreach = context.levels, False if sizes.tensor > 1 else None
-        self.optimizer = make_optimizer(self.module, self.graph, levels, context.learning_rate(0), foreach)
+        self.optimize_own()
 
     def propagate(
         self, images: torch.Tensor, labels: torch.Tensor, length: int

@@ -9,9 +9,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 
 from models.graph import Graph
-from runs.libraries.pytorch import PyTorchTrainer
+from runs.libraries.pytorch import PyTorchTrainer, make_optimizer
 from runs.worker.context import Context
 from runs.worker.meter import Meter, Seen
 
@@ -81,6 +82,30 @@ class ShardedTrainer(PyTorchTrainer):
 
     #: whether parameters are gathered again for the backward pass (ZeRO, stage 3), not kept from the forward pass (stage 2)
     again = True
+    _own: list[tuple[DTensor, torch.Tensor]]
+
+    def optimize_own(self) -> None:
+        """Make the optimizer, now that parameters are distributed: of what this rank has of them, as plain tensors in the same memory.
+
+        An optimizer treats single elements, so it needs no more. DTensor would look at each of its operations for each parameter.
+        """
+        self._own = []
+
+        def part(parameter: nn.Parameter) -> torch.Tensor:
+            if not isinstance(parameter, DTensor):
+                return parameter
+            self._own.append((parameter, parameter.detach().to_local().requires_grad_()))
+            return self._own[-1][1]
+
+        levels, rate = self.context.levels, self.context.learning_rate(0)
+        self.optimizer = make_optimizer(self.module, self.graph, levels, rate, part)
+
+    def update(self) -> None:
+        """See PyTorchTrainer."""
+        for parameter, own in self._own:
+            if parameter.grad is not None:
+                own.grad, parameter.grad = parameter.grad.to_local(), None
+        super().update()
 
     def shard(self, mesh: DeviceMesh) -> None:
         """Over a mesh of one axis, or of two of which the outer one has copies. Parameters are others then: this rank's shares."""

@@ -17,14 +17,14 @@ def trainer(context: Context) -> Trainer:
     """A trainer whose model is sharded, layer after layer in units of 25 MiB; what is left at the end is the last unit."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    from runs.libraries.pytorch import join, make_optimizer
+    from runs.libraries.pytorch import join
     from runs.libraries.pytorch_sharded import ShardedTrainer, mark_calls
 
     class FSDPTrainer(ShardedTrainer):
         def distribute(self) -> None:
             self.transport = join(context)
             self.shard(init_device_mesh(self.torch_device.type, (context.ranks,)))
-            self.optimizer = make_optimizer(self.module, context.graph, context.levels, context.learning_rate(0))
+            self.optimize_own()
             if context.phases.on:
                 mark_calls(context, self.torch_device.type == "cuda")
 
