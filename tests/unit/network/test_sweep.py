@@ -112,6 +112,7 @@ OTHERS = [
         "horovod-pytorch",
         "horovod-tensorflow",
         "jax",
+        "tensorflow-dtensor",
         "tensorflow-multiworker",
     )
     for collective in load_framework(framework).collectives[1:]

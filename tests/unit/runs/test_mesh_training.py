@@ -54,6 +54,14 @@ OF_JAX: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+OF_DTENSOR: list[tuple[str, dict[str, Any]]] = [
+    ("tensor2", {"momentum": 0.9, "weight_decay": 0.01}),
+    ("data2-tensor2", {"optimizer": "adam", "learning_rate": 1e-3}),
+    ("tensor2", TOKENS),
+    ("data2-tensor2", TOKENS),
+]
+
+
 @pytest.fixture(scope="module")
 def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
     return Trainings(tmp_path_factory.mktemp("trainings"), real)
@@ -115,6 +123,12 @@ def test_jax_trains_alike(trainings: Trainings, mesh: str, levels: dict[str, Any
     seed = 7  # by which no activation comes as close to a relu's kink as sums in another order are apart
     gathers_once = 2 / 3 if mesh.startswith("sharded") and "sharding" not in levels else 1.0  # FSDP gathers twice
     check(trainings, "jax", mesh, {**levels, "seed": seed}, 5e-4 if "model" in levels else 1e-4, gathers_once)
+
+
+@pytest.mark.every_framework
+@pytest.mark.parametrize(("mesh", "levels"), OF_DTENSOR)
+def test_dtensor_trains_alike(trainings: Trainings, mesh: str, levels: dict[str, Any]) -> None:
+    check(trainings, "tensorflow-dtensor", mesh, {**levels, "seed": 7}, 5e-4 if "model" in levels else 1e-4)
 
 
 @pytest.mark.every_framework
