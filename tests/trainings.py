@@ -39,10 +39,11 @@ ALIKE = tuple(name for name in FRAMEWORKS if not trains_alone(name))  # to the s
 DISTRIBUTED = tuple(name for name in FRAMEWORKS if load_framework(name).distributed)
 REPLICAS = dict.fromkeys((*DISTRIBUTED, "tensorflow-mirrored"), 2)  # of the others there is one
 IN_CI = ("pytorch-ddp", "tensorflow-multiworker", "horovod-tensorflow")  # a launcher and a library each
-ELSEWHERE = (
+ELSEWHERE = (  # the first two are held daily by test_deepspeed.py and test_mesh_training.py, the last one is jax on one device
     "deepspeed",
+    "tensorflow-dtensor",
     "jax-single",
-)  # the first is held daily by test_deepspeed.py, the other one is jax on one device
+)
 DAILY = tuple(name for name in FRAMEWORKS if name not in ELSEWHERE)
 
 

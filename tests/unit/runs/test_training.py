@@ -216,6 +216,24 @@ def test_batch_statistics_are_each_replicas_own_and_averaged_to_validate(trainin
 
 
 @pytest.mark.every_framework
+@pytest.mark.parametrize(
+    "recipe", [{"learning_rate": 1e-3, "momentum": 0.9, "weight_decay": 0.01}, {"learning_rate": 1e-5, "optimizer": "adam"}]
+)
+def test_dtensor_normalizes_batches_of_replicas_and_optimizes_alike(
+    trainings: Trainings, recipe: dict[str, Any]
+) -> None:
+    """Three steps of each optimizer."""
+    told = {"model": "resnet-18", "dataset": "synthetic-8x8x3-10-64", "epochs": 3, "nodes": 2, "batch_size": 32, **recipe}
+    ours, theirs = (trainings.weights(name, **told) for name in ("tensorflow-dtensor", "pytorch-ddp"))
+    statistics = {name for name in ours if name.endswith((".mean", ".variance"))}
+    assert len(statistics) == 40, "of 20 normalizations"
+    for name in statistics:
+        np.testing.assert_allclose(ours[name], theirs[name], atol=1e-3, rtol=1e-3, err_msg=name)
+    trained = ({name: each[name] for name in each if name not in statistics} for each in (ours, theirs))
+    assert_same(*trained, 1e-4)
+
+
+@pytest.mark.every_framework
 def test_fsdp_shards_a_model_of_many_units(trainings: Trainings) -> None:
     """Of which some would begin with an activation that overwrites its input."""
     told = {"model": "vgg-16", "dataset": "synthetic-8x8x3-10-64", "batch_size": 32, "nodes": 2, "learning_rate": 1e-3}

@@ -1,7 +1,7 @@
 """Training with TensorFlow's DTensor: one program for all ranks, weights and samples laid out over a mesh of them.
 
-Along `data` samples are laid out, along `tensor` weights; from that DTensor derives what each rank computes and what is exchanged. The
-optimizers are ours: Keras' own for DTensor train wrong where samples are divided (docs/decisions.md).
+Along `data` samples are laid out, along `tensor` weights; from that DTensor derives what each rank computes and what is exchanged. A
+gradient is laid out as its weight before anything is made of it: else steps are wrong, without an error (docs/decisions.md).
 """
 
 import math

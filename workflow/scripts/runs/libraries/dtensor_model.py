@@ -60,6 +60,10 @@ def _applied(operator: Operator, inputs: list[Any], own: Weights) -> Any:
         case "conv":
             x = tf.nn.conv2d(_padded(operator, x), own["kernel"], operator["stride"], "VALID")
             return x + own["bias"] if operator["bias"] else x
+        case "depthwise_conv":
+            kernel = tf.reshape(own["kernel"], (-1, x.shape[-1]))
+            x = tf.add_n([there * kernel[place] for place, there in enumerate(_windows(operator, x))])
+            return x + own["bias"] if operator["bias"] else x
         case "dense":
             return _product(x, own["kernel"]) + own["bias"]
         case "attention":
