@@ -16,6 +16,7 @@ import pytest
 from common import warm
 from datasets.prepare import prepare
 from declared.environments import read
+from declared.factors import factor_table
 from declared.frameworks import framework_names, load_framework, trains_alone
 from installed_site import SITE as TEST_SITE
 from one_run import one_run
@@ -38,16 +39,23 @@ ALIKE = tuple(name for name in FRAMEWORKS if not trains_alone(name))  # to the s
 DISTRIBUTED = tuple(name for name in FRAMEWORKS if load_framework(name).distributed)
 REPLICAS = dict.fromkeys((*DISTRIBUTED, "tensorflow-mirrored"), 2)  # of the others there is one
 IN_CI = ("pytorch-ddp", "tensorflow-multiworker", "horovod-tensorflow")  # a launcher and a library each
-ELSEWHERE = (
+ELSEWHERE = (  # the first two are held daily by test_deepspeed.py and test_mesh_training.py, the last one is jax on one device
     "deepspeed",
+    "tensorflow-dtensor",
     "jax-single",
-)  # the first is held daily by test_deepspeed.py, the other one is jax on one device
+)
 DAILY = tuple(name for name in FRAMEWORKS if name not in ELSEWHERE)
 
 
 def some(names: Iterable[str], in_ci: Sequence[str] = IN_CI) -> list[Any]:
     """Frameworks as parameters: those that are not in CI wait for `make frameworks-test`."""
     return [pytest.param(name, marks=[pytest.mark.every_framework] * (name not in in_ci)) for name in names]
+
+
+def able(names: Iterable[str], **levels: Any) -> tuple[str, ...]:
+    """The frameworks that can train with these levels."""
+    of_factors = {name: factor["default"] for name, factor in factor_table().items() if "default" in factor}
+    return tuple(name for name in names if load_framework(name).can({**of_factors, **PLAIN, **levels}))
 
 
 def shared(framework: str) -> dict[str, int]:

@@ -123,7 +123,48 @@ def of_jax(graph: Graph, optimizer: str, rate: float) -> tuple[Forward, Callable
     )
 
 
-LIBRARIES = {"pytorch": of_pytorch, "tensorflow": of_tensorflow, "jax": of_jax}
+def of_dtensor(
+    graph: Graph, optimizer: str, rate: float
+) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
+    """DTensor's function of a model, without a mesh."""
+    import tensorflow as tf
+
+    from runs.libraries.dtensor import KEPT, learned, rule
+    from runs.libraries.dtensor_model import forward
+
+    def rows(name: str, weight: Any) -> Any:
+        return weight[None] if name in graph.statistics else weight
+
+    now = {name: tf.constant(rows(name, weight)) for name, weight in perturbed(graph).items()}
+    levels = {"optimizer": optimizer, **LEVELS}
+
+    @tf.function(autograph=False)
+    def evaluated(weights: Any, samples: Any) -> Any:
+        return forward(graph, weights, samples, replicas=1)[0]
+
+    @tf.function(autograph=False)
+    def trained(weights: Any, samples: Any, labels: Any) -> Any:
+        ours = {name: weight for name, weight in weights.items() if name not in graph.statistics}
+        with tf.GradientTape() as tape:
+            tape.watch(list(ours.values()))
+            out, statistics = forward(graph, weights, samples, 1, tf.zeros(2, tf.int32))
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, out))
+        for name, gradient in tape.gradient(loss, ours).items():
+            kept = {what: tf.zeros_like(ours[name]) for what in KEPT[optimizer]}
+            ours[name], _ = learned(levels, name, ours[name], kept, tf.convert_to_tensor(gradient), rule(0, rate))
+        return {**weights, **ours, **statistics}
+
+    def step(samples: np.ndarray, labels: np.ndarray) -> None:
+        now.update(trained(now, tf.constant(samples), tf.constant(labels)))
+
+    return (
+        lambda samples: evaluated(now, tf.constant(samples)).numpy(),
+        step,
+        lambda: {name: value.numpy()[0] if name in graph.statistics else value.numpy() for name, value in now.items()},
+    )
+
+
+LIBRARIES = {"pytorch": of_pytorch, "tensorflow": of_tensorflow, "jax": of_jax, "dtensor": of_dtensor}
 
 
 def main() -> None:

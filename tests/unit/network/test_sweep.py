@@ -70,8 +70,9 @@ def site(tmp_path, monkeypatch):
 
 
 def sweep_of(framework, study, site):
-    study = replace(study, factors={**study.factors, "framework": sorted({*study.factors["framework"], framework})})
-    return next(sweep for sweep in planned(design(study, site), site) if sweep.framework == framework)
+    factors = {**study.factors, "framework": [framework], "nodes": [2], "sync_every": [1]}
+    (sweep,) = planned(design(replace(study, factors=factors, exclude=()), site), site)
+    return sweep
 
 
 def swept(framework, study, site, folder):
@@ -82,7 +83,7 @@ def swept(framework, study, site, folder):
 @pytest.mark.parametrize(
     "framework",
     [
-        pytest.param(name, marks=[pytest.mark.every_framework] * (name in ("pytorch-fsdp", "deepspeed")))
+        pytest.param(name, marks=[pytest.mark.every_framework] * (name in ("pytorch-fsdp", "deepspeed", "tensorflow-dtensor")))
         for name in DISTRIBUTED
     ],
 )
@@ -90,9 +91,8 @@ def test_every_framework_sweeps_by_its_own_library(framework, study, site, tmp_p
     real(load_framework(framework).environment)
     record = swept(framework, study, site, tmp_path)
     assert (record["status"], record["reason"]) == ("ok", None)
-    assert (
-        record["transport"] == ("ring over grpc" if framework == "tensorflow-multiworker" else "gloo") + " over tcp lo"
-    )
+    by_grpc = framework in ("tensorflow-dtensor", "tensorflow-multiworker")
+    assert record["transport"] == ("ring over grpc" if by_grpc else "gloo") + " over tcp lo"
     assert [size["bytes"] for size in record["sizes"]] == [1024, 4096, 16384, 65536]
     for size in record["sizes"]:
         assert len(size["rounds"]) == rank_program.ROUNDS
@@ -112,6 +112,7 @@ OTHERS = [
         "horovod-pytorch",
         "horovod-tensorflow",
         "jax",
+        "tensorflow-dtensor",
         "tensorflow-multiworker",
     )
     for collective in load_framework(framework).collectives[1:]

@@ -164,6 +164,13 @@ def test_operators_that_a_framework_lacks_on_a_device_are_lacking_there_alone() 
     assert lacks(site, levels | {"model": "resnet-18"}) is None
 
 
+def test_a_framework_trains_on_the_devices_that_it_names() -> None:
+    site, levels = load_site("local"), levels_of("tensorflow-dtensor")
+    assert lacks(site, levels) is None
+    said = "tensorflow-dtensor does not train on device cuda, which site local has"
+    assert lacks(replace(site, device="cuda"), levels) == said
+
+
 def test_lbann_is_missing_where_nothing_joins_programs_of_mpi():
     has = (("lbann", Installed("/opt/bin/lbann")),)
     for name, starts in {"pbs-example": "pbs_tmrsh", "flux-example": "flux submit"}.items():

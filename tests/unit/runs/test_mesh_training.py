@@ -53,6 +53,14 @@ OF_JAX: list[tuple[str, dict[str, Any]]] = [
     ("sharded2-tensor2", TOKENS),
 ]
 
+OF_DTENSOR: list[tuple[str, dict[str, Any]]] = [
+    ("tensor2", {"momentum": 0.9, "weight_decay": 0.01, "seed": 9}),
+    ("data2-tensor2", {"optimizer": "adam", "learning_rate": 1e-3}),
+    ("tensor2", TOKENS),
+    ("data2-tensor2", TOKENS),
+]
+FAR_FROM_KINKS = 7  # a seed by which no activation comes as close to a relu's kink as sums in another order are apart
+
 
 @pytest.fixture(scope="module")
 def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
@@ -115,9 +123,21 @@ def test_transformers_train_alike(trainings: Trainings, mesh: str, levels: dict[
 @pytest.mark.every_framework
 @pytest.mark.parametrize(("mesh", "levels"), OF_JAX)
 def test_jax_trains_alike(trainings: Trainings, mesh: str, levels: dict[str, Any]) -> None:
-    seed = 7  # by which no activation comes as close to a relu's kink as sums in another order are apart
     gathers_once = 2 / 3 if mesh.startswith("sharded") and "sharding" not in levels else 1.0  # FSDP gathers twice
-    check(trainings, "jax", mesh, {**levels, "seed": seed}, 5e-4 if "model" in levels else 1e-4, gathers_once)
+    tolerance = 5e-4 if "model" in levels else 1e-4
+    check(trainings, "jax", mesh, {"seed": FAR_FROM_KINKS, **levels}, tolerance, gathers_once)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "levels"),
+    [
+        pytest.param(mesh, levels, marks=[pytest.mark.every_framework] * (mesh == "tensor2" or "model" in levels))
+        for mesh, levels in OF_DTENSOR
+    ],
+)
+def test_dtensor_trains_alike(trainings: Trainings, mesh: str, levels: dict[str, Any]) -> None:
+    tolerance = 5e-4 if "model" in levels else 1e-4
+    check(trainings, "tensorflow-dtensor", mesh, {"seed": FAR_FROM_KINKS, **levels}, tolerance)
 
 
 @pytest.mark.every_framework

@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 
 from runs.phases import damage, put_together
-from trainings import ALIKE, REPLICAS, Trainings, assert_same, epochs, of_64, some
+from trainings import ALIKE, REPLICAS, Trainings, able, assert_same, epochs, of_64, some
 
 SYNC_EVERY = 5
+TRACED = able(ALIKE, trace="phases")
 EXCHANGING = [5, 10, 15, 20, 24]  # of 24 steps in groups of 5
 WATCHED = range(1, 1 + SYNC_EVERY)
 FEW_MS = 2e-3  # what the loop itself does between two stamps, on a busy machine
@@ -29,7 +30,7 @@ def traced(trainings: Trainings, framework: str, trace: str = "phases") -> tuple
     return folder, pd.read_csv(folder / "phases.csv")
 
 
-@pytest.mark.parametrize("framework", some(ALIKE))
+@pytest.mark.parametrize("framework", some(TRACED))
 def test_the_phases_of_a_step_add_up_to_its_time(trainings: Trainings, framework: str) -> None:
     folder, phases = traced(trainings, framework)
     assert damage(folder, phases["rank"].nunique(), epochs=1, steps=EXCHANGING[-1]) is None
@@ -50,7 +51,7 @@ def test_the_phases_of_a_step_add_up_to_its_time(trainings: Trainings, framework
     )
 
 
-@pytest.mark.parametrize("framework", some(name for name in ALIKE if name in REPLICAS))
+@pytest.mark.parametrize("framework", some(name for name in TRACED if name in REPLICAS))
 def test_exchanges_are_marked_where_gradients_are_and_the_rank_waits_for_the_last(
     trainings: Trainings, framework: str
 ) -> None:
@@ -68,7 +69,7 @@ def test_exchanges_are_marked_where_gradients_are_and_the_rank_waits_for_the_las
         assert ((waits["start"] <= last) & (last <= waits["end"] + 1e-4)).any(), f"rank {rank}, step {step}"
 
 
-@pytest.mark.parametrize("framework", some(ALIKE))
+@pytest.mark.parametrize("framework", some(TRACED))
 def test_to_be_traced_changes_no_weight(trainings: Trainings, framework: str) -> None:
     folder, _ = traced(trainings, framework)
     plain = trainings.weights(framework, **of_64(framework), sync_every=SYNC_EVERY)
@@ -91,7 +92,7 @@ OPERATORS = {  # of the forward pass; XLA names what it has fused, of which a po
 }
 
 
-@pytest.mark.parametrize("framework", some(ALIKE, ("pytorch-ddp", "horovod-tensorflow")))
+@pytest.mark.parametrize("framework", some(TRACED, ("pytorch-ddp", "horovod-tensorflow")))
 def test_operators_lie_below_the_phases_that_they_belong_to(trainings: Trainings, framework: str) -> None:
     folder, phases = traced(trainings, framework, trace="full")
     for rank, own in phases.groupby("rank"):
@@ -109,7 +110,7 @@ def test_operators_lie_below_the_phases_that_they_belong_to(trainings: Trainings
 
 
 @pytest.mark.parametrize(
-    "framework", some((name for name in ALIKE if name.startswith("horovod")), ("horovod-tensorflow",))
+    "framework", some((name for name in TRACED if name.startswith("horovod")), ("horovod-tensorflow",))
 )
 def test_horovods_timeline_agrees_with_our_exchanges(trainings: Trainings, framework: str) -> None:
     folder, phases = traced(trainings, framework, trace="full")

@@ -19,6 +19,7 @@ from trainings import (
     REPLICAS,
     TEMPORARY,
     Trainings,
+    able,
     assert_same,
     epochs,
     of_64,
@@ -34,7 +35,7 @@ def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
     return Trainings(tmp_path_factory.mktemp("trainings"), real)
 
 
-@pytest.mark.parametrize("framework", some(ALIKE, ("pytorch-single", "tensorflow-single")))  # others: the next
+@pytest.mark.parametrize("framework", some(able(ALIKE, sync_every=4), ("pytorch-single", "tensorflow-single")))  # others: the next
 def test_four_accumulated_batches_of_16_train_like_one_of_64(trainings: Trainings, framework: str) -> None:
     accumulated = trainings.of(framework, batch_size=16, sync_every=4)
     after = weights(accumulated / "after.npz")
@@ -44,7 +45,7 @@ def test_four_accumulated_batches_of_16_train_like_one_of_64(trainings: Training
     assert moved > 0.01, "it has trained at all"
 
 
-@pytest.mark.parametrize("framework", some(OTHERS, DAILY))
+@pytest.mark.parametrize("framework", some(able(OTHERS, sync_every=5), DAILY))
 def test_every_framework_flushes_the_last_group_and_averages_over_replicas_alike(
     trainings: Trainings, framework: str
 ) -> None:
@@ -65,7 +66,7 @@ def test_fit_trains_like_the_custom_loop(trainings: Trainings, framework: str) -
 
 @pytest.mark.parametrize("framework", some(FRAMEWORKS, DAILY))
 def test_an_epoch_sees_every_sample_once_over_all_ranks(trainings: Trainings, framework: str) -> None:
-    folder = trainings.of(framework, **of_64(framework), sync_every=5)
+    folder = trainings.of(framework, **of_64(framework), sync_every=5 if able([framework], sync_every=5) else 1)
     data = np.load(trainings.folder / "data" / "digits" / "train" / "images.npy")
     seen = [np.load(file) for file in sorted(folder.glob("seen.*.npy"))]
     assert len(seen) == (2 if framework in DISTRIBUTED else 1) and len({len(part) for part in seen}) == 1
@@ -212,6 +213,24 @@ def test_batch_statistics_are_each_replicas_own_and_averaged_to_validate(trainin
     for column in ("train_loss", "validation_loss"):
         ours, theirs = ([float(row[column]) for row in epochs(each)] for each in (folder, reference))
         np.testing.assert_allclose(ours, theirs, rtol=2e-3, err_msg=column)
+
+
+@pytest.mark.every_framework
+@pytest.mark.parametrize(
+    "recipe", [{"learning_rate": 1e-3, "momentum": 0.9, "weight_decay": 0.01}, {"learning_rate": 1e-5, "optimizer": "adam"}]
+)
+def test_dtensor_normalizes_batches_of_replicas_and_optimizes_alike(
+    trainings: Trainings, recipe: dict[str, Any]
+) -> None:
+    """Three steps of each optimizer."""
+    told = {"model": "resnet-18", "dataset": "synthetic-8x8x3-10-64", "epochs": 3, "nodes": 2, "batch_size": 32, **recipe}
+    ours, theirs = (trainings.weights(name, **told) for name in ("tensorflow-dtensor", "pytorch-ddp"))
+    statistics = {name for name in ours if name.endswith((".mean", ".variance"))}
+    assert len(statistics) == 40, "of 20 normalizations"
+    for name in statistics:
+        np.testing.assert_allclose(ours[name], theirs[name], atol=1e-3, rtol=1e-3, err_msg=name)
+    trained = ({name: each[name] for name in each if name not in statistics} for each in (ours, theirs))
+    assert_same(*trained, 1e-4)
 
 
 @pytest.mark.every_framework

@@ -70,6 +70,16 @@ def noise(trainer: Any) -> np.ndarray:
         weights, rank = trainer.weights(), trainer.context.rank
         keys = [trainer.key_of(jax.numpy.uint32(rank), jax.numpy.uint32(number)) for number in range(2)]
         made = [np.asarray(forward(trainer.context.graph, weights, samples, key)[0]) for key in keys]
+    elif (library := sys.modules.get("runs.libraries.dtensor")) is not None:
+        import tensorflow as tf
+
+        layout, weights = trainer.layout, {name: each.read_value() for name, each in trainer.variables.items()}
+
+        @tf.function(autograph=False)
+        def logits(samples: Any, seed: Any) -> Any:
+            return library.forward(trainer.context.graph, weights, samples, layout.replicas, seed)[0]
+
+        made = [layout.own(logits(layout.joined(samples), trainer.seed_of(number))) for number in range(2)]
     else:
         run = trainer.strategy.run
         values = [run(lambda: trainer.model(samples, training=True)) for _ in range(2)]
@@ -83,7 +93,7 @@ def train(folder: Path) -> None:
 
     def init(self: Any, context: Any) -> None:
         begun(self, context)
-        if "jax" in sys.modules:  # whose steps can call nothing where a tensor axis divides them
+        if {"jax", "runs.libraries.dtensor"} & set(sys.modules):  # whose steps can call nothing where a mesh divides them
             context.epoch = shown(context.epoch)
         else:
             Spy(self)

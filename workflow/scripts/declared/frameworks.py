@@ -36,6 +36,7 @@ class Framework:
     mirrored: bool
     mpi: bool
     unlike: bool
+    devices: tuple[str, ...]
     collectives: tuple[str, ...]
     sends: tuple[str, ...]
     exchange: dict[str, Any] | None
@@ -107,6 +108,7 @@ def load_framework(name: str) -> Framework:
     fields |= {key: raw.get(key, False) for key in ("mirrored", "mpi", "unlike")}
     fields |= {
         "collectives": tuple(raw.get("collectives", [ALL_REDUCE])),
+        "devices": tuple(raw.get("devices", ["cpu", "cuda"])),
         "sends": tuple(raw.get("sends", [ALL_REDUCE])),
         "exchange": raw.get("exchange"),
         "algorithm": raw.get("algorithm", "same"),

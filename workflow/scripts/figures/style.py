@@ -50,6 +50,7 @@ LOOKS = {
     "tensorflow-multiworker": Look("#00518c", "^", "-"),
     "horovod-tensorflow": Look("#56b4e9", "D", "--"),
     "tensorflow-mirrored": Look("#332288", "v", "-."),
+    "tensorflow-dtensor": Look("#1b9aaa", ">", (0, (4, 1))),
     "jax-single": Look("#6b6f4d", "d", ":", filled=False),
     "jax": Look("#7a8b00", "d", "-"),
     "lbann": Look("#009e73", "P", "-"),

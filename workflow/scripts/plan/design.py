@@ -19,7 +19,7 @@ from common.errors import InputError, exit_status
 from common.files import digest_text, shown, write_text
 from declared.datasets import IMAGES, kind, load_dataset
 from declared.factors import Levels, factor_table, fixed_shares, matches
-from declared.frameworks import Framework, load_framework
+from declared.frameworks import Framework, framework_names, load_framework
 from declared.mesh import is_mesh, mesh_of
 from declared.models import model_graph
 from declared.site import Site, load_site
@@ -30,6 +30,7 @@ from models.mesh import Mesh
 
 LARGEST_DROPPED_SHARE = 0.02
 LARGEST_MISSUM = 1e-6  # of shares, which have to add up to 1
+MOST_NAMED = 4  # frameworks that can what another one cannot
 SHARING = ("framework", "dataset", "nodes", "devices_per_node", "batch_size", "batch_scope")  # what decides about steps
 BOOKKEEPING = ("run_id", "cell", "replicate", "block", "order_key", "seed")
 
@@ -205,7 +206,10 @@ def _check_capabilities(levels: Levels, framework: Framework) -> None:
         missed = [name for entry in entries for name, possible in entry if levels[name] not in possible]
         because = "".join(f": {framework.why[name]}" for name in dict.fromkeys(missed) if name in framework.why)
         place = f"capabilities in {shown(framework.file)}"
-        raise Refused(f"{framework.name} cannot do it{because}", ("framework", *missed), "change the factors", place)
+        able = [name for name in framework_names() if load_framework(name).adapter and load_framework(name).can(levels)]
+        instead = f", or take {' or '.join(able)}" if 0 < len(able) <= MOST_NAMED else ""
+        of = ("framework", *missed)
+        raise Refused(f"{framework.name} cannot do it{because}", of, f"change the factors{instead}", place)
 
 
 def _check_epochs(levels: Levels) -> None:

@@ -146,6 +146,8 @@ def _lacks_devices(site: Site, framework: Framework, what: str) -> str | None:
     """Why a site cannot train with a framework on these devices; None where it can."""
     if what == "hybrid" and not framework.unlike:
         return f"{framework.name} cannot train on processors and accelerators together: {_unlike()} can"
+    if what in ("cpu", "cuda") and what not in framework.devices:
+        return f"{framework.name} does not train on device {what}, which site {site.name} has"
     if what != site.device != "cuda":
         together = " to train on together with its processors" if what == "hybrid" else ""
         return f"site {site.name} has no device cuda{together}"

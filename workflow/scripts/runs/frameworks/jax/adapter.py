@@ -13,7 +13,7 @@ def environment(context: Context) -> dict[str, str]:
 
 def trainer(context: Context) -> Trainer:
     """The library's trainer, of ranks that are joined."""
-    from runs.libraries.jax_tensor import divided
+    from runs.libraries.divided_weights import divided
     from runs.libraries.jax_training import JaxTrainer, join
 
     class JoinedTrainer(JaxTrainer):

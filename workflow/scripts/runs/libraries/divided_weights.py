@@ -1,4 +1,4 @@
-"""Which weights a tensor axis divides, and along which of their axes, where JAX trains."""
+"""Which weights a tensor axis divides, and along which of their axes, where a library lays out whole weights over a mesh."""
 
 from models.division import COLUMNS, HEADS, ROWS, tensor_parts
 from models.graph import Graph

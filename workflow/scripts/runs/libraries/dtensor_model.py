@@ -1,0 +1,174 @@
+"""A model as a pure function of its weights, for TensorFlow's DTensor. Weights, samples and shapes have the graph's own layout, channels last.
+
+Nothing is said of the mesh but the number of replicas, whose samples follow each other in a batch: DTensor derives from the layouts of
+weights and samples what each rank computes. It has no rules for some operations, nor for others if they are divided: where a function here
+says an operation in two others, that is why.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from models.graph import Graph, Operator, pair
+
+Tensors = dict[str, Any]
+Weights = Mapping[str, Any]
+
+ACTIVATIONS = {
+    "relu": tf.nn.relu,
+    "silu": lambda x: x * tf.sigmoid(x),  # TensorFlow's own gives its gradient to Python
+    "sigmoid": tf.sigmoid,
+    "tanh": tf.tanh,
+    "gelu": partial(tf.nn.gelu, approximate=False),
+    "gelu_tanh": partial(tf.nn.gelu, approximate=True),
+    "softmax": tf.nn.softmax,
+}
+
+
+def forward(graph: Graph, weights: Weights, samples: Any, replicas: int, seed: Any = None) -> tuple[Any, Tensors]:
+    """Logits [N, classes] or [N, positions, vocabulary], float32, of images [N, H, W, C] or tokens [N, length] of `replicas` replicas,
+    and the running statistics after them. Those [replicas, C] are each replica's own, as those that are given.
+
+    With a `seed`, int32 [2], from which dropout draws, as training computes it: with statistics of this batch.
+    """
+    made = {graph.operators[0].name: samples}
+    statistics: Tensors = {}
+    for number, operator in enumerate(graph.operators[1:]):
+        inputs = [made[name] for name in operator.inputs]
+        own = {name: weights[f"{operator.name}.{name}"] for name in operator.weights}
+        match operator.kind:
+            case "batch_norm":
+                made[operator.name], kept = _batch_norm(operator, inputs[0], own, replicas, training=seed is not None)
+                statistics |= {f"{operator.name}.{name}": value for name, value in kept.items()}
+            case "dropout":
+                drawn_from = None if seed is None else seed + tf.constant([number, 0], tf.int32)
+                made[operator.name] = _dropout(inputs[0], operator["rate"], drawn_from)
+            case "tied_dense":
+                made[operator.name] = _product(inputs[0], tf.transpose(weights[f"{operator['of']}.table"]))
+            case _:
+                made[operator.name] = _applied(operator, inputs, own)
+    return made[graph.operators[-1].name], statistics
+
+
+def _applied(operator: Operator, inputs: list[Any], own: Weights) -> Any:
+    x = inputs[0]
+    match operator.kind:
+        case "conv":
+            x = tf.nn.conv2d(_padded(operator, x), own["kernel"], operator["stride"], "VALID")
+            return x + own["bias"] if operator["bias"] else x
+        case "depthwise_conv":
+            kernel = tf.reshape(own["kernel"], (-1, x.shape[-1]))
+            x = tf.add_n([there * kernel[place] for place, there in enumerate(_windows(operator, x))])
+            return x + own["bias"] if operator["bias"] else x
+        case "dense":
+            return _product(x, own["kernel"]) + own["bias"]
+        case "attention":
+            return _attention(operator, x, inputs[-1], own)
+        case "embedding":
+            return tf.gather(own["table"], x)
+        case "positions":
+            return x + own["table"]
+        case "class_token":
+            return tf.concat([tf.zeros_like(x[:, :1]) + own["token"], x], 1)
+        case "layer_norm":
+            return _layer_norm(operator, x, own)
+        case kind if kind in WITHOUT_WEIGHTS:
+            return WITHOUT_WEIGHTS[kind](operator, *inputs)
+    raise ValueError(f"DTensor has no operator {operator.kind}")
+
+
+def _product(x: Any, kernel: Any) -> Any:
+    """[..., in] by [in, out]."""
+    return tf.matmul(x, kernel) if len(x.shape) == 2 else tf.einsum("npi,io->npo", x, kernel)
+
+
+def _padded(operator: Operator, x: Any) -> Any:
+    """What a window slides over: with as many zeros on all four sides as the operator says."""
+    (high, wide) = pair(operator["padding"])
+    return tf.pad(x, [[0, 0], [high, high], [wide, wide], [0, 0]]) if high or wide else x
+
+
+def _windows(operator: Operator, x: Any) -> list[Any]:
+    """The places of a window, each as what stands there in all windows [N, H, W, C]."""
+    (high, wide), (down, along), padded = pair(operator["kernel"]), pair(operator["stride"]), _padded(operator, x)
+    rows, columns = operator.shape[:2]
+    return [
+        padded[:, i : i + down * (rows - 1) + 1 : down, j : j + along * (columns - 1) + 1 : along]
+        for i in range(high)
+        for j in range(wide)
+    ]
+
+
+def _attention(operator: Operator, x: Any, to: Any, own: Weights) -> Any:
+    """By heads, of which a tensor axis gives each rank some: so kernels are three-dimensional here."""
+    heads = operator["heads"]
+
+    def projected(part: str, of: Any) -> Any:
+        kernel, bias = own[f"{part}_kernel"], own[f"{part}_bias"]
+        kernel = tf.reshape(kernel, (kernel.shape[0], heads, kernel.shape[1] // heads))
+        return tf.einsum("npi,ihd->nphd", of, kernel) + tf.reshape(bias, (heads, bias.shape[0] // heads))
+
+    query, key, value = projected("query", x), projected("key", to), projected("value", to)
+    scores = tf.einsum("nphd,nqhd->nhpq", query, key) * query.shape[-1] ** -0.5
+    if operator["causal"]:
+        unseen = np.triu(np.full(scores.shape[2:], scores.dtype.min / 2, np.float32), 1)
+        scores = scores + tf.constant(unseen)
+    made = tf.einsum("nhpq,nqhd->nphd", tf.nn.softmax(scores), value)
+    kernel = tf.reshape(own["output_kernel"], (heads, -1, own["output_kernel"].shape[1]))
+    return tf.einsum("nphd,hdo->npo", made, kernel) + own["output_bias"]
+
+
+def _layer_norm(operator: Operator, x: Any, own: Weights) -> Any:
+    """Ba et al. 2016, over the last axis."""
+    x = x - tf.reduce_mean(x, -1, keepdims=True)
+    normal = x * tf.math.rsqrt(tf.reduce_mean(tf.square(x), -1, keepdims=True) + operator["epsilon"])
+    return normal * own["scale"] + own["offset"]
+
+
+def _batch_norm(operator: Operator, x: Any, own: Weights, replicas: int, training: bool) -> tuple[Any, Tensors]:
+    """Normalized over a replica's part of this batch, with its variance kept unbiased (Ioffe & Szegedy 2015, algorithms 1 and 2); else by
+    what was kept."""
+    shape, units = x.shape, x.shape[-1]
+    x = tf.reshape(x, (replicas, shape[0] // replicas, *shape[1:]))
+    each = (replicas, *[1] * (len(shape) - 1), units)  # so that a replica's numbers stand beside all of its samples
+    kept: Tensors = {}
+    if training:
+        axes, samples = list(range(1, len(shape))), math.prod(shape[:-1]) // replicas
+        mean = tf.reduce_mean(x, axes)
+        x = x - tf.reshape(mean, each)
+        variance = tf.reduce_mean(tf.square(x), axes)
+        share = operator["momentum"]
+        kept = {
+            "mean": share * own["mean"] + (1 - share) * mean,
+            "variance": share * own["variance"] + (1 - share) * variance * (samples / (samples - 1)),
+        }
+    else:
+        x, variance = x - tf.reshape(own["mean"], each), own["variance"]
+    x = x * tf.reshape(tf.math.rsqrt(variance + operator["epsilon"]), each)
+    return tf.reshape(x, shape) * own["scale"] + own["offset"], kept
+
+
+def _dropout(x: Any, rate: float, seed: Any) -> Any:
+    if seed is None or rate == 0:
+        return x
+    kept = tf.cast(tf.random.stateless_uniform(x.shape, seed) >= rate, x.dtype)
+    return x * kept / (1 - rate)
+
+
+WITHOUT_WEIGHTS: dict[str, Callable[..., Any]] = {
+    "activation": lambda operator, x: ACTIVATIONS[operator["function"]](x),
+    "max_pool": lambda operator, x: tf.nn.max_pool2d(_padded(operator, x), operator["kernel"], operator["stride"], "VALID"),
+    "average_pool": lambda operator, x: tf.add_n(_windows(operator, x)) / math.prod(pair(operator["kernel"])),
+    "global_average_pool": lambda _, x: tf.reduce_mean(x, [1, 2]),
+    "add": lambda _, x, y: x + y,
+    "multiply_channels": lambda _, x, gate: x * tf.reshape(gate, (gate.shape[0], 1, 1, gate.shape[1])),
+    "concatenate": lambda _, *inputs: tf.concat(inputs, -1),
+    "step": lambda operator, x: x[:, operator["index"]],
+    "steps": lambda operator, x: x[:, operator["start"] : operator["stop"]],
+    "flatten": lambda _, x: tf.reshape(x, (x.shape[0], -1)),
+    "sequence": lambda operator, x: tf.reshape(x, (x.shape[0], *operator.shape)),
+}
