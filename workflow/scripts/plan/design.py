@@ -200,12 +200,13 @@ def _check_division(levels: Levels, mesh: Mesh, local_batch: int) -> None:
 
 
 def _check_capabilities(levels: Levels, framework: Framework) -> None:
-    if not framework.can(levels):
-        entries = [entry.items() for entry in framework.capabilities]
-        missed = [name for entry in entries for name, possible in entry if levels[name] not in possible]
-        because = "".join(f": {framework.why[name]}" for name in dict.fromkeys(missed) if name in framework.why)
+    if missed := framework.missed(levels):
+        because = "".join(f": {framework.why[name]}" for name in missed if name in framework.why)
+        told = " with ".join(f"{name}={levels[name]}" for name in missed)
         place = f"capabilities in {shown(framework.file)}"
-        raise Refused(f"{framework.name} cannot do it{because}", ("framework", *missed), "change the factors", place)
+        raise Refused(
+            f"{framework.name} cannot do {told}{because}", ("framework", *missed), "change the factors", place
+        )
 
 
 def _check_epochs(levels: Levels) -> None:
