@@ -64,6 +64,7 @@ def test_ranks_of_a_replica_share_its_samples_and_plain_cells_keep_their_spec(si
         ({"parallelism": ["pipeline2"], "nodes": [2]}, "schedule=1f1b wants a microbatch for each of 2 stages"),
         ({"parallelism": ["pipeline2"], "nodes": [2], "microbatches": [5]}, "microbatches=5 do not divide the 96 samples"),
         ({"parallelism": ["tensor2"], "nodes": [2], "framework": ["pytorch-ddp"]}, "pytorch-ddp cannot do parallelism=tensor2 ("),
+        ({"framework": ["jax"], "training_loop": ["fit"]}, "jax cannot do training_loop=fit (capabilities in"),
         ({"parallelism": ["sharded"], "sharding": ["optimizer"]}, "pytorch-mesh cannot do sharding=optimizer: FSDP"),
         ({"parallelism": ["sharded"], "sharding": ["optimizer"]}, "DeepSpeed can shard (capabilities in"),
         ({"parallelism": ["data", "data4"]}, "parallelism=data4 and data are the same on these ranks; take one of them"),

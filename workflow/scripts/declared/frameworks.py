@@ -1,7 +1,6 @@
 """What each framework says of itself, in its framework.yaml, read and checked."""
 
 import functools
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,10 +51,10 @@ class Framework:
 
     def can(self, levels: Mapping[str, Any]) -> bool:
         """Whether a cell with these levels fits one of the capabilities."""
-        return not self.missed(levels)
+        return not all(self.missed(levels))
 
-    def missed(self, levels: Mapping[str, Any]) -> list[str]:
-        """The factors whose levels keep a cell from each of the capabilities; none where it fits one. A mesh that the framework can divide ranks
+    def missed(self, levels: Mapping[str, Any]) -> list[list[str]]:
+        """For each of the capabilities the factors whose levels keep a cell from it; none where it fits. A mesh that the framework can divide ranks
         into (`meshes`) fits where an entry names its axes, without sizes; where none names them, where data does."""
         level = levels["parallelism"]
         named = {level}
@@ -64,7 +63,7 @@ class Framework:
             by_name = any(not named.isdisjoint(entry.get("parallelism", ())) for entry in self.capabilities)
             if not by_name and any(axes_of(level) <= axes for axes in self.meshes):
                 named.add(PLAIN)
-        of_each = [
+        return [
             [
                 factor
                 for factor, possible in entry.items()
@@ -72,7 +71,6 @@ class Framework:
             ]
             for entry in self.capabilities or ({"parallelism": [PLAIN]},)
         ]
-        return list(dict.fromkeys(itertools.chain(*of_each))) if all(of_each) else []
 
 
 @functools.cache

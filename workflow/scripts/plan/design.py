@@ -9,6 +9,7 @@ import contextlib
 import csv
 import functools
 import io
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -200,9 +201,13 @@ def _check_division(levels: Levels, mesh: Mesh, local_batch: int) -> None:
 
 
 def _check_capabilities(levels: Levels, framework: Framework) -> None:
-    if missed := framework.missed(levels):
-        because = "".join(f": {framework.why[name]}" for name in missed if name in framework.why)
-        told = " with ".join(f"{name}={levels[name]}" for name in missed)
+    each = framework.missed(levels)
+    if all(each):
+        missed = list(dict.fromkeys(itertools.chain(*each)))
+        least = min(map(len, each))
+        closest = dict.fromkeys(name for names in each if len(names) == least for name in names)
+        because = "".join(f": {framework.why[name]}" for name in closest if name in framework.why)
+        told = " with ".join(f"{name}={levels[name]}" for name in closest)
         place = f"capabilities in {shown(framework.file)}"
         raise Refused(
             f"{framework.name} cannot do {told}{because}", ("framework", *missed), "change the factors", place
