@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from analysis import scaling, speedup
 from analysis.strategies import summarize, table
 from models.graph import BYTES
 from synthetic import designed_campaign
@@ -35,3 +36,10 @@ def test_formulas_stand_beside_measured_bytes(runs: pd.DataFrame) -> None:
 def test_where_parallelism_does_not_vary_there_is_no_row(runs: pd.DataFrame) -> None:
     made = table(runs[runs["parallelism"] == "data"])
     assert made.data.empty and "one level of parallelism" in made.notes[0]
+
+
+def test_where_ranks_divide_a_replica_replicas_are_said_to_be_devices(runs: pd.DataFrame) -> None:
+    plain = runs[runs["parallelism"] == "data"]
+    for of in (speedup, scaling):
+        assert any(note.startswith("Replicas are counted in devices") for note in of.table(runs).notes)
+        assert not any("counted in devices" in note for note in of.table(plain).notes)

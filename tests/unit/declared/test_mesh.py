@@ -26,7 +26,7 @@ def test_a_level_is_a_mesh_of_all_ranks(level: str, ranks: int, mesh: Mesh) -> N
 @pytest.mark.parametrize(
     ("level", "said"),
     [
-        ("tensr2", "'tensr2' of 'tensr2' is no axis; expected pipeline, data, sharded, tensor with a size"),
+        ("tensr2", "'tensr2' is no axis; expected pipeline, data, sharded, tensor with a size"),
         ("data2-dense", "'dense' of 'data2-dense' is no axis"),
         ("data2-data2", "has the axis data twice"),
         ("data-tensor", "several axes without a size"),

@@ -88,6 +88,11 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
             "factors.model.1: 'vgg' is unknown; did you mean 'vgg-16'?",
         ),
         ({"factors": factors(dataset="mnist")}, "factors.dataset: 'mnist' is unknown; expected one of cifar-10"),
+        (
+            {"factors": factors(parallelism="data2_tensor2")},
+            "factors.parallelism: 'data2_tensor2' is no axis; expected pipeline, data, sharded, tensor with a size, joined by -",
+        ),
+        ({"factors": factors(parallelism="data2-")}, "factors.parallelism: '' of 'data2-' is no axis; expected"),
         ({"factors": factors(nodes=3)}, "factors.nodes: 3 is more than the 2 nodes of config/sites/local.yaml"),
         ({"factors": factors(nodes=2)}, "change the factors, or add to exclude: - {framework: pytorch-single}"),
         ({"factors": factors(nodes=[1, 2])}, "or add to exclude: - {framework: pytorch-single, nodes: 2}"),
@@ -120,7 +125,7 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
         ),
         ({"replicates": 2.0}, "replicates: 2.0 must be a whole number"),
         ({"factors": factors(framework="pytorch-ddp\n")}, "does not look right"),
-        ({"factors": factors(training_loop="fit")}, "pytorch-single cannot do it (capabilities in"),
+        ({"factors": factors(training_loop="fit")}, "pytorch-single cannot do training_loop=fit (capabilities in"),
         (
             {"factors": factors(batch_size=[96, 100])},
             "1 x 100 samples a step drop 2.3% of the 1536 training samples of digits (at most 2%); the next batch_size that "

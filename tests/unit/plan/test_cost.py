@@ -37,7 +37,7 @@ def test_without_any_run_a_rate_is_assumed_and_said() -> None:
     operations = 2 * model_graph("resnet-50", "tiny-imagenet-200").macs * (3 * 50_000 + 5_000) * 3
     expected = START_S + operations / (0.6 * ASSUMED_GFLOPS["cpu"] * 1e9)
     assert cost.estimates[run.run_id].run_s == pytest.approx(expected)
-    assert "72 GFLOP/s a replica (cpu), assumed; exchange not counted" in report(cost)
+    assert "72 GFLOP/s a device (cpu), assumed; exchange not counted" in report(cost)
     assert len(wanted.runs) == 270 and "270 runs, 54 cells in 5 blocks" in report(cost)
 
 
@@ -67,7 +67,7 @@ def test_a_rate_that_the_site_states_is_taken() -> None:
     fast, slow = (Cost(campaign("tf-strategies", "virtual", gflops=rate), NOTHING, {}) for rate in (200.0, 100.0))
     starts = len(fast.made) * START_S
     assert slow.seconds(slow.made) - starts == pytest.approx(2 * (fast.seconds(fast.made) - starts))
-    assert "200 GFLOP/s a replica (cpu), stated" in report(fast) and "assumed" not in report(fast)
+    assert "200 GFLOP/s a device (cpu), stated" in report(fast) and "assumed" not in report(fast)
 
 
 def test_measured_runs_of_the_same_cell_go_before_everything(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_processors_and_accelerators_are_told_apart(tmp_path: Path) -> None:
         next(cost.estimates[run.run_id] for run in cost.made if run.levels["device"] == kind)
         for kind in ("cpu", "cuda")
     )
-    assert cpu.run_s > 3 * cuda.run_s and "1920 GFLOP/s a replica (cpu), assumed" in cpu.origin
+    assert cpu.run_s > 3 * cuda.run_s and "1920 GFLOP/s a device (cpu), assumed" in cpu.origin
     run = next(run for run in cost.made if run.levels["device"] == "cpu")
     row = {**run.levels, "epoch_time_s": 1200.0, "validation_time_s": 100.0, "samples_per_epoch": 50_000}
     row |= {"ranks": 2, "replicas": 2}

@@ -137,7 +137,7 @@ def test_shares_stand_in_a_name_that_is_a_folders(local: Site) -> None:
         ({"shares": ["0.5/0.3/0.2"]}, "shares=0.5/0.3/0.2 are 3 numbers, the cell has 2 ranks; give one number for each rank"),
         ({"shares": ["0.995/0.005"]}, "shares=0.995/0.005 leave a rank fewer than 1 of the 96 samples of a step"),
         ({"shares": ["measured"], "framework": ["pytorch-ddp"]}, "shares=measured: pytorch-ddp gives every rank as many samples; say"),
-        ({"compiler": ["torch-compile"]}, "pytorch-hybrid cannot do it: speeds are measured on the model as it is built"),
+        ({"compiler": ["torch-compile"]}, "pytorch-hybrid cannot do compiler=torch-compile: speeds are measured on the model as it is built"),
         ({"device": ["hybrid"], "devices_per_node": [1]}, "device=hybrid is an accelerator and the processors, devices_per_node=1 is one"),
         ({"device": ["hybrid"], "devices_per_node": [3]}, "devices_per_node=3 is more than the 2 devices of config/sites/local.yaml"),
     ],

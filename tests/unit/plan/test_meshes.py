@@ -64,6 +64,9 @@ def test_ranks_of_a_replica_share_its_samples_and_plain_cells_keep_their_spec(si
         ({"parallelism": ["pipeline2"], "nodes": [2]}, "schedule=1f1b wants a microbatch for each of 2 stages"),
         ({"parallelism": ["pipeline2"], "nodes": [2], "microbatches": [5]}, "microbatches=5 do not divide the 96 samples"),
         ({"parallelism": ["tensor2"], "nodes": [2], "framework": ["pytorch-ddp"]}, "the factors, or take jax or pytorch-mesh or tensorflow-dtensor"),
+        ({"parallelism": ["tensor2"], "nodes": [2], "framework": ["pytorch-ddp"]}, "pytorch-ddp cannot do parallelism=tensor2 ("),
+        ({"framework": ["jax"], "training_loop": ["fit"]}, "jax cannot do training_loop=fit (capabilities in"),
+        ({"parallelism": ["sharded"], "sharding": ["optimizer"]}, "pytorch-mesh cannot do sharding=optimizer: FSDP"),
         ({"parallelism": ["sharded"], "sharding": ["optimizer"]}, "DeepSpeed can shard (capabilities in"),
         ({"parallelism": ["data", "data4"]}, "parallelism=data4 and data are the same on these ranks; take one of them"),
         ({"parallelism": ["data-tensor2", "tensor2"], "nodes": [2]}, "are the same on these ranks"),
@@ -99,6 +102,9 @@ def test_a_mesh_of_one_rank_is_plain_whoever_trains_it(site: Site) -> None:
 def test_a_capability_that_names_axes_holds_for_meshes_of_these_axes(site: Site) -> None:
     (run,) = runs_of(site, framework=["jax"], parallelism=["data-sharded2"], trace=["phases"])
     assert run.geometry.mesh == Mesh(data=2, sharded=2)
-    with pytest.raises(InputError, match="jax cannot do it: along a tensor axis XLA itself places what is exchanged"):
+    with pytest.raises(
+        InputError,
+        match="jax cannot do parallelism=data-tensor2 with trace=phases: along a tensor axis XLA itself places what is exchanged",
+    ):
         runs_of(site, framework=["jax"], parallelism=["data-tensor2"], trace=["phases"])
     assert runs_of(site, framework=["jax"], parallelism=["data-tensor2"])

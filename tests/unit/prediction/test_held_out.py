@@ -5,6 +5,7 @@ import json
 import math
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -223,6 +224,12 @@ def test_a_regression_does_not_predict_a_level_that_it_has_not_seen(study):
     found = regression(linear)(by_title(named, sweeps)["6 nodes"])
     assert np.isnan(found.seconds).all()
     assert found.problem == "none of the cells that are left has precision amp"
+
+
+def test_where_no_cell_is_left_a_regression_says_so(study):
+    fold = by_title(*study)["6 nodes"]
+    found = regression(linear)(replace(fold, train=fold.train.iloc[:0]))
+    assert np.isnan(found.seconds).all() and found.problem == "no cell is left"
 
 
 def test_a_regression_does_not_guess_a_factor_that_it_has_not_seen_vary(study):

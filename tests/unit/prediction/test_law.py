@@ -155,6 +155,11 @@ def test_a_points_error_is_that_of_its_rounds():
     assert points(made[made["round"] == 1])["error"].isna().all()
 
 
+def test_of_a_size_that_is_not_known_nothing_is_known():
+    made = fit(sweeps(lambda size, n, rate: 1e-3 + size / rate))
+    assert np.isnan(seconds(made, np.nan, 2, 125e6)) and seconds(made, 1e6, 2, 125e6) > 0
+
+
 def test_no_law_without_two_sizes():
     assert fit(sweeps(lambda *_: 1.0, sizes=(1024,))) is None
     assert fit(points(known.network()).iloc[:0]) is None

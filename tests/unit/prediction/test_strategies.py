@@ -9,7 +9,7 @@ from declared.models import model_graph
 from known_meshes import CLASSES, CNN, FLAT, LEVELS, MESH, NOISE, STRATEGIES, SWEPT, Meshes, runs
 from models.mesh import Mesh
 from prediction import crossover, law, physics
-from prediction.held_out import evaluate
+from prediction.held_out import WITHIN, evaluate, table
 from prediction.law import Law
 from prediction.methods import PHYSICS, methods
 from prediction.strategies import Place, step
@@ -38,6 +38,9 @@ def test_waiting_is_found_from_some_strategies_for_others():
     assert set(left.index.get_level_values(0)) == {f"parallelism {one}" for one in STRATEGIES}
     assert left.xs(PHYSICS, level=1).max() < 1.5 * NOISE and left.xs("without waiting", level=1).min() > 2 * NOISE
     assert {"nodes", "link rate", "strategy"} <= set(every["kind"])
+    told = " ".join(table(runs(Meshes(), STRATEGIES), cells, sweeps, rows).notes)
+    assert "point to point 0." in told and "a neighbours" not in told, "between neighbours there are no steps"
+    assert WITHIN not in told, "each node has one rank"
 
 
 def test_what_a_library_takes_for_messages_within_layers_is_found_from_other_strategies():

@@ -9,6 +9,7 @@ from analysis.measured import combination_text, factors, missing_cells, successf
 from analysis.pooling import FEWEST_BLOCKS, Pooling, Prior, pooled
 from declared.factors import UNTRACED
 from declared.frameworks import notes_of, trains_alone
+from declared.mesh import divides_more
 
 NAMED = 10
 THE_SITES = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # levels that leave it to the site
@@ -45,6 +46,13 @@ def methods(runs: pd.DataFrame, within_blocks: pd.Series) -> list[str]:
         constants(runs),
     ]
     return [sentences for sentences in said if sentences]
+
+
+def replicas(runs: pd.DataFrame) -> str:
+    """That replicas are devices, where the ranks of some cell divide more than samples, so that several have one copy of the model; or nothing."""
+    told = runs[["parallelism", "ranks"]].drop_duplicates().itertuples(index=False, name=None)
+    divided = any(divides_more(level, int(ranks)) for level, ranks in told)
+    return "Replicas are counted in devices: each rank that has a part of the model is one." if divided else ""
 
 
 def counts(runs: pd.DataFrame, intervals: bool = True, counted: pd.Series | None = None) -> str:

@@ -259,6 +259,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         LACK_OF_FIT.format("the law"),
         f"Reads as: {'; '.join(f'“{word}”: {READINGS[word]}' for word in read)}.",
         TWO_WAYS if both else "",
+        conditions.replicas(runs),
         *others,
         conditions.setting(runs),
     ]

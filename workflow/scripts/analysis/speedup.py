@@ -134,13 +134,14 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "Base: the undistributed framework named in the row, at the same levels of all other factors that it varies; "
         "where there is none, the framework's own cell with one replica. "
         "A row that is its own base has speed-up 1 by definition, without an interval.",
+        conditions.replicas(runs),
         conditions.setting(runs),
     ]
     if data.empty:
         return tables.Table("Speed-up and efficiency", data, pd.DataFrame(columns=["framework"]), notes, ["framework"])
     without = data.loc[data["base_cell"].isna(), "cell"].tolist()
     if without:
-        notes.insert(-3, f"Without a successful base: {conditions.named(without)}.")
+        notes.insert(2, f"Without a successful base: {conditions.named(without)}.")
     shown = {title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]}
     if (data["replicas"] != data["nodes"]).any():
         shown["replicas"] = data["replicas"].map(str)

@@ -196,7 +196,8 @@ def _instead_of(name: str) -> str:
     """What to write in place of an unknown name; where one is meant that is drawn, how it is written."""
     if name.startswith("synthetic-"):
         _, what, *_ = name.split("-")
-        return f"expected {FRESH_NAMES.get(what, FRESH_NAMES['images'])}"
+        meant = "images" if what[:1].isdigit() else what
+        return f"expected {FRESH_NAMES[meant] if meant in FRESH_NAMES else ' or '.join(FRESH_NAMES.values())}"
     return instead_of(name, [*datasets(), *FRESH_NAMES.values()])
 
 

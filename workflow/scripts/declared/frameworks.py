@@ -51,8 +51,12 @@ class Framework:
     notes: tuple[str, ...]
 
     def can(self, levels: Mapping[str, Any]) -> bool:
-        """Whether a cell with these levels fits one of the capabilities. A mesh that the framework can divide ranks into (`meshes`) does
-        where an entry names its axes, without sizes; where none names them, where data does."""
+        """Whether a cell with these levels fits one of the capabilities."""
+        return not all(self.missed(levels))
+
+    def missed(self, levels: Mapping[str, Any]) -> list[list[str]]:
+        """For each of the capabilities the factors whose levels keep a cell from it; none where it fits. A mesh that the framework can divide ranks
+        into (`meshes`) fits where an entry names its axes, without sizes; where none names them, where data does."""
         level = levels["parallelism"]
         named = {level}
         if is_mesh(level):
@@ -60,13 +64,14 @@ class Framework:
             by_name = any(not named.isdisjoint(entry.get("parallelism", ())) for entry in self.capabilities)
             if not by_name and any(axes_of(level) <= axes for axes in self.meshes):
                 named.add(PLAIN)
-        return any(
-            all(
-                not named.isdisjoint(possible) if factor == "parallelism" else levels[factor] in possible
+        return [
+            [
+                factor
                 for factor, possible in entry.items()
-            )
+                if (named.isdisjoint(possible) if factor == "parallelism" else levels[factor] not in possible)
+            ]
             for entry in self.capabilities or ({"parallelism": [PLAIN]},)
-        )
+        ]
 
 
 @functools.cache

@@ -22,7 +22,8 @@ def sizes_of(level: str) -> dict[str, int | None]:
         told = _PART.fullmatch(part)
         if not told or told[1] not in AXES:
             expected = f"{', '.join(AXES)} with a size, joined by -, as data2-tensor2; or {' or '.join(NOT_MESHES)}"
-            raise ValueError(f"{part!r} of {level!r} is no axis; expected {expected}")
+            where = f"{part!r} of {level!r}" if part != level else f"{level!r}"
+            raise ValueError(f"{where} is no axis; expected {expected}")
         axis, size = told[1], int(told[2]) if told[2] else None
         if axis in found:
             raise ValueError(f"{level!r} has the axis {axis} twice; name each once")

@@ -95,6 +95,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         f"Not drawn, because their base has no successful run: {conditions.named(without)}." if without else "",
         notes=[
             HOW,
+            conditions.replicas(of.runs),
             scale.said(counted),
             OF_BOUND if bounded else "",
             lines.bases_sentence(sorted(set(of_shown["base_cell"].dropna())), of),

@@ -190,7 +190,7 @@ class Cost:
             rate = ASSUMED_GFLOPS[kind]
         if site.gflops and kind == site.device:
             rate, said = site.gflops, "stated"
-        return rate, f"{rate:g} GFLOP/s a replica ({kind}), {said}; exchange not counted"
+        return rate, f"{rate:g} GFLOP/s a device ({kind}), {said}; exchange not counted"
 
 
 @functools.cache

@@ -9,6 +9,7 @@ import contextlib
 import csv
 import functools
 import io
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -201,15 +202,18 @@ def _check_division(levels: Levels, mesh: Mesh, local_batch: int) -> None:
 
 
 def _check_capabilities(levels: Levels, framework: Framework) -> None:
-    if not framework.can(levels):
-        entries = [entry.items() for entry in framework.capabilities]
-        missed = [name for entry in entries for name, possible in entry if levels[name] not in possible]
-        because = "".join(f": {framework.why[name]}" for name in dict.fromkeys(missed) if name in framework.why)
+    each = framework.missed(levels)
+    if all(each):
+        missed = list(dict.fromkeys(itertools.chain(*each)))
+        least = min(map(len, each))
+        closest = dict.fromkeys(name for names in each if len(names) == least for name in names)
+        because = "".join(f": {framework.why[name]}" for name in closest if name in framework.why)
+        told = " with ".join(f"{name}={levels[name]}" for name in closest)
         place = f"capabilities in {shown(framework.file)}"
         able = [name for name in framework_names() if load_framework(name).adapter and load_framework(name).can(levels)]
         instead = f", or take {' or '.join(able)}" if 0 < len(able) <= MOST_NAMED else ""
         of = ("framework", *missed)
-        raise Refused(f"{framework.name} cannot do it{because}", of, f"change the factors{instead}", place)
+        raise Refused(f"{framework.name} cannot do {told}{because}", of, f"change the factors{instead}", place)
 
 
 def _check_epochs(levels: Levels) -> None:

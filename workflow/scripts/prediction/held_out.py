@@ -37,9 +37,9 @@ COMMON = (
 MESHES = (
     "Where ranks divide more than samples, the physical model divides the computation of one node by operator, and takes each message by the law "
     "of its collective; by hand, each takes its bytes at the link's rate. What a library takes for a message within layers beyond the sweep is "
-    "fitted, too. Meshes with a group of ranks on one node are not predicted: no sweep "
-    "knows what is within a node."
+    "fitted, too."
 )
+WITHIN = "Meshes with a group of ranks on one node are not predicted: no sweep knows what is within a node."
 WAYS = {
     law.PIPELINED: "then the slower of link and processors",
     law.SUM: "then link and processors one after the other",
@@ -233,7 +233,9 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
         f"{ALL.capitalize()}: each cell counts as often as it was left out." if ALL in set(rows["left_out"]) else "",
         "" if short.empty else COMMON,
         _method_note(cells, sweeps),
-        MESHES if cells["is_mesh"].any() else "",
+        " ".join(filter(None, [MESHES, WITHIN if (cells["is_mesh"] & (cells["ranks"] > cells["nodes"])).any() else ""]))
+        if cells["is_mesh"].any()
+        else "",
         *(
             f"{name} leaves out cells: {problem}."
             for name, problem in short.dropna(subset="problem")[["method", "problem"]].itertuples(index=False)
@@ -311,9 +313,15 @@ def _laws_text(made: physics.Physics, carrier: physics.Carrier) -> str:
         laws = {name: laws[name] for name in exchange.SHARDS}
     several = len(laws) > 1
     return ", ".join(
-        f"{COLLECTIVES[name].title + ' ' if several else ''}a {network.algorithm} of {1e3 * network.step_s:.2g} ms a step, {WAYS[network.way]}"
+        f"{COLLECTIVES[name].title + ' ' if several else ''}{_latency_text(network)}, {WAYS[network.way]}"
         for name, network in laws.items()
     )
+
+
+def _latency_text(network: law.Law) -> str:
+    """What a message takes beside its bytes."""
+    took = f"{1e3 * network.step_s:.2g} ms"
+    return f"{took} a message" if network.algorithm == law.NEIGHBOURS else f"a {network.algorithm} of {took} a step"
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -80,9 +80,9 @@ class Here:
     factors: np.ndarray
 
     def seconds(self, size: np.ndarray) -> np.ndarray:
-        """One collective of messages of these sizes in bytes, [n] -> [n]."""
+        """One collective of messages of these sizes in bytes, [n] -> [n]; NaN of a size that is not known."""
         position = np.interp(np.log(np.maximum(size, 1)), self.log_sizes, np.arange(len(self.log_sizes)))
-        left = np.minimum(position.astype(int), len(self.log_sizes) - 2)
+        left = np.minimum(np.nan_to_num(position).astype(int), len(self.log_sizes) - 2)
         weight, every = position - left, np.arange(len(size))
         factor = (1 - weight) * self.factors[every, left] + weight * self.factors[every, left + 1]
         return together(self.columns * scaled(size), self.way) * factor

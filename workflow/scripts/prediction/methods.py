@@ -64,6 +64,8 @@ def regression(columns: Callable[[pd.DataFrame], Columns]) -> Method:
     """
 
     def predict(fold: Fold) -> Prediction:
+        if fold.train.empty:
+            return none_of(fold, "no cell is left")
         both = pd.concat([fold.train, fold.test], ignore_index=True)
         first = len(fold.train)
         new = [

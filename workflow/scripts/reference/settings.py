@@ -8,6 +8,8 @@ import yaml
 from common.files import CHECKOUT
 from common.schemas import schema
 from declared.frameworks import Framework, framework_names, load_framework
+from declared.mesh import NOT_MESHES, PLAIN
+from models.mesh import AXES
 from reference.markdown import block, code, codes, escaped, table
 
 HEADER = ["key", "value", "default", "meaning"]
@@ -208,7 +210,9 @@ def _possible(frameworks: list[Framework]) -> Iterator[list[str]]:
     """A row for each level of a factor that not all frameworks can do."""
     restricted = {name for one in frameworks for entry in one.capabilities for name in entry}
     for name, rules in schema("factors")["properties"].items():
-        if name not in restricted:
+        if name == "parallelism":
+            yield from _dividing(frameworks)
+        if name not in restricted or name == "parallelism":
             continue
         listed = sorted(
             {level for one in frameworks for entry in one.capabilities for level in entry.get(name, [])}, key=str
@@ -222,6 +226,27 @@ def _possible(frameworks: list[Framework]) -> Iterator[list[str]]:
             ]
             if len(able) < len(frameworks):
                 yield [f"`{name}`", said, _some(able, [one.name for one in frameworks])]
+
+
+def _dividing(frameworks: list[Framework]) -> Iterator[list[str]]:
+    """A row for each axis beside `data` that a framework's meshes can have, and for each other way to divide."""
+    able = {
+        one.name: {
+            *(axis for axes in one.meshes for axis in axes),
+            *(
+                part
+                for entry in one.capabilities
+                for level in entry.get("parallelism", [])
+                for part in level.split("-")
+            ),
+        }
+        for one in frameworks
+    }
+    told = {f"with the axis {code(axis)}": axis for axis in AXES if axis != PLAIN} | {
+        code(way): way for way in NOT_MESHES
+    }
+    for said, what in told.items():
+        yield ["`parallelism`", said, _some([name for name, can in able.items() if what in can], list(able))]
 
 
 def _some(able: list[str], every: list[str]) -> str:
