@@ -83,7 +83,9 @@ def swept(framework, study, site, folder):
 @pytest.mark.parametrize(
     "framework",
     [
-        pytest.param(name, marks=[pytest.mark.every_framework] * (name in ("pytorch-fsdp", "deepspeed", "tensorflow-dtensor")))
+        pytest.param(
+            name, marks=[pytest.mark.every_framework] * (name in ("pytorch-fsdp", "deepspeed", "tensorflow-dtensor"))
+        )
         for name in DISTRIBUTED
     ],
 )

@@ -35,7 +35,9 @@ def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
     return Trainings(tmp_path_factory.mktemp("trainings"), real)
 
 
-@pytest.mark.parametrize("framework", some(able(ALIKE, sync_every=4), ("pytorch-single", "tensorflow-single")))  # others: the next
+@pytest.mark.parametrize(  # others: the next
+    "framework", some(able(ALIKE, sync_every=4), ("pytorch-single", "tensorflow-single"))
+)
 def test_four_accumulated_batches_of_16_train_like_one_of_64(trainings: Trainings, framework: str) -> None:
     accumulated = trainings.of(framework, batch_size=16, sync_every=4)
     after = weights(accumulated / "after.npz")
@@ -217,13 +219,21 @@ def test_batch_statistics_are_each_replicas_own_and_averaged_to_validate(trainin
 
 @pytest.mark.every_framework
 @pytest.mark.parametrize(
-    "recipe", [{"learning_rate": 1e-3, "momentum": 0.9, "weight_decay": 0.01}, {"learning_rate": 1e-5, "optimizer": "adam"}]
+    "recipe",
+    [{"learning_rate": 1e-3, "momentum": 0.9, "weight_decay": 0.01}, {"learning_rate": 1e-5, "optimizer": "adam"}],
 )
 def test_dtensor_normalizes_batches_of_replicas_and_optimizes_alike(
     trainings: Trainings, recipe: dict[str, Any]
 ) -> None:
     """Three steps of each optimizer."""
-    told = {"model": "resnet-18", "dataset": "synthetic-8x8x3-10-64", "epochs": 3, "nodes": 2, "batch_size": 32, **recipe}
+    told = {
+        "model": "resnet-18",
+        "dataset": "synthetic-8x8x3-10-64",
+        "epochs": 3,
+        "nodes": 2,
+        "batch_size": 32,
+        **recipe,
+    }
     ours, theirs = (trainings.weights(name, **told) for name in ("tensorflow-dtensor", "pytorch-ddp"))
     statistics = {name for name in ours if name.endswith((".mean", ".variance"))}
     assert len(statistics) == 40, "of 20 normalizations"

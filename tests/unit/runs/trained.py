@@ -93,7 +93,7 @@ def train(folder: Path) -> None:
 
     def init(self: Any, context: Any) -> None:
         begun(self, context)
-        if {"jax", "runs.libraries.dtensor"} & set(sys.modules):  # whose steps can call nothing where a mesh divides them
+        if {"jax", "runs.libraries.dtensor"} & set(sys.modules):  # whose steps can call nothing where they are divided
             context.epoch = shown(context.epoch)
         else:
             Spy(self)

@@ -224,6 +224,8 @@ def _abilities(one: Framework) -> str:
         lines.append(
             f"* where it can do `parallelism`: `data`, also [meshes](../how-to/strategies.md) of {codes(a for a in AXES if a in axes)}"
         )
+    if len(one.devices) == 1:
+        lines += ["", f"It trains on device {codes(one.devices)} alone."]
     if one.without:
         lines += [
             "",

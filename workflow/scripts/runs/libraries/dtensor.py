@@ -38,7 +38,9 @@ def join(context: Context) -> None:
 
 def rule(update: int, rate: float) -> np.ndarray:
     """What changes in an optimizer's rule from step to step (0 is the first): the rate, and by what Adam divides its moments, float32 [3]."""
-    return np.array([rate, *(-math.expm1((update + 1) * math.log(ADAM[moment])) for moment in KEPT["adam"])], np.float32)
+    return np.array(
+        [rate, *(-math.expm1((update + 1) * math.log(ADAM[moment])) for moment in KEPT["adam"])], np.float32
+    )
 
 
 def learned(
@@ -148,7 +150,7 @@ class DTensorTrainer(Trainer):
             if meter.wants_steps:
                 self.layout.own(told)
                 meter.step()
-        loss, correct = np.sum([self.layout.own(told)[0] for told in seen], axis=0, dtype=np.float64)
+        loss, correct = np.array([self.layout.own(told)[0] for told in seen], np.float64).sum(axis=0)
         return Seen(float(loss), int(correct), len(seen) * batch)
 
     def seed_of(self, number: int) -> Any:
@@ -171,15 +173,14 @@ class DTensorTrainer(Trainer):
         mean = tf.fill(losses.shape, 1 / math.prod(losses.shape))  # of the losses of all replicas
         gradients = tape.gradient(losses, ours, output_gradients=mean)
         told = self._told(losses, logits, labels)
-        now: dict[tuple[str, ...], Any] = {(name,): value for name, value in statistics.items()}
+        now = [(self.variables[name], value) for name, value in statistics.items()]
         for name, gradient in gradients.items():
             layout = self.layout.weight(name, len(gradient.shape))
             gradient = dtensor.relayout(tf.convert_to_tensor(gradient), layout)
             kept = {what: self.moments[name, what].read_value() for what in self._kept}
             weight, kept = learned(self.context.levels, name, weights[name], kept, gradient, rule)
-            now |= {(name,): weight, **{(name, what): value for what, value in kept.items()}}
-        for place, value in now.items():
-            variable = self.variables[place[0]] if len(place) == 1 else self.moments[place]
+            now += [(self.variables[name], weight), *((self.moments[name, what], kept[what]) for what in kept)]
+        for variable, value in now:
             variable.assign(dtensor.relayout(value, variable.layout))
         return told
 

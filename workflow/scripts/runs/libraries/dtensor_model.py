@@ -161,7 +161,9 @@ def _dropout(x: Any, rate: float, seed: Any) -> Any:
 
 WITHOUT_WEIGHTS: dict[str, Callable[..., Any]] = {
     "activation": lambda operator, x: ACTIVATIONS[operator["function"]](x),
-    "max_pool": lambda operator, x: tf.nn.max_pool2d(_padded(operator, x), operator["kernel"], operator["stride"], "VALID"),
+    "max_pool": lambda operator, x: tf.nn.max_pool2d(
+        _padded(operator, x), operator["kernel"], operator["stride"], "VALID"
+    ),
     "average_pool": lambda operator, x: tf.add_n(_windows(operator, x)) / math.prod(pair(operator["kernel"])),
     "global_average_pool": lambda _, x: tf.reduce_mean(x, [1, 2]),
     "add": lambda _, x, y: x + y,
