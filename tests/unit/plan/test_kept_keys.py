@@ -1,6 +1,7 @@
 """Keys under which campaigns are kept: a change here makes every user measure again, so it needs a reason.
 
 The reasons, newest first (also in the commit that changes kept_keys.yaml, by `python tests/unit/plan/test_kept_keys.py`):
+5. LBANN's adapter writes models of sequences; of images it writes what it did, but the adapter is in its runs' keys (November 2026).
 4. Adapters give collectives for the sweeps, in place of sums alone. A sweep's spec names its collective; runs train as before, but
    adapters are in their keys (November 2026).
 3. Ranks may divide more than samples (meshes): a rank asks which samples are its replica's, and PyTorch's adapters may make
