@@ -7,6 +7,7 @@ error. What a layer does, and how it takes its weights, was read in LBANN's sour
 src/operators, src/weights/initializer.cpp.
 """
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -19,10 +20,10 @@ from torch.nn import functional
 from models.graph import Graph, from_json, is_trained
 from prototexts import Fields, parsed
 from runs.libraries.channels_first import canonical
-from runs.libraries.pytorch import build, load, tensors
+from runs.libraries.pytorch import build, cross_entropy, load, tensors
 
 SAMPLES = 4
-LISTS = ("dims", "scaling_factors", "kernel_size", "padding")
+LISTS = ("dims", "scaling_factors", "kernel_size", "padding", "slice_points", "output_channel_dims", "num_neurons")
 OPERATORS = {
     "SigmoidOperator": torch.sigmoid,
     "TanhOperator": torch.tanh,
@@ -35,6 +36,7 @@ SIMPLE = {
     "hadamard": lambda x, y: x * y.reshape(x.shape),  # entry by entry: nothing is broadcast
     "channelwise_mean": lambda x: x.mean((2, 3)),
     "log_softmax": lambda x: x.log_softmax(1),
+    "channelwise_softmax": lambda x: x.flatten(2).softmax(2).reshape(x.shape),
     "categorical_accuracy": lambda x, labels: (x.argmax(1) == labels.argmax(1)).float(),
 }
 
@@ -59,14 +61,20 @@ class Lbann:
                 parents = layer.get("parents", [])
                 if name not in outputs and all(parent in outputs for parent in parents):
                     (kind,) = set(layer) - {"name", "parents", "children", "weights"}
-                    inputs = [outputs[parent] for parent in parents]
+                    inputs = [self._given(outputs[parent], parent, name) for parent in parents]
                     if kind == "input":
                         inputs = [fields[layer[kind][0]["data_field"][0]]]
+                    if not inputs:  # what is the same for every sample
+                        inputs = [images]
                     own = [self.weights[weight] for weight in layer.get("weights", [])]
                     settings = {key: values if key in LISTS else values[0] for key, values in layer[kind][0].items()}
                     outputs[name] = computed(kind, settings, inputs, own, training)
             assert len(outputs) > before, "parents that are not there"
         return outputs
+
+    def _given(self, output: Any, parent: str, child: str) -> torch.Tensor:
+        """What a layer gives a child: of several outputs the one in that child's place."""
+        return output[self.layers[parent]["children"].index(child)] if isinstance(output, tuple) else output
 
 
 def computed(kind: str, of: dict[str, Any], inputs: list[Any], weights: list[Any], training: bool) -> torch.Tensor:
@@ -82,8 +90,8 @@ def computed(kind: str, of: dict[str, Any], inputs: list[Any], weights: list[Any
             return functional.conv2d(x, kernel, bias, of["stride"], padding, groups=groups)
         case "fully_connected":
             flat = x.flatten(1)
-            assert of["has_bias"] and weights[0].shape == (of["num_neurons"], flat.shape[1])
-            return flat @ weights[0].T + weights[1]
+            assert len(weights) == 1 + of["has_bias"] and weights[0].shape == (*of["num_neurons"], flat.shape[1])
+            return flat @ weights[0].T + (weights[1] if of["has_bias"] else 0)
         case "batch_normalization":
             scale, offset, mean, variance = (weight.reshape(-1, 1, 1) for weight in weights)
             assert of["statistics_group_size"] == 1
@@ -114,7 +122,42 @@ def computed(kind: str, of: dict[str, Any], inputs: list[Any], weights: list[Any
         case "dropout":
             assert of["keep_prob"] == 1.0, "nothing is random here"
             return x
-    return SIMPLE[kind](*inputs)
+    return SIMPLE[kind](*inputs) if kind in SIMPLE else of_sequences(kind, of, inputs, weights)
+
+
+def of_sequences(kind: str, of: dict[str, Any], inputs: list[Any], weights: list[Any]) -> Any:
+    """The output of a layer that models of sequences have; a slice's are several."""
+    x = inputs[0]
+    match kind:
+        case "channelwise_fully_connected":
+            has_bias, transposed = of["bias"]["value"][0], of["transpose"]["value"][0]
+            matrix = weights[0].T if transposed else weights[0]
+            assert len(weights) == 1 + has_bias and matrix.shape == (*of["output_channel_dims"], x[0, 0].numel())
+            return x.flatten(2) @ matrix.T + (weights[1] if has_bias else 0)
+        case "embedding":
+            assert weights[0].shape == (of["embedding_dim"], of["num_embeddings"])
+            return weights[0].T[x.long()]
+        case "slice":
+            points = of["slice_points"]
+            return tuple(x.narrow(1 + of["axis"], at, to - at) for at, to in itertools.pairwise(points))
+        case "weights_layer":
+            return weights[0].reshape(1, *of["dims"]).expand(len(x), *of["dims"])
+        case "constant":
+            return torch.full((len(x), *of["num_neurons"]), of["value"], dtype=torch.float64)
+        case "matmul":
+            return (x.mT if of["transpose_a"] else x) @ (inputs[1].mT if of["transpose_b"] else inputs[1])
+        case "instance_norm":
+            flat = x.flatten(2)
+            centred = flat - flat.mean(2, keepdim=True)
+            variance = (centred * centred).mean(2, keepdim=True)
+            return (centred / torch.sqrt(variance + of["epsilon"]["value"][0])).reshape(x.shape)
+        case "layer_norm":
+            assert of["scale"] and of["bias"]
+            return functional.layer_norm(x, x.shape[1:], *weights, of["epsilon"]["value"][0])
+        case "one_hot":
+            assert x[0].numel() == 1
+            return functional.one_hot(x.flatten().long(), of["size"]).double()
+    raise AssertionError(f"nothing is known of {kind}")
 
 
 def compare(graph: Graph, model: Fields, weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -122,25 +165,32 @@ def compare(graph: Graph, model: Fields, weights: dict[str, np.ndarray]) -> dict
     lbann, module = Lbann(model), build(graph).double()
     load(module, graph, weights)
     random = np.random.default_rng(0)
-    images = torch.from_numpy(random.normal(size=(SAMPLES, *graph.shape))).permute(0, 3, 1, 2)
-    labels = torch.from_numpy(random.integers(graph.operators[-1].shape[0], size=SAMPLES))
-    one_hot = functional.one_hot(labels, graph.operators[-1].shape[0]).double()
+    *positions, classes = graph.operators[-1].shape
+    labels = torch.from_numpy(random.integers(classes, size=(SAMPLES, *positions)))
+    one_hot = functional.one_hot(labels, classes).double()
+    if graph.vocabulary is None:
+        given = images = torch.from_numpy(random.normal(size=(SAMPLES, *graph.shape))).permute(0, 3, 1, 2)
+    else:
+        given = images = torch.from_numpy(random.integers(graph.vocabulary, size=(SAMPLES, *graph.shape)))
+        if positions:
+            given = torch.cat([images, labels], 1)
 
     (term,) = model["objective_function"][0]["layer_term"]
-    (softmax,) = (layer for layer in lbann.layers.values() if "log_softmax" in layer)
+    scores = "logits" if positions else "log_probabilities"
     with torch.no_grad():
-        logits = lbann(images, one_hot, training=False)[softmax["parents"][0]]
+        logits = lbann(given, one_hot, training=False)[lbann.layers[scores]["parents"][0]]
         expected = module.eval()(images)
-    loss = term["scale_factor"][0] * lbann(images, one_hot, training=True)[term["layer"][0]].mean()
+    loss = term["scale_factor"][0] * lbann(given, one_hot, training=True)[term["layer"][0]].mean()
     loss.backward()
-    expected_loss = functional.cross_entropy(module.train()(images), labels)
+    expected_loss = cross_entropy(module.train()(images), labels)
     expected_loss.backward()
 
     errors = []
     found = tensors(module, graph)
     for name in filter(is_trained, graph.weights()):
         operator = graph.by_name[name.rpartition(".")[0]]
-        ours = canonical(lbann.weights[name].grad.numpy(), operator, graph)
+        gradient = lbann.weights[name].grad.numpy()
+        ours = canonical(gradient.T if operator.kind == "embedding" else gradient, operator, graph)
         theirs = canonical(found[name].grad.numpy(), operator, graph)
         errors.append(np.abs(ours - theirs).max() / max(1e-6, np.abs(theirs).max()))
     return {

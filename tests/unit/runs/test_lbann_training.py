@@ -26,6 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 STILL = 1e-12  # a learning rate with which nothing is learnt
 REPLICATES = 5
+TEXT = "synthetic-text-64-16-4-1280"
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,15 @@ def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
 
 
 @pytest.mark.parametrize(
-    ("model", "dataset"), [("small-cnn", "digits"), ("lenet-5", "fashion-mnist-small"), ("small-cnn", "cifar-10-small")]
+    ("model", "dataset"),
+    [
+        ("small-cnn", "digits"),
+        ("lenet-5", "fashion-mnist-small"),
+        ("small-cnn", "cifar-10-small"),
+        ("rnn-nano", "text8-small"),
+        ("gpt-nano", "wikitext-2-small"),
+        ("rnn-text-nano", TEXT),
+    ],
 )
 def test_before_anything_is_learnt_it_computes_what_pytorch_computes(
     trainings: Trainings, model: str, dataset: str
@@ -46,6 +55,28 @@ def test_before_anything_is_learnt_it_computes_what_pytorch_computes(
     assert float(ours["validation_accuracy"]) == pytest.approx(float(theirs["validation_accuracy"]), abs=1e-4)
     # The others leave a rest of samples out, another one every epoch; LBANN trains it.
     assert float(ours["train_loss"]) == pytest.approx(float(theirs["train_loss"]), rel=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset", "nodes", "rate"),
+    [
+        ("rnn-nano", "wikitext-2-small", 1, 4.0),
+        ("gpt-nano", "wikitext-2-small", 2, 0.5),
+        ("rnn-text-nano", TEXT, 1, 40.0),
+    ],
+)
+def test_a_step_on_all_samples_changes_the_loss_as_pytorch_does(
+    trainings: Trainings, model: str, dataset: str, nodes: int, rate: float
+) -> None:
+    """Such a step does not depend on the order of samples. Drawn ones are others in PyTorch's second epoch."""
+    told = {"model": model, "dataset": dataset, "learning_rate": rate, "epochs": 1 if dataset == TEXT else 3}
+    ours = epochs(trainings.of("lbann", batch_size=1280 // nodes, nodes=nodes, **told))
+    theirs = epochs(trainings.of("pytorch-single", batch_size=1280, **told))
+    for loss in ("train_loss", "validation_loss"):
+        expected = [float(row[loss]) for row in theirs]
+        assert [float(row[loss]) for row in ours] == pytest.approx(expected, rel=1e-4)
+    changed = abs(float(theirs[-1]["validation_loss"]) / float(theirs[0]["train_loss"]) - 1)
+    assert changed > 2e-3, "by much more than that"
 
 
 @pytest.mark.parametrize("levels", [{}, {"parallelism": "dense"}], ids=["data", "dense"])

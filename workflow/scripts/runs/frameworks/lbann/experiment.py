@@ -1,7 +1,8 @@
 """LBANN's experiment for one run: the file that it reads, and the data and weights that the file names.
 
 LBANN shuffles by itself, trains a shorter last step, too, and is told the batch of all ranks together. Pixels come as they
-are prepared and are normalized in the model, as in the other frameworks. Fields: LBANN's src/proto/*.proto.
+are prepared and are normalized in the model, as in the other frameworks. Tokens that are drawn are those of the first epoch in
+every one. Fields: LBANN's src/proto/*.proto.
 """
 
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 
 from runs.frameworks.lbann.layers import model, save, save_normalization
 from runs.frameworks.lbann.prototext import Message, text
-from runs.worker.batches import Prepared, split_of
+from runs.worker.batches import Batch, Noise, Prepared, split_of
 from runs.worker.context import Context
 
 FILE = "experiment.prototext"
@@ -24,7 +25,8 @@ def write(context: Context, folder: Path) -> Path:
     graph, levels, weights = context.graph, context.levels, folder / "weights"
     weights.mkdir()
     save(context.initial_weights(), graph, weights)
-    save_normalization(context.manifest["mean"], context.manifest["std"], weights)
+    if graph.vocabulary is None:
+        save_normalization(context.manifest["mean"], context.manifest["std"], weights)
     message = {
         "data_reader": {"reader": [_reader(context, split, folder) for split in ROLES]},
         "model": {
@@ -33,7 +35,7 @@ def write(context: Context, folder: Path) -> Path:
                 weights,
                 device=context.spec["device"],
                 weight_decay=levels["weight_decay"],
-                normalized=bool(context.manifest.get("fresh")),
+                normalized=graph.vocabulary is not None or bool(context.manifest.get("fresh")),
                 parallelism=levels["parallelism"],
             ),
             "num_epochs": levels["epochs"],
@@ -66,12 +68,22 @@ def _reader(context: Context, split: str, folder: Path) -> Message:
     """The reader of a split, whose data are written to `folder`: noise is LBANN's own."""
     role = {"role": ROLES[split], "shuffle": split == "train", "fraction_of_data_to_use": 1.0}
     found = split_of(Path(context.job["data"]), split, context.manifest, context.spec["seed"])
-    if not isinstance(found, Prepared):
+    if isinstance(found, Noise):
         height, width, channels = context.graph.shape
         noise = {"num_samples": len(found), "synth_dimensions": f"{channels} {height} {width}"}
         return {"name": "synthetic", **role, **noise, "num_labels": len(context.manifest["classes"])}
+    drawn = int(split == "train"), slice(0, len(found)), np.arange(len(found))
+    inputs, labels = (found.inputs, found.labels) if isinstance(found, Prepared) else found.take(*drawn)
+    inputs, labels = _tokens(inputs, labels, context) if inputs.ndim == 2 else (np.moveaxis(inputs, -1, 1), labels)
     file = folder / f"{split}.npz"
-    images = np.ascontiguousarray(np.moveaxis(found.inputs, -1, 1), np.int16)  # of what LBANN reads, the smallest
-    np.savez(file, data=images, labels=found.labels.astype(np.int32))
+    held = np.int16 if (context.graph.vocabulary or 256) <= 2**15 else np.float32  # of what LBANN reads, the smallest
+    np.savez(file, data=np.ascontiguousarray(inputs, held), labels=labels.astype(np.int32))
     values = {"scaling_factor_int16": 1.0, "disable_responses": True}
     return {"name": "numpy_npz", **role, "data_filename": str(file), **values}
+
+
+def _tokens(tokens: np.ndarray, labels: np.ndarray, context: Context) -> Batch:
+    """Samples of tokens as LBANN reads them: labels of positions stand behind the tokens, since its own labels are one a sample."""
+    if labels.ndim == 1:
+        return tokens, labels
+    return np.concatenate([tokens, labels[:, -context.positions :]], axis=1), np.zeros(len(tokens), np.int64)

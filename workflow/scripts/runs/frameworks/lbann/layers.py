@@ -1,26 +1,25 @@
 """A model as LBANN's layers and weights, from the same graph of operators as in every other library.
 
 Images are channels first: what a reader gives as `samples` must have the dimensions (channels, height, width) of a
-sample, and `labels` is one-hot. Read in LBANN's sources, v0.104 and the state of October 2024: src/proto/*.proto for
+sample, and `labels` is one-hot. Of tokens `samples` has the numbers, and after them those of the labels, where each position has one. Read in LBANN's sources, v0.104 and the state of October 2024: src/proto/*.proto for
 names, src/layers and src/weights for what they do.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from models.graph import Graph, Operator, is_decayed, is_trained
+from runs.frameworks.lbann import sequences
+from runs.frameworks.lbann.layer import Layer, activation, layer
 from runs.frameworks.lbann.output import LOSS, UNIT
 from runs.frameworks.lbann.prototext import Message, Word
 from runs.libraries.channels_first import channels_first
 
-Layer = dict[str, Any]
-
-OPERATORS = {"sigmoid": "SigmoidOperator", "tanh": "TanhOperator", "gelu_tanh": "GeluOperator"}
 IN_PLACE = ("relu", "dropout")  # layers that may write their output over their input
+COPIED = ("slice", "concatenation")  # layers that need their output no more, which a reshape may show
 NORMALIZATION = "normalization"  # the weights of the layer that normalizes pixels
 
 
@@ -44,7 +43,7 @@ def model(
     """
     decayed = [name for name in graph.weights() if is_decayed(name)]
     regularization = [{"scale_factor": weight_decay, "weights": decayed}] if weight_decay else []
-    constant = [] if normalized else [NORMALIZATION]
+    constant = [*sequences.constants(graph), *([] if normalized else [NORMALIZATION])]
     return {
         "disable_cuda": device == "cpu",
         "objective_function": {
@@ -78,11 +77,15 @@ def save(weights: Mapping[str, np.ndarray], graph: Graph, folder: Path) -> None:
     """Write canonical weights to `folder`, a file for each, in LBANN's layout: runs.libraries.channels_first.channels_first.
 
     LBANN reads float32 in row-major order: kernels [out, in, height, width] of convolutions, [out, in] of dense
-    operators, vectors [channels] of everything else. `canonical` is the way back.
+    operators, vectors [channels] of everything else. `canonical` is the way back. Tables of embeddings are [units, vocabulary].
+    What layers take beside the graph's weights is written, too (sequences.constants).
     """
     for name, weight in weights.items():
         operator = graph.by_name[name.rpartition(".")[0]]
-        np.save(file_of(name, folder), channels_first(weight, operator, graph))
+        made = channels_first(weight, operator, graph)
+        np.save(file_of(name, folder), np.ascontiguousarray(made.T) if operator.kind == "embedding" else made)
+    for name, constant in sequences.constants(graph).items():
+        np.save(file_of(name, folder), constant)
 
 
 def save_normalization(mean: Sequence[float], std: Sequence[float], folder: Path) -> None:
@@ -104,24 +107,39 @@ def layers(graph: Graph, device: str = "cpu", normalized: bool = True, paralleli
             made += _layers(operator, inputs, graph, device, normalized)
         except ValueError as error:
             raise ValueError(f"LBANN cannot compute {operator.name} of {graph.model}: {error}") from None
-        outputs[operator.name] = made[-1]["name"]
-    made += [
-        _layer("log_probabilities", [outputs[graph.operators[-1].name]], "log_softmax"),
-        _layer("labels", [], "input", data_field="labels"),
-        # Its cross_entropy of a softmax is infinite where a probability rounds to 0; other libraries' losses are not.
-        _layer("labelled", ["log_probabilities", "labels"], "hadamard"),
-        _layer("log_likelihood", ["labelled"], "reduction", mode="sum"),
-        _layer("loss", ["log_likelihood"], "weighted_sum", scaling_factors=[-1.0]),
-        _layer("accuracy", ["log_probabilities", "labels"], "categorical_accuracy"),
-    ]
+        outputs[operator.name] = operator.name
+    logits = outputs[graph.operators[-1].name]
+    made += sequences.objective(logits, graph) if sequences.labelled(graph) else _objective(logits)
     if parallelism == "dense":
-        for layer in made:
-            layer |= {"data_layout": "model_parallel"} if "fully_connected" in layer else {}
+        _divide(made, graph)
     _check_names(made, graph)
-    _check_shared(made, graph)
+    _check_in_place(made, graph)
+    return [{**one, "children": [other["name"] for other in made if one["name"] in other["parents"]]} for one in made]
+
+
+def _objective(logits: str) -> list[Layer]:
+    """The loss and the accuracy of a model of classes."""
     return [
-        {**layer, "children": [other["name"] for other in made if layer["name"] in other["parents"]]} for layer in made
+        layer("log_probabilities", [logits], "log_softmax"),
+        layer("labels", [], "input", data_field="labels"),
+        # Its cross_entropy of a softmax is infinite where a probability rounds to 0; other libraries' losses are not.
+        layer("labelled", ["log_probabilities", "labels"], "hadamard"),
+        layer("log_likelihood", ["labelled"], "reduction", mode="sum"),
+        layer("loss", ["log_likelihood"], "weighted_sum", scaling_factors=[-1.0]),
+        layer("accuracy", ["log_probabilities", "labels"], "categorical_accuracy"),
     ]
+
+
+def _divide(made: list[Layer], graph: Graph) -> None:
+    """Divide the weights of dense layers among ranks. ValueError where one is of a sequence."""
+    dense = [operator.name for operator in graph.operators if operator.kind == "dense"]
+    for one in made:
+        if one["name"] in dense:
+            if "fully_connected" not in one:
+                raise ValueError(
+                    f"LBANN cannot divide {one['name']} of {graph.model}, which is of a sequence, among ranks"
+                )
+            one["data_layout"] = "model_parallel"
 
 
 def _layers(operator: Operator, inputs: list[str], graph: Graph, device: str, normalized: bool) -> list[Layer]:
@@ -130,13 +148,13 @@ def _layers(operator: Operator, inputs: list[str], graph: Graph, device: str, no
     weights = [f"{name}.{weight}" for weight in operator.weights]
     match operator.kind:
         case "input":
-            return _input(name, normalized)
+            return _input(name, normalized) if graph.vocabulary is None else sequences.tokens(name, graph)
         case "conv" | "depthwise_conv":
             groups = channels if operator.kind == "depthwise_conv" else 1
             if groups > 1 and device == "cpu":
                 raise ValueError(f"on processors its convolutions have one group, not {groups}")
             return [
-                _layer(
+                layer(
                     name,
                     inputs,
                     "convolution",
@@ -157,12 +175,12 @@ def _layers(operator: Operator, inputs: list[str], graph: Graph, device: str, no
                 raise ValueError("a momentum or epsilon of 0 means its own default there")
             # Statistics are each rank's own; Bessel's correction would be in what normalizes, too.
             settings = {"statistics_group_size": 1, "no_bessel_correction": True}
-            return [_layer(name, inputs, "batch_normalization", weights, decay=decay, epsilon=epsilon, **settings)]
+            return [layer(name, inputs, "batch_normalization", weights, decay=decay, epsilon=epsilon, **settings)]
         case "activation":
-            return _activation(name, inputs, operator["function"], device)
+            return activation(name, inputs, operator["function"], device)
         case "max_pool" | "average_pool":
             return [
-                _layer(
+                layer(
                     name,
                     inputs,
                     "pooling",
@@ -174,64 +192,61 @@ def _layers(operator: Operator, inputs: list[str], graph: Graph, device: str, no
                 )
             ]
         case "global_average_pool" | "add":
-            return [_layer(name, inputs, {"add": "sum"}.get(operator.kind, "channelwise_mean"))]
+            return [layer(name, inputs, {"add": "sum"}.get(operator.kind, "channelwise_mean"))]
         case "concatenate":
-            return [_layer(name, inputs, "concatenation", axis=0)]
+            return [
+                layer(name, inputs, "concatenation", axis=0 if len(operator.shape) == 3 else len(operator.shape) - 1)
+            ]
         case "multiply_channels":
             height, width, _ = operator.shape
             column, tiled = f"{name}.column", f"{name}.tiled"
             return [
-                _layer(column, inputs[1:], "reshape", dims=[channels, 1, 1]),
-                _layer(tiled, [column], "tessellate", dims=[channels, height, width]),
-                _layer(name, [inputs[0], tiled], "hadamard"),
+                layer(column, inputs[1:], "reshape", dims=[channels, 1, 1]),
+                layer(tiled, [column], "tessellate", dims=[channels, height, width]),
+                layer(name, [inputs[0], tiled], "hadamard"),
             ]
-        case "dense":
-            return [_layer(name, inputs, "fully_connected", weights, num_neurons=channels, has_bias=True)]
+        case "dense" if len(operator.shape) == 1:
+            return [layer(name, inputs, "fully_connected", weights, num_neurons=channels, has_bias=True)]
         case "dropout":
-            return [_layer(name, inputs, "dropout", keep_prob=1.0 - operator["rate"])]
-    raise ValueError(f"no layer of LBANN is known for {operator.kind}")
+            return [layer(name, inputs, "dropout", keep_prob=1.0 - operator["rate"])]
+    return sequences.layers(operator, inputs, graph, device)
 
 
 def _input(name: str, normalized: bool) -> list[Layer]:
     if normalized:
-        return [_layer(name, [], "input", data_field="samples")]
+        return [layer(name, [], "input", data_field="samples")]
     pixels = f"{name}.pixels"
-    normalize = _layer(name, [pixels], "channelwise_scale_bias", [NORMALIZATION])
-    return [_layer(pixels, [], "input", data_field="samples"), normalize]
-
-
-def _activation(name: str, inputs: list[str], function: str, device: str) -> list[Layer]:
-    if function == "relu":
-        return [_layer(name, inputs, "relu")]
-    if function == "silu":
-        gate = f"{name}.sigmoid"
-        return [*_activation(gate, inputs, "sigmoid", device), _layer(name, [*inputs, gate], "hadamard")]
-    if function not in OPERATORS:
-        raise ValueError(f"no layer of LBANN is known for the activation {function}")
-    parameters = {"type_url": f"type.googleapis.com/lbann_data.{OPERATORS[function]}"}
-    place = Word("CPU" if device == "cpu" else "GPU")  # an operator's must be its layer's
-    return [_layer(name, inputs, "operator_layer", ops={"device_allocation": place, "parameters": parameters})]
-
-
-def _layer(name: str, parents: Iterable[str], kind: str, weights: Iterable[str] = (), **settings: Any) -> Layer:
-    return {"name": name, "parents": list(parents), "children": [], "weights": list(weights), kind: settings}
+    normalize = layer(name, [pixels], "channelwise_scale_bias", [NORMALIZATION])
+    return [layer(pixels, [], "input", data_field="samples"), normalize]
 
 
 def _check_names(made: list[Layer], graph: Graph) -> None:
     """ValueError where two layers have one name, by which others would mean either: an operator's may be one that is given here."""
-    (name, count), *_ = Counter(layer["name"] for layer in made).most_common(1)
+    (name, count), *_ = Counter(one["name"] for one in made).most_common(1)
     if count > 1:
         raise ValueError(
             f"LBANN cannot compute {name} of {graph.model}: another layer there has that name, too; name the operator otherwise"
         )
 
 
-def _check_shared(made: list[Layer], graph: Graph) -> None:
-    """ValueError where a layer may overwrite what others take, too: LBANN sees only whether its parent needs its output."""
-    users = Counter(parent for layer in made for parent in layer["parents"])
-    for layer in made:
-        if any(kind in layer for kind in IN_PLACE) and users[layer["parents"][0]] > 1:
-            shared = layer["parents"][0]
-            raise ValueError(
-                f"LBANN cannot compute {layer['name']} of {graph.model}: it would overwrite the output of {shared}, which others take, too"
-            )
+def _check_in_place(made: list[Layer], graph: Graph) -> None:
+    """ValueError where a layer that works in place would break what is around it. LBANN sees only whether its parent needs its output, not
+    who else takes it, nor what a reshape shows; and it dies where a sum alone takes the output, which hands back no gradient of its own.
+    """
+    by_name = {one["name"]: one for one in made}
+    users = Counter(parent for one in made for parent in one["parents"])
+    summed = {parent for one in made if "sum" in one for parent in one["parents"] if users[parent] == 1}
+    for one in made:
+        if not any(kind in one for kind in IN_PLACE):
+            continue
+        (below,) = one["parents"]
+        shown = by_name[below]["parents"][0] if "reshape" in by_name[below] else None
+        if shown and not any(kind in by_name[shown] for kind in COPIED):
+            why = f"it would overwrite the output of {shown}, which may need it"
+        elif users[below] > 1:
+            why = f"it would overwrite the output of {below}, which others take, too"
+        elif one["name"] in summed:
+            why = "its gradient is lost where only a sum takes its output"
+        else:
+            continue
+        raise ValueError(f"LBANN cannot compute {one['name']} of {graph.model}: {why}")

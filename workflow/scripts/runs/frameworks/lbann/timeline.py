@@ -2,7 +2,7 @@
 
 A line is `fp-LAYER:begin:end`, `bp-LAYER:...` or `opt-WEIGHTS:...`, in s since training began on all ranks, with six digits; those
 of one name stand in the order of the steps (LBANN v0.104, src/callbacks/timeline.cpp). Validation is not in it, nor is what
-carries gradients: `opt` waits for them.
+carries gradients: `bp` and `opt` wait for them.
 """
 
 import re
