@@ -179,6 +179,24 @@ def test_of_frameworks_every_pair_is_compared(runs):
     assert "Every pair of frameworks is compared" in " ".join(effects.table(runs).notes)
 
 
+def test_a_pipeline_is_compared_with_strategies_that_have_no_microbatches(measured):
+    first = measured[measured["cell"] == measured["cell"].iloc[0]]
+    strategies = {"data": ("data", 1), "tensor": ("tensor", 1), "four": ("pipeline", 4), "eight": ("pipeline", 8)}
+    runs = pd.concat(
+        [first.assign(cell=cell, parallelism=level, microbatches=parts) for cell, (level, parts) in strategies.items()],
+        ignore_index=True,
+    )
+    data = effects.compare(runs)
+    rows = data[["factor", "from_cell", "to_cell", "microbatches"]].to_numpy(object).tolist()
+    assert sorted(rows[:3]) == [
+        ["parallelism", "data", "eight", 8],
+        ["parallelism", "data", "four", 4],
+        ["parallelism", "data", "tensor", 1],
+    ]
+    assert rows[3][0] == "microbatches" and {*rows[3][1:3]} == {"four", "eight"} and len(rows) == 4
+    assert any(effects.STRATEGIES.strip() in note for note in effects.table(runs).notes)
+
+
 def test_cells_that_share_no_session_are_flagged(measured):
     later = measured["nodes"] == 3
     sessions = np.where(later, "2026-11-21T12:00:00Z", "2026-11-20T12:00:00Z")

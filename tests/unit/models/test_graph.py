@@ -2,17 +2,19 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from models import named
 from models.families.recurrent import text_classifier
 from models.families.transformers import vit
 from models.graph import Builder, Graph, from_json, is_decayed, is_trained
 from models.initial import initial_weights
-from models.named import IMAGES, TEXTS, TOKENS, graph, models
+from models.named import IMAGES, TEXTS, TOKENS, Model, graph, models
 
 LARGE = 3e7  # parameters of models that are made of operators that others have, too
 
@@ -112,6 +114,23 @@ def test_models_of_sequences_have_logits_where_there_are_labels(name: str, sampl
 def test_a_model_is_not_built_for_what_it_does_not_take(name: str, samples: Any, said: str) -> None:
     with pytest.raises(ValueError, match=f"^model {name} cannot be built for .*{said}$"):
         graph(name, *samples)
+
+
+@pytest.mark.parametrize(
+    ("takes", "build", "said"),
+    [
+        (TOKENS, lambda b, x, classes: b.lstm(x, 8), r"its last operator, lstm1, gives (5, 8); expected 9 logits at each position"),
+        (TOKENS, lambda b, x, classes: b.dense(b.step(x, -1), classes), "gives (9,); expected 9 logits at each position"),
+        (TEXTS, lambda b, x, classes: b.dense(x, classes), "its last operator, dense1, gives (5, 3); expected 3 logits"),
+        (TEXTS, lambda b, x, classes: b.dense(b.step(x, 5), classes), "embedding1 has 5 positions; there is none at 5"),
+    ],
+)  # fmt: skip
+def test_a_model_ends_with_logits(monkeypatch: pytest.MonkeyPatch, takes: str, build: Any, said: str) -> None:
+    own = Model(lambda b, classes: build(b, b.embedding(b.input, 4), classes), "", "", "glorot", takes)
+    monkeypatch.setattr(named, "models", lambda: {"own": own})
+    classes, targets = (9, "next") if takes == TOKENS else (3, "class")
+    with pytest.raises(ValueError, match=re.escape(said)):
+        graph.__wrapped__("own", (5,), classes, 9, targets)
 
 
 def test_multiplications_of_sequences_are_those_of_each_position() -> None:

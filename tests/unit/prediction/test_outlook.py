@@ -96,6 +96,7 @@ def test_without_out_the_table_is_printed(capsys):
         (["--step-time", "0.1"], "give one of --model, --parameters and --gradient-bytes"),
         ([*MODEL, "--model", "alexnet"], "give one of --model"),
         (["--step-time", "0.1", "--model", "alexnett"], "--model: 'alexnett' is unknown; did you mean 'alexnet'?"),
+        (["--step-time", "0.1", "--model", "gpt-nano"], "not images; name another --dataset, or model"),
         (["--step-time", "0.1", "--model", ""], "--model: '' is unknown"),
         (["--step-time", "0.1", "--model", "alexnet", "--dataset", "x"], "--dataset: 'x' is unknown"),
         ([*MODEL, "--rate", "0"], "--rate: 0 is too small; expected at least 1e-06"),

@@ -15,10 +15,12 @@ from analysis import conditions, intervals, tables
 from analysis.intervals import LEVEL, Estimate
 from analysis.measured import cells, level_text, levels_in_order, successful, title, treatments, varying
 from analysis.pooling import Pooling, Values, pooled
+from declared.mesh import NEEDS, idle
 
 TITLE = "Effect of each factor on epoch time, all else equal, with 95 % intervals"
 DIFFERS, DIFFERS_WITHIN, EQUAL, OPEN = "differs", "differs within margin", "equal", "open"
 EVERY_PAIR = ("framework",)
+STRATEGIES = " Levels of parallelism may differ in factors that only one of them has, too; the row has its level."
 THROTTLED = (
     "Throttled: processor seconds of an epoch that a quota withheld, on the node that was throttled most. This is processor "
     "time, not wall time: it is summed over processors, and it includes time in which the node would have waited for others anyway."
@@ -28,7 +30,8 @@ THROTTLED = (
 def pairs(runs: pd.DataFrame) -> pd.DataFrame:
     """A row per pair of planned cells that differ in one factor: factor, from_cell, to_cell; in table order.
 
-    From the base level of the factor to each other one; of frameworks every pair, the one listed earlier first.
+    From the base level of the factor to each other one; of frameworks every pair, the one listed earlier first. Two levels of parallelism are
+    compared, too, where cells differ in factors that mean nothing with one of them, such as microbatches without a pipeline.
     """
     rows = cells(runs)
     names = in_order(runs)
@@ -41,16 +44,28 @@ def pairs(runs: pd.DataFrame) -> pd.DataFrame:
     ranks = ranks.dropna()
     found = [pd.DataFrame(columns=["factor", "from_cell", "to_cell"])]
     for factor in names:
-        others = [name for name in names if name != factor]
+        free = [name for name in NEEDS if factor == "parallelism" and name in names]
+        others = [name for name in names if name not in (factor, *free)]
         place = ranks.groupby(others).ngroup() if others else pd.Series(0, index=ranks.index)
-        one = pd.DataFrame({"place": place, "level": ranks[factor], "cell": ranks["cell"]})
+        one = ranks[["cell", *free]].assign(place=place, level=ranks[factor])
+        if factor in NEEDS:  # its base level is one that means something
+            one = one[one["cell"].isin(_meant(rows, factor))]
         both = one.merge(one, on="place", suffixes=("_from", "_to"))
         both = both[both["level_from"] < both["level_to"]]
+        for name in free:
+            meant = _meant(rows, name)
+            in_both = both["cell_from"].isin(meant) & both["cell_to"].isin(meant)
+            both = both[~in_both | (both[f"{name}_from"] == both[f"{name}_to"])]
         if factor not in EVERY_PAIR:
-            both = both[both["level_from"] == 0]
+            both = both[both["level_from"] == one["level"].min()]
         both = both.sort_values(["place", "level_from", "level_to"]).assign(factor=factor)
         found.append(both.rename(columns={"cell_from": "from_cell", "cell_to": "to_cell"})[list(found[0])])
     return pd.concat(found, ignore_index=True)
+
+
+def _meant(rows: pd.DataFrame, factor: str) -> "pd.Series[str]":
+    """The cells in which a factor that some levels of parallelism alone have means something."""
+    return rows.loc[[factor not in idle(level) for level in rows["parallelism"]], "cell"]
 
 
 def in_order(runs: pd.DataFrame) -> list[str]:
@@ -122,6 +137,10 @@ def compare(runs: pd.DataFrame, margin: float | None = None) -> pd.DataFrame:
         for end, table in ends.items()
     }
     own = pd.DataFrame({name: ends["to"][name].where(found["factor"] != name, None) for name in varied}, dtype=object)
+    divided = found["factor"] == "parallelism"
+    for name in [name for name in NEEDS if divided.any() and name in varied]:
+        idle_to = divided & np.array([name in idle(level) for level in ends["to"]["parallelism"]])
+        own[name] = own[name].mask(idle_to, ends["from"][name])
     data = pd.concat(
         [
             found[["factor"]],
@@ -175,7 +194,9 @@ def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
         shown["verdict"] = data["verdict"].fillna(tables.DASH)
     notes = [
         "Ratio: mean epoch time after the arrow divided by that before it. Difference: after minus before.",
-        "A row compares two cells that differ only in the factor with an arrow. A ratio below 1, or a difference below 0, means that the level "
+        "A row compares two cells that differ only in the factor with an arrow."
+        + (STRATEGIES if set(NEEDS) & set(varying(runs)) else "")
+        + " A ratio below 1, or a difference below 0, means that the level "
         "after the arrow is faster.",
         f"{conditions.counts(runs)} n: number of runs compared, before and after the arrow; means are of these runs.",
         f"{conditions.compared(data['within_blocks'])} Intervals are not corrected for multiple comparisons; p is.",

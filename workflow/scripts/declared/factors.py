@@ -4,13 +4,14 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from common.schemas import schema
+from declared.mesh import NEEDS
 
 Levels = dict[str, Any]
 
 # What a study measures at: frameworks have looks of their own, the others are axes and panels. Every other factor treats.
 NOT_TREATMENTS = ("framework", "model", "dataset", "nodes", "devices_per_node", "device", "batch_size", "bandwidth")
 WORK = ("model", "dataset")  # what is trained
-OF_STRATEGIES = ("microbatches", "schedule", "sharding")  # factors that some levels of parallelism alone have
+OF_STRATEGIES = tuple(NEEDS)  # factors that some levels of parallelism alone have
 UNTRACED = "none"  # the level of `trace` of a run that is only timed
 MOST_SERIES = 8  # that can be told apart in a figure
 

@@ -7,6 +7,11 @@ from models.mesh import AXES, Mesh
 
 PLAIN = "data"
 NOT_MESHES = ("dense", "spatial")  # LBANN's own
+NEEDS = {
+    "microbatches": "pipeline",
+    "schedule": "pipeline",
+    "sharding": "sharded",
+}  # factor -> axis without which it means nothing
 _PART = re.compile(r"([a-z]+)([0-9]*)")
 
 
@@ -40,6 +45,12 @@ def sizes_of(level: str) -> dict[str, int | None]:
 def axes_of(level: str) -> frozenset[str]:
     """The axes that a mesh names."""
     return frozenset(sizes_of(level))
+
+
+def idle(level: str) -> frozenset[str]:
+    """The factors that mean nothing with a level of parallelism."""
+    axes = axes_of(level) if is_mesh(level) else ()
+    return frozenset(factor for factor, axis in NEEDS.items() if axis not in axes)
 
 
 def without_sizes(level: str) -> str:

@@ -69,11 +69,26 @@ def graph(name: str, shape: Shape, classes: int, vocabulary: int | None = None, 
         if model.takes != given:
             raise ValueError(f"it takes {_SAID[model.takes]}, not {_SAID[given]}")
         model.build(builder, classes)
+        made = builder.graph()
+        _check(made, classes, model.takes)
     except ValueError as error:
         size = f"{shape[0]} x {shape[1]} pixels" if given == IMAGES else f"{shape[0]} tokens"
         kind = "images" if given == IMAGES else "sequences"
         raise ValueError(f"model {name} cannot be built for {kind} of {size}: {error}") from None
-    return builder.graph()
+    return made
+
+
+def _check(made: Graph, classes: int, takes: str) -> None:
+    """Whether a model ends with logits, and takes positions that there are: a loss would take other outputs for these."""
+    for operator in made.operators:
+        if operator.kind == "step":
+            length, index = made.by_name[operator.inputs[0]].shape[0], operator["index"]
+            if not -length <= index < length:
+                raise ValueError(f"{operator.inputs[0]} has {length} positions; there is none at {index}")
+    last = made.operators[-1]
+    if len(last.shape) != (2 if takes == TOKENS else 1) or last.shape[-1] != classes:
+        wanted = f"{classes} logits{' at each position' * (takes == TOKENS)}"
+        raise ValueError(f"its last operator, {last.name}, gives {last.shape}; expected {wanted}")
 
 
 _SAID = {IMAGES: "images", TEXTS: "texts with a class", TOKENS: "tokens that predict the next one"}

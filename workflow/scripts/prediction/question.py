@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     model.add_argument(
         "--samples", type=_whole(MOST_SAMPLES), metavar="N", help="samples of an epoch (default: ImageNet's)"
     )
-    model.add_argument("--model", help="a model of make models; with --dataset, which gives its images and classes")
+    model.add_argument("--model", help="a model of make models; with --dataset, which gives its samples and classes")
     model.add_argument("--dataset", help=f"default: {OF_STEP['dataset']}")
     model.add_argument(
         "--parameters",
