@@ -1,8 +1,9 @@
 """A model as LBANN's layers and weights, from the same graph of operators as in every other library.
 
 Images are channels first: what a reader gives as `samples` must have the dimensions (channels, height, width) of a
-sample, and `labels` is one-hot. Of tokens `samples` has the numbers, and after them those of the labels, where each position has one. Read in LBANN's sources, v0.104 and the state of October 2024: src/proto/*.proto for
-names, src/layers and src/weights for what they do.
+sample, and `labels` is one-hot. Of tokens `samples` has the numbers, and after them those of the labels, where each position
+has one. Read in LBANN's sources, v0.104 and the state of October 2024: src/proto/*.proto for names, src/layers and src/weights
+for what they do.
 """
 
 from collections import Counter
