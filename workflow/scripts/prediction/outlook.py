@@ -137,7 +137,9 @@ def _gradients(args: argparse.Namespace) -> tuple[exchange.Tensors, tuple[str, s
         try:
             return exchange.tensors(model_graph(args.model, args.dataset)), (args.model, args.dataset)
         except ValueError as error:
-            raise InputError(f"--model: {args.model} for {args.dataset}: {error}; name another --dataset, or model") from None
+            raise InputError(
+                f"--model: {args.model} for {args.dataset}: {error}; name another --dataset, or model"
+            ) from None
     size = args.gradient_bytes or BYTES * args.parameters
     return exchange.whole(size), (f"{size / 1e6:g} MB of gradients", "any")
 
