@@ -3,7 +3,7 @@
 The reasons, newest first (also in the commit that changes kept_keys.yaml, by `python tests/unit/plan/test_kept_keys.py`):
 7. LBANN's adapter writes models of sequences; of images it writes what it did, but the adapter is in its runs' keys (November 2026).
 6. PyTorch's optimizers of distributed parameters get each rank's own part of them; pytorch-mesh wraps one rank, too (November 2026).
-5. Which weights a tensor axis divides is told to JAX and to DTensor by one file, which has another name: JAX's code is other (November 2026).
+5. Which weights a tensor axis divides, and how ranks validate together, is told to JAX and to DTensor by files of both: JAX's code is other (November 2026).
 4. Adapters give collectives for the sweeps, in place of sums alone. A sweep's spec names its collective; runs train as before, but
    adapters are in their keys (November 2026).
 3. Ranks may divide more than samples (meshes): a rank asks which samples are its replica's, and PyTorch's adapters may make

@@ -16,8 +16,9 @@ from models.graph import Graph, is_decayed, is_trained
 from models.mesh import Mesh
 from runs.libraries.divided_weights import divided
 from runs.libraries.dtensor_model import Tensors, forward
+from runs.libraries.together import validation
 from runs.worker.collectives import Collectives
-from runs.worker.context import LARGEST_VALIDATED, Context
+from runs.worker.context import Context
 from runs.worker.meter import Meter, Seen
 from runs.worker.process import at_end
 from runs.worker.trainer import Trainer
@@ -199,20 +200,12 @@ class DTensorTrainer(Trainer):
         return dtensor.relayout(tf.stack(each, 1), self.layout.samples(2))
 
     def validate(self) -> Seen:
-        """See Trainer. Batches are filled up to one size, and all ranks have as many: those of a mesh evaluate together."""
-        context, layout = self.context, self.layout
-        batches, told = context.validation(), np.zeros(3)
-        size = min(LARGEST_VALIDATED, context.spec["local_batch"])
-        kind = np.uint8 if context.graph.vocabulary is None else np.int64
-        none = (
-            np.zeros((0, *context.graph.shape), kind),
-            np.zeros((0, *context.graph.operators[-1].shape[:-1]), np.int64),
-        )
-        for _ in range(-(-context.largest_validation_share // size)):
-            samples, labels = next(batches, none)
-            counts = (np.arange(size) < len(labels)).astype(np.float32)
-            given = [layout.joined(_filled(each, size)) for each in (samples, labels)]
-            told += [*layout.own(self._evaluate(*given, layout.joined(counts)))[0], len(labels)]
+        """See Trainer."""
+        layout, told = self.layout, np.zeros(3)
+        for samples, labels, count in validation(self.context):
+            counts = (np.arange(len(labels)) < count).astype(np.float32)
+            found = self._evaluate(*(layout.joined(each) for each in (samples, labels, counts)))
+            told += [*layout.own(found)[0], count]
         return Seen(float(told[0]), int(told[1]), int(told[2]))
 
     def _evaluation_step(self, samples: Any, labels: Any, counts: Any) -> Any:
@@ -278,8 +271,3 @@ class DTensorCollectives(Collectives):
     def result(self) -> np.ndarray:
         """See Collectives."""
         return self._done.numpy().reshape(-1)
-
-
-def _filled(samples: np.ndarray, size: int) -> np.ndarray:
-    """Samples [n, ...], and zeros up to [size, ...]."""
-    return np.concatenate([samples, np.zeros((size - len(samples), *samples.shape[1:]), samples.dtype)])

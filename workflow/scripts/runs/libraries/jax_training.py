@@ -25,8 +25,9 @@ from jax.sharding import PartitionSpec as P
 
 from models.graph import Graph, is_decayed, is_trained
 from runs.libraries.jax_model import Arrays, forward
+from runs.libraries.together import validation
 from runs.worker.collectives import Collectives
-from runs.worker.context import LARGEST_VALIDATED, Context
+from runs.worker.context import Context
 from runs.worker.group import free_port
 from runs.worker.meter import Meter, Seen
 from runs.worker.operators import Event, moved, show_clock
@@ -418,21 +419,12 @@ class JaxTrainer(Trainer):
         return jax.random.fold_in(jax.random.fold_in(jax.random.key(self.context.spec["seed"]), replica), number)
 
     def validate(self) -> Seen:
-        """See Trainer. Batches are filled up to one size, and all ranks have as many: those of a mesh evaluate together."""
-        context, layout = self.context, self.layout
-        batches, told = context.validation(), np.zeros(3)
-        size = min(LARGEST_VALIDATED, context.spec["local_batch"])
-        kind = np.uint8 if context.graph.vocabulary is None else np.int32
-        none = (
-            np.zeros((0, *context.graph.shape), kind),
-            np.zeros((0, *context.graph.operators[-1].shape[:-1]), np.int32),
-        )
-        for _ in range(-(-context.largest_validation_share // size)):
-            samples, labels = next(batches, none)
-            count = np.array([len(labels)], np.int32)
-            filled = [layout.joined(_filled(_small(each), size)) for each in (samples, labels)]
-            found = self._evaluate(self.state["weights"], self.state["statistics"], *filled, layout.joined(count))
-            told += [*self._own(found), len(labels)]
+        """See Trainer."""
+        layout, told = self.layout, np.zeros(3)
+        for samples, labels, count in validation(self.context):
+            given = [layout.joined(each) for each in (_small(samples), _small(labels), np.array([count], np.int32))]
+            found = self._evaluate(self.state["weights"], self.state["statistics"], *given)
+            told += [*self._own(found), count]
         return Seen(float(told[0]), int(told[1]), int(told[2]))
 
     def _evaluation_step(
@@ -524,8 +516,3 @@ def _correct(logits: Array, labels: Array, counts: Any = True) -> Array:
 def _small(values: np.ndarray) -> np.ndarray:
     """Tokens and labels in 32 bits, as JAX has integers; images as they are."""
     return values if values.dtype == np.uint8 else values.astype(np.int32)
-
-
-def _filled(samples: np.ndarray, size: int) -> np.ndarray:
-    """Samples [n, ...], and zeros up to [size, ...]."""
-    return np.concatenate([samples, np.zeros((size - len(samples), *samples.shape[1:]), samples.dtype)])
