@@ -204,7 +204,8 @@ def test_methods_say_what_was_done() -> None:
         "3 epochs, of which the first is warm-up",
         "9 message sizes from 1 KiB to 64 MiB",
         "n = 5 per cell; intervals of epoch time are 95 \\% intervals",
-        "training loop fit, batches per exchange 4, because tensorflow-multiworker cannot do it.",
+        "training loop fit, batches per exchange 4, because tensorflow-multiworker cannot do training\\_loop=fit with "
+        "sync\\_every=4.",
         "All 270 runs of the design succeeded.",
     ):
         assert part in said, part
