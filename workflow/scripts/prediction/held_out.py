@@ -233,9 +233,7 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
         f"{ALL.capitalize()}: each cell counts as often as it was left out." if ALL in set(rows["left_out"]) else "",
         "" if short.empty else COMMON,
         _method_note(cells, sweeps),
-        " ".join(filter(None, [MESHES, WITHIN if (cells["is_mesh"] & (cells["ranks"] > cells["nodes"])).any() else ""]))
-        if cells["is_mesh"].any()
-        else "",
+        _of_meshes(cells[cells["is_mesh"]]),
         *(
             f"{name} leaves out cells: {problem}."
             for name, problem in short.dropna(subset="problem")[["method", "problem"]].itertuples(index=False)
@@ -284,6 +282,13 @@ def _interval(rows: pd.DataFrame, name: str) -> list[str]:
 
 def _percent(share: float) -> str:
     return tables.DASH if pd.isna(share) else f"{100 * share:.1f}".replace("-", tables.number(-1)[0])
+
+
+def _of_meshes(meshes: pd.DataFrame) -> str:
+    """How cells are predicted whose ranks divide more than samples; nothing where there are none."""
+    if meshes.empty:
+        return ""
+    return f"{MESHES} {WITHIN}" if (meshes["ranks"] > meshes["nodes"]).any() else MESHES
 
 
 def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
