@@ -147,6 +147,7 @@ def test_what_is_typical_is_found_again_and_never_weighs_more_than_it_may():
 def test_what_an_interval_rests_on_is_said(groups, said):
     runs = runs_of(groups) if groups else runs_of({"a": [1.0]}).assign(status="failed")
     assert said in conditions.replicates(runs)
+    assert conditions.counts(runs.assign(status="missing")) == "No run of these cells was made yet."
     rows = pooled(runs).cells
     assert not np.isinf(rows[["low", "high"]].to_numpy()).any()
 

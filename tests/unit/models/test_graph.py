@@ -121,11 +121,15 @@ def test_a_model_is_not_built_for_what_it_does_not_take(name: str, samples: Any,
     [
         (TOKENS, lambda b, x, classes: b.lstm(x, 8), r"its last operator, lstm1, gives (5, 8); expected 9 logits at each position"),
         (TOKENS, lambda b, x, classes: b.dense(b.step(x, -1), classes), "gives (9,); expected 9 logits at each position"),
+        (TOKENS, lambda b, x, classes: b.dense(b.attention(x, 2), classes), "dense1 tells token 1 at position 0, and has seen the tokens up to 4"),
+        (TOKENS, lambda b, x, classes: b.dense(b.attention(b.steps(x, 2, 5), 2, to=x), classes), "dense1 tells token 3 at position 0"),
         (TEXTS, lambda b, x, classes: b.dense(x, classes), "its last operator, dense1, gives (5, 3); expected 3 logits"),
         (TEXTS, lambda b, x, classes: b.dense(b.step(x, 5), classes), "embedding1 has 5 positions; there is none at 5"),
     ],
 )  # fmt: skip
-def test_a_model_ends_with_logits(monkeypatch: pytest.MonkeyPatch, takes: str, build: Any, said: str) -> None:
+def test_a_model_ends_with_logits_that_have_not_seen_their_labels(
+    monkeypatch: pytest.MonkeyPatch, takes: str, build: Any, said: str
+) -> None:
     own = Model(lambda b, classes: build(b, b.embedding(b.input, 4), classes), "", "", "glorot", takes)
     monkeypatch.setattr(named, "models", lambda: {"own": own})
     classes, targets = (9, "next") if takes == TOKENS else (3, "class")

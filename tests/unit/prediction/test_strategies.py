@@ -121,3 +121,4 @@ def test_the_fastest_strategy_of_each_link_is_told_before_several_nodes_run():
     )
     shown = crossover.table(before, known.network(truth, nodes=(2, 4), framework=MESH, collectives=SWEPT)).shown
     assert list(shown["fastest, measured"].unique()) == ["–"]
+    assert {links for links in shown["links"] if "*" in links} == {"10 Gbit/s*", "25 Gbit/s*", "100 Gbit/s*"}

@@ -15,6 +15,7 @@ NAMED = 10
 THE_SITES = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # levels that leave it to the site
 NOTABLE_FOREIGN_SHARE = 0.05  # of the processor time, used by other programs beside a run
 NOTABLE_STEAL_SHARE = 0.05
+NO_SUCCESS, NO_RUN_YET = "No run of the study succeeded.", "No run of these cells was made yet."
 TWO_RUNS = " Two runs give very wide intervals: 12.7 standard errors to each side of the mean (five runs: 2.8)."
 _PLACEMENTS = {
     "distinct-nodes": "each node is a machine of its own",
@@ -62,12 +63,17 @@ def counts(runs: pd.DataFrame, intervals: bool = True, counted: pd.Series | None
     """
     found = successful(runs).groupby("cell").size() if counted is None else counted
     if found.empty:
-        return "No run of the study succeeded."
+        return _none(runs)
     fewest, most = found.min(), found.max()
     n = f"Runs: n = {most} per cell" if fewest == most else f"Runs: n = {fewest} to {most} per cell"
     if intervals and most == 1:
         return f"{n}, too few for an interval of each cell by itself."
     return f"{n}; intervals of two runs are very wide." if intervals and (found == 2).any() else f"{n}."
+
+
+def _none(runs: pd.DataFrame) -> str:
+    """That none of these runs succeeded; where there is none yet, this."""
+    return NO_RUN_YET if len(runs) and (runs["status"] == "missing").all() else NO_SUCCESS
 
 
 def setting(runs: pd.DataFrame) -> str:
@@ -147,7 +153,7 @@ def replicates(runs: pd.DataFrame, of_time: bool | None = True, pooling: Pooling
     """
     counts = successful(runs).groupby("cell").size()
     if counts.empty:
-        return "No run of the study succeeded."
+        return _none(runs)
     fewest, most = counts.min(), counts.max()
     n = f"n = {most}" if fewest == most else f"n = {fewest} to {most}"
     said = f"Replicates are independent runs, {n} per cell"

@@ -12,6 +12,8 @@ Levels = dict[str, Any]
 NOT_TREATMENTS = ("framework", "model", "dataset", "nodes", "devices_per_node", "device", "batch_size", "bandwidth")
 WORK = ("model", "dataset")  # what is trained
 OF_STRATEGIES = tuple(NEEDS)  # factors that some levels of parallelism alone have
+# levels that a factor has on several nodes where prediction leaves some of them out of a fit
+FEWEST_HELD_OUT = {"nodes": 2, "batch_size": 3, "bandwidth": 2, "parallelism": 2}
 UNTRACED = "none"  # the level of `trace` of a run that is only timed
 MOST_SERIES = 8  # that can be told apart in a figure
 

@@ -43,7 +43,8 @@ class Declared:
 @dataclass(frozen=True)
 class Shape:
     """What is known of a study before anything runs: which factors vary, whether its network is swept, whether all of their
-    combinations are measured, its target accuracy if it names one, whether runs are traced, and whether next tokens are told."""
+    combinations are measured, its target accuracy if it names one, whether runs are traced, whether next tokens are told, and whether
+    cells on several nodes can be left out of a fit."""
 
     varied: Sequence[str]
     swept: bool
@@ -51,6 +52,7 @@ class Shape:
     target: float | None = None
     traced: bool = False
     next_tokens: bool = False
+    held_out: bool = False
 
     @property
     def strategies(self) -> bool:
@@ -126,7 +128,7 @@ KINDS: dict[str, Kind] = {
     "residuals": Kind(lambda of: [{}]),
     "regression": Kind(lambda of: [{}]),
     "network": Kind(lambda of: [{}] if of.swept else [], reads=("network",)),
-    "prediction": Kind(lambda of: [{}] if of.swept and "nodes" in of.varied else [], reads=("predictions",)),
+    "prediction": Kind(lambda of: [{}] if of.swept and of.held_out else [], reads=("predictions",)),
     "outlook": Kind(lambda of: [{}] if of.swept and "nodes" in of.varied else [], reads=("outlook",)),
     "strategies": Kind(
         lambda of: [{}] if of.swept and of.strategies else [], reads=("crossover",), takes=SHOWN, along=("bandwidth",)
@@ -159,16 +161,25 @@ def usual(of: Shape) -> list[Declared]:
 
 
 def read_figures(
-    written: Sequence[Mapping[str, Any]], cells: Sequence[Levels], file: Path, target: float | None = None
+    written: Sequence[Mapping[str, Any]],
+    cells: Sequence[Levels],
+    file: Path,
+    target: float | None = None,
+    next_tokens: bool = False,
 ) -> list[Declared]:
     """The figures that a study declares, in their order. InputError, one line with file and key, for what is declared wrongly.
 
-    `cells`: the levels of all cells that the study has, of the factors that vary; `target`: its target accuracy.
+    `cells`: the levels of all cells that the study has, of the factors that vary; `target`: its target accuracy; `next_tokens`: whether
+    any of them tells next tokens.
     """
     made: list[Declared] = []
     for place, entry in enumerate(written):
         try:
             made.append(_checked(entry, cells, [one.name for one in made], target))
+            if made[-1].y == "perplexity" and not next_tokens:
+                raise _Mistake(
+                    "y", "perplexity is of next tokens, and no data set of the study has these; say accuracy"
+                )
         except _Mistake as mistake:
             raise InputError(f"{shown(file)}: figures.{place}.{mistake.key}: {mistake}") from None
     return made

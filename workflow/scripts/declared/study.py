@@ -12,7 +12,7 @@ from common.schemas import check, check_value
 from common.text import instead_of
 from declared.configuration import existing
 from declared.datasets import NEXT, load_dataset, targets
-from declared.factors import UNTRACED, Levels, as_list, factor_table, matches
+from declared.factors import FEWEST_HELD_OUT, UNTRACED, Levels, as_list, factor_table, matches
 from declared.figures import Declared, Shape, read_figures, usual
 from declared.fraction import Fraction, generated, of_resolution
 from declared.frameworks import framework_names
@@ -54,6 +54,10 @@ class Study:
         for signs in self.fraction.signs():
             yield {name: levels[signs.get(name, 0)] for name, levels in self.factors.items()}
 
+    def cells(self) -> list[Levels]:
+        """The combinations that are not excluded."""
+        return [levels for levels in self.combinations() if not any(matches(levels, entry) for entry in self.exclude)]
+
     @property
     def varied(self) -> list[str]:
         """The factors with more than one level."""
@@ -74,9 +78,20 @@ class Study:
         its traced runs kept is there."""
         compared = [name for name in self.varied if name != "trace" or UNTRACED not in self.factors[name]]
         full = self.fraction is None
-        told = any(targets(load_dataset(name)) == NEXT for name in self.factors["dataset"])
-        shape = Shape(compared, swept, full, self.target_accuracy, self.traced and traced, told)
+        shape = Shape(
+            compared, swept, full, self.target_accuracy, self.traced and traced, self.next_tokens, self._held_out
+        )
         return list(self.figures) or usual(shape)
+
+    @property
+    def next_tokens(self) -> bool:
+        """Whether any of its data sets has next tokens for labels."""
+        return any(targets(load_dataset(name)) == NEXT for name in self.factors["dataset"])
+
+    @property
+    def _held_out(self) -> bool:
+        several = [levels for levels in self.cells() if levels["nodes"] > 1]
+        return any(len({levels[name] for levels in several}) >= fewest for name, fewest in FEWEST_HELD_OUT.items())
 
 
 def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Study:
@@ -105,12 +120,9 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         margin=float(raw["margin"].rstrip("% ")) / 100 if "margin" in raw else None,
     )
     if "figures" in raw:
-        cells = [
-            {name: levels[name] for name in [*study.varied, "trace"]}
-            for levels in study.combinations()
-            if not any(matches(levels, entry) for entry in study.exclude)
-        ]
-        study = replace(study, figures=tuple(read_figures(raw["figures"], cells, file, study.target_accuracy)))
+        cells = [{name: levels[name] for name in [*study.varied, "trace"]} for levels in study.cells()]
+        read = read_figures(raw["figures"], cells, file, study.target_accuracy, study.next_tokens)
+        study = replace(study, figures=tuple(read))
     return replace(study, paper=read_paper(raw.get("paper", {}), [one.name for one in study.drawn()], file))
 
 

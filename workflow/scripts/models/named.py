@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import itertools
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -89,6 +90,48 @@ def _check(made: Graph, classes: int, takes: str) -> None:
     if len(last.shape) != (2 if takes == TOKENS else 1) or last.shape[-1] != classes:
         wanted = f"{classes} logits{' at each position' * (takes == TOKENS)}"
         raise ValueError(f"its last operator, {last.name}, gives {last.shape}; expected {wanted}")
+    if takes == TOKENS:
+        _check_labels_unseen(made)
+
+
+def _check_labels_unseen(made: Graph) -> None:
+    """Whether no position has seen the token that it has to tell: it would learn to copy it."""
+    last = made.operators[-1]
+    first_told = made.operators[0].shape[0] - last.shape[0] + 1
+    for position, seen in enumerate(_last_seen(made)[last.name]):
+        if seen >= first_told + position:
+            raise ValueError(
+                f"{last.name} tells token {first_told + position} at position {position}, and has seen the tokens up to {seen}; "
+                "make its attention causal"
+            )
+
+
+def _last_seen(made: Graph) -> dict[str, list[int]]:
+    """Operator -> for each of its positions the last token on which it depends; of a vector, which has no positions, for all of it."""
+    seen: dict[str, list[int]] = {}
+    for operator in made.operators:
+        inputs = [seen[name] for name in operator.inputs]
+        match operator.kind:
+            case "input":
+                at = list(range(operator.shape[0]))
+            case "lstm":
+                x, *state = inputs
+                at = list(itertools.accumulate(x, max, initial=max(itertools.chain(*state), default=-1)))[1:]
+            case "attention" if operator["causal"]:
+                at = list(itertools.accumulate(inputs[0], max))
+            case "attention":
+                at = [max(own, *inputs[-1]) for own in inputs[0]]
+            case "class_token":
+                at = [-1, *inputs[0]]
+            case "step":
+                at = [inputs[0][operator["index"]]]
+            case "steps":
+                at = inputs[0][operator["start"] : operator["stop"]]
+            case _:
+                positions = operator.shape[0] if len(operator.shape) > 1 else 1
+                at = [max(x[i] if len(x) == positions else max(x) for x in inputs) for i in range(positions)]
+        seen[operator.name] = at
+    return seen
 
 
 _SAID = {IMAGES: "images", TEXTS: "texts with a class", TOKENS: "tokens that predict the next one"}

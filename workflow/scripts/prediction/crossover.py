@@ -24,17 +24,18 @@ TITLE = "Which strategy is fastest, by the rate of the links"
 NOTHING = "Nothing to compare: it needs runs on one node, and strategies on several ones whose messages were swept."
 HOW = (
     "Predicted: computation of one node divided by operator, and messages by the laws of the sweeps. Nothing is fitted to runs on several nodes, "
-    "nothing is hidden, and nobody waits by chance, so that the table can be made before these runs are. Rates that the study does not have are "
-    "extrapolated. Measured: means of cells; of strategies that have no run, the fastest may be another one."
+    "nothing is hidden, and nobody waits by chance, so that the table can be made before these runs are. Measured: means of cells; of strategies "
+    "that have no run, the fastest may be another one."
 )
+EXTRAPOLATED = "*: no sweep was made at that rate; it is extrapolated from those that were."
 GIGABIT = 1e9 / 8
 OF_STRATEGY = ("framework", *physics.DIVIDES)
 
 
 def compare(runs: pd.DataFrame, sweeps: pd.DataFrame) -> pd.DataFrame:
     """A row per case (levels of what varies beside strategies), rate of links and strategy that can be predicted: the factors that vary, `strategy` in
-    words, `predicted_s`, its `place` among them (1: the fastest), `measured_s` (NaN: not at that rate, or not yet) and `measured_place`.
-    `sweeps`: `law.points`."""
+    words, `predicted_s`, its `place` among them (1: the fastest), `measured_s` (NaN: not at that rate, or not yet) and `measured_place`;
+    `swept`: whether the network was swept at that rate. `sweeps`: `law.points`."""
     measured, cells = physics.prepared(runs, meshes=True), physics.planned(runs)
     case, divided = (varying(cells, but=but) for but in (["bandwidth", *OF_STRATEGY], ["bandwidth"]))
     cells["strategy"] = _strategies(cells)
@@ -46,7 +47,8 @@ def compare(runs: pd.DataFrame, sweeps: pd.DataFrame) -> pd.DataFrame:
     found = at_rates.merge(pd.DataFrame({"rate": rates}), how="cross")
     several = measured[measured["nodes"] > 1]
     times = several.assign(strategy=_strategies(several))[[*case, "strategy", "rate", "epoch_time_s"]]
-    found = found.assign(predicted_s=made.predict(found)).dropna(subset="predicted_s")
+    found = found.assign(predicted_s=made.predict(found), swept=found["rate"].isin(sweeps["link_bytes_s"]))
+    found = found.dropna(subset="predicted_s")
     found = found.merge(
         times.rename(columns={"epoch_time_s": "measured_s"}), on=[*case, "strategy", "rate"], how="left"
     )
@@ -54,7 +56,7 @@ def compare(runs: pd.DataFrame, sweeps: pd.DataFrame) -> pd.DataFrame:
     found["place"], found["measured_place"] = groups["predicted_s"].rank(), groups["measured_s"].rank()
     found = found.sort_values([*case, "rate", "place"]).reset_index(drop=True)
     named = [*case, *(name for name in divided if name not in case)]
-    return found[[*named, "rate", "strategy", "predicted_s", "place", "measured_s", "measured_place"]]
+    return found[[*named, "rate", "swept", "strategy", "predicted_s", "place", "measured_s", "measured_place"]]
 
 
 def _strategies(cells: pd.DataFrame) -> pd.Series:
@@ -89,7 +91,7 @@ def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
             firsts.append(len(shown))
         shown.append((told[case[0]], _row(told, own)))
     words = [title(name) for name in case[:-1]] + ["fastest", "next", "fastest, measured"]
-    notes = [HOW, *filter(None, said)]
+    notes = [HOW, *([EXTRAPOLATED] if not rows["swept"].all() else []), *filter(None, said)]
     return tables.Table(TITLE, rows, pd.DataFrame([row for _, row in shown]), notes, words, firsts[1:])
 
 
@@ -99,7 +101,7 @@ def _row(levels: dict[str, object], own: pd.DataFrame) -> dict[str, str]:
     told = {title(name): level_text(level) for name, level in levels.items() if name != "rate"}
     return {
         **told,
-        "links": rate_text(float(str(levels["rate"]))),
+        "links": rate_text(float(str(levels["rate"]))) + ("" if first["swept"] else "*"),
         "fastest": first["strategy"],
         "predicted (s)": tables.number(first["predicted_s"]),
         "next": others[0]["strategy"] if others else tables.DASH,

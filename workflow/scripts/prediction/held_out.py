@@ -21,6 +21,7 @@ from analysis.intervals import Estimate
 from analysis.measured import arguments, combination_text, read_timed, treatment_text, treatments, varying
 from common.errors import exit_status
 from common.tables import read_table
+from declared.factors import FEWEST_HELD_OUT
 from environments.made import read_made
 from models.collectives import COLLECTIVES
 from prediction import exchange, law, physics
@@ -29,7 +30,6 @@ from prediction.law import rate_text
 from prediction.methods import PHYSICS, methods
 
 TITLE = "Errors of predicted epoch times, of cells on several nodes that were left out of the fit"
-FEWEST_BATCHES, FEWEST_RATES = 3, 2
 COMMON = (
     "Common cells: cells that every method predicts; methods that predict none of the cells that are left out do not count. Compare "
     "methods on the common cells."
@@ -69,13 +69,13 @@ def folds(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Iterator[Fold]:
         return Fold(name, kind, train.reset_index(drop=True), sweeps[swept], test.reset_index(drop=True))
 
     yield fold("nothing", IN_SAMPLE)
-    if len(nodes) > 1:
+    if len(nodes) >= FEWEST_HELD_OUT["nodes"]:
         yield fold("nodes", f"{nodes[-1]:g} nodes", nodes=nodes[-1:])
     if len(nodes) > 2:
         yield fold("nodes", f"{nodes[-2]:g} and {nodes[-1]:g} nodes", nodes=nodes[-2:])
-    for batch in batches if len(batches) >= FEWEST_BATCHES else []:
+    for batch in batches if len(batches) >= FEWEST_HELD_OUT["batch_size"] else []:
         yield fold("batch size", f"batch size {batch}", batch_size=[batch])
-    for rate in rates if len(rates) >= FEWEST_RATES else []:
+    for rate in rates if len(rates) >= FEWEST_HELD_OUT["bandwidth"] else []:
         yield fold("link rate", f"links of {rate_text(rate)}", rate=[rate])
     for strategy in list(dict.fromkeys(cells.loc[several, "parallelism"])) if cells["is_mesh"].any() else []:
         yield fold("strategy", f"parallelism {strategy}", parallelism=[strategy])
@@ -83,9 +83,9 @@ def folds(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Iterator[Fold]:
         ends = {
             name: [levels[which]]
             for name, levels, which, fewest in (
-                ("nodes", nodes, -1, 2),
-                ("batch_size", batches, end, FEWEST_BATCHES),
-                ("rate", rates, end, FEWEST_RATES),
+                ("nodes", nodes, -1, FEWEST_HELD_OUT["nodes"]),
+                ("batch_size", batches, end, FEWEST_HELD_OUT["batch_size"]),
+                ("rate", rates, end, FEWEST_HELD_OUT["bandwidth"]),
             )
             if len(levels) >= fewest
         }

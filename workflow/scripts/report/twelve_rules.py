@@ -422,7 +422,7 @@ def summary(verdicts: Sequence[tuple[Rule, Verdict]]) -> str:
 
 
 def _says_n(caption: str) -> bool:
-    return "n = " in caption or "No run of the study succeeded" in caption
+    return any(said in caption for said in ("n = ", conditions.NO_SUCCESS, conditions.NO_RUN_YET))
 
 
 def _pictures(material: Material, wanted: dict[str, str]) -> Links:
