@@ -18,7 +18,9 @@ from declared.site import load_site
 from declared.study import load_study
 from network.fit import round_medians
 from plan.design import design
-from prediction import hybrid, law, what_if
+from prediction import crossover, hybrid, law, physics, what_if
+from prediction.held_out import ALL, evaluate
+from prediction.methods import PHYSICS, methods
 from traces import bottlenecks, cost, exposed
 from traces.cells import Measured
 from traces.cells import of as of_traces
@@ -26,9 +28,20 @@ from traces.cells import of as of_traces
 KEPT = CHECKOUT / "docs" / "campaigns"
 FOLDERS = sorted(path for path in KEPT.iterdir() if path.is_dir())
 SLOW, UNSHAPED, SIX = "tf-strategies-virtual", "tf-strategies-unshaped", "prediction-virtual"
-WHAT_IF, HYBRID, PHASES = "what-if-virtual", "hybrid-virtual", "phases-virtual"
+WHAT_IF, HYBRID, PHASES, STRATEGIES = "what-if-virtual", "hybrid-virtual", "phases-virtual", "strategies-virtual"
 SMALL, LARGE = "small-cnn", "small-cnn-600"
-WORDS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 8: "eight", 9: "nine", 12: "twelve"}
+WORDS = {
+    2: "two",
+    3: "three",
+    4: "four",
+    5: "five",
+    6: "six",
+    7: "seven",
+    8: "eight",
+    9: "nine",
+    10: "ten",
+    12: "twelve",
+}
 STOLEN = 0.05  # of the processor time, from which on the page names a run
 
 
@@ -402,6 +415,65 @@ def test_whether_a_slower_node_pays_is_in_the_text() -> None:
     assert (by["measured_saved"].loc[[(384, 3, "equal"), (384, 3, "measured")]] < 0).all()
     assert (ratios.loc[2, "ratio_low"] < 1).all() and (ratios.loc[2, "ratio_high"] > 1).all()
     assert not_said(sentences) == []
+
+
+def by_strategy() -> pd.DataFrame:
+    """The cells of strategies-virtual on four nodes: measured, and seconds of an epoch in messages, by the sweeps alone."""
+    cells = physics.prepared(records(STRATEGIES), meshes=True)
+    made = physics.plain(cells, law.points(records(STRATEGIES, "network")))
+    several = cells[cells["nodes"] == 4].reset_index(drop=True)
+    for places, part in made.parts(several):
+        several.loc[places, "messages_s"], several.loc[places, "computed_s"] = part.beyond(0.0), part.computed
+    return several
+
+
+def test_which_strategy_wins_and_what_was_predicted_is_in_the_text() -> None:
+    runs, cells = records(STRATEGIES), by_strategy()
+    strategies = ["data", "sharded", "tensor", "pipeline", "data2-tensor2"]
+    told = crossover.compare(runs, law.points(records(STRATEGIES, "network")))
+    told = told[told["measured_s"].notna()]
+    rows = []
+    for (model, batch, rate), own in cells.groupby(["model", "batch_size", "rate"]):
+        by_name = own.set_index("parallelism").loc[strategies]
+        first = by_name["epoch_time_s"].idxmin()
+        shown = [
+            f"{'**' * (name == first)}{row['epoch_time_s']:.2f}{'**' * (name == first)} ({row['messages_s']:.2f})"
+            for name, row in by_name.iterrows()
+        ]
+        said = told[
+            (told["model"] == model) & (told["batch_size"] == batch) & (told["nodes"] == 4) & (told["rate"] == rate)
+        ]
+        rows.append([model, str(batch), law.rate_text(rate), *shown, said.loc[said["place"] == 1, "strategy"].item()])
+    assert not_said(["| " + " | ".join(row) + " |" for row in rows]) == [] and len(rows) == 8
+    right = (told.loc[told["place"] == 1, "measured_place"] == 1).sum()
+    measured = physics.prepared(runs, meshes=True)
+    swept = law.points(records(STRATEGIES, "network"))
+    _, errors = evaluate(measured, swept, {PHYSICS: methods({"pytorch-mesh"})[PHYSICS]})
+    off = errors.set_index("left_out")["mape"]
+    by_name = {name: 100 * off[f"parallelism {name}"] for name in strategies}
+    at = cells.set_index(["model", "batch_size", "bandwidth", "parallelism"])
+    throttled = runs[
+        (runs["model"] == "gpt-nano")
+        & (runs["nodes"] == 4)
+        & (runs["parallelism"] == "tensor")
+        & (runs["batch_size"] == 32)
+    ]
+    idle = throttled["throttled_s"] / throttled["epoch_time_s"]
+    held_up = cells[(cells["model"] == "gpt-nano") & (cells["batch_size"] == 32) & (cells["parallelism"] == "tensor")]
+    longer = (held_up["epoch_time_s"] - held_up["computed_s"]) / held_up["messages_s"]
+    sentences = [
+        f"# {len(runs)} runs in",
+        f"The fastest strategy was predicted right in {WORDS[right]} of {WORDS[(told['place'] == 1).sum()]} cases",
+        f"by {by_name['sharded']:.0f} % for sharded, {by_name['data']:.0f} % for data, {by_name['data2-tensor2']:.0f} % for data2-tensor2, "
+        f"{by_name['tensor']:.0f} % for tensor and {by_name['pipeline']:.0f} % for pipeline.",
+        f"Over all that was left out it is {100 * off[ALL]:.0f} %",
+        f"{at.loc[('wide-mlp', 32, 250, 'data'), 'messages_s']:.1f} of its {at.loc[('wide-mlp', 32, 250, 'data'), 'epoch_time_s']:.1f} s",
+        f"takes {at.loc[('wide-mlp', 32, 250, 'tensor'), 'epoch_time_s']:.2f} s at both rates",
+        f"withholds the processor for {100 * idle.min():.0f} to {100 * idle.max():.0f} % of the time, and messages take {longer.min():.1f} to {longer.max():.1f} times",
+    ]
+    assert not_said(sentences) == []
+    ends = f"{min(by_name.values()):.0f} to {max(by_name.values()):.0f} %"
+    assert ends in page("how-to/strategies.md") and ends in page("explanation/predictions.md")
 
 
 @functools.cache

@@ -42,6 +42,13 @@ def test_lines_are_predictions_at_all_links_and_markers_the_measured_means(recor
     assert "predicted from one node" in caption and "Series: parallelism." in caption, "microbatches follow from it"
 
 
+def test_a_filter_is_one_of_predictions_too(records: Records) -> None:
+    drawn, _ = strategies.draw(records, Declared("strategies", "strategies", filter={"nodes": [4], "batch_size": [32]}))
+    (ax,) = drawn.axes
+    lines = [line.get_xdata() for line in ax.lines if len(line.get_xdata()) > 1 and line.get_linestyle() != "None"]
+    assert {len(line) for line in lines if len(line) > 2} == {6}, "a rate is on a line once"
+
+
 def test_memory_stands_against_time(records: Records) -> None:
     drawn, caption = memory.draw(records, Declared("memory", "memory", filter={"bandwidth": [1000]}))
     ax = next(ax for ax in drawn.axes if ax.get_title() == "batch size 128, 4 nodes")

@@ -12,7 +12,7 @@ from analysis.measured import Records
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
-from figures.view import View, view
+from figures.view import View, filtered, view
 from prediction.law import rate_text
 
 PANEL_IN = 1.6
@@ -33,6 +33,9 @@ def several(records: Records, asked: Declared) -> View:
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """Panels by all that varies beside strategies and links. The figure and its caption."""
     of, predicted = several(records, asked), records.crossover
+    predicted = filtered(
+        predicted, replace(asked, filter={name: asked.filter[name] for name in asked.filter if name in predicted})
+    )
     if of.ok.empty and predicted.empty:
         return panels.not_drawn(of.runs, "no successful run on several nodes, and nothing predicted")
     across = panels.few_columns(len(of.panels))
