@@ -132,6 +132,9 @@ models: $(STAMP)  ## list all models with parameters, multiplications and bytes;
 predict: $(STAMP)  ## predict how many nodes are worth it, without a campaign: ARGS="--step-time 0.1 --model resnet-50"; ARGS=--help lists all
 	@$(RINGSIDE) figures.outlook $(ARGS)
 
+strategies: $(STAMP)  ## find the fastest strategy for a model by simulation, without a campaign: ARGS="--model alexnet --batch-size 256 --devices 16"; ARGS=--help lists all
+	@$(RINGSIDE) strategies.find $(ARGS)
+
 ##@ Tests and checks of the code
 
 check: lint  ## check style and types, and run the quick tests (no training, Snakemake, builds or drawings): while writing
@@ -251,6 +254,9 @@ bench-intervals: $(STAMP)  ## measure by simulation how often 95 % intervals hol
 
 bench-tracing: $(STAMP)  ## measure what trace: phases costs, framework by framework: ARGS='--pairs 3 --epochs 42' (trainings, epochs)
 	@$(BENCH) tracing $(ARGS)
+
+bench-strategies: $(STAMP)  ## measure how many strategies are simulated in a second, all of each and its change alone
+	@$(BENCH_PYTHON) tests/bench/planner.py $(ARGS)
 
 accelerator-test: $(STAMP)  ## check in 8 minutes that a node's accelerator trains right, and how fast: make accelerator-test SITE=NAME
 	@$(BENCH_PYTHON) tests/bench/accelerator.py $(if $(SITE),--site "$$SITE") $(ARGS)

@@ -1,0 +1,73 @@
+"""Run by the planner's Python: proposals in which only a change is simulated, against simulations of all, over all models.
+
+python planner_properties.py PROPOSALS: of all models together. Says how many ended before their limit, and exits with 1 at the first difference.
+"""
+
+import sys
+from functools import partial
+
+import numpy as np
+
+from models.named import IMAGES, TEXTS, TOKENS, graph, models
+from models.soap import divide
+from strategies import engine, starts
+from strategies.costs import roofline
+from strategies.problem import Posed, pose
+from strategies.topology import Device, Level, Topology
+
+DEVICES = 16
+TOPOLOGY = Topology(Device(5e12, 5e11, 1e12, 1e-5), (Level(4, 2e10, 5e-6), Level(4, 1e10, 1e-5)))
+SAMPLES = {IMAGES: ((224, 224, 3), 1000), TEXTS: ((40,), 20, 10_000), TOKENS: ((40,), 10_000, 10_000, "next")}
+
+
+def posed(name: str) -> Posed:
+    """A model's problem on 16 devices, four to a node."""
+    of = graph(name, *SAMPLES[models()[name].takes])
+    cost = partial(roofline, device=TOPOLOGY.device, update_bytes=32)
+    return pose(divide(of, 64), TOPOLOGY, cost)
+
+
+def check(made: Posed, proposals: int, seed: int) -> int:
+    """Whether random changes end as simulations of all do; how many were taken."""
+    problem, rng = made.arrays, np.random.default_rng(seed)
+    state, whole = made.state(starts.data_parallel(made)), made.state(starts.data_parallel(made))
+    cost, taken = engine.start(problem, state), 0
+    for _ in range(proposals):
+        layer = int(rng.integers(len(problem.shape)))
+        config = int(rng.integers(problem.first_config[layer + 1] - problem.first_config[layer]))
+        parts = int(problem.parts[problem.first_config[layer] + config])
+        devices = rng.integers(DEVICES, size=parts)
+        limit = int(cost * rng.choice([1.0, 1.02, 1.1, 3.0]))
+        whole.config[:], whole.device[:] = state.config, state.device
+        whole.config[layer] = problem.first_config[layer] + config
+        whole.device[layer, :parts] = devices
+        expected = engine.start(problem, whole)
+        time = engine.attempt(problem, state, np.array([layer], np.int64), config, devices, limit, False)
+        if time != (expected if expected <= limit else engine.NEVER):
+            raise SystemExit(f"{made.space.model}: {time} by the change, {expected} by all, limit {limit}")
+        if time == engine.NEVER:
+            continue
+        cost, taken = time, taken + 1
+        for place in range(len(problem.shape)):
+            used = int(problem.parts[state.config[place]])
+            same = (
+                np.array_equal(one[0, place, :used], other[0, place, :used])
+                for one, other in ((state.ends, whole.ends), (state.back, whole.back))
+            )
+            if not all(same):
+                raise SystemExit(f"{made.space.model}: layer {place} ends otherwise by the change")
+    return taken
+
+
+def main() -> None:
+    """All models."""
+    names = sorted(models())
+    each = -(-int(sys.argv[1]) // len(names))
+    taken = sum(check(posed(name), each, seed) for seed, name in enumerate(names))
+    print(
+        f"{each * len(names)} proposals, {taken} taken, no difference; compiled: {bool(getattr(engine.start, 'signatures', ()))}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""Topologies as people write them."""
+
+from pathlib import Path
+
+import pytest
+
+from common.errors import InputError
+from declared.topologies import load_topology, topology_names
+from strategies.topology import of_file
+
+
+@pytest.mark.parametrize("name", topology_names())
+def test_those_that_are_shipped_are_right(name: str) -> None:
+    made = of_file(load_topology(name))
+    assert made.devices >= 8 and made.level_between(0, made.devices - 1) == len(made.levels) - 1
+    assert made.unit(0, 3) == 3 and made.level_between(0, 1) == 0
+
+
+def test_a_mistake_is_told_with_file_and_key(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "title: t\nsource: s\ndevice: {tflops: 1, memory_gb_s: 1, memory_gb: 1}\nlevels: [{of: 0, gbit_s: 1}]\n"
+    )
+    with pytest.raises(InputError, match=r"mine.yaml: levels.0.of: 0"):
+        load_topology("mine", tmp_path)
+    with pytest.raises(InputError, match=r"topology other: there is no .*other.yaml; expected one of mine"):
+        load_topology("other", tmp_path)

@@ -1,0 +1,248 @@
+"""The simulation of a step: against times by hand, against a plain list of tasks, and a change against a simulation of all."""
+
+import itertools
+import math
+from collections import defaultdict
+from functools import partial
+
+import numpy as np
+import pytest
+
+from models.graph import BYTES, Builder, Graph
+from models.named import graph
+from models.soap import Space, divide, part_of, region_needed, region_of
+from strategies import engine, search, starts
+from strategies.costs import Cost, roofline
+from strategies.problem import PICOSECONDS, Part, Posed, Strategy, pose
+from strategies.topology import Device, Level, Topology
+
+BATCH = 4
+DEVICE = Device(flops=1e12, memory_bytes_s=1e11, memory_bytes=1e12, launch_s=1e-6)
+PAIR = Topology(DEVICE, (Level(2, 1000.0, 0.5),))
+FOUR = Topology(DEVICE, (Level(2, 1e9, 1e-6), Level(2, 1e8, 1e-5)))
+MODELS = {
+    "lenet-5": ((28, 28, 1), 10),
+    "inception-v3": ((96, 96, 3), 10),
+    "gpt-nano": ((8,), 20, 20, "next"),
+    "rnn-translation": ((8,), 20, 20, "next"),
+}
+
+
+def each(space: Space, place: int, degrees: tuple[int, ...]) -> Cost:
+    """Two seconds forward and four backward for each layer, shared by its parts."""
+    return Cost(2 / math.prod(degrees), 4 / math.prod(degrees), 0)
+
+
+def perceptron() -> Graph:
+    """64 inputs, 10 units: 650 parameters."""
+    builder = Builder("perceptron", (8, 8, 1), "glorot")
+    builder.dense(builder.flatten(builder.input), 10)
+    return builder.graph()
+
+
+def posed(name: str, topology: Topology = FOUR) -> Posed:
+    space = divide(graph(name, *MODELS[name]), BATCH)
+    return pose(space, topology, partial(roofline, device=topology.device, update_bytes=32), most_parts=8)
+
+
+def test_replicas_exchange_gradients_while_they_go_on_backward() -> None:
+    made = pose(divide(perceptron(), BATCH), PAIR, each)
+    # forward until 3 s, the loss's backward until 5, the dense layer's until 7; then 2 x (0.5 s + 1,300 bytes at 1,000 a second)
+    assert search.seconds(made, starts.data_parallel(made)) == pytest.approx(7 + 3.6)
+
+
+def test_what_another_device_made_comes_over_the_link_and_its_gradient_back() -> None:
+    made = pose(divide(perceptron(), BATCH), PAIR, each)
+    first, second = Part((1, 1, 1, 1), (0,)), Part((1, 1, 1, 1), (1,))
+    strategy = {"flatten1": first, "dense1": second, "loss": second}
+    message = BYTES * BATCH * 64 / 1000 + 0.5
+    assert search.seconds(made, strategy) == pytest.approx(2 + message + 2 + 2 + 4 + 4 + message + 4)
+    assert search.account(made, strategy)["exchanged_bytes"] == 2 * BYTES * BATCH * 64
+    assert search.account(made, strategy)["gradient_bytes"] == 0
+    assert search.account(made, starts.data_parallel(made))["gradient_bytes"] == 2 * BYTES * 650
+
+
+def test_devices_without_the_memory_cannot_run_it() -> None:
+    small = Topology(Device(1e12, 1e11, memory_bytes=4 * BYTES * 650), PAIR.levels)
+    made = pose(divide(perceptron(), BATCH), small, each)
+    assert search.seconds(made, starts.data_parallel(made)) == math.inf
+    assert search.account(made, starts.data_parallel(made))["seconds"] is None
+    by_units = {**starts.data_parallel(made), "dense1": Part((1, 2, 1, 1), (0, 1))}
+    assert search.seconds(made, by_units) < math.inf, "each half of the units is on one device alone"
+
+
+def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
+    """The time of a step, from regions and messages one by one, in picoseconds."""
+    space, topology, problem = made.space, made.topology, made.arrays
+    layers = space.layers
+    free: dict[object, int] = defaultdict(int)
+    parts = [strategy[layer.name] for layer in layers]
+    regions = [
+        [region_of(layer, part.degrees, i) for i in range(len(part.devices))]
+        for layer, part in zip(layers, parts, strict=True)
+    ]
+    config = [
+        int(problem.first_config[place]) + made.configurations[place].index(part.degrees)
+        for place, part in enumerate(parts)
+    ]
+
+    def message(sender: int, receiver: int, size: int, ready: int) -> int:
+        if sender == receiver:
+            return ready
+        level = topology.level_between(sender, receiver)
+        ways = [("out", level, topology.unit(level, sender)), ("in", level, topology.unit(level, receiver))]
+        end = max(ready, *(free[way] for way in ways)) + max(
+            1, int(size * (PICOSECONDS / topology.levels[level].bytes_s))
+        )
+        for way in ways:
+            free[way] = end
+        return end + round(topology.levels[level].latency_s * PICOSECONDS)
+
+    def common(edge: object, target: int, i: int) -> list[tuple[int, int]]:
+        """The parts of an edge's source that a part needs, and bytes."""
+        if edge.first_only and part_of(i, parts[target].degrees)[1] > 0:
+            return []
+        needed = region_needed(edge.needed, regions[target][i], layers[edge.source].shape)
+        found = []
+        for p, region in enumerate(regions[edge.source] if needed else []):
+            size = math.prod(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a, b in zip(needed, region, strict=True))
+            if size:
+                found.append((p, size * edge.element_bytes))
+        return found
+
+    def before(place: int, i: int) -> int | None:
+        at = part_of(i, parts[place].degrees)
+        if not layers[place].chain or at[1] == 0:
+            return None
+        earlier = (at[0], at[1] - 1, *at[2:])
+        return next(p for p in range(len(parts[place].devices)) if part_of(p, parts[place].degrees) == earlier)
+
+    ends: dict[tuple[int, int], int] = {}
+    for place in range(len(layers)):
+        for i, device in enumerate(parts[place].devices):
+            ready = 0
+            if (p := before(place, i)) is not None:
+                ready = message(
+                    parts[place].devices[p], device, int(problem.state_bytes[config[place]]), ends[place, p]
+                )
+            for edge in space.edges:
+                if edge.target == place:
+                    for p, size in common(edge, place, i):
+                        ready = max(ready, message(parts[edge.source].devices[p], device, size, ends[edge.source, p]))
+            free[device] = max(ready, free[device]) + int(problem.forward[config[place]])
+            ends[place, i] = free[device]
+    back = dict(ends)
+    last: dict[int, int] = defaultdict(int)
+    updates: dict[int, int] = defaultdict(int)
+    for place in reversed(range(len(layers))):
+        for i in reversed(range(len(parts[place].devices))):
+            device = parts[place].devices[i]
+            free[device] = max(back[place, i], free[device]) + int(problem.backward[config[place]])
+            back[place, i] = free[device]
+            if (p := before(place, i)) is not None:
+                size = int(problem.state_bytes[config[place]])
+                back[place, p] = max(back[place, p], message(device, parts[place].devices[p], size, back[place, i]))
+            for edge in reversed(space.edges):
+                if edge.target == place:
+                    for p, size in common(edge, place, i):
+                        there = message(device, parts[edge.source].devices[p], size, back[place, i])
+                        back[edge.source, p] = max(back[edge.source, p], there)
+        if layers[place].shared is not None or not layers[place].parameters:
+            continue
+        users = [place, *(other for other, layer in enumerate(layers) if layer.shared == place)]
+        dimension = layers[place].divides
+        for shard in range(1 if dimension is None else parts[place].degrees[dimension]):
+            members = [
+                (other, i)
+                for other in users
+                for i in range(len(parts[other].devices))
+                if dimension is None or part_of(i, parts[place].degrees)[dimension] == shard
+            ]
+            devices = sorted({parts[other].devices[i] for other, i in members})
+            for device in devices:
+                updates[device] += int(problem.update[config[place]])
+            if len(devices) == 1:
+                continue
+            hops = list(zip(devices, [*devices[1:], devices[0]], strict=True))
+            levels = [topology.level_between(*hop) for hop in hops]
+            ways = [(way, level, topology.unit(level, hop[i])) for hop, level in zip(hops, levels, strict=True) for i, way in enumerate(("out", "in"))]  # fmt: skip
+            begin = max(*(back[member] for member in members), *(free[way] for way in ways))
+            chunk = int(problem.shard_bytes[config[place]]) / len(devices)
+            slowest = max(
+                round(topology.levels[level].latency_s * PICOSECONDS) + max(1, int(chunk * (PICOSECONDS / topology.levels[level].bytes_s)))
+                for level in levels
+            )  # fmt: skip
+            end = begin + 2 * (len(devices) - 1) * slowest
+            for way in ways:
+                free[way] = end
+            for device in devices:
+                last[device] = max(last[device], end)
+    return max(max(free[device], last[device]) + updates[device] for device in range(topology.devices))
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_a_simulation_is_that_of_its_tasks_one_by_one(name: str) -> None:
+    made = posed(name)
+    for seed in range(2):
+        strategy = starts.random_strategy(made, seed)
+        assert search.seconds(made, strategy) == listed(made, strategy) / PICOSECONDS
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_a_change_ends_as_a_simulation_of_all_would(name: str) -> None:
+    """Times of every part, too, to the last picosecond; and what would take longer than it may is as if it had not been tried."""
+    made = posed(name)
+    problem, rng = made.arrays, np.random.default_rng(1)
+    state = made.state(starts.data_parallel(made))
+    cost = engine.start(problem, state)
+    kinds = set()
+    for _ in range(25):
+        layer = int(rng.integers(len(problem.shape)))
+        config = int(rng.integers(problem.first_config[layer + 1] - problem.first_config[layer]))
+        parts = int(problem.parts[problem.first_config[layer] + config])
+        devices = rng.integers(4, size=parts)
+        limit = int(cost * rng.choice([0.9, 1.0, 1.5, 100]))
+        before = [array.copy() for array in (state.config, state.device, state.ends[0], state.back[0])]
+        time = engine.attempt(problem, state, np.array([layer], np.int64), config, devices, limit, False)
+        whole = made.state(made.strategy(state.config, state.device))
+        again = engine.start(problem, whole)
+        if time == engine.NEVER:
+            assert again == cost
+            assert all(
+                np.array_equal(a, b)
+                for a, b in zip(before, (state.config, state.device, state.ends[0], state.back[0]), strict=True)
+            )
+            tried = {**made.strategy(state.config, state.device)}
+            tried[made.space.layers[layer].name] = Part(made.configurations[layer][config], tuple(map(int, devices)))
+            assert engine.start(problem, made.state(tried)) > limit
+        else:
+            assert time == again <= limit
+            for place in range(len(problem.shape)):
+                used = int(problem.parts[state.config[place]])
+                for one, other in ((state.ends, whole.ends), (state.back, whole.back)):
+                    assert np.array_equal(one[0, place, :used], other[0, place, :used])
+            assert np.array_equal(state.work[0], whole.work[0]) and np.array_equal(state.used, whole.used)
+            cost = time
+        kinds.add(time == engine.NEVER)
+    assert kinds == {True, False}
+
+
+def test_a_search_finds_the_best_of_all_strategies_of_a_small_model() -> None:
+    made = pose(divide(perceptron(), BATCH), Topology(DEVICE, (Level(2, 2000.0, 0.01),)), each)
+    choices = [
+        [Part(degrees, devices) for degrees in configurations for devices in itertools.product(range(2), repeat=math.prod(degrees))]
+        for configurations in made.configurations
+    ]  # fmt: skip
+    names = [layer.name for layer in made.space.layers]
+    every = [search.seconds(made, dict(zip(names, some, strict=True))) for some in itertools.product(*choices)]
+    for method in search.SCHEDULES:
+        found, told = search.run(made, starts.random_strategy(made, 1), method, 1500, 1)
+        assert search.seconds(made, found) == min(every) == told["progress"][-1][1]
+
+
+def test_whether_only_a_change_is_simulated_makes_no_difference_to_a_search() -> None:
+    made = posed("lenet-5")
+    begin = starts.data_parallel(made)
+    runs = [search.run(made, begin, search.METROPOLIS, 150, 3, whole) for whole in (False, True)]
+    assert runs[0][0] == runs[1][0] and runs[0][1]["progress"] == runs[1][1]["progress"]
+    assert runs[0][1]["accepted"] > 5

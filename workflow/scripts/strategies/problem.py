@@ -1,0 +1,178 @@
+"""A space, costs and a topology as the arrays that `engine` computes with, and strategies in and out of them."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.graph import BYTES
+from models.soap import POSITIONS, Degrees, Layer, Needed, Space
+from strategies.costs import Cost
+from strategies.engine import Problem, State, state_of
+from strategies.topology import Topology
+
+PICOSECONDS = 1e12
+NO_LIMIT = 2**62
+
+
+@dataclass(frozen=True)
+class Part:
+    """How a layer is divided, and the device of each part, the last dimension changing fastest."""
+
+    degrees: Degrees
+    devices: tuple[int, ...]
+
+
+Strategy = Mapping[str, Part]  # by layer
+
+
+@dataclass(frozen=True)
+class Posed:
+    """A problem, what it was made of, and each layer's configurations in their order."""
+
+    space: Space
+    topology: Topology
+    arrays: Problem
+    configurations: tuple[tuple[Degrees, ...], ...]
+
+    def state(self, strategy: Strategy) -> State:
+        """Room for simulation, with this strategy in it. ValueError where it is not of this space, in one line."""
+        made = state_of(self.arrays)
+        for place, layer in enumerate(self.space.layers):
+            part = strategy[layer.name]
+            if part.degrees not in self.configurations[place]:
+                raise ValueError(f"{layer.name}: {layer.shape} cannot be cut into {part.degrees}")
+            made.config[place] = self.arrays.first_config[place] + self.configurations[place].index(part.degrees)
+            made.device[place, : len(part.devices)] = part.devices
+        return made
+
+    def strategy(self, config: Sequence[int], device: np.ndarray) -> dict[str, Part]:
+        """What arrays say, by layer."""
+        told = {}
+        for place, layer in enumerate(self.space.layers):
+            degrees = self.configurations[place][int(config[place]) - int(self.arrays.first_config[place])]
+            told[layer.name] = Part(degrees, tuple(int(one) for one in device[place, : math.prod(degrees)]))
+        return told
+
+    @property
+    def groups(self) -> np.ndarray:
+        """For each layer the first one that is like it: of one shape, cut alike, with as much work."""
+        first: dict[tuple[object, ...], int] = {}
+        layers = self.space.layers
+        return np.array(
+            [
+                first.setdefault((layer.shape, layer.cut, layer.macs, layer.parameters, layer.cell), place)
+                for place, layer in enumerate(layers)
+            ],
+            np.int64,
+        )
+
+
+def pose(
+    space: Space,
+    topology: Topology,
+    cost: Callable[[Space, int, Degrees], Cost],
+    most_parts: int | None = None,
+    numbers_of_parameter: int = 4,
+) -> Posed:
+    """The problem of a step. `cost` of a part; `most_parts` of a layer, by default one for each device; `numbers_of_parameter`: kept for each
+    parameter, such as itself, its gradient and what the optimizer keeps."""
+    most = most_parts or topology.devices
+    every = tuple(tuple(layer.configurations(most)) for layer in space.layers)
+    of_configs: dict[str, list[object]] = {name: [] for name in _OF_CONFIGS}
+    for place, (layer, configurations) in enumerate(zip(space.layers, every, strict=True)):
+        for degrees in configurations:
+            row = _config(layer, degrees, cost(space, place, degrees), numbers_of_parameter)
+            for name, value in row.items():
+                of_configs[name].append(value)
+    edges = space.edges
+    by_target = [sum(edge.target < place for edge in edges) for place in range(len(space.layers) + 1)]
+    rules = {
+        "of": [[-1 if need.of is None else need.of for need in edge.needed] for edge in edges],
+        "stride": [[need.stride for need in edge.needed] for edge in edges],
+        "padding": [[need.padding for need in edge.needed] for edge in edges],
+        "kernel": [[need.kernel for need in edge.needed] for edge in edges],
+        "low": [[need.fixed[0] for need in edge.needed] for edge in edges],
+        "high": [[need.fixed[1] for need in edge.needed] for edge in edges],
+        "same": [
+            [
+                need == Needed(place) and made == taken
+                for place, (need, made, taken) in enumerate(
+                    zip(edge.needed, space.layers[edge.source].shape, space.layers[edge.target].shape, strict=True)
+                )
+            ]
+            for edge in edges
+        ],
+        "source": [edge.source for edge in edges],
+        "element_bytes": [edge.element_bytes for edge in edges],
+        "first_only": [edge.first_only for edge in edges],
+        "always": [
+            not edge.first_only and all(need.of is None or need.kernel > need.padding for need in edge.needed)
+            for edge in edges
+        ],
+    }
+    sharer = [-1] * len(space.layers)
+    for place, layer in enumerate(space.layers):
+        if layer.shared is not None:
+            sharer[layer.shared], sharer[place] = place, place
+    integers = {
+        "shape": [layer.shape for layer in space.layers],
+        "first_config": np.cumsum([0, *map(len, every)]),
+        "first_edge": by_target,
+        "sharer": sharer,
+        "memory_limit": [min(int(topology.device.memory_bytes), NO_LIMIT)],
+        "first_user": [sum(edge.source < place for edge in edges) for place in range(len(space.layers) + 1)],
+        "user": [edge.target for edge in sorted(edges, key=lambda edge: edge.source)],
+        **of_configs,
+        **rules,
+        **_links(topology),
+    }
+    arrays = {name: np.array(value, np.int64) for name, value in integers.items()}
+    per_byte = np.array([PICOSECONDS / level.bytes_s for level in topology.levels])
+    return Posed(space, topology, Problem(per_byte=per_byte, **arrays), every)
+
+
+_OF_CONFIGS = (
+    "degrees", "chunk", "parts", "forward", "backward", "update", "memory", "shard_bytes", "shards", "shard_stride", "chain_stride", "chain_degree",
+    "state_bytes",
+)  # fmt: skip
+
+
+def _config(layer: Layer, degrees: Degrees, cost: Cost, numbers_of_parameter: int) -> dict[str, object]:
+    parts, parameters = math.prod(degrees), layer.part_parameters(degrees)
+    shards = 1 if layer.divides is None else degrees[layer.divides]
+    behind = 1 if layer.divides is None else math.prod(degrees[layer.divides + 1 :])
+    own = 0 if layer.shared is not None else parameters
+    return {
+        "degrees": degrees,
+        "chunk": [size // degree for size, degree in zip(layer.shape, degrees, strict=True)],
+        "parts": parts,
+        "forward": max(1, round(cost.forward * PICOSECONDS)),
+        "backward": max(1, round(cost.backward * PICOSECONDS)),
+        "update": round(cost.update * PICOSECONDS) if own else 0,
+        "memory": BYTES * (numbers_of_parameter * parameters + layer.elements // parts),
+        "shard_bytes": BYTES * own,
+        "shards": shards,
+        "shard_stride": behind,
+        "chain_stride": math.prod(degrees[POSITIONS + 1 :]),
+        "chain_degree": degrees[POSITIONS] if layer.chain else 1,
+        "state_bytes": BYTES * layer.state * layer.shape[0] // degrees[0],
+    }
+
+
+def _links(topology: Topology) -> dict[str, object]:
+    levels, devices = range(len(topology.levels)), range(topology.devices)
+    unit = [[topology.unit(level, device) for device in devices] for level in levels]
+    at, links = topology.devices, []
+    for units in unit:
+        count = max(units) + 1
+        links.append((at, at + count))
+        at += 2 * count
+    return {
+        "unit": unit,
+        "level_of": [[topology.level_between(one, other) for other in devices] for one in devices],
+        "latency": [round(level.latency_s * PICOSECONDS) for level in topology.levels],
+        "link": links,
+        "resources": [at],
+    }

@@ -1,0 +1,96 @@
+"""Search for fast strategies: run by the Python of its own environment (containers/planner), which has numba; JSON in, JSON out.
+
+stdin: {"graph": models.graph.Graph.to_json, "batch": samples, "topology": {"device": {...}, "levels": [...]} as strategies.topology has them,
+"numbers_of_parameter": kept for each, "proposals": of each search, "seed": of all}.
+stdout: a list of {"method", "start", "parts": {layer: {"degrees", "devices"}}, "seconds" of a step (null: not enough memory), "exchanged_bytes"
+and "gradient_bytes" of a step, "memory_bytes" of the device that needs most, and of a search "accepted", "wall_s" and "progress": after how many
+proposals the fastest one seen took how many seconds, at most STEPS times}. A method that is null tells of a start itself.
+"""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from models.graph import BYTES, from_json
+from models.soap import divide
+from strategies import engine, starts
+from strategies.costs import roofline
+from strategies.problem import PICOSECONDS, Posed, Strategy, pose
+from strategies.topology import Device, Level, Topology
+
+METROPOLIS, ANNEALING = "metropolis", "annealing"
+STEPS = 100
+HOT, COLD = 0.05, 0.001  # temperatures at the ends of an annealing, as shares of a data-parallel step
+STEADY = 0.01  # that of Metropolis-Hastings
+SCHEDULES = {METROPOLIS: (STEADY, STEADY), ANNEALING: (HOT, COLD)}
+
+
+def posed_of(job: Mapping[str, Any]) -> Posed:
+    """The problem that a job tells."""
+    told, kept = job["topology"], job["numbers_of_parameter"]
+    topology = Topology(Device(**told["device"]), tuple(Level(**level) for level in told["levels"]))
+    cost = partial(roofline, device=topology.device, update_bytes=2 * BYTES * kept)
+    return pose(divide(from_json(job["graph"]), job["batch"]), topology, cost, numbers_of_parameter=kept)
+
+
+def seconds(posed: Posed, strategy: Strategy) -> float:
+    """How long a step takes; infinite where its devices do not have the memory."""
+    taken = engine.start(posed.arrays, posed.state(strategy))
+    return math.inf if taken == engine.NEVER else taken / PICOSECONDS
+
+
+def account(posed: Posed, strategy: Strategy) -> dict[str, Any]:
+    """What a strategy is, takes, sends and needs."""
+    state = posed.state(strategy)
+    taken = engine.start(posed.arrays, state)
+    exchanged, gradients = engine.sent(posed.arrays, state)
+    return {
+        "parts": {name: asdict(part) for name, part in strategy.items()},
+        "seconds": None if taken == engine.NEVER else taken / PICOSECONDS,
+        "exchanged_bytes": int(exchanged),
+        "gradient_bytes": int(gradients),
+        "memory_bytes": int(state.used.max()),
+    }
+
+
+def run(
+    posed: Posed, strategy: Strategy, method: str, proposals: int, seed: int, from_the_start: bool = False
+) -> tuple[Strategy, dict[str, Any]]:
+    """One search from one strategy: the fastest seen, and what is told of the search. `from_the_start`: all of each proposal is simulated."""
+    base = seconds(posed, starts.data_parallel(posed))
+    scale = PICOSECONDS * (base if math.isfinite(base) else 1.0)
+    hot, cold = (share * scale for share in SCHEDULES[method])
+    state = posed.state(strategy)
+    best, device, costs = np.zeros_like(state.config), np.zeros_like(state.device), np.zeros(proposals, np.int64)
+    began = time.perf_counter()
+    accepted = engine.search(
+        posed.arrays, state, posed.groups, method == ANNEALING, (hot, cold), seed, from_the_start, (best, device), costs
+    )
+    wall = time.perf_counter() - began
+    places = np.unique(np.geomspace(1, proposals, STEPS).astype(int))
+    seen = [None if cost == engine.NEVER else float(cost / PICOSECONDS) for cost in costs[places - 1]]
+    progress = list(zip(places.tolist(), seen, strict=True))
+    return posed.strategy(best, device), {"accepted": int(accepted), "wall_s": wall, "progress": progress}
+
+
+def answers(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The starts, and the fastest strategy of each method from each start."""
+    posed, proposals, seed = posed_of(job), job["proposals"], job["seed"]
+    begun = starts.every(posed, seed)
+    for name, strategy in begun.items():
+        yield {"method": None, "start": name, **account(posed, strategy)}
+    for method in SCHEDULES:
+        for name, strategy in begun.items():
+            found, told = run(posed, strategy, method, proposals, seed)
+            yield {"method": method, "start": name, **account(posed, found), **told}
+
+
+if __name__ == "__main__":
+    json.dump(list(answers(json.load(sys.stdin))), sys.stdout)

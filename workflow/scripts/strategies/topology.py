@@ -1,0 +1,67 @@
+"""The devices that a strategy may use, and the links between them. Standard library only."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Device:
+    """`flops`: floating point operations a second that matrix products reach; `memory_bytes_s`: bytes a second that it moves to and from its
+    memory; `memory_bytes`: how much it has; `launch_s`: what starting one operator takes, at least."""
+
+    flops: float
+    memory_bytes_s: float
+    memory_bytes: float
+    launch_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Level:
+    """`of` units, each with a link of `bytes_s` each way and `latency_s`, make one unit of the next level."""
+
+    of: int
+    bytes_s: float
+    latency_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Devices, numbered from 0, and the levels of links between them, from within a node outwards. A message takes the links of the highest
+    level that it crosses: out of the sender's unit, and into the receiver's."""
+
+    device: Device
+    levels: tuple[Level, ...]
+
+    @property
+    def devices(self) -> int:
+        """How many there are."""
+        return math.prod(level.of for level in self.levels)
+
+    def unit(self, level: int, device: int) -> int:
+        """Which unit of a level's links a device is in: itself on the lowest level, its node on the next."""
+        return device // math.prod(below.of for below in self.levels[:level])
+
+    def level_between(self, one: int, other: int) -> int:
+        """The level of the link between two devices; 0 for a device and itself."""
+        return next(
+            level for level in range(len(self.levels)) if self.unit(level + 1, one) == self.unit(level + 1, other)
+        )
+
+
+def of_file(told: Mapping[str, Any]) -> Topology:
+    """What a file of config/topologies/ says, in units without prefixes."""
+    device = told["device"]
+    return Topology(
+        Device(
+            flops=1e12 * device["tflops"] * device.get("reached", 1.0),
+            memory_bytes_s=1e9 * device["memory_gb_s"],
+            memory_bytes=1e9 * device["memory_gb"],
+            launch_s=device.get("launch_us", 0.0) / 1e6,
+        ),
+        tuple(
+            Level(level["of"], 1e9 * level["gbit_s"] / 8, level.get("latency_us", 0.0) / 1e6)
+            for level in told["levels"]
+        ),
+    )
