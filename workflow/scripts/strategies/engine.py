@@ -21,6 +21,7 @@ except ImportError:
 
 
 DIMENSIONS = 4
+EVERY = 8  # layers between two of which what a simulation has reached is kept
 NEVER = 2**62
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -71,6 +72,7 @@ class Problem(NamedTuple):
     chain_degree: Any
     state_bytes: Any
     sharer: Any
+    owner: Any
     unit: Any
     level_of: Any
     latency: Any
@@ -109,6 +111,12 @@ class State(NamedTuple):
     stamp: Any
     synced: Any
     updates: Any
+    links: Any
+    saved_links: Any
+    links_left: Any
+    member: Any
+    out: Any
+    into: Any
     change: Any
     grown: Any
     saved: Any
@@ -123,12 +131,14 @@ def state_of(problem: Problem) -> State:
         **dict.fromkeys(("config", "tail", "tail_back", "local", "saved_local", "saved"), (layers,)),
         **dict.fromkeys(("device", "saved_device"), (layers, parts)),
         **dict.fromkeys(("ends", "back"), (2, layers, parts)),
-        "free": (2, layers + 1, resources),
-        "work": (2, layers + 1, devices),
+        "free": (2, layers // EVERY + 1, resources),
+        "work": (2, layers // EVERY + 1, devices),
         **dict.fromkeys(("parts_of", "bytes_of"), (parts,)),
         "first": (DIMENSIONS,),
-        "now": (resources,),
-        **dict.fromkeys(("used", "left", "stamp", "synced", "updates", "change", "grown"), (devices,)),
+        **dict.fromkeys(("now", "links", "saved_links", "links_left"), (resources,)),
+        **dict.fromkeys(
+            (("used", "left", "stamp", "synced", "updates", "change", "grown", "member", "out", "into")), (devices,)
+        ),
     }
     return State(**{name: np.zeros(size, np.int64) for name, size in sizes.items()})
 
@@ -237,42 +247,23 @@ def arrival(problem: Problem, now: Ints, sender: int, receiver: int, size: int, 
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def ring(problem: Problem, state: State, size: int, ready: int, update: int) -> None:
-    """Sum so many bytes around a ring of the devices that are stamped, in the order of their numbers: in 2 (k - 1) steps each device hands
-    a k-th of them to the next, and then updates its weights. Takes the stamps away."""
-    now, stamp = state.now, state.stamp
-    devices = len(stamp)
-    count, first = 0, -1
-    for device in range(devices):
-        if stamp[device]:
+def around(problem: Problem, state: State, size: int) -> tuple[int, int]:
+    """A ring of the devices that are stamped, in the order of their numbers, into `member`, and the links between them, into `out` and `into`: how
+    many devices, and how long they take to sum so many bytes. In 2 (k - 1) steps each hands a k-th to the next. Takes the stamps away."""
+    count, slowest = 0, 0
+    for device in range(len(state.stamp)):
+        if state.stamp[device]:
+            state.stamp[device] = 0
+            state.member[count] = device
             count += 1
-            if first < 0:
-                first = device
-    start, slowest, chunk = ready, 0, size / count
-    end = ready
-    for taken in range(2):
-        sender = -1
-        for place in range(devices + 1):
-            device = place if place < devices else first
-            if place < devices and not stamp[device]:
-                continue
-            if sender >= 0 and sender != device:
-                level = problem.level_of[sender, device]
-                out = problem.link[level, 0] + problem.unit[level, sender]
-                into = problem.link[level, 1] + problem.unit[level, device]
-                if taken:
-                    now[out] = end
-                    now[into] = end
-                else:
-                    start = max(start, now[out], now[into])
-                    slowest = max(slowest, problem.latency[level] + max(1, int(chunk * problem.per_byte[level])))
-            sender = device
-        end = start + 2 * (count - 1) * slowest
-    for device in range(devices):
-        if stamp[device]:
-            stamp[device] = 0
-            state.synced[device] = max(state.synced[device], end)
-            state.updates[device] += update
+    chunk = size / count
+    for place in range(count):
+        sender, receiver = state.member[place], state.member[(place + 1) % count]
+        level = problem.level_of[sender, receiver]
+        state.out[place] = problem.link[level, 0] + problem.unit[level, sender]
+        state.into[place] = problem.link[level, 1] + problem.unit[level, receiver]
+        slowest = max(slowest, problem.latency[level] + max(1, int(chunk * problem.per_byte[level])))
+    return count, 2 * (count - 1) * slowest
 
 
 @njit(cache=True, error_model="numpy", inline="always")
@@ -359,56 +350,78 @@ def backward(problem: Problem, state: State, layer: int, limit: int) -> bool:
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def gather(problem: Problem, state: State, layer: int, shard: int) -> tuple[int, int, int]:
-    """Stamp the devices that have one shard of a layer's weights: how many they are, one of them, and when the last one has its gradients."""
-    config, sharer = state.config[layer], problem.sharer[layer]
-    shards, stride = problem.shards[config], problem.shard_stride[config]
-    ready, devices, one = 0, 0, -1
-    for base in range(shard * stride, problem.parts[config], shards * stride):
-        for part in range(base, base + stride):
-            device = state.device[layer, part]
-            ready = max(ready, state.back[1, layer, part])
-            if not state.stamp[device]:
-                state.stamp[device] = 1
-                devices += 1
-                one = device
-    if sharer >= 0:
-        for part in range(problem.parts[state.config[sharer]]):
-            device = state.device[sharer, part]
-            ready = max(ready, state.back[1, sharer, part])
-            if not state.stamp[device]:
-                state.stamp[device] = 1
-                devices += 1
-                one = device
-    return devices, one, ready
+def stamp_parts(state: State, layer: int, parts: tuple[int, int]) -> int:
+    """Stamp the devices of a layer's parts from the first up to the end: when the last of them has its gradients."""
+    ready = 0
+    for part in range(parts[0], parts[1]):
+        ready = max(ready, state.back[1, layer, part])
+        state.stamp[state.device[layer, part]] = 1
+    return ready
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def synchronize(problem: Problem, state: State, layer: int) -> None:
-    """Sum the gradients of a layer's weights among the devices that have the same ones; of weights that two layers share at the first one."""
+def gather(problem: Problem, state: State, layer: int, shard: int) -> int:
+    """Stamp the devices that have one shard of a layer's weights: when the last one has its gradients."""
+    config, sharer = state.config[layer], problem.sharer[layer]
+    shards, stride = problem.shards[config], problem.shard_stride[config]
+    ready = 0
+    for base in range(shard * stride, problem.parts[config], shards * stride):
+        ready = max(ready, stamp_parts(state, layer, (base, base + stride)))
+    if sharer >= 0:
+        ready = max(ready, stamp_parts(state, sharer, (0, problem.parts[state.config[sharer]])))
+    return ready
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def synchronize(problem: Problem, state: State, layer: int, limit: int) -> bool:
+    """Sum the gradients of a layer's weights among the devices that have the same ones, which then update them; of weights that two layers
+    share at the first one. Whether the step can still end by `limit`."""
+    config, now = state.config[layer], state.now
+    size = problem.shard_bytes[config]
+    for shard in range(problem.shards[config] if size and problem.owner[layer] == layer else 0):
+        start = gather(problem, state, layer, shard)
+        count, takes = around(problem, state, size)
+        for place in range(count if takes else 0):
+            start = max(start, now[state.out[place]], now[state.into[place]])
+        end = start + takes
+        for place in range(count):
+            device = state.member[place]
+            state.updates[device] += problem.update[config]
+            if takes:
+                now[state.out[place]] = end
+                now[state.into[place]] = end
+                state.synced[device] = max(state.synced[device], end)
+                state.links_left[state.out[place]] -= takes
+                state.links_left[state.into[place]] -= takes
+                if end + max(state.links_left[state.out[place]], state.links_left[state.into[place]]) > limit:
+                    return False
+    return True
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def add_links(problem: Problem, state: State, layer: int, sign: int) -> None:
+    """Add the time that sums of a layer's gradients take to that of the links that they take, or take it away."""
     config = state.config[layer]
     size = problem.shard_bytes[config]
-    if size == 0 or problem.sharer[layer] == layer:
-        return
-    for shard in range(problem.shards[config]):
-        devices, one, ready = gather(problem, state, layer, shard)
-        if devices > 1:
-            ring(problem, state, size, ready, problem.update[config])
-        else:
-            state.stamp[one] = 0
-            state.updates[one] += problem.update[config]
+    for shard in range(problem.shards[config] if size else 0):
+        gather(problem, state, layer, shard)
+        count, takes = around(problem, state, size)
+        for place in range(count if takes else 0):
+            state.links[state.out[place]] += sign * takes
+            state.links[state.into[place]] += sign * takes
 
 
 @njit(cache=True, error_model="numpy")
 def simulate(problem: Problem, state: State, begin: int, limit: int) -> int:
     """Time of a step of the strategy in `state`, in picoseconds; NEVER where it is more than `limit`. The trial of `state` is written, from
-    the layer `begin` on: the first one that is not as accepted. `left` has to be the work of all devices from there."""
+    the layer `begin` on, a multiple of EVERY: all before are as accepted. `left` has to be the work of all devices from there."""
     layers, devices = len(problem.shape), problem.level_of.shape[0]
     bounds(problem, state)
-    state.now[:] = state.free[0, begin]
+    state.now[:] = state.free[0, begin // EVERY]
     for layer in range(begin, layers):
-        state.free[1, layer] = state.now
-        state.work[1, layer] = state.left
+        if layer % EVERY == 0:
+            state.free[1, layer // EVERY] = state.now
+            state.work[1, layer // EVERY] = state.left
         if not forward(problem, state, layer, begin, limit):
             return NEVER
     for layer in range(begin):
@@ -416,10 +429,12 @@ def simulate(problem: Problem, state: State, begin: int, limit: int) -> int:
             state.back[1, layer, part] = state.ends[0, layer, part]
     state.synced[:] = 0
     state.updates[:] = 0
+    state.links_left[:] = state.links
     for layer in range(layers - 1, -1, -1):
         if not backward(problem, state, layer, limit):
             return NEVER
-        synchronize(problem, state, layer)
+        if not synchronize(problem, state, layer, limit):
+            return NEVER
     end = 0
     for device in range(devices):
         end = max(end, max(state.now[device], state.synced[device]) + state.updates[device])
@@ -440,11 +455,14 @@ def add_work(problem: Problem, state: State, layer: int, sign: int) -> None:
 @njit(cache=True, error_model="numpy")
 def start(problem: Problem, state: State) -> int:
     """Simulate the strategy in `state` whole, and accept it: its time, NEVER where its devices do not have the memory."""
+    state.links[:] = 0
     state.change[:] = 0
     state.grown[:] = 0
     for layer in range(len(problem.shape)):
         add_work(problem, state, layer, 1)
         look(problem, state, layer)
+        if problem.owner[layer] == layer:
+            add_links(problem, state, layer, 1)
     state.used[:] = state.grown
     state.left[:] = state.change
     state.free[0, 0] = 0
@@ -456,11 +474,10 @@ def start(problem: Problem, state: State) -> int:
 @njit(cache=True, error_model="numpy", inline="always")
 def accept(problem: Problem, state: State, begin: int) -> None:
     """What was tried is the strategy from now on."""
-    layers = len(problem.shape)
     state.ends[0, begin:] = state.ends[1, begin:]
     state.back[0] = state.back[1]
-    state.free[0, begin:layers] = state.free[1, begin:layers]
-    state.work[0, begin:layers] = state.work[1, begin:layers]
+    state.free[0, begin // EVERY :] = state.free[1, begin // EVERY :]
+    state.work[0, begin // EVERY :] = state.work[1, begin // EVERY :]
 
 
 @njit(cache=True, error_model="numpy")
@@ -472,15 +489,18 @@ def attempt(
     state.change[:] = 0
     state.grown[:] = 0
     state.saved_local[:] = state.local
+    state.saved_links[:] = state.links
     begin = changed[0]
     for layer in changed:
         add_work(problem, state, layer, -1)
+        add_links(problem, state, problem.owner[layer], -1)
         state.saved[layer] = state.config[layer]
         state.saved_device[layer] = state.device[layer]
         begin = min(begin, layer)
         state.config[layer] = problem.first_config[layer] + config
         state.device[layer, : len(devices)] = devices
         add_work(problem, state, layer, 1)
+        add_links(problem, state, problem.owner[layer], 1)
     fits = (state.used + state.grown).max() <= problem.memory_limit[0]
     for layer in changed if fits else changed[:0]:
         look(problem, state, layer)
@@ -490,20 +510,22 @@ def attempt(
         begin = 0
         for layer in range(len(problem.shape)):
             look(problem, state, layer)
+    begin -= begin % EVERY
     time = NEVER
     if fits:
-        state.left[:] = state.work[0, begin] + state.change
+        state.left[:] = state.work[0, begin // EVERY] + state.change
         time = simulate(problem, state, begin, limit)
     if time == NEVER:
         for layer in changed:
             state.config[layer] = state.saved[layer]
             state.device[layer] = state.saved_device[layer]
         state.local[:] = state.saved_local
+        state.links[:] = state.saved_links
         return NEVER
     accept(problem, state, begin)
     state.used[:] += state.grown
-    for layer in range(begin):
-        state.work[0, layer] += state.change
+    for place in range(begin // EVERY):
+        state.work[0, place] += state.change
     return time
 
 
@@ -629,10 +651,9 @@ def sent(problem: Problem, state: State) -> tuple[int, int]:
                     if state.device[problem.source[edge], state.parts_of[i]] != device:
                         exchanged += state.bytes_of[i]
         size = problem.shard_bytes[config]
-        if size == 0 or problem.sharer[layer] == layer:
+        if size == 0 or problem.owner[layer] != layer:
             continue
         for shard in range(problem.shards[config]):
-            devices = gather(problem, state, layer, shard)[0]
-            gradients += 2 * (devices - 1) * size
-            state.stamp[:] = 0
+            gather(problem, state, layer, shard)
+            gradients += 2 * (around(problem, state, size)[0] - 1) * size
     return 2 * exchanged, gradients

@@ -115,12 +115,13 @@ def pose(
     sharer = [-1] * len(space.layers)
     for place, layer in enumerate(space.layers):
         if layer.shared is not None:
-            sharer[layer.shared], sharer[place] = place, place
+            sharer[layer.shared] = place
     integers = {
         "shape": [layer.shape for layer in space.layers],
         "first_config": np.cumsum([0, *map(len, every)]),
         "first_edge": by_target,
         "sharer": sharer,
+        "owner": [place if layer.shared is None else layer.shared for place, layer in enumerate(space.layers)],
         "memory_limit": [min(int(topology.device.memory_bytes), NO_LIMIT)],
         "first_user": [sum(edge.source < place for edge in edges) for place in range(len(space.layers) + 1)],
         "user": [edge.target for edge in sorted(edges, key=lambda edge: edge.source)],
