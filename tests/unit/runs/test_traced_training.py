@@ -84,11 +84,11 @@ def test_the_clocks_of_one_machine_are_found_to_be_the_same(trainings: Trainings
     assert 0 < clocks["error_s"].max() < 0.01
 
 
-OPERATORS = {  # of the forward pass; XLA names what it has fused, of which a pooling is no part
+OPERATORS = {  # of the forward pass; XLA names what it has fused, here a relu
     "pytorch": "aten::conv2d",
     "deepspeed": "aten::conv2d",
     "tensorflow": "_FusedConv2D",
-    "jax": "wrapped_reduce-window",
+    "jax": "broadcast_maximum_fusion",
 }
 
 
