@@ -41,6 +41,7 @@ def test_devices_and_links_are_those_of_a_file_or_as_asked():
         (["--topology", "p10"], "topology p10: there is no config/topologies/p10.yaml; did you mean 'p100'?"),
         (["--devices", "10", "--node", "4"], "--devices: 10 devices do not fill nodes of 4; expected a multiple of it"),
         (["--devices", "0"], "argument --devices: 0 is too small; expected 1 to 1024"),
+        (["--devices", "6", "--node", "3"], "--batch-size: 64 samples cannot be divided by 6 devices; the next that can is 66"),
         (["--links", "fast"], "argument --links: 'fast' are no rates; expected such as 900,100"),
         (["--topology", "h100", "--devices", "16"], "--links: h100 has no links between nodes; give --links within,between in Gbit/s"),
         (["--tokens", "8:20"], "--model lenet-5 takes images: give --image, not --tokens"),
@@ -64,6 +65,12 @@ def test_a_change_ends_as_a_simulation_of_all_on_all_models(planner):
     assert done.returncode == 0, done.stdout + done.stderr
     proposals, taken = (int(word) for word in done.stdout.split() if word.isdigit())
     assert proposals >= PROPOSALS and taken > proposals / 20 and "compiled: True" in done.stdout
+
+
+def test_a_model_that_fits_nowhere_is_said_to(planner):
+    assert planner.exists()
+    with pytest.raises(InputError, match=r"^vgg-16: no strategy was found .* which has 16.0 GB; give more devices"):
+        find.main(["--model", "vgg-16", "--batch-size", "4096", "--devices", "1", "--proposals", "20"])
 
 
 def test_strategies_are_found_and_told(planner, tmp_path, capsys):

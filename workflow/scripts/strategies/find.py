@@ -20,7 +20,7 @@ import pandas as pd
 from analysis import tables
 from common.errors import InputError, exit_status, system_faults
 from common.files import write_json, write_text
-from common.text import instead_of, number_of
+from common.text import instead_of, number_of, size
 from declared.configuration import load_config
 from declared.environments import read
 from declared.site import load_site
@@ -159,6 +159,11 @@ def asked(argv: Sequence[str] | None = None) -> tuple[Question, argparse.Namespa
     question = Question(
         _graph(args), args.batch_size, _topology(args), args.proposals, args.seed, args.optimizer_numbers
     )
+    if rest := question.batch % (devices := question.topology.devices):
+        next_size = question.batch + devices - rest
+        raise InputError(
+            f"--batch-size: {question.batch} samples cannot be divided by {devices} devices; the next that can is {next_size}"
+        )
     return question, args
 
 
@@ -281,6 +286,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Search, and print or write the table."""
     question, args = asked(argv)
     answers = found(question)
+    if not any(answer["seconds"] for answer in answers):
+        least = min(answer["memory_bytes"] for answer in answers)
+        raise InputError(
+            f"{args.model}: no strategy was found whose devices have the memory: the least is {size(least)} on a device, which has "
+            f"{size(question.topology.device.memory_bytes)}; give more devices, or a smaller --batch-size"
+        )
     made = table(question, answers)
     if not args.out:
         print(tables.markdown(made))
