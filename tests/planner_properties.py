@@ -4,27 +4,17 @@ python planner_properties.py PROPOSALS: of all models together. Says how many en
 """
 
 import sys
-from functools import partial
 
 import numpy as np
 
-from models.named import IMAGES, TEXTS, TOKENS, graph, models
-from models.soap import divide
+from models.named import models
+from planned_models import posed
 from strategies import engine, starts
-from strategies.costs import roofline
-from strategies.problem import Posed, pose
-from strategies.topology import Device, Level, Topology
+from strategies.problem import Posed
+from strategies.topology import Level
 
 DEVICES = 16
-TOPOLOGY = Topology(Device(5e12, 5e11, 1e12, 1e-5), (Level(4, 2e10, 5e-6), Level(4, 1e10, 1e-5)))
-SAMPLES = {IMAGES: ((224, 224, 3), 1000), TEXTS: ((40,), 20, 10_000), TOKENS: ((40,), 10_000, 10_000, "next")}
-
-
-def posed(name: str) -> Posed:
-    """A model's problem on 16 devices, four to a node."""
-    of = graph(name, *SAMPLES[models()[name].takes])
-    cost = partial(roofline, device=TOPOLOGY.device, update_bytes=32)
-    return pose(divide(of, 64), TOPOLOGY, cost)
+LEVELS = (Level(4, 2e10, 5e-6), Level(4, 1e10, 1e-5))
 
 
 def check(made: Posed, proposals: int, seed: int) -> int:
@@ -63,7 +53,7 @@ def main() -> None:
     """All models."""
     names = sorted(models())
     each = -(-int(sys.argv[1]) // len(names))
-    taken = sum(check(posed(name), each, seed) for seed, name in enumerate(names))
+    taken = sum(check(posed(name, 64, *LEVELS), each, seed) for seed, name in enumerate(names))
     print(
         f"{each * len(names)} proposals, {taken} taken, no difference; compiled: {bool(getattr(engine.start, 'signatures', ()))}"
     )

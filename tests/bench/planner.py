@@ -9,31 +9,24 @@ import os
 import statistics
 import sys
 import time
-from functools import partial
 
-from models.named import IMAGES, TEXTS, TOKENS, graph, models
-from models.soap import divide
+from planned_models import posed
 from strategies import engine, search, starts
-from strategies.costs import roofline
-from strategies.problem import Posed, pose
-from strategies.topology import Device, Level, Topology
+from strategies.problem import Posed
+from strategies.topology import Level
 
-DEVICE = Device(5e12, 5e11, 1e12, 1e-5)
-SAMPLES = {IMAGES: ((224, 224, 3), 1000), TEXTS: ((40,), 20, 10_000), TOKENS: ((40,), 10_000, 10_000, "next")}
 ARTIFACT_MS = {"alexnet": 0.24, "rnn-translation": 0.9, "resnet-101": 1.8}
 ROUNDS = 5
 
 
-def posed(name: str, devices: int) -> Posed:
+def on_devices(name: str, devices: int) -> Posed:
     """A model's problem on so many devices, four to a node."""
-    topology = Topology(DEVICE, (Level(4, 4e9, 5e-6), Level(devices // 4, 1e9, 1e-5)))
-    of = graph(name, *SAMPLES[models()[name].takes])
-    return pose(divide(of, 64 * devices // 8), topology, partial(roofline, device=DEVICE, update_bytes=32))
+    return posed(name, 8 * devices, Level(4, 4e9, 5e-6), Level(devices // 4, 1e9, 1e-5))
 
 
 def full(name: str) -> None:
     """The time of a full simulation on 8 devices."""
-    made = posed(name, 8)
+    made = on_devices(name, 8)
     state = made.state(starts.data_parallel(made))
     engine.start(made.arrays, state)
     times = []
@@ -50,7 +43,7 @@ def full(name: str) -> None:
 
 def delta(name: str, devices: int, proposals: int) -> None:
     """Proposals a second, both ways."""
-    made = posed(name, devices)
+    made = on_devices(name, devices)
     begin = starts.data_parallel(made)
     rates: dict[bool, list[float]] = {True: [], False: []}
     for round_ in range(ROUNDS + 1):

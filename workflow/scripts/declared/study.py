@@ -76,12 +76,14 @@ class Study:
     def drawn(self, swept: bool = True, traced: bool = True) -> list[Declared]:
         """The figures that it declares, or those of every study of its kind; `swept`: whether its network is; `traced`: whether what
         its traced runs kept is there."""
+        if self.figures:
+            return list(self.figures)
         compared = [name for name in self.varied if name != "trace" or UNTRACED not in self.factors[name]]
         full = self.fraction is None
         shape = Shape(
             compared, swept, full, self.target_accuracy, self.traced and traced, self.next_tokens, self._held_out
         )
-        return list(self.figures) or usual(shape)
+        return usual(shape)
 
     @property
     def next_tokens(self) -> bool:

@@ -32,10 +32,7 @@ def several(records: Records, asked: Declared) -> View:
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """Panels by all that varies beside strategies and links. The figure and its caption."""
-    of, predicted = several(records, asked), records.crossover
-    predicted = filtered(
-        predicted, replace(asked, filter={name: asked.filter[name] for name in asked.filter if name in predicted})
-    )
+    of, predicted = several(records, asked), filtered(records.crossover, asked)
     if of.ok.empty and predicted.empty:
         return panels.not_drawn(of.runs, "no successful run on several nodes, and nothing predicted")
     across = panels.few_columns(len(of.panels))

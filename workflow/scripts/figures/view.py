@@ -161,9 +161,10 @@ class View:
 
 
 def filtered(runs: pd.DataFrame, asked: Declared) -> pd.DataFrame:
-    """The runs that the filter of `asked` leaves."""
+    """The runs that the filter of `asked` leaves, or the rows of a table, which has no column for what does not vary in it."""
     for name, levels in asked.filter.items():
-        runs = runs[runs[name].isin(list(levels))]
+        if name in runs:
+            runs = runs[runs[name].isin(list(levels))]
     return runs
 
 

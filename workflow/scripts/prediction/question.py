@@ -8,10 +8,11 @@ device, the network. Both may be mixed: --from with --step-time puts another mod
 import argparse
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
+from common.arguments import OneLineParser
 from common.errors import InputError
 from models.graph import BYTES
 from prediction import exchange, law
@@ -30,15 +31,9 @@ OF_STEP: dict[str, Any] = {
 OF_NETWORK: dict[str, Any] = {"latency": 30e-6, "share": 0.9, "algorithm": "ring", "hidden": 0.0, "scatter": 0.0}
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One line, as for all that a person gets wrong."""
-        raise InputError(message)
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = _Parser(prog="make predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = OneLineParser(prog="make predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument(
         "--from", dest="study", type=Path, metavar="FOLDER", help="results/<study>, or a folder of docs/campaigns/"
     )

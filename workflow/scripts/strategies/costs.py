@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from models.graph import BYTES
-from models.soap import Degrees, Layer, Space, region_needed, region_of
+from models.soap import Degrees, Space, region_needed, region_of
 from strategies.topology import Device
 
 FLOPS = 2  # of a multiplication and an addition
@@ -36,7 +36,7 @@ def taken(space: Space, place: int, degrees: Degrees) -> int:
 
 def roofline(space: Space, place: int, degrees: Degrees, device: Device, update_bytes: int) -> Cost:
     """The cost of a part on `device`. `update_bytes`: that an update moves for each parameter."""
-    layer: Layer = space.layers[place]
+    layer = space.layers[place]
     parameters = layer.part_parameters(degrees)
     arithmetic = FLOPS * layer.part_macs(degrees) / device.flops
     made = BYTES * layer.elements / math.prod(degrees)

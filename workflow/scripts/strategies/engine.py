@@ -27,100 +27,80 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Problem(NamedTuple):
-    """What a search needs of layers (L), their configurations (C), edges (E) and devices (D); arrays of int64 but where said.
+    """What a search needs of layers (L), their configurations (C), edges by target (E), levels of links (K) and devices (D); arrays of int64."""
 
-    shape [L, 4]; first_config [L + 1], first_edge [L + 1] by target; degrees, chunk [C, 4]: parts in each dimension, and their sizes;
-    parts [C]; forward, backward, update [C]: picoseconds
-    of a part; memory [C]: bytes that a part needs on its device; shard_bytes [C]: of the gradients of a part, shards [C], shard_stride [C]:
-    part p has shard (p // stride) % shards; source [E], of, stride, padding, kernel, low, high [E, 4] as models.soap.Needed, same [E, 4]:
-    whether a dimension is needed as it is made, element_bytes [E],
-    first_only [E]; always [E]: whether each part needs one of the source; first_user [L + 1],
-    user [E]: the layers that take what one makes; chain_stride, chain_degree [C]: parts from one to the next
-    along a chain, and how many there are, state_bytes [C]; sharer [L]: the
-    later layer that has its weights, too, itself where they are those of an earlier one, or -1; unit [K, D]: what of a device is on the links of level K; level_of [D, D]; latency [K], per_byte
-    (float64) [K]: picoseconds; link [K, 2]: the first resource of a level's outgoing and incoming links; resources [1]: how many;
-    memory_limit [1].
-    """
-
-    shape: Any
-    first_config: Any
-    first_edge: Any
-    degrees: Any
-    chunk: Any
-    parts: Any
-    forward: Any
-    backward: Any
-    update: Any
-    memory: Any
-    shard_bytes: Any
-    shards: Any
-    shard_stride: Any
-    source: Any
-    of: Any
-    stride: Any
-    padding: Any
-    kernel: Any
-    low: Any
-    high: Any
-    same: Any
-    element_bytes: Any
-    first_only: Any
-    always: Any
-    first_user: Any
-    user: Any
-    chain_stride: Any
-    chain_degree: Any
-    state_bytes: Any
-    sharer: Any
-    owner: Any
-    unit: Any
-    level_of: Any
-    latency: Any
-    per_byte: Any
-    link: Any
-    resources: Any
-    memory_limit: Any
+    shape: Any  # [L, 4] of a layer's output
+    first_config: Any  # [L + 1] the layer's first configuration
+    first_edge: Any  # [L + 1] the first edge of which the layer is the target
+    degrees: Any  # [C, 4] parts in each dimension
+    chunk: Any  # [C, 4] their sizes
+    parts: Any  # [C] all of them
+    forward: Any  # [C] picoseconds of a part
+    backward: Any  # [C]
+    update: Any  # [C]
+    memory: Any  # [C] bytes that a part needs on its device
+    shard_bytes: Any  # [C] of the gradients of a part
+    shards: Any  # [C] unlike shares of the weights: part p has (p // shard_stride) % shards
+    shard_stride: Any  # [C]
+    source: Any  # [E] a layer
+    of: Any  # [E, 4] this and what follows as in models.soap.Needed; -1: fixed
+    stride: Any  # [E, 4]
+    padding: Any  # [E, 4]
+    kernel: Any  # [E, 4]
+    low: Any  # [E, 4]
+    high: Any  # [E, 4]
+    same: Any  # [E, 4] whether a dimension is needed as it is made
+    element_bytes: Any  # [E]
+    first_only: Any  # [E]
+    always: Any  # [E] whether each part of the target needs one of the source
+    first_user: Any  # [L + 1] the first of `user`
+    user: Any  # [E] the layers that take what one makes
+    chain_stride: Any  # [C] from a part to the next one along a chain
+    chain_degree: Any  # [C] how many follow each other; 1: no chain
+    state_bytes: Any  # [C] from one to the next
+    sharer: Any  # [L] a later layer that has its weights, too, or -1
+    owner: Any  # [L] the layer with which its gradients are summed: itself, or an earlier one that has its weights
+    unit: Any  # [K, D] what of a device is on the links of level K
+    level_of: Any  # [D, D] the level between two devices
+    latency: Any  # [K] picoseconds
+    per_byte: Any  # [K] picoseconds, float64
+    link: Any  # [K, 2] the first resource of a level's outgoing and of its incoming links
+    resources: Any  # [1] how many: devices, then links
+    memory_limit: Any  # [1] bytes of a device
 
 
 class State(NamedTuple):
-    """Where a simulation is kept. The first place of [2, ...] is what was accepted last, the second a trial.
+    """Where a simulation is kept: P the most parts of a layer, R resources. The first place of [2, ...] is what was accepted last, the second a trial."""
 
-    config [L], device [L, P]: the strategy, P the most parts; ends [2, L, P]: of forward passes; back [2, L, P]: when gradients are there,
-    then the ends of backward passes; free [2, L + 1, R]: when resources are free before a layer's forward pass, in the last place before
-    the backward pass; work [2, L + 1, D]: computation that a device then still has; used [D]: bytes; tail, tail_back [L]: the least time
-    from the first end of a layer's forward pass, and from any of its backward pass, to the end of the step; local, saved_local [L]: whether all that a layer's parts
-    take is made where they are; parts_of, bytes_of [P], first [4]: what `overlaps` found; now [R], left, stamp, synced, updates, change, grown [D], saved [L], saved_device [L, P]: scratch.
-    """
-
-    config: Any
-    device: Any
-    ends: Any
-    back: Any
-    free: Any
-    work: Any
-    used: Any
-    tail: Any
-    tail_back: Any
-    local: Any
-    saved_local: Any
-    parts_of: Any
-    bytes_of: Any
-    first: Any
-    now: Any
-    left: Any
-    stamp: Any
-    synced: Any
-    updates: Any
-    links: Any
-    saved_links: Any
-    links_left: Any
-    member: Any
-    out: Any
-    into: Any
-    change: Any
-    grown: Any
-    saved: Any
-    saved_device: Any
+    config: Any  # [L] the strategy: configurations
+    device: Any  # [L, P] and the devices of parts
+    ends: Any  # [2, L, P] of forward passes
+    back: Any  # [2, L, P] when gradients are there, then the ends of backward passes
+    free: Any  # [2, L // EVERY + 1, R] when resources are free before each EVERYth layer's forward pass
+    work: Any  # [2, L // EVERY + 1, D] computation that a device then still has
+    used: Any  # [D] bytes
+    tail: Any  # [L] least time from the first end of a layer's forward pass to that of the step
+    tail_back: Any  # [L] the same from any end of its backward pass
+    local: Any  # [L] whether all that its parts take is made where they are
+    saved_local: Any  # [L] what it was before a proposal
+    parts_of: Any  # [P] what `overlaps` found: parts
+    bytes_of: Any  # [P] and how much of each
+    first: Any  # [4] where a part begins
+    now: Any  # [R] when resources are free
+    left: Any  # [D] computation that a device still has
+    stamp: Any  # [D] whether a device has a shard
+    synced: Any  # [D] when its last sum of gradients ends
+    updates: Any  # [D] how long its updates take
+    links: Any  # [R] how long sums of gradients take a link in a step
+    saved_links: Any  # [R] before a proposal
+    links_left: Any  # [R] what of it is still to come
+    member: Any  # [D] devices of a ring
+    out: Any  # [D] links from each to the next
+    into: Any  # [D]
+    change: Any  # [D] of work, by a proposal
+    grown: Any  # [D] of bytes
+    saved: Any  # [L] configurations before a proposal
+    saved_device: Any  # [L, P] and devices
 
 
 def state_of(problem: Problem) -> State:
@@ -137,7 +117,7 @@ def state_of(problem: Problem) -> State:
         "first": (DIMENSIONS,),
         **dict.fromkeys(("now", "links", "saved_links", "links_left"), (resources,)),
         **dict.fromkeys(
-            (("used", "left", "stamp", "synced", "updates", "change", "grown", "member", "out", "into")), (devices,)
+            ("used", "left", "stamp", "synced", "updates", "change", "grown", "member", "out", "into"), (devices,)
         ),
     }
     return State(**{name: np.zeros(size, np.int64) for name, size in sizes.items()})
@@ -206,7 +186,7 @@ def is_alike(problem: Problem, state: State, edge: int, target: int) -> bool:
 
 
 @njit(cache=True, error_model="numpy")
-def look(problem: Problem, state: State, layer: int) -> None:
+def find_local(problem: Problem, state: State, layer: int) -> None:
     """Find out whether all that a layer's parts take is made on their own devices. Then it is there when these come to the layer, since a
     device computes in the order of the program."""
     config = state.config[layer]
@@ -247,7 +227,7 @@ def arrival(problem: Problem, now: Ints, sender: int, receiver: int, size: int, 
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def around(problem: Problem, state: State, size: int) -> tuple[int, int]:
+def ring(problem: Problem, state: State, size: int) -> tuple[int, int]:
     """A ring of the devices that are stamped, in the order of their numbers, into `member`, and the links between them, into `out` and `into`: how
     many devices, and how long they take to sum so many bytes. In 2 (k - 1) steps each hands a k-th to the next. Takes the stamps away."""
     count, slowest = 0, 0
@@ -380,7 +360,7 @@ def synchronize(problem: Problem, state: State, layer: int, limit: int) -> bool:
     size = problem.shard_bytes[config]
     for shard in range(problem.shards[config] if size and problem.owner[layer] == layer else 0):
         start = gather(problem, state, layer, shard)
-        count, takes = around(problem, state, size)
+        count, takes = ring(problem, state, size)
         for place in range(count if takes else 0):
             start = max(start, now[state.out[place]], now[state.into[place]])
         end = start + takes
@@ -405,7 +385,7 @@ def add_links(problem: Problem, state: State, layer: int, sign: int) -> None:
     size = problem.shard_bytes[config]
     for shard in range(problem.shards[config] if size else 0):
         gather(problem, state, layer, shard)
-        count, takes = around(problem, state, size)
+        count, takes = ring(problem, state, size)
         for place in range(count if takes else 0):
             state.links[state.out[place]] += sign * takes
             state.links[state.into[place]] += sign * takes
@@ -460,7 +440,7 @@ def start(problem: Problem, state: State) -> int:
     state.grown[:] = 0
     for layer in range(len(problem.shape)):
         add_work(problem, state, layer, 1)
-        look(problem, state, layer)
+        find_local(problem, state, layer)
         if problem.owner[layer] == layer:
             add_links(problem, state, layer, 1)
     state.used[:] = state.grown
@@ -503,13 +483,13 @@ def attempt(
         add_links(problem, state, problem.owner[layer], 1)
     fits = (state.used + state.grown).max() <= problem.memory_limit[0]
     for layer in changed if fits else changed[:0]:
-        look(problem, state, layer)
+        find_local(problem, state, layer)
         for i in range(problem.first_user[layer], problem.first_user[layer + 1]):
-            look(problem, state, problem.user[i])
+            find_local(problem, state, problem.user[i])
     if from_the_start:
         begin = 0
         for layer in range(len(problem.shape)):
-            look(problem, state, layer)
+            find_local(problem, state, layer)
     begin -= begin % EVERY
     time = NEVER
     if fits:
@@ -655,5 +635,5 @@ def sent(problem: Problem, state: State) -> tuple[int, int]:
             continue
         for shard in range(problem.shards[config]):
             gather(problem, state, layer, shard)
-            gradients += 2 * (around(problem, state, size)[0] - 1) * size
+            gradients += 2 * (ring(problem, state, size)[0] - 1) * size
     return 2 * exchanged, gradients

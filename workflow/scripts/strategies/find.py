@@ -13,11 +13,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from analysis import tables
+from common.arguments import OneLineParser
 from common.errors import InputError, exit_status, system_faults
 from common.files import write_json, write_text
 from common.text import instead_of, number_of, size
@@ -74,15 +76,11 @@ class Question:
         }
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One line, as for all that a person gets wrong."""
-        raise InputError(message)
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = _Parser(prog="make strategies", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = OneLineParser(
+        prog="make strategies", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     made.add_argument("--model", required=True, help="a model of make models")
     made.add_argument(
         "--batch-size", type=_whole(10**7), required=True, metavar="N", help="samples of a step, on all devices"
@@ -299,22 +297,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     with system_faults(args.out):
         tables.write(made, args.out)
         write_json(args.out.with_suffix(".json"), {"question": question.job(), "answers": answers})
-        fastest = min(
-            (answer for answer in answers if answer["seconds"]),
-            key=lambda answer: answer["seconds"],
-            default=answers[0],
-        )
-        shown = {NAMES["data"]: answers[0], NAMES["expert"]: answers[1], "the fastest": fastest}
-        space = divide(question.graph, question.batch)
-        pictures = {
-            args.out: draw.bars(
-                question.graph, space, {name: one["parts"] for name, one in shown.items()}, question.topology.devices
-            ),
-            args.out.with_name(f"{args.out.name}.progress"): draw.progress(answers, METHODS | NAMES),
-        }
-        for stem, (picture, caption) in pictures.items():
+        for stem, (picture, caption) in _pictures(question, answers, args.out).items():
             style.save(picture, stem)
             write_text(stem.with_name(f"{stem.name}.caption.md"), caption + "\n")
+
+
+def _pictures(question: Question, answers: Sequence[dict[str, Any]], stem: Path) -> dict[Path, tuple[Figure, str]]:
+    """Figures with captions, and where they go: two starts and the fastest strategy as bars, and the progress of searches."""
+    starts = {answer["start"]: answer for answer in answers if answer["method"] is None}
+    fastest = min((answer for answer in answers if answer["seconds"]), key=lambda answer: answer["seconds"])
+    shown = {NAMES["data"]: starts["data"], NAMES["expert"]: starts["expert"], "the fastest": fastest}
+    parts = {name: one["parts"] for name, one in shown.items()}
+    space = divide(question.graph, question.batch)
+    return {
+        stem: draw.bars(question.graph, space, parts, question.topology.devices),
+        stem.with_name(f"{stem.name}.progress"): draw.progress(answers, METHODS | NAMES),
+    }
 
 
 if __name__ == "__main__":

@@ -80,12 +80,11 @@ def pose(
     parameter, such as itself, its gradient and what the optimizer keeps."""
     most = most_parts or topology.devices
     every = tuple(tuple(layer.configurations(most)) for layer in space.layers)
-    of_configs: dict[str, list[object]] = {name: [] for name in _OF_CONFIGS}
-    for place, (layer, configurations) in enumerate(zip(space.layers, every, strict=True)):
-        for degrees in configurations:
-            row = _config(layer, degrees, cost(space, place, degrees), numbers_of_parameter)
-            for name, value in row.items():
-                of_configs[name].append(value)
+    rows = [
+        _config(layer, degrees, cost(space, place, degrees), numbers_of_parameter)
+        for place, (layer, configurations) in enumerate(zip(space.layers, every, strict=True))
+        for degrees in configurations
+    ]
     edges = space.edges
     by_target = [sum(edge.target < place for edge in edges) for place in range(len(space.layers) + 1)]
     rules = {
@@ -125,19 +124,13 @@ def pose(
         "memory_limit": [min(int(topology.device.memory_bytes), NO_LIMIT)],
         "first_user": [sum(edge.source < place for edge in edges) for place in range(len(space.layers) + 1)],
         "user": [edge.target for edge in sorted(edges, key=lambda edge: edge.source)],
-        **of_configs,
+        **{name: [row[name] for row in rows] for name in rows[0]},
         **rules,
         **_links(topology),
     }
     arrays = {name: np.array(value, np.int64) for name, value in integers.items()}
     per_byte = np.array([PICOSECONDS / level.bytes_s for level in topology.levels])
     return Posed(space, topology, Problem(per_byte=per_byte, **arrays), every)
-
-
-_OF_CONFIGS = (
-    "degrees", "chunk", "parts", "forward", "backward", "update", "memory", "shard_bytes", "shards", "shard_stride", "chain_stride", "chain_degree",
-    "state_bytes",
-)  # fmt: skip
 
 
 def _config(layer: Layer, degrees: Degrees, cost: Cost, numbers_of_parameter: int) -> dict[str, object]:
