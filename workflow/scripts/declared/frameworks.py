@@ -12,7 +12,7 @@ from common.schemas import check, check_value
 from common.text import instead_of
 from declared import environments
 from declared.factors import as_list, factor_table
-from declared.mesh import PLAIN, axes_of, is_mesh, without_sizes
+from declared.mesh import PLAIN, axes_of, is_mesh, is_strategy, kind_of, without_sizes
 from models.collectives import ALL_REDUCE
 
 OWN = "own"  # an algorithm
@@ -36,6 +36,7 @@ class Framework:
     mirrored: bool
     mpi: bool
     unlike: bool
+    strategies: bool
     devices: tuple[str, ...]
     collectives: tuple[str, ...]
     sends: tuple[str, ...]
@@ -59,7 +60,9 @@ class Framework:
         into (`meshes`) fits where an entry names its axes, without sizes; where none names them, where data does."""
         level = levels["parallelism"]
         named = {level}
-        if is_mesh(level):
+        if is_strategy(level):
+            named = {kind_of(level)[0]}
+        elif is_mesh(level):
             named.add(without_sizes(level))
             by_name = any(not named.isdisjoint(entry.get("parallelism", ())) for entry in self.capabilities)
             if not by_name and any(axes_of(level) <= axes for axes in self.meshes):
@@ -110,7 +113,7 @@ def load_framework(name: str) -> Framework:
                 check_value(level, table[factor], where, file)
         capabilities.append({factor: as_list(levels) for factor, levels in entry.items()})
     fields = {key: raw[key] for key in ("title", "environment", "distributed", "base", "timing_scope")}
-    fields |= {key: raw.get(key, False) for key in ("mirrored", "mpi", "unlike")}
+    fields |= {key: raw.get(key, False) for key in ("mirrored", "mpi", "unlike", "strategies")}
     fields |= {
         "collectives": tuple(raw.get("collectives", [ALL_REDUCE])),
         "devices": tuple(raw.get("devices", ["cpu", "cuda"])),
@@ -142,3 +145,8 @@ def trains_alone(name: str) -> bool:
 def notes_of(name: str) -> tuple[str, ...]:
     """What must be said beside a framework's numbers; nothing of one that is not here any more."""
     return load_framework(name).notes if name in framework_names() else ()
+
+
+def has_strategies(name: str) -> bool:
+    """Whether a framework divides each layer by itself, whatever the level of parallelism; not one that is not here any more."""
+    return name in framework_names() and load_framework(name).strategies

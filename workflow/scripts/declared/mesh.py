@@ -1,4 +1,5 @@
-"""Levels of the factor `parallelism` that are meshes, such as data2-tensor2, and the mesh that each is on so many ranks."""
+"""Levels of the factor `parallelism`: meshes, such as data2-tensor2, and the mesh that each is on so many ranks; strategies that divide each
+layer by itself, such as found."""
 
 import math
 import re
@@ -7,6 +8,8 @@ from models.mesh import AXES, Mesh
 
 PLAIN = "data"
 NOT_MESHES = ("dense", "spatial")  # LBANN's own
+FOUND, EXPERT, RANDOM = "found", "expert", "random"
+STRATEGIES = (FOUND, EXPERT, RANDOM)  # models.strategy; random with a seed, as random3
 NEEDS = {
     "microbatches": "pipeline",
     "schedule": "pipeline",
@@ -15,9 +18,23 @@ NEEDS = {
 _PART = re.compile(r"([a-z]+)([0-9]*)")
 
 
+_SEEDED = re.compile(rf"({RANDOM})([1-9][0-9]*)")
+
+
 def is_mesh(level: str) -> bool:
     """Whether a level names axes."""
-    return level not in NOT_MESHES
+    return level not in NOT_MESHES and not is_strategy(level)
+
+
+def is_strategy(level: str) -> bool:
+    """Whether a level divides each layer by itself."""
+    return kind_of(level)[0] in STRATEGIES
+
+
+def kind_of(level: str) -> tuple[str, int]:
+    """A level of a strategy without its seed, and this: random and 3 of random3."""
+    told = _SEEDED.fullmatch(level)
+    return (told[1], int(told[2])) if told else (level, 0)
 
 
 def sizes_of(level: str) -> dict[str, int | None]:
@@ -26,7 +43,8 @@ def sizes_of(level: str) -> dict[str, int | None]:
     for part in level.split("-"):
         told = _PART.fullmatch(part)
         if not told or told[1] not in AXES:
-            expected = f"{', '.join(AXES)} with a size, joined by -, as data2-tensor2; or {' or '.join(NOT_MESHES)}"
+            others = f"{', '.join(NOT_MESHES)}, {FOUND}, {EXPERT} or {RANDOM}1"
+            expected = f"{', '.join(AXES)} with a size, joined by -, as data2-tensor2; or {others}"
             where = f"{part!r} of {level!r}" if part != level else f"{level!r}"
             raise ValueError(f"{where} is no axis; expected {expected}")
         axis, size = told[1], int(told[2]) if told[2] else None

@@ -70,7 +70,11 @@ class Campaign:
     @cached_property
     def records(self) -> dict[str, str]:
         """Where the record of every run lies that the site can make: run_id -> record.json, in planned order."""
-        return {run.run_id: self._record(run) for run in self.runs if lacks(self.site, run.levels) is None}
+        return {run.run_id: self._record(run) for run in self.runs if self.lacks(run) is None}
+
+    def lacks(self, run: Run) -> str | None:
+        """Why the site cannot make a run that was planned; None where it can."""
+        return lacks(self.site, run.levels) or run.lacks
 
     def records_of_block(self, block: int | None) -> list[str]:
         """The records of one block, in planned order; of all blocks without one. InputError when there is no such block."""

@@ -36,7 +36,7 @@ from declared.site import load_site
 from declared.study import load_study
 from plan.campaign import Campaign, add_config_argument, configured, planned
 from plan.design import Run
-from plan.identity import cores_per_rank, device, lacks
+from plan.identity import cores_per_rank, device
 from plan.sweeps import Sweep, sizes
 from plan.sweeps import planned as planned_sweeps
 
@@ -90,7 +90,7 @@ class Cost:
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
         """run_id -> its estimate."""
-        return {run.run_id: self._estimate(run) for run in self.campaign.runs if self._lacks(run) is None}
+        return {run.run_id: self._estimate(run) for run in self.campaign.runs if self.campaign.lacks(run) is None}
 
     @cached_property
     def sweeps(self) -> list[tuple[Sweep, Estimate]]:
@@ -106,7 +106,7 @@ class Cost:
     @cached_property
     def reasons(self) -> dict[str, int]:
         """Why runs cannot be made here -> how many."""
-        found = [reason for run in self.campaign.runs if (reason := self._lacks(run))]
+        found = [reason for run in self.campaign.runs if (reason := self.campaign.lacks(run))]
         return {reason: found.count(reason) for reason in dict.fromkeys(found)}
 
     def seconds(self, runs: Iterable[Run]) -> float:
@@ -148,9 +148,6 @@ class Cost:
         entries = [load_dataset(name) for name in self.campaign.datasets]
         prepared = sum(_prepared_bytes(entry) for entry in entries)
         return prepared + sum(file["bytes"] for entry in entries for file in entry.get("files", []))
-
-    def _lacks(self, run: Run) -> str | None:
-        return lacks(self.campaign.site, run.levels)
 
     @cached_property
     def _of_cell(self) -> dict[tuple[Any, ...], Timing]:

@@ -21,13 +21,15 @@ from common.files import digest_text, shown, write_text
 from declared.datasets import IMAGES, kind, load_dataset
 from declared.factors import Levels, factor_table, fixed_shares, matches
 from declared.frameworks import Framework, framework_names, load_framework
-from declared.mesh import is_mesh, mesh_of
+from declared.mesh import PLAIN, RANDOM, is_mesh, kind_of, mesh_of
 from declared.models import model_graph
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 from models import division
 from models.graph import Graph
 from models.mesh import Mesh
+from models.strategy import Strategy
+from plan.strategies import file_of, question, strategy_of
 
 LARGEST_DROPPED_SHARE = 0.02
 LARGEST_MISSUM = 1e-6  # of shares, which have to add up to 1
@@ -106,12 +108,20 @@ class Run:
     framework: Framework
     dataset: Mapping[str, Any]
     graph: Graph
+    strategy: Strategy | None = None  # by which its ranks divide each layer by itself, where they do
+
+    @property
+    def lacks(self) -> str | None:
+        """What has to be found before it can run, whatever the site has; None where nothing has."""
+        if self.framework.strategies and self.strategy is None:
+            return f"no strategy was found yet for {question(self.levels)}: call make strategies"
+        return None
 
 
 def design(study: Study, site: Site) -> list[Run]:
     """All runs in planned order. InputError in one line for a cell that cannot be, and for a study without cells."""
     runs = [
-        _run(study, cell, levels, geometry, replicate)
+        _run(study, site, cell, levels, geometry, replicate)
         for cell, levels, geometry in _cells(study, site)
         for replicate in range(1, study.replicates + 1)
     ]
@@ -130,7 +140,8 @@ def cell_name(levels: Levels) -> str:
 
 
 def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
-    """Ranks, replicas and batches of a cell. Refused where it cannot be trained."""
+    """Ranks, replicas and batches of a cell. Refused where it cannot be trained. Where each layer is divided by itself, all ranks see
+    the same samples, as along the axis tensor of a mesh."""
     _check_capabilities(levels, framework)
     _check_epochs(levels)
     _check_of_images(levels)
@@ -138,10 +149,10 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
     nodes, ranks_per_node = (levels["nodes"], devices) if framework.distributed else (1, 1)
     replicas_per_rank = devices if framework.mirrored else 1
     ranks = nodes * ranks_per_node
-    mesh = _mesh(levels, ranks)
+    mesh = _mesh(levels, framework, ranks)
     replicas = (mesh.replicas if mesh else ranks) * replicas_per_rank
     local_batch, steps = _batches(levels, replicas)
-    if mesh:
+    if mesh and not framework.strategies:
         _check_division(levels, mesh, local_batch)
     _check_shares(levels, framework, replicas, local_batch)
     return Geometry(
@@ -158,9 +169,11 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
     )
 
 
-def _mesh(levels: Levels, ranks: int) -> Mesh | None:
+def _mesh(levels: Levels, framework: Framework, ranks: int) -> Mesh | None:
     """The mesh of a cell; None where its ranks divide samples alone, or as LBANN does."""
     level = levels["parallelism"]
+    if framework.strategies:
+        return Mesh(tensor=ranks) if ranks > 1 else None
     if not is_mesh(level):
         return None
     try:
@@ -359,8 +372,12 @@ def _cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
 
 def effective(levels: Levels, made: Geometry) -> tuple[Any, ...]:
     """The levels as far as they have an effect: of two cells that have the same, one trains what the other does."""
-    mesh = made.mesh or Mesh()
-    told = {**levels, "parallelism": mesh.name} if is_mesh(levels["parallelism"]) else levels
+    mesh, level = made.mesh or Mesh(), levels["parallelism"]
+    told = levels
+    if load_framework(levels["framework"]).strategies:
+        told = {**levels, "parallelism": level if made.ranks > 1 or kind_of(level)[0] == RANDOM else PLAIN}
+    elif is_mesh(level):
+        told = {**levels, "parallelism": mesh.name}
     idle = {each.factor for each in IDLE if each.in_cell(levels, mesh)}
     return tuple(None if name in idle else level for name, level in told.items())
 
@@ -402,8 +419,13 @@ def _seed(study_seed: int, replicate: int) -> int:
     return int(digest_text(f"{study_seed}/{replicate}")[:8], 16) >> 1
 
 
-def _run(study: Study, cell: str, levels: Levels, geometry: Geometry, replicate: int) -> Run:
-    run_id = f"{cell}.r{replicate}"
+def _run(study: Study, site: Site, cell: str, levels: Levels, geometry: Geometry, replicate: int) -> Run:
+    run_id, framework = f"{cell}.r{replicate}", load_framework(levels["framework"])
+    graph = model_graph(levels["model"], levels["dataset"])
+    layout, strategy = (geometry.nodes, geometry.ranks_per_node), None
+    if framework.strategies:
+        asked, file = question(levels), file_of(study.name, site.name)
+        strategy = strategy_of(levels["parallelism"], graph, geometry.local_batch, layout, asked, file)
     fraction = int(digest_text(f"{study.seed}/{run_id}")[:8], 16) / 2**32
     return Run(
         run_id=run_id,
@@ -414,9 +436,10 @@ def _run(study: Study, cell: str, levels: Levels, geometry: Geometry, replicate:
         seed=_seed(study.seed, replicate),
         levels=levels,
         geometry=geometry,
-        framework=load_framework(levels["framework"]),
+        framework=framework,
         dataset=load_dataset(levels["dataset"]),
-        graph=model_graph(levels["model"], levels["dataset"]),
+        graph=graph,
+        strategy=strategy,
     )
 
 

@@ -21,11 +21,13 @@ from declared.study import Study
 from declared.virtual import shaping
 from environments import scorep
 from environments.identity import environment_digest, environment_stamp
+from models import strategy
 from plan.design import Geometry, Run
 
 # What every rank uses of the models' code.
 MODEL_CODE = tuple(RUNS.parent / "models" / name for name in ("graph.py", "initial.py", "mesh.py"))
-DIVISION = RUNS.parent / "models" / "division.py"  # what those use that divide models
+DIVISION = [RUNS.parent / "models" / "division.py"]  # what those use that divide models
+STRATEGY = [RUNS.parent / "models" / f"{name}.py" for name in ("soap", "strategy", "layout")]  # each layer by itself
 # Digest of ranks' code -> of the code before it that trains the same: who has runs of that code keeps them.
 TRAINS_THE_SAME = {
     # pytorch-fsdp says which PyTorch it needs
@@ -76,6 +78,7 @@ def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
         "device": device(site, run.levels),
         "cores_per_rank": max(cores.get("rank_cores", [cores_per_rank(site) * run.geometry.replicas_per_rank])),
         **cores,
+        **({"strategy": strategy.to_json(run.strategy)} if run.strategy else {}),
     }
 
 
@@ -218,7 +221,13 @@ def rank_code(framework: str) -> list[Path]:
     described = load_framework(framework)
     libraries = [LIBRARIES / f"{library}.py" for library in described.libraries]
     divides = any(axes & {"pipeline", "tensor"} for axes in described.meshes)
-    return [RUNS / "worker", *libraries, *([DIVISION] if divides else []), FRAMEWORKS / framework]
+    return [
+        RUNS / "worker",
+        *libraries,
+        *(DIVISION if divides else []),
+        *(STRATEGY if described.strategies else []),
+        FRAMEWORKS / framework,
+    ]
 
 
 @functools.cache

@@ -29,7 +29,7 @@ from declared.factors import UNTRACED
 from plan.binding import read_binding
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
-from plan.identity import Resolved, lacks, link_rate, resolve
+from plan.identity import Resolved, link_rate, resolve
 from plan.recorded import contradiction, record_of
 from records.ways import arguments_for, to_repeat, ways_to_run
 from runs import phases
@@ -264,7 +264,7 @@ def _read(
     for run in runs:
         row = planned_row(campaign, run)
         rows.append(row)
-        if reason := lacks(campaign.site, run.levels):
+        if reason := campaign.lacks(run):
             row |= {"status": "missing", "reason": reason}
             continue
         wanted = resolve(campaign.study, campaign.site, run)

@@ -18,7 +18,6 @@ from common.files import held, read_json, utc
 from declared.site import JOB_MARGIN_S
 from plan.campaign import Campaign
 from plan.design import Run
-from plan.identity import lacks
 from plan.sweeps import Sweeps
 from records.time_left import Reader, left_s, seconds
 from records.ways import REPEATABLE, arguments_for, to_repeat, ways_to_run
@@ -153,7 +152,7 @@ def standing(campaign: Campaign, sweeps: Sweeps, reader: Reader) -> Standing:
             [
                 *((said["status"], said["reason"] or "", name) for name, said in not_ok if said["status"] != "ok"),
                 *stopped,
-                *(("not here", lacks(campaign.site, run.levels) or "", run.run_id) for run in not_here),
+                *(("not here", campaign.lacks(run) or "", run.run_id) for run in not_here),
             ]
         ),
         repeat="".join(to_repeat([said["status"] for _, said in not_ok], arguments)).removeprefix("to repeat them: "),

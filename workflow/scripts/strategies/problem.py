@@ -1,30 +1,20 @@
 """A space, costs and a topology as the arrays that `engine` computes with, and strategies in and out of them."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from models.graph import BYTES
 from models.soap import POSITIONS, Degrees, Layer, Needed, Space
+from models.strategy import Part, Strategy
 from strategies.costs import Cost
 from strategies.engine import Problem, State, state_of
 from strategies.topology import Topology
 
 PICOSECONDS = 1e12
 NO_LIMIT = 2**62
-
-
-@dataclass(frozen=True)
-class Part:
-    """How a layer is divided, and the device of each part, the last dimension changing fastest."""
-
-    degrees: Degrees
-    devices: tuple[int, ...]
-
-
-Strategy = Mapping[str, Part]  # by layer
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ import numpy as np
 
 from models.graph import BYTES, from_json
 from models.soap import divide
+from models.strategy import Strategy
 from strategies import engine, starts
 from strategies.costs import roofline
-from strategies.problem import PICOSECONDS, Posed, Strategy, pose
+from strategies.problem import PICOSECONDS, Posed, pose
 from strategies.topology import Device, Level, Topology
 
 METROPOLIS, ANNEALING = "metropolis", "annealing"

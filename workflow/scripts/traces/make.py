@@ -50,7 +50,7 @@ def the_one(campaign: Campaign, wanted: str) -> Run:
             f"RUN={wanted}: no run of {campaign.study.name} is called so; the nearest are {', '.join(close)}"
         )
     run = known[fitting[0]]
-    if why := lacks(campaign.site, run.levels):
+    if why := campaign.lacks(run):
         raise InputError(f"RUN={run.run_id}: {why}")
     return run
 

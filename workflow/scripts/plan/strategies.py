@@ -1,0 +1,78 @@
+"""Which strategy a run trains by, where its framework divides each layer by itself.
+
+Those that a search found at a site lie in config/strategies/<study>.<site>.json, written by `make strategies`: an input of the
+campaign as the study is, so that the same checkout plans the same runs.
+"""
+
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import CHECKOUT, shown
+from common.schemas import check
+from declared.factors import Levels, factor_table
+from declared.mesh import EXPERT, FOUND, RANDOM, kind_of
+from models import strategy
+from models.graph import Graph
+from models.soap import divide
+from models.strategy import Strategy
+
+# What decides about the time of a step of a strategy: cells that differ in nothing else train by the same one.
+ASKED = ("model", "dataset", "batch_size", "nodes", "devices_per_node", "device", "bandwidth", "optimizer")
+
+
+def file_of(study: str, site: str) -> Path:
+    """Where the strategies of a study lie that were found at a site."""
+    return CHECKOUT / "config" / "strategies" / f"{study}.{site}.json"
+
+
+def question(levels: Levels) -> str:
+    """The name of what a search is asked for a cell: the levels in ASKED, as a cell's name has them."""
+    table = factor_table()
+    return ".".join(f"{table[name].get('symbol', f'{name}=')}{levels[name]}" for name in ASKED)
+
+
+def found(file: Path) -> dict[str, Any]:
+    """What a file of strategies says, by question; nothing where there is no file. InputError in one line where it is broken."""
+    try:
+        stamp = file.stat().st_mtime_ns
+    except FileNotFoundError:
+        return {}
+    return _read(file, stamp)
+
+
+@functools.cache
+def _read(file: Path, stamp: int) -> dict[str, Any]:
+    try:
+        told = json.loads(file.read_text())
+    except ValueError as error:
+        raise InputError(f"{shown(file)}: is broken ({error}); remove it, and call make strategies") from None
+    check(told, "strategies", file)
+    strategies: dict[str, Any] = told["strategies"]
+    return strategies
+
+
+def strategy_of(
+    level: str, graph: Graph, batch: int, layout: tuple[int, int], asked: str, file: Path
+) -> Strategy | None:
+    """The strategy of a cell with this level of parallelism, on nodes x devices of each (`layout`). None where it was not found yet.
+    InputError where what was found is not for this model."""
+    nodes, inside = layout
+    space = divide(graph, batch)
+    kind, seed = kind_of(level)
+    if kind == EXPERT:
+        return strategy.expert(space, nodes, inside)
+    if kind == RANDOM:
+        return strategy.random_strategy(space, nodes * inside, seed)
+    if kind != FOUND:
+        return strategy.data_parallel(space, nodes * inside)
+    entry: Mapping[str, Any] | None = found(file).get(asked)
+    if entry is None:
+        return None
+    try:
+        return strategy.checked(strategy.from_json(entry["parts"]), space, nodes * inside)
+    except ValueError as error:
+        raise InputError(f"{shown(file)}: {asked}: {error}; call make strategies again") from None
