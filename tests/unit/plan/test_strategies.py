@@ -104,7 +104,10 @@ def test_cells_that_differ_in_what_decides_nothing_share_a_strategy(site: Site) 
 @pytest.mark.parametrize(
     ("factors", "said"),
     [
-        ({"batch_scope": ["local"]}, "pytorch-strategy cannot do batch_scope=local: a strategy divides the samples of one"),
+        (
+            {"batch_scope": ["local"]},
+            "pytorch-strategy cannot do batch_scope=local: a strategy divides the samples of one",
+        ),
         ({"framework": ["pytorch-ddp"], "parallelism": ["found"]}, "pytorch-ddp cannot do parallelism=found"),
         ({"parallelism": ["tensor"]}, "pytorch-strategy cannot do parallelism=tensor"),
         ({"nodes": [1], "parallelism": ["data", "random1"]}, "trains exactly as"),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
+from torch import multiprocessing
 
 from models.initial import initial_weights
 from models.layout import lay_out
