@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from runs import launch
+from runs.phases import put_together
 from trainings import Trainings, assert_same, epochs
 
 TESTS = Path(__file__).parent
@@ -107,3 +109,14 @@ def test_strategies_and_levels_in_other_combinations_train_alike(
     trainings: Trainings, level: str, ranks: int, levels: dict[str, Any]
 ) -> None:
     check(trainings, level, ranks, levels)
+
+
+@pytest.mark.every_framework
+def test_a_traced_strategy_tells_when_ranks_compute_wait_and_exchange(trainings: Trainings) -> None:
+    levels = {"parallelism": "expert", "nodes": 2, "batch_scope": "global", "batch_size": BATCH}
+    folder = trainings.of("pytorch-strategy", **levels, trace="phases")
+    put_together(folder)
+    phases = pd.read_csv(folder / "phases.csv").query("step > 0")
+    for _, own in phases.groupby("rank"):
+        assert {"data", "forward", "wait", "backward", "optimizer", "exchange"} <= set(own["phase"])
+        assert (own["end"] >= own["start"]).all()
