@@ -29,11 +29,12 @@ SEED = 20261120
 TESTS = Path(__file__).parent
 TEMPORARY = "tmp"  # of the ranks, in the attempt's folder
 PLAIN = {"model": "small-cnn", "dataset": "digits", "nodes": 1, "sync_every": 1, "epochs": 1, "warmup_epochs": 0}
-# Every framework that can be trained at this site and whose weights can be kept: not those of another program's training.
+# Every framework that can be trained at this site and whose weights can be kept: not those of another program's training, nor one that
+# needs a strategy (test_strategy_training.py).
 FRAMEWORKS = tuple(
     framework.name
     for framework in map(load_framework, framework_names())
-    if framework.adapter and not framework.mpi and read(framework.environment).available(SITE.realization)
+    if framework.adapter and not framework.mpi and not framework.strategies and read(framework.environment).available(SITE.realization)
 )
 ALIKE = tuple(name for name in FRAMEWORKS if not trains_alone(name))  # to the same weights
 DISTRIBUTED = tuple(name for name in FRAMEWORKS if load_framework(name).distributed)

@@ -106,7 +106,8 @@ def train(folder: Path) -> None:
     if rank == 0:
         np.savez(folder / "before.npz", **trainer.context.initial_weights())
         np.savez(folder / "after.npz", **after)
-    if getattr(trainer, "graph", trainer.context.graph) is trainer.context.graph:  # not a stage of a pipeline
+    of_all = getattr(trainer, "graph", trainer.context.graph) is trainer.context.graph  # not a stage of a pipeline
+    if of_all and not hasattr(trainer, "runner"):  # nor parts of layers
         np.save(folder / f"noise.{rank}.npy", noise(trainer))  # last, since it changes running statistics
     trainer.context.group.barrier()
 

@@ -21,7 +21,7 @@ from common.files import digest_text, shown, write_text
 from declared.datasets import IMAGES, kind, load_dataset
 from declared.factors import Levels, factor_table, fixed_shares, matches
 from declared.frameworks import Framework, framework_names, load_framework
-from declared.mesh import PLAIN, RANDOM, is_mesh, kind_of, mesh_of
+from declared.mesh import PLAIN, is_mesh, mesh_of
 from declared.models import model_graph
 from declared.site import Site, load_site
 from declared.study import Study, load_study
@@ -375,7 +375,7 @@ def effective(levels: Levels, made: Geometry) -> tuple[Any, ...]:
     mesh, level = made.mesh or Mesh(), levels["parallelism"]
     told = levels
     if load_framework(levels["framework"]).strategies:
-        told = {**levels, "parallelism": level if made.ranks > 1 or kind_of(level)[0] == RANDOM else PLAIN}
+        told = {**levels, "parallelism": level if made.ranks > 1 else PLAIN}
     elif is_mesh(level):
         told = {**levels, "parallelism": mesh.name}
     idle = {each.factor for each in IDLE if each.in_cell(levels, mesh)}

@@ -30,6 +30,7 @@ from analysis import conditions
 from analysis.measured import factors, scaled, successful
 from common.errors import InputError
 from declared.factors import OF_STRATEGIES
+from declared.frameworks import has_strategies
 from declared.mesh import NOT_MESHES, PLAIN, divides_more, mesh_of
 from declared.models import model_graph
 from models.collectives import ALL_REDUCE, COLLECTIVES
@@ -57,9 +58,10 @@ def prepared(runs: pd.DataFrame, meshes: bool = False) -> pd.DataFrame:
     divide more than samples; `computes`.
 
     Batches and exchanges are scaled as epoch time is: to the data set's samples. `uncounted` cells are left out, and but for
-    `meshes` those whose ranks divide more than samples.
+    `meshes` those whose ranks divide more than samples; cells `of_strategies` always.
     """
     ok = successful(runs)
+    ok = ok[~of_strategies(ok)]
     divided = is_mesh(ok)
     ok = ok.assign(is_mesh=divided, computes=computes(ok))
     ok = ok if meshes else ok[~divided]
@@ -88,7 +90,7 @@ def pooled_cv(cells: pd.DataFrame, of_means: bool = False) -> float:
 
 def planned(runs: pd.DataFrame) -> pd.DataFrame:
     """The cells on several nodes that a study plans, run or not, as `prepared` has them, but for what was measured."""
-    cells = runs[runs["nodes"] > 1].drop_duplicates("cell").reset_index(drop=True)
+    cells = runs[(runs["nodes"] > 1) & ~of_strategies(runs)].drop_duplicates("cell").reset_index(drop=True)
     samples, batch = cells["samples_per_epoch"].astype(float), cells["local_batch"].astype(float)
     exchanges = samples / cells["effective_batch"].astype(float)
     counted = {"steps": exchanges * cells["sync_every"].astype(int), "exchanges": exchanges, "local_batch": batch}
@@ -102,8 +104,8 @@ def planned(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def uncounted(runs: pd.DataFrame, meshes: bool = False) -> str:
-    """The cells that nothing here can use, whose batches or exchanges were not counted or, but for `meshes`, whose ranks divide more than
-    samples, in a sentence; or nothing."""
+    """The cells that nothing here can use, whose batches or exchanges were not counted, which are `of_strategies` or, but for `meshes`, whose
+    ranks divide more than samples, in sentences; or nothing."""
     counts = successful(runs).groupby("cell", sort=False)[["steps", "exchanges"]].count()
     lacking = counts.index[(counts == 0).any(axis=1)].tolist()
     left_out = (
@@ -111,6 +113,10 @@ def uncounted(runs: pd.DataFrame, meshes: bool = False) -> str:
     )
     if not meshes and (divided := list(dict.fromkeys(runs.loc[is_mesh(runs), "cell"]))):
         left_out.append(f"Left out, because ranks divide more than samples: {conditions.named(divided)}.")
+    if each := list(dict.fromkeys(runs.loc[of_strategies(runs), "cell"])):
+        left_out.append(
+            f"Left out, because each layer is divided by itself, which is simulated, not predicted: {conditions.named(each)}."
+        )
     return " ".join(left_out)
 
 
@@ -123,6 +129,11 @@ def is_mesh(runs: pd.DataFrame) -> pd.Series:
     """Where ranks divide more than samples."""
     pairs = zip(runs["parallelism"], runs["ranks"], strict=True)
     return pd.Series([divides_more(level, int(ranks)) for level, ranks in pairs], index=runs.index, dtype=bool)
+
+
+def of_strategies(runs: pd.DataFrame) -> pd.Series:
+    """Where each layer is divided by itself, as a strategy says."""
+    return runs["framework"].map(has_strategies).astype(bool)
 
 
 def of_unlike(runs: pd.DataFrame) -> str:

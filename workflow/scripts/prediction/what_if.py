@@ -82,7 +82,7 @@ class Study:
         none), in the order of tables."""
         kept = dict(iter(self.steps.groupby("run_id")))
         ok = successful(traced(self.runs))
-        ok = ok[~physics.is_mesh(ok)]
+        ok = ok[~physics.is_mesh(ok) & ~physics.of_strategies(ok)]
         of_cell = dict(iter(ok[ok["run_id"].isin(kept)].groupby("cell")))
         for runs in (of_cell[cell] for cell in cells(self.runs)["cell"] if cell in of_cell):
             row = runs.iloc[0].to_dict()

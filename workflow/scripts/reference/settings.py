@@ -8,7 +8,7 @@ import yaml
 from common.files import CHECKOUT
 from common.schemas import schema
 from declared.frameworks import Framework, framework_names, load_framework
-from declared.mesh import NOT_MESHES, PLAIN
+from declared.mesh import NOT_MESHES, PLAIN, STRATEGIES
 from models.mesh import AXES
 from reference.markdown import block, code, codes, escaped, table
 
@@ -243,7 +243,7 @@ def _dividing(frameworks: list[Framework]) -> Iterator[list[str]]:
         for one in frameworks
     }
     told = {f"with the axis {code(axis)}": axis for axis in AXES if axis != PLAIN} | {
-        code(way): way for way in NOT_MESHES
+        code(way): way for way in (*NOT_MESHES, *STRATEGIES)
     }
     for said, what in told.items():
         yield ["`parallelism`", said, _some([name for name, can in able.items() if what in can], list(able))]

@@ -29,8 +29,8 @@ from common.errors import InputError
 from common.files import load_yaml
 from common.text import number_of
 from declared.datasets import NEXT, TOKENS, class_count, kind, load_dataset, targets
-from declared.frameworks import Framework, load_framework
-from declared.mesh import divides_more, mesh_of
+from declared.frameworks import Framework, has_strategies, load_framework
+from declared.mesh import EXPERT, FOUND, PLAIN, RANDOM, divides_more, kind_of, mesh_of
 from declared.models import model_graph
 from declared.site import Site
 from declared.study import Study
@@ -61,6 +61,15 @@ AXES_DO = {  # what its ranks do
         f"rows of the second{cite('shoeybi2019')}."
     ),
     "pipeline": f"Along the axis pipeline, each rank has a stage of the model, and microbatches pass through the stages{cite('huang2019')}.",
+}
+OF_LAYERS = {  # what a level says where each layer is divided by itself
+    PLAIN: "With data, the samples of every layer are divided.",
+    EXPERT: (
+        f"With expert, convolutions are divided by samples and dense layers by units{cite('krizhevsky2014')}, and recurrent layers each have a rank of their "
+        f"own{cite('wu2016')}."
+    ),
+    FOUND: f"With found, a search by simulation has chosen, from measured costs of parts and the swept links{cite('jia2019')}.",
+    RANDOM: "With random and a number, parts and their ranks are drawn.",
 }
 SCHEDULES = {
     "gpipe": f"GPipe{cite('huang2019')} (all forward passes, then all backward passes)",
@@ -258,6 +267,7 @@ def _frameworks(facts: Facts) -> Iterator[str]:
 
 def _strategies(facts: Facts) -> Iterator[str]:
     """What the ranks of each strategy divide; nothing where all divide samples alone."""
+    yield from _of_layers(facts)
     levels = facts.runs[["parallelism", "ranks"]].drop_duplicates().itertuples(index=False, name=None)
     divided = {level: mesh_of(level, int(ranks)) for level, ranks in levels if divides_more(level, int(ranks))}
     if not divided:
@@ -279,6 +289,20 @@ def _strategies(facts: Facts) -> Iterator[str]:
         "All strategies start with the same weights and reach those of one rank that has the whole batch, except where dropout or batch normalization "
         "see other samples together."
     )
+
+
+def _of_layers(facts: Facts) -> Iterator[str]:
+    """How frameworks divide that divide each layer by itself; nothing without one."""
+    own = facts.runs[facts.runs["framework"].map(has_strategies).astype(bool)]
+    kinds = {kind_of(level)[0] for level in own["parallelism"]}
+    if not kinds:
+        return
+    frameworks = listed(sorted(set(own["framework"])))
+    yield (
+        f"With {text(frameworks)} each layer is divided by itself{cite('jia2019')}: its output is cut along samples, along height, width or "
+        "positions, and along channels, units or heads, and each part has a rank."
+    )
+    yield from (OF_LAYERS[kind] for kind in OF_LAYERS if kind in kinds)
 
 
 def _workload(facts: Facts) -> Iterator[str]:

@@ -1,0 +1,93 @@
+"""Strategies that need no search, and the messages of a strategy: all that each part needs, once, and nothing else."""
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+
+from models import strategy
+from models.layout import Region, lay_out
+from models.named import graph
+from models.soap import divide, region_needed
+from models.strategy import Part, data_parallel, expert, random_strategy
+
+MODELS: dict[str, tuple[Any, ...]] = {
+    "lenet-5": ((28, 28, 1), 10),
+    "inception-v3": ((80, 80, 3), 10),
+    "gpt-nano": ((12,), 20, 20, "next"),
+    "rnn-translation": ((8,), 20, 20, "next"),
+}
+
+
+def volume(region: Region) -> int:
+    return math.prod(end - first for first, end in region)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_messages_bring_each_part_all_that_it_needs_once(name: str, seed: int) -> None:
+    made = graph(name, *MODELS[name])
+    space = divide(made, 8)
+    layout = lay_out(made, 8, random_strategy(space, 6, seed))
+    assert [message.number for message in layout.messages] == list(range(len(layout.messages)))
+    asked = set()
+    for (target, edge), group in itertools.groupby(layout.messages, lambda message: (message.target, message.edge)):
+        messages = list(group)
+        asked.add((target, edge))
+        for one, other in itertools.combinations(messages, 2):
+            pairs = zip(one.region, other.region, strict=True)
+            assert any(a[1] <= b[0] or b[1] <= a[0] for a, b in pairs), "no two of them bring the same"
+        whole = layout.taken(messages[0])
+        if messages[0].of_state:
+            assert sum(end - first for message in messages for first, end in message.region[:1]) == volume(whole)
+        else:
+            assert sum(volume(message.region) for message in messages) == volume(whole)
+    for layer, devices in enumerate(layout.devices):
+        for number, edge in enumerate(space.edges):
+            for part in range(len(devices)) if edge.target == layer and not edge.first_only else ():
+                needed = region_needed(edge.needed, layout.region((layer, part)), space.layers[edge.source].shape)
+                assert (needed is not None) == (((layer, part), number) in asked)
+
+
+def test_data_parallelism_sends_no_outputs_and_an_expert_sends_those_of_dense_layers() -> None:
+    made = graph("alexnet", (64, 64, 3), 10)
+    space = divide(made, 32)
+    of_data = lay_out(made, 32, data_parallel(space, 4))
+    assert all(of_data.device(message.source) == of_data.device(message.target) for message in of_data.messages)
+    of_expert = lay_out(made, 32, expert(space, 4, 1))
+    names = {
+        space.layers[message.target[0]].name
+        for message in of_expert.messages
+        if of_expert.device(message.source) != of_expert.device(message.target)
+    }
+    dense = {layer.name for layer in space.layers if layer.divides == 1 and layer.macs}
+    assert names == dense | {"loss"}
+    layer = next(place for place, layer in enumerate(space.layers) if layer.name in dense)
+    assert [of_expert.holders(layer, number) for number in range(of_expert.shards(layer))] == [[0], [1], [2], [3]]
+    assert of_data.holders(layer, 0) == [0, 1, 2, 3]
+
+
+def test_an_expert_gives_each_lstm_a_device_of_its_own() -> None:
+    space = divide(graph("rnn-translation", (8,), 20, 20, "next"), 8)
+    chains = [layer.name for layer in space.layers if layer.chain]
+    on_one_node, on_nodes = expert(space, 1, 2), expert(space, 4, 1)
+    assert [on_one_node[name].devices for name in chains] == [(0,), (0,), (1,), (1,)]
+    assert [on_nodes[name].devices for name in chains] == [(0,), (1,), (2,), (3,)]
+    of_nodes = expert(space, 2, 2)
+    assert [of_nodes[name].devices for name in chains] == [(0, 2), (0, 2), (1, 3), (1, 3)], "nodes divide samples"
+
+
+def test_a_strategy_is_read_as_it_was_written_and_checked_against_its_space() -> None:
+    space = divide(graph("lenet-5", (28, 28, 1), 10), 8)
+    found = random_strategy(space, 4, 7)
+    assert found == random_strategy(space, 4, 7) != random_strategy(space, 4, 8)
+    assert strategy.checked(strategy.from_json(strategy.to_json(found)), space, 4) == found
+    first = space.layers[0].name
+    for wrong, said in (
+        ({**found, first: Part((3, 1, 1, 1), (0, 1, 2))}, f"{first}: .* cannot be cut into"),
+        ({**found, first: Part((2, 1, 1, 1), (0, 4))}, f"{first}: its 2 parts are not on 4 devices"),
+        ({name: part for name, part in found.items() if name != first}, "its layers are not those of lenet-5"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            strategy.checked(wrong, space, 4)

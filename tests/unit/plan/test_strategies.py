@@ -1,0 +1,118 @@
+"""Cells whose layers are each divided by itself: how they are laid out, which strategy is theirs, and what has to be found first."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.errors import InputError
+from declared.site import Site, load_site
+from declared.study import Study, load_study
+from models import strategy
+from models.soap import divide
+from plan import design as planner
+from plan.campaign import planned
+from plan.design import design
+from plan.identity import run_key, spec
+from plan.strategies import question
+
+
+@pytest.fixture
+def site() -> Site:
+    return replace(load_site("local"), cores=4, nodes=4, ranks_per_node=1)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where what was found lies."""
+    found = tmp_path / "found.json"
+    monkeypatch.setattr(planner, "file_of", lambda study, site: found)
+    return found
+
+
+def study_of(**factors: list[object]) -> Study:
+    plain = load_study("quickstart")
+    held: dict[str, list[object]] = {
+        "framework": ["pytorch-strategy"],
+        "model": ["lenet-5"],
+        "dataset": ["synthetic-28x28x1-10-512"],
+        "nodes": [4],
+        "batch_size": [64],
+        "batch_scope": ["global"],
+        "sync_every": [1],
+    }
+    return replace(plain, factors=plain.factors | held | factors, exclude=(), replicates=1)
+
+
+def test_all_ranks_see_the_same_samples_and_are_told_the_strategy(site: Site) -> None:
+    study = study_of(parallelism=["data", "expert", "random1", "random2"])
+    runs = {str(run.levels["parallelism"]): run for run in design(study, site)}
+    told = {level: spec(study, site, run) for level, run in runs.items()}
+    for level, run in runs.items():
+        made = run.geometry
+        assert (made.ranks, made.replicas, made.local_batch, made.effective_batch) == (4, 1, 64, 64)
+        assert told[level]["mesh"] == {"pipeline": 1, "data": 1, "sharded": 1, "tensor": 4}
+        assert strategy.from_json(told[level]["strategy"]) == run.strategy
+    conv = {level: one["strategy"]["conv1"] for level, one in told.items()}
+    assert conv["data"] == conv["expert"] == {"degrees": [4, 1, 1, 1], "devices": [0, 1, 2, 3]}
+    assert told["expert"]["strategy"]["dense1"] != told["data"]["strategy"]["dense1"]
+    assert len({run_key(study, site, run) for run in runs.values()}) == 4
+
+
+def test_what_was_found_is_an_input_of_the_run(site: Site, file: Path) -> None:
+    study = study_of(parallelism=["found"])
+    (run,) = design(study, site)
+    asked = question(run.levels)
+    assert run.strategy is None and run.lacks == f"no strategy was found yet for {asked}: call make strategies"
+    campaign = planned(study, site)
+    assert campaign.records == {} and campaign.lacks(campaign.runs[0]) == run.lacks
+    keys = set()
+    space = divide(run.graph, 64)
+    for seed in (1, 2):
+        parts = strategy.to_json(strategy.random_strategy(space, 4, seed))
+        file.write_text(json.dumps({"made_of": {}, "strategies": {asked: {"step_s": 0.1, "parts": parts}}}))
+        (run,) = design(study, site)
+        assert run.lacks is None and spec(study, site, run)["strategy"] == parts
+        keys.add(run_key(study, site, run))
+    assert len(keys) == 2, "another strategy is another run"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "found.json: is broken .* remove it, and call make strategies"),
+        ('{"made_of": {}, "strategies": {"QUESTION": {"step_s": 0.1, "parts": {}}}}', "are not those of lenet-5; call"),
+        ('{"strategies": {}}', "made_of"),
+    ],
+)
+def test_what_was_found_and_is_none_is_refused_in_one_line(site: Site, file: Path, text: str, said: str) -> None:
+    study = study_of(parallelism=["found"])
+    file.unlink(missing_ok=True)
+    (run,) = design(study, site)
+    file.write_text(text.replace("QUESTION", question(run.levels)))
+    with pytest.raises(InputError, match=said) as refused:
+        design(study, site)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_cells_that_differ_in_what_decides_nothing_share_a_strategy(site: Site) -> None:
+    study = study_of(parallelism=["found"], learning_rate=[0.1, 0.2], batch_size=[32, 64])
+    assert len({question(run.levels) for run in design(study, site)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("factors", "said"),
+    [
+        (
+            {"batch_scope": ["local"]},
+            "pytorch-strategy cannot do batch_scope=local: a strategy divides the samples of one",
+        ),
+        ({"framework": ["pytorch-ddp"], "parallelism": ["found"]}, "pytorch-ddp cannot do parallelism=found"),
+        ({"parallelism": ["tensor"]}, "pytorch-strategy cannot do parallelism=tensor"),
+        ({"nodes": [1], "parallelism": ["data", "random1"]}, "trains exactly as"),
+    ],
+)
+def test_cells_that_cannot_be(site: Site, factors: dict[str, list[object]], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        design(study_of(**factors), site)
