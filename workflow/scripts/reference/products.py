@@ -21,6 +21,8 @@ LAYOUT = {
     "runs.csv": "one row per run, whether or not it succeeded; [columns](#runscsv)",
     "epochs.csv": "one row per epoch; [columns](#epochscsv)",
     "network.csv": "one row per collective of the network's sweeps, where the study has distributed frameworks on several nodes; [columns](#networkcsv)",
+    "costs.csv": "one row per configuration of a layer: what its parts cost, where strategies are found (`make strategies`); [columns](#costscsv)",
+    "messages.csv": "one row per size: what messages cost the two ranks, where strategies are found; [columns](#messagescsv)",
     "power.csv": "power over time of runs whose machines have meters, where the study draws the figure `power`; [columns](#powercsv)",
     "phases.csv": "one row per traced run, rank and phase, where the study has traced runs; [columns](#phasescsv)",
     "trace_steps.csv": "one row per interval of some steps of a typical traced run of each cell; [columns](#trace_stepscsv)",
@@ -41,6 +43,7 @@ LAYOUT = {
     "runs/RUN_ID/KEY/attempt-N/": "an attempt: `spec.json` (what was asked for), `log.txt`, `epochs.csv`, `steps.csv` with `step_times: true`, `phases.csv` and `clocks.csv` with `trace: phases`, `score-p/` where Score-P traced it, `power.csv` where a machine has a meter",
     "idle/SESSION/DEVICE/idle.json": "power before the first run of a session on a device, where a machine has a meter",
     "network/SWEEP/KEY/sweep.json": "the record of a network sweep; its attempts lie beside it",
+    "costs/TIMING/KEY/timing.json": "the record of a timing of parts of layers, or of messages; its attempts lie beside it",
     "sessions/": "what each invocation or allocation did",
     "logs/": "what each rule printed",
 }
@@ -117,7 +120,10 @@ def _figure(one: gallery.Example, kind: Kind) -> Iterator[str]:
 @cache
 def described() -> dict[str, dict[str, Any]]:
     """Every table, in the order of stages: name -> answers, method, columns (names with commas between them -> unit, meaning)."""
-    files = [STAGES / stage / "tables.yaml" for stage in ("analysis", "network", "prediction", "traces", "comparison")]
+    files = [
+        STAGES / stage / "tables.yaml"
+        for stage in ("analysis", "network", "strategies", "prediction", "traces", "comparison")
+    ]
     return {name: entry for file in files for name, entry in load_yaml(file).items()}
 
 
@@ -188,6 +194,12 @@ def files_page() -> str:
             "## network.csv",
             "One row per repetition of an all-reduce. A sweep without any has one row with its status and reason.",
             _columns("network"),
+            "## costs.csv",
+            "One row per layer of a model and way to divide it, where strategies are found: medians over repetitions, of one part.",
+            _columns("costs"),
+            "## messages.csv",
+            "One row per size of messages between two ranks, where strategies are found.",
+            _columns("messages"),
             "## power.csv",
             "One row per sample of a machine's power while a run trained.",
             _columns("power"),
@@ -204,12 +216,15 @@ def files_page() -> str:
             "## sweep.json",
             "The record of one network sweep.",
             _columns("sweep"),
+            "## timing.json",
+            "The record of one timing, of the parts of a model's layers or of messages.",
+            _columns("timing"),
         ]
     )
 
 
 def _columns(name: str) -> str:
-    heads = ["field", "value", "meaning"] if name in ("record", "sweep") else ["column", "value", "meaning"]
+    heads = ["field", "value", "meaning"] if name in ("record", "sweep", "timing") else ["column", "value", "meaning"]
     written = load_yaml(CHECKOUT / "config" / "schemas" / f"{name}.schema.yaml")["properties"]
     made = list(fields(schema(name)["properties"]))
     if FACTORS in written:  # they have a page of their own
