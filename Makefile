@@ -132,8 +132,8 @@ models: $(STAMP)  ## list all models with parameters, multiplications and bytes;
 predict: $(STAMP)  ## predict how many nodes are worth it, without a campaign: ARGS="--step-time 0.1 --model resnet-50"; ARGS=--help lists all
 	@$(RINGSIDE) figures.outlook $(ARGS)
 
-strategies: $(STAMP)  ## find the fastest strategy for a model by simulation, without a campaign: ARGS="--model alexnet --batch-size 256 --devices 16"; ARGS=--help lists all
-	@$(RINGSIDE) strategies.find $(ARGS)
+strategies: $(STAMP)  ## find the fastest strategies by simulation: of a study from costs measured at its site, or of a model without a campaign: ARGS="--model alexnet --batch-size 256 --devices 16"; ARGS=--help lists all
+	@$(if $(filter --model% --help -h,$(ARGS)),$(RINGSIDE) strategies.find $(ARGS),$(SNAKEMAKE) strategies $(OPTIONS))
 
 ##@ Tests and checks of the code
 

@@ -146,7 +146,7 @@ onstart:
         workflow.scheduler._executor.sleep = lambda: asyncio.sleep(
             workflow.remote_execution_settings.seconds_between_status_checks
         )
-    if {"run", "sweep"} & {job.rule.name for job in workflow.dag.needrun_jobs()}:
+    if {"run", "sweep", "timing"} & {job.rule.name for job in workflow.dag.needrun_jobs()}:
         or_say_so(lambda: check_launch(CAMPAIGN, workflow.executor_plugin.name))
     to_build, to_prepare = (
         sorted({job.wildcards[of] for job in workflow.dag.needrun_jobs() if job.rule.name == of})

@@ -115,8 +115,10 @@ class Campaign:
 
     @cached_property
     def environments(self) -> dict[str, str]:
-        """The environments that the runs need, parents first: name -> its stamp, environment.json."""
-        wanted = sorted({self.by_id[run_id].framework.environment for run_id in self.records})
+        """The environments that the runs need, parents first: name -> its stamp, environment.json. Those whose strategy has to be found need
+        theirs before."""
+        unfound = {run.framework.environment for run in self.runs if run.lacks and lacks(self.site, run.levels) is None}
+        wanted = sorted(unfound.union(self.by_id[run_id].framework.environment for run_id in self.records))
         return {name: str(self._stamp(name)) for name in lineage(wanted, realization=self.site.realization)}
 
     @cached_property

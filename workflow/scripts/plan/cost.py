@@ -39,6 +39,8 @@ from plan.design import Run
 from plan.identity import cores_per_rank, device
 from plan.sweeps import Sweep, sizes
 from plan.sweeps import planned as planned_sweeps
+from plan.timings import BUDGET_S, PARTS, Timing
+from plan.timings import planned as planned_timings
 
 START_S = 5.0  # of a run, from its launch to its first epoch: 2.7 to 6.6 s in docs/measurements.md
 SWEEP_S = 1.2  # of one size of messages: what network.sweep, a program of ranks, gives itself
@@ -67,7 +69,7 @@ class Estimate(NamedTuple):
     measured: int = 0
 
 
-class Timing(NamedTuple):
+class Means(NamedTuple):
     """Means of measured runs in seconds: of a start, of an epoch with its validation, of a sample in one replica."""
 
     start_s: float
@@ -78,9 +80,9 @@ class Timing(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """Estimates for all runs and sweeps of a campaign that its site can make, and why it cannot make the others.
+    """Estimates for all runs, sweeps and timings of a campaign that its site can make, and why it cannot make the others.
 
-    `measured` are runs of this site (see `measured_at`), `sweep_times` the seconds of its sweeps by their name.
+    `measured` are runs of this site (see `measured_at`), `sweep_times` the seconds of its sweeps and timings by their name.
     """
 
     campaign: Campaign
@@ -97,11 +99,24 @@ class Cost:
         """The sweeps of the network, each with its estimate."""
         site = self.campaign.site
         budget = Estimate(START_S + len(sizes(site.sweep_max_bytes)) * SWEEP_S, "the time that a sweep gives itself")
-        known = {
-            name: Estimate(sum(times) / len(times), number_of(len(times), "sweep") + " of the same", len(times))
-            for name, times in self.sweep_times.items()
-        }
-        return [(sweep, known.get(sweep.name, budget)) for sweep in planned_sweeps(self.campaign.runs, site)]
+        return [(sweep, self._known(sweep.name, budget, "sweep")) for sweep in planned_sweeps(self.campaign.runs, site)]
+
+    @cached_property
+    def timings(self) -> list[tuple[Timing, Estimate]]:
+        """The timings of parts and messages, each with its estimate."""
+        said = "the time that a timing gives itself"
+        budgets = {kind: Estimate(START_S + budget_s, said) for kind, budget_s in BUDGET_S.items()}
+        return [
+            (timing, self._known(timing.name, budgets[timing.kind], "timing"))
+            for timing in planned_timings(self.campaign.runs, self.campaign.site)
+        ]
+
+    def _known(self, name: str, budget: Estimate, what: str) -> Estimate:
+        """The mean of what was made under this name; else its budget."""
+        times = self.sweep_times.get(name)
+        if not times:
+            return budget
+        return Estimate(sum(times) / len(times), f"{number_of(len(times), what)} of the same", len(times))
 
     @cached_property
     def reasons(self) -> dict[str, int]:
@@ -125,8 +140,8 @@ class Cost:
 
     @property
     def total_s(self) -> float:
-        """Of all runs and sweeps, one after the other."""
-        return self.seconds(self.made) + sum(estimate.run_s for _, estimate in self.sweeps)
+        """Of all runs, sweeps and timings, one after the other."""
+        return self.seconds(self.made) + sum(estimate.run_s for _, estimate in (*self.sweeps, *self.timings))
 
     @property
     def node_hours(self) -> float:
@@ -134,7 +149,9 @@ class Cost:
         if self.campaign.site.placement == "emulated":
             return self.total_s / 3600
         runs = sum(self.estimates[run.run_id].run_s * run.geometry.nodes for run in self.made)
-        return (runs + sum(estimate.run_s * sweep.nodes for sweep, estimate in self.sweeps)) / 3600
+        sweeps = sum(estimate.run_s * sweep.nodes for sweep, estimate in self.sweeps)
+        timings = sum(estimate.run_s * timing.geometry.nodes for timing, estimate in self.timings)
+        return (runs + sweeps + timings) / 3600
 
     @property
     def gpu_hours(self) -> float:
@@ -150,15 +167,15 @@ class Cost:
         return prepared + sum(file["bytes"] for entry in entries for file in entry.get("files", []))
 
     @cached_property
-    def _of_cell(self) -> dict[tuple[Any, ...], Timing]:
+    def _of_cell(self) -> dict[tuple[Any, ...], Means]:
         return timings(self.measured, OF_CELL)
 
     @cached_property
-    def _of_model(self) -> dict[tuple[Any, ...], Timing]:
+    def _of_model(self) -> dict[tuple[Any, ...], Means]:
         return timings(self.measured, SAME)
 
     @cached_property
-    def _of_framework(self) -> dict[tuple[Any, ...], Timing]:
+    def _of_framework(self) -> dict[tuple[Any, ...], Means]:
         return timings(self.measured, ["framework"])
 
     def _estimate(self, run: Run) -> Estimate:
@@ -197,7 +214,7 @@ def weighed_macs(model: str, dataset: str) -> int:
     return sum(operator.macs * (DEPTHWISE if operator.kind == "depthwise_conv" else 1) for operator in operators)
 
 
-def timings(measured: pd.DataFrame, names: Iterable[str]) -> dict[tuple[Any, ...], Timing]:
+def timings(measured: pd.DataFrame, names: Iterable[str]) -> dict[tuple[Any, ...], Means]:
     """The means of measured runs, by their values of `names`."""
     epoch_s = measured.epoch_time_s.astype(float) + measured.validation_time_s.astype(float).fillna(0)
     devices = (
@@ -208,7 +225,7 @@ def timings(measured: pd.DataFrame, names: Iterable[str]) -> dict[tuple[Any, ...
     groups = measured.assign(start_s=start_s, epoch_s=epoch_s, sample_s=sample_s).groupby([*names])
     means = groups[["start_s", "epoch_s", "sample_s"]].mean().fillna({"start_s": START_S})
     return {
-        key if isinstance(key, tuple) else (key,): Timing(float(row[0]), float(row[1]), float(row[2]), int(count))
+        key if isinstance(key, tuple) else (key,): Means(float(row[0]), float(row[1]), float(row[2]), int(count))
         for key, row, count in zip(means.index, means.to_numpy(), groups.size(), strict=True)
     }
 
@@ -236,9 +253,9 @@ def measured_at(site: str, results: Path = Path("results")) -> pd.DataFrame:
 
 
 def swept_at(site: str, results: Path = Path("results")) -> dict[str, list[float]]:
-    """The seconds of the sweeps that went well at a site, of all studies: by the sweep's name."""
+    """The seconds of the sweeps and timings that went well at a site, of all studies: by their names."""
     found: dict[str, list[float]] = {}
-    for file in sorted(results.glob("*/network/*/*/sweep.json")):
+    for file in sorted([*results.glob("*/network/*/*/sweep.json"), *results.glob("*/costs/*/*/timing.json")]):
         try:
             sweep = json.loads(file.read_text())
             if (sweep["site"], sweep["status"]) == (site, "ok"):
@@ -253,7 +270,7 @@ def report(cost: Cost) -> str:
     campaign, site = cost.campaign, cost.campaign.site
     cells = number_of(len({run.cell for run in campaign.runs}), "cell")
     head = f"{campaign.study.name} at {site.name}: {number_of(len(campaign.runs), 'run')}, {cells} in {number_of(len(campaign.blocks), 'block')}"
-    rows = [HEADER, *_of_runs(cost), *_of_sweeps(cost)]
+    rows = [HEADER, *_of_runs(cost), *_of_sweeps(cost), *_of_timings(cost)]
     lines = ["  ".join(row).rstrip() for row in aligned(rows, left=[name in WORDS for name in HEADER])]
     if campaign.study.fraction:
         lines.insert(0, fraction_line(campaign.study.fraction))
@@ -307,6 +324,15 @@ def _of_sweeps(cost: Cost) -> list[tuple[str, ...]]:
         (framework, "(sweeps of the network)", "", *_times(estimates), origin)
         for (framework, origin), estimates in sorted(groups.items())
     ]
+
+
+def _of_timings(cost: Cost) -> list[tuple[str, ...]]:
+    """A row for each framework's timings of parts and messages, from which strategies are found."""
+    groups: dict[tuple[str, str, str], list[Estimate]] = {}
+    for timing, estimate in cost.timings:
+        what = "(parts of layers)" if timing.kind == PARTS else "(messages)"
+        groups.setdefault((timing.framework, what, estimate.origin), []).append(estimate)
+    return [(framework, what, "", *_times(of), origin) for (framework, what, origin), of in sorted(groups.items())]
 
 
 def _times(estimates: list[Estimate]) -> tuple[str, str, str]:

@@ -1,10 +1,11 @@
-"""How long a part of a layer takes on a device: from a roofline of what is written of it.
+"""How long a part of a layer takes on a device: from a roofline of what is written of it, or as it was measured.
 
 Williams, Waterman & Patterson (CACM 2009): an operator takes the longer of its arithmetic at the device's rate and of its bytes at the memory's.
 A backward pass does the arithmetic of a forward pass twice, for the gradients of weights and of inputs, and moves twice the bytes.
 """
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from models.graph import BYTES
@@ -44,3 +45,20 @@ def roofline(space: Space, place: int, degrees: Degrees, device: Device, update_
     once = max(arithmetic, moved)
     updated = update_bytes * parameters / device.memory_bytes_s
     return Cost(device.launch_s + once, device.launch_s + 2 * once, updated)
+
+
+Measured = tuple[str, tuple[int, ...], float, float, float]  # a layer, its degrees, and the seconds of a Cost
+
+
+def looked_up(measured: Iterable[Measured]) -> Callable[[Space, int, Degrees], Cost]:
+    """Costs that were measured. What it gives raises ValueError for a part that was not."""
+    known = {(layer, tuple(degrees)): Cost(*seconds) for layer, degrees, *seconds in measured}
+
+    def cost(space: Space, place: int, degrees: Degrees) -> Cost:
+        name = space.layers[place].name
+        try:
+            return known[name, degrees]
+        except KeyError:
+            raise ValueError(f"{name}: parts of {degrees} were not measured") from None
+
+    return cost

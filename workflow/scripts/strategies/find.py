@@ -25,7 +25,7 @@ from common.files import write_json, write_text
 from common.text import instead_of, number_of, size
 from declared.configuration import load_config
 from declared.environments import read
-from declared.site import load_site
+from declared.site import Site, load_site
 from declared.topologies import load_topology, topology_names
 from environments.build import build
 from figures import style
@@ -35,6 +35,7 @@ from models.named import IMAGES, TEXTS, TOKENS, graph, models
 from models.soap import divide
 from plan.campaign import configured
 from strategies import draw
+from strategies.costs import Measured
 from strategies.topology import Level, Topology, of_file
 
 ENVIRONMENT = "planner"
@@ -55,7 +56,7 @@ WORDS = ["strategy"]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: a model, samples of a batch, devices, and how long to search."""
+    """What is asked: a model, samples of a batch, devices, and how long to search. `costs`: of all parts, where they were measured."""
 
     graph: Graph
     batch: int
@@ -63,6 +64,7 @@ class Question:
     proposals: int
     seed: int
     numbers_of_parameter: int
+    costs: Sequence[Measured] | None = None
 
     def job(self) -> dict[str, Any]:
         """As `strategies.search` reads it."""
@@ -71,6 +73,7 @@ class Question:
             "batch": self.batch,
             "topology": asdict(self.topology),
             "numbers_of_parameter": self.numbers_of_parameter,
+            "costs": self.costs,
             "proposals": self.proposals,
             "seed": self.seed,
         }
@@ -213,16 +216,16 @@ def _bytes_s(gbit_s: float) -> float:
     return gbit_s * 1e9 / 8
 
 
-def interpreter() -> str:
-    """The Python that has numba; its environment is built where it is not there."""
-    site = load_site(load_config(configured([]))["site"])
+def interpreter(site: Site | None = None) -> str:
+    """The Python that has numba, of a site or of the configured one; its environment is built where it is not there."""
+    site = site or load_site(load_config(configured([]))["site"])
     made = build(read(ENVIRONMENT), site.cache.resolve(), {"torch_index": site.torch_index or ""})
     return str(made["python"]["executable"])
 
 
-def found(question: Question) -> list[dict[str, Any]]:
-    """What `strategies.search` answers, in its own environment."""
-    command = [interpreter(), "-m", "strategies.search"]
+def found(question: Question, python: str) -> list[dict[str, Any]]:
+    """What `strategies.search` answers, in its own environment, whose interpreter is `python`."""
+    command = [python, "-m", "strategies.search"]
     scripts = str(Path(__file__).resolve().parents[1])
     try:
         done = subprocess.run(
@@ -283,7 +286,7 @@ def _name(method: str, start: str) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Search, and print or write the table."""
     question, args = asked(argv)
-    answers = found(question)
+    answers = found(question, interpreter())
     if not any(answer["seconds"] for answer in answers):
         least = min(answer["memory_bytes"] for answer in answers)
         raise InputError(

@@ -356,7 +356,7 @@ class StrategyTrainer(PyTorchTrainer):
         layout = lay_out(context.graph, context.spec["local_batch"], from_json(context.spec["strategy"]))
         whole = tensors(self.module, self.graph)
         self.runner = Runner(self.graph, layout, context.rank, self.torch_device, whole, context.phases)
-        self.optimizer = _optimizer(self.runner.parameters(), context.levels, context.learning_rate(0))
+        self.optimizer = optimizer_of(self.runner.parameters(), context.levels, context.learning_rate(0))
         if context.rank:
             self.module = self.model = nn.Module()
 
@@ -438,7 +438,7 @@ class StrategyTrainer(PyTorchTrainer):
         return all(bool(tensor.isfinite().all()) for tensor in own)
 
 
-def _optimizer(
+def optimizer_of(
     parameters: Mapping[str, Sequence[nn.Parameter]], levels: dict[str, Any], rate: float
 ) -> torch.optim.Optimizer:
     """As PyTorchTrainer's, of the shares of weights that a rank has; it may have none."""

@@ -1,0 +1,143 @@
+# Strategies: what parts of layers and messages cost at the site, and what the sweeps say of links -> the fastest strategy of every question, which
+# the plan reads when it is made the next time.
+#   in:  an environment (ancient: what must cause a new measurement is in the path), NETWORK_CSV
+#   out: RESULTS/costs/<timing>/<key>/timing.json (config/schemas/timing.schema.yaml); attempts lie beside it
+#        RESULTS/costs.csv, RESULTS/messages.csv (config/schemas/costs.schema.yaml, messages.schema.yaml), RESULTS/tables/costs.*
+#        config/strategies/<study>.<site>.json (config/schemas/strategies.schema.yaml), RESULTS/tables/strategies_found.*
+
+from common.files import shown
+from plan.strategies import file_of
+from plan.timings import COSTS, OF_MESSAGES, Timings
+
+TIMINGS = or_say_so(lambda: Timings(CAMPAIGN))
+REQUIRED_TIMINGS = list(TIMINGS.outputs.values())
+COSTS_CSV, MESSAGES_CSV = f"{RESULTS}/{COSTS}", f"{RESULTS}/{OF_MESSAGES}"
+COSTS_FILES = expand(f"{RESULTS}/tables/costs.{{suffix}}", suffix=["csv", "md", "tex"])
+FOUND_FILES = expand(f"{RESULTS}/tables/strategies_found.{{suffix}}", suffix=["csv", "md", "tex"])
+STRATEGIES_JSON = shown(file_of(STUDY, SITE))
+
+
+localrules:
+    timings,
+    costs_table,
+    found,
+
+
+rule strategies:
+    """Measure what parts of layers and messages cost at the site, and find the strategies that the study asks for."""
+    input:
+        [COSTS_FILES, FOUND_FILES] if REQUIRED_TIMINGS else [],
+
+
+rule costs:
+    """Time parts and messages alone, and make their table."""
+    input:
+        COSTS_FILES if REQUIRED_TIMINGS else [],
+
+
+if REQUIRED_TIMINGS:
+
+    rule timing:
+        """Time the parts of one model's layers, or messages, alone on the machine."""
+        input:
+            environment=lambda wildcards: ancient(TIMINGS.environment(wildcards.timing)),
+        output:
+            timing=f"{RESULTS}/costs/{{timing}}/{{key}}/timing.json",
+        wildcard_constraints:
+            timing="|".join(TIMINGS.by_name),
+        priority: 5 * 10**8
+        resources:
+            **TIMINGS.resources(),
+            machine=concurrent_share(CAMPAIGN.site),
+        params:
+            study=STUDY,
+            site=SITE,
+        shell:
+            """
+            {WARM} strategies.measure \
+                --study {params.study:q} \
+                --site {params.site:q} \
+                --timing {wildcards.timing:q} \
+                --key {wildcards.key:q} \
+                --out {output.timing:q}
+            """
+
+    rule timings:
+        """Gather the timings into costs.csv and messages.csv, whether or not they succeeded."""
+        input:
+            timings=REQUIRED_TIMINGS,
+            code=code("strategies.gather"),
+        output:
+            costs=COSTS_CSV,
+            messages=MESSAGES_CSV,
+        log:
+            f"{RESULTS}/logs/costs.log",
+        resources:
+            machine=1,
+        params:
+            study=STUDY,
+            site=SITE,
+        shell:
+            """
+            {WARM} strategies.gather \
+                --study {params.study:q} \
+                --site {params.site:q} \
+                --costs {output.costs:q} \
+                --messages {output.messages:q} \
+                2>&1 | tee {log:q}
+            """
+
+    rule costs_table:
+        """Make the table of what parts of layers cost."""
+        input:
+            costs=COSTS_CSV,
+            messages=MESSAGES_CSV,
+            code=code("strategies.table"),
+        output:
+            csv=f"{RESULTS}/tables/costs.csv",
+            markdown=f"{RESULTS}/tables/costs.md",
+            latex=f"{RESULTS}/tables/costs.tex",
+        log:
+            f"{RESULTS}/logs/tables/costs.log",
+        resources:
+            machine=1,
+        params:
+            stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
+        shell:
+            """
+            {WARM} strategies.table \
+                --costs {input.costs:q} \
+                --messages {input.messages:q} \
+                --out {params.stem:q} \
+                2>&1 | tee {log:q}
+            """
+
+    rule found:
+        """Search for the fastest strategy of every question, and write them for the plan."""
+        input:
+            costs=COSTS_CSV,
+            network=NETWORK_CSV,
+            code=code("strategies.found", "strategies.search"),
+        output:
+            csv=f"{RESULTS}/tables/strategies_found.csv",
+            markdown=f"{RESULTS}/tables/strategies_found.md",
+            latex=f"{RESULTS}/tables/strategies_found.tex",
+            strategies=[] if Path(STRATEGIES_JSON).exists() else STRATEGIES_JSON,  # a job that failed would lose it
+        log:
+            f"{RESULTS}/logs/strategies_found.log",
+        resources:
+            machine=1,
+        params:
+            study=STUDY,
+            site=SITE,
+            stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
+        shell:
+            """
+            {WARM} strategies.found \
+                --study {params.study:q} \
+                --site {params.site:q} \
+                --costs {input.costs:q} \
+                --network {input.network:q} \
+                --out {params.stem:q} \
+                2>&1 | tee {log:q}
+            """

@@ -1,0 +1,169 @@
+"""The fastest strategy of every question of a study, from what was measured at its site -> config/strategies/<study>.<site>.json.
+
+A question is what cells that train by a strategy that is found have in common (plan.strategies.question). The file is an input of the campaign,
+as the study is: plan.strategies reads it. A question of which something was not measured has no answer, and one line says why.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis import tables
+from common.errors import InputError, exit_status
+from common.files import digest_text, shown, write_json
+from common.schemas import check
+from common.tables import read_table
+from common.text import number_of
+from declared.mesh import FOUND
+from declared.site import Site, load_site
+from declared.study import load_study
+from plan.design import Run, design
+from plan.identity import lacks
+from plan.strategies import ASKED, file_of, question
+from strategies.find import METHODS, NAMES, Question, found, interpreter
+from strategies.measured import Lacking, costs_of, rows_of, topology
+
+PROPOSALS = 20_000
+SEED = 1
+TITLE = "Strategies that were found, by the simulated time of a step"
+HOW = (
+    "Simulated: computation of each part as it was timed at the site (costs.csv), messages by latency and bandwidth as they were fitted to its "
+    "sweeps (network.csv). Rings go at the rate of messages."
+)
+SEARCHED = (
+    "The fastest of two searches from three starts, with {proposals} proposals each; data parallelism is one of the starts. "
+    "Speed-up: over data parallelism."
+)
+NOTHING = "The study asks for no strategy that is found."
+
+
+def asked(runs: Sequence[Run], site: Site) -> dict[str, Run]:
+    """The questions of a study that its site can train the answers of, each with one of its runs."""
+    of: dict[str, Run] = {}
+    for run in sorted(runs, key=lambda run: run.run_id):
+        if run.framework.strategies and run.levels["parallelism"] == FOUND and lacks(site, run.levels) is None:
+            of.setdefault(question(run.levels), run)
+    return of
+
+
+def numbers_of_parameter(levels: Mapping[str, Any]) -> int:
+    """What is kept of each parameter: itself, its gradient, and what the optimizer keeps of it."""
+    if levels["optimizer"] == "adam":
+        return 4
+    return 3 if levels["momentum"] else 2
+
+
+def posed(run: Run, costs: pd.DataFrame, network: pd.DataFrame) -> Question:
+    """The question of a run, with all that was measured of it. Lacking where something was not."""
+    own = costs_of(costs, run)
+    links = topology(network, run, float(own["memory_bytes"].iloc[0]))
+    kept = numbers_of_parameter(run.levels)
+    return Question(run.graph, run.geometry.local_batch, links, PROPOSALS, SEED, kept, rows_of(own))
+
+
+def fastest(answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The answer whose step takes the least time. Lacking where no strategy has the memory."""
+    fits = [answer for answer in answers if answer["seconds"]]
+    if not fits:
+        raise Lacking("no strategy was found whose devices have the memory")
+    return min(fits, key=lambda answer: answer["seconds"])
+
+
+def row(run: Run, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What is told of a question: the times of starts, and of the fastest strategy."""
+    starts = {answer["start"]: answer["seconds"] for answer in answers if answer["method"] is None}
+    best = fastest(answers)
+    return {
+        "framework": run.framework.name,
+        **{name: run.levels[name] for name in ASKED},
+        "data_s": starts["data"],
+        "expert_s": starts["expert"],
+        "found_s": best["seconds"],
+        "method": best["method"],
+        "start": best["start"],
+        **{name: best[name] for name in ("exchanged_bytes", "gradient_bytes", "memory_bytes")},
+    }
+
+
+def table(rows: Sequence[Mapping[str, Any]], missed: Mapping[str, str]) -> tables.Table:
+    """The table of what was found."""
+    head = ["framework", *ASKED]
+    data = pd.DataFrame(rows, columns=[*head, *row_names()])
+    told = [f"{name}: {why}." for name, why in missed.items()]
+    if data.empty:
+        return tables.Table(TITLE, data, pd.DataFrame(columns=["model"]), told or [NOTHING], head)
+    shown: dict[str, Any] = {name: data[name].map(str) for name in head if name == "model" or data[name].nunique() > 1}
+    for name in ("data", "expert", "found"):
+        seconds = data[f"{name}_s"].astype(float)
+        shown[f"{name} (ms)"] = [
+            "too little memory" if pd.isna(each) else tables.number(1e3 * each) for each in seconds
+        ]
+    ratios = data["data_s"].astype(float) / data["found_s"].astype(float)
+    shown["speed-up"] = [tables.DASH if pd.isna(ratio) else f"{ratio:.2f}" for ratio in ratios]
+    shown["found by"] = [_by(method, start) for method, start in zip(data["method"], data["start"], strict=True)]
+    words = ["framework", "model", "dataset", "device", "optimizer", "found by"]
+    return tables.Table(
+        TITLE, data, pd.DataFrame(shown), [HOW, SEARCHED.format(proposals=f"{PROPOSALS:,}"), *told], words
+    )
+
+
+def row_names() -> list[str]:
+    """The columns of `row` behind those of the question."""
+    return ["data_s", "expert_s", "found_s", "method", "start", "exchanged_bytes", "gradient_bytes", "memory_bytes"]
+
+
+def _by(method: str | None, start: str) -> str:
+    return f"{METHODS[method]}, from {NAMES[start]}" if method else NAMES[start]
+
+
+def answered(
+    runs: Mapping[str, Run], costs: pd.DataFrame, network: pd.DataFrame, python: str
+) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, str]]:
+    """The content of the file of strategies, the rows of the table, and why questions have no answer."""
+    strategies, made_of, rows, missed = {}, {}, [], {}
+    for name, run in runs.items():
+        try:
+            wanted = posed(run, costs, network)
+            answers = found(wanted, python)
+            best, told = fastest(answers), row(run, answers)
+        except Lacking as lacking:
+            missed[name] = str(lacking)
+            continue
+        made_of[name] = digest_text(json.dumps(wanted.job(), sort_keys=True))
+        strategies[name] = {"step_s": best["seconds"], "parts": best["parts"]}
+        rows.append(told)
+        data = f", data parallelism {1e3 * told['data_s']:.3g} ms" if told["data_s"] else ""
+        print(f"{name}: {1e3 * best['seconds']:.3g} ms a step{data}", flush=True)
+    return {"made_of": made_of, "strategies": strategies}, rows, missed
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Search for the fastest strategies of a study at its site, and write them."""
+    parser = argparse.ArgumentParser(prog="strategies.found", description=main.__doc__)
+    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
+    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
+    parser.add_argument("--costs", required=True, type=Path, metavar="CSV", help="costs.csv of the study")
+    parser.add_argument("--network", required=True, type=Path, metavar="CSV", help="network.csv of the study")
+    parser.add_argument("--out", required=True, type=Path, metavar="STEM", help="table to write, without its suffix")
+    options = parser.parse_args(argv)
+    study, site = load_study(options.study), load_site(options.site)
+    file = file_of(study.name, site.name)
+    costs, network = read_table(options.costs, "costs"), read_table(options.network, "network")
+    content, rows, missed = answered(asked(design(study, site), site), costs, network, interpreter(site))
+    for name, why in missed.items():
+        print(f"{name}: no strategy: {why}", flush=True)
+    if missed and not content["strategies"]:
+        raise InputError(f"{shown(file)}: not written: {next(iter(missed.values()))}")
+    check(content, "strategies", file)
+    write_json(file, content)
+    tables.write(table(rows, missed), options.out)
+    print(f"{number_of(len(rows), 'question')} answered in {shown(file)}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,155 @@
+"""All timings of a study -> costs.csv, one row per configuration of a layer, and messages.csv, one row per size; a timing without any has one row
+that says why."""
+
+import argparse
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from common.errors import exit_status
+from common.schemas import schema
+from common.tables import write_table
+from common.text import number_of
+from models.soap import divide
+from plan.campaign import Campaign, load_campaign
+from plan.identity import lacks
+from plan.timings import MESSAGES, OF_PARTS, PARTS, Timing, key, output, wanted
+from records.ways import arguments_for, to_repeat
+from strategies.measure import read
+
+
+def known(campaign: Campaign, timing: Timing) -> dict[str, Any]:
+    """What is known of a timing before it is made."""
+    told = {"study": campaign.study.name, "site": campaign.site.name, "framework": timing.framework}
+    if timing.kind == MESSAGES:
+        return {**told, "device": timing.run.levels["device"]}
+    of = {name: timing.run.levels[name] for name in OF_PARTS}
+    return {**told, **of, "devices": timing.devices}
+
+
+def missing(file: Path) -> str:
+    """Why there is no timing.json under the current key."""
+    if any(file.parents[1].glob("*/timing.json")):
+        return "old: measured with other software, code or settings only"
+    return "absent: has not been measured"
+
+
+def middle(times: Sequence[float]) -> tuple[float, float]:
+    """Median, and the range between quartiles over it; 0 and 0 of nothing."""
+    if not times:
+        return 0.0, 0.0
+    low, median, high = np.quantile(times, [0.25, 0.5, 0.75])
+    return float(median), float((high - low) / median) if median else 0.0
+
+
+def of_parts(record: Mapping[str, Any], timing: Timing, ranks_on_a_node: int) -> list[dict[str, Any]]:
+    """The rows of a timing of parts."""
+    space = divide(timing.run.graph, timing.run.geometry.local_batch)
+    divides = {layer.name: layer.divides for layer in space.layers}
+    updates = {(update["layer"], update["shares"]): middle(update["seconds"]) for update in record["updates"]}
+    empty, _ = middle(record["empty_update"])
+    memory = max(0, (record["node_memory_bytes"] or 0) // ranks_on_a_node - (record["resident_bytes"] or 0))
+    rows = []
+    for configuration in record["layers"]:
+        degrees, times = configuration["degrees"], record["parts"][configuration["part"]]
+        dimension = divides[configuration["layer"]]
+        shares = 1 if dimension is None else degrees[dimension]
+        step, spread = updates.get((configuration["layer"], shares), (empty, 0.0))
+        (forward, of_forward), (backward, of_backward) = middle(times["forward"]), middle(times["backward"])
+        rows.append(
+            {
+                "layer": configuration["layer"],
+                "degrees": "x".join(map(str, degrees)),
+                "parts": math.prod(degrees),
+                "forward_s": forward,
+                "forward_spread": of_forward,
+                "backward_s": backward,
+                "backward_spread": of_backward,
+                "update_s": max(0.0, step - empty),
+                "update_spread": spread,
+                "n": len(times["forward"]),
+                "memory_bytes": memory,
+                "environment_digest": record["environment_digest"],
+            }
+        )
+    return rows
+
+
+def of_messages(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a timing of messages."""
+    return [
+        {
+            "transport": record["transport"],
+            "bytes": size["bytes"],
+            "send_s": middle(size["send"])[0],
+            "receive_s": middle(size["receive"])[0],
+            "seconds": middle(size["seconds"])[0],
+            "n": len(size["seconds"]),
+            "environment_digest": record["environment_digest"],
+        }
+        for size in record["messages"]
+    ]
+
+
+def gather(campaign: Campaign) -> dict[str, pd.DataFrame]:
+    """Both tables, by their schema. InputError where a timing.json is broken."""
+    site = campaign.site
+    on_a_node = site.ranks_per_node * (site.nodes if site.placement == "emulated" else 1)
+    rows: dict[str, list[dict[str, Any]]] = {"costs": [], "messages": []}
+    for timing in wanted(campaign.runs):
+        into, head = rows["costs" if timing.kind == PARTS else "messages"], known(campaign, timing)
+        if reason := lacks(site, timing.run.levels):
+            into.append({**head, "status": "missing", "reason": reason})
+            continue
+        head["key"] = key(site, timing)
+        file = output(campaign.results, site, timing)
+        if not file.exists():
+            into.append({**head, "status": "missing", "reason": missing(file)})
+            continue
+        record = read(file)
+        head |= {name: record[name] for name in ("status", "reason")}
+        if record["status"] == "ok":
+            found = of_parts(record, timing, on_a_node) if timing.kind == PARTS else of_messages(record)
+        else:
+            found = [{}]
+        into += [head | row for row in found]
+    return {name: pd.DataFrame(rows[name], columns=list(schema(name)["properties"])) for name in rows}
+
+
+def summary(tables: Mapping[str, pd.DataFrame], arguments: str = "") -> str:
+    """How many timings are ok, which are not and why. `arguments`: see records.aggregate.summary."""
+    keys = ["framework", "model", "dataset", "batch_size", "device", "optimizer"]
+    models, messages = (
+        tables["costs"].drop_duplicates(keys),
+        tables["messages"].drop_duplicates(["framework", "device"]),
+    )
+    told = [(f"parts of {row.model}", row) for row in models.itertuples()]
+    told += [(f"messages of {row.framework}", row) for row in messages.itertuples()]
+    bad = [(what, row) for what, row in told if row.status != "ok"]
+    lines = [f"  {what}: {row.status}: {row.reason}" for what, row in bad]
+    lines += to_repeat([row.status for _, row in bad], arguments)
+    return "\n".join([f"{number_of(len(told), 'timing')}, {len(told) - len(bad)} ok", *lines])
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Gather the timings of a study into costs.csv and messages.csv."""
+    parser = argparse.ArgumentParser(prog="strategies.gather", description=main.__doc__)
+    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
+    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
+    parser.add_argument("--costs", required=True, type=Path, help="costs.csv")
+    parser.add_argument("--messages", required=True, type=Path, help="messages.csv")
+    options = parser.parse_args(argv)
+    campaign = load_campaign({"study": options.study, "site": options.site, "records": "available"})
+    tables = gather(campaign)
+    for name, table in tables.items():
+        write_table(table, name, getattr(options, name))
+    print(summary(tables, arguments_for(options.study, options.site)))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

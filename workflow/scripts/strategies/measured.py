@@ -1,0 +1,128 @@
+"""What was measured at a site, as a search takes it: costs of parts from costs.csv, and links from network.csv."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from models.collectives import ALL_REDUCE
+from models.soap import Degrees, Space
+from network import fit
+from plan.design import Run
+from plan.timings import OF_PARTS
+from strategies.costs import Cost, Measured, looked_up
+from strategies.topology import Device, Level, Topology
+
+POINT_TO_POINT = "point_to_point"
+
+
+class Lacking(Exception):
+    """What a search needs was not measured, in one line."""
+
+
+def costs_of(costs: pd.DataFrame, run: Run) -> pd.DataFrame:
+    """The rows of costs.csv that are of the parts of a run's model. Lacking where there are none."""
+    same = costs[costs["framework"] == run.framework.name]
+    for name in OF_PARTS:
+        same = same[same[name] == run.levels[name]]
+    what = f"parts of {run.levels['model']} with {run.framework.name} in batches of {run.levels['batch_size']}"
+    if same.empty:
+        raise Lacking(f"{what}: not in costs.csv")
+    if (first := same.iloc[0])["status"] != "ok":
+        raise Lacking(f"{what}: {first['status']}: {first['reason']}")
+    if int(first["devices"]) < run.geometry.ranks:
+        raise Lacking(f"{what}: measured for {first['devices']} devices at most, asked is {run.geometry.ranks}")
+    return same
+
+
+def rows_of(costs: pd.DataFrame) -> list[Measured]:
+    """Rows of costs.csv of one model as a search takes them."""
+    columns = ["layer", "degrees", "forward_s", "backward_s", "update_s"]
+    return [
+        (str(layer), tuple(map(int, degrees.split("x"))), float(forward), float(backward), float(update))
+        for layer, degrees, forward, backward, update in costs[columns].itertuples(index=False)
+    ]
+
+
+def cost_of(costs: pd.DataFrame) -> Callable[[Space, int, Degrees], Cost]:
+    """The costs of parts of one model, from its rows of costs.csv."""
+    return looked_up(rows_of(costs))
+
+
+def topology(network: pd.DataFrame, run: Run, memory_bytes: float) -> Topology:
+    """The devices of a run and the links between them: latency and bandwidth of point-to-point messages as they were fitted to the sweeps of
+    its framework on as many nodes, and of all-reduce beside them. `memory_bytes`: of a device. Lacking where there is no such sweep.
+
+    Computation is measured, so that rates of the device mean nothing, and are infinite.
+    """
+    geometry, device = run.geometry, Device(math.inf, math.inf, memory_bytes)
+    if geometry.ranks == 1:
+        return Topology(device, (Level(1, math.inf),))
+    if geometry.ranks_per_node > 1:
+        raise Lacking(
+            f"links: {geometry.ranks_per_node} ranks are on a node, and no sweep measures links within one; say devices_per_node: 1"
+        )
+    sent, summed = (_fitted(network, run, collective) for collective in (POINT_TO_POINT, ALL_REDUCE))
+    steps = 2 * (geometry.ranks - 1)
+    link = Level(
+        geometry.nodes,
+        bytes_s=sent.bandwidth_bytes_s.value,
+        latency_s=sent.latency_s.value,
+        ring_bytes_s=summed.bandwidth_bytes_s.value,
+        ring_latency_s=summed.latency_s.value / steps,
+    )
+    return Topology(device, (link,))
+
+
+def swept(network: pd.DataFrame, run: Run, collective: str) -> pd.DataFrame:
+    """The rows of network.csv of a collective by the run's framework, on its nodes and links."""
+    wanted = {
+        "collective": collective,
+        "framework": run.framework.name,
+        "nodes": run.geometry.nodes,
+        "ranks": run.geometry.ranks,
+        "device": run.levels["device"],
+        "bandwidth": run.levels["bandwidth"],
+    }
+    rows = network
+    for name, value in wanted.items():
+        rows = rows[rows[name] == value]
+    return rows
+
+
+def _fitted(network: pd.DataFrame, run: Run, collective: str) -> fit.Fit:
+    rows = swept(network, run, collective)
+    at = f" at {run.levels['bandwidth']} Mbit/s" if run.levels["bandwidth"] else ""
+    what = f"links: {collective} of {run.framework.name} on {run.geometry.nodes} nodes{at}"
+    if rows.empty:
+        raise Lacking(f"{what}: not in network.csv")
+    if (first := rows.iloc[0])["status"] != "ok":
+        raise Lacking(f"{what}: {first['status']}: {first['reason']}")
+    made = fit.fit(rows)
+    if made is None or not made.bandwidth_bytes_s.value > 0:
+        raise Lacking(f"{what}: its times do not grow with sizes; repeat the sweep")
+    return made
+
+
+@dataclass(frozen=True)
+class MessageCost:
+    """Processor seconds of a message: `send_s` + bytes x `send_byte_s` of who sends it, and as much of who receives it."""
+
+    send_s: float
+    send_byte_s: float
+    receive_s: float
+    receive_byte_s: float
+
+
+def message_cost(messages: pd.DataFrame) -> MessageCost | None:
+    """Lines through the rows of messages.csv of one framework, fitted as sweeps are; None where fewer than two sizes were measured."""
+    ok = messages[messages["status"] == "ok"]
+    if len(ok) < 2:
+        return None
+    size = ok["bytes"].to_numpy(float)
+    lines = [
+        fit.line(size, seconds, seconds) for seconds in (ok["send_s"].to_numpy(float), ok["receive_s"].to_numpy(float))
+    ]
+    (send, send_byte), (receive, receive_byte) = [(max(0.0, start), max(0.0, slope)) for start, slope in lines]
+    return MessageCost(send, send_byte, receive, receive_byte)

@@ -1,0 +1,119 @@
+"""What parts of layers cost at a site: costs.csv and messages.csv -> tables/costs."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis import tables
+from common.errors import exit_status
+from common.tables import read_table
+from common.text import number_of
+from plan.timings import OF_PARTS
+from strategies.measured import message_cost
+
+TITLE = "What parts of layers cost"
+HOW = (
+    "Medians over repetitions of one part on one rank that does nothing else: forward and backward pass, and update of its weights. A layer's "
+    "largest number of equal parts is taken, up to the number of devices: by samples, and in the best other way. Parts are timed with what they "
+    "take at hand, so that messages are not in these times."
+)
+NO_COSTS = "No part was timed."
+WORDS = ["framework", "model", "layer", "status"]
+
+
+def compare(costs: pd.DataFrame) -> pd.DataFrame:
+    """One row per layer of each model: seconds of all of it, and of its smallest parts, by samples and otherwise."""
+    rows: list[dict[str, Any]] = []
+    for _, model in costs.groupby(["framework", *OF_PARTS], sort=False):
+        first = model.iloc[0]
+        head = {name: first[name] for name in ("framework", *OF_PARTS, "status", "reason")}
+        if first["status"] != "ok":
+            rows.append(head)
+            continue
+        for name, layer in model.groupby("layer", sort=False):
+            whole = layer[layer["parts"] == 1].iloc[0]
+            every = layer.assign(seconds=layer["forward_s"] + layer["backward_s"] + layer["update_s"])
+            samples = every["degrees"].str.split("x").str[0].astype(int) == every["parts"]
+            divided = every["parts"] > 1
+            by_samples, otherwise = (_smallest(every[divided & one]) for one in (samples, ~samples))
+            times = {f"{step}_s": whole[f"{step}_s"] for step in ("forward", "backward", "update")}
+            told = {"parts_by_samples": by_samples[0], "by_samples_s": by_samples[1]}
+            told |= {"parts_otherwise": otherwise[0], "otherwise_s": otherwise[1]}
+            spread = layer[["forward_spread", "backward_spread"]].max(axis=None)
+            rows.append({**head, "layer": name, **times, **told, "spread": spread, "n": layer["n"].min()})
+    columns = ["framework", *OF_PARTS, "status", "reason", "layer", "forward_s", "backward_s", "update_s"]
+    columns += ["parts_by_samples", "by_samples_s", "parts_otherwise", "otherwise_s", "spread", "n"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _smallest(parts: pd.DataFrame) -> tuple[int | None, float | None]:
+    """Of the smallest parts of a layer how many there are, and the least seconds of one."""
+    if parts.empty:
+        return None, None
+    most = int(parts["parts"].max())
+    return most, float(parts[parts["parts"] == most]["seconds"].min())
+
+
+def table(costs: pd.DataFrame, messages: pd.DataFrame) -> tables.Table:
+    """The table of costs."""
+    data = compare(costs)
+    if data.empty:
+        return tables.Table(TITLE, data, pd.DataFrame(columns=["model"]), [NO_COSTS], WORDS)
+    shown: dict[str, Any] = {name: data[name] for name in ("framework", "model") if data[name].nunique() > 1}
+    shown["layer"] = data["layer"].where(data["layer"].notna(), tables.DASH)
+    if (data["status"] != "ok").any():
+        shown["status"] = data["status"]
+    for name in ("forward", "backward", "update"):
+        shown[f"{name} (ms)"] = [tables.number(1e3 * seconds) for seconds in data[f"{name}_s"].astype(float)]
+    for name in ("by_samples", "otherwise"):
+        times = zip(data[f"parts_{name}"], data[f"{name}_s"].astype(float), strict=True)
+        shown[f"a part {name.replace('_', ' ')} (ms)"] = [
+            tables.DASH if pd.isna(parts) else f"{tables.number(1e3 * seconds)} (of {int(parts)})"
+            for parts, seconds in times
+        ]
+    shown["spread (%)"] = [tables.percent(spread, 0) for spread in data["spread"].astype(float)]
+    fewest = data["n"].dropna()
+    notes = [
+        HOW,
+        of_messages(messages),
+        f"{number_of(int(fewest.min()), 'repetition')} at least; the spread is the largest range between their quartiles over their median, of all "
+        "ways to divide a layer."
+        if len(fewest)
+        else NO_COSTS,
+    ]
+    return tables.Table(TITLE, data, pd.DataFrame(shown), [note for note in notes if note], WORDS)
+
+
+def of_messages(messages: pd.DataFrame) -> str:
+    """What a message costs its two ranks, in a sentence for each framework."""
+    said = []
+    for framework, rows in messages.groupby("framework"):
+        if cost := message_cost(rows):
+            each = [
+                f"{tables.number(1e6 * once)} µs and {tables.number(1e9 * byte)} ns for each byte"
+                for once, byte in ((cost.send_s, cost.send_byte_s), (cost.receive_s, cost.receive_byte_s))
+            ]
+            said.append(
+                f"A message of {framework} costs its sender {each[0]} of processor time, and its receiver {each[1]}."
+            )
+        else:
+            said.append(f"Messages of {framework}: {rows.iloc[0]['status']}: {rows.iloc[0]['reason']}.")
+    return " ".join(said)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write what parts of layers cost as a table."""
+    parser = argparse.ArgumentParser(prog="strategies.table", description=main.__doc__)
+    parser.add_argument("--costs", required=True, type=Path, metavar="CSV", help="costs.csv of the study")
+    parser.add_argument("--messages", required=True, type=Path, metavar="CSV", help="messages.csv of the study")
+    parser.add_argument("--out", required=True, type=Path, metavar="STEM", help="files to write, without their suffix")
+    options = parser.parse_args(argv)
+    costs, messages = read_table(options.costs, "costs"), read_table(options.messages, "messages")
+    tables.write(table(costs, messages), options.out)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
