@@ -34,7 +34,10 @@ PLAIN = {"model": "small-cnn", "dataset": "digits", "nodes": 1, "sync_every": 1,
 FRAMEWORKS = tuple(
     framework.name
     for framework in map(load_framework, framework_names())
-    if framework.adapter and not framework.mpi and not framework.strategies and read(framework.environment).available(SITE.realization)
+    if framework.adapter
+    and not framework.mpi
+    and not framework.strategies
+    and read(framework.environment).available(SITE.realization)
 )
 ALIKE = tuple(name for name in FRAMEWORKS if not trains_alone(name))  # to the same weights
 DISTRIBUTED = tuple(name for name in FRAMEWORKS if load_framework(name).distributed)

@@ -30,7 +30,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--trace-steps", type=Path, nargs="?", metavar="CSV", help="trace_steps.csv, likewise")
     parser.add_argument("--what-if", type=Path, nargs="?", metavar="CSV", help="what_if.csv, likewise")
     parser.add_argument("--crossover", type=Path, nargs="?", metavar="CSV", help="crossover.csv, where strategies vary")
-    parser.add_argument("--simulated", type=Path, nargs="?", metavar="CSV", help="simulated.csv, where layers are divided")
+    parser.add_argument(
+        "--simulated", type=Path, nargs="?", metavar="CSV", help="simulated.csv, where layers are divided"
+    )
     args = parser.parse_args(argv)
     asked = from_json(args.asked)
     kind = importlib.import_module(f"figures.{asked.kind}")

@@ -147,7 +147,9 @@ def said(data: pd.DataFrame, pooling: Pooling) -> list[str]:
         return []
     errors = several["error"].abs()
     within = f"{int((errors <= AIM).sum())} of {len(errors)} within {100 * AIM:g} %"
-    told = [f"Errors on several ranks: {100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % at most; {within}."]
+    told = [
+        f"Errors on several ranks: {100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % at most; {within}."
+    ]
     if taus := orders(data):
         told.append(
             f"Order of strategies: Kendall's tau {sum(taus) / len(taus):.2f} on average of {len(taus)} sets of cells that differ in nothing "
@@ -172,7 +174,7 @@ def table(runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator) 
     data, lacking = compare(runs, planned, simulator)
     if data["error"].isna().all():
         nothing = pd.DataFrame(columns=["cell"], dtype=str)
-        return tables.Table(TITLE, data, nothing, [*lacking, conditions.setting(runs)] or [NONE])
+        return tables.Table(TITLE, data, nothing, [*lacking, conditions.setting(runs)])
     named = ["model", *[name for name in varying(data) if name not in ("model", "dataset")]]
     shown = {title(name): data[name].map(level_text) for name in named}
     shown["simulated (ms)"] = [tables.number(1e3 * value) for value in data["simulated_s"] + data["rest_s"].fillna(0)]
