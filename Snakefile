@@ -17,8 +17,6 @@ if CAMPAIGN.mode == "campaign":
 
 
 include: "rules/network.smk"
-
-
 include: "rules/strategies.smk"
 
 
