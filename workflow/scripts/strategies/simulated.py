@@ -46,7 +46,7 @@ class Simulator:
     """Simulates the strategies of runs from what was measured. Lacking where something was not."""
 
     def __init__(self, costs: pd.DataFrame, network: pd.DataFrame, messages: pd.DataFrame) -> None:
-        self._measured = costs, network, messages
+        self._costs, self._network, self._messages = costs, network, messages
         self._posed: dict[tuple[Any, ...], Any] = {}
 
     def of(self, run: Run) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class Simulator:
             raise Lacking(run.lacks or "it has no strategy")
         question = tuple(run.levels[name] for name in ASKED)
         if question not in self._posed:
-            self._posed[question] = search.posed_of(posed(run, *self._measured).job())
+            self._posed[question] = search.posed_of(posed(run, self._costs, self._network).job())
         return search.account(self._posed[question], run.strategy)
 
 
