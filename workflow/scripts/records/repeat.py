@@ -14,19 +14,21 @@ from plan.binding import read_binding
 from plan.campaign import Campaign, add_config_argument, configured, load_campaign
 from plan.recorded import STATUSES, record_status
 from plan.sweeps import Sweeps
+from plan.timings import Timings
 from records.ways import ways_to_run
 from runs.attempts import put_aside
 
-SWEEP = "sweep."
+KINDS = {"sweep": "sweep.", "timing": "timing."}  # what beside runs is repeated, and how its names begin
 
 
 def chosen(campaign: Campaign, wanted: str) -> dict[str, Path]:
     """The runs with a record whose status is `wanted`, or whose id matches it as a pattern (fnmatch).
 
-    The sweeps of the network are runs, too: `sweep.<framework>.n<nodes>`.
+    The sweeps of the network are runs, too: `sweep.<framework>.n<nodes>`, and so are timings: `timing.<framework>.messages`.
     """
-    sweeps = {f"{SWEEP}{name}": path for name, path in Sweeps(campaign).outputs.items()}
-    known = {**sweeps, **campaign.records}
+    sweeps = {f"{KINDS['sweep']}{name}": path for name, path in Sweeps(campaign).outputs.items()}
+    timings = {f"{KINDS['timing']}{name}": path for name, path in Timings(campaign).outputs.items()}
+    known = {**sweeps, **timings, **campaign.records}
     there = {run_id: Path(path) for run_id, path in known.items() if Path(path).exists()}
     if wanted in STATUSES:
         return {run_id: path for run_id, path in there.items() if record_status(path) == wanted}
@@ -34,10 +36,9 @@ def chosen(campaign: Campaign, wanted: str) -> dict[str, Path]:
 
 
 def counted(names: Iterable[str]) -> str:
-    """How many runs and how many sweeps the names are of, in words."""
-    sweeps = [name.startswith(SWEEP) for name in names]
-    numbers = {"run": sweeps.count(False), "sweep": sweeps.count(True)}
-    return " and ".join(number_of(count, what) for what, count in numbers.items() if count)
+    """How many runs, sweeps and timings the names are of, in words."""
+    of = [next((kind for kind, begin in KINDS.items() if name.startswith(begin)), "run") for name in names]
+    return " and ".join(number_of(of.count(what), what) for what in ("run", *KINDS) if what in of)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -93,11 +93,11 @@ def of_messages(messages: pd.DataFrame) -> str:
     for framework, rows in messages.groupby("framework"):
         if cost := message_cost(rows):
             each = [
-                f"{tables.number(1e6 * once)} µs and {tables.number(1e9 * byte)} ns for each byte"
+                f"{tables.number(1e6 * once)} µs, and {tables.number(1e9 * byte)} ns for each byte"
                 for once, byte in ((cost.send_s, cost.send_byte_s), (cost.receive_s, cost.receive_byte_s))
             ]
             said.append(
-                f"A message of {framework} costs its sender {each[0]} of processor time, and its receiver {each[1]}."
+                f"A message of {framework} takes its sender {each[0]}, and its receiver {each[1]}, of processor time."
             )
         else:
             said.append(f"Messages of {framework}: {rows.iloc[0]['status']}: {rows.iloc[0]['reason']}.")

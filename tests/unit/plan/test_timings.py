@@ -1,0 +1,112 @@
+"""What is timed before a study's strategies are searched for, and what makes one another timing."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from declared.factors import factor_table
+from declared.site import Site, load_site
+from declared.study import Study, load_study
+from plan.campaign import planned as campaign_of
+from plan.cost import START_S, Cost, measured_at, report, swept_at
+from plan.design import Run, design
+from plan.scheduling import run_resources
+from plan.timings import BUDGET_S, MESSAGES, PARTS, Timing, Timings, key, of_run, planned, spec, wanted
+
+FRAMEWORK = "pytorch-strategy"
+LENET = "synthetic-28x28x1-10-512"
+
+
+@pytest.fixture
+def site() -> Site:
+    return replace(load_site("local"), cores=4, nodes=4, ranks_per_node=1)
+
+
+def study_of(**factors: list[object]) -> Study:
+    held: dict[str, list[object]] = {name: [entry.get("default")] for name, entry in factor_table().items()}
+    held |= {"framework": [FRAMEWORK], "model": ["lenet-5"], "dataset": [LENET], "nodes": [4], "batch_size": [64]}
+    held |= {"batch_scope": ["global"], "sync_every": [1], "epochs": [2], "parallelism": ["data", "found"]}
+    return replace(load_study("quickstart"), factors=held | factors, exclude=(), replicates=1)
+
+
+def runs_of(site: Site, **factors: list[object]) -> list[Run]:
+    return design(study_of(**factors), site)
+
+
+def named(timings: list[Timing]) -> list[str]:
+    return [timing.name for timing in timings]
+
+
+def test_each_model_and_batch_is_timed_once_for_the_most_devices_and_messages_once(site: Site) -> None:
+    many = runs_of(site, nodes=[2, 4], batch_size=[32, 64], parallelism=["data", "found", "random1"])
+    assert named(planned(many, site)) == [
+        f"{FRAMEWORK}.messages",
+        f"{FRAMEWORK}.lenet-5.{LENET}.b32.p4",
+        f"{FRAMEWORK}.lenet-5.{LENET}.b64.p4",
+    ]
+    adam = planned(runs_of(site, optimizer=["adam"], learning_rate=[0.001]), site)
+    assert named(adam)[1:] == [f"{FRAMEWORK}.lenet-5.{LENET}.b64.optimizer=adam.p4"]
+    for run in many:
+        assert named([of_run(planned(many, site), run)]) == [f"{FRAMEWORK}.lenet-5.{LENET}.b{run.levels['batch_size']}.p4"]  # fmt: skip
+
+
+def test_nothing_is_timed_where_no_cell_has_a_strategy_that_is_found(site: Site) -> None:
+    assert wanted(runs_of(site, parallelism=["data", "expert", "random1"])) == []
+    assert wanted(design(load_study("quickstart"), site)) == []
+
+
+def test_what_the_site_lacks_is_wanted_but_not_planned(site: Site) -> None:
+    poor = replace(site, frameworks=("pytorch-single",))
+    assert len(wanted(runs_of(site))) == 2 and planned(runs_of(site), poor) == []
+
+
+def test_parts_are_timed_on_one_rank_and_messages_between_two_nodes(site: Site) -> None:
+    virtual = replace(load_site("virtual-six"))
+    messages, parts = planned(runs_of(site, bandwidth=[100, 1000]), virtual)
+    assert (spec(virtual, parts)["nodes"], spec(virtual, parts)["ranks"]) == (1, 1)
+    assert (spec(virtual, messages)["nodes"], spec(virtual, messages)["ranks"]) == (2, 2)
+    assert run_resources(virtual, parts.geometry)["nodes"] == 1 and run_resources(virtual, messages.geometry)["nodes"] == 2  # fmt: skip
+    inside = replace(site, nodes=1, ranks_per_node=4)
+    messages, _ = planned(runs_of(inside, nodes=[1]), inside)
+    assert (messages.geometry.nodes, messages.geometry.ranks, messages.geometry.ranks_per_node) == (1, 2, 2)
+
+
+def test_a_timing_is_another_one_where_its_times_would_be_others(site: Site) -> None:
+    def keys(site: Site, **factors: list[object]) -> tuple[str, str]:
+        messages, parts = planned(runs_of(site, **factors), site)
+        return key(site, messages), key(site, parts)
+
+    messages, parts = keys(site)
+    assert keys(site, parallelism=["found", "random7"], epochs=[3]) == (messages, parts)
+    for changed in ({"batch_size": [32]}, {"momentum": [0.5]}, {"nodes": [2]}):
+        assert keys(site, **changed)[0] == messages and keys(site, **changed)[1] != parts, changed
+    fewer = keys(replace(site, cores=1))
+    assert fewer[0] != messages and fewer[1] != parts
+    large = keys(site, dataset=["synthetic-28x28x1-20-512"])
+    assert large == (messages, large[1]) and large[1] != parts
+
+
+def test_an_environment_is_there_although_all_that_needs_it_waits_for_strategies(site: Site) -> None:
+    campaign = campaign_of(study_of(parallelism=["found"]), site)
+    assert campaign.records == {} and "pytorch" in campaign.environments
+    timings = Timings(campaign)
+    for name, output in timings.outputs.items():
+        assert timings.environment(name) == campaign.environments["pytorch"]
+        assert Path(output).parts[-4:-2] == ("costs", name)
+
+
+def test_a_plan_counts_timings(site: Site, tmp_path: Path) -> None:
+    campaign = campaign_of(study_of(), site)
+    cost = Cost(campaign, measured_at("nowhere", tmp_path), {})
+    budgets = {timing.kind: estimate.run_s - START_S for timing, estimate in cost.timings}
+    assert budgets == BUDGET_S and set(budgets) == {PARTS, MESSAGES}
+    for number, (status, wall_s) in enumerate([("ok", 20.0), ("ok", 30.0), ("failed", 1.0)]):
+        file = tmp_path / "study" / "costs" / f"{FRAMEWORK}.messages" / f"{number}" / "timing.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(f'{{"site": "local", "status": "{status}", "wall_s": {wall_s}}}')
+    known = Cost(campaign, measured_at("nowhere", tmp_path), swept_at("local", tmp_path))
+    assert [estimate.run_s for _, estimate in known.timings] == [25.0, START_S + BUDGET_S[PARTS]]
+    assert known.total_s == cost.total_s - START_S - BUDGET_S[MESSAGES] + 25
+    said = report(known)
+    assert "(parts of layers)" in said and "2 timings of the same" in said

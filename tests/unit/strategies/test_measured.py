@@ -1,0 +1,166 @@
+"""What was measured as a search takes it: costs of parts, links, messages; and what is said where something is missing."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from common.schemas import schema
+from declared.factors import factor_table
+from declared.site import load_site
+from declared.study import load_study
+from models.soap import divide
+from network.bus import bus_bandwidth
+from plan.design import Run, design
+from plan.sweeps import sizes
+from strategies.measured import Lacking, cost_of, costs_of, message_cost, topology
+from strategies.problem import pose
+from strategies.table import compare, table
+from strategies.topology import Level
+
+FRAMEWORK, DATASET = "pytorch-strategy", "synthetic-28x28x1-10-512"
+LATENCY_S, BANDWIDTH_BYTES_S = {"point_to_point": 2e-4, "all_reduce": 9e-4}, 11e6
+MEMORY = 3e9
+
+
+def run_of(nodes: int = 4, ranks_per_node: int = 1, **factors: list[object]) -> Run:
+    held: dict[str, list[object]] = {name: [entry.get("default")] for name, entry in factor_table().items()}
+    held |= {"framework": [FRAMEWORK], "model": ["lenet-5"], "dataset": [DATASET], "nodes": [nodes], "batch_size": [64]}
+    held |= {"batch_scope": ["global"], "sync_every": [1], "epochs": [2], "parallelism": ["found"]}
+    site = replace(load_site("local"), nodes=4, ranks_per_node=ranks_per_node)
+    (run,) = design(replace(load_study("quickstart"), factors=held | factors, exclude=(), replicates=1), site)
+    return run
+
+
+def swept(collective: str, nodes: int = 4, bandwidth: int = 0, **other: Any) -> pd.DataFrame:
+    """A sweep whose times follow a line."""
+    told = {"study": "s", "framework": FRAMEWORK, "collective": collective, "nodes": nodes, "ranks": nodes}
+    told |= {"device": "site", "bandwidth": bandwidth, "status": "ok", "reason": None}
+    rows = [
+        {**told, "bytes": size, "round": number, "repetition": 1,
+         "seconds": LATENCY_S[collective] + bus_bandwidth(size, 1, nodes, collective) / BANDWIDTH_BYTES_S, **other}
+        for number in (1, 2, 3) for size in sizes(2**20)
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=list(schema("network")["properties"]))
+
+
+def both(**told: Any) -> pd.DataFrame:
+    return pd.concat([swept("point_to_point", **told), swept("all_reduce", **told)], ignore_index=True)
+
+
+def timed(run: Run, **told: Any) -> pd.DataFrame:
+    """Rows of costs.csv: each part takes as many seconds as its layer's place, over its parts."""
+    space = divide(run.graph, run.geometry.local_batch)
+    head = {"study": "s", "framework": FRAMEWORK, "model": "lenet-5", "dataset": DATASET, "batch_size": 64}
+    head |= {"device": "site", "optimizer": "sgd", "devices": 4, "status": "ok", "reason": None, "n": 5}
+    rows = [
+        {**head, "layer": layer.name, "degrees": "x".join(map(str, degrees)), "parts": math.prod(degrees),
+         "forward_s": (1 + place) / math.prod(degrees), "backward_s": 2 * (1 + place) / math.prod(degrees), "update_s": 0.5,
+         "forward_spread": 0.01, "backward_spread": 0.02, "update_spread": 0.0, "memory_bytes": int(MEMORY), **told}
+        for place, layer in enumerate(space.layers) for degrees in layer.configurations(4)
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=list(schema("costs")["properties"]))
+
+
+def test_the_problem_of_a_step_has_the_times_of_parts_that_were_measured() -> None:
+    run = run_of()
+    space = divide(run.graph, 64)
+    posed = pose(space, topology(both(), run, MEMORY), cost_of(costs_of(timed(run), run)))
+    first, parts = posed.arrays.first_config, posed.arrays.parts
+    for place in range(len(space.layers)):
+        own = slice(first[place], first[place + 1])
+        np.testing.assert_allclose(posed.arrays.forward[own], 1e12 * (1 + place) / parts[own], rtol=1e-9)
+        np.testing.assert_allclose(posed.arrays.backward[own], 2e12 * (1 + place) / parts[own], rtol=1e-9)
+    assert posed.arrays.memory_limit[0] == MEMORY
+
+
+def test_a_part_that_was_not_measured_is_refused() -> None:
+    run = run_of()
+    cost = cost_of(costs_of(timed(run), run))
+    with pytest.raises(ValueError, match=r"^conv1: parts of \(8, 1, 1, 1\) were not measured$"):
+        cost(divide(run.graph, 64), 0, (8, 1, 1, 1))
+
+
+def test_links_are_those_of_the_sweeps_with_the_runs_nodes_and_rate() -> None:
+    network = pd.concat([both(), both(nodes=2), both(bandwidth=100, seconds=1.0)], ignore_index=True)
+    found = topology(network, run_of(), MEMORY)
+    (link,) = found.levels
+    assert (link.of, found.devices, found.device.memory_bytes) == (4, 4, MEMORY)
+    assert (link.latency_s, link.bytes_s) == (pytest.approx(2e-4), pytest.approx(BANDWIDTH_BYTES_S))
+    assert link.ring_bytes_s == pytest.approx(BANDWIDTH_BYTES_S), "bus bandwidth"
+    assert link.ring_latency_s == pytest.approx(9e-4 / 6), "of each of 2 (n - 1) steps"
+    assert topology(network, run_of(nodes=2), MEMORY).levels[0].ring_latency_s == pytest.approx(9e-4 / 2)
+    assert topology(network, run_of(nodes=1), MEMORY).levels == (Level(1, math.inf),)
+
+
+@pytest.mark.parametrize(
+    ("network", "said"),
+    [
+        (both(nodes=2), "links: point_to_point of pytorch-strategy on 4 nodes: not in network.csv"),
+        (
+            both(status="failed", reason="rank 1 broke"),
+            "links: point_to_point of pytorch-strategy on 4 nodes: failed: rank 1 broke",
+        ),
+        (
+            both(seconds=1e-3),
+            "links: point_to_point of pytorch-strategy on 4 nodes: its times do not grow with sizes; repeat the sweep",
+        ),
+    ],
+)
+def test_links_that_were_not_measured_are_said_in_one_line(network: pd.DataFrame, said: str) -> None:
+    with pytest.raises(Lacking) as lacking:
+        topology(network, run_of(), MEMORY)
+    assert str(lacking.value) == said
+
+
+def test_links_within_a_node_are_not_made_up() -> None:
+    with pytest.raises(Lacking, match=r"^links: 2 ranks are on a node, and no sweep measures links within one"):
+        topology(both(nodes=2), run_of(nodes=2, ranks_per_node=2), MEMORY)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"status": "timeout", "reason": "not finished"}, "timeout: not finished"),
+        ({"batch_size": 32}, "not in costs.csv"),
+        ({"devices": 2}, "measured for 2 devices at most, asked is 4"),
+    ],
+)
+def test_costs_that_were_not_measured_are_said_in_one_line(change: dict[str, Any], said: str) -> None:
+    run = run_of()
+    with pytest.raises(Lacking) as lacking:
+        costs_of(timed(run, **change), run)
+    assert str(lacking.value) == f"parts of lenet-5 with pytorch-strategy in batches of 64: {said}"
+
+
+def told_messages() -> pd.DataFrame:
+    head = {"study": "s", "framework": FRAMEWORK, "device": "site", "status": "ok", "reason": None, "n": 5}
+    rows = [
+        {**head, "bytes": size, "send_s": 5e-5 + 1e-9 * size, "receive_s": 8e-5 + 2e-9 * size, "seconds": 1.0}
+        for size in sizes(2**20)
+    ]
+    return pd.DataFrame(rows, columns=list(schema("messages")["properties"]))
+
+
+def test_a_message_costs_something_and_more_for_each_byte() -> None:
+    cost = message_cost(told_messages())
+    assert cost is not None
+    found = (cost.send_s, cost.send_byte_s, cost.receive_s, cost.receive_byte_s)
+    assert found == (pytest.approx(5e-5), pytest.approx(1e-9), pytest.approx(8e-5), pytest.approx(2e-9))
+    assert message_cost(told_messages().assign(status="failed")) is None
+
+
+def test_the_table_has_each_layer_whole_and_its_smallest_parts() -> None:
+    run = run_of()
+    made = table(timed(run), told_messages())
+    conv = compare(timed(run)).set_index("layer").loc["conv1"]
+    assert (conv["forward_s"], conv["backward_s"], conv["update_s"]) == (1.0, 2.0, 0.5)
+    assert (conv["parts_by_samples"], conv["by_samples_s"], conv["otherwise_s"]) == (4, 1.25, 1.25)
+    assert made.shown["layer"].tolist()[:2] == ["conv1", "average_pool1"]
+    assert made.shown["a part by samples (ms)"].iloc[0] == "1250 (of 4)"
+    assert "takes its sender 50.0 µs, and 1.00 ns for each byte, and its receiver 80.0 µs" in " ".join(made.notes)
+    failed = table(timed(run, status="failed", reason="it broke").iloc[:1], told_messages())
+    assert failed.shown["status"].tolist() == ["failed"]

@@ -1,0 +1,161 @@
+"""Parts and messages are really timed on this machine, and the plan has the strategies that are found from that."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from common.errors import InputError
+from common.schemas import schema
+from common.tables import read_table, write_table
+from declared.factors import factor_table
+from declared.site import Site, load_site
+from declared.study import Study, load_study
+from models.soap import divide
+from models.strategy import checked, from_json
+from network.bus import bus_bandwidth
+from plan import design as planner
+from plan import strategies
+from plan.campaign import load_campaign
+from plan.design import design
+from plan.sweeps import sizes
+from plan.timings import MESSAGES, Timing, output, planned
+from runs.launch import Outcome
+from strategies import found, gather, measure
+
+NAME = "quickstart"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
+    return replace(
+        load_site("local"), cores=2, max_foreign_cpu_share=1, max_steal_share=1, time_limit_s=120, sweep_max_bytes=65536
+    )
+
+
+@pytest.fixture
+def study() -> Study:
+    """lenet-5 on two nodes, eight samples a step."""
+    held: dict[str, list[Any]] = {name: [entry.get("default")] for name, entry in factor_table().items()}
+    held |= {"framework": ["pytorch-strategy"], "model": ["lenet-5"], "dataset": ["synthetic-28x28x1-10-512"]}
+    held |= {"nodes": [2], "batch_size": [8], "batch_scope": ["global"], "sync_every": [1], "epochs": [2]}
+    held |= {"parallelism": ["data", "found"]}
+    return replace(load_study(NAME), factors=held, exclude=(), replicates=1)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Site, study: Study) -> Path:
+    """A folder for results, where this study and this site are the ones that programs load."""
+    monkeypatch.chdir(tmp_path)
+    for module in ("plan.campaign", "strategies.found"):
+        monkeypatch.setattr(f"{module}.load_site", lambda name: site)
+        monkeypatch.setattr(f"{module}.load_study", lambda name: study)
+    for module in (planner, found):
+        monkeypatch.setattr(module, "file_of", lambda study, site: tmp_path / "found.json")
+    return tmp_path / "results" / NAME
+
+
+def line(collective: str) -> list[dict[str, Any]]:
+    """A sweep of slow links, as rows of network.csv."""
+    told = {"study": NAME, "framework": "pytorch-strategy", "collective": collective, "nodes": 2, "ranks": 2}
+    told |= {"device": "site", "bandwidth": 0, "key": "0123456789ab", "status": "ok"}
+    return [
+        {**told, "bytes": size, "round": number, "repetition": 1,
+         "seconds": 1e-4 + size / 1e7, "bus_bandwidth_bytes_s": bus_bandwidth(size, 1e-4 + size / 1e7, 2, collective)}
+        for number in (1, 2) for size in sizes(2**20)
+    ]  # fmt: skip
+
+
+def test_a_study_is_timed_and_its_strategy_found_and_planned(real: Any, here: Path, study: Study, site: Site) -> None:
+    for environment in ("pytorch", "planner"):
+        real(environment)
+    before = next(run for run in design(study, site) if run.levels["parallelism"] == "found")
+    assert before.lacks and before.lacks.endswith(": call make strategies")
+    records = [measure.measure(study, site, timing, here) for timing in planned(design(study, site), site)]
+    assert [(record["kind"], record["status"], record["reason"]) for record in records] == [
+        ("messages", "ok", None),
+        ("parts", "ok", None),
+    ]
+    messages, parts = records
+    assert messages["transport"] == "gloo over tcp lo" and len(messages["hosts"]) == 1
+    assert all(min(size["send"]) > 0 and min(size["receive"]) > 0 for size in messages["messages"])
+    assert parts["node_memory_bytes"] > parts["resident_bytes"] > 5e7
+    gather.main(["--study", NAME, "--site", "local", "--costs", "costs.csv", "--messages", "messages.csv"])
+    costs = read_table(Path("costs.csv"), "costs")
+    space = divide(before.graph, 8)
+    every = {(layer.name, "x".join(map(str, of))) for layer in space.layers for of in layer.configurations(2)}
+    assert set(zip(costs["layer"], costs["degrees"], strict=True)) == every
+    whole = costs[costs["parts"] == 1].set_index("layer")
+    assert whole.loc["conv2", "forward_s"] > 3 * whole.loc["flatten1", "forward_s"], "which computes nothing"
+    assert (whole.loc[["conv1", "dense1"], "update_s"] > 0).all() and whole.loc["average_pool1", "update_s"] == 0
+    rows = pd.DataFrame([*line("point_to_point"), *line("all_reduce")], columns=list(schema("network")["properties"]))
+    write_table(rows, "network", Path("network.csv"))
+    found.main(
+        ["--study", NAME, "--site", "local", "--costs", "costs.csv", "--network", "network.csv", "--out", "table"]
+    )
+    told = json.loads(Path("found.json").read_text())
+    ((asked, answer),) = told["strategies"].items()
+    assert asked == strategies.question(before.levels) and set(told["made_of"]) == {asked}
+    checked(from_json(answer["parts"]), space, 2)
+    data = pd.read_csv("table.csv").iloc[0]
+    assert answer["step_s"] == data["found_s"] <= data["data_s"]
+    run = next(run for run in design(study, site) if run.levels["parallelism"] == "found")
+    assert run.lacks is None and run.strategy == from_json(answer["parts"])
+
+
+def test_what_was_not_measured_is_said_and_nothing_is_written(real: Any, here: Path, study: Study) -> None:
+    real("planner")
+    campaign = load_campaign({"study": NAME, "site": "local", "records": "available"})
+    tables = gather.gather(campaign)
+    assert (
+        tables["costs"]["reason"].tolist() == tables["messages"]["reason"].tolist() == ["absent: has not been measured"]
+    )
+    assert "2 timings, 0 ok\n  parts of lenet-5: missing: absent" in gather.summary(tables)
+    for name, table in tables.items():
+        write_table(table, name, Path(f"{name}.csv"))
+    write_table(pd.DataFrame(line("all_reduce"), columns=list(schema("network")["properties"])), "network", Path("network.csv"))  # fmt: skip
+    with pytest.raises(InputError, match=r"not written: parts of lenet-5 .*: missing: absent: has not been measured$"):
+        found.main(["--study", NAME, "--site", "local", "--costs", "costs.csv", "--network", "network.csv", "--out", "table"])  # fmt: skip
+    assert not Path("found.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "result", "said"),
+    [
+        (Outcome("timeout", "not finished", 1.0), None, ("timeout", "not finished")),
+        (Outcome("ok", None, 1.0), None, ("failed", "ended without a result")),
+        (Outcome("ok", None, 1.0), {"foreign_cpu_share": 0.5}, ("invalid", "disturbed: 50% of the processor time went to others (more than 5%)")),
+        (Outcome("ok", None, 1.0), {"foreign_cpu_share": 0.01}, ("ok", None)),
+    ],
+)  # fmt: skip
+def test_a_timing_that_fails_is_data(
+    outcome: Outcome, result: dict[str, Any] | None, said: tuple[str, str | None]
+) -> None:
+    found = result and {**result, "ranks": [{"host": "node1", "machine": "a"}]}
+    assert measure.judge(outcome, found, load_site("local"), ["node1"]) == said
+
+
+def test_the_command_refuses_an_old_key_and_what_the_study_lacks(study: Study, site: Site, monkeypatch: Any) -> None:
+    monkeypatch.setattr(measure, "load_site", lambda name: site)
+    monkeypatch.setattr(measure, "load_study", lambda name: study)
+    for name, said in (
+        ("pytorch-strategy.messages", "files have changed since it was planned"),
+        ("pytorch-ddp.messages", "has no timing pytorch-ddp.messages"),
+    ):
+        given = {"--study": NAME, "--site": "local", "--timing": name, "--key": "0" * 12, "--out": "timing.json"}
+        with pytest.raises(InputError, match=said):
+            measure.main([part for pair in given.items() for part in pair])
+
+
+def test_a_broken_timing_is_one_line(here: Path, study: Study, site: Site) -> None:
+    timing: Timing = next(one for one in planned(design(study, site), site) if one.kind == MESSAGES)
+    file = output(here, site, timing)
+    file.parent.mkdir(parents=True)
+    for text, said in (("{", "is broken"), ("{}", "'study' is missing")):
+        file.write_text(text)
+        with pytest.raises(InputError, match=said):
+            measure.read(file)
