@@ -17,11 +17,11 @@ if CAMPAIGN.mode == "campaign":
 
 
 include: "rules/network.smk"
+include: "rules/strategies.smk"
 
 
 if CAMPAIGN.mode == "campaign":
 
-    include: "rules/strategies.smk"
     include: "rules/runs.smk"
 
 

@@ -15,6 +15,7 @@ READABLE = {
     "trace_steps": TRACE_STEPS_CSV,
     "what_if": WHAT_IF_FILES[:1],
     "crossover": CROSSOVER_FILES[:1],
+    "simulated": SIMULATED_FILES[:1],
     "outlook": [f"{RESULTS}/tables/outlook{end}" for end in [".csv", "_curves.csv", ".md"]] if PREDICTED else [],
 }
 DRAWN_BY = {name: code("figures.draw", f"figures.{figure.kind}") for name, figure in ASKED.items()}
@@ -99,6 +100,7 @@ rule figure:
         trace_steps=lambda wildcards: BESIDE[wildcards.figure]["trace_steps"],
         what_if=lambda wildcards: BESIDE[wildcards.figure]["what_if"],
         crossover=lambda wildcards: BESIDE[wildcards.figure]["crossover"],
+        simulated=lambda wildcards: BESIDE[wildcards.figure]["simulated"],
         code=lambda wildcards: DRAWN_BY[wildcards.figure],
     output:
         pdf=f"{RESULTS}/figures/{{figure}}.pdf",
@@ -129,6 +131,7 @@ rule figure:
             --trace-steps {input.trace_steps:q} \
             --what-if {input.what_if:q} \
             --crossover {input.crossover:q} \
+            --simulated {input.simulated:q} \
             --out {params.stem:q} \
             2>&1 | tee {log:q}
         """

@@ -32,6 +32,7 @@ class Records:
     trace_steps_csv: Path | None = None
     what_if_csv: Path | None = None
     crossover_csv: Path | None = None
+    simulated_csv: Path | None = None
 
     @functools.cached_property
     def every_run(self) -> pd.DataFrame:
@@ -91,6 +92,11 @@ class Records:
     def crossover(self) -> pd.DataFrame:
         """What prediction.crossover predicts; nothing where strategies do not vary."""
         return _made(self.crossover_csv)
+
+    @functools.cached_property
+    def simulated(self) -> pd.DataFrame:
+        """What strategies.simulated says of cells whose layers are divided by themselves; nothing where there are none."""
+        return _made(self.simulated_csv)
 
     @functools.cached_property
     def outlook(self) -> pd.DataFrame:

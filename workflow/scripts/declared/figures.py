@@ -43,8 +43,8 @@ class Declared:
 @dataclass(frozen=True)
 class Shape:
     """What is known of a study before anything runs: which factors vary, whether its network is swept, whether all of their
-    combinations are measured, its target accuracy if it names one, whether runs are traced, whether next tokens are told, and whether
-    cells on several nodes can be left out of a fit."""
+    combinations are measured, its target accuracy if it names one, whether runs are traced, whether next tokens are told, whether
+    cells on several nodes can be left out of a fit, and whether strategies of layers are found and so simulated."""
 
     varied: Sequence[str]
     swept: bool
@@ -53,6 +53,7 @@ class Shape:
     traced: bool = False
     next_tokens: bool = False
     held_out: bool = False
+    simulated: bool = False
 
     @property
     def strategies(self) -> bool:
@@ -132,6 +133,11 @@ KINDS: dict[str, Kind] = {
     "outlook": Kind(lambda of: [{}] if of.swept and "nodes" in of.varied else [], reads=("outlook",)),
     "strategies": Kind(
         lambda of: [{}] if of.swept and of.strategies else [], reads=("crossover",), takes=SHOWN, along=("bandwidth",)
+    ),
+    "simulated": Kind(
+        lambda of: [{}] if of.simulated else [],
+        reads=("simulated",),
+        takes=("filter",),
     ),
     "memory": Kind(lambda of: [{}] if of.strategies else [], takes=SHOWN),
     "timeline": Kind(lambda of: [{}], takes=("colour", "filter")),

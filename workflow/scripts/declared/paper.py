@@ -15,7 +15,7 @@ ANALYSIS = (
     "strategies",
 )  # fmt: skip
 TRACES = ("phases", "bottlenecks", "critical_path", "exposed", "tracing")
-TABLES = (*ANALYSIS, "network", "prediction", "outlook", "crossover", "hybrid", *TRACES, "what_if")
+TABLES = (*ANALYSIS, "network", "prediction", "outlook", "crossover", "simulated", "hybrid", *TRACES, "what_if")
 # What shows how sound the results are, rather than results, is usual in a supplement.
 SUPPLEMENT_KINDS = ("residuals", "regression", "timeline", "shares", "critical_path")
 SUPPLEMENT_TABLES = ("checks", "variance", "regression", "critical_path", "exposed", "tracing")

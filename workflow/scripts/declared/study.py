@@ -16,7 +16,7 @@ from declared.factors import FEWEST_HELD_OUT, UNTRACED, Levels, as_list, factor_
 from declared.figures import Declared, Shape, read_figures, usual
 from declared.fraction import Fraction, generated, of_resolution
 from declared.frameworks import framework_names
-from declared.mesh import is_mesh, sizes_of
+from declared.mesh import FOUND, is_mesh, sizes_of
 from declared.models import model_names
 from declared.paper import Paper, read_paper
 
@@ -81,9 +81,21 @@ class Study:
         compared = [name for name in self.varied if name != "trace" or UNTRACED not in self.factors[name]]
         full = self.fraction is None
         shape = Shape(
-            compared, swept, full, self.target_accuracy, self.traced and traced, self.next_tokens, self._held_out
+            compared,
+            swept,
+            full,
+            self.target_accuracy,
+            self.traced and traced,
+            self.next_tokens,
+            self._held_out,
+            self.finds,
         )
         return usual(shape)
+
+    @property
+    def finds(self) -> bool:
+        """Whether it asks for strategies that are found."""
+        return FOUND in self.factors["parallelism"]
 
     @property
     def next_tokens(self) -> bool:

@@ -30,11 +30,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--trace-steps", type=Path, nargs="?", metavar="CSV", help="trace_steps.csv, likewise")
     parser.add_argument("--what-if", type=Path, nargs="?", metavar="CSV", help="what_if.csv, likewise")
     parser.add_argument("--crossover", type=Path, nargs="?", metavar="CSV", help="crossover.csv, where strategies vary")
+    parser.add_argument(
+        "--simulated", type=Path, nargs="?", metavar="CSV", help="simulated.csv, where layers are divided"
+    )
     args = parser.parse_args(argv)
     asked = from_json(args.asked)
     kind = importlib.import_module(f"figures.{asked.kind}")
     beside = (args.network, args.predictions, args.outlook, args.power, args.phases, args.trace_steps, args.what_if)
-    drawn, caption = kind.draw(Records(args.runs, args.epochs, *beside, args.crossover), asked)
+    drawn, caption = kind.draw(Records(args.runs, args.epochs, *beside, args.crossover, args.simulated), asked)
     style.save(drawn, args.out)
     write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
 

@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).with_name("gallery.yaml")
 PICTURES = CHECKOUT / "docs" / "images" / "gallery"
 KEPT = CHECKOUT / "docs" / "campaigns"
 STUDIES = CHECKOUT / "config" / "studies"
-KEPT_FILES = ("network", "power", "phases", "trace_steps")
+KEPT_FILES = ("network", "power", "phases", "trace_steps", "simulated")
 COLOURS = 256
 SMALLER = 2  # than for print, in each direction
 

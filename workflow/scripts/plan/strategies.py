@@ -31,8 +31,11 @@ def file_of(study: str, site: str) -> Path:
 
 def question(levels: Levels) -> str:
     """The name of what a search is asked for a cell: the levels in ASKED, as a cell's name has them."""
-    table = factor_table()
-    return ".".join(f"{table[name].get('symbol', f'{name}=')}{levels[name]}" for name in ASKED)
+    return ".".join(
+        f"{entry.get('symbol', '')}{levels[name]}" if entry.get("core") else f"{name}={levels[name]}"
+        for name, entry in factor_table().items()
+        if name in ASKED and (entry.get("core") or levels[name] != entry["default"])
+    )
 
 
 def found(file: Path) -> dict[str, Any]:

@@ -1,0 +1,217 @@
+"""Table of simulated strategies: the time of a step by simulation beside the measured one, cell by cell.
+
+A step is simulated from what was measured without it: parts of layers on one rank (costs.csv), messages between two (messages.csv), and the
+network's sweeps (network.csv). What a step takes beside its layers, such as bringing its samples, is what one rank takes beyond its
+simulation; it is added to all cells of the model.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from scipy.stats import kendalltau
+
+from analysis import conditions, tables
+from analysis.intervals import COLUMNS, Estimate, columns
+from analysis.measured import factors, level_text, read_timed, successful, title, varying
+from analysis.pooling import Pooling, pooled
+from common.errors import exit_status
+from common.tables import read_table
+from declared.mesh import FOUND, PLAIN
+from declared.site import load_site
+from declared.study import load_study
+from plan.design import Run, design
+from plan.strategies import ASKED
+from strategies import search
+from strategies.found import posed
+from strategies.measured import Lacking
+
+TITLE = "Strategies, simulated and measured"
+AIM = 0.10
+FEWEST = 3  # strategies that have an order worth telling
+HOW = (
+    "Simulated: from parts of layers timed on one rank (costs.csv), messages between two (messages.csv) and the network's sweeps (network.csv); nothing "
+    "was fitted to the cells themselves. What one rank takes beyond its own simulation, for samples and bookkeeping, is added to all cells of a model."
+)
+NO_REST = "The study has no cell of {models} on one rank, so that what a step takes beside its layers is not in simulated times."
+NONE = "The study has no cell whose layers are divided each by itself."
+SENT = "Sent: outputs and their gradients, and gradients of weights, of all ranks in a step, by the strategy."
+
+
+class Simulator:
+    """Simulates the strategies of runs from what was measured. Lacking where something was not."""
+
+    def __init__(self, costs: pd.DataFrame, network: pd.DataFrame, messages: pd.DataFrame) -> None:
+        self._costs, self._network, self._messages = costs, network, messages
+        self._posed: dict[tuple[Any, ...], Any] = {}
+
+    def of(self, run: Run) -> dict[str, Any]:
+        """What `strategies.search.account` tells of a run's strategy."""
+        if run.strategy is None:
+            raise Lacking(run.lacks or "it has no strategy")
+        question = tuple(run.levels[name] for name in ASKED)
+        if question not in self._posed:
+            self._posed[question] = search.posed_of(posed(run, self._costs, self._network).job())
+        return search.account(self._posed[question], run.strategy)
+
+
+def compare(runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator) -> tuple[pd.DataFrame, list[str]]:
+    """One row per cell that trains by a strategy and was measured or can be simulated, and why others have none.
+
+    `step_s` with its interval is measured, `simulated_s` is what a simulation says of its layers, `rest_s` what is added to it; `error`: of
+    their sum.
+    """
+    ok = successful(runs)
+    steps = (ok["samples_per_epoch"].astype(float) / ok["local_batch"].astype(float)).groupby(ok["cell"]).first()
+    pooling, rows, lacking = pooled(runs), [], []
+    for cell, run in planned.items():
+        try:
+            told = simulator.of(run)
+        except Lacking as why:
+            lacking.append(f"{cell}: {why}.")
+            continue
+        step = _each(pooling.of(cell), steps[cell]) if cell in pooling.samples else Estimate(math.nan)
+        sent = {name: told[name] for name in ("exchanged_bytes", "gradient_bytes", "memory_bytes")}
+        seconds = told["seconds"] or math.nan
+        rows.append(
+            {
+                "cell": cell,
+                **{name: run.levels[name] for name in factors()},
+                "ranks": run.geometry.ranks,
+                "n": step.n,
+                **columns("step_s", step),
+                "simulated_s": seconds,
+                **sent,
+            }
+        )
+    data = pd.DataFrame(rows)
+    if data.empty:
+        return pd.DataFrame(columns=["cell", "error"]), lacking
+    rest = data.apply(lambda row: _rest(data, row), axis=1)
+    data.insert(data.columns.get_loc("simulated_s") + 1, "rest_s", rest)
+    data["error"] = (data["simulated_s"] + data["rest_s"].fillna(0)) / data["step_s"] - 1
+    return data, lacking
+
+
+def _each(whole: Estimate, parts: float) -> Estimate:
+    return Estimate(whole.value / parts, whole.low / parts, whole.high / parts, whole.n)
+
+
+OF_MODEL = ("framework", "model", "dataset", "batch_size", "optimizer", "device")
+
+
+def _rest(data: pd.DataFrame, row: pd.Series) -> float:
+    """What a step of this model takes beside its layers: measured on one rank, less its simulation; NaN where there is no such cell."""
+    alone = data[data["ranks"] == 1]
+    for name in OF_MODEL:
+        alone = alone[alone[name] == row[name]]
+    return float((alone["step_s"] - alone["simulated_s"]).mean()) if len(alone) else math.nan
+
+
+def groups(data: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    """The measured rows on several ranks that differ in their strategy alone."""
+    several = data[(data["ranks"] > 1) & data["error"].notna()]
+    names = [name for name in factors() if name != "parallelism"]
+    for levels, group in several.groupby(names, sort=False, dropna=False):
+        yield dict(zip(names, levels, strict=True)), group
+
+
+def orders(data: pd.DataFrame) -> list[float]:
+    """Kendall's tau-b of simulated and measured times, of each group with FEWEST strategies or more."""
+    found = []
+    for _, group in groups(data):
+        if len(group) >= FEWEST:
+            found.append(float(kendalltau(group["simulated_s"], group["step_s"]).statistic))
+    return found
+
+
+def gains(data: pd.DataFrame, pooling: Pooling) -> list[tuple[dict[str, Any], Estimate]]:
+    """Of each group that has both, how often a step by the strategy that was found fits into one of data parallelism."""
+    found = []
+    for levels, group in groups(data):
+        cells = group.set_index("parallelism")["cell"]
+        if {FOUND, PLAIN} <= set(cells.index):
+            (row,) = pooling.ratios([cells[PLAIN]], [cells[FOUND]])[COLUMNS].itertuples(index=False)
+            found.append((levels, Estimate(*row)))
+    return found
+
+
+def said(data: pd.DataFrame, pooling: Pooling) -> list[str]:
+    """What the table says in sentences: errors, orders, and whether what was found is faster."""
+    several = data[(data["ranks"] > 1) & data["error"].notna()]
+    if several.empty:
+        return []
+    errors = several["error"].abs()
+    within = f"{int((errors <= AIM).sum())} of {len(errors)} within {100 * AIM:g} %"
+    told = [
+        f"Errors on several ranks: {100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % at most; {within}."
+    ]
+    if taus := orders(data):
+        told.append(
+            f"Order of strategies: Kendall's tau {sum(taus) / len(taus):.2f} on average of {len(taus)} sets of cells that differ in nothing "
+            f"else, {min(taus):.2f} at least."
+        )
+    if gained := gains(data, pooling):
+        slower = [estimate for _, estimate in gained if estimate.high < 1]
+        values = [estimate.value for _, estimate in gained]
+        faster = sum(estimate.low > 1 for _, estimate in gained)
+        told.append(
+            f"What was found, over data parallelism: {min(values):.2f} to {max(values):.2f} times as fast; faster beyond the noise in {faster} of "
+            f"{len(gained)} sets, slower in {len(slower)}."
+        )
+    return told
+
+
+def table(runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator) -> tables.Table:
+    """The table of a study; without rows where no cell trains by a strategy."""
+    if not planned:
+        nothing = pd.DataFrame(columns=["cell"], dtype=str)
+        return tables.Table(TITLE, nothing, nothing, [NONE])
+    data, lacking = compare(runs, planned, simulator)
+    if data["error"].isna().all():
+        nothing = pd.DataFrame(columns=["cell"], dtype=str)
+        return tables.Table(TITLE, data, nothing, [*lacking, conditions.setting(runs)])
+    named = ["model", *[name for name in varying(data) if name not in ("model", "dataset")]]
+    shown = {title(name): data[name].map(level_text) for name in named}
+    shown["simulated (ms)"] = [tables.number(1e3 * value) for value in data["simulated_s"] + data["rest_s"].fillna(0)]
+    shown["measured (ms)"] = [
+        tables.interval(Estimate(1e3 * value, 1e3 * low, 1e3 * high))
+        for value, low, high in data[["step_s", "step_s_low", "step_s_high"]].itertuples(index=False)
+    ]
+    shown["error (%)"] = [tables.DASH if math.isnan(value) else f"{100 * value:+.1f}" for value in data["error"]]
+    sent = data["exchanged_bytes"] + data["gradient_bytes"]
+    shown["sent (MB)"] = [tables.number(value / 1e6) for value in sent]
+    without = sorted(set(data.loc[data["rest_s"].isna(), "model"]))
+    notes = [
+        *said(data, pooled(runs)),
+        HOW,
+        *([NO_REST.format(models=", ".join(without))] if without else []),
+        SENT,
+        *lacking,
+        conditions.setting(runs),
+    ]
+    words = [title(name) for name in ("model", "dataset", "framework", "parallelism")]
+    return tables.Table(TITLE, data, pd.DataFrame(shown), notes, words)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Simulate the strategies of a study, and hold them against what was measured."""
+    parser = argparse.ArgumentParser(prog="strategies.simulated", description=main.__doc__)
+    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
+    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
+    for name in ("runs", "costs", "messages", "network"):
+        parser.add_argument(f"--{name}", required=True, type=Path, metavar="CSV", help=f"{name}.csv of the study")
+    parser.add_argument("--out", required=True, type=Path, metavar="STEM", help="table to write, without its suffix")
+    options = parser.parse_args(argv)
+    study, site = load_study(options.study), load_site(options.site)
+    cells = {run.cell: run for run in design(study, site) if run.framework.strategies}
+    measured = {name: read_table(getattr(options, name), name) for name in ("costs", "network", "messages")}
+    tables.write(table(read_timed(options.runs), cells, Simulator(**measured)), options.out)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
