@@ -37,6 +37,26 @@ def test_a_line_is_printed_when_snakemake_finishes_a_run(tmp_path: Path, capsys:
     assert capsys.readouterr().out.startswith("[1/2] timeout a") and session.line("a", "timeout", "x")
 
 
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ({"status": "ok", "reason": None, "parts": [1, 2, 3], "messages": []}, "ok: 3 parts in 41.3 s"),
+        ({"status": "ok", "reason": None, "parts": [], "messages": [1, 2]}, "ok: 2 message sizes in 41.3 s"),
+        ({"status": "failed", "reason": "it broke", "parts": [], "messages": []}, "failed: it broke"),
+    ],
+)
+def test_a_timing_has_a_line_too(
+    said: dict[str, object], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = Session(tmp_path, "s", planned=2, done=0)
+    folder = tmp_path / "costs" / "one" / "0123456789ab"
+    folder.mkdir(parents=True)
+    (folder / "timing.json").write_text(json.dumps({**said, "wall_s": 41.3}))
+    session.watch("job_info", 7, "timing", {"timing": "one", "key": "0123456789ab"})
+    session.watch("job_finished", 7, None, None)
+    assert capsys.readouterr().out == f"timing one: {line}\n"
+
+
 def test_a_disturbed_machine_is_said_at_once(tmp_path: Path) -> None:
     session = Session(tmp_path, "s", planned=9, done=0)
     said = [[hint.split()[0] for hint in session.hints(disturbed)] for disturbed in [True] * 7]

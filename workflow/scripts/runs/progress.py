@@ -51,7 +51,7 @@ class Session:
 
     def watch(self, event: str, job: int, rule: str | None, wildcards: Mapping[str, str] | None) -> None:
         """Snakemake started (JOB_INFO) or finished (JOB_FINISHED) a job; for a run that has ended a line is printed."""
-        if event == "job_info" and rule in ("run", "sweep"):
+        if event == "job_info" and rule in ("run", "sweep", "timing"):
             self._running[job] = dict(wildcards or {})
         elif event == "job_finished" and job in self._running:
             run = self._running.pop(job)
@@ -61,9 +61,12 @@ class Session:
                 self._tell(run)
 
     def _tell(self, run: dict[str, str]) -> None:
-        """Print the line of a run or a sweep that has ended."""
+        """Print the line of a run, a sweep or a timing that has ended."""
         if "sweep" in run:
             print(_swept(self._results / "network" / run["sweep"] / run["key"], run["sweep"]), flush=True)
+            return
+        if "timing" in run:
+            print(_timed(self._results / "costs" / run["timing"] / run["key"], run["timing"]), flush=True)
             return
         folder = self._results / "runs" / run["run_id"] / run["key"]
         record = json.loads((folder / "record.json").read_text())
@@ -182,3 +185,10 @@ def _swept(folder: Path, name: str) -> str:
         sweep["reason"] or f"{len(sweep['sizes'])} message sizes in {sweep['wall_s']:.1f} s over {sweep['transport']}"
     )
     return f"sweep {name}: {sweep['status']}: {said}"
+
+
+def _timed(folder: Path, name: str) -> str:
+    timing = json.loads((folder / "timing.json").read_text())
+    what = f"{len(timing['parts'])} parts" if timing["parts"] else f"{len(timing['messages'])} message sizes"
+    said = timing["reason"] or f"{what} in {timing['wall_s']:.1f} s"
+    return f"timing {name}: {timing['status']}: {said}"

@@ -143,14 +143,7 @@ def main(argv: list[str] | None = None) -> None:
     with ending_well(f"timing {timing.name}", options.out):
         results = options.out.parents[3]
         check_bound(results, site)
-        record = measure(study, site, timing, results)
-        print(f"timing {timing.name}: {record['status']}: {record['reason'] or told(record)}", flush=True)
-
-
-def told(record: Mapping[str, Any]) -> str:
-    """What was timed, and how long it took, in words."""
-    what = f"{len(record['parts'])} parts" if record["kind"] == PARTS else f"{len(record['messages'])} message sizes"
-    return f"{what} in {record['wall_s']:.1f} s"
+        measure(study, site, timing, results)
 
 
 if __name__ == "__main__":
