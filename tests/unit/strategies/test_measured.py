@@ -1,7 +1,6 @@
 """What was measured as a search takes it: costs of parts, links, messages; and what is said where something is missing."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,60 +8,13 @@ import pandas as pd
 import pytest
 
 from common.schemas import schema
-from declared.factors import factor_table
-from declared.site import load_site
-from declared.study import load_study
 from models.soap import divide
-from network.bus import bus_bandwidth
-from plan.design import Run, design
 from plan.sweeps import sizes
 from strategies.measured import Lacking, cost_of, costs_of, message_cost, topology
 from strategies.problem import pose
 from strategies.table import compare, table
 from strategies.topology import Level
-
-FRAMEWORK, DATASET = "pytorch-strategy", "synthetic-28x28x1-10-512"
-LATENCY_S, BANDWIDTH_BYTES_S = {"point_to_point": 2e-4, "all_reduce": 9e-4}, 11e6
-MEMORY = 3e9
-
-
-def run_of(nodes: int = 4, ranks_per_node: int = 1, **factors: list[object]) -> Run:
-    held: dict[str, list[object]] = {name: [entry.get("default")] for name, entry in factor_table().items()}
-    held |= {"framework": [FRAMEWORK], "model": ["lenet-5"], "dataset": [DATASET], "nodes": [nodes], "batch_size": [64]}
-    held |= {"batch_scope": ["global"], "sync_every": [1], "epochs": [2], "parallelism": ["found"]}
-    site = replace(load_site("local"), nodes=4, ranks_per_node=ranks_per_node)
-    (run,) = design(replace(load_study("quickstart"), factors=held | factors, exclude=(), replicates=1), site)
-    return run
-
-
-def swept(collective: str, nodes: int = 4, bandwidth: int = 0, **other: Any) -> pd.DataFrame:
-    """A sweep whose times follow a line."""
-    told = {"study": "s", "framework": FRAMEWORK, "collective": collective, "nodes": nodes, "ranks": nodes}
-    told |= {"device": "site", "bandwidth": bandwidth, "status": "ok", "reason": None}
-    rows = [
-        {**told, "bytes": size, "round": number, "repetition": 1,
-         "seconds": LATENCY_S[collective] + bus_bandwidth(size, 1, nodes, collective) / BANDWIDTH_BYTES_S, **other}
-        for number in (1, 2, 3) for size in sizes(2**20)
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=list(schema("network")["properties"]))
-
-
-def both(**told: Any) -> pd.DataFrame:
-    return pd.concat([swept("point_to_point", **told), swept("all_reduce", **told)], ignore_index=True)
-
-
-def timed(run: Run, **told: Any) -> pd.DataFrame:
-    """Rows of costs.csv: each part takes as many seconds as its layer's place, over its parts."""
-    space = divide(run.graph, run.geometry.local_batch)
-    head = {"study": "s", "framework": FRAMEWORK, "model": "lenet-5", "dataset": DATASET, "batch_size": 64}
-    head |= {"device": "site", "optimizer": "sgd", "devices": 4, "status": "ok", "reason": None, "n": 5}
-    rows = [
-        {**head, "layer": layer.name, "degrees": "x".join(map(str, degrees)), "parts": math.prod(degrees),
-         "forward_s": (1 + place) / math.prod(degrees), "backward_s": 2 * (1 + place) / math.prod(degrees), "update_s": 0.5,
-         "forward_spread": 0.01, "backward_spread": 0.02, "update_spread": 0.0, "memory_bytes": int(MEMORY), **told}
-        for place, layer in enumerate(space.layers) for degrees in layer.configurations(4)
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=list(schema("costs")["properties"]))
+from timed_parts import BANDWIDTH_BYTES_S, FRAMEWORK, MEMORY, both, run_of, timed
 
 
 def test_the_problem_of_a_step_has_the_times_of_parts_that_were_measured() -> None:

@@ -1,0 +1,122 @@
+"""Simulated strategies beside measured ones: what is added to a step, errors, orders, and what is said where something is missing."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.measured import Records
+from analysis.pooling import pooled
+from common.schemas import schema
+from common.tables import write_table
+from declared.factors import factor_table
+from declared.figures import Declared
+from declared.site import load_site
+from declared.study import Study, load_study
+from figures import panels
+from figures import simulated as figure
+from plan.campaign import Campaign, planned
+from records.aggregate import planned_row
+from strategies.simulated import Simulator, compare, gains, orders, said, table
+from timed_parts import DATASET, FRAMEWORK, both, timed
+
+REST_S = 0.25  # that a step takes beside its layers
+SLOWER = {"data": 1.0, "expert": 1.2, "random1": 0.9, "found": 1.0}  # than simulated
+
+
+@pytest.fixture
+def campaign() -> Campaign:
+    held = {name: [entry.get("default")] for name, entry in factor_table().items()}
+    held |= {"framework": [FRAMEWORK], "model": ["lenet-5"], "dataset": [DATASET], "nodes": [1, 4], "batch_size": [64]}
+    held |= {
+        "batch_scope": ["global"],
+        "epochs": [2],
+        "sync_every": [1],
+        "parallelism": ["data", "expert", "random1", "found"],
+    }
+    alone = {"nodes": [1], "parallelism": ["expert", "random1", "found"]}
+    study: Study = replace(load_study("quickstart"), factors=held, exclude=(alone,), replicates=2)
+    return planned(study, replace(load_site("local"), nodes=4, ranks_per_node=1))
+
+
+@pytest.fixture
+def simulator(campaign: Campaign) -> Simulator:
+    return Simulator(timed(campaign.runs[0]), both(), pd.DataFrame(columns=list(schema("messages")["properties"])))
+
+
+@pytest.fixture
+def runs(campaign: Campaign, simulator: Simulator) -> pd.DataFrame:
+    """What would have been measured, had the simulation been right but for SLOWER."""
+    rows = []
+    for run in campaign.runs:
+        row = {**planned_row(campaign, run), "status": "ok", "reason": None, "session": "1", "site": "local"}
+        if run.strategy is None:
+            row |= {"status": "missing", "reason": run.lacks}
+        else:
+            step = simulator.of(run)["seconds"] * SLOWER[str(run.levels["parallelism"])] + REST_S
+            row |= {"epoch_time_s": 512 / 64 * step * (1 + 0.001 * (-1) ** run.replicate)}
+        rows.append(row)
+    return pd.DataFrame(rows, columns=list(schema("runs")["properties"]))
+
+
+def cells(campaign: Campaign) -> dict[str, object]:
+    return {run.cell: run for run in campaign.runs}
+
+
+def test_what_one_rank_takes_beyond_its_layers_is_added_to_all(
+    campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
+) -> None:
+    data, lacking = compare(runs, cells(campaign), simulator)
+    assert len(lacking) == 1 and "no strategy was found yet" in lacking[0]
+    rows = data.set_index(["nodes", "parallelism"])
+    assert rows["rest_s"].to_numpy() == pytest.approx(REST_S)
+    assert rows.loc[(1, "data"), "error"] == pytest.approx(0, abs=1e-9)
+    assert abs(rows.loc[(4, "data"), "error"]) < 0.01
+    expert = rows.loc[(4, "expert")]
+    assert expert["step_s"] == pytest.approx(1.2 * expert["simulated_s"] + REST_S)
+    assert expert["error"] == pytest.approx((expert["simulated_s"] + expert["rest_s"]) / expert["step_s"] - 1)
+    assert rows.loc[(4, "data"), "exchanged_bytes"] == 0 < rows.loc[(4, "expert"), "exchanged_bytes"]
+    assert rows.loc[(4, "data"), "gradient_bytes"] > rows.loc[(4, "expert"), "gradient_bytes"]
+
+
+def test_without_a_cell_on_one_rank_nothing_is_added_and_the_table_says_so(
+    campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
+) -> None:
+    several = {cell: run for cell, run in cells(campaign).items() if run.geometry.ranks > 1}
+    made = table(runs[runs["nodes"] > 1], several, simulator)
+    assert made.data["rest_s"].isna().all() and made.data["error"].notna().all()
+    assert any("no cell of lenet-5 on one rank" in note for note in made.below)
+
+
+def test_orders_and_gains_are_of_cells_that_differ_in_their_strategy_alone(
+    campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
+) -> None:
+    data, _ = compare(runs, cells(campaign), simulator)
+    assert orders(data) == [1.0]
+    assert gains(data, pooled(runs)) == [], "nothing was found"
+    told = data.assign(parallelism=data["parallelism"].replace("random1", "found"))
+    ((levels, gain),) = gains(told, pooled(runs))
+    by_level = told[told["ranks"] > 1].set_index("parallelism")["step_s"]
+    assert levels["nodes"] == 4 and gain.value == pytest.approx(by_level["data"] / by_level["found"], rel=1e-3)
+    sentences = said(told, pooled(runs))
+    assert sentences[1].startswith("Order of strategies: Kendall's tau 1.00") and "slower in" in sentences[2]
+    upside_down = data.assign(step_s=1 / data["step_s"])
+    assert orders(upside_down) == [-1.0]
+
+
+def test_the_figure_has_a_marker_for_each_cell_and_tells_the_errors(
+    campaign: Campaign, simulator: Simulator, runs: pd.DataFrame, tmp_path: Path
+) -> None:
+    data, _ = compare(runs, cells(campaign), simulator)
+    data.to_csv(tmp_path / "simulated.csv", index=False)
+    write_table(runs, "runs", tmp_path / "runs.csv")
+    records = Records(tmp_path / "runs.csv", tmp_path / "epochs.csv", simulated_csv=tmp_path / "simulated.csv")
+    drawn, caption = figure.draw(records, Declared("simulated", "simulated"))
+    (ax,) = drawn.axes
+    markers = [line for line in ax.get_lines() if line.get_marker() not in ("None", "", None)]
+    assert sum(len(line.get_xdata()) for line in markers) == len(data) == 4
+    errors = data.loc[data["ranks"] > 1, "error"].abs()
+    assert f"{100 * errors.mean():.1f} % on average" in caption
+    empty = Records(tmp_path / "runs.csv", tmp_path / "epochs.csv")
+    assert figure.draw(empty, Declared("simulated", "simulated"))[1].startswith(panels.NOT_DRAWN)
