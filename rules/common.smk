@@ -152,7 +152,8 @@ onstart:
         sorted({job.wildcards[of] for job in workflow.dag.needrun_jobs() if job.rule.name == of})
         for of in ("environment", "dataset")
     )
-    tools = ["extrap" for job in workflow.dag.needrun_jobs() if job.rule.name == "extra_p"]
+    built_by = {"extra_p": "extrap", "found": "planner"}
+    tools = [built_by[job.rule.name] for job in workflow.dag.needrun_jobs() if job.rule.name in built_by]
     or_say_so(lambda: check_bundle(CAMPAIGN.site, [*to_build, *tools], to_prepare))
     if to_build:
         or_say_so(lambda: check_builds(CAMPAIGN.site, to_build))

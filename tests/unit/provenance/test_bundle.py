@@ -108,6 +108,8 @@ def test_tools_of_the_study_are_in_it(campaign: Campaign) -> None:
     assert "extrap" not in names and {"pytorch", "horovod-pytorch"} <= set(names)
     predicted = replace(campaign, study=replace(campaign.study, extra_p=True))
     assert [each.name for each in bundle.environments(predicted)] == [*names, "extrap"]
+    searched = planned(load_study("found-strategies-virtual"), load_site("virtual-four"))
+    assert [each.name for each in bundle.environments(searched)] == ["pytorch", "planner"]
 
 
 def test_what_cannot_be_had_here_is_said_before_anything_is_fetched(

@@ -76,6 +76,11 @@ def test_sources_change_with_what_they_are_of_and_with_nothing_else(
     assert "workflow/scripts/figures/overview.py" in found["code"]
     assert "workflow/scripts/cluster/doctor.py" not in found["code"]
     assert "time_limit_s" not in found["site"] and found["site"]["device"] == '"cpu"'
+    strategies = tmp_path / "strategies.json"
+    monkeypatch.setattr("provenance.sources.file_of", lambda study, site: strategies)
+    assert sources_of(here, [])["study"] == found["study"]
+    strategies.write_text("{}")
+    assert sources_of(here, [])["study"] == {**found["study"], str(strategies): digest_file(strategies)}
 
 
 def test_digests_of_runs_are_gathered_by_what_has_them() -> None:

@@ -154,6 +154,10 @@ class Timings:
             name: str(output(campaign.results, campaign.site, timing)) for name, timing in self.by_name.items()
         }
 
+    def available(self) -> list[str]:
+        """The timings' outputs that exist now."""
+        return [path for path in self.outputs.values() if Path(path).exists()]
+
     def environment(self, name: str) -> str:
         """The stamp of the environment that a timing needs."""
         return self._campaign.environments[self.by_name[name].run.framework.environment]

@@ -29,6 +29,7 @@ from common.files import CHECKOUT, digest_file, shown, source_files, written_who
 from common.tables import read_table
 from declared.study import Study
 from plan.campaign import Campaign, add_campaign_arguments, measured_campaign
+from plan.strategies import file_of
 from provenance import appendix
 from provenance.account import account
 from provenance.citation import citation
@@ -135,28 +136,29 @@ def _called(name: str) -> str:
 
 
 def workflow_files(campaign: Campaign) -> list[str]:
-    """The files of the checkout: those that git knows, as they are now, and the study's, the site's and the data sets' own."""
-    own = [campaign.study.file, campaign.site.file, *(CHECKOUT / "config").glob("datasets*.yaml")]
+    """The files of the checkout: those that git knows, as they are now, and the study's, with its strategies, the site's and the data sets' own."""
+    found = file_of(campaign.study.name, campaign.site.name)
+    own = [campaign.study.file, campaign.site.file, found, *(CHECKOUT / "config").glob("datasets*.yaml")]
     if state().commit:
         asked = ["git", "-C", str(CHECKOUT), "ls-files", "-z"]
         done = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=GIT_LIMIT_S)
         names = [name for name in done.stdout.split("\0") if name]
     else:
         there = [CHECKOUT / name for name in BESIDE_GIT]
-        found = [
+        every = [
             file
             for path in there
             for file in (source_files(path) if path.is_dir() and not path.is_symlink() else [path])
         ]
-        names = [str(file.relative_to(CHECKOUT)) for file in found if file.suffix in OUR_ENDS or file in there]
+        names = [str(file.relative_to(CHECKOUT)) for file in every if file.suffix in OUR_ENDS or file in there]
     names += [str(file.relative_to(CHECKOUT)) for file in own]
     return sorted({name for name in names if (CHECKOUT / name).is_symlink() or (CHECKOUT / name).is_file()})
 
 
 def left_by_runs(results: Path) -> Iterator[Path]:
-    """What runs and sweeps have left, but for what only says who is at it; and what their results are bound to."""
+    """What runs, sweeps and timings have left, but for what only says who is at it; and what their results are bound to."""
     yield from (file for name in ("campaign.json", "design.csv") if (file := results / name).is_file())
-    for folder in (results / "runs", results / "network"):
+    for folder in (results / "runs", results / "network", results / "costs"):
         for file in sorted(folder.rglob("*")):
             if file.is_file() and not file.is_symlink() and not file.name.startswith(".") and file.name not in NOT_KEPT:
                 yield file

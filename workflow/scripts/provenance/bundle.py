@@ -35,6 +35,7 @@ from environments.packages import fetch, fetch_lock, here
 from environments.steps import building, say
 from environments.unbundle import FORMAT, MANIFEST
 from environments.wheels import kept, recorded_sha256
+from plan import timings
 from plan.campaign import Campaign, add_config_argument, configured, planned
 from report.checkout import state
 
@@ -63,9 +64,10 @@ class Content:
 
 
 def environments(campaign: Campaign) -> list[Environment]:
-    """The environments that the study needs at the site, with what it compares predictions with."""
-    tools = [read("extrap")] if campaign.study.extra_p else []
-    return [read(name, campaign.site.variant) for name in campaign.environments] + tools
+    """The environments that the study needs at the site, with what it compares predictions with, and what finds strategies."""
+    tools = {"extrap": campaign.study.extra_p, "planner": bool(timings.wanted(campaign.runs))}
+    wanted = [read(name) for name, is_wanted in tools.items() if is_wanted]
+    return [read(name, campaign.site.variant) for name in campaign.environments] + wanted
 
 
 def check(campaign: Campaign) -> None:

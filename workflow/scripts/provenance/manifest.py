@@ -22,6 +22,7 @@ from common.made_of import Made
 from common.schemas import check
 from plan.campaign import Campaign, add_campaign_arguments, measured_campaign
 from plan.sweeps import Sweeps
+from plan.timings import Timings
 from provenance import sources
 from report.checkout import state
 
@@ -53,7 +54,7 @@ def manifest(campaign: Campaign, products: Mapping[str, Mapping[str, Any]], of: 
         )
     with open(campaign.runs_csv, encoding="utf-8", newline="") as table:
         rows = list(csv.DictReader(table))
-    sweeps = Sweeps(campaign).available() if campaign.published is None else []
+    others = [*Sweeps(campaign).available(), *Timings(campaign).available()] if campaign.published is None else []
     checkout = state()
     return {
         "study": campaign.study.name,
@@ -63,7 +64,7 @@ def manifest(campaign: Campaign, products: Mapping[str, Mapping[str, Any]], of: 
         "changed": list(checkout.changed),
         "python": platform.python_version(),
         "libraries": {name: version(name) for name in LIBRARIES},
-        "sources": behind | sources.records(campaign, sweeps),
+        "sources": behind | sources.records(campaign, others),
         "measured_with": sources.measured_with(rows),
         "products": {
             name: {

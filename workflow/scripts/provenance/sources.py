@@ -15,6 +15,7 @@ from declared.environments import Environment, read
 from declared.frameworks import load_framework
 from plan.campaign import Campaign
 from plan.identity import MODEL_CODE, rank_code, site_part
+from plan.strategies import file_of
 
 Group = dict[str, str]  # name of a file or a key -> SHA-256 of its content, or its value
 WORKFLOW_LOCK = CHECKOUT / "requirements.txt"
@@ -24,6 +25,8 @@ TABLES = (
     "runs.csv",
     "epochs.csv",
     "network.csv",
+    "costs.csv",
+    "messages.csv",
     "power.csv",
     "phases.csv",
     "trace_steps.csv",
@@ -36,7 +39,12 @@ def files(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path]]:
 
     Of published tables only what this checkout adds to them: how they were measured is in their own columns (`measured_with`).
     """
-    found = {"study": [campaign.study.file], "locks": [WORKFLOW_LOCK], "code": [CHECKOUT / file for file in code]}
+    strategies = [file for file in [file_of(campaign.study.name, campaign.site.name)] if file.is_file()]
+    found = {
+        "study": [campaign.study.file, *strategies],
+        "locks": [WORKFLOW_LOCK],
+        "code": [CHECKOUT / file for file in code],
+    }
     if campaign.published is None:
         found["locks"] += [file for name in campaign.environments for file in described_by(campaign, name)]
         found["code"] += _that_trains(campaign)
@@ -92,7 +100,7 @@ def _of_data() -> list[Path]:
 
 
 def records(campaign: Campaign, sweeps: Sequence[str]) -> dict[str, Group]:
-    """SHA-256 of the tables that figures are made from; of the records behind them, with those of their epochs."""
+    """SHA-256 of the tables that figures are made from; of the records behind them, with those of their epochs. `sweeps`: and timings."""
     folder = campaign.runs_csv.parent
     tables = {name: digest_file(folder / name) for name in TABLES if (folder / name).is_file()}
     behind: Group = {}
