@@ -10,11 +10,19 @@ import numpy as np
 from models.named import models
 from planned_models import posed
 from strategies import engine, starts
+from strategies.engine import State
 from strategies.problem import Posed
 from strategies.topology import Level
 
 DEVICES = 16
 LEVELS = (Level(4, 2e10, 5e-6), Level(4, 1e10, 1e-5))
+
+
+def timeline(made: Posed, state: State) -> tuple[engine.Ints, engine.Ints]:
+    """When all parts end, forward and backward."""
+    ends, back = np.zeros_like(state.device), np.zeros_like(state.device)
+    engine.timeline(made.arrays, state, ends, back)
+    return ends, back
 
 
 def check(made: Posed, proposals: int, seed: int) -> int:
@@ -38,14 +46,9 @@ def check(made: Posed, proposals: int, seed: int) -> int:
         if time == engine.NEVER:
             continue
         cost, taken = time, taken + 1
-        for place in range(len(problem.shape)):
-            used = int(problem.parts[state.config[place]])
-            same = (
-                np.array_equal(one[0, place, :used], other[0, place, :used])
-                for one, other in ((state.ends, whole.ends), (state.back, whole.back))
-            )
-            if not all(same):
-                raise SystemExit(f"{made.space.model}: layer {place} ends otherwise by the change")
+        for one, other in zip(timeline(made, state), timeline(made, whole), strict=True):
+            if not np.array_equal(one, other):
+                raise SystemExit(f"{made.space.model}: a layer ends otherwise by the change")
     return taken
 
 

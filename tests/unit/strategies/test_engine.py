@@ -40,6 +40,13 @@ def perceptron() -> Graph:
     return builder.graph()
 
 
+def timeline(made: Posed, state: engine.State) -> tuple[engine.Ints, engine.Ints]:
+    """When all parts end, forward and backward."""
+    ends, back = np.zeros_like(state.device), np.zeros_like(state.device)
+    engine.timeline(made.arrays, state, ends, back)
+    return ends, back
+
+
 def posed(name: str, topology: Topology = FOUR) -> Posed:
     space = divide(graph(name, *MODELS[name]), BATCH)
     return pose(space, topology, partial(roofline, device=topology.device, update_bytes=32), most_parts=8)
@@ -202,7 +209,7 @@ def test_a_change_ends_as_a_simulation_of_all_would(name: str) -> None:
         parts = int(problem.parts[problem.first_config[layer] + config])
         devices = rng.integers(4, size=parts)
         limit = int(cost * rng.choice([0.9, 1.0, 1.5, 100]))
-        before = [array.copy() for array in (state.config, state.device, state.ends[0], state.back[0])]
+        before = [array.copy() for array in (state.config, state.device, state.base[0], state.local)]
         time = engine.attempt(problem, state, np.array([layer], np.int64), config, devices, limit, False)
         whole = made.state(made.strategy(state.config, state.device))
         again = engine.start(problem, whole)
@@ -210,17 +217,14 @@ def test_a_change_ends_as_a_simulation_of_all_would(name: str) -> None:
             assert again == cost
             assert all(
                 np.array_equal(a, b)
-                for a, b in zip(before, (state.config, state.device, state.ends[0], state.back[0]), strict=True)
+                for a, b in zip(before, (state.config, state.device, state.base[0], state.local), strict=True)
             )
             tried = {**made.strategy(state.config, state.device)}
             tried[made.space.layers[layer].name] = Part(made.configurations[layer][config], tuple(map(int, devices)))
             assert engine.start(problem, made.state(tried)) > limit
         else:
             assert time == again <= limit
-            for place in range(len(problem.shape)):
-                used = int(problem.parts[state.config[place]])
-                for one, other in ((state.ends, whole.ends), (state.back, whole.back)):
-                    assert np.array_equal(one[0, place, :used], other[0, place, :used])
+            assert all(map(np.array_equal, timeline(made, state), timeline(made, whole)))
             assert np.array_equal(state.work[0], whole.work[0]) and np.array_equal(state.used, whole.used)
             cost = time
         kinds.add(time == engine.NEVER)

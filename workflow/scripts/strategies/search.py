@@ -61,23 +61,22 @@ def account(posed: Posed, strategy: Strategy) -> dict[str, Any]:
 
 
 def run(
-    posed: Posed, strategy: Strategy, method: str, proposals: int, seed: int, from_the_start: bool = False
+    posed: Posed, strategy: Strategy, method: str, proposals: int, seed: int, whole: bool = False
 ) -> tuple[Strategy, dict[str, Any]]:
-    """One search from one strategy: the fastest seen, and what is told of the search. `from_the_start`: all of each proposal is simulated."""
+    """One search from one strategy: the fastest seen, and what is told of the search. `whole`: all of each proposal is simulated."""
     base = seconds(posed, starts.data_parallel(posed))
     scale = PICOSECONDS * (base if math.isfinite(base) else 1.0)
     hot, cold = (share * scale for share in SCHEDULES[method])
     state = posed.state(strategy)
     best, device, costs = np.zeros_like(state.config), np.zeros_like(state.device), np.zeros(proposals, np.int64)
     began = time.perf_counter()
-    accepted = engine.search(
-        posed.arrays, state, posed.groups, method == ANNEALING, (hot, cold), seed, from_the_start, (best, device), costs
-    )
+    cost, told = engine.start(posed.arrays, state), (best, device)
+    engine.search(posed.arrays, state, posed.groups, method == ANNEALING, (hot, cold), seed, whole, cost, told, costs)
     wall = time.perf_counter() - began
     places = np.unique(np.geomspace(1, proposals, STEPS).astype(int))
     seen = [None if cost == engine.NEVER else float(cost / PICOSECONDS) for cost in costs[places - 1]]
     progress = list(zip(places.tolist(), seen, strict=True))
-    return posed.strategy(best, device), {"accepted": int(accepted), "wall_s": wall, "progress": progress}
+    return posed.strategy(best, device), {"accepted": int(state.ended[engine.TAKEN]), "ended": state.ended.tolist(), "wall_s": wall, "progress": progress}
 
 
 def answers(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
