@@ -3,6 +3,7 @@
 python planner_properties.py PROPOSALS: of all models together. Says how many ended before their limit, and exits with 1 at the first difference.
 """
 
+import itertools
 import sys
 
 import numpy as np
@@ -11,7 +12,7 @@ from models.named import models
 from planned_models import posed
 from strategies import engine, starts
 from strategies.engine import State
-from strategies.problem import Posed
+from strategies.problem import GRADIENTS, Posed
 from strategies.topology import Level
 
 DEVICES = 16
@@ -53,12 +54,14 @@ def check(made: Posed, proposals: int, seed: int) -> int:
 
 
 def main() -> None:
-    """All models."""
-    names = sorted(models())
-    each = -(-int(sys.argv[1]) // len(names))
-    taken = sum(check(posed(name, 64, *LEVELS), each, seed) for seed, name in enumerate(names))
+    """All models, both ways of gradients."""
+    ways = list(itertools.product(sorted(models()), GRADIENTS))
+    each = -(-int(sys.argv[1]) // len(ways))
+    taken = sum(
+        check(posed(name, 64, *LEVELS, gradients=way), each, seed) for seed, (name, way) in enumerate(ways)
+    )
     print(
-        f"{each * len(names)} proposals, {taken} taken, no difference; compiled: {bool(getattr(engine.start, 'signatures', ()))}"
+        f"{each * len(ways)} proposals, {taken} taken, no difference; compiled: {bool(getattr(engine.try_change, "signatures", ()))}"
     )
 
 

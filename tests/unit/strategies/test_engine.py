@@ -13,7 +13,7 @@ from models.named import graph
 from models.soap import Space, divide, part_of, region_needed, region_of
 from strategies import engine, search, starts
 from strategies.costs import Cost, roofline
-from strategies.problem import PICOSECONDS, Part, Posed, Strategy, pose
+from strategies.problem import GRADIENTS, MESSAGES, PICOSECONDS, RING, Part, Posed, Strategy, pose
 from strategies.topology import Device, Level, Topology
 
 BATCH = 4
@@ -47,9 +47,9 @@ def timeline(made: Posed, state: engine.State) -> tuple[engine.Ints, engine.Ints
     return ends, back
 
 
-def posed(name: str, topology: Topology = FOUR) -> Posed:
+def posed(name: str, topology: Topology = FOUR, gradients: str = RING) -> Posed:
     space = divide(graph(name, *MODELS[name]), BATCH)
-    return pose(space, topology, partial(roofline, device=topology.device, update_bytes=32), most_parts=8)
+    return pose(space, topology, partial(roofline, device=topology.device, update_bytes=32), most_parts=8, gradients=gradients)
 
 
 def test_replicas_exchange_gradients_while_they_go_on_backward() -> None:
@@ -165,6 +165,22 @@ def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
                 for i in range(len(parts[other].devices))
                 if dimension is None or part_of(i, parts[place].degrees)[dimension] == shard
             ]
+            if problem.as_messages[0]:
+                since: dict[int, int] = {}
+                for other, i in members:
+                    device = parts[other].devices[i]
+                    since[device] = max(since.get(device, 0), back[other, i])
+                owner, *others = since  # in the order of parts
+                if not others:
+                    updates[owner] += int(problem.update[config[place]])
+                    continue
+                size = int(problem.shard_bytes[config[place]])
+                there = max(since[owner], *(message(device, owner, size, since[device]) for device in others))
+                there += int(problem.update[config[place]])
+                last[owner] = max(last[owner], there)
+                for device in others:
+                    last[device] = max(last[device], message(owner, device, size, there))
+                continue
             devices = sorted({parts[other].devices[i] for other, i in members})
             for device in devices:
                 updates[device] += int(problem.update[config[place]])
@@ -187,18 +203,37 @@ def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
     return max(max(free[device], last[device]) + updates[device] for device in range(topology.devices))
 
 
+def test_an_owner_sums_gradients_and_sends_the_weights_back() -> None:
+    def cost(space: Space, place: int, degrees: tuple[int, ...]) -> Cost:
+        return Cost(2 / math.prod(degrees), 4 / math.prod(degrees), 0.25)
+
+    pair = pose(divide(perceptron(), BATCH), PAIR, cost, gradients=MESSAGES)
+    message = BYTES * 650 / 1000 + 0.5
+    # backward until 7 s as above; the gradients to device 0, which updates the weights there, and the weights back
+    assert search.seconds(pair, starts.data_parallel(pair)) == pytest.approx(7 + message + 0.25 + message)
+    assert search.account(pair, starts.data_parallel(pair))["gradient_bytes"] == 2 * BYTES * 650
+    many = pose(divide(perceptron(), BATCH), Topology(DEVICE, (Level(4, 1000.0, 0.5),)), cost, gradients=MESSAGES)
+    # parts take half as long; three gradients one after the other into device 0, and three times the weights out of it
+    carried = 3 * BYTES * 650 / 1000 + 0.5
+    assert search.seconds(many, starts.data_parallel(many)) == pytest.approx(3.5 + carried + 0.25 + carried)
+    one = {**starts.data_parallel(pair), "dense1": Part((1, 2, 1, 1), (1, 0))}
+    assert search.account(pair, one)["gradient_bytes"] == 0, "units that one device has need no owner"
+
+
+@pytest.mark.parametrize("gradients", GRADIENTS)
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_a_simulation_is_that_of_its_tasks_one_by_one(name: str) -> None:
-    made = posed(name)
+def test_a_simulation_is_that_of_its_tasks_one_by_one(name: str, gradients: str) -> None:
+    made = posed(name, gradients=gradients)
     for seed in range(2):
         strategy = starts.random_strategy(made, seed)
         assert search.seconds(made, strategy) == listed(made, strategy) / PICOSECONDS
 
 
+@pytest.mark.parametrize("gradients", GRADIENTS)
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_a_change_ends_as_a_simulation_of_all_would(name: str) -> None:
+def test_a_change_ends_as_a_simulation_of_all_would(name: str, gradients: str) -> None:
     """Times of every part, too, to the last picosecond; and what would take longer than it may is as if it had not been tried."""
-    made = posed(name)
+    made = posed(name, gradients=gradients)
     problem, rng = made.arrays, np.random.default_rng(1)
     state = made.state(starts.data_parallel(made))
     cost = engine.start(problem, state)

@@ -35,6 +35,7 @@ except ImportError:
 DIMENSIONS = 4
 EVERY = 8  # of so many layers, the first that begins a run is one before which what a simulation has reached is kept
 NEVER = 2**62
+ROOM = 2**19  # for overlaps of edges that are kept
 BEFORE, FORWARD, BACKWARD, TAKEN = range(4)  # where a proposal ended
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -104,8 +105,12 @@ class State(NamedTuple):
     bytes: Any  # [D] of a strategy that is looked at whole
     tail: Any  # [L] least time from the first end of a layer's forward pass to that of the step, of what was accepted
     tail_back: Any  # [L] the same from any end of its backward pass
-    parts_of: Any  # [P] what `overlaps` found: parts
-    bytes_of: Any  # [P] and how much of each
+    owed: Any  # [2, L // EVERY + 1, R] how long messages of gradients will take links, because of the layers before it
+    known: Any  # [E] whether what `overlaps` finds for an edge of the accepted strategy is kept
+    list_of: Any  # [E, P + 1] where it begins, for each part of the target
+    parts_of: Any  # [ROOM + P] what `overlaps` found: parts
+    bytes_of: Any  # [ROOM + P] and how much of each
+    at: Any  # [3] where it found the last; how much of the room is taken; and how much was when all were kept
     first: Any  # [4] where a part begins
     now: Any  # [R] when resources are free
     left: Any  # [D] computation that a device still has
@@ -118,7 +123,7 @@ class State(NamedTuple):
     synced: Any  # [D] when the last gradients or weights of a device are there
     updates: Any  # [D] how long its updates take
     links: Any  # [R] how long exchanges of gradients take a link in a step
-    links_left: Any  # [R] what of it is still to come
+    links_left: Any  # [R] what of it, and of messages of gradients, is still to come
     change: Any  # [D] of work, by a proposal
     grown: Any  # [D] of bytes
     saved: Any  # [L] configurations before a proposal
@@ -127,6 +132,7 @@ class State(NamedTuple):
     saved_alone: Any  # [L]
     saved_follows: Any  # [L]
     saved_links: Any  # [R]
+    saved_known: Any  # [E]
     random: Any  # [2] the state of random numbers
     changed: Any  # [L] layers of a proposal
     listed: Any  # [L] layers that are looked at
@@ -137,6 +143,7 @@ class State(NamedTuple):
 
 def state_of(problem: Problem) -> State:
     """Room for the simulation of any strategy."""
+    edges = len(problem.source)
     layers, devices, levels = len(problem.shape), problem.level_of.shape[0], len(problem.latency)
     parts, resources, marks = int(problem.parts.max()), int(problem.resources[0]), layers // EVERY + 1
     by_layer = (
@@ -151,7 +158,12 @@ def state_of(problem: Problem) -> State:
         "mark": (2, marks),
         "free": (2, marks, resources),
         "work": (2, marks, devices),
-        **dict.fromkeys(("parts_of", "bytes_of", "proposed"), (parts,)),
+        "owed": (2, marks, resources),
+        **dict.fromkeys(("known", "saved_known"), (edges,)),
+        "list_of": (edges, parts + 1),
+        **dict.fromkeys(("parts_of", "bytes_of"), (ROOM + parts,)),
+        "at": (3,),
+        "proposed": (parts,),
         "first": (DIMENSIONS,),
         **dict.fromkeys(("now", "links", "saved_links", "links_left"), (resources,)),
         **dict.fromkeys(by_device.split(), (devices,)),
@@ -178,14 +190,19 @@ def fill(to: Ints, value: int) -> None:
 
 @inlined
 def overlaps(problem: Problem, state: State, edge: int, target: int, part: int) -> int:
-    """How many parts of an edge's source have what a part of its target needs; `parts_of` says which, `bytes_of` how much."""
+    """How many parts of an edge's source have what a part of its target needs; from the first place of `at` on `parts_of` says which, and
+    `bytes_of` how much."""
+    if state.known[edge]:
+        state.at[0] = state.list_of[edge, part]
+        return state.list_of[edge, part + 1] - state.list_of[edge, part]
+    state.at[0] = ROOM
     source = problem.source[edge]
     of_target, of_source = state.config[target], state.config[source]
     chain, degree = problem.chain_stride[of_target], problem.chain_degree[of_target]
     if problem.first_only[edge] and degree > 1 and (part // chain) % degree > 0:
         return 0
     at = part
-    first, parts_of, bytes_of = state.first, state.parts_of, state.bytes_of
+    first, parts_of, bytes_of = state.first, state.parts_of[ROOM:], state.bytes_of[ROOM:]
     for dimension in range(DIMENSIONS - 1, -1, -1):
         degree = problem.degrees[of_target, dimension]
         first[dimension] = 0
@@ -226,6 +243,24 @@ def overlaps(problem: Problem, state: State, edge: int, target: int, part: int) 
 
 
 @inlined
+def keep(problem: Problem, state: State, edge: int, target: int) -> None:
+    """Keep what `overlaps` finds for an edge, where there is room for so much."""
+    at = state.at[1]
+    if at + problem.parts[state.config[target]] * problem.parts[state.config[problem.source[edge]]] > ROOM:
+        return
+    for part in range(problem.parts[state.config[target]]):
+        state.list_of[edge, part] = at
+        found = overlaps(problem, state, edge, target, part)
+        for i in range(found):
+            state.parts_of[at] = state.parts_of[ROOM + i]
+            state.bytes_of[at] = state.bytes_of[ROOM + i]
+            at += 1
+        state.list_of[edge, part + 1] = at
+    state.at[1] = at
+    state.known[edge] = 1
+
+
+@inlined
 def is_alike(problem: Problem, state: State, edge: int, target: int) -> bool:
     """Whether each part of an edge's target needs the part of its source with the same number, and no other."""
     of_target, of_source = state.config[target], state.config[problem.source[edge]]
@@ -257,7 +292,7 @@ def is_local(problem: Problem, state: State, layer: int) -> bool:
                     return False
                 continue
             for i in range(overlaps(problem, state, edge, layer, part)):
-                if state.device[source, state.parts_of[i]] != device:
+                if state.device[source, state.parts_of[state.at[0] + i]] != device:
                     return False
     return True
 
@@ -293,17 +328,34 @@ def is_following(problem: Problem, state: State, layer: int) -> bool:
 
 
 @inlined
-def arrival(problem: Problem, now: Ints, sender: int, receiver: int, size: int, ready: int) -> int:
-    """When a message is there. Its links are taken for as long as its bytes take; its latency comes behind."""
+def arrival(problem: Problem, state: State, sender: int, receiver: int, size: int, ready: int, forwards: bool) -> int:
+    """When a message is there. Its links are taken for as long as its bytes take; its latency comes behind. What it carries forwards has
+    gradients that will come back."""
     if sender == receiver:
         return ready
+    now, left, level = state.now, state.links_left, problem.level_of[sender, receiver]
+    out = problem.out_link[level, sender]
+    into = problem.in_link[level, receiver]
+    takes = max(1, int(size * problem.per_byte[level]))
+    end = max(ready, now[out], now[into]) + takes
+    now[out] = end
+    now[into] = end
+    if forwards:
+        left[problem.out_link[level, receiver]] += takes
+        left[problem.in_link[level, sender]] += takes
+    else:
+        left[out] -= takes
+        left[into] -= takes
+    return end + problem.latency[level]
+
+
+@inlined
+def overdue(problem: Problem, state: State, sender: int, receiver: int) -> int:
+    """The earliest time by which the links between two devices can have carried all that is left."""
     level = problem.level_of[sender, receiver]
     out = problem.out_link[level, sender]
     into = problem.in_link[level, receiver]
-    end = max(ready, now[out], now[into]) + max(1, int(size * problem.per_byte[level]))
-    now[out] = end
-    now[into] = end
-    return end + problem.latency[level]
+    return max(state.now[out] + state.links_left[out], state.now[into] + state.links_left[into])
 
 
 @inlined
@@ -428,15 +480,16 @@ def forward_layer(problem: Problem, state: State, layer: int, begin: int, limit:
             if degree > 1 and (part // chain) % degree > 0:
                 before = part - chain
                 sender, size, made = state.device[layer, before], problem.state_bytes[config], state.base[1, layer, before]
-                ready = max(ready, arrival(problem, now, sender, device, size, made))
+                ready = max(ready, arrival(problem, state, sender, device, size, made, True))
             for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
                 source = problem.source[edge]
                 side = 1 if source >= begin else 0
                 head, offset = state.head[side, source], state.offset[side, source]
-                for i in range(overlaps(problem, state, edge, layer, part)):
+                found = overlaps(problem, state, edge, layer, part)
+                for i in range(state.at[0], state.at[0] + found):
                     p = state.parts_of[i]
-                    made = state.base[side, head, p] + offset
-                    ready = max(ready, arrival(problem, now, state.device[source, p], device, state.bytes_of[i], made))
+                    sender, made = state.device[source, p], state.base[side, head, p] + offset
+                    ready = max(ready, arrival(problem, state, sender, device, state.bytes_of[i], made, True))
                     if ready > latest:
                         return False
         end = ready + time
@@ -450,7 +503,7 @@ def forward_layer(problem: Problem, state: State, layer: int, begin: int, limit:
 def forward(problem: Problem, state: State, begin: int, slack: int, limit: int) -> bool:
     """All forward passes from the layer `begin` on; whether the step can still end by `limit`. `slack`: by how much a bound of `tail` may be too
     high."""
-    layers, now, left = len(problem.shape), state.now, state.left
+    layers, now, left, earliest = len(problem.shape), state.now, state.left, NEVER
     for bucket in range(begin // EVERY, state.mark.shape[1]):
         state.mark[1, bucket] = -1
     layer = begin
@@ -460,6 +513,7 @@ def forward(problem: Problem, state: State, begin: int, slack: int, limit: int) 
             state.mark[1, bucket] = layer
             copy(state.free[1, bucket], now)
             copy(state.work[1, bucket], left)
+            copy(state.owed[1, bucket], state.links_left)
         if not forward_layer(problem, state, layer, begin, limit):
             return False
         head, offset = layer, 0
@@ -479,48 +533,55 @@ def forward(problem: Problem, state: State, begin: int, slack: int, limit: int) 
             earliest = min(earliest, state.base[1, head, part])
             if now[device] + left[device] > limit:
                 return False
-        if earliest + offset + state.tail[layer - 1] - slack > limit:
+        earliest += offset
+        if earliest + state.tail[layer - 1] - slack > limit:
+            return False
+    earliest += problem.backward[state.config[layers - 1]]
+    for resource in range(len(now)):
+        state.links_left[resource] += state.links[resource]
+        if state.links_left[resource] and max(now[resource], earliest) + state.links_left[resource] > limit:
             return False
     return True
 
 
 @inlined
-def send_back(problem: Problem, state: State, layer: int, part: int, end: int) -> None:
-    """Send the gradients that a part has made by `end` to the parts that made what it took."""
-    config, now, back = state.config[layer], state.now, state.back
+def send_back(problem: Problem, state: State, layer: int, part: int, end: int, slack: int, limit: int) -> bool:
+    """Send the gradients that a part has made by `end` to the parts that made what it took; whether the step can still end by `limit`."""
+    config, back = state.config[layer], state.back
     device = state.device[layer, part]
     chain, degree = problem.chain_stride[config], problem.chain_degree[config]
     if degree > 1 and (part // chain) % degree > 0:
         before = part - chain
-        there = arrival(problem, now, device, state.device[layer, before], problem.state_bytes[config], end)
-        back[layer, before] = max(back[layer, before], there)
+        receiver, size = state.device[layer, before], problem.state_bytes[config]
+        back[layer, before] = max(back[layer, before], arrival(problem, state, device, receiver, size, end, False))
     for edge in range(problem.first_edge[layer + 1] - 1, problem.first_edge[layer] - 1, -1):
         source = problem.source[edge]
-        for i in range(overlaps(problem, state, edge, layer, part)):
+        latest = limit - problem.backward[state.config[source]] - state.tail_back[source] + slack
+        found = overlaps(problem, state, edge, layer, part)
+        for i in range(state.at[0], state.at[0] + found):
             p = state.parts_of[i]
-            there = arrival(problem, now, device, state.device[source, p], state.bytes_of[i], end)
+            receiver = state.device[source, p]
+            there = arrival(problem, state, device, receiver, state.bytes_of[i], end, False)
             back[source, p] = max(back[source, p], there)
+            if there > latest or overdue(problem, state, device, receiver) > limit:
+                return False
+    return True
 
 
 @inlined
 def to_owner(problem: Problem, state: State, count: int, size: int, update: int, limit: int) -> bool:
     """Send the gradients of all members to the first one, which updates the weights and sends them back; whether the step can still end by
     `limit`."""
-    now, member, owner = state.now, state.member, state.member[0]
+    member, owner = state.member, state.member[0]
     ready = state.since[owner]
     for place in range(1, count):
-        add_message(problem, state.links_left, member[place], owner, size, -1)
-        add_message(problem, state.links_left, owner, member[place], size, -1)
-        ready = max(ready, arrival(problem, now, member[place], owner, size, state.since[member[place]]))
+        ready = max(ready, arrival(problem, state, member[place], owner, size, state.since[member[place]], False))
     ready += update
     state.synced[owner] = max(state.synced[owner], ready)
     for place in range(1, count):
-        device = member[place]
-        there = arrival(problem, now, owner, device, size, ready)
-        state.synced[device] = max(state.synced[device], there)
-        level = problem.level_of[owner, device]
-        out, into = problem.out_link[level, owner], problem.in_link[level, device]
-        if max(there, now[out] + state.links_left[out], now[into] + state.links_left[into]) > limit:
+        there = arrival(problem, state, owner, member[place], size, ready, False)
+        state.synced[member[place]] = max(state.synced[member[place]], there)
+        if max(there, overdue(problem, state, owner, member[place])) > limit:
             return False
     return True
 
@@ -601,7 +662,8 @@ def backward_layer(problem: Problem, state: State, layer: int, slack: int, limit
             if end + max(left[device], state.tail_back[layer] - slack) > limit:
                 return False
         if not state.local[layer]:
-            send_back(problem, state, layer, part, back[foot, part] + offset)
+            if not send_back(problem, state, layer, part, back[foot, part] + offset, slack, limit):
+                return False
     return True
 
 
@@ -675,6 +737,7 @@ def simulate(problem: Problem, state: State, bucket: int, slack: int, limit: int
     seen. The trial of `state` is written, from the mark of `bucket` on: all before it is as accepted. `left` has to be the work of all devices from there."""
     begin = state.mark[0, bucket]
     copy(state.now, state.free[0, bucket])
+    copy(state.links_left, state.owed[0, bucket])
     if not forward(problem, state, begin, slack, limit):
         state.ended[FORWARD] += 1
         return NEVER
@@ -686,7 +749,6 @@ def simulate(problem: Problem, state: State, bucket: int, slack: int, limit: int
                 fill(state.back[problem.source[edge]], 0)
     fill(state.synced, 0)
     fill(state.updates, 0)
-    copy(state.links_left, state.links)
     end = NEVER
     if backward(problem, state, slack, limit):
         end = 0
@@ -712,7 +774,23 @@ def accept(problem: Problem, state: State, bucket: int) -> None:
         if state.mark[1, place] >= 0:
             copy(state.free[0, place], state.free[1, place])
             copy(state.work[0, place], state.work[1, place])
+            copy(state.owed[0, place], state.owed[1, place])
     bounds(problem, state)
+
+
+@inlined
+def keep_all(problem: Problem, state: State) -> None:
+    """`keep` what is new of the strategy; all of it anew where half of the room was taken since that was done last."""
+    if state.at[1] - state.at[2] > ROOM // 2:
+        state.at[1] = state.at[2] = 0
+        fill(state.known, 0)
+    for layer in range(len(problem.shape)):
+        if not state.local[layer]:
+            for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
+                if not state.known[edge]:
+                    keep(problem, state, edge, layer)
+    if state.at[2] == 0:
+        state.at[2] = state.at[1]
 
 
 @inlined
@@ -732,6 +810,12 @@ def change(problem: Problem, state: State, layer: int, config: int) -> None:
     copy(state.saved_device[layer], state.device[layer])
     state.config[layer] = problem.first_config[layer] + config
     copy(state.device[layer], state.proposed)
+    for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
+        state.known[edge] = 0
+    for at in range(problem.first_user[layer], problem.first_user[layer + 1]):
+        user = problem.user[at]
+        for edge in range(problem.first_edge[user], problem.first_edge[user + 1]):
+            state.known[edge] = state.known[edge] and problem.source[edge] != layer
 
 
 @inlined
@@ -741,6 +825,7 @@ def change_all(problem: Problem, state: State, count: int, config: int, whole: b
     if whole:
         for i in range(count):
             change(problem, state, state.changed[i], config)
+        fill(state.known, 0)
         fill(state.links, 0)
         fill(state.left, 0)
         fill(state.bytes, 0)
@@ -837,6 +922,7 @@ def try_change(problem: Problem, state: State, count: int, config: int, whole: b
     copy(state.saved_alone, state.alone)
     copy(state.saved_follows, state.follows)
     copy(state.saved_links, state.links)
+    copy(state.saved_known, state.known)
     change_all(problem, state, count, config, whole)
     if not whole:
         for device in range(len(state.left)):
@@ -852,9 +938,12 @@ def try_change(problem: Problem, state: State, count: int, config: int, whole: b
         copy(state.alone, state.saved_alone)
         copy(state.follows, state.saved_follows)
         copy(state.links, state.saved_links)
+        copy(state.known, state.saved_known)
         return NEVER
     state.ended[TAKEN] += 1
     accept(problem, state, bucket)
+    if not whole:
+        keep_all(problem, state)
     for device in range(len(state.used)):
         state.used[device] += state.grown[device]
     for place in range(bucket):
@@ -865,8 +954,8 @@ def try_change(problem: Problem, state: State, count: int, config: int, whole: b
 
 def start(problem: Problem, state: State) -> int:
     """Simulate the strategy in `state` whole, and accept it: its time, NEVER where its devices do not have the memory."""
-    state.free[0, 0] = 0
-    state.mark[0, 0] = 0
+    state.free[0, 0] = state.owed[0, 0] = state.mark[0, 0] = 0
+    state.at[1] = state.at[2] = 0
     time = try_change(problem, state, 0, 0, True, NEVER)
     state.used[:] = state.bytes
     return time if state.used.max() <= problem.memory_limit[0] else NEVER
@@ -1016,7 +1105,8 @@ def sent(problem: Problem, state: State) -> tuple[int, int]:
             if degree > 1 and (part // chain) % degree > 0 and state.device[layer, part - chain] != device:
                 exchanged += problem.state_bytes[config]
             for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
-                for i in range(overlaps(problem, state, edge, layer, part)):
+                found = overlaps(problem, state, edge, layer, part)
+                for i in range(state.at[0], state.at[0] + found):
                     if state.device[problem.source[edge], state.parts_of[i]] != device:
                         exchanged += state.bytes_of[i]
         size = problem.shard_bytes[config]

@@ -35,6 +35,7 @@ from models.named import IMAGES, TEXTS, TOKENS, graph, models
 from models.soap import divide
 from plan.campaign import configured
 from strategies import draw
+from strategies.problem import GRADIENTS, RING
 from strategies.topology import Level, Topology, of_file
 
 ENVIRONMENT = "planner"
@@ -63,6 +64,7 @@ class Question:
     proposals: int
     seed: int
     numbers_of_parameter: int
+    gradients: str
 
     def job(self) -> dict[str, Any]:
         """As `strategies.search` reads it."""
@@ -71,6 +73,7 @@ class Question:
             "batch": self.batch,
             "topology": asdict(self.topology),
             "numbers_of_parameter": self.numbers_of_parameter,
+            "gradients": self.gradients,
             "proposals": self.proposals,
             "seed": self.seed,
         }
@@ -109,6 +112,12 @@ def parser() -> argparse.ArgumentParser:
         default=4,
         metavar="N",
         help="kept for each parameter, with itself and its gradient (default 4: Adam)",
+    )
+    made.add_argument(
+        "--gradients",
+        choices=GRADIENTS,
+        default=RING,
+        help="of weights that several devices have: around a ring (default), or as messages to the first of them, which sends the weights back",
     )
     made.add_argument(
         "--proposals", type=_whole(10**9), default=20_000, metavar="N", help="of each search (default %(default)s)"
@@ -155,7 +164,7 @@ def asked(argv: Sequence[str] | None = None) -> tuple[Question, argparse.Namespa
     if args.model not in models():
         raise InputError(f"--model: there is no {args.model}; {instead_of(args.model, sorted(models()))}")
     question = Question(
-        _graph(args), args.batch_size, _topology(args), args.proposals, args.seed, args.optimizer_numbers
+        _graph(args), args.batch_size, _topology(args), args.proposals, args.seed, args.optimizer_numbers, args.gradients
     )
     if rest := question.batch % (devices := question.topology.devices):
         next_size = question.batch + devices - rest

@@ -1,7 +1,7 @@
 """Search for fast strategies: run by the Python of its own environment (containers/planner), which has numba; JSON in, JSON out.
 
 stdin: {"graph": models.graph.Graph.to_json, "batch": samples, "topology": {"device": {...}, "levels": [...]} as strategies.topology has them,
-"numbers_of_parameter": kept for each, "proposals": of each search, "seed": of all}.
+"numbers_of_parameter": kept for each, "gradients": one of problem.GRADIENTS, "proposals": of each search, "seed": of all}.
 stdout: a list of {"method", "start", "parts": {layer: {"degrees", "devices"}}, "seconds" of a step (null: not enough memory), "exchanged_bytes"
 and "gradient_bytes" of a step, "memory_bytes" of the device that needs most, and of a search "accepted", "wall_s" and "progress": after how many
 proposals the fastest one seen took how many seconds, at most STEPS times}. A method that is null tells of a start itself.
@@ -37,7 +37,8 @@ def posed_of(job: Mapping[str, Any]) -> Posed:
     told, kept = job["topology"], job["numbers_of_parameter"]
     topology = Topology(Device(**told["device"]), tuple(Level(**level) for level in told["levels"]))
     cost = partial(roofline, device=topology.device, update_bytes=2 * BYTES * kept)
-    return pose(divide(from_json(job["graph"]), job["batch"]), topology, cost, numbers_of_parameter=kept)
+    space = divide(from_json(job["graph"]), job["batch"])
+    return pose(space, topology, cost, numbers_of_parameter=kept, gradients=job["gradients"])
 
 
 def seconds(posed: Posed, strategy: Strategy) -> float:
