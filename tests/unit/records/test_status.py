@@ -21,6 +21,7 @@ from plan.campaign import Campaign
 from plan.design import Run, design
 from plan.identity import run_key
 from plan.sweeps import Sweeps
+from plan.timings import Timings
 from recorded import content
 from records import status
 from records.standing import Standing, grouped, standing
@@ -85,7 +86,7 @@ def locked(attempt: Path) -> Iterator[None]:
 
 
 def look(campaign: Campaign) -> Standing:
-    return standing(campaign, Sweeps(campaign), Reader())
+    return standing(campaign, Sweeps(campaign), Timings(campaign), Reader())
 
 
 def told(campaign: Campaign) -> str:
