@@ -3,6 +3,7 @@
 python planner_properties.py PROPOSALS: of all models together. Says how many ended before their limit, and exits with 1 at the first difference.
 """
 
+import itertools
 import sys
 
 import numpy as np
@@ -10,11 +11,19 @@ import numpy as np
 from models.named import models
 from planned_models import posed
 from strategies import engine, starts
-from strategies.problem import Posed
+from strategies.engine import State
+from strategies.problem import GRADIENTS, Posed
 from strategies.topology import Level
 
 DEVICES = 16
 LEVELS = (Level(4, 2e10, 5e-6), Level(4, 1e10, 1e-5))
+
+
+def timeline(made: Posed, state: State) -> tuple[engine.Ints, engine.Ints]:
+    """When all parts end, forward and backward."""
+    ends, back = np.zeros_like(state.device), np.zeros_like(state.device)
+    engine.timeline(made.arrays, state, ends, back)
+    return ends, back
 
 
 def check(made: Posed, proposals: int, seed: int) -> int:
@@ -38,25 +47,19 @@ def check(made: Posed, proposals: int, seed: int) -> int:
         if time == engine.NEVER:
             continue
         cost, taken = time, taken + 1
-        for place in range(len(problem.shape)):
-            used = int(problem.parts[state.config[place]])
-            same = (
-                np.array_equal(one[0, place, :used], other[0, place, :used])
-                for one, other in ((state.ends, whole.ends), (state.back, whole.back))
-            )
-            if not all(same):
-                raise SystemExit(f"{made.space.model}: layer {place} ends otherwise by the change")
+        for one, other in zip(timeline(made, state), timeline(made, whole), strict=True):
+            if not np.array_equal(one, other):
+                raise SystemExit(f"{made.space.model}: a layer ends otherwise by the change")
     return taken
 
 
 def main() -> None:
-    """All models."""
-    names = sorted(models())
-    each = -(-int(sys.argv[1]) // len(names))
-    taken = sum(check(posed(name, 64, *LEVELS), each, seed) for seed, name in enumerate(names))
-    print(
-        f"{each * len(names)} proposals, {taken} taken, no difference; compiled: {bool(getattr(engine.start, 'signatures', ()))}"
-    )
+    """All models, both ways of gradients."""
+    ways = list(itertools.product(sorted(models()), GRADIENTS))
+    each = -(-int(sys.argv[1]) // len(ways))
+    taken = sum(check(posed(name, 64, *LEVELS, gradients=way), each, seed) for seed, (name, way) in enumerate(ways))
+    compiled = bool(getattr(engine.try_change, "signatures", ()))
+    print(f"{each * len(ways)} proposals, {taken} taken, no difference; compiled: {compiled}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from models.named import graph
 from models.soap import Space, divide, part_of, region_needed, region_of
 from strategies import engine, search, starts
 from strategies.costs import Cost, roofline
-from strategies.problem import PICOSECONDS, Part, Posed, Strategy, pose
+from strategies.problem import GRADIENTS, MESSAGES, PICOSECONDS, RING, Part, Posed, Strategy, pose
 from strategies.topology import Device, Level, Topology
 
 BATCH = 4
@@ -40,9 +40,18 @@ def perceptron() -> Graph:
     return builder.graph()
 
 
-def posed(name: str, topology: Topology = FOUR) -> Posed:
+def timeline(made: Posed, state: engine.State) -> tuple[engine.Ints, engine.Ints]:
+    """When all parts end, forward and backward."""
+    ends, back = np.zeros_like(state.device), np.zeros_like(state.device)
+    engine.timeline(made.arrays, state, ends, back)
+    return ends, back
+
+
+def posed(name: str, topology: Topology = FOUR, gradients: str = RING) -> Posed:
     space = divide(graph(name, *MODELS[name]), BATCH)
-    return pose(space, topology, partial(roofline, device=topology.device, update_bytes=32), most_parts=8)
+    return pose(
+        space, topology, partial(roofline, device=topology.device, update_bytes=32), most_parts=8, gradients=gradients
+    )
 
 
 def test_replicas_exchange_gradients_while_they_go_on_backward() -> None:
@@ -158,6 +167,22 @@ def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
                 for i in range(len(parts[other].devices))
                 if dimension is None or part_of(i, parts[place].degrees)[dimension] == shard
             ]
+            if problem.as_messages[0]:
+                since: dict[int, int] = {}
+                for other, i in members:
+                    device = parts[other].devices[i]
+                    since[device] = max(since.get(device, 0), back[other, i])
+                owner, *others = since  # in the order of parts
+                if not others:
+                    updates[owner] += int(problem.update[config[place]])
+                    continue
+                size = int(problem.shard_bytes[config[place]])
+                there = max(since[owner], *(message(device, owner, size, since[device]) for device in others))
+                there += int(problem.update[config[place]])
+                last[owner] = max(last[owner], there)
+                for device in others:
+                    last[device] = max(last[device], message(owner, device, size, there))
+                continue
             devices = sorted({parts[other].devices[i] for other, i in members})
             for device in devices:
                 updates[device] += int(problem.update[config[place]])
@@ -180,18 +205,37 @@ def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
     return max(max(free[device], last[device]) + updates[device] for device in range(topology.devices))
 
 
+def test_an_owner_sums_gradients_and_sends_the_weights_back() -> None:
+    def cost(space: Space, place: int, degrees: tuple[int, ...]) -> Cost:
+        return Cost(2 / math.prod(degrees), 4 / math.prod(degrees), 0.25)
+
+    pair = pose(divide(perceptron(), BATCH), PAIR, cost, gradients=MESSAGES)
+    message = BYTES * 650 / 1000 + 0.5
+    # backward until 7 s as above; the gradients to device 0, which updates the weights there, and the weights back
+    assert search.seconds(pair, starts.data_parallel(pair)) == pytest.approx(7 + message + 0.25 + message)
+    assert search.account(pair, starts.data_parallel(pair))["gradient_bytes"] == 2 * BYTES * 650
+    many = pose(divide(perceptron(), BATCH), Topology(DEVICE, (Level(4, 1000.0, 0.5),)), cost, gradients=MESSAGES)
+    # parts take half as long; three gradients one after the other into device 0, and three times the weights out of it
+    carried = 3 * BYTES * 650 / 1000 + 0.5
+    assert search.seconds(many, starts.data_parallel(many)) == pytest.approx(3.5 + carried + 0.25 + carried)
+    one = {**starts.data_parallel(pair), "dense1": Part((1, 2, 1, 1), (1, 0))}
+    assert search.account(pair, one)["gradient_bytes"] == 0, "units that one device has need no owner"
+
+
+@pytest.mark.parametrize("gradients", GRADIENTS)
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_a_simulation_is_that_of_its_tasks_one_by_one(name: str) -> None:
-    made = posed(name)
+def test_a_simulation_is_that_of_its_tasks_one_by_one(name: str, gradients: str) -> None:
+    made = posed(name, gradients=gradients)
     for seed in range(2):
         strategy = starts.random_strategy(made, seed)
         assert search.seconds(made, strategy) == listed(made, strategy) / PICOSECONDS
 
 
+@pytest.mark.parametrize("gradients", GRADIENTS)
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_a_change_ends_as_a_simulation_of_all_would(name: str) -> None:
+def test_a_change_ends_as_a_simulation_of_all_would(name: str, gradients: str) -> None:
     """Times of every part, too, to the last picosecond; and what would take longer than it may is as if it had not been tried."""
-    made = posed(name)
+    made = posed(name, gradients=gradients)
     problem, rng = made.arrays, np.random.default_rng(1)
     state = made.state(starts.data_parallel(made))
     cost = engine.start(problem, state)
@@ -202,7 +246,7 @@ def test_a_change_ends_as_a_simulation_of_all_would(name: str) -> None:
         parts = int(problem.parts[problem.first_config[layer] + config])
         devices = rng.integers(4, size=parts)
         limit = int(cost * rng.choice([0.9, 1.0, 1.5, 100]))
-        before = [array.copy() for array in (state.config, state.device, state.ends[0], state.back[0])]
+        before = [array.copy() for array in (state.config, state.device, state.base[0], state.local)]
         time = engine.attempt(problem, state, np.array([layer], np.int64), config, devices, limit, False)
         whole = made.state(made.strategy(state.config, state.device))
         again = engine.start(problem, whole)
@@ -210,17 +254,14 @@ def test_a_change_ends_as_a_simulation_of_all_would(name: str) -> None:
             assert again == cost
             assert all(
                 np.array_equal(a, b)
-                for a, b in zip(before, (state.config, state.device, state.ends[0], state.back[0]), strict=True)
+                for a, b in zip(before, (state.config, state.device, state.base[0], state.local), strict=True)
             )
             tried = {**made.strategy(state.config, state.device)}
             tried[made.space.layers[layer].name] = Part(made.configurations[layer][config], tuple(map(int, devices)))
             assert engine.start(problem, made.state(tried)) > limit
         else:
             assert time == again <= limit
-            for place in range(len(problem.shape)):
-                used = int(problem.parts[state.config[place]])
-                for one, other in ((state.ends, whole.ends), (state.back, whole.back)):
-                    assert np.array_equal(one[0, place, :used], other[0, place, :used])
+            assert all(map(np.array_equal, timeline(made, state), timeline(made, whole)))
             assert np.array_equal(state.work[0], whole.work[0]) and np.array_equal(state.used, whole.used)
             cost = time
         kinds.add(time == engine.NEVER)

@@ -4,25 +4,39 @@ A rank computes its parts in the order of the program: layers forward, then back
 what it carries is made, and when the links that it takes are free of messages before it in that order. Nothing else decides about times, so
 that a step is one pass over layers, and what a change of a layer leaves as it was is all before this layer's forward pass.
 
+A layer is local where all that its parts take is made on their own devices: then it is there when these come to the layer. Local layers
+behind each other with one part on each of the same devices are a run: their ends differ from those of its first layer by the same time for
+all parts, so that a run costs as much as a layer. So do, backward, the layers of a run up to one of which another device needs something.
+
 Times are integers of picoseconds: sums of them are exact, whoever makes them in which order.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 try:
     from numba import njit
+
+    # nothing here allocates: without numba's runtime, looking at an array counts no references
+    OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False}
+    compiled: Callable[[Any], Any] = njit(**OPTIONS)
+    inlined: Callable[[Any], Any] = njit(inline="always", **OPTIONS)
 except ImportError:
 
-    def njit(function: Any = None, **_: Any) -> Any:
+    def compiled(function: Any) -> Any:
         """Without numba a function is what it was."""
-        return function or (lambda inner: inner)
+        return function
+
+    inlined = compiled
 
 
 DIMENSIONS = 4
-EVERY = 8  # layers between two of which what a simulation has reached is kept
+EVERY = 8  # of so many layers, the first that begins a run is one before which what a simulation has reached is kept
 NEVER = 2**62
+ROOM = 2**19  # for overlaps of edges that are kept
+BEFORE, FORWARD, BACKWARD, TAKEN = range(4)  # where a proposal ended
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -60,13 +74,14 @@ class Problem(NamedTuple):
     state_bytes: Any  # [C] from one to the next
     sharer: Any  # [L] a later layer that has its weights, too, or -1
     owner: Any  # [L] the layer with which its gradients are summed: itself, or an earlier one that has its weights
-    unit: Any  # [K, D] what of a device is on the links of level K
     level_of: Any  # [D, D] the level between two devices
     latency: Any  # [K] picoseconds
     per_byte: Any  # [K] picoseconds, float64
-    link: Any  # [K, 2] the first resource of a level's outgoing and of its incoming links
+    out_link: Any  # [K, D] the resource that a message of a level takes out of a device
+    in_link: Any  # [K, D] and into it
     resources: Any  # [1] how many: devices, then links
     memory_limit: Any  # [1] bytes of a device
+    as_messages: Any  # [1] whether gradients go to one owner of the weights, and weights back, in place of rings
 
 
 class State(NamedTuple):
@@ -74,65 +89,118 @@ class State(NamedTuple):
 
     config: Any  # [L] the strategy: configurations
     device: Any  # [L, P] and the devices of parts
-    ends: Any  # [2, L, P] of forward passes
-    back: Any  # [2, L, P] when gradients are there, then the ends of backward passes
-    free: Any  # [2, L // EVERY + 1, R] when resources are free before each EVERYth layer's forward pass
+    local: Any  # [L] whether all that its parts take is made where they are
+    alone: Any  # [L] whether each of its parts has a device of its own
+    follows: Any  # [L] whether these are those of the layer before it
+    base: Any  # [2, L, P] ends of forward passes of the first layer of a run
+    head: Any  # [2, L] the first layer of the run
+    offset: Any  # [2, L] from its ends to those of the layer
+    back: Any  # [L, P] when gradients are there, then the ends of backward passes of the last layer of a run
+    foot: Any  # [L] the last layer of the run, as far as it is one backward
+    back_offset: Any  # [L] from its ends to those of the layer
+    mark: Any  # [2, L // EVERY + 1] the layers before which the next two are kept; -1: none
+    free: Any  # [2, L // EVERY + 1, R] when resources are free before the layer's forward pass
     work: Any  # [2, L // EVERY + 1, D] computation that a device then still has
     used: Any  # [D] bytes
-    tail: Any  # [L] least time from the first end of a layer's forward pass to that of the step
+    bytes: Any  # [D] of a strategy that is looked at whole
+    tail: Any  # [L] least time from the first end of a layer's forward pass to that of the step, of what was accepted
     tail_back: Any  # [L] the same from any end of its backward pass
-    local: Any  # [L] whether all that its parts take is made where they are
-    saved_local: Any  # [L] what it was before a proposal
-    parts_of: Any  # [P] what `overlaps` found: parts
-    bytes_of: Any  # [P] and how much of each
+    owed: Any  # [2, L // EVERY + 1, R] how long messages of gradients will take links, because of the layers before it
+    known: Any  # [E] whether what `overlaps` finds for an edge of the accepted strategy is kept
+    list_of: Any  # [E, P + 1] where it begins, for each part of the target
+    parts_of: Any  # [ROOM + P] what `overlaps` found: parts
+    bytes_of: Any  # [ROOM + P] and how much of each
+    at: Any  # [3] where it found the last; how much of the room is taken; and how much was when all were kept
     first: Any  # [4] where a part begins
     now: Any  # [R] when resources are free
     left: Any  # [D] computation that a device still has
     stamp: Any  # [D] whether a device has a shard
-    synced: Any  # [D] when its last sum of gradients ends
-    updates: Any  # [D] how long its updates take
-    links: Any  # [R] how long sums of gradients take a link in a step
-    saved_links: Any  # [R] before a proposal
-    links_left: Any  # [R] what of it is still to come
-    member: Any  # [D] devices of a ring
-    out: Any  # [D] links from each to the next
+    since: Any  # [D] when it has the gradients of it
+    member: Any  # [D] the devices that have it
+    out: Any  # [D] links from each to the next of a ring
     into: Any  # [D]
+    crossed: Any  # [K] whether a ring has links of a level
+    synced: Any  # [D] when the last gradients or weights of a device are there
+    updates: Any  # [D] how long its updates take
+    links: Any  # [R] how long exchanges of gradients take a link in a step
+    links_left: Any  # [R] what of it, and of messages of gradients, is still to come
     change: Any  # [D] of work, by a proposal
     grown: Any  # [D] of bytes
     saved: Any  # [L] configurations before a proposal
     saved_device: Any  # [L, P] and devices
+    saved_local: Any  # [L]
+    saved_alone: Any  # [L]
+    saved_follows: Any  # [L]
+    saved_links: Any  # [R]
+    saved_known: Any  # [E]
+    random: Any  # [2] the state of random numbers
+    changed: Any  # [L] layers of a proposal
+    listed: Any  # [L] layers that are looked at
+    seen: Any  # [L] whether one is among them
+    proposed: Any  # [P] devices of their parts
+    ended: Any  # [4] how many proposals ended BEFORE a simulation, in its FORWARD or BACKWARD passes, or were TAKEN
 
 
 def state_of(problem: Problem) -> State:
     """Room for the simulation of any strategy."""
-    layers, devices = len(problem.shape), problem.level_of.shape[0]
-    parts, resources = int(problem.parts.max()), int(problem.resources[0])
+    edges = len(problem.source)
+    layers, devices, levels = len(problem.shape), problem.level_of.shape[0], len(problem.latency)
+    parts, resources, marks = int(problem.parts.max()), int(problem.resources[0]), layers // EVERY + 1
+    by_layer = "config local alone follows foot back_offset tail tail_back saved saved_local saved_alone saved_follows changed listed seen"
+    by_device = "used bytes left stamp since member out into synced updates change grown"
     sizes: dict[str, tuple[int, ...]] = {
-        **dict.fromkeys(("config", "tail", "tail_back", "local", "saved_local", "saved"), (layers,)),
-        **dict.fromkeys(("device", "saved_device"), (layers, parts)),
-        **dict.fromkeys(("ends", "back"), (2, layers, parts)),
-        "free": (2, layers // EVERY + 1, resources),
-        "work": (2, layers // EVERY + 1, devices),
-        **dict.fromkeys(("parts_of", "bytes_of"), (parts,)),
+        **dict.fromkeys(by_layer.split(), (layers,)),
+        **dict.fromkeys(("device", "saved_device", "back"), (layers, parts)),
+        "base": (2, layers, parts),
+        **dict.fromkeys(("head", "offset"), (2, layers)),
+        "mark": (2, marks),
+        "free": (2, marks, resources),
+        "work": (2, marks, devices),
+        "owed": (2, marks, resources),
+        **dict.fromkeys(("known", "saved_known"), (edges,)),
+        "list_of": (edges, parts + 1),
+        **dict.fromkeys(("parts_of", "bytes_of"), (ROOM + parts,)),
+        "at": (3,),
+        "proposed": (parts,),
         "first": (DIMENSIONS,),
         **dict.fromkeys(("now", "links", "saved_links", "links_left"), (resources,)),
-        **dict.fromkeys(
-            ("used", "left", "stamp", "synced", "updates", "change", "grown", "member", "out", "into"), (devices,)
-        ),
+        **dict.fromkeys(by_device.split(), (devices,)),
+        "crossed": (levels,),
+        "random": (2,),
+        "ended": (4,),
     }
     return State(**{name: np.zeros(size, np.int64) for name, size in sizes.items()})
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@inlined
+def copy(to: Ints, of: Ints) -> None:
+    """Copy a row of numbers to the first places of another one, as far as it has as many."""
+    for place in range(min(len(to), len(of))):
+        to[place] = of[place]
+
+
+@inlined
+def fill(to: Ints, value: int) -> None:
+    """Set all numbers of a row."""
+    for place in range(len(to)):
+        to[place] = value
+
+
+@inlined
 def overlaps(problem: Problem, state: State, edge: int, target: int, part: int) -> int:
-    """How many parts of an edge's source have what a part of its target needs; `parts_of` says which, `bytes_of` how much."""
+    """How many parts of an edge's source have what a part of its target needs; from the first place of `at` on `parts_of` says which, and
+    `bytes_of` how much."""
+    if state.known[edge]:
+        state.at[0] = state.list_of[edge, part]
+        return state.list_of[edge, part + 1] - state.list_of[edge, part]
+    state.at[0] = ROOM
     source = problem.source[edge]
     of_target, of_source = state.config[target], state.config[source]
     chain, degree = problem.chain_stride[of_target], problem.chain_degree[of_target]
     if problem.first_only[edge] and degree > 1 and (part // chain) % degree > 0:
         return 0
     at = part
-    first = state.first
+    first, parts_of, bytes_of = state.first, state.parts_of[ROOM:], state.bytes_of[ROOM:]
     for dimension in range(DIMENSIONS - 1, -1, -1):
         degree = problem.degrees[of_target, dimension]
         first[dimension] = 0
@@ -140,8 +208,8 @@ def overlaps(problem: Problem, state: State, edge: int, target: int, part: int) 
             first[dimension] = at % degree * problem.chunk[of_target, dimension]
             at //= degree
     found = 1
-    state.parts_of[0] = 0
-    state.bytes_of[0] = problem.element_bytes[edge]
+    parts_of[0] = 0
+    bytes_of[0] = problem.element_bytes[edge]
     for dimension in range(DIMENSIONS):
         of = problem.of[edge, dimension]
         low = problem.low[edge, dimension]
@@ -157,22 +225,40 @@ def overlaps(problem: Problem, state: State, edge: int, target: int, part: int) 
         degree, chunk = problem.degrees[of_source, dimension], problem.chunk[of_source, dimension]
         if degree == 1:
             for i in range(found):
-                state.bytes_of[i] *= high - low
+                bytes_of[i] *= high - low
             continue
         begin, end = low // chunk, (high - 1) // chunk
         count = end - begin + 1
         # every part found so far, times the places of this dimension; from behind, so that nothing is overwritten
         for i in range(found - 1, -1, -1):
-            base, size = state.parts_of[i], state.bytes_of[i]
+            base, size = parts_of[i], bytes_of[i]
             for j in range(count - 1, -1, -1):
                 there = begin + j
-                state.parts_of[i * count + j] = base * degree + there
-                state.bytes_of[i * count + j] = size * (min(high, (there + 1) * chunk) - max(low, there * chunk))
+                parts_of[i * count + j] = base * degree + there
+                bytes_of[i * count + j] = size * (min(high, (there + 1) * chunk) - max(low, there * chunk))
         found *= count
     return found
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@inlined
+def keep(problem: Problem, state: State, edge: int, target: int) -> None:
+    """Keep what `overlaps` finds for an edge, where there is room for so much."""
+    at = state.at[1]
+    if at + problem.parts[state.config[target]] * problem.parts[state.config[problem.source[edge]]] > ROOM:
+        return
+    for part in range(problem.parts[state.config[target]]):
+        state.list_of[edge, part] = at
+        found = overlaps(problem, state, edge, target, part)
+        for i in range(found):
+            state.parts_of[at] = state.parts_of[ROOM + i]
+            state.bytes_of[at] = state.bytes_of[ROOM + i]
+            at += 1
+        state.list_of[edge, part + 1] = at
+    state.at[1] = at
+    state.known[edge] = 1
+
+
+@inlined
 def is_alike(problem: Problem, state: State, edge: int, target: int) -> bool:
     """Whether each part of an edge's target needs the part of its source with the same number, and no other."""
     of_target, of_source = state.config[target], state.config[problem.source[edge]]
@@ -185,17 +271,15 @@ def is_alike(problem: Problem, state: State, edge: int, target: int) -> bool:
     return True
 
 
-@njit(cache=True, error_model="numpy")
-def find_local(problem: Problem, state: State, layer: int) -> None:
-    """Find out whether all that a layer's parts take is made on their own devices. Then it is there when these come to the layer, since a
-    device computes in the order of the program."""
+@inlined
+def is_local(problem: Problem, state: State, layer: int) -> bool:
+    """Whether all that a layer's parts take is made on their own devices."""
     config = state.config[layer]
     chain, degree = problem.chain_stride[config], problem.chain_degree[config]
-    state.local[layer] = 0
-    for part in range(problem.parts[config]):
-        device = state.device[layer, part]
-        if degree > 1 and (part // chain) % degree > 0 and state.device[layer, part - chain] != device:
-            return
+    if degree > 1:
+        for part in range(problem.parts[config]):
+            if (part // chain) % degree > 0 and state.device[layer, part - chain] != state.device[layer, part]:
+                return False
     for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
         source = problem.source[edge]
         alike = is_alike(problem, state, edge, layer)
@@ -203,50 +287,163 @@ def find_local(problem: Problem, state: State, layer: int) -> None:
             device = state.device[layer, part]
             if alike:
                 if state.device[source, part] != device:
-                    return
+                    return False
                 continue
             for i in range(overlaps(problem, state, edge, layer, part)):
-                if state.device[source, state.parts_of[i]] != device:
-                    return
-    state.local[layer] = 1
+                if state.device[source, state.parts_of[state.at[0] + i]] != device:
+                    return False
+    return True
 
 
-@njit(cache=True, error_model="numpy", inline="always")
-def arrival(problem: Problem, now: Ints, sender: int, receiver: int, size: int, ready: int) -> int:
-    """When a message is there. Its links are taken for as long as its bytes take; its latency comes behind."""
+@inlined
+def is_alone(problem: Problem, state: State, layer: int) -> bool:
+    """Whether each of a layer's parts has a device of its own."""
+    parts, stamped, once = problem.parts[state.config[layer]], 0, True
+    for part in range(parts):
+        device = state.device[layer, part]
+        if state.stamp[device]:
+            once = False
+            break
+        state.stamp[device] = 1
+        stamped += 1
+    for part in range(stamped):
+        state.stamp[state.device[layer, part]] = 0
+    return once
+
+
+@inlined
+def is_following(problem: Problem, state: State, layer: int) -> bool:
+    """Whether a layer's parts, each alone, have the devices of those of the layer before it."""
+    if layer == 0 or not state.alone[layer]:
+        return False
+    parts = problem.parts[state.config[layer]]
+    if parts != problem.parts[state.config[layer - 1]]:
+        return False
+    for part in range(parts):
+        if state.device[layer, part] != state.device[layer - 1, part]:
+            return False
+    return True
+
+
+@inlined
+def arrival(problem: Problem, state: State, sender: int, receiver: int, size: int, ready: int, forwards: bool) -> int:
+    """When a message is there. Its links are taken for as long as its bytes take; its latency comes behind. What it carries forwards has
+    gradients that will come back."""
     if sender == receiver:
         return ready
-    level = problem.level_of[sender, receiver]
-    out = problem.link[level, 0] + problem.unit[level, sender]
-    into = problem.link[level, 1] + problem.unit[level, receiver]
-    start = max(ready, now[out], now[into])
-    end = start + max(1, int(size * problem.per_byte[level]))
+    now, left, level = state.now, state.links_left, problem.level_of[sender, receiver]
+    out = problem.out_link[level, sender]
+    into = problem.in_link[level, receiver]
+    takes = max(1, int(size * problem.per_byte[level]))
+    end = max(ready, now[out], now[into]) + takes
     now[out] = end
     now[into] = end
+    if forwards:
+        left[problem.out_link[level, receiver]] += takes
+        left[problem.in_link[level, sender]] += takes
+    else:
+        left[out] -= takes
+        left[into] -= takes
     return end + problem.latency[level]
 
 
-@njit(cache=True, error_model="numpy", inline="always")
-def ring(problem: Problem, state: State, size: int) -> tuple[int, int]:
-    """A ring of the devices that are stamped, in the order of their numbers, into `member`, and the links between them, into `out` and `into`: how
-    many devices, and how long they take to sum so many bytes. In 2 (k - 1) steps each hands a k-th to the next. Takes the stamps away."""
-    count, slowest = 0, 0
-    for device in range(len(state.stamp)):
-        if state.stamp[device]:
-            state.stamp[device] = 0
-            state.member[count] = device
-            count += 1
-    chunk = size / count
-    for place in range(count):
-        sender, receiver = state.member[place], state.member[(place + 1) % count]
+@inlined
+def overdue(problem: Problem, state: State, sender: int, receiver: int) -> int:
+    """The earliest time by which the links between two devices can have carried all that is left."""
+    level = problem.level_of[sender, receiver]
+    out = problem.out_link[level, sender]
+    into = problem.in_link[level, receiver]
+    return max(state.now[out] + state.links_left[out], state.now[into] + state.links_left[into])
+
+
+@inlined
+def ring_of(problem: Problem, state: State, count: int) -> None:
+    """Make a ring of `member`, in the order of their numbers: the links between them into `out` and `into`, and `crossed`."""
+    member = state.member
+    for i in range(1, count):
+        device, at = member[i], i
+        while at > 0 and member[at - 1] > device:
+            member[at] = member[at - 1]
+            at -= 1
+        member[at] = device
+    fill(state.crossed, 0)
+    for place in range(count if count > 1 else 0):
+        sender, receiver = member[place], member[place + 1 if place + 1 < count else 0]
         level = problem.level_of[sender, receiver]
-        state.out[place] = problem.link[level, 0] + problem.unit[level, sender]
-        state.into[place] = problem.link[level, 1] + problem.unit[level, receiver]
-        slowest = max(slowest, problem.latency[level] + max(1, int(chunk * problem.per_byte[level])))
-    return count, 2 * (count - 1) * slowest
+        state.crossed[level] = 1
+        state.out[place] = problem.out_link[level, sender]
+        state.into[place] = problem.in_link[level, receiver]
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@inlined
+def ring_time(problem: Problem, state: State, count: int, size: int) -> int:
+    """How long a ring takes to sum so many bytes. In 2 (k - 1) steps each device hands a k-th to the next."""
+    slowest, chunk = 0, size / count
+    for level in range(len(state.crossed)):
+        if state.crossed[level]:
+            slowest = max(slowest, problem.latency[level] + max(1, int(chunk * problem.per_byte[level])))
+    return 2 * (count - 1) * slowest
+
+
+@inlined
+def gather(problem: Problem, state: State, layer: int, shard: int) -> int:
+    """The devices that have one shard of a layer's weights, into `member`, in the order of parts, and when each has its gradients, into
+    `since`: how many devices."""
+    config, sharer, count = state.config[layer], problem.sharer[layer], 0
+    shards, stride = problem.shards[config], problem.shard_stride[config]
+    for whose in range(2):
+        user, begin, step, run = layer, shard * stride, shards * stride, stride
+        if whose:
+            if sharer < 0:
+                break
+            user, begin, step, run = sharer, 0, 1, 1
+        foot, offset = state.foot[user], state.back_offset[user]
+        for base in range(begin, problem.parts[state.config[user]], step):
+            for part in range(base, base + run):
+                device, time = state.device[user, part], state.back[foot, part] + offset
+                if state.stamp[device]:
+                    state.since[device] = max(state.since[device], time)
+                else:
+                    state.stamp[device] = 1
+                    state.since[device] = time
+                    state.member[count] = device
+                    count += 1
+    for place in range(count):
+        state.stamp[state.member[place]] = 0
+    return count
+
+
+@inlined
+def add_message(problem: Problem, links: Ints, sender: int, receiver: int, size: int, sign: int) -> None:
+    """Add the time that a message takes its links, or take it away."""
+    level = problem.level_of[sender, receiver]
+    takes = sign * max(1, int(size * problem.per_byte[level]))
+    links[problem.out_link[level, sender]] += takes
+    links[problem.in_link[level, receiver]] += takes
+
+
+@inlined
+def add_links(problem: Problem, state: State, layer: int, sign: int) -> None:
+    """Add the time that the exchange of a layer's gradients takes links to `links`, or take it away."""
+    config = state.config[layer]
+    size = problem.shard_bytes[config]
+    for shard in range(problem.shards[config] if size else 0):
+        count = gather(problem, state, layer, shard)
+        if count == 1:
+            continue
+        if problem.as_messages[0]:
+            for place in range(1, count):
+                add_message(problem, state.links, state.member[place], state.member[0], size, sign)
+                add_message(problem, state.links, state.member[0], state.member[place], size, sign)
+            continue
+        ring_of(problem, state, count)
+        takes = sign * ring_time(problem, state, count, size)
+        for place in range(count):
+            state.links[state.out[place]] += takes
+            state.links[state.into[place]] += takes
+
+
+@inlined
 def bounds(problem: Problem, state: State) -> None:
     """Make `tail` and `tail_back` of the strategy: sums of computation along the model, where every part needs one of the layer before."""
     layers = len(problem.shape)
@@ -266,257 +463,532 @@ def bounds(problem: Problem, state: State) -> None:
                 state.tail[source] = max(state.tail[source], after)
 
 
-@njit(cache=True, error_model="numpy", inline="always")
-def forward(problem: Problem, state: State, layer: int, begin: int, limit: int) -> bool:
-    """The forward passes of a layer's parts; whether the step can still end by `limit`. Layers before `begin` are as accepted."""
-    config = state.config[layer]
+@inlined
+def forward_layer(problem: Problem, state: State, layer: int, begin: int, limit: int) -> bool:
+    """The forward passes of the parts of a layer; whether the step can still end by `limit`. Layers before `begin` are as accepted."""
+    config, now = state.config[layer], state.now
+    time = problem.forward[config]
     chain, degree = problem.chain_stride[config], problem.chain_degree[config]
-    now, ends, local = state.now, state.ends, state.local[layer]
-    earliest = NEVER
+    local = state.local[layer]
     for part in range(problem.parts[config]):
         device = state.device[layer, part]
-        ready = 0
-        if not local and degree > 1 and (part // chain) % degree > 0:
-            before = part - chain
-            made = ends[1, layer, before]
-            ready = arrival(problem, now, state.device[layer, before], device, problem.state_bytes[config], made)
-        for edge in range(
-            problem.first_edge[layer], problem.first_edge[layer] if local else problem.first_edge[layer + 1]
-        ):
-            source = problem.source[edge]
-            side = 1 if source >= begin else 0
-            for i in range(overlaps(problem, state, edge, layer, part)):
-                sender = state.device[source, state.parts_of[i]]
-                made = ends[side, source, state.parts_of[i]]
-                ready = max(ready, arrival(problem, now, sender, device, state.bytes_of[i], made))
-        end = max(ready, now[device]) + problem.forward[config]
+        ready = now[device]
+        if not local:
+            latest = limit - state.left[device]
+            if degree > 1 and (part // chain) % degree > 0:
+                before = part - chain
+                sender, size, made = (
+                    state.device[layer, before],
+                    problem.state_bytes[config],
+                    state.base[1, layer, before],
+                )
+                ready = max(ready, arrival(problem, state, sender, device, size, made, True))
+            for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
+                source = problem.source[edge]
+                side = 1 if source >= begin else 0
+                head, offset = state.head[side, source], state.offset[side, source]
+                found = overlaps(problem, state, edge, layer, part)
+                for i in range(state.at[0], state.at[0] + found):
+                    p = state.parts_of[i]
+                    sender, made = state.device[source, p], state.base[side, head, p] + offset
+                    ready = max(ready, arrival(problem, state, sender, device, state.bytes_of[i], made, True))
+                    if ready > latest:
+                        return False
+        end = ready + time
         now[device] = end
-        ends[1, layer, part] = end
-        state.back[1, layer, part] = end
-        state.left[device] -= problem.forward[config]
-        earliest = min(earliest, end)
-        if end + state.left[device] > limit:
+        state.base[1, layer, part] = end
+        state.left[device] -= time
+    return True
+
+
+@inlined
+def forward(problem: Problem, state: State, begin: int, slack: int, limit: int) -> bool:
+    """All forward passes from the layer `begin` on; whether the step can still end by `limit`. `slack`: by how much a bound of `tail` may be too
+    high."""
+    layers, now, left, earliest = len(problem.shape), state.now, state.left, NEVER
+    for bucket in range(begin // EVERY, state.mark.shape[1]):
+        state.mark[1, bucket] = -1
+    layer = begin
+    while layer < layers:
+        bucket = layer // EVERY
+        if state.mark[1, bucket] < 0:
+            state.mark[1, bucket] = layer
+            copy(state.free[1, bucket], now)
+            copy(state.work[1, bucket], left)
+            copy(state.owed[1, bucket], state.links_left)
+        if not forward_layer(problem, state, layer, begin, limit):
             return False
-    return earliest + state.tail[layer] <= limit
+        head, offset = layer, 0
+        state.head[1, head] = head
+        state.offset[1, head] = 0
+        layer += 1
+        while layer < layers and state.follows[layer] and state.local[layer]:
+            offset += problem.forward[state.config[layer]]
+            state.head[1, layer] = head
+            state.offset[1, layer] = offset
+            layer += 1
+        earliest = NEVER
+        for part in range(problem.parts[state.config[head]]):
+            device = state.device[head, part]
+            now[device] += offset
+            left[device] -= offset
+            earliest = min(earliest, state.base[1, head, part])
+            if now[device] + left[device] > limit:
+                return False
+        earliest += offset
+        if earliest + state.tail[layer - 1] - slack > limit:
+            return False
+    earliest += problem.backward[state.config[layers - 1]]
+    for resource in range(len(now)):
+        state.links_left[resource] += state.links[resource]
+        if state.links_left[resource] and max(now[resource], earliest) + state.links_left[resource] > limit:
+            return False
+    return True
 
 
-@njit(cache=True, error_model="numpy", inline="always")
-def backward(problem: Problem, state: State, layer: int, limit: int) -> bool:
-    """The backward passes of a layer's parts, the last one first; whether the step can still end by `limit`."""
-    config = state.config[layer]
+@inlined
+def send_back(problem: Problem, state: State, layer: int, part: int, end: int, slack: int, limit: int) -> bool:
+    """Send the gradients that a part has made by `end` to the parts that made what it took; whether the step can still end by `limit`."""
+    config, back = state.config[layer], state.back
+    device = state.device[layer, part]
     chain, degree = problem.chain_stride[config], problem.chain_degree[config]
-    now, back = state.now, state.back
+    if degree > 1 and (part // chain) % degree > 0:
+        before = part - chain
+        receiver, size = state.device[layer, before], problem.state_bytes[config]
+        back[layer, before] = max(back[layer, before], arrival(problem, state, device, receiver, size, end, False))
+    for edge in range(problem.first_edge[layer + 1] - 1, problem.first_edge[layer] - 1, -1):
+        source = problem.source[edge]
+        latest = limit - problem.backward[state.config[source]] - state.tail_back[source] + slack
+        found = overlaps(problem, state, edge, layer, part)
+        for i in range(state.at[0], state.at[0] + found):
+            p = state.parts_of[i]
+            receiver = state.device[source, p]
+            there = arrival(problem, state, device, receiver, state.bytes_of[i], end, False)
+            back[source, p] = max(back[source, p], there)
+            if there > latest or overdue(problem, state, device, receiver) > limit:
+                return False
+    return True
+
+
+@inlined
+def to_owner(problem: Problem, state: State, count: int, size: int, update: int, limit: int) -> bool:
+    """Send the gradients of all members to the first one, which updates the weights and sends them back; whether the step can still end by
+    `limit`."""
+    member, owner = state.member, state.member[0]
+    ready = state.since[owner]
+    for place in range(1, count):
+        ready = max(ready, arrival(problem, state, member[place], owner, size, state.since[member[place]], False))
+    ready += update
+    state.synced[owner] = max(state.synced[owner], ready)
+    for place in range(1, count):
+        there = arrival(problem, state, owner, member[place], size, ready, False)
+        state.synced[member[place]] = max(state.synced[member[place]], there)
+        if max(there, overdue(problem, state, owner, member[place])) > limit:
+            return False
+    return True
+
+
+@inlined
+def around(problem: Problem, state: State, count: int, size: int, update: int, limit: int) -> bool:
+    """Sum the gradients of all members around a ring, after which each updates its weights; whether the step can still end by `limit`."""
+    now, out, into, start = state.now, state.out, state.into, 0
+    for place in range(count):
+        start = max(start, state.since[state.member[place]])
+    ring_of(problem, state, count)
+    takes = ring_time(problem, state, count, size)
+    for place in range(count):
+        start = max(start, now[out[place]], now[into[place]])
+    return turn(state, count, start + takes, takes, update, limit)
+
+
+@inlined
+def turn(state: State, count: int, end: int, takes: int, update: int, limit: int) -> bool:
+    """Take the links of a ring until `end`, for so long of it; whether the step can still end by `limit`."""
+    now, out, into, left = state.now, state.out, state.into, state.links_left
+    for place in range(count):
+        device = state.member[place]
+        state.updates[device] += update
+        state.synced[device] = max(state.synced[device], end)
+        now[out[place]] = end
+        now[into[place]] = end
+        left[out[place]] -= takes
+        left[into[place]] -= takes
+        if end + max(left[out[place]], left[into[place]]) > limit:
+            return False
+    return True
+
+
+@inlined
+def synchronize(problem: Problem, state: State, layer: int, limit: int) -> bool:
+    """Exchange the gradients of a layer's weights among the devices that have the same ones; of weights that two layers share at the first
+    one. Whether the step can still end by `limit`."""
+    config = state.config[layer]
+    size, update = problem.shard_bytes[config], problem.update[config]
+    for shard in range(problem.shards[config]):
+        count = gather(problem, state, layer, shard)
+        if count == 1:
+            state.updates[state.member[0]] += update
+        elif problem.as_messages[0]:
+            if not to_owner(problem, state, count, size, update, limit):
+                return False
+        elif not around(problem, state, count, size, update, limit):
+            return False
+    return True
+
+
+@inlined
+def is_asked(problem: Problem, state: State, layer: int) -> bool:
+    """Whether a message may bring gradients to a layer."""
+    if not state.local[layer] and problem.chain_degree[state.config[layer]] > 1:
+        return True
+    for i in range(problem.first_user[layer], problem.first_user[layer + 1]):
+        if not state.local[problem.user[i]]:
+            return True
+    return False
+
+
+@inlined
+def backward_layer(problem: Problem, state: State, layer: int, slack: int, limit: int) -> bool:
+    """The backward passes of a layer's parts, the last one first, and the messages behind them; whether the step can still end by `limit`. Of a
+    layer that is not the last one of its run, messages alone."""
+    now, left, back = state.now, state.left, state.back
+    config, foot, offset = state.config[layer], state.foot[layer], state.back_offset[layer]
+    time, asked = problem.backward[config], is_asked(problem, state, layer)
     for part in range(problem.parts[config] - 1, -1, -1):
         device = state.device[layer, part]
-        end = max(back[1, layer, part], now[device]) + problem.backward[config]
-        now[device] = end
-        back[1, layer, part] = end
-        state.left[device] -= problem.backward[config]
-        if end + max(state.left[device], state.tail_back[layer]) > limit:
-            return False
-        if state.local[layer]:
-            continue
-        if degree > 1 and (part // chain) % degree > 0:
-            before = part - chain
-            there = arrival(problem, now, device, state.device[layer, before], problem.state_bytes[config], end)
-            back[1, layer, before] = max(back[1, layer, before], there)
-        for edge in range(problem.first_edge[layer + 1] - 1, problem.first_edge[layer] - 1, -1):
-            source = problem.source[edge]
-            for i in range(overlaps(problem, state, edge, layer, part)):
-                p = state.parts_of[i]
-                there = arrival(problem, now, device, state.device[source, p], state.bytes_of[i], end)
-                back[1, source, p] = max(back[1, source, p], there)
+        if layer == foot:
+            end = max(now[device], back[layer, part] if asked else 0) + time
+            now[device] = end
+            back[layer, part] = end
+            left[device] -= time
+            if end + max(left[device], state.tail_back[layer] - slack) > limit:
+                return False
+        if not state.local[layer]:
+            if not send_back(problem, state, layer, part, back[foot, part] + offset, slack, limit):
+                return False
     return True
 
 
-@njit(cache=True, error_model="numpy", inline="always")
-def stamp_parts(state: State, layer: int, parts: tuple[int, int]) -> int:
-    """Stamp the devices of a layer's parts from the first up to the end: when the last of them has its gradients."""
-    ready = 0
-    for part in range(parts[0], parts[1]):
-        ready = max(ready, state.back[1, layer, part])
-        state.stamp[state.device[layer, part]] = 1
-    return ready
+@inlined
+def has_one_ring(problem: Problem, state: State, layer: int) -> bool:
+    """Whether the gradients of a layer go around one ring, of all its parts, each on a device of its own."""
+    config = state.config[layer]
+    alone = state.alone[layer] and problem.parts[config] > 1
+    return alone and problem.shards[config] == 1 and problem.sharer[layer] < 0 and not problem.as_messages[0]
 
 
-@njit(cache=True, error_model="numpy", inline="always")
-def gather(problem: Problem, state: State, layer: int, shard: int) -> int:
-    """Stamp the devices that have one shard of a layer's weights: when the last one has its gradients."""
-    config, sharer = state.config[layer], problem.sharer[layer]
-    shards, stride = problem.shards[config], problem.shard_stride[config]
-    ready = 0
-    for base in range(shard * stride, problem.parts[config], shards * stride):
-        ready = max(ready, stamp_parts(state, layer, (base, base + stride)))
-    if sharer >= 0:
-        ready = max(ready, stamp_parts(state, sharer, (0, problem.parts[state.config[sharer]])))
-    return ready
-
-
-@njit(cache=True, error_model="numpy", inline="always")
-def synchronize(problem: Problem, state: State, layer: int, limit: int) -> bool:
-    """Sum the gradients of a layer's weights among the devices that have the same ones, which then update them; of weights that two layers
-    share at the first one. Whether the step can still end by `limit`."""
-    config, now = state.config[layer], state.now
-    size = problem.shard_bytes[config]
-    for shard in range(problem.shards[config] if size and problem.owner[layer] == layer else 0):
-        start = gather(problem, state, layer, shard)
-        count, takes = ring(problem, state, size)
-        for place in range(count if takes else 0):
-            start = max(start, now[state.out[place]], now[state.into[place]])
-        end = start + takes
-        for place in range(count):
-            device = state.member[place]
-            state.updates[device] += problem.update[config]
-            if takes:
-                now[state.out[place]] = end
-                now[state.into[place]] = end
-                state.synced[device] = max(state.synced[device], end)
-                state.links_left[state.out[place]] -= takes
-                state.links_left[state.into[place]] -= takes
-                if end + max(state.links_left[state.out[place]], state.links_left[state.into[place]]) > limit:
+@inlined
+def backward(problem: Problem, state: State, slack: int, limit: int) -> bool:
+    """All backward passes, and exchanges of gradients; whether the step can still end by `limit`. `slack`: as of `forward`."""
+    now, left, back = state.now, state.left, state.back
+    layer = len(problem.shape) - 1
+    while layer >= 0:
+        foot, offset, latest = layer, 0, 0
+        rings, end, takes, update = 0, 0, 0, 0  # those of a run that take the same links, one after the other
+        while True:
+            config = state.config[layer]
+            parts = problem.parts[config]
+            size = problem.shard_bytes[config] if problem.owner[layer] == layer else 0
+            state.foot[layer] = foot
+            if layer < foot:
+                offset += problem.backward[config]
+            state.back_offset[layer] = offset
+            apart = size > 0 and not has_one_ring(problem, state, layer)
+            if rings and (apart or not state.local[layer]):
+                if not turn(state, parts, end, takes, update, limit):
                     return False
+                rings, end, takes, update = 0, 0, 0, 0
+            if (layer == foot or not state.local[layer]) and not backward_layer(problem, state, layer, slack, limit):
+                return False
+            if layer == foot:
+                for part in range(parts):
+                    latest = max(latest, back[layer, part])
+            if apart:
+                if not synchronize(problem, state, layer, limit):
+                    return False
+            elif size:
+                if rings == 0:
+                    for part in range(parts):
+                        state.member[part] = state.device[layer, part]
+                    ring_of(problem, state, parts)
+                    for part in range(parts):
+                        end = max(end, now[state.out[part]], now[state.into[part]])
+                rings += 1
+                taken = ring_time(problem, state, parts, size)
+                end = max(end, latest + offset) + taken
+                takes += taken
+                update += problem.update[config]
+            if not (state.follows[layer] and state.local[layer]) or is_asked(problem, state, layer - 1):
+                break
+            layer -= 1
+        if rings and not turn(state, parts, end, takes, update, limit):
+            return False
+        for part in range(parts if offset else 0):
+            device = state.device[layer, part]
+            now[device] += offset
+            left[device] -= offset
+            if now[device] + max(left[device], state.tail_back[layer] - slack) > limit:
+                return False
+        layer -= 1
     return True
 
 
-@njit(cache=True, error_model="numpy", inline="always")
-def add_links(problem: Problem, state: State, layer: int, sign: int) -> None:
-    """Add the time that sums of a layer's gradients take to that of the links that they take, or take it away."""
-    config = state.config[layer]
-    size = problem.shard_bytes[config]
-    for shard in range(problem.shards[config] if size else 0):
-        gather(problem, state, layer, shard)
-        count, takes = ring(problem, state, size)
-        for place in range(count if takes else 0):
-            state.links[state.out[place]] += sign * takes
-            state.links[state.into[place]] += sign * takes
-
-
-@njit(cache=True, error_model="numpy")
-def simulate(problem: Problem, state: State, begin: int, limit: int) -> int:
-    """Time of a step of the strategy in `state`, in picoseconds; NEVER where it is more than `limit`. The trial of `state` is written, from
-    the layer `begin` on, a multiple of EVERY: all before are as accepted. `left` has to be the work of all devices from there."""
-    layers, devices = len(problem.shape), problem.level_of.shape[0]
-    bounds(problem, state)
-    state.now[:] = state.free[0, begin // EVERY]
-    for layer in range(begin, layers):
-        if layer % EVERY == 0:
-            state.free[1, layer // EVERY] = state.now
-            state.work[1, layer // EVERY] = state.left
-        if not forward(problem, state, layer, begin, limit):
-            return NEVER
-    for layer in range(begin):
-        for part in range(problem.parts[state.config[layer]]):
-            state.back[1, layer, part] = state.ends[0, layer, part]
-    state.synced[:] = 0
-    state.updates[:] = 0
-    state.links_left[:] = state.links
-    for layer in range(layers - 1, -1, -1):
-        if not backward(problem, state, layer, limit):
-            return NEVER
-        if not synchronize(problem, state, layer, limit):
-            return NEVER
-    end = 0
-    for device in range(devices):
-        end = max(end, max(state.now[device], state.synced[device]) + state.updates[device])
-    return end if end <= limit else NEVER
-
-
-@njit(cache=True, error_model="numpy", inline="always")
-def add_work(problem: Problem, state: State, layer: int, sign: int) -> None:
-    """Add what a layer computes and keeps to its devices' `change` and `grown`, or take it away."""
-    config = state.config[layer]
-    time = sign * (problem.forward[config] + problem.backward[config])
-    for part in range(problem.parts[config]):
-        device = state.device[layer, part]
-        state.change[device] += time
-        state.grown[device] += sign * problem.memory[config]
-
-
-@njit(cache=True, error_model="numpy")
-def start(problem: Problem, state: State) -> int:
-    """Simulate the strategy in `state` whole, and accept it: its time, NEVER where its devices do not have the memory."""
-    state.links[:] = 0
-    state.change[:] = 0
-    state.grown[:] = 0
-    for layer in range(len(problem.shape)):
-        add_work(problem, state, layer, 1)
-        find_local(problem, state, layer)
-        if problem.owner[layer] == layer:
-            add_links(problem, state, layer, 1)
-    state.used[:] = state.grown
-    state.left[:] = state.change
-    state.free[0, 0] = 0
-    time = simulate(problem, state, 0, NEVER)
-    accept(problem, state, 0)
-    return time if state.used.max() <= problem.memory_limit[0] else NEVER
-
-
-@njit(cache=True, error_model="numpy", inline="always")
-def accept(problem: Problem, state: State, begin: int) -> None:
-    """What was tried is the strategy from now on."""
-    state.ends[0, begin:] = state.ends[1, begin:]
-    state.back[0] = state.back[1]
-    state.free[0, begin // EVERY :] = state.free[1, begin // EVERY :]
-    state.work[0, begin // EVERY :] = state.work[1, begin // EVERY :]
-
-
-@njit(cache=True, error_model="numpy")
-def attempt(
-    problem: Problem, state: State, changed: Ints, config: int, devices: Ints, limit: int, from_the_start: bool
-) -> int:
-    """Give the `changed` layers a configuration and devices: the time of a step if it is at most `limit`, and then it is accepted; else
-    NEVER, and all is as before. `from_the_start`: simulate all of it, not from the first changed layer on."""
-    state.change[:] = 0
-    state.grown[:] = 0
-    state.saved_local[:] = state.local
-    state.saved_links[:] = state.links
-    begin = changed[0]
-    for layer in changed:
-        add_work(problem, state, layer, -1)
-        add_links(problem, state, problem.owner[layer], -1)
-        state.saved[layer] = state.config[layer]
-        state.saved_device[layer] = state.device[layer]
-        begin = min(begin, layer)
-        state.config[layer] = problem.first_config[layer] + config
-        state.device[layer, : len(devices)] = devices
-        add_work(problem, state, layer, 1)
-        add_links(problem, state, problem.owner[layer], 1)
-    fits = (state.used + state.grown).max() <= problem.memory_limit[0]
-    for layer in changed if fits else changed[:0]:
-        find_local(problem, state, layer)
-        for i in range(problem.first_user[layer], problem.first_user[layer + 1]):
-            find_local(problem, state, problem.user[i])
-    if from_the_start:
-        begin = 0
-        for layer in range(len(problem.shape)):
-            find_local(problem, state, layer)
-    begin -= begin % EVERY
-    time = NEVER
-    if fits:
-        state.left[:] = state.work[0, begin // EVERY] + state.change
-        time = simulate(problem, state, begin, limit)
-    if time == NEVER:
-        for layer in changed:
-            state.config[layer] = state.saved[layer]
-            state.device[layer] = state.saved_device[layer]
-        state.local[:] = state.saved_local
-        state.links[:] = state.saved_links
+@inlined
+def simulate(problem: Problem, state: State, bucket: int, slack: int, limit: int) -> int:
+    """Time of a step of the strategy in `state`, in picoseconds; NEVER where it is more than `limit`, and then `ended` says where that was
+    seen. The trial of `state` is written, from the mark of `bucket` on: all before it is as accepted. `left` has to be the work of all devices from there."""
+    begin = state.mark[0, bucket]
+    copy(state.now, state.free[0, bucket])
+    copy(state.links_left, state.owed[0, bucket])
+    if not forward(problem, state, begin, slack, limit):
+        state.ended[FORWARD] += 1
         return NEVER
-    accept(problem, state, begin)
-    state.used[:] += state.grown
-    for place in range(begin // EVERY):
-        state.work[0, place] += state.change
+    for layer in range(len(problem.shape)):
+        if not state.local[layer]:
+            if problem.chain_degree[state.config[layer]] > 1:
+                fill(state.back[layer], 0)
+            for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
+                fill(state.back[problem.source[edge]], 0)
+    fill(state.synced, 0)
+    fill(state.updates, 0)
+    end = NEVER
+    if backward(problem, state, slack, limit):
+        end = 0
+        for device in range(len(state.synced)):
+            end = max(end, max(state.now[device], state.synced[device]) + state.updates[device])
+    if end > limit or end == NEVER:
+        state.ended[BACKWARD] += 1
+        return NEVER
+    return end
+
+
+@inlined
+def accept(problem: Problem, state: State, bucket: int) -> None:
+    """What was tried is the strategy from now on."""
+    for layer in range(state.mark[0, bucket], len(problem.shape)):
+        head = state.head[1, layer]
+        state.head[0, layer] = head
+        state.offset[0, layer] = state.offset[1, layer]
+        for part in range(problem.parts[state.config[layer]] if head == layer else 0):
+            state.base[0, layer, part] = state.base[1, layer, part]
+    for place in range(bucket, state.mark.shape[1]):
+        state.mark[0, place] = state.mark[1, place]
+        if state.mark[1, place] >= 0:
+            copy(state.free[0, place], state.free[1, place])
+            copy(state.work[0, place], state.work[1, place])
+            copy(state.owed[0, place], state.owed[1, place])
+    bounds(problem, state)
+
+
+@inlined
+def keep_all(problem: Problem, state: State) -> None:
+    """`keep` what is new of the strategy; all of it anew where half of the room was taken since that was done last."""
+    if state.at[1] - state.at[2] > ROOM // 2:
+        state.at[1] = state.at[2] = 0
+        fill(state.known, 0)
+    for layer in range(len(problem.shape)):
+        if not state.local[layer]:
+            for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
+                if not state.known[edge]:
+                    keep(problem, state, edge, layer)
+    if state.at[2] == 0:
+        state.at[2] = state.at[1]
+
+
+@inlined
+def add_work(problem: Problem, config: int, devices: Ints, sign: int, work: Ints, held: Ints) -> None:
+    """Add what a layer of a configuration computes and keeps to `work` and `held` of its devices, or take it away."""
+    time = sign * (problem.forward[config] + problem.backward[config])
+    memory = sign * problem.memory[config]
+    for part in range(problem.parts[config]):
+        work[devices[part]] += time
+        held[devices[part]] += memory
+
+
+@inlined
+def change(problem: Problem, state: State, layer: int, config: int) -> None:
+    """Give a layer a configuration and the `proposed` devices."""
+    state.saved[layer] = state.config[layer]
+    copy(state.saved_device[layer], state.device[layer])
+    state.config[layer] = problem.first_config[layer] + config
+    copy(state.device[layer], state.proposed)
+    for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
+        state.known[edge] = 0
+    for at in range(problem.first_user[layer], problem.first_user[layer + 1]):
+        user = problem.user[at]
+        for edge in range(problem.first_edge[user], problem.first_edge[user + 1]):
+            state.known[edge] = state.known[edge] and problem.source[edge] != layer
+
+
+@inlined
+def change_all(problem: Problem, state: State, count: int, config: int, whole: bool) -> None:
+    """Change the `changed` layers, and `links` with them, one after the other; where `whole`, make `links`, `left` and `bytes` of all layers."""
+    layers = len(problem.shape)
+    if whole:
+        for i in range(count):
+            change(problem, state, state.changed[i], config)
+        fill(state.known, 0)
+        fill(state.links, 0)
+        fill(state.left, 0)
+        fill(state.bytes, 0)
+        for layer in range(layers):
+            add_work(problem, state.config[layer], state.device[layer], 1, state.left, state.bytes)
+    for i in range(layers if whole else 2 * count):
+        layer, sign = (i, 1) if whole else (state.changed[i // 2], 2 * (i % 2) - 1)
+        if not whole and sign > 0:
+            change(problem, state, layer, config)
+        if not whole or problem.owner[layer] == layer:
+            add_links(problem, state, problem.owner[layer], sign)
+
+
+@inlined
+def listed(problem: Problem, state: State, count: int, whole: bool) -> int:
+    """Into `listed` the `changed` layers and those that take what these make, each once, or all where `whole`; how many."""
+    layers, found = len(problem.shape), 0
+    for i in range(layers if whole else count):
+        layer = i if whole else state.changed[i]
+        first = problem.first_user[layer]
+        for at in range(first - 1, first if whole else problem.first_user[layer + 1]):
+            one = layer if at < first else problem.user[at]
+            if not state.seen[one]:
+                state.seen[one] = 1
+                state.listed[found] = one
+                found += 1
+    for i in range(found):
+        state.seen[state.listed[i]] = 0
+    return found
+
+
+@inlined
+def look(problem: Problem, state: State, count: int) -> None:
+    """Find out what is `local`, `alone`, and `follows` among the `listed` layers and those behind them."""
+    for i in range(count):
+        layer = state.listed[i]
+        state.local[layer] = is_local(problem, state, layer)
+        state.alone[layer] = is_alone(problem, state, layer)
+    for i in range(2 * count):
+        layer = state.listed[i // 2] + i % 2
+        if layer < len(problem.shape):
+            state.follows[layer] = is_following(problem, state, layer)
+
+
+@inlined
+def weigh(problem: Problem, state: State, count: int, config: int) -> int:
+    """Make `change` and `grown` of a proposal: by how much it can shorten sums of computation along the model, at most."""
+    fill(state.change, 0)
+    fill(state.grown, 0)
+    slack = 0
+    for i in range(count):
+        layer = state.changed[i]
+        before, after = state.config[layer], problem.first_config[layer] + config
+        add_work(problem, before, state.device[layer], -1, state.change, state.grown)
+        add_work(problem, after, state.proposed, 1, state.change, state.grown)
+        gained = problem.forward[before] + problem.backward[before] - problem.forward[after] - problem.backward[after]
+        slack += max(0, gained)
+    return slack
+
+
+@inlined
+def can_end(problem: Problem, state: State, bucket: int, limit: int) -> bool:
+    """Whether all devices have the memory for what is `grown`, and can end their work with its `change` by `limit`."""
+    for device in range(len(state.used)):
+        if state.used[device] + state.grown[device] > problem.memory_limit[0]:
+            return False
+        if state.free[0, bucket, device] + state.work[0, bucket, device] + state.change[device] > limit:
+            return False
+    return True
+
+
+@inlined
+def mark_before(state: State, count: int) -> int:
+    """The last mark that is not behind a `changed` layer."""
+    begin = NEVER
+    for i in range(count):
+        begin = min(begin, state.changed[i])
+    bucket = begin // EVERY
+    while state.mark[0, bucket] < 0 or state.mark[0, bucket] > begin:
+        bucket -= 1
+    return bucket
+
+
+@compiled
+def try_change(problem: Problem, state: State, count: int, config: int, whole: bool, limit: int) -> int:
+    """Give the `changed` layers a configuration and the `proposed` devices: the time of a step if it is at most `limit`, and then it is
+    accepted; else NEVER, and all is as before. `whole`: look at all of the strategy, and simulate all of it, whatever the limit."""
+    slack = weigh(problem, state, count, config)
+    bucket = 0 if whole else mark_before(state, count)
+    if count and not can_end(problem, state, bucket, NEVER if whole else limit):
+        state.ended[BEFORE] += 1
+        return NEVER
+    copy(state.saved_local, state.local)
+    copy(state.saved_alone, state.alone)
+    copy(state.saved_follows, state.follows)
+    copy(state.saved_links, state.links)
+    copy(state.saved_known, state.known)
+    change_all(problem, state, count, config, whole)
+    if not whole:
+        for device in range(len(state.left)):
+            state.left[device] = state.work[0, bucket, device] + state.change[device]
+    look(problem, state, listed(problem, state, count, whole))
+    time = simulate(problem, state, bucket, slack, NEVER if whole else limit)
+    if time > limit or time == NEVER:
+        for i in range(count):
+            layer = state.changed[i]
+            state.config[layer] = state.saved[layer]
+            copy(state.device[layer], state.saved_device[layer])
+        copy(state.local, state.saved_local)
+        copy(state.alone, state.saved_alone)
+        copy(state.follows, state.saved_follows)
+        copy(state.links, state.saved_links)
+        copy(state.known, state.saved_known)
+        return NEVER
+    state.ended[TAKEN] += 1
+    accept(problem, state, bucket)
+    if not whole:
+        keep_all(problem, state)
+    for device in range(len(state.used)):
+        state.used[device] += state.grown[device]
+    for place in range(bucket):
+        for device in range(len(state.used) if state.mark[0, place] >= 0 else 0):
+            state.work[0, place, device] += state.change[device]
     return time
 
 
-@njit(cache=True, error_model="numpy")
+def start(problem: Problem, state: State) -> int:
+    """Simulate the strategy in `state` whole, and accept it: its time, NEVER where its devices do not have the memory."""
+    state.free[0, 0] = state.owed[0, 0] = state.mark[0, 0] = 0
+    state.at[1] = state.at[2] = 0
+    time = try_change(problem, state, 0, 0, True, NEVER)
+    state.used[:] = state.bytes
+    return time if state.used.max() <= problem.memory_limit[0] else NEVER
+
+
+def attempt(problem: Problem, state: State, changed: Ints, config: int, devices: Ints, limit: int, whole: bool) -> int:
+    """`try_change` of some layers and devices."""
+    state.changed[: len(changed)] = changed
+    state.proposed[: len(devices)] = devices
+    return try_change(problem, state, len(changed), config, whole, limit)
+
+
+@compiled
+def timeline(problem: Problem, state: State, ends: Ints, back: Ints) -> None:
+    """When parts end their forward passes and their backward passes, both [L, P], of the strategy that was accepted by the last call."""
+    for layer in range(len(problem.shape)):
+        for part in range(problem.parts[state.config[layer]]):
+            ends[layer, part] = state.base[0, state.head[0, layer], part] + state.offset[0, layer]
+            back[layer, part] = state.back[state.foot[layer], part] + state.back_offset[layer]
+
+
+@inlined
 def draw(random: Ints, below: int) -> int:
-    """A random integer from 0 to `below` - 1; `random` [1] is the state: Knuth's linear congruences, of which the upper 32 bits are used."""
-    random[0] = (int(random[0]) * 6364136223846793005 + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
-    return (int(random[0]) >> 31) * below >> 32
+    """A random integer from 0 to `below` - 1, at most 2**31; `random` [2] is the state. L'Ecuyer (CACM 1988): two congruences, and no product of
+    more than 63 bits."""
+    random[0] = random[0] * 40014 % 2147483563
+    random[1] = random[1] * 40692 % 2147483399
+    return (random[0] + random[1]) % 2147483563 * below // 2147483563
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def place(problem: Problem, random: Ints, parts: int, structured: bool, devices: Ints) -> None:
     """Put so many parts on random devices, into `devices`: each anywhere; or, half of the time or where `structured`, one after the other
     from a random device on, next to each other or spread out. Where `structured`, some devices may get several."""
@@ -537,37 +1009,44 @@ def place(problem: Problem, random: Ints, parts: int, structured: bool, devices:
         devices[part] = (first + part * spread // parts * stride) % count
 
 
-@njit(cache=True, error_model="numpy")
-def propose(
-    problem: Problem, state: State, group: Ints, structured: bool, random: Ints, changed: Ints, devices: Ints
-) -> tuple[int, int]:
-    """Draw a proposal: into `changed` which layers, into `devices` where their parts are. How many layers, and their configuration.
+@inlined
+def has_degrees(problem: Problem, config: int, like: int) -> bool:
+    """Whether two configurations cut alike."""
+    for dimension in range(DIMENSIONS):
+        if problem.degrees[config, dimension] != problem.degrees[like, dimension]:
+            return False
+    return True
+
+
+@inlined
+def propose(problem: Problem, state: State, group: Ints, structured: bool) -> tuple[int, int]:
+    """Draw a proposal: into `changed` which layers, into `proposed` where their parts are. How many layers, and their configuration.
 
     `structured`: half of the proposals are of all layers of a `group`, and a third copies what a neighbour has.
     """
-    layers = len(problem.shape)
+    layers, random = len(problem.shape), state.random
     layer = draw(random, layers)
-    changed[0], count = layer, 1
+    state.changed[0], count = layer, 1
     if structured and draw(random, 2):
         count = 0
         for other in range(layers):
             if group[other] == group[layer]:
-                changed[count] = other
+                state.changed[count] = other
                 count += 1
     first, end = problem.first_config[layer], problem.first_config[layer + 1]
     if structured and draw(random, 3) == 0:
         neighbour = (layer + 1 if draw(random, 2) else layer - 1 + layers) % layers
         like = state.config[neighbour]
         for config in range(first, end):
-            if (problem.degrees[config] == problem.degrees[like]).all():
-                devices[: problem.parts[like]] = state.device[neighbour, : problem.parts[like]]
+            if has_degrees(problem, config, like):
+                copy(state.proposed, state.device[neighbour])
                 return count, config - first
     config = draw(random, end - first)
-    place(problem, random, problem.parts[first + config], structured, devices)
+    place(problem, random, problem.parts[first + config], structured, state.proposed)
     return count, config
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def search(
     problem: Problem,
     state: State,
@@ -575,49 +1054,50 @@ def search(
     structured: bool,
     schedule: tuple[float, float],
     seed: int,
-    from_the_start: bool,
+    whole: bool,
+    cost: int,
     best: tuple[Ints, Ints],
     costs: Ints,
 ) -> int:
-    """Metropolis-Hastings from the strategy in `state`: each proposal gives a random layer a random configuration and devices, and is
+    """Metropolis-Hastings from the strategy in `state`, which was accepted with a `cost`: each proposal gives a random layer a random configuration and devices, and is
     taken with probability min(1, exp((before - after) / temperature)), both in picoseconds. The temperature falls geometrically, from
-    the first to the second of the `schedule`. `structured`: see `propose`.
+    the first to the second of the `schedule`. `structured`: see `propose`; `whole`: see `try_change`.
 
-    `best` (config [L], device [L, P]): the fastest strategy seen; `costs` [proposals]: its time after each. How many were taken.
+    `best` (config [L], device [L, P]): the fastest strategy seen; `costs` [proposals]: its time after each; `ended` of the state is counted
+    anew. Its time.
     """
-    proposals, random = len(costs), np.zeros(1, np.int64)
-    random[0] = seed
+    proposals, layers = len(costs), len(problem.shape)
+    state.random[0] = state.random[1] = 1 + seed % 2147483398
     for _ in range(4):
-        draw(random, 2)
-    devices, changed = np.zeros(state.device.shape[1], np.int64), np.zeros(len(problem.shape), np.int64)
-    cost = start(problem, state)
-    least, taken, temperature = cost, 0, schedule[0]
-    best[0][:] = state.config
-    best[1][:] = state.device
+        draw(state.random, 2)
+    least, temperature = cost, schedule[0]
+    fill(state.ended, 0)
+    for layer in range(layers):
+        best[0][layer] = state.config[layer]
+        copy(best[1][layer], state.device[layer])
     ratio = (schedule[1] / schedule[0]) ** (1 / max(1, proposals - 1))
     for step in range(proposals):
-        count, config = propose(problem, state, group, structured, random, changed, devices)
+        count, config = propose(problem, state, group, structured)
         limit = NEVER - 1
         if cost < NEVER:
-            u = (draw(random, 1 << 30) + 1) / (1 << 30)
+            u = (draw(state.random, 1 << 30) + 1) / (1 << 30)
             limit = int(cost - temperature * np.log(u))
-        parts = problem.parts[problem.first_config[changed[0]] + config]
-        time = attempt(problem, state, changed[:count], config, devices[:parts], limit, from_the_start)
+        time = try_change(problem, state, count, config, whole, limit)
         if time < NEVER:
             cost = time
-            taken += 1
             if cost < least:
                 least = cost
-                best[0][:] = state.config
-                best[1][:] = state.device
+                for layer in range(layers):
+                    best[0][layer] = state.config[layer]
+                    copy(best[1][layer], state.device[layer])
         costs[step] = least
         temperature *= ratio
-    return taken
+    return least
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def sent(problem: Problem, state: State) -> tuple[int, int]:
-    """Bytes that devices send in a step of the strategy in `state`: of outputs and of their gradients, and of the gradients of weights, by rings."""
+    """Bytes that devices send in a step of the strategy in `state`: of outputs and of their gradients, and of the gradients of weights."""
     exchanged = gradients = 0
     for layer in range(len(problem.shape)):
         config = state.config[layer]
@@ -627,13 +1107,14 @@ def sent(problem: Problem, state: State) -> tuple[int, int]:
             if degree > 1 and (part // chain) % degree > 0 and state.device[layer, part - chain] != device:
                 exchanged += problem.state_bytes[config]
             for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
-                for i in range(overlaps(problem, state, edge, layer, part)):
+                found = overlaps(problem, state, edge, layer, part)
+                for i in range(state.at[0], state.at[0] + found):
                     if state.device[problem.source[edge], state.parts_of[i]] != device:
                         exchanged += state.bytes_of[i]
         size = problem.shard_bytes[config]
         if size == 0 or problem.owner[layer] != layer:
             continue
         for shard in range(problem.shards[config]):
-            gather(problem, state, layer, shard)
-            gradients += 2 * (ring(problem, state, size)[0] - 1) * size
+            # a ring of k devices sends each byte 2 (k - 1) times, and so does an owner with k - 1 others
+            gradients += 2 * (gather(problem, state, layer, shard) - 1) * size
     return 2 * exchanged, gradients

@@ -36,6 +36,7 @@ from models.soap import divide
 from plan.campaign import configured
 from strategies import draw
 from strategies.costs import Measured
+from strategies.problem import GRADIENTS, RING
 from strategies.topology import Level, Topology, of_file
 
 ENVIRONMENT = "planner"
@@ -64,6 +65,7 @@ class Question:
     proposals: int
     seed: int
     numbers_of_parameter: int
+    gradients: str = RING
     costs: Sequence[Measured] | None = None
 
     def job(self) -> dict[str, Any]:
@@ -74,6 +76,7 @@ class Question:
             "topology": asdict(self.topology),
             "numbers_of_parameter": self.numbers_of_parameter,
             "costs": self.costs,
+            "gradients": self.gradients,
             "proposals": self.proposals,
             "seed": self.seed,
         }
@@ -112,6 +115,12 @@ def parser() -> argparse.ArgumentParser:
         default=4,
         metavar="N",
         help="kept for each parameter, with itself and its gradient (default 4: Adam)",
+    )
+    made.add_argument(
+        "--gradients",
+        choices=GRADIENTS,
+        default=RING,
+        help="of weights that several devices have: around a ring (default), or as messages to the first of them, which sends the weights back",
     )
     made.add_argument(
         "--proposals", type=_whole(10**9), default=20_000, metavar="N", help="of each search (default %(default)s)"
@@ -158,7 +167,13 @@ def asked(argv: Sequence[str] | None = None) -> tuple[Question, argparse.Namespa
     if args.model not in models():
         raise InputError(f"--model: there is no {args.model}; {instead_of(args.model, sorted(models()))}")
     question = Question(
-        _graph(args), args.batch_size, _topology(args), args.proposals, args.seed, args.optimizer_numbers
+        _graph(args),
+        args.batch_size,
+        _topology(args),
+        args.proposals,
+        args.seed,
+        args.optimizer_numbers,
+        args.gradients,
     )
     if rest := question.batch % (devices := question.topology.devices):
         next_size = question.batch + devices - rest

@@ -63,7 +63,7 @@ def posed(run: Run, costs: pd.DataFrame, network: pd.DataFrame) -> Question:
     own = costs_of(costs, run)
     links = topology(network, run, float(own["memory_bytes"].iloc[0]))
     kept = numbers_of_parameter(run.levels)
-    return Question(run.graph, run.geometry.local_batch, links, PROPOSALS, SEED, kept, rows_of(own))
+    return Question(run.graph, run.geometry.local_batch, links, PROPOSALS, SEED, kept, costs=rows_of(own))
 
 
 def fastest(answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -15,6 +15,11 @@ from strategies.topology import Topology
 
 PICOSECONDS = 1e12
 NO_LIMIT = 2**62
+RING, MESSAGES = "ring", "messages"
+GRADIENTS = (
+    RING,
+    MESSAGES,
+)  # around a ring of all that have the weights; to the first of them, which sends the weights back
 
 
 @dataclass(frozen=True)
@@ -65,9 +70,11 @@ def pose(
     cost: Callable[[Space, int, Degrees], Cost],
     most_parts: int | None = None,
     numbers_of_parameter: int = 4,
+    gradients: str = RING,
 ) -> Posed:
     """The problem of a step. `cost` of a part; `most_parts` of a layer, by default one for each device; `numbers_of_parameter`: kept for each
-    parameter, such as itself, its gradient and what the optimizer keeps."""
+    parameter, such as itself, its gradient and what the optimizer keeps; `gradients`: one of GRADIENTS, the way of those of weights that several
+    devices have."""
     most = most_parts or topology.devices
     every = tuple(tuple(layer.configurations(most)) for layer in space.layers)
     rows = [
@@ -112,6 +119,7 @@ def pose(
         "sharer": sharer,
         "owner": [place if layer.shared is None else layer.shared for place, layer in enumerate(space.layers)],
         "memory_limit": [min(int(topology.device.memory_bytes), NO_LIMIT)],
+        "as_messages": [gradients == MESSAGES],
         "first_user": [sum(edge.source < place for edge in edges) for place in range(len(space.layers) + 1)],
         "user": [edge.target for edge in sorted(edges, key=lambda edge: edge.source)],
         **{name: [row[name] for row in rows] for name in rows[0]},
@@ -147,16 +155,17 @@ def _config(layer: Layer, degrees: Degrees, cost: Cost, numbers_of_parameter: in
 
 def _links(topology: Topology) -> dict[str, object]:
     levels, devices = range(len(topology.levels)), range(topology.devices)
-    unit = [[topology.unit(level, device) for device in devices] for level in levels]
-    at, links = topology.devices, []
-    for units in unit:
+    out, into, at = [], [], topology.devices
+    for level in levels:
+        units = [topology.unit(level, device) for device in devices]
         count = max(units) + 1
-        links.append((at, at + count))
+        out.append([at + unit for unit in units])
+        into.append([at + count + unit for unit in units])
         at += 2 * count
     return {
-        "unit": unit,
         "level_of": [[topology.level_between(one, other) for other in devices] for one in devices],
         "latency": [round(level.latency_s * PICOSECONDS) for level in topology.levels],
-        "link": links,
+        "out_link": out,
+        "in_link": into,
         "resources": [at],
     }

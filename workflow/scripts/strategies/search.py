@@ -1,7 +1,8 @@
 """Search for fast strategies: run by the Python of its own environment (containers/planner), which has numba; JSON in, JSON out.
 
 stdin: {"graph": models.graph.Graph.to_json, "batch": samples, "topology": {"device": {...}, "levels": [...]} as strategies.topology has them,
-"numbers_of_parameter": kept for each, "costs": null, or strategies.costs.Measured of all parts, "proposals": of each search, "seed": of all}.
+"numbers_of_parameter": kept for each, "gradients": one of problem.GRADIENTS, "costs": null, or strategies.costs.Measured of all parts,
+"proposals": of each search, "seed": of all}.
 stdout: a list of {"method", "start", "parts": {layer: {"degrees", "devices"}}, "seconds" of a step (null: not enough memory), "exchanged_bytes"
 and "gradient_bytes" of a step, "memory_bytes" of the device that needs most, and of a search "accepted", "wall_s" and "progress": after how many
 proposals the fastest one seen took how many seconds, at most STEPS times}. A method that is null tells of a start itself.
@@ -39,7 +40,8 @@ def posed_of(job: Mapping[str, Any]) -> Posed:
     topology = Topology(Device(**told["device"]), tuple(Level(**level) for level in told["levels"]))
     by_roofline = partial(roofline, device=topology.device, update_bytes=2 * BYTES * kept)
     cost = looked_up(job["costs"]) if job["costs"] else by_roofline
-    return pose(divide(from_json(job["graph"]), job["batch"]), topology, cost, numbers_of_parameter=kept)
+    space = divide(from_json(job["graph"]), job["batch"])
+    return pose(space, topology, cost, numbers_of_parameter=kept, gradients=job["gradients"])
 
 
 def seconds(posed: Posed, strategy: Strategy) -> float:
@@ -63,23 +65,27 @@ def account(posed: Posed, strategy: Strategy) -> dict[str, Any]:
 
 
 def run(
-    posed: Posed, strategy: Strategy, method: str, proposals: int, seed: int, from_the_start: bool = False
+    posed: Posed, strategy: Strategy, method: str, proposals: int, seed: int, whole: bool = False
 ) -> tuple[Strategy, dict[str, Any]]:
-    """One search from one strategy: the fastest seen, and what is told of the search. `from_the_start`: all of each proposal is simulated."""
+    """One search from one strategy: the fastest seen, and what is told of the search. `whole`: all of each proposal is simulated."""
     base = seconds(posed, starts.data_parallel(posed))
     scale = PICOSECONDS * (base if math.isfinite(base) else 1.0)
     hot, cold = (share * scale for share in SCHEDULES[method])
     state = posed.state(strategy)
     best, device, costs = np.zeros_like(state.config), np.zeros_like(state.device), np.zeros(proposals, np.int64)
     began = time.perf_counter()
-    accepted = engine.search(
-        posed.arrays, state, posed.groups, method == ANNEALING, (hot, cold), seed, from_the_start, (best, device), costs
-    )
+    cost, told = engine.start(posed.arrays, state), (best, device)
+    engine.search(posed.arrays, state, posed.groups, method == ANNEALING, (hot, cold), seed, whole, cost, told, costs)
     wall = time.perf_counter() - began
     places = np.unique(np.geomspace(1, proposals, STEPS).astype(int))
     seen = [None if cost == engine.NEVER else float(cost / PICOSECONDS) for cost in costs[places - 1]]
     progress = list(zip(places.tolist(), seen, strict=True))
-    return posed.strategy(best, device), {"accepted": int(accepted), "wall_s": wall, "progress": progress}
+    return posed.strategy(best, device), {
+        "accepted": int(state.ended[engine.TAKEN]),
+        "ended": state.ended.tolist(),
+        "wall_s": wall,
+        "progress": progress,
+    }
 
 
 def answers(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
