@@ -9,7 +9,7 @@ import pytest
 from common.code import SCRIPTS, code
 from common.files import CHECKOUT
 
-KEYED = {"run", "sweep", "environment", "extra_p", "dataset"}  # whose digests are in their outputs' paths
+KEYED = {"run", "sweep", "timing", "environment", "extra_p", "dataset"}  # whose digests are in their outputs' paths
 OTHERS = {"plan", "design", "preview"}  # which writes nothing, is compared as a whole, stands for what others have made
 
 

@@ -21,6 +21,7 @@ from plan.campaign import Campaign
 from plan.design import Run, design
 from plan.identity import run_key
 from plan.sweeps import Sweeps
+from plan.timings import Timings
 from recorded import content
 from records import status
 from records.standing import Standing, grouped, standing
@@ -85,7 +86,7 @@ def locked(attempt: Path) -> Iterator[None]:
 
 
 def look(campaign: Campaign) -> Standing:
-    return standing(campaign, Sweeps(campaign), Reader())
+    return standing(campaign, Sweeps(campaign), Timings(campaign), Reader())
 
 
 def told(campaign: Campaign) -> str:
@@ -359,3 +360,20 @@ def test_what_was_submitted_is_looked_for_at_slurms_site(
     (Path("results") / "tf-strategies-virtual" / "logs" / "submit").mkdir(parents=True)
     status.main(["--config", "study=tf-strategies-virtual"])
     assert capsys.readouterr().out.startswith("tf-strategies-virtual at virtual: 270 runs, not begun; ")
+
+
+def test_timings_are_counted_and_told_as_sweeps_are() -> None:
+    """One is broken, and somebody is at another one."""
+    study, site = load_study("found-strategies-virtual"), load_site("virtual-four")
+    there = Campaign(study, site, "available", design(study, site), None)
+    messages, *parts = (Path(path) for path in Timings(there).outputs.values())
+    messages.parent.mkdir(parents=True)
+    messages.write_text("{}")
+    _, attempt = attempts.start(parts[0].parent)
+    (attempt / "spec.json").write_text(json.dumps({"hosts": ["a-node"]}))
+    with locked(attempt):
+        found = look(there)
+    assert found.timings == {"planned": 1 + len(parts), "done": 1, "ok": 0} and found.begun
+    name = parts[0].parts[-3]
+    assert [(each.name, each.hosts, each.epochs) for each in found.under_way] == [(f"timing {name}", ["a-node"], None)]
+    assert f"timings    1 of {1 + len(parts)} of parts and messages done, 1 not ok" in status.text(found)

@@ -19,6 +19,7 @@ from declared.site import JOB_MARGIN_S
 from plan.campaign import Campaign
 from plan.design import Run
 from plan.sweeps import Sweeps
+from plan.timings import Timings
 from records.time_left import Reader, left_s, seconds
 from records.ways import REPEATABLE, arguments_for, to_repeat, ways_to_run
 from runs import attempts
@@ -35,7 +36,7 @@ _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 
 @dataclass(frozen=True)
 class UnderWay:
-    """A run or a sweep that somebody is at. `epoch` is the one that has begun, of `epochs`; 0 before the first, None of a sweep."""
+    """A run, a sweep or a timing that somebody is at. `epoch` is the one that has begun, of `epochs`; 0 before the first, None of others."""
 
     name: str
     hosts: list[str]
@@ -92,6 +93,7 @@ class Standing:
     repeat: str
     run: str
     sweeps: dict[str, int]
+    timings: dict[str, int]
     environments: list[str]
     datasets: list[str]
     sessions: int
@@ -110,7 +112,7 @@ class Standing:
     def begun(self) -> bool:
         """Whether anything was measured, or is just being."""
         stopped = any(problem.status != "not here" for problem in self.problems)
-        return bool(self.done or self.under_way or self.sweeps["done"] or stopped)
+        return bool(self.done or self.under_way or self.sweeps["done"] or self.timings["done"] or stopped)
 
     @property
     def ended(self) -> bool:
@@ -118,26 +120,31 @@ class Standing:
         return not self.left and not self.under_way
 
 
-def standing(campaign: Campaign, sweeps: Sweeps, reader: Reader) -> Standing:
+def standing(campaign: Campaign, sweeps: Sweeps, timings: Timings, reader: Reader) -> Standing:
     """Where `campaign` stands now."""
     now = time.time()
     records, swept = reader.read_all(campaign.records), reader.read_all(sweeps.outputs)
+    timed = reader.read_all(timings.outputs)
     left = [campaign.by_id[run_id] for run_id in campaign.records if run_id not in records]
-    sweeps_left = [name for name in sweeps.outputs if name not in swept]
-    open_runs = _begun(campaign.results / "runs", {run.run_id: campaign.records[run.run_id] for run in left})
-    open_sweeps = _begun(campaign.results / "network", {name: sweeps.outputs[name] for name in sweeps_left})
-    keys = {Path(path).parent.name: name for name, path in {**campaign.records, **sweeps.outputs}.items()}
-    jobs, queue = _jobs(campaign, keys)
+    opened = {
+        **_begun(campaign.results / "runs", {run.run_id: campaign.records[run.run_id] for run in left}),
+        **_begun(campaign.results / "network", {n: path for n, path in sweeps.outputs.items() if n not in swept}),
+        **_begun(campaign.results / "costs", {n: path for n, path in timings.outputs.items() if n not in timed}),
+    }
+    every = {**campaign.records, **sweeps.outputs, **timings.outputs}
+    kinds = {**dict.fromkeys(sweeps.outputs, "sweep "), **dict.fromkeys(timings.outputs, "timing ")}
+    jobs, queue = _jobs(campaign, {Path(path).parent.name: name for name, path in every.items()})
     under_way, stopped = [], []
-    for name, published in {**open_runs, **open_sweeps}.items():
+    for name, published in opened.items():
         folder = published.parent
         attempt = attempts.under_way(folder)
         if attempt and _alive(folder, attempt, jobs, campaign.site.time_limit_s + JOB_MARGIN_S, now):
-            under_way.append(_told(name, attempt, campaign.by_id.get(name), now))
+            under_way.append(_told(f"{kinds.get(name, '')}{name}", attempt, campaign.by_id.get(name), now))
         elif (why := attempts.why_absent(published)) != attempts.NOT_RUN:
             stopped.append(("to run", why.removeprefix("absent: "), name))
     arguments = arguments_for(campaign.study.name, campaign.site.name)
-    not_ok = [*records.items(), *((f"sweep {name}", said) for name, said in swept.items())]
+    others = [(f"{kinds[name]}{name}", said) for name, said in (*swept.items(), *timed.items())]
+    not_ok = [*records.items(), *others]
     not_here = [run for run in campaign.runs if run.run_id not in campaign.records]
     return Standing(
         study=campaign.study.name,
@@ -158,11 +165,8 @@ def standing(campaign: Campaign, sweeps: Sweeps, reader: Reader) -> Standing:
         repeat="".join(to_repeat([said["status"] for _, said in not_ok], arguments)).removeprefix("to repeat them: "),
         run=ways_to_run(campaign.site.launcher, campaign.study.name, campaign.site.name)
         or f"make figures {arguments}".rstrip(),
-        sweeps={
-            "planned": len(sweeps.outputs),
-            "done": len(swept),
-            "ok": sum(said["status"] == "ok" for said in swept.values()),
-        },
+        sweeps=_counted(len(sweeps.outputs), swept),
+        timings=_counted(len(timings.outputs), timed),
         environments=[name for name, stamp in campaign.environments.items() if not os.path.exists(stamp)],
         datasets=[name for name, prepared in campaign.datasets.items() if not os.path.exists(prepared)],
         **_sessions(campaign.results),
@@ -171,6 +175,15 @@ def standing(campaign: Campaign, sweeps: Sweeps, reader: Reader) -> Standing:
         jobs=jobs,
         queue=queue,
     )
+
+
+def _counted(planned: int, records: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    """How many sweeps or timings there are to be, are done, and are ok."""
+    return {
+        "planned": planned,
+        "done": len(records),
+        "ok": sum(said["status"] == "ok" for said in records.values()),
+    }
 
 
 def grouped(problems: Iterable[tuple[str, str, str]]) -> list[Problem]:
@@ -226,7 +239,7 @@ def _told(name: str, attempt: Path, run: Run | None, now: float) -> UnderWay:
         hosts = []
     since = _since(attempt)
     if run is None:
-        return UnderWay(f"sweep {name}", hosts, utc(since), now - since, None, None)
+        return UnderWay(name, hosts, utc(since), now - since, None, None)
     epochs = run.levels["epochs"]
     try:
         ended = (attempt / "epochs.csv").read_bytes().count(b"\n") - 1  # its header
@@ -268,5 +281,5 @@ def _sessions(results: Path) -> dict[str, Any]:
 
 def observer(campaign: Campaign) -> Callable[[], Standing]:
     """`standing` of a campaign, to be asked again and again."""
-    sweeps, reader = Sweeps(campaign), Reader()
-    return lambda: standing(campaign, sweeps, reader)
+    sweeps, timings, reader = Sweeps(campaign), Timings(campaign), Reader()
+    return lambda: standing(campaign, sweeps, timings, reader)

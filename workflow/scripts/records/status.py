@@ -76,10 +76,13 @@ def _rows(found: Standing) -> Iterator[tuple[str, str]]:
         yield "running", _running(each)
     if len(found.under_way) > MOST:
         yield "", f"and {len(found.under_way) - MOST} more"
-    if found.sweeps["planned"]:
-        bad = found.sweeps["done"] - found.sweeps["ok"]
-        said = f"{found.sweeps['done']} of {found.sweeps['planned']} of the network done"
-        yield "sweeps", said + (f", {bad} not ok" if bad else "")
+    for name, counted, what in (
+        ("sweeps", found.sweeps, "of the network"),
+        ("timings", found.timings, "of parts and messages"),
+    ):
+        if counted["planned"]:
+            bad = counted["done"] - counted["ok"]
+            yield name, f"{counted['done']} of {counted['planned']} {what} done" + (f", {bad} not ok" if bad else "")
     yield from _problems(found.problems)
     if found.repeat:
         yield "to repeat", found.repeat
