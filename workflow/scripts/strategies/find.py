@@ -56,7 +56,7 @@ WORDS = ["strategy"]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: a model, samples of a batch, devices, and how long to search."""
+    """What is asked: a model, samples of a batch, devices, and how long to search, from which `starts`; `whole`: all of each proposal is simulated."""
 
     graph: Graph
     batch: int
@@ -65,6 +65,8 @@ class Question:
     seed: int
     numbers_of_parameter: int
     gradients: str
+    starts: tuple[str, ...] = tuple(NAMES)
+    whole: bool = False
 
     def job(self) -> dict[str, Any]:
         """As `strategies.search` reads it."""
@@ -74,6 +76,8 @@ class Question:
             "topology": asdict(self.topology),
             "numbers_of_parameter": self.numbers_of_parameter,
             "gradients": self.gradients,
+            "starts": self.starts,
+            "whole": self.whole,
             "proposals": self.proposals,
             "seed": self.seed,
         }
