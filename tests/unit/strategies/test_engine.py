@@ -311,9 +311,10 @@ def test_a_search_finds_the_best_of_all_strategies_of_a_small_model() -> None:
         assert search.seconds(made, found) == min(every) == told["progress"][-1][1]
 
 
-def test_whether_only_a_change_is_simulated_makes_no_difference_to_a_search() -> None:
+@pytest.mark.parametrize("method", search.SCHEDULES)
+def test_whether_only_a_change_is_simulated_makes_no_difference_to_a_search(method: str) -> None:
     made = posed("lenet-5")
     begin = starts.data_parallel(made)
-    runs = [search.run(made, begin, search.METROPOLIS, 150, 3, whole) for whole in (False, True)]
+    runs = [search.run(made, begin, method, 150, 3, whole) for whole in (False, True)]
     assert runs[0][0] == runs[1][0] and runs[0][1]["progress"] == runs[1][1]["progress"]
     assert runs[0][1]["accepted"] > 5

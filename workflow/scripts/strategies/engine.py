@@ -139,6 +139,7 @@ class State(NamedTuple):
     saved_known: Any  # [E]
     random: Any  # [2] the state of random numbers
     changed: Any  # [L] layers of a proposal
+    chosen: Any  # [L] their configurations
     listed: Any  # [L] layers that are looked at
     seen: Any  # [L] whether one is among them
     proposed: Any  # [P] devices of their parts
@@ -150,7 +151,7 @@ def state_of(problem: Problem) -> State:
     edges = len(problem.source)
     layers, devices, levels = len(problem.shape), problem.level_of.shape[0], len(problem.latency)
     parts, resources, marks = int(problem.parts.max()), int(problem.resources[0]), layers // EVERY + 1
-    by_layer = "config local alone follows foot back_offset tail tail_back saved saved_local saved_alone saved_follows changed listed seen"
+    by_layer = "config local alone follows foot back_offset tail tail_back saved saved_local saved_alone saved_follows changed chosen listed seen"
     by_device = "used bytes left stamp since member out into synced updates change grown"
     sizes: dict[str, tuple[int, ...]] = {
         **dict.fromkeys(by_layer.split(), (layers,)),
@@ -812,11 +813,12 @@ def add_work(problem: Problem, config: int, devices: Ints, sign: int, work: Ints
 
 
 @inlined
-def change(problem: Problem, state: State, layer: int, config: int) -> None:
-    """Give a layer a configuration and the `proposed` devices."""
+def change(problem: Problem, state: State, i: int) -> None:
+    """Give one of the `changed` layers what was `chosen` and the `proposed` devices."""
+    layer = state.changed[i]
     state.saved[layer] = state.config[layer]
     copy(state.saved_device[layer], state.device[layer])
-    state.config[layer] = problem.first_config[layer] + config
+    state.config[layer] = state.chosen[i]
     copy(state.device[layer], state.proposed)
     for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
         state.known[edge] = 0
@@ -827,12 +829,12 @@ def change(problem: Problem, state: State, layer: int, config: int) -> None:
 
 
 @inlined
-def change_all(problem: Problem, state: State, count: int, config: int, whole: bool) -> None:
-    """Change the `changed` layers, and `links` with them, one after the other; where `whole`, make `links`, `left` and `bytes` of all layers."""
+def change_all(problem: Problem, state: State, count: int, whole: bool) -> None:
+    """`change` the `changed` layers, and `links` with them, one after the other; where `whole`, make `links`, `left` and `bytes` of all layers."""
     layers = len(problem.shape)
     if whole:
         for i in range(count):
-            change(problem, state, state.changed[i], config)
+            change(problem, state, i)
         fill(state.known, 0)
         fill(state.links, 0)
         fill(state.left, 0)
@@ -842,7 +844,7 @@ def change_all(problem: Problem, state: State, count: int, config: int, whole: b
     for i in range(layers if whole else 2 * count):
         layer, sign = (i, 1) if whole else (state.changed[i // 2], 2 * (i % 2) - 1)
         if not whole and sign > 0:
-            change(problem, state, layer, config)
+            change(problem, state, i // 2)
         if not whole or problem.owner[layer] == layer:
             add_links(problem, state, problem.owner[layer], sign)
 
@@ -879,14 +881,14 @@ def look(problem: Problem, state: State, count: int) -> None:
 
 
 @inlined
-def weigh(problem: Problem, state: State, count: int, config: int) -> int:
+def weigh(problem: Problem, state: State, count: int) -> int:
     """Make `change` and `grown` of a proposal: by how much it can shorten sums of computation along the model, at most."""
     fill(state.change, 0)
     fill(state.grown, 0)
     slack = 0
     for i in range(count):
         layer = state.changed[i]
-        before, after = state.config[layer], problem.first_config[layer] + config
+        before, after = state.config[layer], state.chosen[i]
         add_work(problem, before, state.device[layer], -1, state.change, state.grown)
         add_work(problem, after, state.proposed, 1, state.change, state.grown)
         gained = problem.forward[before] + problem.backward[before] - problem.forward[after] - problem.backward[after]
@@ -918,10 +920,10 @@ def mark_before(state: State, count: int) -> int:
 
 
 @compiled
-def try_change(problem: Problem, state: State, count: int, config: int, whole: bool, limit: int) -> int:
-    """Give the `changed` layers a configuration and the `proposed` devices: the time of a step if it is at most `limit`, and then it is
+def try_change(problem: Problem, state: State, count: int, whole: bool, limit: int) -> int:
+    """Give the `changed` layers what was `chosen` and the `proposed` devices: the time of a step if it is at most `limit`, and then it is
     accepted; else NEVER, and all is as before. `whole`: look at all of the strategy, and simulate all of it, whatever the limit."""
-    slack = weigh(problem, state, count, config)
+    slack = weigh(problem, state, count)
     bucket = 0 if whole else mark_before(state, count)
     if count and not can_end(problem, state, bucket, NEVER if whole else limit):
         state.ended[BEFORE] += 1
@@ -931,7 +933,7 @@ def try_change(problem: Problem, state: State, count: int, config: int, whole: b
     copy(state.saved_follows, state.follows)
     copy(state.saved_links, state.links)
     copy(state.saved_known, state.known)
-    change_all(problem, state, count, config, whole)
+    change_all(problem, state, count, whole)
     if not whole:
         for device in range(len(state.left)):
             state.left[device] = state.work[0, bucket, device] + state.change[device]
@@ -964,16 +966,17 @@ def start(problem: Problem, state: State) -> int:
     """Simulate the strategy in `state` whole, and accept it: its time, NEVER where its devices do not have the memory."""
     state.free[0, 0] = state.owed[0, 0] = state.mark[0, 0] = 0
     state.at[1] = state.at[2] = 0
-    time = try_change(problem, state, 0, 0, True, NEVER)
+    time = try_change(problem, state, 0, True, NEVER)
     state.used[:] = state.bytes
     return time if state.used.max() <= problem.memory_limit[0] else NEVER
 
 
 def attempt(problem: Problem, state: State, changed: Ints, config: int, devices: Ints, limit: int, whole: bool) -> int:
-    """`try_change` of some layers and devices."""
+    """`try_change` of some layers to one of their configurations and devices."""
     state.changed[: len(changed)] = changed
+    state.chosen[: len(changed)] = problem.first_config[changed] + config
     state.proposed[: len(devices)] = devices
-    return try_change(problem, state, len(changed), config, whole, limit)
+    return try_change(problem, state, len(changed), whole, limit)
 
 
 @compiled
@@ -1025,31 +1028,67 @@ def has_degrees(problem: Problem, config: int, like: int) -> bool:
 
 
 @inlined
-def propose(problem: Problem, state: State, group: Ints, structured: bool) -> tuple[int, int]:
-    """Draw a proposal: into `changed` which layers, into `proposed` where their parts are. How many layers, and their configuration.
+def config_like(problem: Problem, layer: int, like: int) -> int:
+    """The configuration of a layer that cuts as another layer's; -1 where there is none."""
+    for config in range(problem.first_config[layer], problem.first_config[layer + 1]):
+        if has_degrees(problem, config, like):
+            return config
+    return -1
 
-    `structured`: half of the proposals are of all layers of a `group`, and a third copies what a neighbour has.
+
+@inlined
+def is_same(problem: Problem, state: State, layer: int) -> bool:
+    """Whether a layer is cut as the one before it, on the same devices, each part alone."""
+    return state.follows[layer] and has_degrees(problem, state.config[layer], state.config[layer - 1])
+
+
+@inlined
+def choose(problem: Problem, state: State, group: Ints, layer: int, which: int) -> int:
+    """Into `changed` the layers that change with one: those next to each other that are the same (0), all of its `group` (1), or itself alone;
+    how many."""
+    layers, first, count = len(problem.shape), layer, 0
+    while which == 0 and is_same(problem, state, first):
+        first -= 1
+    for other in range(0 if which == 1 else first, layers):
+        if which == 0 and other > layer and not is_same(problem, state, other):
+            break
+        if which == 1 and group[other] != group[layer]:
+            continue
+        state.changed[count] = other
+        count += 1
+        if which > 1:
+            break
+    return count
+
+
+@inlined
+def propose(problem: Problem, state: State, group: Ints, structured: bool) -> int:
+    """Draw a proposal: into `changed` which layers, into `chosen` their configurations, into `proposed` where their parts are. How many layers.
+
+    `structured`: a third of the proposals are of all layers of a `group`, a third of all next to each other that are the same, and a third copies
+    what a neighbour has.
     """
     layers, random = len(problem.shape), state.random
     layer = draw(random, layers)
-    state.changed[0], count = layer, 1
-    if structured and draw(random, 2):
-        count = 0
-        for other in range(layers):
-            if group[other] == group[layer]:
-                state.changed[count] = other
-                count += 1
-    first, end = problem.first_config[layer], problem.first_config[layer + 1]
+    count = choose(problem, state, group, layer, draw(random, 3) if structured else 2)
+    first = problem.first_config[layer]
+    config = -1
     if structured and draw(random, 3) == 0:
         neighbour = (layer + 1 if draw(random, 2) else layer - 1 + layers) % layers
-        like = state.config[neighbour]
-        for config in range(first, end):
-            if has_degrees(problem, config, like):
-                copy(state.proposed, state.device[neighbour])
-                return count, config - first
-    config = draw(random, end - first)
-    place(problem, random, problem.parts[first + config], structured, state.proposed)
-    return count, config
+        config = config_like(problem, layer, state.config[neighbour])
+        if config >= 0:
+            copy(state.proposed, state.device[neighbour])
+    if config < 0:
+        config = first + draw(random, problem.first_config[layer + 1] - first)
+        place(problem, random, problem.parts[config], structured, state.proposed)
+    kept = 0
+    for i in range(count):
+        like = config_like(problem, state.changed[i], config)
+        if like >= 0:
+            state.changed[kept] = state.changed[i]
+            state.chosen[kept] = like
+            kept += 1
+    return kept
 
 
 @compiled
@@ -1083,12 +1122,12 @@ def search(
         copy(best[1][layer], state.device[layer])
     ratio = (schedule[1] / schedule[0]) ** (1 / max(1, proposals - 1))
     for step in range(proposals):
-        count, config = propose(problem, state, group, structured)
+        count = propose(problem, state, group, structured)
         limit = NEVER - 1
         if cost < NEVER:
             u = (draw(state.random, 1 << 30) + 1) / (1 << 30)
             limit = int(cost - temperature * np.log(u))
-        time = try_change(problem, state, count, config, whole, limit)
+        time = try_change(problem, state, count, whole, limit)
         if time < NEVER:
             cost = time
             if cost < least:

@@ -57,7 +57,8 @@ WORDS = ["strategy"]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: a model, samples of a batch, devices, and how long to search. `costs`: of all parts, where they were measured."""
+    """What is asked: a model, samples of a batch, devices, and how long to search, from which `starts`; `costs`: of all parts, where they were
+    measured; `whole`: all of each proposal is simulated."""
 
     graph: Graph
     batch: int
@@ -66,6 +67,8 @@ class Question:
     seed: int
     numbers_of_parameter: int
     gradients: str = RING
+    starts: tuple[str, ...] = tuple(NAMES)
+    whole: bool = False
     costs: Sequence[Measured] | None = None
 
     def job(self) -> dict[str, Any]:
@@ -77,6 +80,8 @@ class Question:
             "numbers_of_parameter": self.numbers_of_parameter,
             "costs": self.costs,
             "gradients": self.gradients,
+            "starts": self.starts,
+            "whole": self.whole,
             "proposals": self.proposals,
             "seed": self.seed,
         }

@@ -2,7 +2,7 @@
 
 stdin: {"graph": models.graph.Graph.to_json, "batch": samples, "topology": {"device": {...}, "levels": [...]} as strategies.topology has them,
 "numbers_of_parameter": kept for each, "gradients": one of problem.GRADIENTS, "costs": null, or strategies.costs.Measured of all parts,
-"proposals": of each search, "seed": of all}.
+"proposals": of each search, "seed": of all, "starts": names of starts.every, "whole": whether all of each proposal is simulated}.
 stdout: a list of {"method", "start", "parts": {layer: {"degrees", "devices"}}, "seconds" of a step (null: not enough memory), "exchanged_bytes"
 and "gradient_bytes" of a step, "memory_bytes" of the device that needs most, and of a search "accepted", "wall_s" and "progress": after how many
 proposals the fastest one seen took how many seconds, at most STEPS times}. A method that is null tells of a start itself.
@@ -91,12 +91,12 @@ def run(
 def answers(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The starts, and the fastest strategy of each method from each start."""
     posed, proposals, seed = posed_of(job), job["proposals"], job["seed"]
-    begun = starts.every(posed, seed)
+    begun = {name: strategy for name, strategy in starts.every(posed, seed).items() if name in job["starts"]}
     for name, strategy in begun.items():
         yield {"method": None, "start": name, **account(posed, strategy)}
     for method in SCHEDULES:
         for name, strategy in begun.items():
-            found, told = run(posed, strategy, method, proposals, seed)
+            found, told = run(posed, strategy, method, proposals, seed, job["whole"])
             yield {"method": method, "start": name, **account(posed, found), **told}
 
 
