@@ -117,6 +117,7 @@ if REQUIRED_TIMINGS:
         """Search for the fastest strategy of every question, and write them for the plan."""
         input:
             costs=COSTS_CSV,
+            messages=MESSAGES_CSV,
             network=NETWORK_CSV,
             code=code("strategies.found", "strategies.search"),
         output:
@@ -138,6 +139,7 @@ if REQUIRED_TIMINGS:
                 --study {params.study:q} \
                 --site {params.site:q} \
                 --costs {input.costs:q} \
+                --messages {input.messages:q} \
                 --network {input.network:q} \
                 --out {params.stem:q} \
                 2>&1 | tee {log:q}

@@ -57,3 +57,13 @@ def timed(run: Run, **told: Any) -> pd.DataFrame:
         for place, layer in enumerate(space.layers) for degrees in layer.configurations(4)
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=list(schema("costs")["properties"]))
+
+
+def handled() -> pd.DataFrame:
+    """Rows of messages.csv that follow lines."""
+    head = {"study": "s", "framework": FRAMEWORK, "device": "site", "status": "ok", "reason": None, "n": 5}
+    rows = [
+        {**head, "bytes": size, "send_s": 5e-5 + 1e-9 * size, "receive_s": 8e-5 + 2e-9 * size, "seconds": 1.0}
+        for size in sizes(2**20)
+    ]
+    return pd.DataFrame(rows, columns=list(schema("messages")["properties"]))

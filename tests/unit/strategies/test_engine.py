@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import defaultdict
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -19,7 +20,8 @@ from strategies.topology import Device, Level, Topology
 BATCH = 4
 DEVICE = Device(flops=1e12, memory_bytes_s=1e11, memory_bytes=1e12, launch_s=1e-6)
 PAIR = Topology(DEVICE, (Level(2, 1000.0, 0.5),))
-FOUR = Topology(DEVICE, (Level(2, 1e9, 1e-6), Level(2, 1e8, 1e-5)))
+HANDLING = replace(DEVICE, send_s=2e-6, send_byte_s=1e-10, receive_s=3e-6, receive_byte_s=2e-10)
+FOUR = Topology(HANDLING, (Level(2, 1e9, 1e-6), Level(2, 1e8, 1e-5, ring_bytes_s=5e7, ring_latency_s=4e-5)))
 MODELS = {
     "lenet-5": ((28, 28, 1), 10),
     "inception-v3": ((96, 96, 3), 10),
@@ -58,6 +60,30 @@ def test_replicas_exchange_gradients_while_they_go_on_backward() -> None:
     made = pose(divide(perceptron(), BATCH), PAIR, each)
     # forward until 3 s, the loss's backward until 5, the dense layer's until 7; then 2 x (0.5 s + 1,300 bytes at 1,000 a second)
     assert search.seconds(made, starts.data_parallel(made)) == pytest.approx(7 + 3.6)
+
+
+def test_a_ring_has_rates_of_its_own_and_keeps_devices_from_computing() -> None:
+    device = replace(DEVICE, send_s=0.25, send_byte_s=1e-4, receive_s=0.125)
+    topology = Topology(device, (replace(PAIR.levels[0], ring_bytes_s=2000.0, ring_latency_s=1.0),))
+    made = pose(divide(perceptron(), BATCH), topology, each)
+    handled = 2 * (0.25 + 0.125 + 1300 * 1e-4)
+    assert search.seconds(made, starts.data_parallel(made)) == pytest.approx(7 + handled + 2 * (1 + 0.65))
+
+
+def test_a_device_that_handles_messages_computes_nothing_meanwhile() -> None:
+    device = replace(DEVICE, send_s=0.25, receive_s=0.5)
+    made = pose(divide(perceptron(), BATCH), Topology(device, PAIR.levels), each)
+    parts = {
+        "flatten1": Part((2, 1, 1, 1), (0, 1)),
+        "dense1": Part((1, 1, 1, 1), (0,)),
+        "loss": Part((1, 1, 1, 1), (0,)),
+    }
+    message = BYTES * BATCH // 2 * 64 / 1000 + 0.5
+    # device 0 is done with its half of flatten at 1 s, when the other half leaves device 1; it waits for that
+    there = 1 + message
+    whole = there + 2 + 2 + 4 + 4
+    # its own half's backward pass comes after the gradient has left, and that of device 1 after it has come
+    assert search.seconds(made, parts) == pytest.approx(max(whole + message, whole + 0.25) + 2)
 
 
 def test_what_another_device_made_comes_over_the_link_and_its_gradient_back() -> None:
@@ -105,6 +131,9 @@ def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
         )
         for way in ways:
             free[way] = end
+        of = topology.device
+        for device, each, byte in ((sender, of.send_s, of.send_byte_s), (receiver, of.receive_s, of.receive_byte_s)):
+            free[device] += round(each * PICOSECONDS) + int(size * (byte * PICOSECONDS))
         return end + round(topology.levels[level].latency_s * PICOSECONDS)
 
     def common(edge: object, target: int, i: int) -> list[tuple[int, int]]:
@@ -194,8 +223,9 @@ def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
             begin = max(*(back[member] for member in members), *(free[way] for way in ways))
             chunk = int(problem.shard_bytes[config[place]]) / len(devices)
             slowest = max(
-                round(topology.levels[level].latency_s * PICOSECONDS) + max(1, int(chunk * (PICOSECONDS / topology.levels[level].bytes_s)))
-                for level in levels
+                round(PICOSECONDS * (at.latency_s if at.ring_latency_s is None else at.ring_latency_s))
+                + max(1, int(chunk * (PICOSECONDS / (at.ring_bytes_s or at.bytes_s))))
+                for at in (topology.levels[level] for level in levels)
             )  # fmt: skip
             end = begin + 2 * (len(devices) - 1) * slowest
             for way in ways:

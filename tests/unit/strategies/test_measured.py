@@ -7,20 +7,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from common.schemas import schema
 from models.soap import divide
-from plan.sweeps import sizes
 from strategies.measured import Lacking, cost_of, costs_of, message_cost, topology
 from strategies.problem import pose
 from strategies.table import compare, table
 from strategies.topology import Level
-from timed_parts import BANDWIDTH_BYTES_S, FRAMEWORK, MEMORY, both, run_of, timed
+from timed_parts import BANDWIDTH_BYTES_S, MEMORY, both, handled, run_of, timed
 
 
 def test_the_problem_of_a_step_has_the_times_of_parts_that_were_measured() -> None:
     run = run_of()
     space = divide(run.graph, 64)
-    posed = pose(space, topology(both(), run, MEMORY), cost_of(costs_of(timed(run), run)))
+    posed = pose(space, topology(both(), handled().iloc[:0], run, MEMORY), cost_of(costs_of(timed(run), run)))
     first, parts = posed.arrays.first_config, posed.arrays.parts
     for place in range(len(space.layers)):
         own = slice(first[place], first[place + 1])
@@ -38,14 +36,18 @@ def test_a_part_that_was_not_measured_is_refused() -> None:
 
 def test_links_are_those_of_the_sweeps_with_the_runs_nodes_and_rate() -> None:
     network = pd.concat([both(), both(nodes=2), both(bandwidth=100, seconds=1.0)], ignore_index=True)
-    found = topology(network, run_of(), MEMORY)
+    found = topology(network, handled(), run_of(), MEMORY)
     (link,) = found.levels
     assert (link.of, found.devices, found.device.memory_bytes) == (4, 4, MEMORY)
     assert (link.latency_s, link.bytes_s) == (pytest.approx(2e-4), pytest.approx(BANDWIDTH_BYTES_S))
+    of = found.device
+    assert (of.send_s, of.receive_byte_s) == (pytest.approx(5e-5), pytest.approx(2e-9))
+    with_a_quota = topology(network, handled(), run_of(), MEMORY, 0.5).device
+    assert (with_a_quota.send_s, with_a_quota.receive_byte_s) == (pytest.approx(1e-4), pytest.approx(4e-9))
     assert link.ring_bytes_s == pytest.approx(BANDWIDTH_BYTES_S), "bus bandwidth"
     assert link.ring_latency_s == pytest.approx(9e-4 / 6), "of each of 2 (n - 1) steps"
-    assert topology(network, run_of(nodes=2), MEMORY).levels[0].ring_latency_s == pytest.approx(9e-4 / 2)
-    assert topology(network, run_of(nodes=1), MEMORY).levels == (Level(1, math.inf),)
+    assert topology(network, handled(), run_of(nodes=2), MEMORY).levels[0].ring_latency_s == pytest.approx(9e-4 / 2)
+    assert topology(network, handled(), run_of(nodes=1), MEMORY).levels == (Level(1, math.inf),)
 
 
 @pytest.mark.parametrize(
@@ -64,13 +66,13 @@ def test_links_are_those_of_the_sweeps_with_the_runs_nodes_and_rate() -> None:
 )
 def test_links_that_were_not_measured_are_said_in_one_line(network: pd.DataFrame, said: str) -> None:
     with pytest.raises(Lacking) as lacking:
-        topology(network, run_of(), MEMORY)
+        topology(network, handled(), run_of(), MEMORY)
     assert str(lacking.value) == said
 
 
 def test_links_within_a_node_are_not_made_up() -> None:
     with pytest.raises(Lacking, match=r"^links: 2 ranks are on a node, and no sweep measures links within one"):
-        topology(both(nodes=2), run_of(nodes=2, ranks_per_node=2), MEMORY)
+        topology(both(nodes=2), handled(), run_of(nodes=2, ranks_per_node=2), MEMORY)
 
 
 @pytest.mark.parametrize(
@@ -88,31 +90,22 @@ def test_costs_that_were_not_measured_are_said_in_one_line(change: dict[str, Any
     assert str(lacking.value) == f"parts of lenet-5 with pytorch-strategy in batches of 64: {said}"
 
 
-def told_messages() -> pd.DataFrame:
-    head = {"study": "s", "framework": FRAMEWORK, "device": "site", "status": "ok", "reason": None, "n": 5}
-    rows = [
-        {**head, "bytes": size, "send_s": 5e-5 + 1e-9 * size, "receive_s": 8e-5 + 2e-9 * size, "seconds": 1.0}
-        for size in sizes(2**20)
-    ]
-    return pd.DataFrame(rows, columns=list(schema("messages")["properties"]))
-
-
 def test_a_message_costs_something_and_more_for_each_byte() -> None:
-    cost = message_cost(told_messages())
+    cost = message_cost(handled())
     assert cost is not None
     found = (cost.send_s, cost.send_byte_s, cost.receive_s, cost.receive_byte_s)
     assert found == (pytest.approx(5e-5), pytest.approx(1e-9), pytest.approx(8e-5), pytest.approx(2e-9))
-    assert message_cost(told_messages().assign(status="failed")) is None
+    assert message_cost(handled().assign(status="failed")) is None
 
 
 def test_the_table_has_each_layer_whole_and_its_smallest_parts() -> None:
     run = run_of()
-    made = table(timed(run), told_messages())
+    made = table(timed(run), handled())
     conv = compare(timed(run)).set_index("layer").loc["conv1"]
     assert (conv["forward_s"], conv["backward_s"], conv["update_s"]) == (1.0, 2.0, 0.5)
     assert (conv["parts_by_samples"], conv["by_samples_s"], conv["otherwise_s"]) == (4, 1.25, 1.25)
     assert made.shown["layer"].tolist()[:2] == ["conv1", "average_pool1"]
     assert made.shown["a part by samples (ms)"].iloc[0] == "1250 (of 4)"
     assert "takes its sender 50.0 µs, and 1.00 ns for each byte, and its receiver 80.0 µs" in " ".join(made.notes)
-    failed = table(timed(run, status="failed", reason="it broke").iloc[:1], told_messages())
+    failed = table(timed(run, status="failed", reason="it broke").iloc[:1], handled())
     assert failed.shown["status"].tolist() == ["failed"]

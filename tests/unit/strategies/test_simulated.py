@@ -18,8 +18,9 @@ from figures import panels
 from figures import simulated as figure
 from plan.campaign import Campaign, planned
 from records.aggregate import planned_row
+from strategies.measured import Known
 from strategies.simulated import Simulator, compare, gains, orders, said, table
-from timed_parts import DATASET, FRAMEWORK, both, timed
+from timed_parts import DATASET, FRAMEWORK, both, handled, timed
 
 REST_S = 0.25  # that a step takes beside its layers
 SLOWER = {"data": 1.0, "expert": 1.2, "random1": 0.9, "found": 1.0}  # than simulated
@@ -42,7 +43,7 @@ def campaign() -> Campaign:
 
 @pytest.fixture
 def simulator(campaign: Campaign) -> Simulator:
-    return Simulator(timed(campaign.runs[0]), both(), pd.DataFrame(columns=list(schema("messages")["properties"])))
+    return Simulator(Known(timed(campaign.runs[0]), handled(), both(), 1.0))
 
 
 @pytest.fixture

@@ -25,8 +25,11 @@ from plan.sweeps import sizes
 from plan.timings import MESSAGES, Timing, output, planned
 from runs.launch import Outcome
 from strategies import found, gather, measure
+from strategies.measured import TABLES
 
 NAME = "quickstart"
+READ = [part for name in TABLES for part in (f"--{name}", f"{name}.csv")]
+FROM_TABLES = ["--study", NAME, "--site", "local", *READ, "--out", "table"]
 
 
 @pytest.fixture
@@ -94,9 +97,7 @@ def test_a_study_is_timed_and_its_strategy_found_and_planned(real: Any, here: Pa
     assert (whole.loc[["conv1", "dense1"], "update_s"] > 0).all() and whole.loc["average_pool1", "update_s"] == 0
     rows = pd.DataFrame([*line("point_to_point"), *line("all_reduce")], columns=list(schema("network")["properties"]))
     write_table(rows, "network", Path("network.csv"))
-    found.main(
-        ["--study", NAME, "--site", "local", "--costs", "costs.csv", "--network", "network.csv", "--out", "table"]
-    )
+    found.main(FROM_TABLES)
     told = json.loads(Path("found.json").read_text())
     ((asked, answer),) = told["strategies"].items()
     assert asked == strategies.question(before.levels) and set(told["made_of"]) == {asked}
@@ -119,7 +120,7 @@ def test_what_was_not_measured_is_said_and_nothing_is_written(real: Any, here: P
         write_table(table, name, Path(f"{name}.csv"))
     write_table(pd.DataFrame(line("all_reduce"), columns=list(schema("network")["properties"])), "network", Path("network.csv"))  # fmt: skip
     with pytest.raises(InputError, match=r"not written: parts of lenet-5 .*: missing: absent: has not been measured$"):
-        found.main(["--study", NAME, "--site", "local", "--costs", "costs.csv", "--network", "network.csv", "--out", "table"])  # fmt: skip
+        found.main(FROM_TABLES)
     assert not Path("found.json").exists()
 
 

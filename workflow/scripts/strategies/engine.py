@@ -77,6 +77,10 @@ class Problem(NamedTuple):
     level_of: Any  # [D, D] the level between two devices
     latency: Any  # [K] picoseconds
     per_byte: Any  # [K] picoseconds, float64
+    ring_latency: Any  # [K] picoseconds, of each step of a ring
+    ring_per_byte: Any  # [K] likewise, float64
+    handling: Any  # [2] picoseconds that a device computes nothing for a message that it sends, and that it receives
+    handling_per_byte: Any  # [2] likewise, float64
     out_link: Any  # [K, D] the resource that a message of a level takes out of a device
     in_link: Any  # [K, D] and into it
     resources: Any  # [1] how many: devices, then links
@@ -327,8 +331,8 @@ def is_following(problem: Problem, state: State, layer: int) -> bool:
 
 @inlined
 def arrival(problem: Problem, state: State, sender: int, receiver: int, size: int, ready: int, forwards: bool) -> int:
-    """When a message is there. Its links are taken for as long as its bytes take; its latency comes behind. What it carries forwards has
-    gradients that will come back."""
+    """When a message is there. Its links are taken for as long as its bytes take; its latency comes behind. Beside that both devices handle it.
+    What it carries forwards has gradients that will come back."""
     if sender == receiver:
         return ready
     now, left, level = state.now, state.links_left, problem.level_of[sender, receiver]
@@ -338,6 +342,8 @@ def arrival(problem: Problem, state: State, sender: int, receiver: int, size: in
     end = max(ready, now[out], now[into]) + takes
     now[out] = end
     now[into] = end
+    now[sender] += problem.handling[0] + int(size * problem.handling_per_byte[0])
+    now[receiver] += problem.handling[1] + int(size * problem.handling_per_byte[1])
     if forwards:
         left[problem.out_link[level, receiver]] += takes
         left[problem.in_link[level, sender]] += takes
@@ -381,7 +387,7 @@ def ring_time(problem: Problem, state: State, count: int, size: int) -> int:
     slowest, chunk = 0, size / count
     for level in range(len(state.crossed)):
         if state.crossed[level]:
-            slowest = max(slowest, problem.latency[level] + max(1, int(chunk * problem.per_byte[level])))
+            slowest = max(slowest, problem.ring_latency[level] + max(1, int(chunk * problem.ring_per_byte[level])))
     return 2 * (count - 1) * slowest
 
 
@@ -494,7 +500,7 @@ def forward_layer(problem: Problem, state: State, layer: int, begin: int, limit:
                     ready = max(ready, arrival(problem, state, sender, device, state.bytes_of[i], made, True))
                     if ready > latest:
                         return False
-        end = ready + time
+        end = max(ready, now[device]) + time
         now[device] = end
         state.base[1, layer, part] = end
         state.left[device] -= time

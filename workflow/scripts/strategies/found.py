@@ -6,6 +6,7 @@ as the study is: plan.strategies reads it. A question of which something was not
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,9 +16,8 @@ import pandas as pd
 
 from analysis import tables
 from common.errors import InputError, exit_status
-from common.files import digest_text, shown, write_json
+from common.files import digest_text, shown, write_text
 from common.schemas import check
-from common.tables import read_table
 from common.text import number_of
 from declared.mesh import FOUND
 from declared.site import Site, load_site
@@ -26,7 +26,7 @@ from plan.design import Run, design
 from plan.identity import lacks
 from plan.strategies import ASKED, file_of, question
 from strategies.find import METHODS, NAMES, Question, found, interpreter
-from strategies.measured import Lacking, costs_of, rows_of, topology
+from strategies.measured import Known, Lacking, add_tables, costs_of, known, rows_of, topology
 
 PROPOSALS = 20_000
 SEED = 1
@@ -58,10 +58,10 @@ def numbers_of_parameter(levels: Mapping[str, Any]) -> int:
     return 3 if levels["momentum"] else 2
 
 
-def posed(run: Run, costs: pd.DataFrame, network: pd.DataFrame) -> Question:
+def posed(run: Run, of: Known) -> Question:
     """The question of a run, with all that was measured of it. Lacking where something was not."""
-    own = costs_of(costs, run)
-    links = topology(network, run, float(own["memory_bytes"].iloc[0]))
+    own = costs_of(of.costs, run)
+    links = topology(of.network, of.messages, run, float(own["memory_bytes"].iloc[0]), of.cores)
     kept = numbers_of_parameter(run.levels)
     return Question(run.graph, run.geometry.local_batch, links, PROPOSALS, SEED, kept, costs=rows_of(own))
 
@@ -121,14 +121,19 @@ def _by(method: str | None, start: str) -> str:
     return f"{METHODS[method]}, from {NAMES[start]}" if method else NAMES[start]
 
 
+def in_few_lines(content: Mapping[str, Any]) -> str:
+    """Content as JSON, with a line for each list of numbers."""
+    return re.sub(r"\[[\d,\s]+\]", lambda found: " ".join(found[0].split()), json.dumps(content, indent=2)) + "\n"
+
+
 def answered(
-    runs: Mapping[str, Run], costs: pd.DataFrame, network: pd.DataFrame, python: str
+    runs: Mapping[str, Run], of: Known, python: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, str]]:
     """The content of the file of strategies, the rows of the table, and why questions have no answer."""
     strategies, made_of, rows, missed = {}, {}, [], {}
     for name, run in runs.items():
         try:
-            wanted = posed(run, costs, network)
+            wanted = posed(run, of)
             answers = found(wanted, python)
             best, told = fastest(answers), row(run, answers)
         except Lacking as lacking:
@@ -147,20 +152,18 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="strategies.found", description=main.__doc__)
     parser.add_argument("--study", required=True, help="name of a file in config/studies/")
     parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    parser.add_argument("--costs", required=True, type=Path, metavar="CSV", help="costs.csv of the study")
-    parser.add_argument("--network", required=True, type=Path, metavar="CSV", help="network.csv of the study")
+    add_tables(parser)
     parser.add_argument("--out", required=True, type=Path, metavar="STEM", help="table to write, without its suffix")
     options = parser.parse_args(argv)
     study, site = load_study(options.study), load_site(options.site)
     file = file_of(study.name, site.name)
-    costs, network = read_table(options.costs, "costs"), read_table(options.network, "network")
-    content, rows, missed = answered(asked(design(study, site), site), costs, network, interpreter(site))
+    content, rows, missed = answered(asked(design(study, site), site), known(site, options), interpreter(site))
     for name, why in missed.items():
         print(f"{name}: no strategy: {why}", flush=True)
     if missed and not content["strategies"]:
         raise InputError(f"{shown(file)}: not written: {next(iter(missed.values()))}")
     check(content, "strategies", file)
-    write_json(file, content)
+    write_text(file, in_few_lines(content))
     tables.write(table(rows, missed), options.out)
     print(f"{number_of(len(rows), 'question')} answered in {shown(file)}", flush=True)
 

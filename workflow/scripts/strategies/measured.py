@@ -1,15 +1,20 @@
 """What was measured at a site, as a search takes it: costs of parts from costs.csv, and links from network.csv."""
 
+import argparse
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pandas as pd
 
+from common.tables import read_table
+from declared.site import Site
 from models.collectives import ALL_REDUCE
 from models.soap import Degrees, Space
 from network import fit
 from plan.design import Run
+from plan.identity import cores_per_rank
 from plan.timings import OF_PARTS
 from strategies.costs import Cost, Measured, looked_up
 from strategies.topology import Device, Level, Topology
@@ -19,6 +24,31 @@ POINT_TO_POINT = "point_to_point"
 
 class Lacking(Exception):
     """What a search needs was not measured, in one line."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was measured at a site: costs.csv, messages.csv and network.csv; how many `cores` a rank has, which a quota makes a share of one."""
+
+    costs: pd.DataFrame
+    messages: pd.DataFrame
+    network: pd.DataFrame
+    cores: float
+
+
+TABLES = ("costs", "messages", "network")
+
+
+def add_tables(parser: argparse.ArgumentParser) -> None:
+    """The tables that a program reads what was measured from: `known` takes them."""
+    for name in TABLES:
+        parser.add_argument(f"--{name}", required=True, type=Path, metavar="CSV", help=f"{name}.csv of the study")
+
+
+def known(site: Site, options: argparse.Namespace) -> Known:
+    """What the tables say. InputError where one cannot be read."""
+    tables = {name: read_table(getattr(options, name), name) for name in TABLES}
+    return Known(**tables, cores=cores_per_rank(site) * (site.cpu_share or 1.0))
 
 
 def costs_of(costs: pd.DataFrame, run: Run) -> pd.DataFrame:
@@ -50,13 +80,18 @@ def cost_of(costs: pd.DataFrame) -> Callable[[Space, int, Degrees], Cost]:
     return looked_up(rows_of(costs))
 
 
-def topology(network: pd.DataFrame, run: Run, memory_bytes: float) -> Topology:
+def topology(
+    network: pd.DataFrame, messages: pd.DataFrame, run: Run, memory_bytes: float, cores: float = 1.0
+) -> Topology:
     """The devices of a run and the links between them: latency and bandwidth of point-to-point messages as they were fitted to the sweeps of
-    its framework on as many nodes, and of all-reduce beside them. `memory_bytes`: of a device. Lacking where there is no such sweep.
+    its framework on as many nodes, and of all-reduce beside them; what a device itself has to do for a message, of which it has so many
+    `cores` (a share of one, where it has a quota). `memory_bytes`: of a device. Lacking where there is no such sweep.
 
     Computation is measured, so that rates of the device mean nothing, and are infinite.
     """
     geometry, device = run.geometry, Device(math.inf, math.inf, memory_bytes)
+    if handled := message_cost(messages[messages["framework"] == run.framework.name]):
+        device = replace(device, **{name: seconds / cores for name, seconds in vars(handled).items()})
     if geometry.ranks == 1:
         return Topology(device, (Level(1, math.inf),))
     if geometry.ranks_per_node > 1:

@@ -11,7 +11,7 @@ from models.soap import POSITIONS, Degrees, Layer, Needed, Space
 from models.strategy import Part, Strategy
 from strategies.costs import Cost
 from strategies.engine import Problem, State, state_of
-from strategies.topology import Topology
+from strategies.topology import Device, Topology
 
 PICOSECONDS = 1e12
 NO_LIMIT = 2**62
@@ -77,8 +77,11 @@ def pose(
     devices have."""
     most = most_parts or topology.devices
     every = tuple(tuple(layer.configurations(most)) for layer in space.layers)
+    summed = _handled if gradients == RING else lambda *_: 0.0
     rows = [
-        _config(layer, degrees, cost(space, place, degrees), numbers_of_parameter)
+        _config(
+            layer, degrees, cost(space, place, degrees), numbers_of_parameter, summed(layer, degrees, topology.device)
+        )
         for place, (layer, configurations) in enumerate(zip(space.layers, every, strict=True))
         for degrees in configurations
     ]
@@ -127,11 +130,29 @@ def pose(
         **_links(topology),
     }
     arrays = {name: np.array(value, np.int64) for name, value in integers.items()}
-    per_byte = np.array([PICOSECONDS / level.bytes_s for level in topology.levels])
-    return Posed(space, topology, Problem(per_byte=per_byte, **arrays), every)
+    levels, device = topology.levels, topology.device
+    floats = {
+        "per_byte": [PICOSECONDS / level.bytes_s for level in levels],
+        "ring_per_byte": [PICOSECONDS / (level.ring_bytes_s or level.bytes_s) for level in levels],
+        "handling_per_byte": [PICOSECONDS * device.send_byte_s, PICOSECONDS * device.receive_byte_s],
+    }
+    arrays |= {name: np.array(value, np.float64) for name, value in floats.items()}
+    return Posed(space, topology, Problem(**arrays), every)
 
 
-def _config(layer: Layer, degrees: Degrees, cost: Cost, numbers_of_parameter: int) -> dict[str, object]:
+def _handled(layer: Layer, degrees: Degrees, device: Device) -> float:
+    """For how long a sum around a ring keeps each device from computing, in seconds, where parts that have the same weights are on devices
+    of their own."""
+    copies = math.prod(degrees) // (1 if layer.divides is None else degrees[layer.divides])
+    if layer.shared is not None or not layer.parameters or copies == 1:
+        return 0.0
+    steps, size = 2 * (copies - 1), BYTES * layer.part_parameters(degrees) / copies
+    each = device.send_s + device.receive_s + size * (device.send_byte_s + device.receive_byte_s)
+    return steps * each
+
+
+def _config(layer: Layer, degrees: Degrees, cost: Cost, numbers_of_parameter: int, summed: float) -> dict[str, object]:
+    """`summed`: seconds of a device for the sum of its gradients."""
     parts, parameters = math.prod(degrees), layer.part_parameters(degrees)
     shards = 1 if layer.divides is None else degrees[layer.divides]
     behind = 1 if layer.divides is None else math.prod(degrees[layer.divides + 1 :])
@@ -141,7 +162,7 @@ def _config(layer: Layer, degrees: Degrees, cost: Cost, numbers_of_parameter: in
         "chunk": [size // degree for size, degree in zip(layer.shape, degrees, strict=True)],
         "parts": parts,
         "forward": max(1, round(cost.forward * PICOSECONDS)),
-        "backward": max(1, round(cost.backward * PICOSECONDS)),
+        "backward": max(1, round((cost.backward + summed) * PICOSECONDS)),
         "update": round(cost.update * PICOSECONDS) if own else 0,
         "memory": BYTES * (numbers_of_parameter * parameters + layer.elements // parts),
         "shard_bytes": BYTES * own,
@@ -165,6 +186,11 @@ def _links(topology: Topology) -> dict[str, object]:
     return {
         "level_of": [[topology.level_between(one, other) for other in devices] for one in devices],
         "latency": [round(level.latency_s * PICOSECONDS) for level in topology.levels],
+        "ring_latency": [
+            round((level.latency_s if level.ring_latency_s is None else level.ring_latency_s) * PICOSECONDS)
+            for level in topology.levels
+        ],
+        "handling": [round(one * PICOSECONDS) for one in (topology.device.send_s, topology.device.receive_s)],
         "out_link": out,
         "in_link": into,
         "resources": [at],

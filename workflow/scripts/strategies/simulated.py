@@ -20,7 +20,6 @@ from analysis.intervals import COLUMNS, Estimate, columns
 from analysis.measured import factors, level_text, read_timed, successful, title, varying
 from analysis.pooling import Pooling, pooled
 from common.errors import exit_status
-from common.tables import read_table
 from declared.mesh import FOUND, PLAIN
 from declared.site import load_site
 from declared.study import load_study
@@ -28,7 +27,7 @@ from plan.design import Run, design
 from plan.strategies import ASKED
 from strategies import search
 from strategies.found import posed
-from strategies.measured import Lacking
+from strategies.measured import Known, Lacking, add_tables, known
 
 TITLE = "Strategies, simulated and measured"
 AIM = 0.10
@@ -45,8 +44,8 @@ SENT = "Sent: outputs and their gradients, and gradients of weights, of all rank
 class Simulator:
     """Simulates the strategies of runs from what was measured. Lacking where something was not."""
 
-    def __init__(self, costs: pd.DataFrame, network: pd.DataFrame, messages: pd.DataFrame) -> None:
-        self._costs, self._network, self._messages = costs, network, messages
+    def __init__(self, of: Known) -> None:
+        self._of = of
         self._posed: dict[tuple[Any, ...], Any] = {}
 
     def of(self, run: Run) -> dict[str, Any]:
@@ -55,7 +54,7 @@ class Simulator:
             raise Lacking(run.lacks or "it has no strategy")
         question = tuple(run.levels[name] for name in ASKED)
         if question not in self._posed:
-            self._posed[question] = search.posed_of(posed(run, self._costs, self._network).job())
+            self._posed[question] = search.posed_of(posed(run, self._of).job())
         return search.account(self._posed[question], run.strategy)
 
 
@@ -203,14 +202,13 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="strategies.simulated", description=main.__doc__)
     parser.add_argument("--study", required=True, help="name of a file in config/studies/")
     parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    for name in ("runs", "costs", "messages", "network"):
-        parser.add_argument(f"--{name}", required=True, type=Path, metavar="CSV", help=f"{name}.csv of the study")
+    parser.add_argument("--runs", required=True, type=Path, metavar="CSV", help="runs.csv of the study")
+    add_tables(parser)
     parser.add_argument("--out", required=True, type=Path, metavar="STEM", help="table to write, without its suffix")
     options = parser.parse_args(argv)
     study, site = load_study(options.study), load_site(options.site)
     cells = {run.cell: run for run in design(study, site) if run.framework.strategies}
-    measured = {name: read_table(getattr(options, name), name) for name in ("costs", "network", "messages")}
-    tables.write(table(read_timed(options.runs), cells, Simulator(**measured)), options.out)
+    tables.write(table(read_timed(options.runs), cells, Simulator(known(site, options))), options.out)
 
 
 if __name__ == "__main__":

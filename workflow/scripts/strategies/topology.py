@@ -9,12 +9,17 @@ from typing import Any
 @dataclass(frozen=True)
 class Device:
     """`flops`: floating point operations a second that matrix products reach; `memory_bytes_s`: bytes a second that it moves to and from its
-    memory; `memory_bytes`: how much it has; `launch_s`: what starting one operator takes, at least."""
+    memory; `memory_bytes`: how much it has; `launch_s`: what starting one operator takes, at least. `send_s`, `receive_s`: for how long a
+    message keeps it from computing, and for each byte `send_byte_s`, `receive_byte_s`."""
 
     flops: float
     memory_bytes_s: float
     memory_bytes: float
     launch_s: float = 0.0
+    send_s: float = 0.0
+    send_byte_s: float = 0.0
+    receive_s: float = 0.0
+    receive_byte_s: float = 0.0
 
 
 @dataclass(frozen=True)
