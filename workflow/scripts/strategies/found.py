@@ -32,8 +32,8 @@ PROPOSALS = 20_000
 SEED = 1
 TITLE = "Strategies that were found, by the simulated time of a step"
 HOW = (
-    "Simulated: computation of each part as it was timed at the site (costs.csv), messages by latency and bandwidth as they were fitted to its "
-    "sweeps (network.csv). Rings go at the rate of messages."
+    "Simulated: computation of each part as it was timed at the site (costs.csv), messages and sums by latency and bandwidth as they were fitted to "
+    "its sweeps (network.csv), and what ranks do for messages as that was timed (messages.csv)."
 )
 SEARCHED = (
     "The fastest of two searches from three starts, with {proposals} proposals each; data parallelism is one of the starts. "
