@@ -111,6 +111,7 @@ def attempt_run(
         "image": _of_image(environment.get("image")),
         "installed": _of_installed(environment.get("installed")),
         "packages": environment["packages"],
+        **({"strategy": wanted.spec["strategy"]} if "strategy" in wanted.spec else {}),
         "measured": measured,
     }
 
