@@ -40,7 +40,9 @@ def check(of: Graph, batch: int, close: float) -> None:
         for start, strategy in starts.every(made, 1).items():
             best, told = search.run(made, strategy, method, PROPOSALS, 1)
             found[method, start] = search.seconds(made, best), best
-            print(f"{made.space.model}: {1e6 * found[method, start][0]:.3f} us by {method} from {start}, {told['wall_s']:.1f} s")
+            print(
+                f"{made.space.model}: {1e6 * found[method, start][0]:.3f} us by {method} from {start}, {told['wall_s']:.1f} s"
+            )
     began = time.perf_counter()
     known = min(found.values(), key=lambda one: one[0])[1]
     fastest, told = exact.fastest(made, known)

@@ -57,11 +57,9 @@ def main() -> None:
     """All models, both ways of gradients."""
     ways = list(itertools.product(sorted(models()), GRADIENTS))
     each = -(-int(sys.argv[1]) // len(ways))
-    taken = sum(
-        check(posed(name, 64, *LEVELS, gradients=way), each, seed) for seed, (name, way) in enumerate(ways)
-    )
+    taken = sum(check(posed(name, 64, *LEVELS, gradients=way), each, seed) for seed, (name, way) in enumerate(ways))
     print(
-        f"{each * len(ways)} proposals, {taken} taken, no difference; compiled: {bool(getattr(engine.try_change, "signatures", ()))}"
+        f"{each * len(ways)} proposals, {taken} taken, no difference; compiled: {bool(getattr(engine.try_change, 'signatures', ()))}"
     )
 
 

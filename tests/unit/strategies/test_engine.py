@@ -49,7 +49,9 @@ def timeline(made: Posed, state: engine.State) -> tuple[engine.Ints, engine.Ints
 
 def posed(name: str, topology: Topology = FOUR, gradients: str = RING) -> Posed:
     space = divide(graph(name, *MODELS[name]), BATCH)
-    return pose(space, topology, partial(roofline, device=topology.device, update_bytes=32), most_parts=8, gradients=gradients)
+    return pose(
+        space, topology, partial(roofline, device=topology.device, update_bytes=32), most_parts=8, gradients=gradients
+    )
 
 
 def test_replicas_exchange_gradients_while_they_go_on_backward() -> None:

@@ -37,6 +37,9 @@ EVERY = 8  # of so many layers, the first that begins a run is one before which 
 NEVER = 2**62
 ROOM = 2**19  # for overlaps of edges that are kept
 BEFORE, FORWARD, BACKWARD, TAKEN = range(4)  # where a proposal ended
+RINGS, END, TAKES, UPDATE = range(
+    4
+)  # of those of a run: how many, when the last ends, how long they take links, and updates behind them devices
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -119,6 +122,7 @@ class State(NamedTuple):
     member: Any  # [D] the devices that have it
     out: Any  # [D] links from each to the next of a ring
     into: Any  # [D]
+    rings: Any  # [4] those of a run
     crossed: Any  # [K] whether a ring has links of a level
     synced: Any  # [D] when the last gradients or weights of a device are there
     updates: Any  # [D] how long its updates take
@@ -147,9 +151,7 @@ def state_of(problem: Problem) -> State:
     edges = len(problem.source)
     layers, devices, levels = len(problem.shape), problem.level_of.shape[0], len(problem.latency)
     parts, resources, marks = int(problem.parts.max()), int(problem.resources[0]), layers // EVERY + 1
-    by_layer = (
-        "config local alone follows foot back_offset tail tail_back saved saved_local saved_alone saved_follows changed chosen listed seen"
-    )
+    by_layer = "config local alone follows foot back_offset tail tail_back saved saved_local saved_alone saved_follows changed chosen listed seen"
     by_device = "used bytes left stamp since member out into synced updates change grown"
     sizes: dict[str, tuple[int, ...]] = {
         **dict.fromkeys(by_layer.split(), (layers,)),
@@ -169,6 +171,7 @@ def state_of(problem: Problem) -> State:
         **dict.fromkeys(("now", "links", "saved_links", "links_left"), (resources,)),
         **dict.fromkeys(by_device.split(), (devices,)),
         "crossed": (levels,),
+        "rings": (4,),
         "random": (2,),
         "ended": (4,),
     }
@@ -325,7 +328,7 @@ def is_following(problem: Problem, state: State, layer: int) -> bool:
     for part in range(parts):
         if state.device[layer, part] != state.device[layer - 1, part]:
             return False
-    return True
+    return parts > 0
 
 
 @inlined
@@ -480,7 +483,11 @@ def forward_layer(problem: Problem, state: State, layer: int, begin: int, limit:
             latest = limit - state.left[device]
             if degree > 1 and (part // chain) % degree > 0:
                 before = part - chain
-                sender, size, made = state.device[layer, before], problem.state_bytes[config], state.base[1, layer, before]
+                sender, size, made = (
+                    state.device[layer, before],
+                    problem.state_bytes[config],
+                    state.base[1, layer, before],
+                )
                 ready = max(ready, arrival(problem, state, sender, device, size, made, True))
             for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
                 source = problem.source[edge]
@@ -662,9 +669,9 @@ def backward_layer(problem: Problem, state: State, layer: int, slack: int, limit
             left[device] -= time
             if end + max(left[device], state.tail_back[layer] - slack) > limit:
                 return False
-        if not state.local[layer]:
-            if not send_back(problem, state, layer, part, back[foot, part] + offset, slack, limit):
-                return False
+        end = back[foot, part] + offset
+        if not state.local[layer] and not send_back(problem, state, layer, part, end, slack, limit):
+            return False
     return True
 
 
@@ -677,58 +684,78 @@ def has_one_ring(problem: Problem, state: State, layer: int) -> bool:
 
 
 @inlined
+def turn_rings(state: State, parts: int, limit: int) -> bool:
+    """Take the links of the `rings` of a run, and begin anew; whether the step can still end by `limit`."""
+    rings = state.rings
+    done = rings[RINGS] == 0 or turn(state, parts, rings[END], rings[TAKES], rings[UPDATE], limit)
+    fill(rings, 0)
+    return done
+
+
+@inlined
+def add_ring(problem: Problem, state: State, layer: int, ready: int) -> None:
+    """Add that of a layer whose parts are `ready` to the `rings` of its run, which take the same links, one after the other."""
+    rings, config = state.rings, state.config[layer]
+    parts = problem.parts[config]
+    if rings[RINGS] == 0:
+        for part in range(parts):
+            state.member[part] = state.device[layer, part]
+        ring_of(problem, state, parts)
+        for part in range(parts):
+            rings[END] = max(rings[END], state.now[state.out[part]], state.now[state.into[part]])
+    takes = ring_time(problem, state, parts, problem.shard_bytes[config])
+    rings[RINGS] += 1
+    rings[END] = max(rings[END], ready) + takes
+    rings[TAKES] += takes
+    rings[UPDATE] += problem.update[config]
+
+
+@inlined
+def end_run(problem: Problem, state: State, layer: int, slack: int, limit: int) -> bool:
+    """Let the devices of a run compute what is behind its last layer, up to `layer`, its first; whether the step can still end by `limit`."""
+    now, left, offset = state.now, state.left, state.back_offset[layer]
+    for part in range(problem.parts[state.config[layer]] if offset else 0):
+        device = state.device[layer, part]
+        now[device] += offset
+        left[device] -= offset
+        if now[device] + max(left[device], state.tail_back[layer] - slack) > limit:
+            return False
+    return True
+
+
+@inlined
 def backward(problem: Problem, state: State, slack: int, limit: int) -> bool:
     """All backward passes, and exchanges of gradients; whether the step can still end by `limit`. `slack`: as of `forward`."""
-    now, left, back = state.now, state.left, state.back
-    layer = len(problem.shape) - 1
+    layer, latest = len(problem.shape) - 1, 0
+    foot, offset = layer, 0
+    fill(state.rings, 0)
     while layer >= 0:
-        foot, offset, latest = layer, 0, 0
-        rings, end, takes, update = 0, 0, 0, 0  # those of a run that take the same links, one after the other
-        while True:
-            config = state.config[layer]
-            parts = problem.parts[config]
-            size = problem.shard_bytes[config] if problem.owner[layer] == layer else 0
-            state.foot[layer] = foot
-            if layer < foot:
-                offset += problem.backward[config]
-            state.back_offset[layer] = offset
-            apart = size > 0 and not has_one_ring(problem, state, layer)
-            if rings and (apart or not state.local[layer]):
-                if not turn(state, parts, end, takes, update, limit):
-                    return False
-                rings, end, takes, update = 0, 0, 0, 0
-            if (layer == foot or not state.local[layer]) and not backward_layer(problem, state, layer, slack, limit):
-                return False
-            if layer == foot:
-                for part in range(parts):
-                    latest = max(latest, back[layer, part])
-            if apart:
-                if not synchronize(problem, state, layer, limit):
-                    return False
-            elif size:
-                if rings == 0:
-                    for part in range(parts):
-                        state.member[part] = state.device[layer, part]
-                    ring_of(problem, state, parts)
-                    for part in range(parts):
-                        end = max(end, now[state.out[part]], now[state.into[part]])
-                rings += 1
-                taken = ring_time(problem, state, parts, size)
-                end = max(end, latest + offset) + taken
-                takes += taken
-                update += problem.update[config]
-            if not (state.follows[layer] and state.local[layer]) or is_asked(problem, state, layer - 1):
-                break
-            layer -= 1
-        if rings and not turn(state, parts, end, takes, update, limit):
+        config, heard = state.config[layer], layer == foot or not state.local[layer]
+        parts = problem.parts[config]
+        size = problem.shard_bytes[config] if problem.owner[layer] == layer else 0
+        state.foot[layer] = foot
+        state.back_offset[layer] = offset
+        apart = size > 0 and not has_one_ring(problem, state, layer)
+        if (apart or not state.local[layer]) and not turn_rings(state, parts, limit):
             return False
-        for part in range(parts if offset else 0):
-            device = state.device[layer, part]
-            now[device] += offset
-            left[device] -= offset
-            if now[device] + max(left[device], state.tail_back[layer] - slack) > limit:
-                return False
+        if heard and not backward_layer(problem, state, layer, slack, limit):
+            return False
+        if layer == foot:
+            latest = 0
+            for part in range(parts):
+                latest = max(latest, state.back[layer, part])
+        if apart and not synchronize(problem, state, layer, limit):
+            return False
+        if size and not apart:
+            add_ring(problem, state, layer, latest + offset)
+        if state.follows[layer] and state.local[layer] and not is_asked(problem, state, layer - 1):
+            layer -= 1
+            offset += problem.backward[state.config[layer]]
+            continue
+        if not turn_rings(state, parts, limit) or not end_run(problem, state, layer, slack, limit):
+            return False
         layer -= 1
+        foot, offset = layer, 0
     return True
 
 

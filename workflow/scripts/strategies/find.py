@@ -168,7 +168,13 @@ def asked(argv: Sequence[str] | None = None) -> tuple[Question, argparse.Namespa
     if args.model not in models():
         raise InputError(f"--model: there is no {args.model}; {instead_of(args.model, sorted(models()))}")
     question = Question(
-        _graph(args), args.batch_size, _topology(args), args.proposals, args.seed, args.optimizer_numbers, args.gradients
+        _graph(args),
+        args.batch_size,
+        _topology(args),
+        args.proposals,
+        args.seed,
+        args.optimizer_numbers,
+        args.gradients,
     )
     if rest := question.batch % (devices := question.topology.devices):
         next_size = question.batch + devices - rest
