@@ -23,13 +23,15 @@ try:
     OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False}
     compiled: Callable[[Any], Any] = njit(**OPTIONS)
     inlined: Callable[[Any], Any] = njit(inline="always", **OPTIONS)
+    # compiled by itself, then inlined by LLVM: one function of all pieces would take it a minute
+    piece: Callable[[Any], Any] = njit(forceinline=True, **OPTIONS)
 except ImportError:
 
     def compiled(function: Any) -> Any:
         """Without numba a function is what it was."""
         return function
 
-    inlined = compiled
+    inlined = piece = compiled
 
 
 DIMENSIONS = 4
@@ -277,7 +279,7 @@ def is_alike(problem: Problem, state: State, edge: int, target: int) -> bool:
     return True
 
 
-@inlined
+@piece
 def is_local(problem: Problem, state: State, layer: int) -> bool:
     """Whether all that a layer's parts take is made on their own devices."""
     config = state.config[layer]
@@ -428,7 +430,7 @@ def add_message(problem: Problem, links: Ints, sender: int, receiver: int, size:
     links[problem.in_link[level, receiver]] += takes
 
 
-@inlined
+@piece
 def add_links(problem: Problem, state: State, layer: int, sign: int) -> None:
     """Add the time that the exchange of a layer's gradients takes links to `links`, or take it away."""
     config = state.config[layer]
@@ -469,7 +471,7 @@ def bounds(problem: Problem, state: State) -> None:
                 state.tail[source] = max(state.tail[source], after)
 
 
-@inlined
+@piece
 def forward_layer(problem: Problem, state: State, layer: int, begin: int, limit: int) -> bool:
     """The forward passes of the parts of a layer; whether the step can still end by `limit`. Layers before `begin` are as accepted."""
     config, now = state.config[layer], state.now
@@ -507,7 +509,7 @@ def forward_layer(problem: Problem, state: State, layer: int, begin: int, limit:
     return True
 
 
-@inlined
+@piece
 def forward(problem: Problem, state: State, begin: int, slack: int, limit: int) -> bool:
     """All forward passes from the layer `begin` on; whether the step can still end by `limit`. `slack`: by how much a bound of `tail` may be too
     high."""
@@ -624,7 +626,7 @@ def turn(state: State, count: int, end: int, takes: int, update: int, limit: int
     return True
 
 
-@inlined
+@piece
 def synchronize(problem: Problem, state: State, layer: int, limit: int) -> bool:
     """Exchange the gradients of a layer's weights among the devices that have the same ones; of weights that two layers share at the first
     one. Whether the step can still end by `limit`."""
@@ -653,7 +655,7 @@ def is_asked(problem: Problem, state: State, layer: int) -> bool:
     return False
 
 
-@inlined
+@piece
 def backward_layer(problem: Problem, state: State, layer: int, slack: int, limit: int) -> bool:
     """The backward passes of a layer's parts, the last one first, and the messages behind them; whether the step can still end by `limit`. Of a
     layer that is not the last one of its run, messages alone."""
@@ -723,7 +725,7 @@ def end_run(problem: Problem, state: State, layer: int, slack: int, limit: int) 
     return True
 
 
-@inlined
+@piece
 def backward(problem: Problem, state: State, slack: int, limit: int) -> bool:
     """All backward passes, and exchanges of gradients; whether the step can still end by `limit`. `slack`: as of `forward`."""
     layer, latest = len(problem.shape) - 1, 0
@@ -788,7 +790,7 @@ def simulate(problem: Problem, state: State, bucket: int, slack: int, limit: int
     return end
 
 
-@inlined
+@piece
 def accept(problem: Problem, state: State, bucket: int) -> None:
     """What was tried is the strategy from now on."""
     for layer in range(state.mark[0, bucket], len(problem.shape)):
@@ -806,7 +808,7 @@ def accept(problem: Problem, state: State, bucket: int) -> None:
     bounds(problem, state)
 
 
-@inlined
+@piece
 def keep_all(problem: Problem, state: State) -> None:
     """`keep` what is new of the strategy; all of it anew where half of the room was taken since that was done last."""
     if state.at[1] - state.at[2] > ROOM // 2:
@@ -847,7 +849,7 @@ def change(problem: Problem, state: State, i: int) -> None:
             state.known[edge] = state.known[edge] and problem.source[edge] != layer
 
 
-@inlined
+@piece
 def change_all(problem: Problem, state: State, count: int, whole: bool) -> None:
     """`change` the `changed` layers, and `links` with them, one after the other; where `whole`, make `links`, `left` and `bytes` of all layers."""
     layers = len(problem.shape)
@@ -886,7 +888,7 @@ def listed(problem: Problem, state: State, count: int, whole: bool) -> int:
     return found
 
 
-@inlined
+@piece
 def look(problem: Problem, state: State, count: int) -> None:
     """Find out what is `local`, `alone`, and `follows` among the `listed` layers and those behind them."""
     for i in range(count):
@@ -1080,7 +1082,7 @@ def choose(problem: Problem, state: State, group: Ints, layer: int, which: int) 
     return count
 
 
-@inlined
+@piece
 def propose(problem: Problem, state: State, group: Ints, structured: bool) -> int:
     """Draw a proposal: into `changed` which layers, into `chosen` their configurations, into `proposed` where their parts are. How many layers.
 
