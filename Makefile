@@ -135,6 +135,9 @@ predict: $(STAMP)  ## predict how many nodes are worth it, without a campaign: A
 strategies: $(STAMP)  ## find the fastest strategies by simulation: of a study from costs measured at its site, or of a model without a campaign: ARGS="--model alexnet --batch-size 256 --devices 16"; ARGS=--help lists all
 	@$(if $(filter --model% --help -h,$(ARGS)),$(RINGSIDE) strategies.find $(ARGS),$(SNAKEMAKE) strategies $(OPTIONS))
 
+paper-strategies: $(STAMP)  ## make the figures of the paper of FlexFlow anew by simulation (20 min): ARGS="--out results/paper-strategies"
+	@$(RINGSIDE) strategies.paper $(ARGS)
+
 ##@ Tests and checks of the code
 
 check: lint  ## check style and types, and run the quick tests (no training, Snakemake, builds or drawings): while writing
@@ -142,6 +145,9 @@ check: lint  ## check style and types, and run the quick tests (no training, Sna
 
 test: $(STAMP)  ## run all tests that need no root (the first time they build the environments that they need)
 	@$(BIN)/python -m pytest $(PARALLEL) -m "not every_framework and not every_study and not simulation and not starters and not versions" $(ARGS)
+
+optimum-test: $(STAMP)  ## compare searches for strategies with the fastest of all of two small models: after a change of the search (3 min)
+	@$(BENCH_PYTHON) tests/planner_optimum.py $(ARGS)
 
 statistics-test: $(STAMP)  ## check intervals and tests against hundreds of simulated studies: after a change of the analysis (2 min)
 	@$(BIN)/python -m pytest $(PARALLEL) --dist=load -m simulation tests/unit $(ARGS)
@@ -255,7 +261,7 @@ bench-intervals: $(STAMP)  ## measure by simulation how often 95 % intervals hol
 bench-tracing: $(STAMP)  ## measure what trace: phases costs, framework by framework: ARGS='--pairs 3 --epochs 42' (trainings, epochs)
 	@$(BENCH) tracing $(ARGS)
 
-bench-strategies: $(STAMP)  ## measure how many strategies are simulated in a second, all of each and its change alone
+bench-strategies: $(STAMP)  ## measure how long the simulation of a strategy takes, all of it and a change alone; ARGS=--large: searches on 1,024 devices, too
 	@$(BENCH_PYTHON) tests/bench/planner.py $(ARGS)
 
 accelerator-test: $(STAMP)  ## check in 8 minutes that a node's accelerator trains right, and how fast: make accelerator-test SITE=NAME

@@ -1,11 +1,13 @@
-"""Models as the planner's programs pose them. Standard library and numpy."""
+"""What the planner's programs share: models as they pose them, and the Python that runs them. Standard library and numpy."""
 
-from functools import partial
+import importlib.util
+import os
+import sys
 
 from models.named import IMAGES, TEXTS, TOKENS, graph, models
 from models.soap import divide
-from strategies.costs import roofline
 from strategies.problem import RING, Posed, pose
+from strategies.search import cost_on
 from strategies.topology import Device, Level, Topology
 
 DEVICE = Device(
@@ -17,5 +19,14 @@ SAMPLES = {IMAGES: ((224, 224, 3), 1000), TEXTS: ((40,), 20, 10_000), TOKENS: ((
 def posed(name: str, batch: int, *levels: Level, gradients: str = RING) -> Posed:
     """A model's problem for batches of so many samples, on devices behind these links."""
     of = graph(name, *SAMPLES[models()[name].takes])
-    cost = partial(roofline, device=DEVICE, update_bytes=32)
-    return pose(divide(of, batch), Topology(DEVICE, levels), cost, gradients=gradients)
+    topology = Topology(DEVICE, levels)
+    return pose(divide(of, batch), topology, cost_on(topology, 4), gradients=gradients)
+
+
+def by_planner() -> None:
+    """Start the program again by the Python that has numba, where this one has none."""
+    if importlib.util.find_spec("numba") is None:
+        from strategies.find import interpreter
+
+        python = interpreter()
+        os.execv(python, [python, *sys.argv])  # noqa: S606

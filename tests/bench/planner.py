@@ -1,22 +1,24 @@
 """How fast strategies are simulated: `make bench-strategies`. Starts itself again by the Python that has numba.
 
 Full simulations of data parallelism on 8 devices, as the artifact of Jia et al. (2019) was timed: 0.24, 0.9 and 1.8 ms for AlexNet, NMT and
-ResNet-101. Then proposals a second of Metropolis-Hastings, where all of each proposal is simulated, and where only its change is, in turns.
+ResNet-101. Then the mean time of a proposal of Metropolis-Hastings from a good strategy, where all of each proposal is simulated to its end, and
+where only its change is, until it cannot be accepted any more: the same proposals, in turns; and where these end. With --large searches of two models on 1,024 devices.
 """
 
-import importlib.util
-import os
 import statistics
 import sys
 import time
+from collections.abc import Mapping
 
-from planned_models import posed
+from planned_models import by_planner, posed
 from strategies import engine, search, starts
 from strategies.problem import Posed
 from strategies.topology import Level
 
 ARTIFACT_MS = {"alexnet": 0.24, "rnn-translation": 0.9, "resnet-101": 1.8}
 ROUNDS = 5
+SEARCHED = 20_000  # proposals, after which a strategy is a good one
+LARGE = {"alexnet": 1024, "resnet-101": 1024}
 
 
 def on_devices(name: str, devices: int) -> Posed:
@@ -41,21 +43,35 @@ def full(name: str) -> None:
     )
 
 
+def shares(ended: Mapping[str, int], proposals: int) -> str:
+    """Where proposals ended, in per cent."""
+    return ", ".join(f"{100 * count / proposals:.0f} % {where}" for where, count in ended.items())
+
+
 def delta(name: str, devices: int, proposals: int) -> None:
-    """Proposals a second, both ways."""
+    """The time of a proposal, both ways."""
     made = on_devices(name, devices)
-    begin = starts.data_parallel(made)
-    rates: dict[bool, list[float]] = {True: [], False: []}
-    for round_ in range(ROUNDS + 1):
-        for whole, seen in rates.items():
+    begin, _ = search.run(made, starts.data_parallel(made), search.ANNEALING, SEARCHED, 1)
+    times: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(ROUNDS):
+        for whole, seen in times.items():
             _, told = search.run(made, begin, search.METROPOLIS, proposals, 1, whole)
-            if round_:
-                seen.append(proposals / told["wall_s"])
-    whole, change = (statistics.median(rates[way]) for way in (True, False))
+            seen.append(1e6 * told["wall_s"] / proposals)
+    whole, change = (statistics.median(times[way]) for way in (True, False))
     print(
-        f"{name}, {devices} devices: {whole:,.0f} proposals a second with all simulated, {change:,.0f} with the change alone: {change / whole:.1f} times;"
-        f" {told['accepted']} of {proposals} taken"
+        f"{name}, {devices} devices: {whole:.1f} us a proposal with all simulated, {change:.1f} us with the change alone: {whole / change:.1f} times;"
+        f" {shares(told['ended'], proposals)}"
     )
+
+
+def large(name: str, devices: int, proposals: int = SEARCHED) -> None:
+    """How long it takes to pose a problem, and to search, from data parallelism."""
+    began = time.perf_counter()
+    made = on_devices(name, devices)
+    print(f"{name}, {devices:,} devices: posed in {time.perf_counter() - began:.0f} s")
+    for method in search.SCHEDULES:
+        _, told = search.run(made, starts.data_parallel(made), method, proposals, 1)
+        print(f"  {method}: {proposals:,} proposals in {told['wall_s']:.1f} s; {shares(told['ended'], proposals)}")
 
 
 def main() -> None:
@@ -63,20 +79,17 @@ def main() -> None:
     for name in ARTIFACT_MS:
         full(name)
     for name, devices, proposals in (
-        ("alexnet", 8, 2000),
-        ("rnn-translation", 8, 2000),
-        ("resnet-101", 8, 1000),
-        ("resnet-101", 64, 200),
+        ("alexnet", 8, 5000),
+        ("rnn-translation", 8, 5000),
+        ("resnet-101", 8, 5000),
+        ("resnet-101", 64, 2000),
     ):
         delta(name, devices, proposals)
     if "--large" in sys.argv:
-        delta("resnet-101", 1024, 20)
+        for name, devices in LARGE.items():
+            large(name, devices)
 
 
 if __name__ == "__main__":
-    if importlib.util.find_spec("numba") is None:
-        from strategies.find import interpreter
-
-        python = interpreter()
-        os.execv(python, [python, *sys.argv])  # noqa: S606
+    by_planner()
     main()

@@ -12,7 +12,7 @@ import pytest
 from models.graph import BYTES, Builder, Graph
 from models.named import graph
 from models.soap import Space, divide, part_of, region_needed, region_of
-from strategies import engine, search, starts
+from strategies import engine, exact, search, starts
 from strategies.costs import Cost, roofline
 from strategies.problem import GRADIENTS, MESSAGES, PICOSECONDS, RING, Part, Posed, Strategy, pose
 from strategies.topology import Device, Level, Topology
@@ -306,9 +306,23 @@ def test_a_search_finds_the_best_of_all_strategies_of_a_small_model() -> None:
     ]  # fmt: skip
     names = [layer.name for layer in made.space.layers]
     every = [search.seconds(made, dict(zip(names, some, strict=True))) for some in itertools.product(*choices)]
+    fastest, told = exact.fastest(made, starts.data_parallel(made))
+    assert search.seconds(made, fastest) == told["picoseconds"] / PICOSECONDS == min(every)
+    assert told["bounds"] < len(every)
     for method in search.SCHEDULES:
         found, told = search.run(made, starts.random_strategy(made, 1), method, 1500, 1)
         assert search.seconds(made, found) == min(every) == told["progress"][-1][1]
+
+
+def test_what_no_bound_holds_for_is_said() -> None:
+    data = starts.data_parallel
+    for name, topology, said in (
+        ("lenet-5", FOUR, "links of several levels"),
+        ("gpt-nano", PAIR, "gpt-nano: a layer takes what others than the one before it make"),
+    ):
+        made = posed(name, topology)
+        with pytest.raises(ValueError, match=said):
+            exact.fastest(made, data(made))
 
 
 @pytest.mark.parametrize("method", search.SCHEDULES)
@@ -317,4 +331,4 @@ def test_whether_only_a_change_is_simulated_makes_no_difference_to_a_search(meth
     begin = starts.data_parallel(made)
     runs = [search.run(made, begin, method, 150, 3, whole) for whole in (False, True)]
     assert runs[0][0] == runs[1][0] and runs[0][1]["progress"] == runs[1][1]["progress"]
-    assert runs[0][1]["accepted"] > 5
+    assert runs[0][1]["ended"]["accepted"] > 5

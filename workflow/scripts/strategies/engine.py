@@ -23,13 +23,15 @@ try:
     OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False}
     compiled: Callable[[Any], Any] = njit(**OPTIONS)
     inlined: Callable[[Any], Any] = njit(inline="always", **OPTIONS)
+    # compiled by itself, then inlined by LLVM: one function of all pieces would take it a minute
+    piece: Callable[[Any], Any] = njit(forceinline=True, **OPTIONS)
 except ImportError:
 
     def compiled(function: Any) -> Any:
         """Without numba a function is what it was."""
         return function
 
-    inlined = compiled
+    inlined = piece = compiled
 
 
 DIMENSIONS = 4
@@ -37,6 +39,9 @@ EVERY = 8  # of so many layers, the first that begins a run is one before which 
 NEVER = 2**62
 ROOM = 2**19  # for overlaps of edges that are kept
 BEFORE, FORWARD, BACKWARD, TAKEN = range(4)  # where a proposal ended
+RINGS, END, TAKES, UPDATE = range(
+    4
+)  # of those of a run: how many, when the last ends, how long they take links, and updates behind them devices
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -123,6 +128,7 @@ class State(NamedTuple):
     member: Any  # [D] the devices that have it
     out: Any  # [D] links from each to the next of a ring
     into: Any  # [D]
+    rings: Any  # [4] those of a run
     crossed: Any  # [K] whether a ring has links of a level
     synced: Any  # [D] when the last gradients or weights of a device are there
     updates: Any  # [D] how long its updates take
@@ -171,6 +177,7 @@ def state_of(problem: Problem) -> State:
         **dict.fromkeys(("now", "links", "saved_links", "links_left"), (resources,)),
         **dict.fromkeys(by_device.split(), (devices,)),
         "crossed": (levels,),
+        "rings": (4,),
         "random": (2,),
         "ended": (4,),
     }
@@ -276,7 +283,7 @@ def is_alike(problem: Problem, state: State, edge: int, target: int) -> bool:
     return True
 
 
-@inlined
+@piece
 def is_local(problem: Problem, state: State, layer: int) -> bool:
     """Whether all that a layer's parts take is made on their own devices."""
     config = state.config[layer]
@@ -327,7 +334,7 @@ def is_following(problem: Problem, state: State, layer: int) -> bool:
     for part in range(parts):
         if state.device[layer, part] != state.device[layer - 1, part]:
             return False
-    return True
+    return parts > 0
 
 
 @inlined
@@ -429,7 +436,7 @@ def add_message(problem: Problem, links: Ints, sender: int, receiver: int, size:
     links[problem.in_link[level, receiver]] += takes
 
 
-@inlined
+@piece
 def add_links(problem: Problem, state: State, layer: int, sign: int) -> None:
     """Add the time that the exchange of a layer's gradients takes links to `links`, or take it away."""
     config = state.config[layer]
@@ -470,7 +477,7 @@ def bounds(problem: Problem, state: State) -> None:
                 state.tail[source] = max(state.tail[source], after)
 
 
-@inlined
+@piece
 def forward_layer(problem: Problem, state: State, layer: int, begin: int, limit: int) -> bool:
     """The forward passes of the parts of a layer; whether the step can still end by `limit`. Layers before `begin` are as accepted."""
     config, now = state.config[layer], state.now
@@ -508,7 +515,7 @@ def forward_layer(problem: Problem, state: State, layer: int, begin: int, limit:
     return True
 
 
-@inlined
+@piece
 def forward(problem: Problem, state: State, begin: int, slack: int, limit: int) -> bool:
     """All forward passes from the layer `begin` on; whether the step can still end by `limit`. `slack`: by how much a bound of `tail` may be too
     high."""
@@ -625,7 +632,7 @@ def turn(state: State, count: int, end: int, takes: int, update: int, limit: int
     return True
 
 
-@inlined
+@piece
 def synchronize(problem: Problem, state: State, layer: int, limit: int) -> bool:
     """Exchange the gradients of a layer's weights among the devices that have the same ones; of weights that two layers share at the first
     one. Whether the step can still end by `limit`."""
@@ -654,7 +661,7 @@ def is_asked(problem: Problem, state: State, layer: int) -> bool:
     return False
 
 
-@inlined
+@piece
 def backward_layer(problem: Problem, state: State, layer: int, slack: int, limit: int) -> bool:
     """The backward passes of a layer's parts, the last one first, and the messages behind them; whether the step can still end by `limit`. Of a
     layer that is not the last one of its run, messages alone."""
@@ -670,9 +677,9 @@ def backward_layer(problem: Problem, state: State, layer: int, slack: int, limit
             left[device] -= time
             if end + max(left[device], state.tail_back[layer] - slack) > limit:
                 return False
-        if not state.local[layer]:
-            if not send_back(problem, state, layer, part, back[foot, part] + offset, slack, limit):
-                return False
+        end = back[foot, part] + offset
+        if not state.local[layer] and not send_back(problem, state, layer, part, end, slack, limit):
+            return False
     return True
 
 
@@ -685,58 +692,78 @@ def has_one_ring(problem: Problem, state: State, layer: int) -> bool:
 
 
 @inlined
+def turn_rings(state: State, parts: int, limit: int) -> bool:
+    """Take the links of the `rings` of a run, and begin anew; whether the step can still end by `limit`."""
+    rings = state.rings
+    done = rings[RINGS] == 0 or turn(state, parts, rings[END], rings[TAKES], rings[UPDATE], limit)
+    fill(rings, 0)
+    return done
+
+
+@inlined
+def add_ring(problem: Problem, state: State, layer: int, ready: int) -> None:
+    """Add that of a layer whose parts are `ready` to the `rings` of its run, which take the same links, one after the other."""
+    rings, config = state.rings, state.config[layer]
+    parts = problem.parts[config]
+    if rings[RINGS] == 0:
+        for part in range(parts):
+            state.member[part] = state.device[layer, part]
+        ring_of(problem, state, parts)
+        for part in range(parts):
+            rings[END] = max(rings[END], state.now[state.out[part]], state.now[state.into[part]])
+    takes = ring_time(problem, state, parts, problem.shard_bytes[config])
+    rings[RINGS] += 1
+    rings[END] = max(rings[END], ready) + takes
+    rings[TAKES] += takes
+    rings[UPDATE] += problem.update[config]
+
+
+@inlined
+def end_run(problem: Problem, state: State, layer: int, slack: int, limit: int) -> bool:
+    """Let the devices of a run compute what is behind its last layer, up to `layer`, its first; whether the step can still end by `limit`."""
+    now, left, offset = state.now, state.left, state.back_offset[layer]
+    for part in range(problem.parts[state.config[layer]] if offset else 0):
+        device = state.device[layer, part]
+        now[device] += offset
+        left[device] -= offset
+        if now[device] + max(left[device], state.tail_back[layer] - slack) > limit:
+            return False
+    return True
+
+
+@piece
 def backward(problem: Problem, state: State, slack: int, limit: int) -> bool:
     """All backward passes, and exchanges of gradients; whether the step can still end by `limit`. `slack`: as of `forward`."""
-    now, left, back = state.now, state.left, state.back
-    layer = len(problem.shape) - 1
+    layer, latest = len(problem.shape) - 1, 0
+    foot, offset = layer, 0
+    fill(state.rings, 0)
     while layer >= 0:
-        foot, offset, latest = layer, 0, 0
-        rings, end, takes, update = 0, 0, 0, 0  # those of a run that take the same links, one after the other
-        while True:
-            config = state.config[layer]
-            parts = problem.parts[config]
-            size = problem.shard_bytes[config] if problem.owner[layer] == layer else 0
-            state.foot[layer] = foot
-            if layer < foot:
-                offset += problem.backward[config]
-            state.back_offset[layer] = offset
-            apart = size > 0 and not has_one_ring(problem, state, layer)
-            if rings and (apart or not state.local[layer]):
-                if not turn(state, parts, end, takes, update, limit):
-                    return False
-                rings, end, takes, update = 0, 0, 0, 0
-            if (layer == foot or not state.local[layer]) and not backward_layer(problem, state, layer, slack, limit):
-                return False
-            if layer == foot:
-                for part in range(parts):
-                    latest = max(latest, back[layer, part])
-            if apart:
-                if not synchronize(problem, state, layer, limit):
-                    return False
-            elif size:
-                if rings == 0:
-                    for part in range(parts):
-                        state.member[part] = state.device[layer, part]
-                    ring_of(problem, state, parts)
-                    for part in range(parts):
-                        end = max(end, now[state.out[part]], now[state.into[part]])
-                rings += 1
-                taken = ring_time(problem, state, parts, size)
-                end = max(end, latest + offset) + taken
-                takes += taken
-                update += problem.update[config]
-            if not (state.follows[layer] and state.local[layer]) or is_asked(problem, state, layer - 1):
-                break
-            layer -= 1
-        if rings and not turn(state, parts, end, takes, update, limit):
+        config, heard = state.config[layer], layer == foot or not state.local[layer]
+        parts = problem.parts[config]
+        size = problem.shard_bytes[config] if problem.owner[layer] == layer else 0
+        state.foot[layer] = foot
+        state.back_offset[layer] = offset
+        apart = size > 0 and not has_one_ring(problem, state, layer)
+        if (apart or not state.local[layer]) and not turn_rings(state, parts, limit):
             return False
-        for part in range(parts if offset else 0):
-            device = state.device[layer, part]
-            now[device] += offset
-            left[device] -= offset
-            if now[device] + max(left[device], state.tail_back[layer] - slack) > limit:
-                return False
+        if heard and not backward_layer(problem, state, layer, slack, limit):
+            return False
+        if layer == foot:
+            latest = 0
+            for part in range(parts):
+                latest = max(latest, state.back[layer, part])
+        if apart and not synchronize(problem, state, layer, limit):
+            return False
+        if size and not apart:
+            add_ring(problem, state, layer, latest + offset)
+        if state.follows[layer] and state.local[layer] and not is_asked(problem, state, layer - 1):
+            layer -= 1
+            offset += problem.backward[state.config[layer]]
+            continue
+        if not turn_rings(state, parts, limit) or not end_run(problem, state, layer, slack, limit):
+            return False
         layer -= 1
+        foot, offset = layer, 0
     return True
 
 
@@ -769,7 +796,7 @@ def simulate(problem: Problem, state: State, bucket: int, slack: int, limit: int
     return end
 
 
-@inlined
+@piece
 def accept(problem: Problem, state: State, bucket: int) -> None:
     """What was tried is the strategy from now on."""
     for layer in range(state.mark[0, bucket], len(problem.shape)):
@@ -787,7 +814,7 @@ def accept(problem: Problem, state: State, bucket: int) -> None:
     bounds(problem, state)
 
 
-@inlined
+@piece
 def keep_all(problem: Problem, state: State) -> None:
     """`keep` what is new of the strategy; all of it anew where half of the room was taken since that was done last."""
     if state.at[1] - state.at[2] > ROOM // 2:
@@ -828,7 +855,7 @@ def change(problem: Problem, state: State, i: int) -> None:
             state.known[edge] = state.known[edge] and problem.source[edge] != layer
 
 
-@inlined
+@piece
 def change_all(problem: Problem, state: State, count: int, whole: bool) -> None:
     """`change` the `changed` layers, and `links` with them, one after the other; where `whole`, make `links`, `left` and `bytes` of all layers."""
     layers = len(problem.shape)
@@ -867,7 +894,7 @@ def listed(problem: Problem, state: State, count: int, whole: bool) -> int:
     return found
 
 
-@inlined
+@piece
 def look(problem: Problem, state: State, count: int) -> None:
     """Find out what is `local`, `alone`, and `follows` among the `listed` layers and those behind them."""
     for i in range(count):
@@ -1061,7 +1088,7 @@ def choose(problem: Problem, state: State, group: Ints, layer: int, which: int) 
     return count
 
 
-@inlined
+@piece
 def propose(problem: Problem, state: State, group: Ints, structured: bool) -> int:
     """Draw a proposal: into `changed` which layers, into `chosen` their configurations, into `proposed` where their parts are. How many layers.
 

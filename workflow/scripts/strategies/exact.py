@@ -37,9 +37,9 @@ def bound(problem: Problem, state: State, layer: int, rest: Ints, before: Ints, 
     for place in range(layer, -1, -1):
         if not engine.backward_layer(problem, state, place, 0, limit - 1):
             return NEVER
-        if problem.shard_bytes[state.config[place]] and problem.owner[place] == place:
-            if not engine.synchronize(problem, state, place, limit - 1):
-                return NEVER
+        shared = problem.shard_bytes[state.config[place]] > 0 and problem.owner[place] == place
+        if shared and not engine.synchronize(problem, state, place, limit - 1):
+            return NEVER
     end = 0
     for device in range(len(state.synced)):
         end = max(end, max(state.now[device], state.synced[device]) + state.updates[device])

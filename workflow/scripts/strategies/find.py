@@ -278,7 +278,7 @@ def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table
                 "exchanged_bytes": answer["exchanged_bytes"],
                 "gradient_bytes": answer["gradient_bytes"],
                 "memory_bytes": answer["memory_bytes"],
-                "accepted": answer.get("accepted"),
+                "accepted": answer["ended"]["accepted"] if "ended" in answer else None,
                 "proposals_s": question.proposals / answer["wall_s"] if answer.get("wall_s") else None,
             }
             for answer in answers

@@ -23,7 +23,7 @@ from common.arguments import OneLineParser
 from common.errors import exit_status, system_faults
 from common.files import write_json, write_text
 from figures import panels, style
-from strategies.find import Question, asked, found
+from strategies.find import Question, asked, found, interpreter
 from strategies.problem import GRADIENTS, MESSAGES, RING
 
 NETWORKS = {
@@ -39,7 +39,7 @@ NODE = 4
 SAMPLES = 64  # of each device
 PROPOSALS = 20_000
 STARTS = ("data", "expert")
-SEARCHED = ("alexnet", "inception-v3", "rnn-translation")  # whose progress is drawn
+SEARCHED = ("alexnet", "rnn-lm", "rnn-translation")  # whose progress is drawn
 WAYS = {RING: "rings", MESSAGES: "messages"}
 LINES = {"data": ("data parallelism", 0), "expert": ("an expert's rule", 1), "found": ("the fastest found", 2)}
 THROUGHPUT = (
@@ -97,7 +97,7 @@ def answered(point: Point, proposals: int, kept: Path) -> list[dict[str, Any]]:
     if path.exists():
         answers: list[dict[str, Any]] = json.loads(path.read_text())
         return answers
-    answers = [{**answer, "parts": None} for answer in found(point.question(proposals))]
+    answers = [{**answer, "parts": None} for answer in found(point.question(proposals), interpreter())]
     write_json(path, answers)
     print(point.name, flush=True)
     return answers
@@ -136,13 +136,13 @@ def throughput(frame: pd.DataFrame, cluster: str) -> tuple[Figure, str]:
                 some = panels.at(frame, {"network": network, "cluster": cluster, "gradients": way, "line": line})
                 ax.plot(
                     some["devices"], some["rate"], color=look.colour, marker=look.marker, markersize=3,
-                    linestyle="-" if way == RING else ":", markerfacecolor=look.colour if way == RING else "white",
+                    linestyle="-" if way == RING else ":", zorder=3, markerfacecolor=look.colour if way == RING else "white",
                     label=f"{name}, {WAYS[way]}" if network == "alexnet" else None,
                 )  # fmt: skip
         ax.set_title(network)
         ax.set_xscale("log", base=2)
         ax.set_xticks(list(CLUSTERS[cluster]), [str(devices) for devices in CLUSTERS[cluster]])
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, 1.08 * ax.get_ylim()[1])
         ax.grid(True)
     drawn.supxlabel("devices", fontsize=style.FONT_SIZE)
     drawn.supylabel("samples a second of each device", fontsize=style.FONT_SIZE)

@@ -16,10 +16,8 @@ from strategies.topology import Device, Topology
 PICOSECONDS = 1e12
 NO_LIMIT = 2**62
 RING, MESSAGES = "ring", "messages"
-GRADIENTS = (
-    RING,
-    MESSAGES,
-)  # around a ring of all that have the weights; to the first of them, which sends the weights back
+# around a ring of all that have the weights; to the first of them, which sends the weights back
+GRADIENTS = (RING, MESSAGES)
 
 
 @dataclass(frozen=True)
