@@ -135,7 +135,7 @@ predict: $(STAMP)  ## predict how many nodes are worth it, without a campaign: A
 strategies: $(STAMP)  ## find the fastest strategies by simulation: of a study from costs measured at its site, or of a model without a campaign: ARGS="--model alexnet --batch-size 256 --devices 16"; ARGS=--help lists all
 	@$(if $(filter --model% --help -h,$(ARGS)),$(RINGSIDE) strategies.find $(ARGS),$(SNAKEMAKE) strategies $(OPTIONS))
 
-paper-strategies: $(STAMP)  ## make the figures of the paper of FlexFlow anew by simulation (20 min): ARGS="--out results/paper-strategies"
+paper-strategies: $(STAMP)  ## make the figures of the paper of FlexFlow anew by simulation (15 min): ARGS="--out results/paper-strategies"
 	@$(RINGSIDE) strategies.paper $(ARGS)
 
 ##@ Tests and checks of the code
@@ -146,7 +146,7 @@ check: lint  ## check style and types, and run the quick tests (no training, Sna
 test: $(STAMP)  ## run all tests that need no root (the first time they build the environments that they need)
 	@$(BIN)/python -m pytest $(PARALLEL) -m "not every_framework and not every_study and not simulation and not starters and not versions" $(ARGS)
 
-optimum-test: $(STAMP)  ## compare searches for strategies with the fastest of all of two small models: after a change of the search (3 min)
+optimum-test: $(STAMP)  ## compare searches for strategies with the fastest of all of two small models: after a change of the search (2 min)
 	@$(BENCH_PYTHON) tests/planner_optimum.py $(ARGS)
 
 statistics-test: $(STAMP)  ## check intervals and tests against hundreds of simulated studies: after a change of the analysis (2 min)

@@ -34,6 +34,12 @@ def test_devices_and_links_are_those_of_a_file_or_as_asked():
     assert beyond.levels == (Level(8, 450e9, 3e-6), Level(2, 50e9, 3e-6))
 
 
+def test_a_search_may_leave_out_the_random_start():
+    question, _ = find.asked(["--model", "lenet-5", "--batch-size", "64", "--starts", "data", "expert"])
+    assert question.job()["starts"] == ("data", "expert")
+    assert find.asked(["--model", "lenet-5", "--batch-size", "64"])[0].job()["starts"] == ("data", "expert", "random")
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [

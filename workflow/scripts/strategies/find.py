@@ -130,6 +130,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--proposals", type=_whole(10**9), default=20_000, metavar="N", help="of each search (default %(default)s)"
     )
+    made.add_argument(
+        "--starts",
+        nargs="+",
+        choices=list(NAMES),
+        default=list(NAMES),
+        help="of searches; data and expert always are (default: all). On hundreds of devices a random one takes hours",
+    )
     made.add_argument("--seed", type=int, default=1, help="of random numbers (default %(default)s)")
     made.add_argument(
         "--out",
@@ -179,6 +186,7 @@ def asked(argv: Sequence[str] | None = None) -> tuple[Question, argparse.Namespa
         args.seed,
         args.optimizer_numbers,
         args.gradients,
+        tuple(dict.fromkeys(["data", "expert", *args.starts])),
     )
     if rest := question.batch % (devices := question.topology.devices):
         next_size = question.batch + devices - rest
