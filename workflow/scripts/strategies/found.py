@@ -84,7 +84,7 @@ def row(run: Run, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "data_s": starts["data"],
         "expert_s": starts["expert"],
         "found_s": best["seconds"],
-        "method": best["method"],
+        "method": best["method"] or "",  # none: a start is the fastest
         "start": best["start"],
         **{name: best[name] for name in ("exchanged_bytes", "gradient_bytes", "memory_bytes")},
     }
@@ -117,7 +117,7 @@ def row_names() -> list[str]:
     return ["data_s", "expert_s", "found_s", "method", "start", "exchanged_bytes", "gradient_bytes", "memory_bytes"]
 
 
-def _by(method: str | None, start: str) -> str:
+def _by(method: str, start: str) -> str:
     return f"{METHODS[method]}, from {NAMES[start]}" if method else NAMES[start]
 
 
