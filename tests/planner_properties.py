@@ -16,7 +16,7 @@ from strategies.problem import GRADIENTS, Posed
 from strategies.topology import Level
 
 DEVICES = 16
-LEVELS = (Level(4, 2e10, 5e-6), Level(4, 1e10, 1e-5))
+LEVELS = (Level(4, 2e10, 5e-6), Level(4, 1e10, 1e-5, ring_latency_s=3e-5, ring_channels=2))
 
 
 def timeline(made: Posed, state: State) -> tuple[engine.Ints, engine.Ints]:

@@ -21,7 +21,9 @@ BATCH = 4
 DEVICE = Device(flops=1e12, memory_bytes_s=1e11, memory_bytes=1e12, launch_s=1e-6)
 PAIR = Topology(DEVICE, (Level(2, 1000.0, 0.5),))
 HANDLING = replace(DEVICE, send_s=2e-6, send_byte_s=1e-10, receive_s=3e-6, receive_byte_s=2e-10)
-FOUR = Topology(HANDLING, (Level(2, 1e9, 1e-6), Level(2, 1e8, 1e-5, ring_bytes_s=5e7, ring_latency_s=4e-5)))
+FOUR = Topology(
+    HANDLING, (Level(2, 1e9, 1e-6), Level(2, 1e8, 1e-5, ring_bytes_s=5e7, ring_latency_s=4e-5, ring_channels=2))
+)
 MODELS = {
     "lenet-5": ((28, 28, 1), 10),
     "inception-v3": ((96, 96, 3), 10),
@@ -64,7 +66,7 @@ def test_replicas_exchange_gradients_while_they_go_on_backward() -> None:
 
 def test_a_ring_has_rates_of_its_own_and_keeps_devices_from_computing() -> None:
     device = replace(DEVICE, send_s=0.25, send_byte_s=1e-4, receive_s=0.125)
-    topology = Topology(device, (replace(PAIR.levels[0], ring_bytes_s=2000.0, ring_latency_s=1.0),))
+    topology = Topology(device, (replace(PAIR.levels[0], ring_bytes_s=2000.0, ring_latency_s=1.0, ring_channels=4),))
     made = pose(divide(perceptron(), BATCH), topology, each)
     handled = 2 * (0.25 + 0.125 + 1300 * 1e-4)
     assert search.seconds(made, starts.data_parallel(made)) == pytest.approx(7 + handled + 2 * (1 + 0.65))
@@ -222,16 +224,18 @@ def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
             ways = [(way, level, topology.unit(level, hop[i])) for hop, level in zip(hops, levels, strict=True) for i, way in enumerate(("out", "in"))]  # fmt: skip
             begin = max(*(back[member] for member in members), *(free[way] for way in ways))
             chunk = int(problem.shard_bytes[config[place]]) / len(devices)
+            crossed = [topology.levels[level] for level in levels]
+            steps = [PICOSECONDS * (at.latency_s if at.ring_latency_s is None else at.ring_latency_s) for at in crossed]
             slowest = max(
-                round(PICOSECONDS * (at.latency_s if at.ring_latency_s is None else at.ring_latency_s))
-                + max(1, int(chunk * (PICOSECONDS / (at.ring_bytes_s or at.bytes_s))))
-                for at in (topology.levels[level] for level in levels)
-            )  # fmt: skip
+                round(step / at.ring_channels) + max(1, int(chunk * (PICOSECONDS / (at.ring_bytes_s or at.bytes_s))))
+                for step, at in zip(steps, crossed, strict=True)
+            )
+            behind = max(round(step - step / at.ring_channels) for step, at in zip(steps, crossed, strict=True))
             end = begin + 2 * (len(devices) - 1) * slowest
             for way in ways:
                 free[way] = end
             for device in devices:
-                last[device] = max(last[device], end)
+                last[device] = max(last[device], end + 2 * (len(devices) - 1) * behind)
     return max(max(free[device], last[device]) + updates[device] for device in range(topology.devices))
 
 

@@ -82,7 +82,8 @@ class Problem(NamedTuple):
     level_of: Any  # [D, D] the level between two devices
     latency: Any  # [K] picoseconds
     per_byte: Any  # [K] picoseconds, float64
-    ring_latency: Any  # [K] picoseconds, of each step of a ring
+    ring_latency: Any  # [K] picoseconds for which each step of a ring takes its links, beside its bytes
+    ring_behind: Any  # [K] picoseconds behind each step, in which other rings may take them
     ring_per_byte: Any  # [K] likewise, float64
     handling: Any  # [2] picoseconds that a device computes nothing for a message that it sends, and that it receives
     handling_per_byte: Any  # [2] likewise, float64
@@ -391,12 +392,22 @@ def ring_of(problem: Problem, state: State, count: int) -> None:
 
 @inlined
 def ring_time(problem: Problem, state: State, count: int, size: int) -> int:
-    """How long a ring takes to sum so many bytes. In 2 (k - 1) steps each device hands a k-th to the next."""
+    """How long a ring takes its links to sum so many bytes. In 2 (k - 1) steps each device hands a k-th to the next."""
     slowest, chunk = 0, size / count
     for level in range(len(state.crossed)):
         if state.crossed[level]:
             slowest = max(slowest, problem.ring_latency[level] + max(1, int(chunk * problem.ring_per_byte[level])))
     return 2 * (count - 1) * slowest
+
+
+@inlined
+def ring_behind(problem: Problem, state: State, count: int) -> int:
+    """How long behind its last byte a ring has summed all."""
+    longest = 0
+    for level in range(len(state.crossed)):
+        if state.crossed[level]:
+            longest = max(longest, problem.ring_behind[level])
+    return 2 * (count - 1) * longest
 
 
 @inlined
@@ -612,22 +623,23 @@ def around(problem: Problem, state: State, count: int, size: int, update: int, l
     takes = ring_time(problem, state, count, size)
     for place in range(count):
         start = max(start, now[out[place]], now[into[place]])
-    return turn(state, count, start + takes, takes, update, limit)
+    return turn(problem, state, count, start + takes, takes, update, limit)
 
 
 @inlined
-def turn(state: State, count: int, end: int, takes: int, update: int, limit: int) -> bool:
+def turn(problem: Problem, state: State, count: int, end: int, takes: int, update: int, limit: int) -> bool:
     """Take the links of a ring until `end`, for so long of it; whether the step can still end by `limit`."""
     now, out, into, left = state.now, state.out, state.into, state.links_left
+    there = end + ring_behind(problem, state, count)
     for place in range(count):
         device = state.member[place]
         state.updates[device] += update
-        state.synced[device] = max(state.synced[device], end)
+        state.synced[device] = max(state.synced[device], there)
         now[out[place]] = end
         now[into[place]] = end
         left[out[place]] -= takes
         left[into[place]] -= takes
-        if end + max(left[out[place]], left[into[place]]) > limit:
+        if max(there, end + max(left[out[place]], left[into[place]])) > limit:
             return False
     return True
 
@@ -692,10 +704,10 @@ def has_one_ring(problem: Problem, state: State, layer: int) -> bool:
 
 
 @inlined
-def turn_rings(state: State, parts: int, limit: int) -> bool:
+def turn_rings(problem: Problem, state: State, parts: int, limit: int) -> bool:
     """Take the links of the `rings` of a run, and begin anew; whether the step can still end by `limit`."""
     rings = state.rings
-    done = rings[RINGS] == 0 or turn(state, parts, rings[END], rings[TAKES], rings[UPDATE], limit)
+    done = rings[RINGS] == 0 or turn(problem, state, parts, rings[END], rings[TAKES], rings[UPDATE], limit)
     fill(rings, 0)
     return done
 
@@ -744,7 +756,7 @@ def backward(problem: Problem, state: State, slack: int, limit: int) -> bool:
         state.foot[layer] = foot
         state.back_offset[layer] = offset
         apart = size > 0 and not has_one_ring(problem, state, layer)
-        if (apart or not state.local[layer]) and not turn_rings(state, parts, limit):
+        if (apart or not state.local[layer]) and not turn_rings(problem, state, parts, limit):
             return False
         if heard and not backward_layer(problem, state, layer, slack, limit):
             return False
@@ -760,7 +772,7 @@ def backward(problem: Problem, state: State, slack: int, limit: int) -> bool:
             layer -= 1
             offset += problem.backward[state.config[layer]]
             continue
-        if not turn_rings(state, parts, limit) or not end_run(problem, state, layer, slack, limit):
+        if not turn_rings(problem, state, parts, limit) or not end_run(problem, state, layer, slack, limit):
             return False
         layer -= 1
         foot, offset = layer, 0

@@ -20,6 +20,7 @@ from strategies.costs import Cost, Measured, looked_up
 from strategies.topology import Device, Level, Topology
 
 POINT_TO_POINT = "point_to_point"
+SUMS_AT_ONCE = 2  # of a group of Gloo, which has two threads
 
 
 class Lacking(Exception):
@@ -106,6 +107,7 @@ def topology(
         latency_s=sent.latency_s.value,
         ring_bytes_s=summed.bandwidth_bytes_s.value,
         ring_latency_s=summed.latency_s.value / steps,
+        ring_channels=SUMS_AT_ONCE,
     )
     return Topology(device, (link,))
 

@@ -181,12 +181,16 @@ def _links(topology: Topology) -> dict[str, object]:
         out.append([at + unit for unit in units])
         into.append([at + count + unit for unit in units])
         at += 2 * count
+    rings = [
+        PICOSECONDS * (level.latency_s if level.ring_latency_s is None else level.ring_latency_s)
+        for level in topology.levels
+    ]
     return {
         "level_of": [[topology.level_between(one, other) for other in devices] for one in devices],
         "latency": [round(level.latency_s * PICOSECONDS) for level in topology.levels],
-        "ring_latency": [
-            round((level.latency_s if level.ring_latency_s is None else level.ring_latency_s) * PICOSECONDS)
-            for level in topology.levels
+        "ring_latency": [round(one / level.ring_channels) for one, level in zip(rings, topology.levels, strict=True)],
+        "ring_behind": [
+            round(one - one / level.ring_channels) for one, level in zip(rings, topology.levels, strict=True)
         ],
         "handling": [round(one * PICOSECONDS) for one in (topology.device.send_s, topology.device.receive_s)],
         "out_link": out,
