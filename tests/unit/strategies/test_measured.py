@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from models.soap import divide
+from strategies import found
 from strategies.measured import Lacking, cost_of, costs_of, message_cost, topology
 from strategies.problem import pose
 from strategies.table import compare, table
@@ -36,11 +37,11 @@ def test_a_part_that_was_not_measured_is_refused() -> None:
 
 def test_links_are_those_of_the_sweeps_with_the_runs_nodes_and_rate() -> None:
     network = pd.concat([both(), both(nodes=2), both(bandwidth=100, seconds=1.0)], ignore_index=True)
-    found = topology(network, handled(), run_of(), MEMORY)
-    (link,) = found.levels
-    assert (link.of, found.devices, found.device.memory_bytes) == (4, 4, MEMORY)
+    made = topology(network, handled(), run_of(), MEMORY)
+    (link,) = made.levels
+    assert (link.of, made.devices, made.device.memory_bytes) == (4, 4, MEMORY)
     assert (link.latency_s, link.bytes_s) == (pytest.approx(2e-4), pytest.approx(BANDWIDTH_BYTES_S))
-    of = found.device
+    of = made.device
     assert (of.send_s, of.receive_byte_s) == (pytest.approx(5e-5), pytest.approx(2e-9))
     with_a_quota = topology(network, handled(), run_of(), MEMORY, 0.5).device
     assert (with_a_quota.send_s, with_a_quota.receive_byte_s) == (pytest.approx(1e-4), pytest.approx(4e-9))
@@ -93,8 +94,8 @@ def test_costs_that_were_not_measured_are_said_in_one_line(change: dict[str, Any
 def test_a_message_costs_something_and_more_for_each_byte() -> None:
     cost = message_cost(handled())
     assert cost is not None
-    found = (cost.send_s, cost.send_byte_s, cost.receive_s, cost.receive_byte_s)
-    assert found == (pytest.approx(5e-5), pytest.approx(1e-9), pytest.approx(8e-5), pytest.approx(2e-9))
+    lines = (cost.send_s, cost.send_byte_s, cost.receive_s, cost.receive_byte_s)
+    assert lines == (pytest.approx(5e-5), pytest.approx(1e-9), pytest.approx(8e-5), pytest.approx(2e-9))
     assert message_cost(handled().assign(status="failed")) is None
 
 
@@ -109,3 +110,15 @@ def test_the_table_has_each_layer_whole_and_its_smallest_parts() -> None:
     assert "takes its sender 50.0 µs, and 1.00 ns for each byte, and its receiver 80.0 µs" in " ".join(made.notes)
     failed = table(timed(run, status="failed", reason="it broke").iloc[:1], handled())
     assert failed.shown["status"].tolist() == ["failed"]
+
+
+def test_a_start_that_no_search_could_beat_is_what_was_found() -> None:
+    starts = [{"method": None, "start": name, "seconds": seconds} for name, seconds in (("data", 3.0), ("expert", 1.5))]
+    kept = dict.fromkeys(("exchanged_bytes", "gradient_bytes", "memory_bytes"), 7)
+    answers = [{**one, **kept} for one in [*starts, {"method": "metropolis", "start": "data", "seconds": 2.0}]]
+    told = found.row(run_of(), answers)
+    assert (told["data_s"], told["expert_s"], told["found_s"], told["method"]) == (3.0, 1.5, 1.5, "")
+    made = found.table([told, {**told, "method": "metropolis", "start": "data"}], {"another": "it was not measured"})
+    by_start, by_search = made.shown["found by"]
+    assert by_start == "an expert's rule" and by_search == "Metropolis-Hastings, from data parallelism"
+    assert made.shown["speed-up"].tolist() == ["2.00"] * 2 and "another: it was not measured." in made.below
