@@ -22,6 +22,7 @@ from plan import design as designing
 from plan.campaign import load_campaign
 from plan.design import design
 from plan.sweeps import planned
+from runs import alone
 from runs.launch import Outcome
 from trainings import DISTRIBUTED
 
@@ -137,9 +138,7 @@ def test_every_collective_gives_what_it_should(framework, collective, study, sit
 @pytest.fixture
 def fake(tmp_path, monkeypatch, site):
     """A maker of frameworks: sweeps with an adapter of which one line is changed, in the controller's environment."""
-    monkeypatch.setattr(
-        measuring, "read_made", lambda stamp: {"python": {"executable": sys.executable}, "variables": {}}
-    )
+    monkeypatch.setattr(alone, "read_made", lambda stamp: {"python": {"executable": sys.executable}, "variables": {}})
 
     def made(old="", new=""):
         folder = tmp_path / "framework"

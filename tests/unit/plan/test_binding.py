@@ -19,7 +19,7 @@ from plan.binding import bind
 from plan.design import design
 from plan.identity import resolve
 from plan.sweeps import planned as planned_sweeps
-from runs import launch, supervise
+from runs import alone, launch, supervise
 from runs.launch import SCRIPTS
 
 ROUNDS = 40
@@ -96,8 +96,9 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
     monkeypatch.setattr(launch, "launcher", lambda site, spec, mpi=False, setup=(): None)
     monkeypatch.setattr(supervise, "check_data", lambda folder, dataset: None)
-    for module, name in ((supervise, "attempt_run"), (sweeping, "attempt_sweep")):
+    for module in (supervise, alone):
         monkeypatch.setattr(module, "read_made", lambda stamp: {})
+    for module, name in ((supervise, "attempt_run"), (sweeping, "attempt_sweep")):
         monkeypatch.setattr(module, name, attempt)
     return found
 

@@ -23,6 +23,7 @@ from plan.campaign import load_campaign
 from plan.design import design
 from plan.sweeps import sizes
 from plan.timings import MESSAGES, Timing, output, planned
+from runs import alone
 from runs.launch import Outcome
 from strategies import found, gather, measure
 from strategies.measured import TABLES
@@ -137,7 +138,7 @@ def test_a_timing_that_fails_is_data(
     outcome: Outcome, result: dict[str, Any] | None, said: tuple[str, str | None]
 ) -> None:
     found = result and {**result, "ranks": [{"host": "node1", "machine": "a"}]}
-    assert measure.judge(outcome, found, load_site("local"), ["node1"]) == said
+    assert alone.judge(outcome, found, load_site("local"), ["node1"]) == said
 
 
 def test_the_command_refuses_an_old_key_and_what_the_study_lacks(study: Study, site: Site, monkeypatch: Any) -> None:

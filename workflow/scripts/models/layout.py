@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from models.graph import Graph
-from models.soap import POSITIONS, Degrees, Layer, Space, divide, part_of, region_needed, region_of
+from models.soap import DIMENSIONS, POSITIONS, Degrees, Layer, Space, divide, part_of, region_needed, region_of
 from models.strategy import Strategy
 
 Region = Sequence[tuple[int, int]]
@@ -87,20 +87,38 @@ Needed = tuple[int | None, Place, Place, Region, bool]
 def _needed(space: Space, degrees: Sequence[Degrees], target: Place) -> Iterator[Needed]:
     """Of every message that a part takes all but its number."""
     place, part = target
-    layer = space.layers[place]
-    made, along = region_of(layer, degrees[place], part), part_of(part, degrees[place])[POSITIONS]
-    if layer.chain and along > 0:
-        yield None, (place, part - math.prod(degrees[place][POSITIONS + 1 :])), target, (made[0],), True
-    for number, edge in enumerate(space.edges):
-        if edge.target != place or (edge.first_only and along > 0):
+    for number, needed, of_state in needs(space, degrees[place], target):
+        if number is None:
+            yield None, (place, part - math.prod(degrees[place][POSITIONS + 1 :])), target, needed, of_state
             continue
-        source = space.layers[edge.source]
-        needed = region_needed(edge.needed, made, source.shape)
-        for other in range(math.prod(degrees[edge.source])) if needed else ():
-            theirs = region_of(source, degrees[edge.source], other)
-            common = [(max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(needed or (), theirs, strict=True)]
+        maker = space.edges[number].source
+        for other in range(math.prod(degrees[maker])):
+            theirs = region_of(space.layers[maker], degrees[maker], other)
+            common = [(max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(needed, theirs, strict=True)]
             if all(first < end for first, end in common):
-                yield number, (edge.source, other), target, tuple(common), edge.first_only
+                yield number, (maker, other), target, tuple(common), of_state
+
+
+def needs(space: Space, degrees: Degrees, target: Place) -> Iterator[tuple[int | None, Region, bool]]:
+    """What a part of a layer with these degrees takes of others, in the order of its inputs: for which edge, None along a chain; the
+    region, along a chain samples alone; and whether it is the state of an LSTM."""
+    place, part = target
+    layer = space.layers[place]
+    made, along = region_of(layer, degrees, part), part_of(part, degrees)[POSITIONS]
+    if layer.chain and along > 0:
+        yield None, (made[0],), True
+    for number, edge in enumerate(space.edges):
+        if edge.target == place and not (edge.first_only and along > 0):
+            needed = region_needed(edge.needed, made, space.layers[edge.source].shape)
+            if needed:
+                yield number, needed, edge.first_only
+
+
+def reads(space: Space, shape: Sequence[int], place: int, made: Region) -> list[Region]:
+    """What a layer reads of samples of this shape for a region of its output."""
+    whole = [space.batch, *shape, *[1] * (DIMENSIONS - 1 - len(shape))]
+    found = (region_needed(edge.needed, made, whole) for edge in space.reads if edge.target == place)
+    return [region for region in found if region]
 
 
 def dimensions(layer: Layer, graph: Graph) -> int:

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from models.graph import Graph, is_decayed
-from models.layout import dimensions
-from models.soap import POSITIONS, Degrees, Layer, Space, divide, part_of, region_needed, region_of
+from models.layout import dimensions, needs, reads
+from models.soap import POSITIONS, Degrees, Layer, Space, divide, part_of, region_of
 from runs.libraries.pytorch import build, configured, cross_entropy, device_name, synchronize, tensors
-from runs.libraries.pytorch_parts import HEADS, Part, Shard, size_of
+from runs.libraries.pytorch_parts import HEADS, Part, Shard, size_of, state_size
 from runs.libraries.pytorch_strategy import optimizer_of
 from runs.worker.context import Context, from_environment
 from runs.worker.load import Load
@@ -59,32 +59,16 @@ class Piece:
 
 def taken(graph: Graph, space: Space, place: int, degrees: Degrees, number: int) -> Taken:
     """What the part with this number takes; see runs.libraries.pytorch_strategy.Runner."""
-    layer = space.layers[place]
-    made, along = region_of(layer, degrees, number), part_of(number, degrees)[POSITIONS]
-    shape = graph.operators[0].shape
-    padded = [space.batch, *shape, *[1] * (3 - len(shape))]
-    reads = [region_needed(edge.needed, made, padded) for edge in space.reads if edge.target == place]
+    shape, made = graph.operators[0].shape, region_of(space.layers[place], degrees, number)
     outputs, states = [], []
-    if layer.chain and along > 0:
-        states.append(_of_state(layer, made[0]))
-    for edge in space.edges:
-        if edge.target != place or (edge.first_only and along > 0):
-            continue
-        source = space.layers[edge.source]
-        needed = region_needed(edge.needed, made, source.shape)
-        if needed is None:
-            continue
-        if edge.first_only:
-            states.append(_of_state(source, needed[0]))
+    for edge, needed, of_state in needs(space, degrees, (place, number)):
+        source = space.layers[place if edge is None else space.edges[edge].source]
+        if of_state:
+            states.append(state_size(needed[0], source))
         else:
             outputs.append(size_of(needed, dimensions(source, graph), source.cell))
-    return Taken(
-        tuple(size_of(region, len(shape), 1) for region in reads if region is not None), tuple(outputs), tuple(states)
-    )
-
-
-def _of_state(layer: Layer, samples: tuple[int, int]) -> tuple[int, int, int]:
-    return samples[1] - samples[0], 2, layer.state // 2
+    read = (size_of(region, len(shape), 1) for region in reads(space, shape, place, made))
+    return Taken(tuple(read), tuple(outputs), tuple(states))
 
 
 def pieces(graph: Graph, space: Space, devices: int) -> Iterator[Piece]:
@@ -92,12 +76,12 @@ def pieces(graph: Graph, space: Space, devices: int) -> Iterator[Piece]:
     for place, layer in enumerate(space.layers):
         for degrees in layer.configurations(devices):
             number = math.prod(degrees) // 2
-            needs = taken(graph, space, place, degrees, number)
+            takes = taken(graph, space, place, degrees, number)
             sizes = tuple(end - first for first, end in region_of(layer, degrees, number))
             of = tuple(_settings(graph, name) for name in layer.operators)
             where = region_of(layer, degrees, number)[1:3]  # which decides what lies beyond the edges, or behind a mask
             last = layer.chain and part_of(number, degrees)[POSITIONS] == degrees[POSITIONS] - 1
-            yield Piece(place, degrees, number, needs, (of, where, _shares(layer, degrees), sizes, needs, last))
+            yield Piece(place, degrees, number, takes, (of, where, _shares(layer, degrees), sizes, takes, last))
 
 
 def _settings(graph: Graph, name: str) -> tuple[Any, ...]:

@@ -30,6 +30,11 @@ def size_of(region: Region, kind: int, cell: int) -> tuple[int, ...]:
     return samples, *others[:-1], others[-1] * cell
 
 
+def state_size(samples: tuple[int, int], layer: Layer) -> tuple[int, int, int]:
+    """The shape of the state of an LSTM for a range of samples: hidden and cell."""
+    return samples[1] - samples[0], 2, layer.state // 2
+
+
 def slices(region: Region, within: Region, kind: int, cell: int) -> tuple[slice, ...]:
     """Where a region is in a tensor that holds the region `within`."""
     samples, *others = [

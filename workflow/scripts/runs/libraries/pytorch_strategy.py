@@ -16,11 +16,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from models.graph import Graph, is_decayed, is_trained
-from models.layout import Layout, Message, Place, Region, dimensions, lay_out
-from models.soap import DIMENSIONS, region_needed
+from models.layout import Layout, Message, Place, Region, dimensions, lay_out, reads
+from models.soap import DIMENSIONS
 from models.strategy import from_json
 from runs.libraries.pytorch import ADAM, PyTorchTrainer, cross_entropy, join, tensors
-from runs.libraries.pytorch_parts import NOTHING, Part, Shard, names_of, share, size_of, slices
+from runs.libraries.pytorch_parts import NOTHING, Part, Shard, names_of, share, size_of, slices, state_size
 from runs.worker.meter import Meter, Seen
 from runs.worker.phases import Untraced
 
@@ -115,18 +115,14 @@ class Runner:
         begin = self.wanted[0]
         own = [(begin, 0), *[(0, 0)] * (DIMENSIONS - 1)]
         shape = self.graph.operators[0].shape
-        reads = []
-        for edge in self.space.reads:
-            if edge.target == layer:
-                needed = region_needed(edge.needed, region, [self.space.batch, *shape, *[1] * (3 - len(shape))])
-                reads.append(slices(needed or (), own, len(shape), 1))
+        read = [slices(needed, own, len(shape), 1) for needed in reads(self.space, shape, layer, region)]
         takes = [m for m in self.layout.messages if m.target == place]
         sizes = {m.edge: self._size(m, self.layout.taken(m)) for m in takes}
         shard = self.shards[layer, self.layout.shard(place)]
         return Task(
             place,
             Part(self.graph, self.space, layer, region, shard),
-            reads,
+            read,
             [self._transfer(m, sizes[m.edge], m.source) for m in takes],
             [self._transfer(m, (), m.target) for m in self.layout.messages if m.source == place],
             sizes,
@@ -151,7 +147,7 @@ class Runner:
         layer = message.source[0]
         of = self.space.layers[layer]
         if message.of_state:
-            return region[0][1] - region[0][0], 2, of.state // 2
+            return state_size(region[0], of)
         return size_of(region, self.kinds[layer], of.cell)
 
     def _slices(self, message: Message, within: Region) -> tuple[slice, ...]:

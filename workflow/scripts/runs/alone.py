@@ -1,0 +1,132 @@
+"""What is measured beside runs, alone on its nodes: sweeps of the network, timings of parts and messages. One from launch to its record.
+
+One that fails is data, not a crash: whatever becomes of the ranks, a record is written and the exit status is 0. Another status means that
+the infrastructure was lost, or that the program was stopped or asked for something impossible. A record that is removed is made again: from
+a finished attempt that succeeded, otherwise by a new attempt.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from common.errors import InputError
+from common.schemas import check
+from declared.site import Site
+from declared.study import Study
+from environments.made import read_made
+from plan.binding import bind, check_bound
+from plan.design import Run
+from plan.identity import environment_of
+from runs import attempts, launch
+from runs.progress import current_session
+from runs.supervise import ending_well, spoiled
+
+Attempt = Callable[[Mapping[str, Any], launch.Launcher, Path], dict[str, Any]]
+
+
+class Measurement(Protocol):
+    """What a plan wants measured; `run`: one of the design that is laid out like it."""
+
+    @property
+    def run(self) -> Run:
+        """See the class."""
+
+    @property
+    def name(self) -> str:
+        """Among all of its kind."""
+
+
+def settle(
+    kind: str,
+    one: Measurement,
+    spec: Mapping[str, Any],
+    out: Path,
+    study: Study,
+    site: Site,
+    results: Path,
+    attempt: Attempt,
+) -> dict[str, Any]:
+    """Make and return the content of `out`, the record of a sweep or a timing (`kind`), in `results` (results/<study>)."""
+
+    def prepare() -> tuple[dict[str, Any], launch.Launcher]:
+        environment = read_made(environment_of(site, one.run))
+        ranks = launch.launcher(site, spec, setup=environment.get("setup", ()))
+        bind(results, study.name, site)
+        return environment, ranks
+
+    def measure(prepared: tuple[dict[str, Any], launch.Launcher], folder: Path) -> dict[str, Any]:
+        return {**attempt(*prepared, folder), "session": current_session()}
+
+    def usable(record: dict[str, Any]) -> bool:
+        return bool(record["status"] == "ok")
+
+    return attempts.settle(out, f"{kind} {one.name}", kind, prepare, measure, usable)
+
+
+def read(file: Path, kind: str) -> dict[str, Any]:
+    """The record of a sweep or a timing, checked. InputError in one line where it is broken."""
+    try:
+        record: dict[str, Any] = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: is broken ({error}); remove {file.parent} and start again") from None
+    check(record, kind, file)
+    return record
+
+
+def left(folder: Path) -> dict[str, Any] | None:
+    """What the ranks left; None where they did not come to an end."""
+    try:
+        result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    except FileNotFoundError:
+        return None
+    return result
+
+
+def judge(
+    outcome: launch.Outcome, result: Mapping[str, Any] | None, site: Site, hosts: Sequence[str]
+) -> tuple[str, str | None]:
+    """Status and reason of an attempt. `result` is what the ranks left, `hosts` the nodes that it was started on."""
+    if outcome.status != "ok":
+        return outcome.status, outcome.reason
+    if result is None:
+        return "failed", "ended without a result"
+    found = list(dict.fromkeys(rank["host"] for rank in result["ranks"]))
+    machines = len({rank["machine"] for rank in result["ranks"]})
+    shares = result["foreign_cpu_share"], 0.0  # of a hypervisor these ranks tell nothing
+    said = spoiled(found, machines, hosts, shares, site)
+    return ("invalid", said) if said else ("ok", None)
+
+
+def arguments(kind: str, prog: str, description: str | None, example: str) -> argparse.ArgumentParser:
+    """The command line by which a rule has one of a `kind` measured."""
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
+    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
+    parser.add_argument(f"--{kind}", required=True, help=f"a {kind} of the study, such as {example}")
+    parser.add_argument("--key", required=True, help=f"the key that the caller expects the {kind} to have")
+    parser.add_argument("--out", required=True, type=Path, help=f"{kind}.json, in the folder of the key")
+    return parser
+
+
+def named(kind: str, planned: Sequence[Any], name: str, study: Study) -> Any:
+    """The one of this name. InputError where the study has none."""
+    for one in planned:
+        if one.name == name:
+            return one
+    raise InputError(f"{study.file.name}: has no {kind} {name} any more; start Snakemake again")
+
+
+def carry_out(
+    kind: str, name: str, key: str, options: argparse.Namespace, site: Site, measure: Callable[[Path], object]
+) -> None:
+    """Have `measure` write the record, given results/<study>. InputError where the `key` is not the one that the caller expects."""
+    if key != options.key:
+        raise InputError(
+            f"{kind} {name}: files have changed since it was planned (key {options.key}); start Snakemake again"
+        )
+    with ending_well(f"{kind} {name}", options.out):
+        results = options.out.parents[3]
+        check_bound(results, site)
+        measure(results)
