@@ -91,3 +91,26 @@ def test_a_strategy_is_read_as_it_was_written_and_checked_against_its_space() ->
     ):
         with pytest.raises(ValueError, match=said):
             strategy.checked(wrong, space, 4)
+
+
+def test_sums_go_together_where_the_same_devices_have_all_weights_of_layers_that_follow_each_other() -> None:
+    made = graph("lenet-5", *MODELS["lenet-5"])
+    space = divide(made, 8)
+    data = data_parallel(space, 4)
+    weighted = [place for place, layer in enumerate(space.layers) if layer.parameters]
+    first, *middle, last = reversed(weighted)
+
+    def sums(strategy: dict[str, Part], bundle_bytes: int = 2**20) -> list[tuple[tuple[int, ...], int]]:
+        return list(lay_out(made, 8, strategy).sums(bundle_bytes))
+
+    assert sums(data) == [((first, *middle, last), 0)]
+    assert sums(data, 0) == [((layer,), 0) for layer in (first, *middle, last)]
+    bytes_of = [4 * space.layers[layer].parameters for layer in (first, *middle)]
+    assert sums(data, sum(bytes_of)) == [((first, *middle), 0), ((last,), 0)], "until there are so many bytes"
+    halves = Part((2, 2, 1, 1), (0, 1, 2, 3))
+    divided = {**data, space.layers[middle[0]].name: halves}
+    assert sums(divided) == [((first,), 0), ((middle[0],), 0), ((middle[0],), 1), ((*middle[1:], last), 0)]
+    alone = {**data, space.layers[middle[0]].name: Part((1, 1, 1, 1), (2,))}
+    assert sums(alone) == [((first, *middle[1:], last), 0)], "a layer of one device sums nothing"
+    fewer = {**data, space.layers[middle[0]].name: Part((2, 1, 1, 1), (0, 1))}
+    assert len(sums(fewer)) == 3

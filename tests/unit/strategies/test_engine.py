@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from models.graph import BYTES, Builder, Graph
+from models.layout import Layout
 from models.named import graph
 from models.soap import Space, divide, part_of, region_needed, region_of
 from strategies import engine, exact, search, starts
@@ -22,7 +23,8 @@ DEVICE = Device(flops=1e12, memory_bytes_s=1e11, memory_bytes=1e12, launch_s=1e-
 PAIR = Topology(DEVICE, (Level(2, 1000.0, 0.5),))
 HANDLING = replace(DEVICE, send_s=2e-6, send_byte_s=1e-10, receive_s=3e-6, receive_byte_s=2e-10)
 FOUR = Topology(
-    HANDLING, (Level(2, 1e9, 1e-6), Level(2, 1e8, 1e-5, ring_bytes_s=5e7, ring_latency_s=4e-5, ring_channels=2))
+    HANDLING,
+    (Level(2, 1e9, 1e-6), Level(2, 1e8, 1e-5, burst_bytes=1e3, ring_bytes_s=5e7, ring_latency_s=4e-5, ring_channels=2)),
 )
 MODELS = {
     "lenet-5": ((28, 28, 1), 10),
@@ -65,11 +67,47 @@ def test_replicas_exchange_gradients_while_they_go_on_backward() -> None:
 
 
 def test_a_ring_has_rates_of_its_own_and_keeps_devices_from_computing() -> None:
-    device = replace(DEVICE, send_s=0.25, send_byte_s=1e-4, receive_s=0.125)
-    topology = Topology(device, (replace(PAIR.levels[0], ring_bytes_s=2000.0, ring_latency_s=1.0, ring_channels=4),))
-    made = pose(divide(perceptron(), BATCH), topology, each)
-    handled = 2 * (0.25 + 0.125 + 1300 * 1e-4)
-    assert search.seconds(made, starts.data_parallel(made)) == pytest.approx(7 + handled + 2 * (1 + 0.65))
+    link = replace(PAIR.levels[0], ring_bytes_s=2000.0, ring_latency_s=1.0, ring_channels=4)
+    for send_s in (0.25, 2.5):
+        device = replace(DEVICE, send_s=send_s, send_byte_s=1e-4, receive_s=0.125)
+        made = pose(divide(perceptron(), BATCH), Topology(device, (link,)), each)
+        handled = 2 * (send_s + 0.125 + 1300 * 1e-4)
+        # meanwhile the flatten layer's backward pass takes 2 s, and what a device has to do for messages
+        assert search.seconds(made, starts.data_parallel(made)) == pytest.approx(7 + max(2 + handled, 2 * (1 + 0.65)))
+
+
+def test_a_link_that_lets_bytes_through_at_once_hides_them_behind_latency() -> None:
+    for burst_s, step in ((0.0, 0.5 + 1.3), (0.25, 0.25 + 1.3), (9.0, 1.3)):
+        made = pose(
+            divide(perceptron(), BATCH), Topology(DEVICE, (replace(PAIR.levels[0], burst_bytes=1000 * burst_s),)), each
+        )
+        # after a pause the first bytes pass at once: a burst, or all of them; each step has a latency
+        waits = max(2 * step - min(burst_s, 2 * 1.3), 2 * 0.5)
+        assert search.seconds(made, starts.data_parallel(made)) == pytest.approx(7 + max(2, waits))
+        halves = {
+            "flatten1": Part((1, 1, 1, 1), (0,)),
+            "dense1": Part((1, 1, 1, 1), (1,)),
+            "loss": Part((1, 1, 1, 1), (1,)),
+        }
+        message = max(0.0, BYTES * BATCH * 64 / 1000 - burst_s) + 0.5
+        assert search.seconds(made, halves) == pytest.approx(2 + message + 2 + 2 + 4 + 4 + message + 4)
+
+
+def test_sums_of_the_same_devices_wait_for_each_other() -> None:
+    builder = Builder("perceptron", (8, 8, 1), "glorot")
+    hidden = builder.dense(builder.dense(builder.flatten(builder.input), 10), 10)
+    builder.dense(hidden, 10)
+    space = divide(builder.graph(), BATCH)
+    first, *behind = (BYTES * parameters for parameters in (650, 110, 110))
+    for bundle_bytes, last in (
+        (0, first),
+        (500, first),
+        (sum(behind) + 1, first + sum(behind)),
+        (2**20, first + sum(behind)),
+    ):
+        made = pose(space, PAIR, each, bundle_bytes=bundle_bytes)
+        # flatten, three dense layers and the loss: 5 s forward, and until the gradients of the first dense layer 8 s more
+        assert search.seconds(made, starts.data_parallel(made)) == pytest.approx(13 + 2 * (0.5 + last / 1000 / 2))
 
 
 def test_a_device_that_handles_messages_computes_nothing_meanwhile() -> None:
@@ -128,15 +166,15 @@ def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
             return ready
         level = topology.level_between(sender, receiver)
         ways = [("out", level, topology.unit(level, sender)), ("in", level, topology.unit(level, receiver))]
-        end = max(ready, *(free[way] for way in ways)) + max(
-            1, int(size * (PICOSECONDS / topology.levels[level].bytes_s))
-        )
+        link = topology.levels[level]
+        burst = round(PICOSECONDS * link.burst_bytes / link.bytes_s)
+        end = max(ready - burst, *(free[way] for way in ways)) + max(1, int(size * (PICOSECONDS / link.bytes_s)))
         for way in ways:
             free[way] = end
         of = topology.device
         for device, each, byte in ((sender, of.send_s, of.send_byte_s), (receiver, of.receive_s, of.receive_byte_s)):
             free[device] += round(each * PICOSECONDS) + int(size * (byte * PICOSECONDS))
-        return end + round(topology.levels[level].latency_s * PICOSECONDS)
+        return max(end, ready) + round(link.latency_s * PICOSECONDS)
 
     def common(edge: object, target: int, i: int) -> list[tuple[int, int]]:
         """The parts of an edge's source that a part needs, and bytes."""
@@ -171,7 +209,55 @@ def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
                         ready = max(ready, message(parts[edge.source].devices[p], device, size, ends[edge.source, p]))
             free[device] = max(ready, free[device]) + int(problem.forward[config[place]])
             ends[place, i] = free[device]
+    layout = Layout(space, tuple(part.degrees for part in parts), tuple(part.devices for part in parts), ())
+    sums = list(layout.sums(int(problem.bundle_bytes[0])))
     back = dict(ends)
+
+    def ring(among: tuple[int, ...], shard: int) -> None:
+        devices = layout.members(among[0], shard)
+        users = [user for place in among for user in (place, *layout.tied(place))]
+        ready = max(
+            back[user, i]
+            for user in users
+            for i in range(len(parts[user].devices))
+            if user not in among or layout.shard((user, i)) == shard
+        )
+        hops = list(zip(devices, [*devices[1:], devices[0]], strict=True))
+        levels = [topology.level_between(*hop) for hop in hops]
+        ways = [(way, level, topology.unit(level, hop[i])) for hop, level in zip(hops, levels, strict=True) for i, way in enumerate(("out", "in"))]  # fmt: skip
+        crossed = [topology.levels[level] for level in levels]
+        each = [int(problem.shard_bytes[config[place]]) for place in among]
+        rates = [PICOSECONDS / (at.ring_bytes_s or at.bytes_s) for at in crossed]
+        latencies = [PICOSECONDS * (at.latency_s if at.ring_latency_s is None else at.ring_latency_s) for at in crossed]
+        bursts = [round(PICOSECONDS * at.burst_bytes / at.bytes_s) for at in crossed]
+        steps = 2 * (len(devices) - 1)
+
+        def step(which: list[int], size: float) -> int:
+            """The slowest link's time of a step, with these latencies."""
+            takes = [max(1, int(size / len(devices) * rate)) for rate in rates]
+            return max(
+                max(latency, byte + latency - min(latency, burst))
+                for latency, byte, burst in zip(which, takes, bursts, strict=True)
+            )
+
+        whole = list(map(round, latencies))
+        shares = [round(latency / at.ring_channels) for latency, at in zip(latencies, crossed, strict=True)]
+        least = sum(steps * max(0, *(int(size / len(devices) * rate) - 1 for rate in rates)) for size in each)
+        begin = max(ready - min(least, *bursts), *(free[way] for way in ways))
+        held = steps * step(shares, sum(each))
+        there = max(begin + max(held, steps * step(whole, sum(each))), ready + steps * step(whole, 0))
+        for way in ways:
+            free[way] = begin + held
+        of = topology.device
+        handled = steps * (
+            round(of.send_s * PICOSECONDS)
+            + round(of.receive_s * PICOSECONDS)
+            + int(sum(each) / len(devices) * (of.send_byte_s * PICOSECONDS + of.receive_byte_s * PICOSECONDS))
+        )
+        for device in devices:
+            free[device] += handled
+            last[device] = max(last[device], there)
+
     last: dict[int, int] = defaultdict(int)
     updates: dict[int, int] = defaultdict(int)
     for place in reversed(range(len(layers))):
@@ -189,20 +275,13 @@ def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
                         back[edge.source, p] = max(back[edge.source, p], there)
         if layers[place].shared is not None or not layers[place].parameters:
             continue
-        users = [place, *(other for other, layer in enumerate(layers) if layer.shared == place)]
-        dimension = layers[place].divides
-        for shard in range(1 if dimension is None else parts[place].degrees[dimension]):
-            members = [
-                (other, i)
-                for other in users
-                for i in range(len(parts[other].devices))
-                if dimension is None or part_of(i, parts[place].degrees)[dimension] == shard
-            ]
-            if problem.as_messages[0]:
+        if problem.as_messages[0]:
+            for shard in range(layout.shards(place)):
                 since: dict[int, int] = {}
-                for other, i in members:
-                    device = parts[other].devices[i]
-                    since[device] = max(since.get(device, 0), back[other, i])
+                for other in (place, *layout.tied(place)):
+                    for i, device in enumerate(parts[other].devices):
+                        if other != place or layout.shard((place, i)) == shard:
+                            since[device] = max(since.get(device, 0), back[other, i])
                 owner, *others = since  # in the order of parts
                 if not others:
                     updates[owner] += int(problem.update[config[place]])
@@ -213,29 +292,13 @@ def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
                 last[owner] = max(last[owner], there)
                 for device in others:
                     last[device] = max(last[device], message(owner, device, size, there))
-                continue
-            devices = sorted({parts[other].devices[i] for other, i in members})
-            for device in devices:
+            continue
+        for shard in range(layout.shards(place)):
+            for device in layout.members(place, shard):
                 updates[device] += int(problem.update[config[place]])
-            if len(devices) == 1:
-                continue
-            hops = list(zip(devices, [*devices[1:], devices[0]], strict=True))
-            levels = [topology.level_between(*hop) for hop in hops]
-            ways = [(way, level, topology.unit(level, hop[i])) for hop, level in zip(hops, levels, strict=True) for i, way in enumerate(("out", "in"))]  # fmt: skip
-            begin = max(*(back[member] for member in members), *(free[way] for way in ways))
-            chunk = int(problem.shard_bytes[config[place]]) / len(devices)
-            crossed = [topology.levels[level] for level in levels]
-            steps = [PICOSECONDS * (at.latency_s if at.ring_latency_s is None else at.ring_latency_s) for at in crossed]
-            slowest = max(
-                round(step / at.ring_channels) + max(1, int(chunk * (PICOSECONDS / (at.ring_bytes_s or at.bytes_s))))
-                for step, at in zip(steps, crossed, strict=True)
-            )
-            behind = max(round(step - step / at.ring_channels) for step, at in zip(steps, crossed, strict=True))
-            end = begin + 2 * (len(devices) - 1) * slowest
-            for way in ways:
-                free[way] = end
-            for device in devices:
-                last[device] = max(last[device], end + 2 * (len(devices) - 1) * behind)
+        for among, shard in sums:
+            if among[-1] == place:
+                ring(among, shard)
     return max(max(free[device], last[device]) + updates[device] for device in range(topology.devices))
 
 
@@ -303,7 +366,7 @@ def test_a_change_ends_as_a_simulation_of_all_would(name: str, gradients: str) -
 
 
 def test_a_search_finds_the_best_of_all_strategies_of_a_small_model() -> None:
-    made = pose(divide(perceptron(), BATCH), Topology(DEVICE, (Level(2, 2000.0, 0.01),)), each)
+    made = pose(divide(perceptron(), BATCH), Topology(DEVICE, (Level(2, 2000.0, 0.01),)), each, bundle_bytes=0)
     choices = [
         [Part(degrees, devices) for degrees in configurations for devices in itertools.product(range(2), repeat=math.prod(degrees))]
         for configurations in made.configurations
@@ -323,6 +386,7 @@ def test_what_no_bound_holds_for_is_said() -> None:
     for name, topology, said in (
         ("lenet-5", FOUR, "links of several levels"),
         ("gpt-nano", PAIR, "gpt-nano: a layer takes what others than the one before it make"),
+        ("lenet-5", PAIR, "sums of gradients wait for each other"),
     ):
         made = posed(name, topology)
         with pytest.raises(ValueError, match=said):

@@ -7,7 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from declared.virtual import burst_bytes
 from models.soap import divide
+from network.bus import bus_bandwidth
 from strategies import found
 from strategies.measured import Lacking, cost_of, costs_of, message_cost, topology
 from strategies.problem import pose
@@ -49,6 +51,19 @@ def test_links_are_those_of_the_sweeps_with_the_runs_nodes_and_rate() -> None:
     assert link.ring_latency_s == pytest.approx(9e-4 / 6), "of each of 2 (n - 1) steps"
     assert topology(network, handled(), run_of(nodes=2), MEMORY).levels[0].ring_latency_s == pytest.approx(9e-4 / 2)
     assert topology(network, handled(), run_of(nodes=1), MEMORY).levels == (Level(1, math.inf),)
+
+
+def test_links_of_a_virtual_cluster_let_bytes_through_at_once_so_that_latency_is_no_time_beside_theirs() -> None:
+    rate, latency = 12.5e6, {"point_to_point": 5e-4, "all_reduce": 1.2e-2}
+    network = both(bandwidth=100, placement="virtual", link_bytes_s=rate)
+    bus = [bus_bandwidth(size, 1, 4, of) for size, of in zip(network["bytes"], network["collective"], strict=True)]
+    network["seconds"] = np.maximum(network["collective"].map(latency), np.array(bus) / 11e6)
+    (link,) = topology(network, handled(), run_of(bandwidth=[100]), MEMORY).levels
+    assert (link.latency_s, link.ring_latency_s) == (pytest.approx(5e-4), pytest.approx(1.2e-2 / 6))
+    assert (link.bytes_s, link.ring_bytes_s) == (pytest.approx(11e6), pytest.approx(11e6))
+    assert link.burst_bytes == burst_bytes(rate) == 80_000
+    elsewhere = network.assign(placement="distinct-nodes")
+    assert topology(elsewhere, handled(), run_of(bandwidth=[100]), MEMORY).levels[0].burst_bytes == 0
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,13 @@ class Settings:
 
 def shaping(bandwidth_bytes_s: float) -> list[str]:
     """The token bucket that gives a link this rate, in the words of tc-tbf(8); all of it changes what is measured."""
-    burst = max(80_000, int(bandwidth_bytes_s * 0.002))  # a segment of 64 KiB fits with its headers: none is cut up
-    return ["tbf", "rate", f"{int(bandwidth_bytes_s * 8)}bit", "burst", str(burst), "latency", "50ms"]
+    burst = str(burst_bytes(bandwidth_bytes_s))
+    return ["tbf", "rate", f"{int(bandwidth_bytes_s * 8)}bit", "burst", burst, "latency", "50ms"]
+
+
+def burst_bytes(bandwidth_bytes_s: float) -> int:
+    """How many bytes a link of this rate lets through at once after a pause."""
+    return max(80_000, int(bandwidth_bytes_s * 0.002))  # a segment of 64 KiB fits with its headers: none is cut up
 
 
 def node_names(nodes: int) -> list[str]:

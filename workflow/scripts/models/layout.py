@@ -4,12 +4,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from models.graph import Graph
+from models.graph import BYTES, Graph
 from models.soap import DIMENSIONS, POSITIONS, Degrees, Layer, Space, divide, part_of, region_needed, region_of
 from models.strategy import Strategy
 
 Region = Sequence[tuple[int, int]]
 Place = tuple[int, int]  # a layer, and one of its parts
+
+#: gradients that wait for each other make one sum of so many bytes, or of more by one layer: what a sum takes whatever its size is then little
+BUNDLE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,39 @@ class Layout:
         """The devices that have a share of a layer's weights."""
         parts = range(len(self.devices[layer]))
         return sorted({self.devices[layer][part] for part in parts if self.shard((layer, part)) == shard})
+
+    def tied(self, layer: int) -> list[int]:
+        """The later layers that have a layer's weights, too."""
+        return [other for other, told in enumerate(self.space.layers) if told.shared == layer]
+
+    def members(self, layer: int, shard: int) -> tuple[int, ...]:
+        """The devices that sum gradients of a share of a layer's weights."""
+        others = (device for other in self.tied(layer) for device in self.devices[other])
+        return tuple(sorted({*self.holders(layer, shard), *others}))
+
+    def sums(self, bundle_bytes: int = BUNDLE_BYTES) -> Iterator[tuple[tuple[int, ...], int]]:
+        """The sums of gradients in the order of a backward pass: of which layers, and of which share of their weights. Layers that follow each other
+        there, and whose weights the same devices have whole, make one sum, until it has `bundle_bytes`."""
+        waiting: list[int] = []
+        size, among = 0, ()
+        for layer, told in reversed(list(enumerate(self.space.layers))):
+            if told.shared is not None or not told.parameters:
+                continue
+            members = [self.members(layer, shard) for shard in range(self.shards(layer))]
+            if all(len(devices) == 1 for devices in members):
+                continue
+            one = len(members) == 1 and not self.tied(layer)
+            if waiting and (not one or members[0] != among or size >= bundle_bytes):
+                yield tuple(waiting), 0
+                waiting, size = [], 0
+            if one:
+                waiting.append(layer)
+                size += BYTES * told.part_parameters(self.degrees[layer])
+                among = members[0]
+            else:
+                yield from (((layer,), shard) for shard, devices in enumerate(members) if len(devices) > 1)
+        if waiting:
+            yield tuple(waiting), 0
 
 
 def lay_out(graph: Graph, batch: int, strategy: Strategy) -> Layout:

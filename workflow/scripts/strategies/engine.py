@@ -39,9 +39,9 @@ EVERY = 8  # of so many layers, the first that begins a run is one before which 
 NEVER = 2**62
 ROOM = 2**19  # for overlaps of edges that are kept
 BEFORE, FORWARD, BACKWARD, TAKEN = range(4)  # where a proposal ended
-RINGS, END, TAKES, UPDATE = range(
-    4
-)  # of those of a run: how many, when the last ends, how long they take links, and updates behind them devices
+# of sums that wait to begin as one: of how many bytes, since when their gradients are there, how long they take links at least, and updates
+# behind them devices; then the set of devices whose ring is known, and how many they are
+SIZE, READY, LEAST, UPDATE, SET, COUNT = range(6)
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -82,11 +82,15 @@ class Problem(NamedTuple):
     level_of: Any  # [D, D] the level between two devices
     latency: Any  # [K] picoseconds
     per_byte: Any  # [K] picoseconds, float64
-    ring_latency: Any  # [K] picoseconds for which each step of a ring takes its links, beside its bytes
-    ring_behind: Any  # [K] picoseconds behind each step, in which other rings may take them
+    burst: Any  # [K] picoseconds of bytes that a link lets through at once after a pause
+    ring_latency: Any  # [K] picoseconds of each step of a ring, beside its bytes
+    ring_hold: Any  # [K] and for how many of them it takes its links
     ring_per_byte: Any  # [K] likewise, float64
+    bundle_bytes: Any  # [1] sums of the same devices that follow each other are one, up to so many bytes
+    token: Any  # [D] a random number of each device
     handling: Any  # [2] picoseconds that a device computes nothing for a message that it sends, and that it receives
     handling_per_byte: Any  # [2] likewise, float64
+    handles: Any  # [1] whether one of these is not 0
     out_link: Any  # [K, D] the resource that a message of a level takes out of a device
     in_link: Any  # [K, D] and into it
     resources: Any  # [1] how many: devices, then links
@@ -111,6 +115,7 @@ class State(NamedTuple):
     mark: Any  # [2, L // EVERY + 1] the layers before which the next two are kept; -1: none
     free: Any  # [2, L // EVERY + 1, R] when resources are free before the layer's forward pass
     work: Any  # [2, L // EVERY + 1, D] computation that a device then still has
+    summed: Any  # [L] the set of devices that sum a layer's gradients; 0: each has all of its own; below 0: there are several sets
     used: Any  # [D] bytes
     bytes: Any  # [D] of a strategy that is looked at whole
     tail: Any  # [L] least time from the first end of a layer's forward pass to that of the step, of what was accepted
@@ -129,7 +134,7 @@ class State(NamedTuple):
     member: Any  # [D] the devices that have it
     out: Any  # [D] links from each to the next of a ring
     into: Any  # [D]
-    rings: Any  # [4] those of a run
+    bundle: Any  # [6] sums that wait
     crossed: Any  # [K] whether a ring has links of a level
     synced: Any  # [D] when the last gradients or weights of a device are there
     updates: Any  # [D] how long its updates take
@@ -143,6 +148,7 @@ class State(NamedTuple):
     saved_alone: Any  # [L]
     saved_follows: Any  # [L]
     saved_links: Any  # [R]
+    saved_summed: Any  # [L]
     saved_known: Any  # [E]
     random: Any  # [2] the state of random numbers
     changed: Any  # [L] layers of a proposal
@@ -158,7 +164,7 @@ def state_of(problem: Problem) -> State:
     edges = len(problem.source)
     layers, devices, levels = len(problem.shape), problem.level_of.shape[0], len(problem.latency)
     parts, resources, marks = int(problem.parts.max()), int(problem.resources[0]), layers // EVERY + 1
-    by_layer = "config local alone follows foot back_offset tail tail_back saved saved_local saved_alone saved_follows changed chosen listed seen"
+    by_layer = "config local alone follows foot back_offset tail tail_back summed saved saved_summed saved_local saved_alone saved_follows changed chosen listed seen"
     by_device = "used bytes left stamp since member out into synced updates change grown"
     sizes: dict[str, tuple[int, ...]] = {
         **dict.fromkeys(by_layer.split(), (layers,)),
@@ -178,7 +184,7 @@ def state_of(problem: Problem) -> State:
         **dict.fromkeys(("now", "links", "saved_links", "links_left"), (resources,)),
         **dict.fromkeys(by_device.split(), (devices,)),
         "crossed": (levels,),
-        "rings": (4,),
+        "bundle": (6,),
         "random": (2,),
         "ended": (4,),
     }
@@ -340,15 +346,15 @@ def is_following(problem: Problem, state: State, layer: int) -> bool:
 
 @inlined
 def arrival(problem: Problem, state: State, sender: int, receiver: int, size: int, ready: int, forwards: bool) -> int:
-    """When a message is there. Its links are taken for as long as its bytes take; its latency comes behind. Beside that both devices handle it.
-    What it carries forwards has gradients that will come back."""
+    """When a message is there. Its links are taken for as long as its bytes take, less what they let through at once; its latency comes behind.
+    Beside that both devices handle it. What it carries forwards has gradients that will come back."""
     if sender == receiver:
         return ready
     now, left, level = state.now, state.links_left, problem.level_of[sender, receiver]
     out = problem.out_link[level, sender]
     into = problem.in_link[level, receiver]
     takes = max(1, int(size * problem.per_byte[level]))
-    end = max(ready, now[out], now[into]) + takes
+    end = max(ready - problem.burst[level], now[out], now[into]) + takes
     now[out] = end
     now[into] = end
     now[sender] += problem.handling[0] + int(size * problem.handling_per_byte[0])
@@ -359,7 +365,7 @@ def arrival(problem: Problem, state: State, sender: int, receiver: int, size: in
     else:
         left[out] -= takes
         left[into] -= takes
-    return end + problem.latency[level]
+    return max(end, ready) + problem.latency[level]
 
 
 @inlined
@@ -391,23 +397,48 @@ def ring_of(problem: Problem, state: State, count: int) -> None:
 
 
 @inlined
-def ring_time(problem: Problem, state: State, count: int, size: int) -> int:
-    """How long a ring takes its links to sum so many bytes. In 2 (k - 1) steps each device hands a k-th to the next."""
+def ring_least(problem: Problem, state: State, count: int, size: int) -> int:
+    """How long a ring takes its links to sum so many bytes, at least, whatever goes with them."""
     slowest, chunk = 0, size / count
     for level in range(len(state.crossed)):
         if state.crossed[level]:
-            slowest = max(slowest, problem.ring_latency[level] + max(1, int(chunk * problem.ring_per_byte[level])))
+            slowest = max(slowest, int(chunk * problem.ring_per_byte[level]) - 1)
     return 2 * (count - 1) * slowest
 
 
 @inlined
-def ring_behind(problem: Problem, state: State, count: int) -> int:
-    """How long behind its last byte a ring has summed all."""
-    longest = 0
+def ring_step(takes: int, latency: int, burst: int) -> int:
+    """How long a step of a ring takes: its bytes behind its latency, or, as far as its links let them through at once, at the same time."""
+    return max(latency, takes + latency - min(latency, burst))
+
+
+@inlined
+def ring_time(problem: Problem, state: State, count: int, size: int, latency: Ints) -> int:
+    """How long a ring that sums so many bytes takes, or takes its links, by the `latency` of levels. In 2 (k - 1) steps each device hands a
+    k-th to the next."""
+    slowest, chunk = 0, size / count
     for level in range(len(state.crossed)):
         if state.crossed[level]:
-            longest = max(longest, problem.ring_behind[level])
-    return 2 * (count - 1) * longest
+            takes = max(1, int(chunk * problem.ring_per_byte[level]))
+            slowest = max(slowest, ring_step(takes, latency[level], problem.burst[level]))
+    return 2 * (count - 1) * slowest
+
+
+@inlined
+def ring_burst(problem: Problem, state: State) -> int:
+    """How much all links of a ring let through at once."""
+    least = NEVER
+    for level in range(len(state.crossed)):
+        if state.crossed[level]:
+            least = min(least, problem.burst[level])
+    return least
+
+
+@inlined
+def ring_handling(problem: Problem, count: int, size: int) -> int:
+    """How long a sum around a ring keeps each device from computing."""
+    handling, per_byte = problem.handling, problem.handling_per_byte
+    return 2 * (count - 1) * (handling[0] + handling[1] + int(size / count * (per_byte[0] + per_byte[1])))
 
 
 @inlined
@@ -415,6 +446,7 @@ def gather(problem: Problem, state: State, layer: int, shard: int) -> int:
     """The devices that have one shard of a layer's weights, into `member`, in the order of parts, and when each has its gradients, into
     `since`: how many devices."""
     config, sharer, count = state.config[layer], problem.sharer[layer], 0
+    state.bundle[SET] = 0
     shards, stride = problem.shards[config], problem.shard_stride[config]
     for whose in range(2):
         user, begin, step, run = layer, shard * stride, shards * stride, stride
@@ -449,20 +481,26 @@ def add_message(problem: Problem, links: Ints, sender: int, receiver: int, size:
 
 @piece
 def add_links(problem: Problem, state: State, layer: int, sign: int) -> None:
-    """Add the time that the exchange of a layer's gradients takes links to `links`, or take it away."""
+    """Add the time that the exchange of a layer's gradients takes links, at least, to `links`, or take it away; and find out who sums them."""
     config = state.config[layer]
     size = problem.shard_bytes[config]
+    state.summed[layer] = 0
     for shard in range(problem.shards[config] if size else 0):
         count = gather(problem, state, layer, shard)
         if count == 1:
             continue
+        state.summed[layer] = -1
+        if problem.shards[config] == 1 and problem.sharer[layer] < 0 and not problem.as_messages[0]:
+            state.summed[layer] = 0
+            for place in range(count):
+                state.summed[layer] ^= problem.token[state.member[place]]
         if problem.as_messages[0]:
             for place in range(1, count):
                 add_message(problem, state.links, state.member[place], state.member[0], size, sign)
                 add_message(problem, state.links, state.member[0], state.member[place], size, sign)
             continue
         ring_of(problem, state, count)
-        takes = sign * ring_time(problem, state, count, size)
+        takes = sign * ring_least(problem, state, count, size)
         for place in range(count):
             state.links[state.out[place]] += takes
             state.links[state.into[place]] += takes
@@ -564,6 +602,10 @@ def forward(problem: Problem, state: State, begin: int, slack: int, limit: int) 
         if earliest + state.tail[layer - 1] - slack > limit:
             return False
     earliest += problem.backward[state.config[layers - 1]]
+    most = 0
+    for level in range(len(problem.burst)):
+        most = max(most, problem.burst[level])
+    earliest -= most
     for resource in range(len(now)):
         state.links_left[resource] += state.links[resource]
         if state.links_left[resource] and max(now[resource], earliest) + state.links_left[resource] > limit:
@@ -614,31 +656,24 @@ def to_owner(problem: Problem, state: State, count: int, size: int, update: int,
 
 
 @inlined
-def around(problem: Problem, state: State, count: int, size: int, update: int, limit: int) -> bool:
-    """Sum the gradients of all members around a ring, after which each updates its weights; whether the step can still end by `limit`."""
-    now, out, into, start = state.now, state.out, state.into, 0
-    for place in range(count):
-        start = max(start, state.since[state.member[place]])
-    ring_of(problem, state, count)
-    takes = ring_time(problem, state, count, size)
+def around(problem: Problem, state: State, count: int, size: int, ready: int, least: int, limit: int) -> bool:
+    """Sum the `ready` gradients of all members around their ring, of which `least` was among `links`; whether the step can still end by `limit`."""
+    now, out, into, left = state.now, state.out, state.into, state.links_left
+    holds = ring_time(problem, state, count, size, problem.ring_hold)
+    takes = ring_time(problem, state, count, size, problem.ring_latency)
+    start = ready - min(least, ring_burst(problem, state))
     for place in range(count):
         start = max(start, now[out[place]], now[into[place]])
-    return turn(problem, state, count, start + takes, takes, update, limit)
-
-
-@inlined
-def turn(problem: Problem, state: State, count: int, end: int, takes: int, update: int, limit: int) -> bool:
-    """Take the links of a ring until `end`, for so long of it; whether the step can still end by `limit`."""
-    now, out, into, left = state.now, state.out, state.into, state.links_left
-    there = end + ring_behind(problem, state, count)
+    end, handled = start + holds, ring_handling(problem, count, size)
+    there = max(start + max(takes, holds), ready + ring_time(problem, state, count, 0, problem.ring_latency))
     for place in range(count):
         device = state.member[place]
-        state.updates[device] += update
         state.synced[device] = max(state.synced[device], there)
+        now[device] += handled
         now[out[place]] = end
         now[into[place]] = end
-        left[out[place]] -= takes
-        left[into[place]] -= takes
+        left[out[place]] -= least
+        left[into[place]] -= least
         if max(there, end + max(left[out[place]], left[into[place]])) > limit:
             return False
     return True
@@ -651,14 +686,18 @@ def synchronize(problem: Problem, state: State, layer: int, limit: int) -> bool:
     config = state.config[layer]
     size, update = problem.shard_bytes[config], problem.update[config]
     for shard in range(problem.shards[config]):
-        count = gather(problem, state, layer, shard)
-        if count == 1:
-            state.updates[state.member[0]] += update
-        elif problem.as_messages[0]:
+        count, ready = gather(problem, state, layer, shard), 0
+        if count > 1 and problem.as_messages[0]:
             if not to_owner(problem, state, count, size, update, limit):
                 return False
-        elif not around(problem, state, count, size, update, limit):
-            return False
+            continue
+        for place in range(count):
+            state.updates[state.member[place]] += update
+            ready = max(ready, state.since[state.member[place]])
+        if count > 1:
+            ring_of(problem, state, count)
+            if not around(problem, state, count, size, ready, ring_least(problem, state, count, size), limit):
+                return False
     return True
 
 
@@ -696,44 +735,47 @@ def backward_layer(problem: Problem, state: State, layer: int, slack: int, limit
 
 
 @inlined
-def has_one_ring(problem: Problem, state: State, layer: int) -> bool:
-    """Whether the gradients of a layer go around one ring, of all its parts, each on a device of its own."""
-    config = state.config[layer]
-    alone = state.alone[layer] and problem.parts[config] > 1
-    return alone and problem.shards[config] == 1 and problem.sharer[layer] < 0 and not problem.as_messages[0]
+def add_sum(problem: Problem, state: State, layer: int, ready: int) -> None:
+    """Let the sum of a layer's gradients, which are `ready`, wait with those of the layers before it in a backward pass."""
+    bundle, config = state.bundle, state.config[layer]
+    if bundle[SET] != state.summed[layer]:
+        count = gather(problem, state, layer, 0)
+        ring_of(problem, state, count)
+        bundle[SET] = state.summed[layer]
+        bundle[COUNT] = count
+    size = problem.shard_bytes[config]
+    bundle[SIZE] += size
+    bundle[READY] = max(bundle[READY], ready)
+    bundle[LEAST] += ring_least(problem, state, bundle[COUNT], size)
+    bundle[UPDATE] += problem.update[config]
 
 
 @inlined
-def turn_rings(problem: Problem, state: State, parts: int, limit: int) -> bool:
-    """Take the links of the `rings` of a run, and begin anew; whether the step can still end by `limit`."""
-    rings = state.rings
-    done = rings[RINGS] == 0 or turn(problem, state, parts, rings[END], rings[TAKES], rings[UPDATE], limit)
-    fill(rings, 0)
+def is_last(problem: Problem, state: State, layer: int) -> bool:
+    """Whether sums that wait are to begin: they have enough bytes, or other devices sum the gradients of the next layer that has some."""
+    if state.bundle[SIZE] >= problem.bundle_bytes[0]:
+        return True
+    below = layer - 1
+    while below >= 0 and state.summed[below] == 0:
+        below -= 1
+    return below < 0 or state.summed[below] != state.summed[layer]
+
+
+@inlined
+def begin_sums(problem: Problem, state: State, limit: int) -> bool:
+    """Sum what waits around the ring that is known; whether the step can still end by `limit`."""
+    bundle = state.bundle
+    for place in range(bundle[COUNT]):
+        state.updates[state.member[place]] += bundle[UPDATE]
+    done = around(problem, state, bundle[COUNT], bundle[SIZE], bundle[READY], bundle[LEAST], limit)
+    bundle[SIZE] = bundle[READY] = bundle[LEAST] = bundle[UPDATE] = 0
     return done
 
 
 @inlined
-def add_ring(problem: Problem, state: State, layer: int, ready: int) -> None:
-    """Add that of a layer whose parts are `ready` to the `rings` of its run, which take the same links, one after the other."""
-    rings, config = state.rings, state.config[layer]
-    parts = problem.parts[config]
-    if rings[RINGS] == 0:
-        for part in range(parts):
-            state.member[part] = state.device[layer, part]
-        ring_of(problem, state, parts)
-        for part in range(parts):
-            rings[END] = max(rings[END], state.now[state.out[part]], state.now[state.into[part]])
-    takes = ring_time(problem, state, parts, problem.shard_bytes[config])
-    rings[RINGS] += 1
-    rings[END] = max(rings[END], ready) + takes
-    rings[TAKES] += takes
-    rings[UPDATE] += problem.update[config]
-
-
-@inlined
-def end_run(problem: Problem, state: State, layer: int, slack: int, limit: int) -> bool:
-    """Let the devices of a run compute what is behind its last layer, up to `layer`, its first; whether the step can still end by `limit`."""
-    now, left, offset = state.now, state.left, state.back_offset[layer]
+def end_run(problem: Problem, state: State, layer: int, offset: int, slack: int, limit: int) -> bool:
+    """Let the devices of a run compute for so long behind its last layer, up to `layer`, its first; whether the step can still end by `limit`."""
+    now, left = state.now, state.left
     for part in range(problem.parts[state.config[layer]] if offset else 0):
         device = state.device[layer, part]
         now[device] += offset
@@ -747,35 +789,38 @@ def end_run(problem: Problem, state: State, layer: int, slack: int, limit: int) 
 def backward(problem: Problem, state: State, slack: int, limit: int) -> bool:
     """All backward passes, and exchanges of gradients; whether the step can still end by `limit`. `slack`: as of `forward`."""
     layer, latest = len(problem.shape) - 1, 0
-    foot, offset = layer, 0
-    fill(state.rings, 0)
+    foot, offset, computed = layer, 0, 0
+    fill(state.bundle, 0)
     while layer >= 0:
-        config, heard = state.config[layer], layer == foot or not state.local[layer]
+        config, heard, summed = state.config[layer], layer == foot or not state.local[layer], state.summed[layer]
         parts = problem.parts[config]
         size = problem.shard_bytes[config] if problem.owner[layer] == layer else 0
         state.foot[layer] = foot
         state.back_offset[layer] = offset
-        apart = size > 0 and not has_one_ring(problem, state, layer)
-        if (apart or not state.local[layer]) and not turn_rings(problem, state, parts, limit):
-            return False
         if heard and not backward_layer(problem, state, layer, slack, limit):
             return False
         if layer == foot:
             latest = 0
             for part in range(parts):
                 latest = max(latest, state.back[layer, part])
-        if apart and not synchronize(problem, state, layer, limit):
+        if size > 0 and summed <= 0 and not synchronize(problem, state, layer, limit):
             return False
-        if size and not apart:
-            add_ring(problem, state, layer, latest + offset)
-        if state.follows[layer] and state.local[layer] and not is_asked(problem, state, layer - 1):
+        if size > 0 and summed > 0:
+            add_sum(problem, state, layer, latest + offset)
+            if is_last(problem, state, layer):
+                offset += ring_handling(problem, state.bundle[COUNT], state.bundle[SIZE])
+                if not begin_sums(problem, state, limit):
+                    return False
+        goes_on = size == 0 or summed >= 0 or not problem.handles[0]
+        if goes_on and state.follows[layer] and state.local[layer] and not is_asked(problem, state, layer - 1):
             layer -= 1
             offset += problem.backward[state.config[layer]]
+            computed += problem.backward[state.config[layer]]
             continue
-        if not turn_rings(problem, state, parts, limit) or not end_run(problem, state, layer, slack, limit):
+        if not end_run(problem, state, layer, computed, slack, limit):
             return False
         layer -= 1
-        foot, offset = layer, 0
+        foot, offset, computed = layer, 0, 0
     return True
 
 
@@ -971,6 +1016,7 @@ def try_change(problem: Problem, state: State, count: int, whole: bool, limit: i
     copy(state.saved_alone, state.alone)
     copy(state.saved_follows, state.follows)
     copy(state.saved_links, state.links)
+    copy(state.saved_summed, state.summed)
     copy(state.saved_known, state.known)
     change_all(problem, state, count, whole)
     if not whole:
@@ -987,6 +1033,7 @@ def try_change(problem: Problem, state: State, count: int, whole: bool, limit: i
         copy(state.alone, state.saved_alone)
         copy(state.follows, state.saved_follows)
         copy(state.links, state.saved_links)
+        copy(state.summed, state.saved_summed)
         copy(state.known, state.saved_known)
         return NEVER
     state.ended[TAKEN] += 1

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.graph import BYTES
+from models.layout import BUNDLE_BYTES
 from models.soap import POSITIONS, Degrees, Layer, Needed, Space
 from models.strategy import Part, Strategy
 from strategies.costs import Cost
 from strategies.engine import Problem, State, state_of
-from strategies.topology import Device, Topology
+from strategies.topology import Topology
 
 PICOSECONDS = 1e12
 NO_LIMIT = 2**62
@@ -69,17 +70,15 @@ def pose(
     most_parts: int | None = None,
     numbers_of_parameter: int = 4,
     gradients: str = RING,
+    bundle_bytes: int = BUNDLE_BYTES,
 ) -> Posed:
     """The problem of a step. `cost` of a part; `most_parts` of a layer, by default one for each device; `numbers_of_parameter`: kept for each
     parameter, such as itself, its gradient and what the optimizer keeps; `gradients`: one of GRADIENTS, the way of those of weights that several
-    devices have."""
+    devices have; `bundle_bytes`: as of models.layout.Layout.sums."""
     most = most_parts or topology.devices
     every = tuple(tuple(layer.configurations(most)) for layer in space.layers)
-    summed = _handled if gradients == RING else lambda *_: 0.0
     rows = [
-        _config(
-            layer, degrees, cost(space, place, degrees), numbers_of_parameter, summed(layer, degrees, topology.device)
-        )
+        _config(layer, degrees, cost(space, place, degrees), numbers_of_parameter)
         for place, (layer, configurations) in enumerate(zip(space.layers, every, strict=True))
         for degrees in configurations
     ]
@@ -121,6 +120,8 @@ def pose(
         "owner": [place if layer.shared is None else layer.shared for place, layer in enumerate(space.layers)],
         "memory_limit": [min(int(topology.device.memory_bytes), NO_LIMIT)],
         "as_messages": [gradients == MESSAGES],
+        "bundle_bytes": [bundle_bytes],
+        "token": np.random.default_rng(1).integers(1, 2**62, topology.devices),
         "first_user": [sum(edge.source < place for edge in edges) for place in range(len(space.layers) + 1)],
         "user": [edge.target for edge in sorted(edges, key=lambda edge: edge.source)],
         **{name: [row[name] for row in rows] for name in rows[0]},
@@ -138,19 +139,7 @@ def pose(
     return Posed(space, topology, Problem(**arrays), every)
 
 
-def _handled(layer: Layer, degrees: Degrees, device: Device) -> float:
-    """For how long a sum around a ring keeps each device from computing, in seconds, where parts that have the same weights are on devices
-    of their own."""
-    copies = math.prod(degrees) // (1 if layer.divides is None else degrees[layer.divides])
-    if layer.shared is not None or not layer.parameters or copies == 1:
-        return 0.0
-    steps, size = 2 * (copies - 1), BYTES * layer.part_parameters(degrees) / copies
-    each = device.send_s + device.receive_s + size * (device.send_byte_s + device.receive_byte_s)
-    return steps * each
-
-
-def _config(layer: Layer, degrees: Degrees, cost: Cost, numbers_of_parameter: int, summed: float) -> dict[str, object]:
-    """`summed`: seconds of a device for the sum of its gradients."""
+def _config(layer: Layer, degrees: Degrees, cost: Cost, numbers_of_parameter: int) -> dict[str, object]:
     parts, parameters = math.prod(degrees), layer.part_parameters(degrees)
     shards = 1 if layer.divides is None else degrees[layer.divides]
     behind = 1 if layer.divides is None else math.prod(degrees[layer.divides + 1 :])
@@ -160,7 +149,7 @@ def _config(layer: Layer, degrees: Degrees, cost: Cost, numbers_of_parameter: in
         "chunk": [size // degree for size, degree in zip(layer.shape, degrees, strict=True)],
         "parts": parts,
         "forward": max(1, round(cost.forward * PICOSECONDS)),
-        "backward": max(1, round((cost.backward + summed) * PICOSECONDS)),
+        "backward": max(1, round(cost.backward * PICOSECONDS)),
         "update": round(cost.update * PICOSECONDS) if own else 0,
         "memory": BYTES * (numbers_of_parameter * parameters + layer.elements // parts),
         "shard_bytes": BYTES * own,
@@ -173,7 +162,7 @@ def _config(layer: Layer, degrees: Degrees, cost: Cost, numbers_of_parameter: in
 
 
 def _links(topology: Topology) -> dict[str, object]:
-    levels, devices = range(len(topology.levels)), range(topology.devices)
+    levels, devices, device = range(len(topology.levels)), range(topology.devices), topology.device
     out, into, at = [], [], topology.devices
     for level in levels:
         units = [topology.unit(level, device) for device in devices]
@@ -188,11 +177,11 @@ def _links(topology: Topology) -> dict[str, object]:
     return {
         "level_of": [[topology.level_between(one, other) for other in devices] for one in devices],
         "latency": [round(level.latency_s * PICOSECONDS) for level in topology.levels],
-        "ring_latency": [round(one / level.ring_channels) for one, level in zip(rings, topology.levels, strict=True)],
-        "ring_behind": [
-            round(one - one / level.ring_channels) for one, level in zip(rings, topology.levels, strict=True)
-        ],
-        "handling": [round(one * PICOSECONDS) for one in (topology.device.send_s, topology.device.receive_s)],
+        "burst": [round(PICOSECONDS * level.burst_bytes / level.bytes_s) for level in topology.levels],
+        "ring_latency": [round(one) for one in rings],
+        "ring_hold": [round(one / level.ring_channels) for one, level in zip(rings, topology.levels, strict=True)],
+        "handling": [round(one * PICOSECONDS) for one in (device.send_s, device.receive_s)],
+        "handles": [any((device.send_s, device.receive_s, device.send_byte_s, device.receive_byte_s))],
         "out_link": out,
         "in_link": into,
         "resources": [at],

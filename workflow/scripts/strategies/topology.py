@@ -24,13 +24,14 @@ class Device:
 
 @dataclass(frozen=True)
 class Level:
-    """`of` units, each with a link of `bytes_s` each way and `latency_s`, make one unit of the next level. `ring_bytes_s` and
-    `ring_latency_s`: what a sum around a ring reaches in each of its 2 (n - 1) steps; None: as a message. `ring_channels`: so many sums
-    at once share the latter."""
+    """`of` units, each with a link of `bytes_s` each way and `latency_s`, make one unit of the next level. `burst_bytes`: a link is a token
+    bucket, which lets so many through at once after a pause. `ring_bytes_s` and `ring_latency_s`: what a sum around a ring reaches in each of its
+    2 (n - 1) steps; None: as a message. `ring_channels`: so many sums at once share the latter."""
 
     of: int
     bytes_s: float
     latency_s: float = 0.0
+    burst_bytes: float = 0.0
     ring_bytes_s: float | None = None
     ring_latency_s: float | None = None
     ring_channels: float = 1.0

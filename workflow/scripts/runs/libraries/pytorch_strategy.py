@@ -169,36 +169,30 @@ class Runner:
     def _groups(self) -> Iterator[Shared]:
         """What this rank shares with others, in the order of a backward pass; groups are made in one order on all ranks."""
         made: dict[tuple[int, ...], dist.ProcessGroup] = {}
-        for layer in reversed(range(len(self.space.layers))):
-            told = self.space.layers[layer]
-            if told.shared is not None or not told.parameters:
-                continue
-            for number in range(self.layout.shards(layer)):
-                for names, members, holder in self._members(layer, number):
-                    if len(members) < 2:
-                        continue
-                    if members not in made:
-                        made[members] = dist.new_group(list(members))
-                    if self.me in members:
-                        trained = self.shards[holder, number].trained()
-                        yield Shared([trained[name] for name in names], made[members], layer)
+        for layers, number in self.layout.sums():
+            for members, owned in self._members(layers, number):
+                if len(members) < 2:
+                    continue
+                if members not in made:
+                    made[members] = dist.new_group(list(members))
+                if self.me in members:
+                    trained = [self.shards[holder, number].trained()[name] for holder, name in owned]
+                    yield Shared(trained, made[members], layers[-1])
 
-    def _members(self, layer: int, number: int) -> Iterator[tuple[list[str], tuple[int, ...], int]]:
-        """A share's trained weights with the ranks that have them, and the layer by which this one does: a tied table is on more of them than the
-        rest."""
-        of = self.space.layers[layer]
-        sharers = [other for other, told in enumerate(self.space.layers) if told.shared == layer]
-        names = [name for name in names_of(of, self.graph) if is_trained(name)]
-        ranks = set(self.layout.holders(layer, number))
-        tied = {rank for other in sharers for rank in self.layout.devices[other]}
-        table = [name for name in names if sharers and name == f"{of.operators[0]}.table"]
-        holder = next((at for at in (layer, *sharers) if (at, number) in self.shards), layer)
-        for own, members, at in (
-            (table, ranks | tied, holder),
-            ([name for name in names if name not in table], ranks, layer),
-        ):
-            if own:
-                yield own, tuple(sorted(members)), at
+    def _members(self, layers: Sequence[int], number: int) -> Iterator[tuple[tuple[int, ...], list[tuple[int, str]]]]:
+        """A sum's ranks, with the trained weights and the layers by which this one has them: a tied table is on more ranks than the rest."""
+        layout, first = self.layout, layers[0]
+        names = [
+            (at, name) for at in layers for name in names_of(self.space.layers[at], self.graph) if is_trained(name)
+        ]
+        if not (tied := layout.tied(first)):
+            yield layout.members(first, number), names
+            return
+        holder = next((at for at in (first, *tied) if (at, number) in self.shards), first)
+        table = f"{self.space.layers[first].operators[0]}.table"
+        yield layout.members(first, number), [(holder, table)]
+        if rest := [(at, name) for at, name in names if name != table]:
+            yield tuple(layout.holders(first, number)), rest
 
     def forward(self, samples: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """All parts of this rank, in their order. `samples`: of a batch those that are `wanted`; `labels`: all. This rank's share of the mean loss,
