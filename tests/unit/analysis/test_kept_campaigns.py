@@ -18,9 +18,12 @@ from declared.site import load_site
 from declared.study import load_study
 from network.fit import round_medians
 from plan.design import design
+from plan.identity import cores_per_rank
 from prediction import crossover, hybrid, law, physics, what_if
 from prediction.held_out import ALL, evaluate
 from prediction.methods import PHYSICS, methods
+from strategies import simulated
+from strategies.measured import Known
 from traces import bottlenecks, cost, exposed
 from traces.cells import Measured
 from traces.cells import of as of_traces
@@ -29,6 +32,7 @@ KEPT = CHECKOUT / "docs" / "campaigns"
 FOLDERS = sorted(path for path in KEPT.iterdir() if path.is_dir())
 SLOW, UNSHAPED, SIX = "tf-strategies-virtual", "tf-strategies-unshaped", "prediction-virtual"
 WHAT_IF, HYBRID, PHASES, STRATEGIES = "what-if-virtual", "hybrid-virtual", "phases-virtual", "strategies-virtual"
+FOUND = "found-strategies-virtual"
 SMALL, LARGE = "small-cnn", "small-cnn-600"
 WORDS = {
     2: "two",
@@ -531,3 +535,60 @@ def test_where_a_step_spends_its_time_is_in_the_text() -> None:
     assert set(verdicts) == {"agree", "computing is faster"} and (costs["ratio_low"] <= 1).all()
     assert all(hidden["tensorflow-multiworker", nodes] < 0.001 for nodes in (2, 4))
     assert len(of_horovod) == 2 and of_horovod["evidence"].str.startswith("8.00 exchanges").all()
+
+
+@functools.cache
+def simulated_strategies() -> pd.DataFrame:
+    """The table `simulated` of found-strategies-virtual; `expected_s`: what it says of a step."""
+    study, site = load_study(FOUND), load_site("virtual-four")
+    tables = {name: records(FOUND, name) for name in ("costs", "messages", "network")}
+    of = Known(**tables, cores=cores_per_rank(site) * (site.cpu_share or 1.0))
+    planned = {run.cell: run for run in design(study, site) if run.framework.strategies}
+    data, lacking = simulated.compare(records(FOUND), planned, simulated.Simulator(of))
+    assert lacking == []
+    kept = pd.read_csv(KEPT / FOUND / "simulated.csv")
+    pd.testing.assert_frame_equal(data.reset_index(drop=True), kept, check_dtype=False, rtol=1e-9)
+    return data.assign(expected_s=data["simulated_s"] + data["rest_s"])
+
+
+def test_how_well_strategies_were_simulated_is_in_the_text() -> None:
+    runs, data = records(FOUND), simulated_strategies()
+    pooling = pooled(runs)
+    several = data[data["ranks"] > 1]
+    rows, gained = [], {}
+    for levels, estimate in simulated.gains(data, pooling):
+        gained[levels["model"], levels["bandwidth"]] = estimate
+    for (model, bandwidth), own in several.groupby(["model", "bandwidth"]):
+        by_name = own.set_index("parallelism")
+        times = [
+            f"{1e3 * by_name.loc[name, 'step_s']:.0f} ({1e3 * by_name.loc[name, 'expected_s']:.0f})"
+            for name in ("data", "expert", "found", "random1", "random2")
+        ]
+        rows.append(f"| {model} | {bandwidth} | {' | '.join(times)} | {gained[model, bandwidth].value:.2f} |")
+    assert not_said(rows) == [] and len(rows) == 7
+    resolved = [estimate for estimate in gained.values() if estimate.low > 1]
+    assert all(estimate.high >= 1 for estimate in gained.values()), "slower in none"
+    slow, fast = gained["gpt-nano", 100], gained["gpt-nano", 1000]
+    right, pairs = simulated.ordered(data, pooling)
+    taus, errors = simulated.orders(data), several["error"].abs()
+    random = several["parallelism"].str.startswith("random")
+    held = runs[runs["nodes"] == 4].groupby(["framework", "parallelism", "model", "bandwidth"])["epoch_time_s"].mean()
+    plain = held["pytorch-ddp", "data"] / held["pytorch-strategy", "data"]
+    beside = held["pytorch-ddp", "data"] / held["pytorch-strategy", "found"]
+    at = several.set_index(["model", "bandwidth", "parallelism"])["error"]
+    sentences = [
+        f"# {len(runs)} runs in",
+        f"faster than data parallelism beyond the noise in {WORDS[len(resolved)]} of {WORDS[len(gained)]} cases, and slower in none",
+        f"the ratio is {slow.value:.2f} [{slow.low:.2f}, {slow.high:.2f}] and {fast.value:.2f} [{fast.low:.2f}, {fast.high:.2f}]",
+        f"takes {plain.min():.2f} to {plain.max():.2f} times as long as data parallelism by",
+        f"faster than `pytorch-ddp` in {WORDS[(beside > 1).sum()]} of {WORDS[len(beside)]} cases",
+        f"Of {pairs} pairs of strategies whose measured times differ beyond the noise, {right} are simulated in that order",
+        f"Kendall's tau over all pairs is {np.mean(taus):.2f}",
+        f"miss by {100 * errors.mean():.1f} % on average: {100 * errors[~random].mean():.1f} % for the strategies that somebody would run, "
+        f"{100 * errors[random].mean():.1f} % for random ones",
+        f"{(errors <= 0.1).sum()} of {len(errors)} cells are within the first, {(errors <= 0.3).sum()} within the second",
+        f"are simulated up to {100 * at.loc[:, 100, :].max():.0f} % too slow",
+    ]
+    assert beside["gpt-nano", 1000] == pytest.approx(2 / 3, abs=0.02), "two thirds of the time"
+    assert (at.loc["wide-mlp", 250, ["expert", "found"]].abs() < 0.03).all()
+    assert not_said(sentences) == []

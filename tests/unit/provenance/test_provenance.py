@@ -13,6 +13,7 @@ from PIL import Image
 
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file
+from common.schemas import schema
 from declared.study import load_study
 from plan.campaign import load_campaign
 from provenance import appendix, archive, verify
@@ -20,7 +21,7 @@ from provenance.account import account
 from provenance.citation import citation
 from provenance.differing import changes
 from provenance.manifest import retire
-from provenance.sources import measured_with
+from provenance.sources import TABLES, measured_with
 from provenance.sources import sources as sources_of
 from report.setting import Grid
 from synthetic import campaign
@@ -60,6 +61,11 @@ def test_what_is_no_product_any_more_is_put_aside_and_all_else_stays(tmp_path: P
     assert retire(tmp_path, products) == ["figures/gone"]
     left = sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file())
     assert left == ["explore.R", "figures/a.pdf", "figures/old/gone.pdf", "figures/old/gone.png", "runs.csv"]
+
+
+def test_a_manifest_may_name_every_table() -> None:
+    allowed = schema("manifest")["properties"]["sources"]["properties"]["tables"]["propertyNames"]["enum"]
+    assert allowed == list(TABLES)
 
 
 def test_sources_change_with_what_they_are_of_and_with_nothing_else(

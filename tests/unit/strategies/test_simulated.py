@@ -19,7 +19,7 @@ from figures import simulated as figure
 from plan.campaign import Campaign, planned
 from records.aggregate import planned_row
 from strategies.measured import Known
-from strategies.simulated import Simulator, compare, gains, orders, said, table
+from strategies.simulated import Simulator, compare, gains, ordered, orders, said, table
 from timed_parts import DATASET, FRAMEWORK, both, handled, timed
 
 REST_S = 0.25  # that a step takes beside its layers
@@ -87,7 +87,7 @@ def test_without_a_cell_on_one_rank_nothing_is_added_and_the_table_says_so(
     several = {cell: run for cell, run in cells(campaign).items() if run.geometry.ranks > 1}
     made = table(runs[runs["nodes"] > 1], several, simulator)
     assert made.data["rest_s"].isna().all() and made.data["error"].notna().all()
-    assert any("no cell of lenet-5 on one rank" in note for note in made.below)
+    assert any("no cell of lenet-5 on one rank" in note for note in made.notes)
 
 
 def test_orders_and_gains_are_of_cells_that_differ_in_their_strategy_alone(
@@ -101,12 +101,26 @@ def test_orders_and_gains_are_of_cells_that_differ_in_their_strategy_alone(
     by_level = told[told["ranks"] > 1].set_index("parallelism")["step_s"]
     assert levels["nodes"] == 4 and gain.value == pytest.approx(by_level["data"] / by_level["found"], rel=1e-3)
     sentences = said(told, pooled(runs))
-    assert sentences[1].startswith("Order of strategies: Kendall's tau 1.00") and "slower in" in sentences[2]
+    assert "tau 1.00 on average of 1 sets" in sentences[1] and "slower in" in sentences[2]
     upside_down = data.assign(step_s=1 / data["step_s"])
     assert orders(upside_down) == [-1.0]
 
 
-def test_the_figure_has_a_marker_for_each_cell_and_tells_the_errors(
+def test_an_order_counts_where_measured_times_differ_beyond_the_noise(
+    campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
+) -> None:
+    data, _ = compare(runs, cells(campaign), simulator)
+    assert ordered(data, pooled(runs)) == (3, 3)
+    assert ordered(data.assign(simulated_s=1 / data["simulated_s"]), pooled(runs)) == (0, 3)
+    by_name = data[data["ranks"] > 1].set_index("parallelism")["cell"]
+    noisy = runs.copy()
+    of_expert = noisy["cell"] == by_name["expert"]
+    noisy.loc[of_expert, "epoch_time_s"] *= 1 + 0.9 * (-1) ** noisy.loc[of_expert, "replicate"].astype(int)
+    assert ordered(data, pooled(noisy)) == (1, 1), "the expert's rule may be faster or slower than the other two"
+    assert ordered(data[data["ranks"] == 1], pooled(runs)) == (0, 0)
+
+
+def test_the_figure_has_a_marker_for_each_cell_on_several_ranks_and_tells_the_errors(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame, tmp_path: Path
 ) -> None:
     data, _ = compare(runs, cells(campaign), simulator)
@@ -116,7 +130,7 @@ def test_the_figure_has_a_marker_for_each_cell_and_tells_the_errors(
     drawn, caption = figure.draw(records, Declared("simulated", "simulated"))
     (ax,) = drawn.axes
     markers = [line for line in ax.get_lines() if line.get_marker() not in ("None", "", None)]
-    assert sum(len(line.get_xdata()) for line in markers) == len(data) == 4
+    assert sum(len(line.get_xdata()) for line in markers) == (data["ranks"] > 1).sum() == 3
     errors = data.loc[data["ranks"] > 1, "error"].abs()
     assert f"{100 * errors.mean():.1f} % on average" in caption
     empty = Records(tmp_path / "runs.csv", tmp_path / "epochs.csv")

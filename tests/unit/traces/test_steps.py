@@ -41,6 +41,16 @@ def test_exchange_of_the_quick_rank_and_of_the_late_one():
     assert found[1].to_dict() == pytest.approx({**known, "until_first": 13})
 
 
+def test_a_rank_that_has_no_part_in_an_exchange_has_none_of_its_times():
+    """By a strategy of layers two ranks may share weights that the third one does not have."""
+    whole = attempt([0.0, 3.0, 0.0])
+    found = Traced(whole[(whole["rank"] != 2) | (whole["phase"] != "exchange")], 1, STEPS).rows()
+    assert found["seconds"].notna().all()
+    assert sorted(found.loc[found["phase"] == "until_first", "rank"]) == [0, 1]
+    alone = found[(found["scope"] == "exchange") & (found["rank"] == 2)]
+    assert len(alone) and (alone["seconds"] == 0).all() and (alone["count"] == 0).all()
+
+
 def test_the_path_goes_over_the_late_rank_and_its_parts_make_a_step():
     found = rows_of([0.0, 3.0])["path", -1]
     assert found.to_dict() == pytest.approx(

@@ -1,4 +1,5 @@
-"""Time of a step by each strategy: as it was simulated, over as it was measured. A marker for each cell whose layers are divided by themselves."""
+"""Time of a step by each strategy: as it was simulated, over as it was measured. A marker for each cell on several ranks whose layers are divided by
+themselves; one on a single rank is met by what is added to all cells of its model."""
 
 import numpy as np
 import pandas as pd
@@ -19,13 +20,16 @@ AIM, BOUND = 0.10, 0.30  # the second is that of Jia, Zaharia & Aiken (MLSys 201
 MARKER = 4.0
 WHAT = "Time of a training step by each strategy, simulated and measured; one marker per cell, bars: 95 % intervals of the measured mean."
 LINES = f"Line: both alike; dark band: {100 * AIM:g} % apart; light band: {100 * BOUND:g} %."
-HOW = "Simulated from what parts of layers, messages and sweeps took by themselves: nothing is fitted to the cells. Both axes are logarithmic."
+HOW = (
+    "Simulated from what parts of layers, messages and sweeps took by themselves, and what one rank takes beyond its simulation: nothing is fitted to the "
+    "cells that are drawn. Both axes are logarithmic."
+)
 
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """Panels by model. The figure and its caption, of the table that strategies.simulated wrote."""
     table = records.simulated
-    rows = filtered(table[table["error"].notna()], asked) if len(table) else table
+    rows = filtered(table[table["error"].notna() & (table["ranks"] > 1)], asked) if len(table) else table
     if rows.empty:
         return panels.not_drawn(records.runs, "no strategy was both simulated and measured")
     rows = rows.assign(
@@ -49,12 +53,8 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         ax.set_ylabel("simulated (ms)")
     drawn.supxlabel("measured time of a step (ms)", fontsize=style.FONT_SIZE)
     panels.legend(drawn, series, lines=False)
-    several = rows.loc[rows["ranks"] > 1, "error"].abs()
-    errors = (
-        f"Errors on several ranks: {100 * several.mean():.1f} % on average, {100 * several.max():.1f} % at most."
-        if len(several)
-        else ""
-    )
+    off = rows["error"].abs()
+    errors = f"Errors: {100 * off.mean():.1f} % on average, {100 * off.max():.1f} % at most."
     unseen = f"{left} of {len(models)} models are not drawn; the table has them." if left > 0 else ""
     said = [WHAT, errors, LINES, unseen, conditions.setting(records.runs)]
     return drawn, panels.two_paragraphs(said, [HOW], first=[WHAT, errors, LINES])

@@ -82,7 +82,8 @@ class Layout:
         """The sums of gradients in the order of a backward pass: of which layers, and of which share of their weights. Layers that follow each other
         there, and whose weights the same devices have whole, make one sum, until it has `bundle_bytes`."""
         waiting: list[int] = []
-        size, among = 0, ()
+        size = 0
+        among: tuple[int, ...] = ()
         for layer, told in reversed(list(enumerate(self.space.layers))):
             if told.shared is not None or not told.parameters:
                 continue

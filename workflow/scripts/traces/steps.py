@@ -134,7 +134,7 @@ class Traced:
         return np.bincount(union.group, weights=covered, minlength=groups)
 
     def _of_exchange(self) -> pd.DataFrame:
-        """A row for each of `by_step`, and `until_first`: from the start of a step until its first exchange."""
+        """A row for each of `by_step`, and of ranks that exchange `until_first`: from the start of a step until its first exchange."""
         count = self.exchanges.groupby("rank").size().reindex(self.ranks, fill_value=0) / len(self.numbers)
         parts = [
             self._per_step(
@@ -149,13 +149,13 @@ class Traced:
         firsts = self.exchanges[self.exchanges["turn"] == 0].merge(
             self.step_times, on=["place", "rank"], suffixes=("", "_step")
         )
-        until = (firsts["start"] - firsts["start_step"]).groupby(firsts["rank"]).mean().reindex(self.ranks)
+        until = (firsts["start"] - firsts["start_step"]).groupby(firsts["rank"]).mean()
         parts.append(
             self._per_step(
-                pd.Series(self.ranks),
-                pd.Series(["until_first"] * len(self.ranks)),
+                pd.Series(until.index),
+                pd.Series(["until_first"] * len(until)),
                 until.reset_index(drop=True),
-                count.to_numpy(),
+                count[until.index].to_numpy(),
                 "exchange",
             )
         )
