@@ -584,11 +584,10 @@ def test_how_well_strategies_were_simulated_is_in_the_text() -> None:
         f"faster than `pytorch-ddp` in {WORDS[(beside > 1).sum()]} of {WORDS[len(beside)]} cases",
         f"Of {pairs} pairs of strategies whose measured times differ beyond the noise, {right} are simulated in that order",
         f"Kendall's tau over all pairs is {np.mean(taus):.2f}",
-        f"miss by {100 * errors.mean():.1f} % on average: {100 * errors[~random].mean():.1f} % for the strategies that somebody would run, "
+        f"miss by {100 * errors.mean():.1f} % on average, half of them by {100 * errors.median():.1f} % or less: {100 * errors[~random].mean():.1f} % for the strategies that somebody would run, "
         f"{100 * errors[random].mean():.1f} % for random ones",
         f"{(errors <= 0.1).sum()} of {len(errors)} cells are within the first, {(errors <= 0.3).sum()} within the second",
-        f"are simulated up to {100 * at.loc[:, 100, :].max():.0f} % too slow",
     ]
     assert beside["gpt-nano", 1000] == pytest.approx(2 / 3, abs=0.02), "two thirds of the time"
-    assert (at.loc["wide-mlp", 250, ["expert", "found"]].abs() < 0.03).all()
+    assert abs(at["wide-mlp", 250, "found"]) < 0.03
     assert not_said(sentences) == []

@@ -168,13 +168,18 @@ def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
         ways = [("out", level, topology.unit(level, sender)), ("in", level, topology.unit(level, receiver))]
         link = topology.levels[level]
         burst = round(PICOSECONDS * link.burst_bytes / link.bytes_s)
-        end = max(ready - burst, *(free[way] for way in ways)) + max(1, int(size * (PICOSECONDS / link.bytes_s)))
-        for way in ways:
-            free[way] = end
+        takes = max(1, int(size * (PICOSECONDS / link.bytes_s)))
+        begin, end = ready, ready
+        for way in (
+            ways
+        ):  # the second link may begin with the first byte that comes out of the first one, and ends with the last
+            free[way] = max(begin - burst, free[way]) + takes
+            end = max(end, free[way])
+            begin = end - takes
         of = topology.device
         for device, each, byte in ((sender, of.send_s, of.send_byte_s), (receiver, of.receive_s, of.receive_byte_s)):
             free[device] += round(each * PICOSECONDS) + int(size * (byte * PICOSECONDS))
-        return max(end, ready) + round(link.latency_s * PICOSECONDS)
+        return end + round(link.latency_s * PICOSECONDS)
 
     def common(edge: object, target: int, i: int) -> list[tuple[int, int]]:
         """The parts of an edge's source that a part needs, and bytes."""

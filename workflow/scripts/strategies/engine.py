@@ -346,17 +346,18 @@ def is_following(problem: Problem, state: State, layer: int) -> bool:
 
 @inlined
 def arrival(problem: Problem, state: State, sender: int, receiver: int, size: int, ready: int, forwards: bool) -> int:
-    """When a message is there. Its links are taken for as long as its bytes take, less what they let through at once; its latency comes behind.
-    Beside that both devices handle it. What it carries forwards has gradients that will come back."""
+    """When a message is there. Each of its two links is taken for as long as its bytes take, less what it lets through at once; bytes that wait for the
+    second one do not keep the first. Its latency comes behind. Beside that both devices handle it. What it carries forwards has gradients
+    that will come back."""
     if sender == receiver:
         return ready
     now, left, level = state.now, state.links_left, problem.level_of[sender, receiver]
     out = problem.out_link[level, sender]
     into = problem.in_link[level, receiver]
     takes = max(1, int(size * problem.per_byte[level]))
-    end = max(ready - problem.burst[level], now[out], now[into]) + takes
-    now[out] = end
-    now[into] = end
+    now[out] = max(ready - problem.burst[level], now[out]) + takes
+    gone = max(now[out], ready)
+    now[into] = max(gone - takes - problem.burst[level], now[into]) + takes
     now[sender] += problem.handling[0] + int(size * problem.handling_per_byte[0])
     now[receiver] += problem.handling[1] + int(size * problem.handling_per_byte[1])
     if forwards:
@@ -365,7 +366,7 @@ def arrival(problem: Problem, state: State, sender: int, receiver: int, size: in
     else:
         left[out] -= takes
         left[into] -= takes
-    return max(end, ready) + problem.latency[level]
+    return max(gone, now[into]) + problem.latency[level]
 
 
 @inlined
@@ -605,7 +606,7 @@ def forward(problem: Problem, state: State, begin: int, slack: int, limit: int) 
     most = 0
     for level in range(len(problem.burst)):
         most = max(most, problem.burst[level])
-    earliest -= most
+    earliest -= 2 * most
     for resource in range(len(now)):
         state.links_left[resource] += state.links[resource]
         if state.links_left[resource] and max(now[resource], earliest) + state.links_left[resource] > limit:
