@@ -581,7 +581,7 @@ def test_how_well_strategies_were_simulated_is_in_the_text() -> None:
         f"faster than data parallelism beyond the noise in {WORDS[len(resolved)]} of {WORDS[len(gained)]} cases, and slower in none",
         f"the ratio is {slow.value:.2f} [{slow.low:.2f}, {slow.high:.2f}] and {fast.value:.2f} [{fast.low:.2f}, {fast.high:.2f}]",
         f"takes {plain.min():.2f} to {plain.max():.2f} times as long as data parallelism by",
-        f"faster than `pytorch-ddp` in {WORDS[(beside > 1).sum()]} of {WORDS[len(beside)]} cases",
+        f"By means, what was found is faster than `pytorch-ddp` in {WORDS[(beside > 1).sum()]} of {WORDS[len(beside)]} cases",
         f"Of {pairs} pairs of strategies whose measured times differ beyond the noise, {right} are simulated in that order",
         f"Kendall's tau over all pairs is {np.mean(taus):.2f}",
         f"miss by {100 * errors.mean():.1f} % on average, half of them by {100 * errors.median():.1f} % or less: {100 * errors[~random].mean():.1f} % for the strategies that somebody would run, "

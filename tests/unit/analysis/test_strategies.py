@@ -33,6 +33,13 @@ def test_formulas_stand_beside_measured_bytes(runs: pd.DataFrame) -> None:
     assert several["sent_formula_bytes"].isna().all(), "several ranks of a node share its interface"
 
 
+def test_cells_whose_layers_are_divided_each_by_itself_are_elsewhere(runs: pd.DataFrame) -> None:
+    by_layer = runs[runs["parallelism"] == "data"].assign(cell="by layer", framework="pytorch-strategy")
+    made = table(pd.concat([runs, by_layer], ignore_index=True))
+    assert "by layer" not in set(made.data["cell"]) and len(made.data) == 2
+    assert any("table simulated" in note for note in made.notes)
+
+
 def test_where_parallelism_does_not_vary_there_is_no_row(runs: pd.DataFrame) -> None:
     made = table(runs[runs["parallelism"] == "data"])
     assert made.data.empty and "one level of parallelism" in made.notes[0]

@@ -11,6 +11,7 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.measured import cells, factors, level_text, successful, title, varying
 from common.errors import InputError
+from declared.frameworks import has_strategies
 from declared.mesh import is_mesh, mesh_of
 from declared.models import model_graph
 from models.collectives import OF_MESHES
@@ -25,6 +26,7 @@ HOW = (
     "all-reduces. Measured memory is the largest of a rank, with its program; measured bytes are those of an interface, so the formula beside them is "
     "that of all its ranks."
 )
+BY_LAYER = "Cells whose layers are divided each by itself are in the table simulated."
 
 
 def summarize(runs: pd.DataFrame) -> pd.DataFrame:
@@ -49,9 +51,10 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_cell(levels: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, float] | None:
-    """What the formulas say of a cell; None where its ranks are no mesh, or its model is not described here."""
+    """What the formulas say of a cell; None where its ranks are no mesh, or its model is not described here. Ranks that divide each layer by
+    itself are no mesh on any level."""
     ranks = int(run["ranks"])
-    if not is_mesh(levels["parallelism"]):
+    if not is_mesh(levels["parallelism"]) or has_strategies(str(levels["framework"])):
         return None
     try:
         graph, mesh = model_graph(levels["model"], levels["dataset"]), mesh_of(levels["parallelism"], ranks)
@@ -112,9 +115,9 @@ def table(runs: pd.DataFrame) -> tables.Table:
         shown["sent, by formula (MB)"] = _mb(data["sent_formula_bytes"])
     shown["sent, measured (MB)"] = _mb(data["sent_bytes"])
     words = [title(name) for name in ("framework", "model", "dataset", "parallelism", "schedule", "sharding")]
-    return tables.Table(
-        TITLE, data, pd.DataFrame(shown), [conditions.counts(runs), HOW, conditions.setting(runs)], words
-    )
+    by_layer = [BY_LAYER] if runs["framework"].map(has_strategies).any() else []
+    notes = [conditions.counts(runs), HOW, *by_layer, conditions.setting(runs)]
+    return tables.Table(TITLE, data, pd.DataFrame(shown), notes, words)
 
 
 def _mb(values: pd.Series) -> pd.Series:

@@ -18,7 +18,7 @@ PANEL_IN = 2.2
 MOST_PANELS = 6
 AIM, BOUND = 0.10, 0.30  # the second is that of Jia, Zaharia & Aiken (MLSys 2019, section 8.4)
 MARKER = 4.0
-WHAT = "Time of a training step by each strategy, simulated and measured; one marker per cell, bars: 95 % intervals of the measured mean."
+WHAT = "Time of a training step by each strategy, simulated and measured; one marker per cell on several ranks, bars: 95 % intervals of the measured mean."
 LINES = f"Line: both alike; dark band: {100 * AIM:g} % apart; light band: {100 * BOUND:g} %."
 HOW = (
     "Simulated from what parts of layers, messages and sweeps took by themselves, and what one rank takes beyond its simulation: nothing is fitted to the "

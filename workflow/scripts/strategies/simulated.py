@@ -35,7 +35,7 @@ AIM = 0.10
 FEWEST = 3  # strategies that have an order worth telling
 HOW = (
     "Simulated: from parts of layers timed on one rank (costs.csv), messages between two (messages.csv) and the network's sweeps (network.csv); nothing "
-    "was fitted to the cells themselves. What one rank takes beyond its own simulation, for samples and bookkeeping, is added to all cells of a model."
+    "was fitted to the cells themselves. What one rank takes beyond its own simulation, for samples and bookkeeping, is added to all cells of a model, so that its own error is 0."
 )
 NO_REST = "The study has no cell of {models} on one rank, so that what a step takes beside its layers is not in simulated times."
 NONE = "The study has no cell whose layers are divided each by itself."
