@@ -34,7 +34,7 @@ def strategies(made: Posed) -> float:
 
 def check(of: Graph, batch: int, close: float) -> None:
     """Both, told; SystemExit where the search does not come close."""
-    made = pose(divide(of, batch), FOUR, search.cost_on(FOUR, 4), bundle_bytes=0)
+    made = pose(divide(of, batch), FOUR, search.cost_on(FOUR, 4), bucket_bytes=0)
     found = {}
     for method in search.SCHEDULES:
         for start, strategy in starts.every(made, 1).items():

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,11 @@ from declared.site import load_site
 from declared.study import load_study
 from network.fit import round_medians
 from plan.design import design
-from plan.identity import cores_per_rank
 from prediction import crossover, hybrid, law, physics, what_if
 from prediction.held_out import ALL, evaluate
 from prediction.methods import PHYSICS, methods
 from strategies import simulated
-from strategies.measured import Known
+from strategies.measured import TABLES, known
 from traces import bottlenecks, cost, exposed
 from traces.cells import Measured
 from traces.cells import of as of_traces
@@ -541,8 +541,7 @@ def test_where_a_step_spends_its_time_is_in_the_text() -> None:
 def simulated_strategies() -> pd.DataFrame:
     """The table `simulated` of found-strategies-virtual; `expected_s`: what it says of a step."""
     study, site = load_study(FOUND), load_site("virtual-four")
-    tables = {name: records(FOUND, name) for name in ("costs", "messages", "network")}
-    of = Known(**tables, cores=cores_per_rank(site) * (site.cpu_share or 1.0))
+    of = known(site, Namespace(**{name: KEPT / FOUND / f"{name}.csv" for name in TABLES}))
     planned = {run.cell: run for run in design(study, site) if run.framework.strategies}
     data, lacking = simulated.compare(records(FOUND), planned, simulated.Simulator(of))
     assert lacking == []

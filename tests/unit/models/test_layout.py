@@ -100,8 +100,8 @@ def test_sums_go_together_where_the_same_devices_have_all_weights_of_layers_that
     weighted = [place for place, layer in enumerate(space.layers) if layer.parameters]
     first, *middle, last = reversed(weighted)
 
-    def sums(strategy: dict[str, Part], bundle_bytes: int = 2**20) -> list[tuple[tuple[int, ...], int]]:
-        return list(lay_out(made, 8, strategy).sums(bundle_bytes))
+    def sums(strategy: dict[str, Part], bucket_bytes: int = 2**20) -> list[tuple[tuple[int, ...], int]]:
+        return list(lay_out(made, 8, strategy).sums(bucket_bytes))
 
     assert sums(data) == [((first, *middle, last), 0)]
     assert sums(data, 0) == [((layer,), 0) for layer in (first, *middle, last)]

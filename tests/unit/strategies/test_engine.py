@@ -99,13 +99,13 @@ def test_sums_of_the_same_devices_wait_for_each_other() -> None:
     builder.dense(hidden, 10)
     space = divide(builder.graph(), BATCH)
     first, *behind = (BYTES * parameters for parameters in (650, 110, 110))
-    for bundle_bytes, last in (
+    for bucket_bytes, last in (
         (0, first),
         (500, first),
         (sum(behind) + 1, first + sum(behind)),
         (2**20, first + sum(behind)),
     ):
-        made = pose(space, PAIR, each, bundle_bytes=bundle_bytes)
+        made = pose(space, PAIR, each, bucket_bytes=bucket_bytes)
         # flatten, three dense layers and the loss: 5 s forward, and until the gradients of the first dense layer 8 s more
         assert search.seconds(made, starts.data_parallel(made)) == pytest.approx(13 + 2 * (0.5 + last / 1000 / 2))
 
@@ -215,7 +215,7 @@ def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
             free[device] = max(ready, free[device]) + int(problem.forward[config[place]])
             ends[place, i] = free[device]
     layout = Layout(space, tuple(part.degrees for part in parts), tuple(part.devices for part in parts), ())
-    sums = list(layout.sums(int(problem.bundle_bytes[0])))
+    sums = list(layout.sums(int(problem.bucket_bytes[0])))
     back = dict(ends)
 
     def ring(among: tuple[int, ...], shard: int) -> None:
@@ -371,7 +371,7 @@ def test_a_change_ends_as_a_simulation_of_all_would(name: str, gradients: str) -
 
 
 def test_a_search_finds_the_best_of_all_strategies_of_a_small_model() -> None:
-    made = pose(divide(perceptron(), BATCH), Topology(DEVICE, (Level(2, 2000.0, 0.01),)), each, bundle_bytes=0)
+    made = pose(divide(perceptron(), BATCH), Topology(DEVICE, (Level(2, 2000.0, 0.01),)), each, bucket_bytes=0)
     choices = [
         [Part(degrees, devices) for degrees in configurations for devices in itertools.product(range(2), repeat=math.prod(degrees))]
         for configurations in made.configurations

@@ -11,8 +11,8 @@ from models.strategy import Strategy
 Region = Sequence[tuple[int, int]]
 Place = tuple[int, int]  # a layer, and one of its parts
 
-#: gradients that wait for each other make one sum of so many bytes, or of more by one layer: what a sum takes whatever its size is then little
-BUNDLE_BYTES = 2**20
+#: of a bucket: gradients that are summed as one, so that what a sum takes whatever its size is little; by one layer it may be more
+BUCKET_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class Layout:
         others = (device for other in self.tied(layer) for device in self.devices[other])
         return tuple(sorted({*self.holders(layer, shard), *others}))
 
-    def sums(self, bundle_bytes: int = BUNDLE_BYTES) -> Iterator[tuple[tuple[int, ...], int]]:
+    def sums(self, bucket_bytes: int = BUCKET_BYTES) -> Iterator[tuple[tuple[int, ...], int]]:
         """The sums of gradients in the order of a backward pass: of which layers, and of which share of their weights. Layers that follow each other
-        there, and whose weights the same devices have whole, make one sum, until it has `bundle_bytes`."""
+        there, and whose weights the same devices have whole, make one sum, until it has `bucket_bytes`."""
         waiting: list[int] = []
         size = 0
         among: tuple[int, ...] = ()
@@ -91,7 +91,7 @@ class Layout:
             if all(len(devices) == 1 for devices in members):
                 continue
             one = len(members) == 1 and not self.tied(layer)
-            if waiting and (not one or members[0] != among or size >= bundle_bytes):
+            if waiting and (not one or members[0] != among or size >= bucket_bytes):
                 yield tuple(waiting), 0
                 waiting, size = [], 0
             if one:

@@ -33,6 +33,7 @@ PLACEMENTS = {
     "virtual": "Nodes are those of a virtual cluster on one machine.",
     "emulated": "Nodes are groups of processes on one machine, so the numbers say nothing about a real network.",
 }
+FEWEST_SIZES = 2  # of which a model is made
 NO_SWEEP = "The study has no distributed framework on two nodes or more."
 
 
@@ -89,7 +90,7 @@ def fit(sweep: pd.DataFrame) -> Fit | None:
     `deviation` is the largest share by which a size's median over rounds is off the model, which is its misfit.
     """
     medians = round_medians(sweep)
-    if len(medians.columns) < 2:
+    if len(medians.columns) < FEWEST_SIZES:
         return None
     size = medians.columns.to_numpy(float)
     typical = np.median(medians.to_numpy(), axis=0)
@@ -98,6 +99,21 @@ def fit(sweep: pd.DataFrame) -> Fit | None:
     means = intervals.mean(latency, minimum=0), intervals.mean(per_byte, minimum=0)
     made = Fit(*means, 0.0, int(first["ranks"]), first["collective"])
     return replace(made, deviation=float(np.abs(made.seconds(size) / typical - 1).max()))
+
+
+def fit_token_buckets(sweep: pd.DataFrame) -> Fit | None:
+    """As `fit`, for links that are token buckets, where a latency is time in which they fill: of messages without pauses each takes the longer
+    of its latency and of what its bytes take. Both go through medians over rounds, and have no interval."""
+    medians = round_medians(sweep).median()
+    size, seconds = medians.index.to_numpy(float), medians.to_numpy()
+    if len(size) < FEWEST_SIZES:
+        return None
+    latency, per_byte = (found.ravel() for found in np.meshgrid(seconds, seconds / size))
+    off = np.abs(np.maximum(latency[:, None], per_byte[:, None] * size) / seconds - 1)
+    best = int(np.argmin(off.sum(axis=1)))
+    first = sweep.iloc[0]
+    estimates = Estimate(float(latency[best])), Estimate(float(per_byte[best]))
+    return Fit(*estimates, float(off[best].max()), int(first["ranks"]), first["collective"])
 
 
 def achieved(sweep: pd.DataFrame) -> dict[int, Estimate]:

@@ -86,8 +86,8 @@ class Problem(NamedTuple):
     ring_latency: Any  # [K] picoseconds of each step of a ring, beside its bytes
     ring_hold: Any  # [K] and for how many of them it takes its links
     ring_per_byte: Any  # [K] likewise, float64
-    bundle_bytes: Any  # [1] sums of the same devices that follow each other are one, up to so many bytes
-    token: Any  # [D] a random number of each device
+    bucket_bytes: Any  # [1] sums of the same devices that follow each other are one, up to so many bytes
+    token: Any  # [D] a random number of each device; the exclusive or of some tells their set (Zobrist)
     handling: Any  # [2] picoseconds that a device computes nothing for a message that it sends, and that it receives
     handling_per_byte: Any  # [2] likewise, float64
     handles: Any  # [1] whether one of these is not 0
@@ -134,7 +134,7 @@ class State(NamedTuple):
     member: Any  # [D] the devices that have it
     out: Any  # [D] links from each to the next of a ring
     into: Any  # [D]
-    bundle: Any  # [6] sums that wait
+    bucket: Any  # [6] sums that wait, to be one
     crossed: Any  # [K] whether a ring has links of a level
     synced: Any  # [D] when the last gradients or weights of a device are there
     updates: Any  # [D] how long its updates take
@@ -184,7 +184,7 @@ def state_of(problem: Problem) -> State:
         **dict.fromkeys(("now", "links", "saved_links", "links_left"), (resources,)),
         **dict.fromkeys(by_device.split(), (devices,)),
         "crossed": (levels,),
-        "bundle": (6,),
+        "bucket": (6,),
         "random": (2,),
         "ended": (4,),
     }
@@ -447,7 +447,7 @@ def gather(problem: Problem, state: State, layer: int, shard: int) -> int:
     """The devices that have one shard of a layer's weights, into `member`, in the order of parts, and when each has its gradients, into
     `since`: how many devices."""
     config, sharer, count = state.config[layer], problem.sharer[layer], 0
-    state.bundle[SET] = 0
+    state.bucket[SET] = 0
     shards, stride = problem.shards[config], problem.shard_stride[config]
     for whose in range(2):
         user, begin, step, run = layer, shard * stride, shards * stride, stride
@@ -570,16 +570,16 @@ def forward(problem: Problem, state: State, begin: int, slack: int, limit: int) 
     """All forward passes from the layer `begin` on; whether the step can still end by `limit`. `slack`: by how much a bound of `tail` may be too
     high."""
     layers, now, left, earliest = len(problem.shape), state.now, state.left, NEVER
-    for bucket in range(begin // EVERY, state.mark.shape[1]):
-        state.mark[1, bucket] = -1
+    for mark in range(begin // EVERY, state.mark.shape[1]):
+        state.mark[1, mark] = -1
     layer = begin
     while layer < layers:
-        bucket = layer // EVERY
-        if state.mark[1, bucket] < 0:
-            state.mark[1, bucket] = layer
-            copy(state.free[1, bucket], now)
-            copy(state.work[1, bucket], left)
-            copy(state.owed[1, bucket], state.links_left)
+        mark = layer // EVERY
+        if state.mark[1, mark] < 0:
+            state.mark[1, mark] = layer
+            copy(state.free[1, mark], now)
+            copy(state.work[1, mark], left)
+            copy(state.owed[1, mark], state.links_left)
         if not forward_layer(problem, state, layer, begin, limit):
             return False
         head, offset = layer, 0
@@ -738,23 +738,23 @@ def backward_layer(problem: Problem, state: State, layer: int, slack: int, limit
 @inlined
 def add_sum(problem: Problem, state: State, layer: int, ready: int) -> None:
     """Let the sum of a layer's gradients, which are `ready`, wait with those of the layers before it in a backward pass."""
-    bundle, config = state.bundle, state.config[layer]
-    if bundle[SET] != state.summed[layer]:
+    bucket, config = state.bucket, state.config[layer]
+    if bucket[SET] != state.summed[layer]:
         count = gather(problem, state, layer, 0)
         ring_of(problem, state, count)
-        bundle[SET] = state.summed[layer]
-        bundle[COUNT] = count
+        bucket[SET] = state.summed[layer]
+        bucket[COUNT] = count
     size = problem.shard_bytes[config]
-    bundle[SIZE] += size
-    bundle[READY] = max(bundle[READY], ready)
-    bundle[LEAST] += ring_least(problem, state, bundle[COUNT], size)
-    bundle[UPDATE] += problem.update[config]
+    bucket[SIZE] += size
+    bucket[READY] = max(bucket[READY], ready)
+    bucket[LEAST] += ring_least(problem, state, bucket[COUNT], size)
+    bucket[UPDATE] += problem.update[config]
 
 
 @inlined
 def is_last(problem: Problem, state: State, layer: int) -> bool:
     """Whether sums that wait are to begin: they have enough bytes, or other devices sum the gradients of the next layer that has some."""
-    if state.bundle[SIZE] >= problem.bundle_bytes[0]:
+    if state.bucket[SIZE] >= problem.bucket_bytes[0]:
         return True
     below = layer - 1
     while below >= 0 and state.summed[below] == 0:
@@ -765,11 +765,11 @@ def is_last(problem: Problem, state: State, layer: int) -> bool:
 @inlined
 def begin_sums(problem: Problem, state: State, limit: int) -> bool:
     """Sum what waits around the ring that is known; whether the step can still end by `limit`."""
-    bundle = state.bundle
-    for place in range(bundle[COUNT]):
-        state.updates[state.member[place]] += bundle[UPDATE]
-    done = around(problem, state, bundle[COUNT], bundle[SIZE], bundle[READY], bundle[LEAST], limit)
-    bundle[SIZE] = bundle[READY] = bundle[LEAST] = bundle[UPDATE] = 0
+    bucket = state.bucket
+    for place in range(bucket[COUNT]):
+        state.updates[state.member[place]] += bucket[UPDATE]
+    done = around(problem, state, bucket[COUNT], bucket[SIZE], bucket[READY], bucket[LEAST], limit)
+    bucket[SIZE] = bucket[READY] = bucket[LEAST] = bucket[UPDATE] = 0
     return done
 
 
@@ -791,7 +791,7 @@ def backward(problem: Problem, state: State, slack: int, limit: int) -> bool:
     """All backward passes, and exchanges of gradients; whether the step can still end by `limit`. `slack`: as of `forward`."""
     layer, latest = len(problem.shape) - 1, 0
     foot, offset, computed = layer, 0, 0
-    fill(state.bundle, 0)
+    fill(state.bucket, 0)
     while layer >= 0:
         config, heard, summed = state.config[layer], layer == foot or not state.local[layer], state.summed[layer]
         parts = problem.parts[config]
@@ -809,7 +809,7 @@ def backward(problem: Problem, state: State, slack: int, limit: int) -> bool:
         if size > 0 and summed > 0:
             add_sum(problem, state, layer, latest + offset)
             if is_last(problem, state, layer):
-                offset += ring_handling(problem, state.bundle[COUNT], state.bundle[SIZE])
+                offset += ring_handling(problem, state.bucket[COUNT], state.bucket[SIZE])
                 if not begin_sums(problem, state, limit):
                     return False
         goes_on = size == 0 or summed >= 0 or not problem.handles[0]
@@ -826,12 +826,12 @@ def backward(problem: Problem, state: State, slack: int, limit: int) -> bool:
 
 
 @inlined
-def simulate(problem: Problem, state: State, bucket: int, slack: int, limit: int) -> int:
+def simulate(problem: Problem, state: State, mark: int, slack: int, limit: int) -> int:
     """Time of a step of the strategy in `state`, in picoseconds; NEVER where it is more than `limit`, and then `ended` says where that was
-    seen. The trial of `state` is written, from the mark of `bucket` on: all before it is as accepted. `left` has to be the work of all devices from there."""
-    begin = state.mark[0, bucket]
-    copy(state.now, state.free[0, bucket])
-    copy(state.links_left, state.owed[0, bucket])
+    seen. The trial of `state` is written, from this `mark` on: all before it is as accepted. `left` has to be the work of all devices from there."""
+    begin = state.mark[0, mark]
+    copy(state.now, state.free[0, mark])
+    copy(state.links_left, state.owed[0, mark])
     if not forward(problem, state, begin, slack, limit):
         state.ended[FORWARD] += 1
         return NEVER
@@ -855,15 +855,15 @@ def simulate(problem: Problem, state: State, bucket: int, slack: int, limit: int
 
 
 @piece
-def accept(problem: Problem, state: State, bucket: int) -> None:
+def accept(problem: Problem, state: State, mark: int) -> None:
     """What was tried is the strategy from now on."""
-    for layer in range(state.mark[0, bucket], len(problem.shape)):
+    for layer in range(state.mark[0, mark], len(problem.shape)):
         head = state.head[1, layer]
         state.head[0, layer] = head
         state.offset[0, layer] = state.offset[1, layer]
         for part in range(problem.parts[state.config[layer]] if head == layer else 0):
             state.base[0, layer, part] = state.base[1, layer, part]
-    for place in range(bucket, state.mark.shape[1]):
+    for place in range(mark, state.mark.shape[1]):
         state.mark[0, place] = state.mark[1, place]
         if state.mark[1, place] >= 0:
             copy(state.free[0, place], state.free[1, place])
@@ -982,12 +982,12 @@ def weigh(problem: Problem, state: State, count: int) -> int:
 
 
 @inlined
-def can_end(problem: Problem, state: State, bucket: int, limit: int) -> bool:
+def can_end(problem: Problem, state: State, mark: int, limit: int) -> bool:
     """Whether all devices have the memory for what is `grown`, and can end their work with its `change` by `limit`."""
     for device in range(len(state.used)):
         if state.used[device] + state.grown[device] > problem.memory_limit[0]:
             return False
-        if state.free[0, bucket, device] + state.work[0, bucket, device] + state.change[device] > limit:
+        if state.free[0, mark, device] + state.work[0, mark, device] + state.change[device] > limit:
             return False
     return True
 
@@ -998,10 +998,10 @@ def mark_before(state: State, count: int) -> int:
     begin = NEVER
     for i in range(count):
         begin = min(begin, state.changed[i])
-    bucket = begin // EVERY
-    while state.mark[0, bucket] < 0 or state.mark[0, bucket] > begin:
-        bucket -= 1
-    return bucket
+    mark = begin // EVERY
+    while state.mark[0, mark] < 0 or state.mark[0, mark] > begin:
+        mark -= 1
+    return mark
 
 
 @compiled
@@ -1009,8 +1009,8 @@ def try_change(problem: Problem, state: State, count: int, whole: bool, limit: i
     """Give the `changed` layers what was `chosen` and the `proposed` devices: the time of a step if it is at most `limit`, and then it is
     accepted; else NEVER, and all is as before. `whole`: look at all of the strategy, and simulate all of it, whatever the limit."""
     slack = weigh(problem, state, count)
-    bucket = 0 if whole else mark_before(state, count)
-    if count and not can_end(problem, state, bucket, NEVER if whole else limit):
+    mark = 0 if whole else mark_before(state, count)
+    if count and not can_end(problem, state, mark, NEVER if whole else limit):
         state.ended[BEFORE] += 1
         return NEVER
     copy(state.saved_local, state.local)
@@ -1022,9 +1022,9 @@ def try_change(problem: Problem, state: State, count: int, whole: bool, limit: i
     change_all(problem, state, count, whole)
     if not whole:
         for device in range(len(state.left)):
-            state.left[device] = state.work[0, bucket, device] + state.change[device]
+            state.left[device] = state.work[0, mark, device] + state.change[device]
     look(problem, state, listed(problem, state, count, whole))
-    time = simulate(problem, state, bucket, slack, NEVER if whole else limit)
+    time = simulate(problem, state, mark, slack, NEVER if whole else limit)
     if time > limit or time == NEVER:
         for i in range(count):
             layer = state.changed[i]
@@ -1038,12 +1038,12 @@ def try_change(problem: Problem, state: State, count: int, whole: bool, limit: i
         copy(state.known, state.saved_known)
         return NEVER
     state.ended[TAKEN] += 1
-    accept(problem, state, bucket)
+    accept(problem, state, mark)
     if not whole:
         keep_all(problem, state)
     for device in range(len(state.used)):
         state.used[device] += state.grown[device]
-    for place in range(bucket):
+    for place in range(mark):
         for device in range(len(state.used) if state.mark[0, place] >= 0 else 0):
             state.work[0, place, device] += state.change[device]
     return time

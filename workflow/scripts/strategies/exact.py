@@ -112,8 +112,8 @@ def fastest(posed: Posed, known: Strategy) -> tuple[Strategy, dict[str, int]]:
         raise ValueError(f"{space.model}: a layer does not take all that the one before it makes")
     if len(posed.topology.levels) > 1:
         raise ValueError("devices have links of several levels; expected one")
-    if problem.bundle_bytes[0]:
-        raise ValueError("sums of gradients wait for each other; expected bundle_bytes 0")
+    if problem.bucket_bytes[0]:
+        raise ValueError("sums of gradients wait for each other; expected bucket_bytes 0")
     state = posed.state(known)
     told = np.array([engine.start(problem, state), 0, 0], np.int64)
     best = state.config.copy(), state.device.copy()

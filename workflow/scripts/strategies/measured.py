@@ -6,14 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
-from analysis.intervals import Estimate
 from common.tables import read_table
 from declared.site import Site
 from declared.virtual import burst_bytes
-from models.collectives import ALL_REDUCE
+from models.collectives import ALL_REDUCE, POINT_TO_POINT
 from models.soap import Degrees, Space
 from network import fit
 from plan.design import Run
@@ -22,10 +20,8 @@ from plan.timings import OF_PARTS
 from strategies.costs import Cost, Measured, looked_up
 from strategies.topology import Device, Level, Topology
 
-POINT_TO_POINT = "point_to_point"
 SUMS_AT_ONCE = 2  # of a group of Gloo, which has two threads
 VIRTUAL = "virtual"  # a placement
-FEWEST_SIZES = 2  # through which a line goes
 
 
 class Lacking(Exception):
@@ -143,7 +139,7 @@ def _fitted(network: pd.DataFrame, run: Run, collective: str) -> fit.Fit:
         raise Lacking(f"{what}: not in network.csv")
     if (first := rows.iloc[0])["status"] != "ok":
         raise Lacking(f"{what}: {first['status']}: {first['reason']}")
-    made = _corner(rows) if _burst_bytes(rows) else fit.fit(rows)
+    made = fit.fit_token_buckets(rows) if _burst_bytes(rows) else fit.fit(rows)
     if made is None or not made.bandwidth_bytes_s.value > 0:
         raise Lacking(f"{what}: its times do not grow with sizes; repeat the sweep")
     return made
@@ -155,26 +151,6 @@ def _burst_bytes(rows: pd.DataFrame) -> int:
     if first["placement"] != VIRTUAL or not first["link_bytes_s"] > 0:
         return 0
     return burst_bytes(float(first["link_bytes_s"]))
-
-
-def _corner(rows: pd.DataFrame) -> fit.Fit | None:
-    """As `network.fit.fit`, for links that are token buckets, in which a latency is time for bytes: of messages without pauses each takes the
-    longer of its latency and of what its bytes take. Both go through measured points."""
-    medians = fit.round_medians(rows).median()
-    size, seconds = medians.index.to_numpy(float), medians.to_numpy()
-    if len(size) < FEWEST_SIZES:
-        return None
-    latency, per_byte = (found.ravel() for found in np.meshgrid(seconds, seconds / size))
-    errors = np.abs(np.maximum(latency[:, None], per_byte[:, None] * size) / seconds - 1).sum(axis=1)
-    best = int(np.argmin(errors))
-    first = rows.iloc[0]
-    return fit.Fit(
-        Estimate(float(latency[best])),
-        Estimate(float(per_byte[best])),
-        0.0,
-        int(first["ranks"]),
-        first["collective"],
-    )
 
 
 @dataclass(frozen=True)
@@ -190,7 +166,7 @@ class MessageCost:
 def message_cost(messages: pd.DataFrame) -> MessageCost | None:
     """Lines through the rows of messages.csv of one framework, fitted as sweeps are; None where fewer than two sizes were measured."""
     ok = messages[messages["status"] == "ok"]
-    if len(ok) < FEWEST_SIZES:
+    if len(ok) < fit.FEWEST_SIZES:
         return None
     size = ok["bytes"].to_numpy(float)
     lines = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.graph import BYTES
-from models.layout import BUNDLE_BYTES
+from models.layout import BUCKET_BYTES
 from models.soap import POSITIONS, Degrees, Layer, Needed, Space
 from models.strategy import Part, Strategy
 from strategies.costs import Cost
@@ -70,11 +70,11 @@ def pose(
     most_parts: int | None = None,
     numbers_of_parameter: int = 4,
     gradients: str = RING,
-    bundle_bytes: int = BUNDLE_BYTES,
+    bucket_bytes: int = BUCKET_BYTES,
 ) -> Posed:
     """The problem of a step. `cost` of a part; `most_parts` of a layer, by default one for each device; `numbers_of_parameter`: kept for each
     parameter, such as itself, its gradient and what the optimizer keeps; `gradients`: one of GRADIENTS, the way of those of weights that several
-    devices have; `bundle_bytes`: as of models.layout.Layout.sums."""
+    devices have; `bucket_bytes`: as of models.layout.Layout.sums."""
     most = most_parts or topology.devices
     every = tuple(tuple(layer.configurations(most)) for layer in space.layers)
     rows = [
@@ -120,7 +120,7 @@ def pose(
         "owner": [place if layer.shared is None else layer.shared for place, layer in enumerate(space.layers)],
         "memory_limit": [min(int(topology.device.memory_bytes), NO_LIMIT)],
         "as_messages": [gradients == MESSAGES],
-        "bundle_bytes": [bundle_bytes],
+        "bucket_bytes": [bucket_bytes],
         "token": np.random.default_rng(1).integers(1, 2**62, topology.devices),
         "first_user": [sum(edge.source < place for edge in edges) for place in range(len(space.layers) + 1)],
         "user": [edge.target for edge in sorted(edges, key=lambda edge: edge.source)],
