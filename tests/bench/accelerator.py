@@ -316,15 +316,40 @@ def ranks_part(rig: Rig, seen: Mapping[str, Any]) -> tuple[list[Row], str]:
         )
     else:
         rows.append(pages.absent("2 ranks on two devices, nccl", "needs two accelerators"))
+    rows += strategy_rows(rig, seen)
     judged = (
         " A campaign makes the first one `invalid`, and has to: the gradients of accelerators went not through NCCL. Only this test "
         "asks for that, since NCCL refuses two ranks on one device."
     )
     return (
         rows,
-        "pytorch-ddp, small-cnn on digits. Found: the library that joined the ranks, and the transport in the record."
+        "pytorch-ddp, small-cnn on digits. Found: the library that joined the ranks, and the transport in the record. Strategies: "
+        "pytorch-strategy, whose layers are divided at random between two ranks; found is the largest difference of a loss from that of one "
+        "rank's processor, in any epoch."
         + (judged if on_gpu else " Without an accelerator, PyTorch joins its ranks by Gloo."),
     )
+
+
+def strategy_rows(rig: Rig, seen: Mapping[str, Any]) -> list[Row]:
+    """Layers divided at random between two ranks, on one device by Gloo, and on two by the device's own library."""
+    levels = {**SMALL, "batch_scope": "global"}
+    reference = rig.train("strategy-reference", "pytorch-single", device="cpu", **levels)
+    levels["parallelism"] = "random1"
+    one = rig.train("strategy-one-device", "pytorch-strategy", "through_gloo", nodes=2, **levels)
+    tried = [("a strategy, 2 ranks on one device, Gloo", one)]
+    if seen["devices"] > 1:
+        spread = Rig(replace(rig.site, ranks_per_node=2), rig.environment, rig.folder, rig.deadline)
+        tried.append(("a strategy on two devices", spread.train("strategy-two-devices", "pytorch-strategy", **levels)))
+    rows = []
+    for check, trained in tried:
+        refused = trained is one and "not through NCCL" in (trained.why or "")
+        if why := reference.why or (None if refused else trained.why):
+            rows.append(pages.failed(check, why))
+        else:
+            rows.append(pages.losses("fp32", reference.epochs, trained.epochs, check))
+    if seen["devices"] < 2:
+        rows.append(pages.absent("a strategy on two devices", "needs two accelerators"))
+    return rows
 
 
 def _ended(check: str, trained: Trained, library: str, transport: str, *, right: bool) -> Row:

@@ -42,7 +42,9 @@ def failed(check: str, why: str) -> Row:
     return Row(check, why, "comes to its end", FAILED)
 
 
-def losses(precision: str, reference: Sequence[Mapping[str, float]], found: Sequence[Mapping[str, float]]) -> Row:
+def losses(
+    precision: str, reference: Sequence[Mapping[str, float]], found: Sequence[Mapping[str, float]], check: str = ""
+) -> Row:
     """The losses of two trainings, rows of epochs.csv, each epoch against the other's."""
     gaps = {
         (column, place): abs(theirs[column] - ours[column])
@@ -52,7 +54,8 @@ def losses(precision: str, reference: Sequence[Mapping[str, float]], found: Sequ
     (column, epoch), largest = max(gaps.items(), key=lambda entry: math.inf if math.isnan(entry[1]) else entry[1])
     most = TOLERANCES[precision]
     where = f" ({column.partition('_')[0]} loss, epoch {epoch})" if largest else ""
-    return judged(f"losses in {precision}", f"{largest:.6f}{where}", f"at most {most:g}", right=largest <= most)
+    wanted = f"at most {most:g}"
+    return judged(check or f"losses in {precision}", f"{largest:.6f}{where}", wanted, right=largest <= most)
 
 
 def same_batches(ours: Sequence[float], plain: Sequence[float]) -> Row:

@@ -127,6 +127,7 @@ def test_the_whole_on_a_processor(tmp_path: Path) -> None:
     assert FAILED not in verdicts.values()
     assert {name for name, verdict in verdicts.items() if verdict == OK} == {
         "losses in fp32", "losses in amp", "batches on the device", "2 ranks on one device, Gloo", "1 rank, gloo",
+        "a strategy, 2 ranks on one device, Gloo",
         "epoch time against a clock around it", "memory peak of the rank",
     }  # fmt: skip
     assert "**the processor**" in out.read_text() and re.search(r"\d images/s", out.read_text())

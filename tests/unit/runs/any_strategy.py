@@ -23,7 +23,7 @@ from models.soap import divide
 from models.strategy import Part, random_strategy
 from runs.libraries.pytorch import build, load, tensors
 from runs.libraries.pytorch_parts import share
-from runs.libraries.pytorch_strategy import Runner
+from runs.libraries.pytorch_strategy import Runner, carrier
 
 STEPS = 3
 BATCH = 8
@@ -45,14 +45,16 @@ SMALL_STEPS = {"alexnet": 1e-3, "inception-v3": 1e-3, "vit-b-16": 1e-3}  # of wh
 class Trained:
     """What three steps of a strategy leave on a rank."""
 
-    def __init__(self, name: str, strategy: Mapping[str, Part], rank: int) -> None:
+    def __init__(
+        self, name: str, strategy: Mapping[str, Part], rank: int, carries: dist.ProcessGroup | None = None
+    ) -> None:
         made = graph(*MODELS[name])
         module = build(made)
         load(module, made, initial_weights(made, 7))
         before = {name: tensor.detach().double() for name, tensor in tensors(module, made).items()}
         self.layout = lay_out(made, BATCH, strategy)
         whole = tensors(module.double(), made)
-        self.runner = Runner(made, self.layout, rank, torch.device("cpu"), whole)
+        self.runner = Runner(made, self.layout, rank, torch.device("cpu"), whole, carries=carries)
         for task in self.runner.tasks:
             task.part.training = False  # what is dropped is drawn by parts: no two strategies drop alike
         parameters = [one for many in self.runner.parameters().values() for one in many]
@@ -102,11 +104,12 @@ def work(rank: int, ranks: int, name: str, seeds: range, port: int) -> None:
     store = dist.TCPStore("127.0.0.1", port, ranks, rank == 0)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
     space = divide(graph(*MODELS[name]), BATCH)
+    carries = carrier("nccl")  # a group of its own, as on accelerators
     alone = {layer.name: Part((1, 1, 1, 1), (rank,)) for layer in space.layers}
-    one = Trained(name, alone, rank)
+    one = Trained(name, alone, rank, carries)
     told: dict[str, Any] = {"rank": rank, "moved": one.moved, "far": {}}
     for seed in seeds:
-        made = Trained(name, _on(space, ranks, seed), rank)
+        made = Trained(name, _on(space, ranks, seed), rank, carries)
         dist.all_reduce(made.losses)
         apart = (made.losses - one.losses).abs().max().item()
         told["far"][seed] = max(apart, made.distance(one.weights()))

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from runs.libraries.pytorch import configured, device_name, join
+from runs.libraries.pytorch_strategy import carrier
 from runs.worker.context import Context, from_environment
 from runs.worker.load import Load
 from runs.worker.node import machine
@@ -26,27 +27,30 @@ MOST = 200  # messages in one
 ITEM_BYTES = 4
 
 
-def handed(rank: int, elements: int, count: int) -> tuple[float, float]:
+def handed(
+    rank: int, elements: int, count: int, device: torch.device, carries: dist.ProcessGroup | None
+) -> tuple[float, float]:
     """Messages from rank 0 to rank 1: processor seconds of this rank for one, and seconds."""
     began, used = time.perf_counter(), time.process_time()
-    given = torch.zeros(elements)
+    given = torch.zeros(elements, device=device)
     for tag in range(count):
         if rank == 0:
             lying = given.detach().contiguous().cpu()
-            dist.isend(lying, 1, tag=tag).wait()
+            dist.isend(lying, 1, group=carries, tag=tag).wait()
         else:
             room = torch.empty(elements)
-            dist.irecv(room, 0, tag=tag).wait()
+            dist.irecv(room, 0, group=carries, tag=tag).wait()
+            room.to(device)
     return (time.process_time() - used) / count, (time.perf_counter() - began) / count
 
 
-def timed(context: Context, size: int) -> dict[str, Any]:
+def timed(context: Context, size: int, device: torch.device, carries: dist.ProcessGroup | None) -> dict[str, Any]:
     """Messages of `size` bytes: processor seconds of the sender and of the receiver, and seconds, of each repetition."""
     group, elements = context.group, size // ITEM_BYTES
 
     def repetition(count: int) -> list[tuple[float, float]]:
         group.barrier()
-        return [(one[0], one[1]) for one in group.all_gather(handed(context.rank, elements, count))]
+        return [(one[0], one[1]) for one in group.all_gather(handed(context.rank, elements, count, device, carries))]
 
     repetition(1)
     one_s = max(seconds for _, seconds in repetition(3))
@@ -67,9 +71,10 @@ def run(folder: Path) -> None:
     adapter_of(context)
     device = configured(context)
     transport = join(context)
+    carries = carrier(transport)
     context.group.barrier()
     load = Load(context.group)
-    messages = [timed(context, size) for size in context.spec["sizes"]]
+    messages = [timed(context, size, device, carries) for size in context.spec["sizes"]]
     foreign_cpu_share, _ = load.shares()
     mine = {"host": host(), "machine": machine(), "device": device_name(device)}
     result = {

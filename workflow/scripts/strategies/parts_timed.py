@@ -224,10 +224,13 @@ def _step(parameters: dict[str, list[Any]], levels: dict[str, Any]) -> Callable[
     return optimizer.step
 
 
-def resident_bytes() -> int:
-    """What this process has in memory now."""
+def memory(device: torch.device, ranks: int) -> tuple[int, int]:
+    """Bytes that the `ranks` of a node can have for what they compute with, and those that this one has of them now."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return ranks * total, total - free
     line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmRSS:"))
-    return 1024 * int(line.split()[1])
+    return memory_bytes(), 1024 * int(line.split()[1])
 
 
 def run(folder: Path) -> None:
@@ -236,14 +239,14 @@ def run(folder: Path) -> None:
     adapter_of(context)
     device = configured(context)
     torch.manual_seed(context.spec["seed"])
-    resident, load = resident_bytes(), Load(context.group)
+    (of_node, resident), load = memory(device, context.spec["ranks_per_node"]), Load(context.group)
     found = timed(context, device)
     foreign_cpu_share, _ = load.shares()
     mine = {"host": host(), "machine": machine(), "device": device_name(device)}
     result = {
         "ranks": context.group.all_gather(mine),
         "foreign_cpu_share": foreign_cpu_share,
-        "node_memory_bytes": memory_bytes(),
+        "node_memory_bytes": of_node,
         "resident_bytes": resident,
         **found,
         "python_version": platform.python_version(),

@@ -4,6 +4,9 @@ Every part is a piece of autograd of its own. Between them go regions (models.la
 backward the gradients of these the other way, which is the transpose. A message leaves as soon as its part is computed, and is waited for
 where it is needed; each has a tag of its own, so that ranks may come to them in any order. Gradients of weights that several ranks have are
 summed among these, as soon as each has its own.
+
+Messages pass through the processor's memory, by Gloo: NCCL has no tags. Sums are computed where weights lie: on accelerators by NCCL, whose ranks
+come to them in one order, since all go through the layers in one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,8 +22,9 @@ from models.graph import Graph, is_decayed, is_trained
 from models.layout import Layout, Message, Place, Region, dimensions, lay_out, reads
 from models.soap import DIMENSIONS
 from models.strategy import from_json
-from runs.libraries.pytorch import ADAM, PyTorchTrainer, cross_entropy, join, tensors
+from runs.libraries.pytorch import ADAM, PyTorchTrainer, TorchDistributed, cross_entropy, join, synchronize, tensors
 from runs.libraries.pytorch_parts import NOTHING, Part, Shard, names_of, share, size_of, slices, state_size
+from runs.worker.context import Context
 from runs.worker.meter import Meter, Seen
 from runs.worker.phases import Untraced
 
@@ -71,7 +75,8 @@ class Shared:
 
 
 class Runner:
-    """Runs steps of a strategy on one rank. `weights`: all of the model, as PyTorch keeps them."""
+    """Runs steps of a strategy on one rank. `weights`: all of the model, as PyTorch keeps them; `carries`: the group of all ranks that carries
+    messages, where the group of all carries none of the processor's memory."""
 
     def __init__(
         self,
@@ -81,8 +86,10 @@ class Runner:
         device: torch.device,
         weights: Mapping[str, Tensor],
         phases: Untraced | None = None,
+        carries: dist.ProcessGroup | None = None,
     ) -> None:
         self.graph, self.layout, self.space, self.me, self.device = graph, layout, layout.space, rank, device
+        self.carries = carries
         self.phases = phases or Untraced()
         self.kinds = [dimensions(layer, graph) for layer in self.space.layers]
         every = [(layer, part) for layer, ranks in enumerate(layout.devices) for part in range(len(ranks))]
@@ -284,7 +291,8 @@ class Runner:
         for transfer in transfers:
             if transfer.other is not None:
                 room = torch.empty(transfer.size)
-                coming[transfer.number] = (dist.irecv(room, transfer.other, tag=2 * transfer.number + backward), room)
+                work = dist.irecv(room, transfer.other, group=self.carries, tag=2 * transfer.number + backward)
+                coming[transfer.number] = (work, room)
         return coming
 
     def _waited(self, coming: Coming, transfer: Transfer) -> Tensor:
@@ -297,7 +305,7 @@ class Runner:
 
     def _send(self, piece: Tensor, rank: int, tag: int) -> None:
         lying = piece.detach().contiguous().cpu()
-        self._sent.append((dist.isend(lying, rank, tag=tag), lying))
+        self._sent.append((dist.isend(lying, rank, group=self.carries, tag=tag), lying))
 
     def _piece(self, task: Task, transfer: Transfer) -> Tensor:
         """What a message carries, of a part that is made here."""
@@ -335,6 +343,31 @@ class Runner:
         return found
 
 
+def carrier(transport: str) -> dist.ProcessGroup | None:
+    """The group that carries messages between all ranks, which joined by `transport`; None for that of all. Collective."""
+    return None if transport == "gloo" else dist.new_group(backend="gloo")
+
+
+class StrategyCollectives(TorchDistributed):
+    """Messages go as a training's do, sums as well."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._carries = carrier(self.transport)
+
+    def point_to_point(self, message: Tensor) -> Tensor:
+        """From memory of the device to such memory, by way of the processor's."""
+        after, before = (self._rank + 1) % self._ranks, (self._rank - 1) % self._ranks
+        room = torch.empty(len(message))
+        coming = dist.irecv(room, before, group=self._carries)
+        lying = message.cpu()
+        leaving = dist.isend(lying, after, group=self._carries)
+        coming.wait()
+        leaving.wait()
+        self._received(len(room)).copy_(room)
+        return self._room
+
+
 class StrategyTrainer(PyTorchTrainer):
     """A trainer that knows only the parts of its rank; rank 0 has the whole model beside them, with which it validates."""
 
@@ -345,7 +378,8 @@ class StrategyTrainer(PyTorchTrainer):
         torch.manual_seed(context.spec["seed"] + context.rank)  # of dropout: parts of a layer drop other elements
         layout = lay_out(context.graph, context.spec["local_batch"], from_json(context.spec["strategy"]))
         whole = tensors(self.module, self.graph)
-        self.runner = Runner(self.graph, layout, context.rank, self.torch_device, whole, context.phases)
+        self.carries = carrier(self.transport)
+        self.runner = Runner(self.graph, layout, context.rank, self.torch_device, whole, context.phases, self.carries)
         self.optimizer = optimizer_of(self.runner.parameters(), context.levels, context.learning_rate(0))
         if context.rank:
             self.module = self.model = nn.Module()
@@ -353,7 +387,7 @@ class StrategyTrainer(PyTorchTrainer):
     def train_epoch(self, epoch: int, meter: Meter) -> Seen:
         """See Trainer. What ranks saw of the last layer's parts is summed at the end."""
         spec, phases = self.context.spec, self.context.phases
-        seen = torch.zeros(2, dtype=torch.float64)
+        seen = torch.zeros(2, dtype=torch.float64, device=self.torch_device)
         batches = self._batches(epoch)
         for shard in self.runner.tasks:
             shard.part.training = True
@@ -370,9 +404,11 @@ class StrategyTrainer(PyTorchTrainer):
                     phases.enter("optimizer")
                     self._step()
                 if meter.wants_steps:
+                    synchronize(self.torch_device)
                     meter.step()
         if self.context.ranks > 1:
             dist.all_reduce(seen)
+        synchronize(self.torch_device)
         return Seen(seen[0].item(), int(seen[1]), spec["steps"] * spec["local_batch"])
 
     def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -401,14 +437,14 @@ class StrategyTrainer(PyTorchTrainer):
                         into = share(name, whole[name], number, shards)
                         into.copy_(torch.stack([self._from(rank, mine, into) for rank in senders]).mean(0))
                     elif mine is not None:
-                        dist.send(mine.contiguous(), 0)
+                        dist.send(mine.contiguous(), 0, group=self.carries)
 
     def _from(self, rank: int, mine: Tensor | None, like: Tensor) -> Tensor:
         """What rank 0 has itself, or receives."""
         if rank == 0 and mine is not None:
             return mine
         room = torch.empty(like.shape)
-        dist.recv(room, rank)
+        dist.recv(room, rank, group=self.carries)
         return room
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -418,7 +454,7 @@ class StrategyTrainer(PyTorchTrainer):
         found = {}
         for name, shape in self.graph.weights().items():
             value = torch.from_numpy(own[name]) if own else torch.empty(shape)
-            dist.broadcast(value, 0)
+            dist.broadcast(value, 0, group=self.carries)
             found[name] = value.numpy()
         return found
 

@@ -18,7 +18,7 @@ def trainer(context: Context) -> Trainer:
 
 
 def collectives(context: Context) -> Collectives:
-    """By the process group of all ranks."""
-    from runs.libraries.pytorch import TorchDistributed
+    """By the process groups of its trainings."""
+    from runs.libraries.pytorch_strategy import StrategyCollectives
 
-    return TorchDistributed(context)
+    return StrategyCollectives(context)
