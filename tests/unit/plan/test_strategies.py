@@ -64,18 +64,33 @@ def test_what_was_found_is_an_input_of_the_run(site: Site, file: Path) -> None:
     study = study_of(parallelism=["found"])
     (run,) = design(study, site)
     asked = question(run.levels)
-    assert run.strategy is None and run.lacks == f"no strategy was found yet for {asked}: call make strategies"
+    assert run.strategy is None and run.unfound
     campaign = planned(study, site)
-    assert campaign.records == {} and campaign.lacks(campaign.runs[0]) == run.lacks
+    assert campaign.records == {} and campaign.environments, "the search wants the environment, though no run can be made"
     keys = set()
     space = divide(run.graph, 64)
     for seed in (1, 2):
         parts = strategy.to_json(strategy.random_strategy(space, 4, seed))
         file.write_text(json.dumps({"made_of": {}, "strategies": {asked: {"step_s": 0.1, "parts": parts}}}))
         (run,) = design(study, site)
-        assert run.lacks is None and spec(study, site, run)["strategy"] == parts
+        assert not run.unfound and spec(study, site, run)["strategy"] == parts
         keys.add(run_key(study, site, run))
     assert len(keys) == 2, "another strategy is another run"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "way"), [("local", ""), ("slurm", ' ARGS="--profile slurm"'), ("oar", ' ARGS="--profile oar"')]
+)
+def test_cells_without_a_strategy_are_told_once_with_the_command_that_finds_it(
+    site: Site, file: Path, launcher: str, way: str
+) -> None:
+    study = replace(study_of(parallelism=["data", "found"], batch_size=[32, 64]), replicates=3)
+    campaign = planned(study, replace(site, launcher=launcher))
+    command = f"make strategies STUDY={study.name} SITE=local{way}"
+    assert campaign.left_out() == [
+        f"6 runs of 2 cells cannot run here: no strategy was found yet; call {command}"
+    ]
+    assert len(campaign.records) == 6, "of data parallelism"
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def runs(campaign: Campaign, simulator: Simulator) -> pd.DataFrame:
     for run in campaign.runs:
         row = {**planned_row(campaign, run), "status": "ok", "reason": None, "session": "1", "site": "local"}
         if run.strategy is None:
-            row |= {"status": "missing", "reason": run.lacks}
+            row |= {"status": "missing", "reason": campaign.lacks(run)}
         else:
             step = simulator.of(run)["seconds"] * SLOWER[str(run.levels["parallelism"])] + REST_S
             row |= {"epoch_time_s": 512 / 64 * step * (1 + 0.001 * (-1) ** run.replicate)}

@@ -78,7 +78,7 @@ def test_a_study_is_timed_and_its_strategy_found_and_planned(real: Any, here: Pa
     for environment in ("pytorch", "planner"):
         real(environment)
     before = next(run for run in design(study, site) if run.levels["parallelism"] == "found")
-    assert before.lacks and before.lacks.endswith(": call make strategies")
+    assert before.unfound
     records = [measure.measure(study, site, timing, here) for timing in planned(design(study, site), site)]
     assert [(record["kind"], record["status"], record["reason"]) for record in records] == [
         ("messages", "ok", None),
@@ -106,7 +106,7 @@ def test_a_study_is_timed_and_its_strategy_found_and_planned(real: Any, here: Pa
     data = pd.read_csv("table.csv").iloc[0]
     assert answer["step_s"] == data["found_s"] <= data["data_s"]
     run = next(run for run in design(study, site) if run.levels["parallelism"] == "found")
-    assert run.lacks is None and run.strategy == from_json(answer["parts"])
+    assert not run.unfound and run.strategy == from_json(answer["parts"])
 
 
 def test_what_was_not_measured_is_said_and_nothing_is_written(real: Any, here: Path, study: Study) -> None:

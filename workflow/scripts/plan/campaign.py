@@ -28,6 +28,7 @@ from plan.design import Run, design, to_csv
 from plan.identity import lacks, run_key
 from plan.machine import check_folder, check_machine
 from plan.recorded import STATUSES, record_status
+from plan.strategies import to_find
 
 MODES = ("campaign", "available")
 
@@ -74,7 +75,18 @@ class Campaign:
 
     def lacks(self, run: Run) -> str | None:
         """Why the site cannot make a run that was planned; None where it can."""
-        return lacks(self.site, run.levels) or run.lacks
+        return lacks(self.site, run.levels) or (to_find(self.study.name, self.site) if run.unfound else None)
+
+    def left_out(self) -> list[str]:
+        """Why the site cannot make runs that were planned: a line for each reason, with how many runs of how many cells."""
+        of: dict[str, list[Run]] = {}
+        for run in self.runs:
+            if run.run_id not in self.records and (reason := self.lacks(run)):
+                of.setdefault(reason, []).append(run)
+        return [
+            f"{number_of(len(runs), 'run')} of {number_of(len({run.cell for run in runs}), 'cell')} cannot run here: {reason}"
+            for reason, runs in of.items()
+        ]
 
     def records_of_block(self, block: int | None) -> list[str]:
         """The records of one block, in planned order; of all blocks without one. InputError when there is no such block."""
@@ -117,7 +129,7 @@ class Campaign:
     def environments(self) -> dict[str, str]:
         """The environments that the runs need, parents first: name -> its stamp, environment.json. Those whose strategy has to be found need
         theirs before."""
-        unfound = {run.framework.environment for run in self.runs if run.lacks and lacks(self.site, run.levels) is None}
+        unfound = {run.framework.environment for run in self.runs if run.unfound and lacks(self.site, run.levels) is None}
         wanted = sorted(unfound.union(self.by_id[run_id].framework.environment for run_id in self.records))
         return {name: str(self._stamp(name)) for name in lineage(wanted, realization=self.site.realization)}
 

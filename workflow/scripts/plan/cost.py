@@ -118,12 +118,6 @@ class Cost:
             return budget
         return Estimate(sum(times) / len(times), f"{number_of(len(times), what)} of the same", len(times))
 
-    @cached_property
-    def reasons(self) -> dict[str, int]:
-        """Why runs cannot be made here -> how many."""
-        found = [reason for run in self.campaign.runs if (reason := self.campaign.lacks(run))]
-        return {reason: found.count(reason) for reason in dict.fromkeys(found)}
-
     def seconds(self, runs: Iterable[Run]) -> float:
         """Of `runs`, one after the other."""
         return sum(self.estimates[run.run_id].run_s for run in runs)
@@ -274,7 +268,7 @@ def report(cost: Cost) -> str:
     lines = ["  ".join(row).rstrip() for row in aligned(rows, left=[name in WORDS for name in HEADER])]
     if campaign.study.fraction:
         lines.insert(0, fraction_line(campaign.study.fraction))
-    lines += [f"{number_of(count, 'run')} cannot run here: {reason}" for reason, count in cost.reasons.items()]
+    lines += campaign.left_out()
     if any(ASSUMED in estimate.origin for estimate in cost.estimates.values()):
         lines.append(
             "estimates from an assumed rate give the order of magnitude; ratios between models are about right"

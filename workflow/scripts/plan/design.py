@@ -111,11 +111,9 @@ class Run:
     strategy: Strategy | None = None  # by which its ranks divide each layer by itself, where they do
 
     @property
-    def lacks(self) -> str | None:
-        """What has to be found before it can run, whatever the site has; None where nothing has."""
-        if self.framework.strategies and self.strategy is None:
-            return f"no strategy was found yet for {question(self.levels)}: call make strategies"
-        return None
+    def unfound(self) -> bool:
+        """Whether its strategy has to be found before it can run, whatever the site has."""
+        return self.framework.strategies and self.strategy is None
 
 
 def design(study: Study, site: Site) -> list[Run]:

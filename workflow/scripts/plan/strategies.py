@@ -15,6 +15,7 @@ from common.files import CHECKOUT, shown
 from common.schemas import check
 from declared.factors import Levels, factor_table
 from declared.mesh import EXPERT, FOUND, RANDOM, kind_of
+from declared.site import Site
 from models import strategy
 from models.graph import Graph
 from models.soap import divide
@@ -27,6 +28,12 @@ ASKED = ("model", "dataset", "batch_size", "nodes", "devices_per_node", "device"
 def file_of(study: str, site: str) -> Path:
     """Where the strategies of a study lie that were found at a site."""
     return CHECKOUT / "config" / "strategies" / f"{study}.{site}.json"
+
+
+def to_find(study: str, site: Site) -> str:
+    """Why a run cannot be made whose strategy was not found yet, with the command that finds those of its study at its site."""
+    way = "" if site.launcher == "local" else f' ARGS="--profile {site.launcher}"'
+    return f"no strategy was found yet; call make strategies STUDY={study} SITE={site.name}{way}"
 
 
 def question(levels: Levels) -> str:

@@ -52,7 +52,7 @@ class Simulator:
     def of(self, run: Run) -> dict[str, Any]:
         """What `strategies.search.account` tells of a run's strategy."""
         if run.strategy is None:
-            raise Lacking(run.lacks or "it has no strategy")
+            raise Lacking("no strategy was found yet")
         question = tuple(run.levels[name] for name in ASKED)
         if question not in self._posed:
             self._posed[question] = search.posed_of(posed(run, self._of).job())
