@@ -18,12 +18,6 @@ FOUND_FILES = expand(f"{RESULTS}/tables/strategies_found.{{suffix}}", suffix=["c
 STRATEGIES_JSON = shown(file_of(STUDY, SITE))
 
 
-localrules:
-    timings,
-    costs_table,
-    found,
-
-
 rule strategies:
     """Measure what parts of layers and messages cost at the site, and find the strategies that the study asks for."""
     input:
@@ -37,6 +31,11 @@ rule costs:
 
 
 if REQUIRED_TIMINGS:
+
+    localrules:
+        timings,
+        costs_table,
+        found,
 
     rule timing:
         """Time the parts of one model's layers, or messages, alone on the machine."""

@@ -43,7 +43,7 @@ def campaign() -> Campaign:
 
 @pytest.fixture
 def simulator(campaign: Campaign) -> Simulator:
-    return Simulator(Known(timed(campaign.runs[0]), handled(), both(), 1.0))
+    return Simulator(Known(timed(campaign.runs[0]), handled(), both(), 1.0), "call make strategies")
 
 
 @pytest.fixture
@@ -69,7 +69,8 @@ def test_what_one_rank_takes_beyond_its_layers_is_added_to_all(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
     data, lacking = compare(runs, cells(campaign), simulator)
-    assert len(lacking) == 1 and "no strategy was found yet" in lacking[0]
+    (cell,) = [run.cell for run in campaign.runs if run.unfound and run.replicate == 1]
+    assert lacking == [f"{cell} is not simulated: call make strategies"]
     rows = data.set_index(["nodes", "parallelism"])
     assert rows["rest_s"].to_numpy() == pytest.approx(REST_S)
     assert rows.loc[(1, "data"), "error"] == pytest.approx(0, abs=1e-9)
@@ -85,9 +86,32 @@ def test_without_a_cell_on_one_rank_nothing_is_added_and_the_table_says_so(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
     several = {cell: run for cell, run in cells(campaign).items() if run.geometry.ranks > 1}
-    made = table(runs[runs["nodes"] > 1], several, simulator)
+    runs = runs[runs["nodes"] > 1]
+    made = table(runs, *compare(runs, several, simulator))
     assert made.data["rest_s"].isna().all() and made.data["error"].notna().all()
     assert any("no cell of lenet-5 on one rank" in note for note in made.notes)
+
+
+def test_cells_whose_strategies_are_gone_are_told_in_one_line_and_keep_what_was_measured(
+    campaign: Campaign, simulator: Simulator, runs: pd.DataFrame, tmp_path: Path
+) -> None:
+    gone = {
+        cell: replace(run, strategy=None) if run.geometry.ranks > 1 and run.levels["parallelism"] != "data" else run
+        for cell, run in cells(campaign).items()
+    }
+    data, lacking = compare(runs, gone, simulator)
+    assert lacking == ["3 cells are not simulated: call make strategies"]
+    made = table(runs, data, lacking)
+    assert lacking[0] in made.notes
+    rows = data.set_index(["nodes", "parallelism"])
+    assert set(rows.index) == {(1, "data"), (4, "data"), (4, "expert"), (4, "random1")}, "found was never measured"
+    assert rows.loc[4, "step_s"].notna().all() and rows.loc[4, "simulated_s"].isna().sum() == 2
+    said = made.shown.set_index(["nodes", "parallelism"]).loc[("4", "expert")]
+    assert said[["simulated (ms)", "error (%)", "sent (MB)"]].tolist() == ["–"] * 3 and said["measured (ms)"] != "–"
+    data.to_csv(tmp_path / "simulated.csv", index=False)
+    write_table(runs, "runs", tmp_path / "runs.csv")
+    records = Records(tmp_path / "runs.csv", tmp_path / "epochs.csv", simulated_csv=tmp_path / "simulated.csv")
+    assert "2 measured cells are not drawn" in figure.draw(records, Declared("simulated", "simulated"))[1]
 
 
 def test_orders_and_gains_are_of_cells_that_differ_in_their_strategy_alone(

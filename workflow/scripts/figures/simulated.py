@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from analysis import conditions
 from analysis.measured import Records, levels_in_order
+from common.text import number_of
 from declared.figures import Declared
 from declared.mesh import RANDOM, kind_of
 from figures import panels, style
@@ -29,7 +30,8 @@ HOW = (
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """Panels by model. The figure and its caption, of the table that strategies.simulated wrote."""
     table = records.simulated
-    rows = filtered(table[table["error"].notna() & (table["ranks"] > 1)], asked) if len(table) else table
+    several = filtered(table[table["step_s"].notna() & (table["ranks"] > 1)], asked) if len(table) else table
+    rows = several[several["error"].notna()] if len(several) else several
     if rows.empty:
         return panels.not_drawn(records.runs, "no strategy was both simulated and measured")
     rows = rows.assign(
@@ -56,7 +58,9 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     off = rows["error"].abs()
     errors = f"Errors: {100 * off.mean():.1f} % on average, {100 * off.max():.1f} % at most."
     unseen = f"{left} of {len(models)} models are not drawn; the table has them." if left > 0 else ""
-    said = [WHAT, errors, LINES, unseen, conditions.setting(records.runs)]
+    lost = len(several) - len(rows)
+    lacking = f"{number_of(lost, 'measured cell')} {'is' if lost == 1 else 'are'} not drawn: the table says why." if lost else ""
+    said = [WHAT, errors, LINES, unseen, lacking, conditions.setting(records.runs)]
     return drawn, panels.two_paragraphs(said, [HOW], first=[WHAT, errors, LINES])
 
 

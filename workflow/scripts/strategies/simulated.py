@@ -8,7 +8,7 @@ simulation; it is added to all cells of the model.
 import argparse
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from declared.mesh import FOUND, PLAIN
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import Run, design
-from plan.strategies import ASKED
+from plan.strategies import ASKED, to_find
 from strategies import search
 from strategies.found import posed
 from strategies.measured import Known, Lacking, add_tables, known
@@ -43,16 +43,18 @@ SENT = "Sent: outputs and their gradients, and gradients of weights, of all rank
 
 
 class Simulator:
-    """Simulates the strategies of runs from what was measured. Lacking where something was not."""
+    """Simulates the strategies of runs from what was measured; `unfound`: what is said of runs that have none yet. Lacking where
+    something was not measured or found."""
 
-    def __init__(self, of: Known) -> None:
+    def __init__(self, of: Known, unfound: str) -> None:
         self._of = of
+        self._unfound = unfound
         self._posed: dict[tuple[Any, ...], Any] = {}
 
     def of(self, run: Run) -> dict[str, Any]:
         """What `strategies.search.account` tells of a run's strategy."""
         if run.strategy is None:
-            raise Lacking("no strategy was found yet")
+            raise Lacking(self._unfound)
         question = tuple(run.levels[name] for name in ASKED)
         if question not in self._posed:
             self._posed[question] = search.posed_of(posed(run, self._of).job())
@@ -60,23 +62,27 @@ class Simulator:
 
 
 def compare(runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator) -> tuple[pd.DataFrame, list[str]]:
-    """One row per cell that trains by a strategy and was measured or can be simulated, and why others have none.
+    """One row per cell that trains by a strategy and was measured or can be simulated, and what keeps cells from being simulated.
 
     `step_s` with its interval is measured, `simulated_s` is what a simulation says of its layers, `rest_s` what is added to it; `error`: of
     their sum.
     """
     ok = successful(runs)
     steps = (ok["samples_per_epoch"].astype(float) / ok["local_batch"].astype(float)).groupby(ok["cell"]).first()
-    pooling, rows, lacking = pooled(runs), [], []
+    pooling, rows = pooled(runs), []
+    lacking: dict[str, list[str]] = {}
     for cell, run in planned.items():
+        measured = cell in pooling.samples
         try:
             told = simulator.of(run)
         except Lacking as why:
-            lacking.append(f"{cell}: {why}.")
-            continue
-        step = _each(pooling.of(cell), steps[cell]) if cell in pooling.samples else Estimate(math.nan)
-        sent = {name: told[name] for name in ("exchanged_bytes", "gradient_bytes", "memory_bytes")}
-        seconds = told["seconds"] or math.nan
+            lacking.setdefault(str(why), []).append(cell)
+            if not measured:
+                continue
+            told = {}
+        step = _each(pooling.of(cell), steps[cell]) if measured else Estimate(math.nan)
+        sent = {name: told.get(name, math.nan) for name in ("exchanged_bytes", "gradient_bytes", "memory_bytes")}
+        seconds = told.get("seconds") or math.nan
         rows.append(
             {
                 "cell": cell,
@@ -89,12 +95,18 @@ def compare(runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator
             }
         )
     data = pd.DataFrame(rows)
+    said = [_not_simulated(cells, why) for why, cells in lacking.items()]
     if data.empty:
-        return pd.DataFrame(columns=["cell", "error"]), lacking
+        return pd.DataFrame(columns=["cell", "error"]), said
     rest = data.apply(lambda row: _rest(data, row), axis=1)
     data.insert(data.columns.get_loc("simulated_s") + 1, "rest_s", rest)
     data["error"] = (data["simulated_s"] + data["rest_s"].fillna(0)) / data["step_s"] - 1
-    return data, lacking
+    return data, said
+
+
+def _not_simulated(cells: Sequence[str], why: str) -> str:
+    """Which cells are not simulated, or how many where they are several, and why."""
+    return f"{cells[0]} is not simulated: {why}" if len(cells) == 1 else f"{len(cells)} cells are not simulated: {why}"
 
 
 def _each(whole: Estimate, parts: float) -> Estimate:
@@ -186,15 +198,12 @@ def said(data: pd.DataFrame, pooling: Pooling) -> list[str]:
     return told
 
 
-def table(runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator) -> tables.Table:
-    """The table of a study; without rows where no cell trains by a strategy."""
-    if not planned:
-        nothing = pd.DataFrame(columns=["cell"], dtype=str)
-        return tables.Table(TITLE, nothing, nothing, [NONE])
-    data, lacking = compare(runs, planned, simulator)
+def table(runs: pd.DataFrame, data: pd.DataFrame, lacking: Sequence[str]) -> tables.Table:
+    """The table of what `compare` found; without rows where no cell was both simulated and measured."""
     if data["error"].isna().all():
         nothing = pd.DataFrame(columns=["cell"], dtype=str)
-        return tables.Table(TITLE, data, nothing, [*lacking, conditions.setting(runs)])
+        why = lacking if len(data) or lacking else [NONE]
+        return tables.Table(TITLE, data, nothing, [*why, conditions.setting(runs)])
     named = ["model", *[name for name in varying(data) if name not in ("model", "dataset")]]
     shown = {title(name): data[name].map(level_text) for name in named}
     shown["simulated (ms)"] = [tables.number(1e3 * value) for value in data["simulated_s"] + data["rest_s"].fillna(0)]
@@ -229,7 +238,11 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     study, site = load_study(options.study), load_site(options.site)
     cells = {run.cell: run for run in design(study, site) if run.framework.strategies}
-    tables.write(table(read_timed(options.runs), cells, Simulator(known(site, options))), options.out)
+    runs, simulator = read_timed(options.runs), Simulator(known(site, options), to_find(study.name, site))
+    data, lacking = compare(runs, cells, simulator)
+    for line in lacking:
+        print(line, flush=True)
+    tables.write(table(runs, data, lacking), options.out)
 
 
 if __name__ == "__main__":
