@@ -92,7 +92,7 @@ if REQUIRED_TIMINGS:
         input:
             costs=COSTS_CSV,
             messages=MESSAGES_CSV,
-            code=code("strategies.table"),
+            code=code("strategies.costs_table"),
         output:
             csv=f"{RESULTS}/tables/costs.csv",
             markdown=f"{RESULTS}/tables/costs.md",
@@ -105,7 +105,7 @@ if REQUIRED_TIMINGS:
             stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
         shell:
             """
-            {WARM} strategies.table \
+            {WARM} strategies.costs_table \
                 --costs {input.costs:q} \
                 --messages {input.messages:q} \
                 --out {params.stem:q} \

@@ -28,8 +28,7 @@ from known_unlike import unlike
 from network import fit
 from prediction import crossover, extrapolate, held_out, hybrid, law, methods, outlook, physics, what_if
 from reference import products
-from strategies import found
-from strategies import table as costs
+from strategies import costs_table, found
 from traces import bottlenecks, cost, exposed, path
 from traces import cells as traced_cells
 from traces_made import gathered
@@ -109,7 +108,7 @@ def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.Data
         "outlook_curves": outlook.written(curves),
         **of_traces,
         "what_if": pd.DataFrame(columns=what_if.COLUMNS),
-        "costs": costs.compare(pd.DataFrame(columns=[*schema("costs")["properties"]])),
+        "costs": costs_table.compare(pd.DataFrame(columns=[*schema("costs")["properties"]])),
         "strategies_found": found.table([], {}).data,
         "comparison": changes.changes(matched.read(str(FOLDER), str(OTHER))),
     }

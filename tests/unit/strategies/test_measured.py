@@ -13,7 +13,6 @@ from network.bus import bus_bandwidth
 from strategies import found
 from strategies.measured import Lacking, cost_of, costs_of, message_cost, topology
 from strategies.problem import pose
-from strategies.table import compare, table
 from strategies.topology import Level
 from timed_parts import BANDWIDTH_BYTES_S, MEMORY, both, handled, run_of, timed
 
@@ -112,19 +111,6 @@ def test_a_message_costs_something_and_more_for_each_byte() -> None:
     lines = (cost.send_s, cost.send_byte_s, cost.receive_s, cost.receive_byte_s)
     assert lines == (pytest.approx(5e-5), pytest.approx(1e-9), pytest.approx(8e-5), pytest.approx(2e-9))
     assert message_cost(handled().assign(status="failed")) is None
-
-
-def test_the_table_has_each_layer_whole_and_its_smallest_parts() -> None:
-    run = run_of()
-    made = table(timed(run), handled())
-    conv = compare(timed(run)).set_index("layer").loc["conv1"]
-    assert (conv["forward_s"], conv["backward_s"], conv["update_s"]) == (1.0, 2.0, 0.5)
-    assert (conv["parts_by_samples"], conv["by_samples_s"], conv["otherwise_s"]) == (4, 1.25, 1.25)
-    assert made.shown["layer"].tolist()[:2] == ["conv1", "average_pool1"]
-    assert made.shown["a part by samples (ms)"].iloc[0] == "1250 (of 4)"
-    assert "takes its sender 50.0 µs, and 1.00 ns for each byte, and its receiver 80.0 µs" in " ".join(made.notes)
-    failed = table(timed(run, status="failed", reason="it broke").iloc[:1], handled())
-    assert failed.shown["status"].tolist() == ["failed"]
 
 
 def test_a_start_that_no_search_could_beat_is_what_was_found() -> None:

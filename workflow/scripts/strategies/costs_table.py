@@ -1,4 +1,4 @@
-"""What parts of layers cost at a site: costs.csv and messages.csv -> tables/costs."""
+"""The table of what parts of layers cost at a site: costs.csv and messages.csv -> tables/costs."""
 
 import argparse
 import sys
@@ -106,7 +106,7 @@ def of_messages(messages: pd.DataFrame) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Write what parts of layers cost as a table."""
-    parser = argparse.ArgumentParser(prog="strategies.table", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="strategies.costs_table", description=main.__doc__)
     parser.add_argument("--costs", required=True, type=Path, metavar="CSV", help="costs.csv of the study")
     parser.add_argument("--messages", required=True, type=Path, metavar="CSV", help="messages.csv of the study")
     parser.add_argument("--out", required=True, type=Path, metavar="STEM", help="files to write, without their suffix")

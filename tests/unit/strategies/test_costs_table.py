@@ -1,0 +1,17 @@
+"""The table of costs: each layer whole and in its smallest parts, and what messages take."""
+
+from strategies.costs_table import compare, table
+from timed_parts import handled, run_of, timed
+
+
+def test_the_table_has_each_layer_whole_and_its_smallest_parts() -> None:
+    run = run_of()
+    made = table(timed(run), handled())
+    conv = compare(timed(run)).set_index("layer").loc["conv1"]
+    assert (conv["forward_s"], conv["backward_s"], conv["update_s"]) == (1.0, 2.0, 0.5)
+    assert (conv["parts_by_samples"], conv["by_samples_s"], conv["otherwise_s"]) == (4, 1.25, 1.25)
+    assert made.shown["layer"].tolist()[:2] == ["conv1", "average_pool1"]
+    assert made.shown["a part by samples (ms)"].iloc[0] == "1250 (of 4)"
+    assert "takes its sender 50.0 µs, and 1.00 ns for each byte, and its receiver 80.0 µs" in " ".join(made.notes)
+    failed = table(timed(run, status="failed", reason="it broke").iloc[:1], handled())
+    assert failed.shown["status"].tolist() == ["failed"]
