@@ -110,6 +110,7 @@ def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.Data
         "what_if": pd.DataFrame(columns=what_if.COLUMNS),
         "costs": costs_table.compare(pd.DataFrame(columns=[*schema("costs")["properties"]])),
         "strategies_found": found.table([], {}).data,
+        "simulated": pd.read_csv(KEPT / "found-strategies-virtual" / "simulated.csv"),
         "comparison": changes.changes(matched.read(str(FOLDER), str(OTHER))),
     }
 

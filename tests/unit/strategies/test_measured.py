@@ -119,7 +119,9 @@ def test_a_start_that_no_search_could_beat_is_what_was_found() -> None:
     answers = [{**one, **kept} for one in [*starts, {"method": "metropolis", "start": "data", "seconds": 2.0}]]
     told = found.row(run_of(), answers)
     assert (told["data_s"], told["expert_s"], told["found_s"], told["method"]) == (3.0, 1.5, 1.5, "")
-    made = found.table([told, {**told, "method": "metropolis", "start": "data"}], {"another": "it was not measured"})
+    slower = {**told, "method": "metropolis", "start": "data", "bandwidth": 100}
+    made = found.table([told, slower], {"another": "it was not measured"})
+    assert made.shown["bandwidth (Mbit/s)"].tolist() == ["0", "100"]
     by_start, by_search = made.shown["found by"]
     assert by_start == "an expert's rule" and by_search == "Metropolis-Hastings, from data parallelism"
     assert made.shown["speed-up"].tolist() == ["2.00"] * 2 and "another: it was not measured." in made.below

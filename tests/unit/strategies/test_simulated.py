@@ -1,5 +1,6 @@
 """Simulated strategies beside measured ones: what is added to a step, errors, orders, and what is said where something is missing."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from figures import simulated as figure
 from plan.campaign import Campaign, planned
 from records.aggregate import planned_row
 from strategies.measured import Known
-from strategies.simulated import Simulator, compare, gains, ordered, orders, said, table
+from strategies.simulated import Simulator, compare, gains, in_order, ordered, orders, said, table
 from timed_parts import DATASET, FRAMEWORK, both, handled, timed
 
 REST_S = 0.25  # that a step takes beside its layers
@@ -90,6 +91,30 @@ def test_without_a_cell_on_one_rank_nothing_is_added_and_the_table_says_so(
     made = table(runs, *compare(runs, several, simulator))
     assert made.data["rest_s"].isna().all() and made.data["error"].notna().all()
     assert any("no cell of lenet-5 on one rank" in note for note in made.notes)
+
+
+def test_the_table_is_read_by_model_link_and_strategy(
+    campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
+) -> None:
+    data, lacking = compare(runs, cells(campaign), simulator)
+    rates = {cell: rate for rate, cell in zip(itertools.cycle((1000, 100)), data["cell"], strict=False)}
+    made = table(runs, data.assign(bandwidth=data["cell"].map(rates)), lacking)
+    assert list(made.shown)[:4] == ["model", "nodes", "bandwidth (Mbit/s)", "parallelism"]
+    every = [
+        data.assign(model=model, bandwidth=rate, parallelism=data["parallelism"].replace("expert", level))
+        for model in ("lenet-5", "alexnet")
+        for rate in (1000, 100)
+        for level in ("random10", "expert", "random2", "found")
+    ]
+    shuffled = pd.concat(every).sample(frac=1, random_state=3).reset_index(drop=True)
+    columns = ["model", "nodes", "bandwidth", "parallelism"]
+    assert in_order(shuffled)[columns].drop_duplicates().to_numpy().tolist() == [
+        [model, nodes, rate, level]
+        for model in ("alexnet", "lenet-5")
+        for nodes, levels in ((1, ["data"]), (4, ["data", "expert", "found", "random1", "random2", "random10"]))
+        for rate in (100, 1000)
+        for level in levels
+    ]
 
 
 def test_cells_whose_strategies_are_gone_are_told_in_one_line_and_keep_what_was_measured(

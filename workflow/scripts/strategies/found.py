@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import tables
+from analysis.measured import title_with_unit
 from common.errors import InputError, exit_status
 from common.files import digest_text, shown, write_text
 from common.schemas import check
@@ -97,7 +98,8 @@ def table(rows: Sequence[Mapping[str, Any]], missed: Mapping[str, str]) -> table
     told = [f"{name}: {why}." for name, why in missed.items()]
     if data.empty:
         return tables.Table(TITLE, data, pd.DataFrame(columns=["model"]), told or [NOTHING], head)
-    shown: dict[str, Any] = {name: data[name].map(str) for name in head if name == "model" or data[name].nunique() > 1}
+    told_of = [name for name in head if name == "model" or data[name].nunique() > 1]
+    shown: dict[str, Any] = {title_with_unit(name): data[name].map(str) for name in told_of}
     for name in ("data", "expert", "found"):
         seconds = data[f"{name}_s"].astype(float)
         shown[f"{name} (ms)"] = [
@@ -106,7 +108,7 @@ def table(rows: Sequence[Mapping[str, Any]], missed: Mapping[str, str]) -> table
     ratios = data["data_s"].astype(float) / data["found_s"].astype(float)
     shown["speed-up"] = [tables.DASH if pd.isna(ratio) else f"{ratio:.2f}" for ratio in ratios]
     shown["found by"] = [_by(method, start) for method, start in zip(data["method"], data["start"], strict=True)]
-    words = ["framework", "model", "dataset", "device", "optimizer", "found by"]
+    words = [*map(title_with_unit, ("framework", "model", "dataset", "device", "optimizer")), "found by"]
     return tables.Table(
         TITLE, data, pd.DataFrame(shown), [HOW, SEARCHED.format(proposals=f"{PROPOSALS:,}"), *told], words
     )

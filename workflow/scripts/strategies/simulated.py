@@ -18,10 +18,10 @@ from scipy.stats import kendalltau
 
 from analysis import conditions, tables
 from analysis.intervals import COLUMNS, Estimate, columns
-from analysis.measured import factors, level_text, read_timed, successful, title, varying
+from analysis.measured import factors, level_text, read_timed, successful, title_with_unit, varying
 from analysis.pooling import Pooling, pooled
 from common.errors import exit_status
-from declared.mesh import FOUND, PLAIN
+from declared.mesh import FOUND, PLAIN, kind_of
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import Run, design
@@ -198,21 +198,29 @@ def said(data: pd.DataFrame, pooling: Pooling) -> list[str]:
     return told
 
 
+def in_order(data: pd.DataFrame) -> pd.DataFrame:
+    """The rows as a reader scans them: by the factors that vary, the strategies of a cell together: data, expert, found, random."""
+    others = [name for name in varying(data) if name not in ("model", "dataset", "parallelism")]
+    keys = {name: data[name] for name in ("model", "dataset", *others)}
+    kinds = data["parallelism"].map(kind_of)
+    return data.loc[pd.DataFrame(keys | {"kind": kinds}).sort_values([*keys, "kind"], kind="stable").index]
+
+
 def table(runs: pd.DataFrame, data: pd.DataFrame, lacking: Sequence[str]) -> tables.Table:
     """The table of what `compare` found; without rows where no cell was both simulated and measured."""
     if data["error"].isna().all():
         nothing = pd.DataFrame(columns=["cell"], dtype=str)
         why = lacking if len(data) or lacking else [NONE]
         return tables.Table(TITLE, data, nothing, [*why, conditions.setting(runs)])
-    named = ["model", *[name for name in varying(data) if name not in ("model", "dataset")]]
-    shown = {title(name): data[name].map(level_text) for name in named}
-    shown["simulated (ms)"] = [tables.number(1e3 * value) for value in data["simulated_s"] + data["rest_s"].fillna(0)]
+    rows, named = in_order(data), ["model", *[name for name in varying(data) if name not in ("model", "dataset")]]
+    shown = {title_with_unit(name): rows[name].map(level_text) for name in named}
+    shown["simulated (ms)"] = [tables.number(1e3 * value) for value in rows["simulated_s"] + rows["rest_s"].fillna(0)]
     shown["measured (ms)"] = [
         tables.interval(Estimate(1e3 * value, 1e3 * low, 1e3 * high))
-        for value, low, high in data[["step_s", "step_s_low", "step_s_high"]].itertuples(index=False)
+        for value, low, high in rows[["step_s", "step_s_low", "step_s_high"]].itertuples(index=False)
     ]
-    shown["error (%)"] = [tables.DASH if math.isnan(value) else f"{100 * value:+.1f}" for value in data["error"]]
-    sent = data["exchanged_bytes"] + data["gradient_bytes"]
+    shown["error (%)"] = [tables.DASH if math.isnan(value) else f"{100 * value:+.1f}" for value in rows["error"]]
+    sent = rows["exchanged_bytes"] + rows["gradient_bytes"]
     shown["sent (MB)"] = [tables.number(value / 1e6) for value in sent]
     without = sorted(set(data.loc[data["rest_s"].isna(), "model"]))
     notes = [
@@ -223,7 +231,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame, lacking: Sequence[str]) -> tab
         *lacking,
         conditions.setting(runs),
     ]
-    words = [title(name) for name in ("model", "dataset", "framework", "parallelism")]
+    words = [title_with_unit(name) for name in ("model", "dataset", "framework", "parallelism")]
     return tables.Table(TITLE, data, pd.DataFrame(shown), notes, words)
 
 
