@@ -51,6 +51,8 @@ def test_a_search_may_leave_out_the_random_start():
         (["--links", "fast"], "argument --links: 'fast' are no rates; expected such as 900,100"),
         (["--topology", "h100", "--devices", "16"], "--links: h100 has no links between nodes; give --links within,between in Gbit/s"),
         (["--tokens", "8:20"], "--model lenet-5 takes images: give --image, not --tokens"),
+        (["--image", "224"], "argument --image: '224' is no image; expected HEIGHTxWIDTHxCHANNELS, such as 224x224x3"),
+        (["--tokens", "40"], "argument --tokens: '40' are no tokens; expected LENGTH:VOCABULARY, such as 40:10000"),
         (["--image", "2x2x1"], "model lenet-5 cannot be built for images of 2 x 2 pixels"),
     ],
 )  # fmt: skip

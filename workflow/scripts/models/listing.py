@@ -69,17 +69,17 @@ def _told(name: str, samples: Samples) -> tuple[str, str, str]:
 
 
 def image(text: str) -> Shape:
-    """The shape that HEIGHTxWIDTHxCHANNELS names. ValueError where it names none."""
+    """The shape that HEIGHTxWIDTHxCHANNELS names. ArgumentTypeError where it names none."""
     if not re.fullmatch(r"[1-9]\d{0,4}x[1-9]\d{0,4}x[1-9]\d{0,4}", text):
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is no image; expected HEIGHTxWIDTHxCHANNELS, such as 224x224x3")
     height, width, channels = map(int, text.split("x"))
     return height, width, channels
 
 
 def tokens(text: str) -> tuple[int, int]:
-    """The length and the vocabulary that LENGTH:VOCABULARY names. ValueError where it names none."""
+    """The length and the vocabulary that LENGTH:VOCABULARY names. ArgumentTypeError where it names none."""
     if not re.fullmatch(r"[1-9]\d{0,5}:[1-9]\d{0,6}", text):
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text!r} are no tokens; expected LENGTH:VOCABULARY, such as 40:10000")
     length, vocabulary = map(int, text.split(":"))
     return length, vocabulary
 
