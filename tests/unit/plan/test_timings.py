@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import InputError
 from declared.factors import factor_table
 from declared.site import Site, load_site
 from declared.study import Study, load_study
@@ -59,6 +60,23 @@ def test_nothing_is_timed_where_no_cell_has_a_strategy_that_is_found(site: Site)
 def test_what_the_site_lacks_is_wanted_but_not_planned(site: Site) -> None:
     poor = replace(site, frameworks=("pytorch-single",))
     assert len(wanted(runs_of(site))) == 2 and planned(runs_of(site), poor) == []
+
+
+def test_where_nothing_is_to_be_timed_it_is_said_in_place_of_doing_nothing(site: Site) -> None:
+    asks = campaign_of(study_of(), site)
+    assert Timings(asks).behind(["costs.csv"]) == ["costs.csv"]
+    poor = replace(site, frameworks=("pytorch-single",))
+    for campaign, said in (
+        (
+            campaign_of(study_of(parallelism=["data", "random1"]), site),
+            "quickstart.yaml: factors.parallelism: no cell has the level found, so that no run would use",
+        ),
+        (campaign_of(study_of(), poor), f"no strategy can be found here: site local does not have {FRAMEWORK}"),
+        (replace(asks, mode="available"), "config/config.yaml: records: strategies are found for runs that are made"),
+    ):
+        with pytest.raises(InputError) as refused:
+            Timings(campaign).behind(["costs.csv"])
+        assert said in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_parts_are_timed_on_one_rank_and_messages_between_two_nodes(site: Site) -> None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common.files import CHECKOUT, digest_sources, digest_text
+from common.errors import InputError
+from common.files import CHECKOUT, digest_sources, digest_text, shown
 from declared.factors import factor_table
 from declared.mesh import FOUND
 from declared.site import Site
@@ -157,6 +158,24 @@ class Timings:
     def available(self) -> list[str]:
         """The timings' outputs that exist now."""
         return [path for path in self.outputs.values() if Path(path).exists()]
+
+    def behind(self, files: list[str]) -> list[str]:
+        """`files`, which are made of timings. InputError where there are none: no strategy would be found, or none that a run takes."""
+        if self.by_name and self._campaign.mode == "campaign":
+            return files
+        study, site = self._campaign.study, self._campaign.site
+        if self._campaign.mode != "campaign":
+            raise InputError(
+                "config/config.yaml: records: strategies are found for runs that are made; expected campaign"
+            )
+        if timings := wanted(self._campaign.runs):
+            raise InputError(
+                f"{shown(study.file)}: no strategy can be found here: {lacks(site, timings[0].run.levels)}"
+            )
+        raise InputError(
+            f"{shown(study.file)}: factors.parallelism: no cell has the level {FOUND}, so that no run would use a strategy that is found; add it, or "
+            'ask for a model without a study: make strategies ARGS="--model NAME --batch-size N"'
+        )
 
     def environment(self, name: str) -> str:
         """The stamp of the environment that a timing needs."""
