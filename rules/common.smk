@@ -24,7 +24,7 @@ from plan.campaign import load_campaign
 from plan.scheduling import build_resources
 from declared.configuration import read_config
 from records import time_left
-from runs.progress import SESSION_VARIABLE, Interruption, Session, current_session, new_session, quiet
+from runs.progress import SESSION_VARIABLE, Held, Interruption, Session, current_session, new_session, quiet
 
 
 def or_say_so(action):
@@ -123,6 +123,9 @@ SESSION = (
 )
 logger.addFilter(lambda record: quiet(SESSION, record))
 logger.addFilter(Interruption())
+HELD = Held()  # until onstart has looked, where that is called
+if not DRY_RUN and "--no-hooks" not in sys.argv:
+    logger.addFilter(HELD)
 if workflow.is_main_process:
     made_of.watch(workflow, [] if CAMPAIGN.design_stands else [f"{RESULTS}/design.csv"])
 if DRY_RUN and Quietness.RULES in (workflow.output_settings.quiet or ()):
@@ -146,8 +149,8 @@ onstart:
         workflow.scheduler._executor.sleep = lambda: asyncio.sleep(
             workflow.remote_execution_settings.seconds_between_status_checks
         )
-    if {"run", "sweep", "timing"} & {job.rule.name for job in workflow.dag.needrun_jobs()}:
-        or_say_so(lambda: check_launch(CAMPAIGN, workflow.executor_plugin.name))
+    if launched := {"run", "sweep", "timing"} & {job.rule.name for job in workflow.dag.needrun_jobs()}:
+        or_say_so(lambda: check_launch(CAMPAIGN, workflow.executor_plugin.name, runs="run" in launched))
     to_build, to_prepare = (
         sorted({job.wildcards[of] for job in workflow.dag.needrun_jobs() if job.rule.name == of})
         for of in ("environment", "dataset")
@@ -157,6 +160,7 @@ onstart:
     or_say_so(lambda: check_bundle(CAMPAIGN.site, [*to_build, *tools], to_prepare))
     if to_build:
         or_say_so(lambda: check_builds(CAMPAIGN.site, to_build))
+    HELD.release(logger)
     if len([job for job in workflow.dag.needrun_jobs() if job.is_shell]) > 1 and warm.VARIABLE not in os.environ:
         os.environ[warm.VARIABLE] = warm.start()
     if "base" not in config:  # which is about other campaigns

@@ -107,6 +107,25 @@ def test_runs_follow_the_planned_order_and_nothing_stands_beside_them(finished_c
     assert all(row["placement"] == "emulated" and row["session"] == rows[0]["session"] for row in rows)
 
 
+def test_strategies_that_are_not_found_yet_and_what_keeps_them_from_it_are_told_first(
+    fresh: Callable[..., Checkout],
+) -> None:
+    changes = {"[pytorch-single, horovod-pytorch, tensorflow-single]": "pytorch-strategy", "small-cnn": "lenet-5"}
+    changes |= {"digits": "synthetic-28x28x1-10-512", "nodes: 1": "nodes: 2\n  batch_scope: global"}
+    study = SMALL_STUDY + "  - {kind: simulated}\n"
+    for old, new in changes.items():
+        study = study.replace(old, new)
+    checkout = fresh(study.replace("sync_every", "parallelism: [data, found]\n  sync_every"))
+    said = "no strategy was found yet; call make strategies STUDY=small SITE=local"
+    assert f"\n1 run of 1 cell cannot run here: {said}\n" in checkout.snakemake("design").output
+    at_a_cluster = checkout.snakemake("strategies", "--config", "site=virtual")
+    assert at_a_cluster.status == 2 and "launcher: slurm needs a job" in at_a_cluster.output.splitlines()[-1]
+    checkout.edit("config/studies/small.yaml", "[data, found]", "[data, random1]")
+    without = checkout.snakemake("strategies")
+    assert without.status == 2 and "no cell has the level found" in without.output.splitlines()[-1]
+    assert "Job stats" not in at_a_cluster.output + without.output
+
+
 def test_planning_binds_results_to_no_site(fresh: Callable[..., Checkout]) -> None:
     checkout = fresh(SMALL_STUDY)
     for site in ("local", "local-devices"):

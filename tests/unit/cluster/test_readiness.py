@@ -33,6 +33,22 @@ def test_a_path_that_breaks_the_schedulers_scripts_is_refused(folder: str, monke
 
 
 @pytest.mark.parametrize(
+    ("runs", "way"),
+    [
+        (True, "use snakemake --profile slurm, or make submit; for figures of what is there add --config records=available"),
+        (False, 'use snakemake --profile slurm, or make with ARGS="--profile slurm"'),
+    ],
+)  # fmt: skip
+def test_where_a_job_of_the_clusters_is_needed_the_way_to_one_is_told(
+    runs: bool, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with pytest.raises(InputError, match="slurm-example.yaml: launcher: slurm needs a job of the cluster's") as refused:
+        check_launch(load_campaign({**CONFIG, "site": "slurm-example"}), "local", runs)
+    assert str(refused.value).endswith(way)
+
+
+@pytest.mark.parametrize(
     ("there", "said"),
     [
         (None, "the virtual cluster is not up; start it: make cluster-up NODES=3 BANDWIDTH=1000mbit CPU=0.6 SCHEDULER=oar"),

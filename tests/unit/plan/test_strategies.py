@@ -66,7 +66,9 @@ def test_what_was_found_is_an_input_of_the_run(site: Site, file: Path) -> None:
     asked = question(run.levels)
     assert run.strategy is None and run.unfound
     campaign = planned(study, site)
-    assert campaign.records == {} and campaign.environments, "the search wants the environment, though no run can be made"
+    assert campaign.records == {} and campaign.environments, (
+        "the search wants the environment, though no run can be made"
+    )
     keys = set()
     space = divide(run.graph, 64)
     for seed in (1, 2):
@@ -87,9 +89,7 @@ def test_cells_without_a_strategy_are_told_once_with_the_command_that_finds_it(
     study = replace(study_of(parallelism=["data", "found"], batch_size=[32, 64]), replicates=3)
     campaign = planned(study, replace(site, launcher=launcher))
     command = f"make strategies STUDY={study.name} SITE=local{way}"
-    assert campaign.left_out() == [
-        f"6 runs of 2 cells cannot run here: no strategy was found yet; call {command}"
-    ]
+    assert campaign.left_out() == [f"6 runs of 2 cells cannot run here: no strategy was found yet; call {command}"]
     assert len(campaign.records) == 6, "of data parallelism"
 
 

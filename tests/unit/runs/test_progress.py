@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from runs.progress import Interruption, Session, quiet
+from runs.progress import Held, Interruption, Session, quiet
 
 
 def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path) -> None:
@@ -79,6 +79,21 @@ def test_what_a_program_has_said_in_its_one_line_is_not_buried(status: int, kept
         f"Command 'set -euo pipefail; python -m datasets.prepare' returned non-zero exit status {status}."
     )
     assert quiet(None, logging.makeLogRecord({"msg": message, "event": LogEvent.ERROR})) is kept
+
+
+def test_the_table_of_jobs_waits_until_they_may_start() -> None:
+    log, seen = logging.Logger("a log"), []
+    log.addHandler(handler := logging.Handler())
+    handler.emit = lambda record: seen.append(record.getMessage())
+    log.addFilter(held := Held())
+    log.info("Building DAG of jobs...")
+    log.info("Job stats:", extra={"event": LogEvent.RUN_INFO})
+    assert seen == ["Building DAG of jobs..."]
+    held.release(log)
+    log.info("Job stats:", extra={"event": LogEvent.RUN_INFO})
+    assert seen == ["Building DAG of jobs...", *["Job stats:"] * 2]
+    Held().release(log)
+    assert len(seen) == 3, "where none was held back"
 
 
 def test_an_interruption_ends_with_one_line_of_ours(capsys: pytest.CaptureFixture[str]) -> None:

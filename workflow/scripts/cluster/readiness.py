@@ -19,8 +19,9 @@ from environments.identity import digest
 from plan.campaign import Campaign
 
 
-def check_launch(campaign: Campaign, executor: str) -> None:
-    """InputError when runs would be started, by Snakemake's `executor`, in a way that the site does not know."""
+def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
+    """InputError when runs, or else timings and sweeps alone, would be started by Snakemake's `executor` in a way that the site does
+    not know."""
     site = campaign.site
     launcher, file = site.launcher, shown(site.file)
     ways = {
@@ -31,6 +32,9 @@ def check_launch(campaign: Campaign, executor: str) -> None:
         "flux": (("cluster-generic", "local"), "FLUX_URI", "snakemake --profile flux"),
     }
     executors, job, way = ways[launcher]
+    instead = "; for figures of what is there add --config records=available"
+    if not runs and launcher != "local":  # which make submit does not make alone
+        way, instead = f'snakemake --profile {launcher}, or make with ARGS="--profile {launcher}"', ""
     if launcher != "local" and shlex.quote(str(CHECKOUT)) != str(CHECKOUT):
         expected = "letters, digits and @%+=:,./-_"
         raise InputError(
@@ -41,10 +45,7 @@ def check_launch(campaign: Campaign, executor: str) -> None:
             f"{file}: launcher: {launcher} and Snakemake's executor {executor} do not go together; use {way}"
         )
     if job and executor == "local" and job not in os.environ:
-        raise InputError(
-            f"{file}: launcher: {launcher} needs a job of the cluster's; use {way}; for figures of what is there add "
-            "--config records=available"
-        )
+        raise InputError(f"{file}: launcher: {launcher} needs a job of the cluster's; use {way}{instead}")
     if campaign.images and launcher == "local" and not site.setup:
         container.check_machine(campaign.images[0])
     if site.placement == "virtual":

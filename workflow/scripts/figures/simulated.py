@@ -59,7 +59,11 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     errors = f"Errors: {100 * off.mean():.1f} % on average, {100 * off.max():.1f} % at most."
     unseen = f"{left} of {len(models)} models are not drawn; the table has them." if left > 0 else ""
     lost = len(several) - len(rows)
-    lacking = f"{number_of(lost, 'measured cell')} {'is' if lost == 1 else 'are'} not drawn: the table says why." if lost else ""
+    lacking = (
+        f"{number_of(lost, 'measured cell')} {'is' if lost == 1 else 'are'} not drawn: the table says why."
+        if lost
+        else ""
+    )
     said = [WHAT, errors, LINES, unseen, lacking, conditions.setting(records.runs)]
     return drawn, panels.two_paragraphs(said, [HOW], first=[WHAT, errors, LINES])
 

@@ -129,7 +129,9 @@ class Campaign:
     def environments(self) -> dict[str, str]:
         """The environments that the runs need, parents first: name -> its stamp, environment.json. Those whose strategy has to be found need
         theirs before."""
-        unfound = {run.framework.environment for run in self.runs if run.unfound and lacks(self.site, run.levels) is None}
+        unfound = {
+            run.framework.environment for run in self.runs if run.unfound and lacks(self.site, run.levels) is None
+        }
         wanted = sorted(unfound.union(self.by_id[run_id].framework.environment for run_id in self.records))
         return {name: str(self._stamp(name)) for name in lineage(wanted, realization=self.site.realization)}
 

@@ -120,6 +120,28 @@ def quiet(session: Session | None, record: logging.LogRecord) -> bool:
     return name not in ("job_finished", "progress") and not noise
 
 
+class Held:
+    """A filter for Snakemake's log that holds its table of jobs back until `release`: what keeps them from being started is said first."""
+
+    def __init__(self) -> None:
+        self._record: logging.LogRecord | None = None
+        self._released = False
+
+    def __call__(self, record: logging.LogRecord) -> bool:
+        """Whether a record is passed on now."""
+        event = getattr(record, "event", None)
+        if self._released or event is None or event.name != "RUN_INFO":
+            return True
+        self._record = record
+        return False
+
+    def release(self, logger: logging.Logger) -> None:
+        """Pass on to `logger` what was held back, and all that follows."""
+        self._released = True
+        if self._record:
+            logger.handle(self._record)
+
+
 class Interruption:
     """A filter for Snakemake's log that leaves one line of a Ctrl-C, the last one: how to go on."""
 
