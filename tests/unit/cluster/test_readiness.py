@@ -43,7 +43,9 @@ def test_where_a_job_of_the_clusters_is_needed_the_way_to_one_is_told(
     runs: bool, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with pytest.raises(InputError, match="slurm-example.yaml: launcher: slurm needs a job of the cluster's") as refused:
+    with pytest.raises(
+        InputError, match=r"slurm-example\.yaml: launcher: slurm needs a job of the cluster's"
+    ) as refused:
         check_launch(load_campaign({**CONFIG, "site": "slurm-example"}), "local", runs)
     assert str(refused.value).endswith(way)
 
