@@ -138,7 +138,7 @@ def standing(campaign: Campaign, sweeps: Sweeps, timings: Timings, reader: Reade
     for name, published in opened.items():
         folder = published.parent
         attempt = attempts.under_way(folder)
-        if attempt and _alive(folder, attempt, jobs, campaign.site.time_limit_s + JOB_MARGIN_S, now):
+        if attempt and _alive(folder, attempt, jobs, campaign.site.longest_run_s + JOB_MARGIN_S, now):
             under_way.append(_told(f"{kinds.get(name, '')}{name}", attempt, campaign.by_id.get(name), now))
         elif (why := attempts.why_absent(published)) != attempts.NOT_RUN:
             stopped.append(("to run", why.removeprefix("absent: "), name))
