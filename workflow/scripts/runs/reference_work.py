@@ -39,9 +39,9 @@ class Kind:
 
 
 KINDS = {  # each about 0.3 s on a core of a server of 2020
-    "products": Kind(version=1, steps=600, products=1, updated_mib=0),
-    "memory": Kind(version=1, steps=40, products=0, updated_mib=64),
-    "mixed": Kind(version=1, steps=160, products=2, updated_mib=8),
+    "products": Kind(version=1, steps=840, products=1, updated_mib=0),
+    "memory": Kind(version=1, steps=60, products=0, updated_mib=64),
+    "mixed": Kind(version=1, steps=240, products=2, updated_mib=8),
     "accelerator": Kind(version=1, steps=60, products=1, updated_mib=512),
 }
 USUAL = "mixed"
