@@ -90,7 +90,6 @@ def work(
 
     May raise Stopped and Lost.
     """
-    kind, times, reason = None, None, None
     try:
         folder.mkdir()
         launcher = ranks()
@@ -98,19 +97,18 @@ def work(
         write_json(folder / "spec.json", {"spec": told, "modules": list(modules), "hosts": list(launcher.hosts)})
         limited = replace(site, time_limit_s=min(TIME_LIMIT_S, site.time_limit_s))
         outcome = launch.run(launcher, environment, folder.resolve(), spec, limited, program=PROGRAM)
-        if outcome.status == "ok":
-            said = read_json(folder / "result.json")
-            kind, times = said["kind"], {}
-            for host, took_s in said["ranks"]:
-                times[host] = max(took_s, times.get(host, 0.0))
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            reason = f"{folder.name}: {outcome.reason}"
+        if outcome.status != "ok":
+            return Took(None, None, f"{folder.name}: {outcome.reason}")
+        said = read_json(folder / "result.json")
+        times: dict[str, float] = {}
+        for host, took_s in said["ranks"]:
+            times[host] = max(took_s, times.get(host, 0.0))
+        shutil.rmtree(folder, ignore_errors=True)
+        return Took(said["kind"], times, None)
     except (launch.Stopped, launch.Lost):
         raise
     except Exception as error:  # whatever it is, the run goes on
-        kind, times, reason = None, None, f"{folder.name}: {type(error).__name__}: {error}"
-    return Took(kind, times, reason)
+        return Took(None, None, f"{folder.name}: {type(error).__name__}: {error}")
 
 
 def before(
@@ -124,7 +122,8 @@ def before(
     With `wait_s` it is done again and again until it takes no longer than usual, or until the time is over. `known` are kinds and
     times of earlier work; `say` is told, once, what is waited for.
     """
-    found, seen, started = look(), [], time.monotonic()
+    found, started = look(), time.monotonic()
+    seen: list[float] = []
     usual = band([took_s for kind, took_s in known() if kind == found.kind]) if wait_s else None
     while (
         usual and found.mean_s and found.mean_s > usual.most_s and (left_s := started + wait_s - time.monotonic()) > 0
