@@ -73,8 +73,9 @@ def attempt_run(
     look = _reference(wanted, environment, folder)
     if version := wanted.spec.get("scorep"):
         environment = score_p.start(environment, site, version, folder.resolve())
+    started_by = _started_by()
     quick = _right_before(wanted, folder, look) if site.reference else None
-    launched_at, started_by = time.time(), _started_by()
+    launched_at = time.time()
     outcome = launch.run(ranks, environment, folder.resolve(), wanted.spec, site, reads=[wanted.data])
     if quick and outcome.status == "ok":
         quick = reference.after(lambda: look("after"), quick)
