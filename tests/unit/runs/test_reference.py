@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from declared.site import load_site
+from declared.study import load_study
 from one_run import one_run
-from runs import launch, reference
+from plan.design import design
+from plan.identity import resolve
+from runs import launch, reference, supervise
 from runs.reference import Took, band, before, earlier, geometry, work
 from runs.reference_work import KINDS, USUAL
 
@@ -145,3 +148,22 @@ def test_earlier_work_is_that_on_as_many_nodes_ranks_and_cores(tmp_path: Path) -
     for name, said in (("none", None), ("old", "{}"), ("broken", "{")):
         record(name, said)
     assert sorted(earlier(tmp_path, same["geometry"])) == [(KIND, 0.2), (KIND, 0.4), (KIND, 0.6)]
+
+
+def test_a_run_is_held_against_the_records_of_its_campaign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reference, "PAUSE_S", 0.01)
+    study = load_study("quickstart")
+    wanted = resolve(study, site := replace(HERE, wait_for_quiet=60), design(study, site)[0])
+    where = geometry(wanted.spec)
+    for number in range(3):
+        earlier = tmp_path / "runs" / f"run-{number}" / "0123456789ab" / "record.json"
+        earlier.parent.mkdir(parents=True)
+        ends = {end: {"node1": 0.3} for end in ("before", "after")}
+        earlier.write_text(json.dumps({"reference": {"kind": KIND, "geometry": where, **ends}}))
+    attempt = tmp_path / "runs" / wanted.run.run_id / wanted.key / "attempt-1"
+    look = took(0.5, 0.3)
+    said = supervise._right_before(wanted, attempt, lambda name: look())
+    assert (said["geometry"], said["seen"], said["before"]) == (where, [0.5], {"node1": 0.3})
+    assert capsys.readouterr().out.startswith(f"{wanted.run.run_id}: waiting for a quiet machine, 60 s at most: ")
