@@ -1,6 +1,7 @@
 """The work beside a run: it is done in the places of the run's ranks, what is unusual is waited for, and no failure of it is the run's."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -43,6 +44,33 @@ def test_the_work_is_done_once_on_each_node_in_the_cores_of_its_ranks(
     assert found.times is not None and list(found.times) == ["node1", "node2"]
     assert all(0.02 < seconds < 30 for seconds in found.times.values())
     assert list(tmp_path.iterdir()) == []
+
+
+ON_A_DEVICE = """
+from types import SimpleNamespace
+from runs import reference_work as work
+work.DEVICE_SIDE = 8
+work.KINDS["accelerator"] = work.Kind(version=1, steps=3, products=2, updated_mib=1)
+spec = {"device": "cuda", "replicas_per_rank": 2}
+devices, work.on_an_accelerator, made = [], lambda kind, device: devices.append(device) or made(kind, "cpu"), work.on_an_accelerator
+name, workers = work.chosen(SimpleNamespace(spec=spec, job={"modules": ["torch"]}, local_rank=1, cores=1))
+for steps in workers:
+    steps(3)
+print(name, devices)
+"""
+
+
+@pytest.mark.training
+def test_accelerators_do_it_by_pytorch_as_far_as_a_processor_can_tell(real: Callable[[str], Any]) -> None:
+    python = real("pytorch")["python"]["executable"]
+    done = subprocess.run(
+        [python, "-c", ON_A_DEVICE],
+        env={"PYTHONPATH": str(launch.SCRIPTS)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "accelerator ['cuda:2', 'cuda:3']\n", done.stderr
 
 
 @pytest.mark.parametrize(
