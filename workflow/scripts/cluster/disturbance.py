@@ -16,9 +16,8 @@ WORTH_SAYING = 0.05  # of the processor time
 LEAST_FREEDOM = 6  # degrees, of disturbed runs and of others, before their spreads are compared
 LEAST_S = 0.5  # of time that shares are told of
 
-Shares = Mapping[
-    str, float | None
-]  # of the processor time that was wanted: withheld; of the processors: others, None where not known
+# withheld: share of the processor time that programs wanted; others: of all processors; None where that is not known.
+Shares = Mapping[str, float | None]
 
 
 def looks(site: Site) -> Callable[[bool], Shares | None]:
@@ -65,7 +64,7 @@ def _said(shares: Shares, site: Site) -> Iterator[str]:
         ("others", "other programs use", site.max_foreign_cpu_share, "max_foreign_cpu_share"),
     ):
         share = shares.get(name) or 0.0
-        if share > WORTH_SAYING:
+        if share > min(WORTH_SAYING, most):
             invalid = f" (runs with more than {most:.0%} are invalid: {key})" if share > most else ""
             yield f"{what} {share:.0%} of the processor time{invalid}"
 
