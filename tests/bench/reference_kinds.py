@@ -26,6 +26,7 @@ from runs.reference_work import KIND, KINDS
 
 FRAMEWORK = "pytorch-ddp"
 OF_NODES: dict[str, Callable[[Sequence[float]], float]] = {"mean": statistics.fmean, "largest": max}
+PROCESSORS = [kind for kind in KINDS if kind != "accelerator"]
 SHARE = "share withheld during the run"
 Row = dict[str, float]
 
@@ -38,9 +39,10 @@ def measure(runs: int, epochs: int) -> list[Row]:
         bench.trained(FRAMEWORK)  # files are in the system's memory then
         for number in range(runs):
             with alone_here(FRAMEWORK):
-                before = works(bench, f"before-{number}")
+                order = PROCESSORS[number % len(PROCESSORS) :] + PROCESSORS[: number % len(PROCESSORS)]
+                before = works(bench, f"before-{number}", order)
                 attempt, _ = bench.trained(FRAMEWORK)
-                after = works(bench, f"after-{number}")
+                after = works(bench, f"after-{number}", order[::-1])  # each as far from the run as before it
             said = json.loads((attempt / "result.json").read_text())
             epoch_s = mean_of_timed(read_epochs(attempt / "epochs.csv"), "epoch_time_s")
             rows.append(
@@ -55,18 +57,17 @@ def measure(runs: int, epochs: int) -> list[Row]:
     return rows
 
 
-def works(bench: Bench, name: str) -> Row:
-    """Seconds of each kind of work, of a mean node and of the slowest."""
+def works(bench: Bench, name: str, kinds: Sequence[str]) -> Row:
+    """Seconds of these kinds of work, done one after the other, of a mean node and of the slowest."""
     spec = json.loads((sorted(bench.folder.glob("*/spec.json"))[-1]).read_text())["spec"]
     environment, found = bench.environment(FRAMEWORK), {}
-    for kind in KINDS:
-        if kind != "accelerator":
-            site = replace(bench.site, variables=(*bench.site.variables, (KIND, kind)))
-            folder = bench.folder / f"{kind}-{name}"
-            took = reference.work(folder, spec, [], environment, lambda: launch.launcher(bench.site, spec), site)
-            if not took.times:
-                raise SystemExit(f"{kind}: {took.reason}")
-            found |= {f"{kind}, {node} node": of(list(took.times.values())) for node, of in OF_NODES.items()}
+    for kind in kinds:
+        site = replace(bench.site, variables=(*bench.site.variables, (KIND, kind)))
+        folder = bench.folder / f"{kind}-{name}"
+        took = reference.work(folder, spec, [], environment, lambda: launch.launcher(bench.site, spec), site)
+        if not took.times:
+            raise SystemExit(f"{kind}: {took.reason}")
+        found |= {f"{kind}, {node} node": of(list(took.times.values())) for node, of in OF_NODES.items()}
     return found
 
 

@@ -162,20 +162,23 @@ def test_a_machine_that_stays_busy_is_not_waited_for_longer_than_the_site_says(m
     assert 0.05 <= said["waited_s"] < 5 and len(said["seen"]) >= 2 and said["before"] == {"node1": 0.5}
 
 
-def test_earlier_work_is_that_on_as_many_nodes_ranks_and_cores(tmp_path: Path) -> None:
-    def record(name: str, said: Any) -> None:
+def test_earlier_work_is_that_of_the_same_environment_on_as_many_nodes_ranks_and_cores(tmp_path: Path) -> None:
+    def record(name: str, said: Any, environment: str = "this") -> None:
         folder = tmp_path / "runs" / name / "0123456789ab"
         folder.mkdir(parents=True)
-        (folder / "record.json").write_text(said if isinstance(said, str) else json.dumps({"reference": said}))
+        (folder / "record.json").write_text(
+            said if isinstance(said, str) else json.dumps({"reference": said, "environment_digest": environment})
+        )
 
     same = {"kind": KIND, "geometry": geometry(spec())}
     assert same["geometry"] == "2 x 1 x 1"
     record("both", {**same, "before": {"node1": 0.3, "node2": 0.5}, "after": {"node1": 0.2, "node2": 0.2}})
     record("one", {**same, "before": {"node1": 0.6, "node2": 0.6}, "after": None})
     record("of-one-node", {**same, "geometry": "1 x 1 x 1", "before": {"node1": 9.0}, "after": None})
+    record("of-another-environment", {**same, "before": {"node1": 9.0}, "after": None}, "another")
     for name, said in (("none", None), ("old", "{}"), ("broken", "{")):
         record(name, said)
-    assert sorted(earlier(tmp_path, same["geometry"])) == [(KIND, 0.2), (KIND, 0.4), (KIND, 0.6)]
+    assert sorted(earlier(tmp_path, same["geometry"], "this")) == [(KIND, 0.2), (KIND, 0.4), (KIND, 0.6)]
 
 
 def test_a_run_is_held_against_the_records_of_its_campaign(
@@ -189,7 +192,8 @@ def test_a_run_is_held_against_the_records_of_its_campaign(
         earlier = tmp_path / "runs" / f"run-{number}" / "0123456789ab" / "record.json"
         earlier.parent.mkdir(parents=True)
         ends = {end: {"node1": 0.3} for end in ("before", "after")}
-        earlier.write_text(json.dumps({"reference": {"kind": KIND, "geometry": where, **ends}}))
+        said = {"reference": {"kind": KIND, "geometry": where, **ends}, **wanted.digests}
+        earlier.write_text(json.dumps(said))
     attempt = tmp_path / "runs" / wanted.run.run_id / wanted.key / "attempt-1"
     look = took(0.5, 0.3)
     said = supervise._right_before(wanted, attempt, lambda name: look())

@@ -67,12 +67,14 @@ def geometry(spec: Mapping[str, Any]) -> str:
     return f"{spec['nodes']} x {min(spec['ranks'], spec['ranks_per_node'])} x {'+'.join(map(str, cores))}"
 
 
-def earlier(results: Path, of_geometry: str) -> Iterator[tuple[str, float]]:
-    """Kind and time (s, of a mean node) of all that the campaign's records have of this geometry; `results`: results/<study>."""
+def earlier(results: Path, of_geometry: str, environment_digest: str) -> Iterator[tuple[str, float]]:
+    """Kind and time (s, of a mean node) of all that the campaign's records have of this geometry and environment, whose numpy does the
+    work; `results`: results/<study>."""
     for file in (results / "runs").glob("*/*/record.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            said = read_json(file)["reference"]
-            if said["geometry"] == of_geometry:
+            record = read_json(file)
+            said = record["reference"]
+            if (said["geometry"], record["environment_digest"]) == (of_geometry, environment_digest):
                 yield from (
                     (said["kind"], statistics.fmean(said[end].values())) for end in ("before", "after") if said[end]
                 )

@@ -141,7 +141,7 @@ def _right_before(wanted: Resolved, folder: Path, look: Callable[[str], referenc
 
     said = reference.before(
         lambda: look("before"),
-        lambda: list(reference.earlier(folder.parents[3], where)),
+        lambda: list(reference.earlier(folder.parents[3], where, wanted.digests["environment_digest"])),
         wanted.site.wait_for_quiet,
         say,
     )
