@@ -261,6 +261,9 @@ bench-intervals: $(STAMP)  ## measure by simulation how often 95 % intervals hol
 bench-tracing: $(STAMP)  ## measure what trace: phases costs, framework by framework: ARGS='--pairs 3 --epochs 42' (trainings, epochs)
 	@$(BENCH) tracing $(ARGS)
 
+bench-reference: $(STAMP)  ## measure which work beside a run tells most of its epoch time, under a load that comes and goes (needs root; 60 trainings, 20 min); ARGS=--quiet: without a load
+	@$(BENCH_PYTHON) tests/bench/reference_kinds.py $(ARGS)
+
 bench-strategies: $(STAMP)  ## measure how long the simulation of a strategy takes, all of it and a change alone; ARGS=--large: searches on 1,024 devices, too
 	@$(BENCH_PYTHON) tests/bench/planner.py $(ARGS)
 

@@ -16,6 +16,7 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PAT
 
 import snakemake.exceptions
 from common import made_of, warm
+from cluster import disturbance
 from cluster.readiness import check_builds, check_bundle, check_launch
 from common.code import code
 from common.errors import InputError
@@ -24,6 +25,7 @@ from plan.campaign import load_campaign
 from plan.scheduling import build_resources
 from declared.configuration import read_config
 from records import time_left
+from runs.attempts import machine_holder
 from runs.progress import SESSION_VARIABLE, Held, Interruption, Session, current_session, new_session, quiet
 
 
@@ -52,6 +54,7 @@ configfile: "config/config.yaml"
 
 
 CAMPAIGN = or_say_so(lambda: load_campaign(config, look=workflow.is_main_process))
+DISTURBED = disturbance.looks(CAMPAIGN.site)  # from here to the first job, which is long enough to see
 # Who comes second is told so in a line of ours; Snakemake's advice is to remove the lock.
 snakemake.exceptions.LockException = lambda: or_say_so(ownership.refuse_second)
 LOCKING = not {"--nolock", "--unlock"} & set(sys.argv)
@@ -149,7 +152,11 @@ onstart:
         workflow.scheduler._executor.sleep = lambda: asyncio.sleep(
             workflow.remote_execution_settings.seconds_between_status_checks
         )
-    if launched := {"run", "sweep", "timing"} & {job.rule.name for job in workflow.dag.needrun_jobs()}:
+    launched = {"run", "sweep", "timing"} & {job.rule.name for job in workflow.dag.needrun_jobs()}
+    disturbed = (
+        disturbance.told(DISTURBED(bool(machine_holder())), CAMPAIGN.site, CAMPAIGN.runs_csv) if launched else None
+    )
+    if launched:
         or_say_so(lambda: check_launch(CAMPAIGN, workflow.executor_plugin.name, runs="run" in launched))
     to_build, to_prepare = (
         sorted({job.wildcards[of] for job in workflow.dag.needrun_jobs() if job.rule.name == of})
@@ -165,6 +172,8 @@ onstart:
         os.environ[warm.VARIABLE] = warm.start()
     if "base" not in config:  # which is about other campaigns
         print(CAMPAIGN.outlook(), *CAMPAIGN.left_out(), sep="\n", flush=True)
+    if disturbed:
+        print(f"ringside: {disturbed}", flush=True)
 
 
 onsuccess:

@@ -48,13 +48,19 @@ class Campaign:
 
     site, profile = "virtual", "slurm"
 
-    def __init__(self, folder: Path, text: str, time_limit_s: int = 100, name: str = "small") -> None:
+    def __init__(
+        self, folder: Path, text: str, time_limit_s: int = 100, name: str = "small", reference: bool = False
+    ) -> None:
         self.checkout = Checkout(folder / "checkout", text, name)
         self.results = self.checkout.results
         site = f"config/sites/{self.site}.yaml"
         self.checkout.edit(site, "time_limit_s: 100", f"time_limit_s: {time_limit_s}")
         # The machine is shared with the test itself: what others use is not what these tests are about.
-        self.checkout.edit(site, "max_foreign_cpu_share: 0.05", "max_foreign_cpu_share: 1\nmax_steal_share: 1")
+        self.checkout.edit(
+            site,
+            "max_foreign_cpu_share: 0.05",
+            f"max_foreign_cpu_share: 1\nmax_steal_share: 1\nreference: {str(reference).lower()}",
+        )
 
     def entered(self, *command: str) -> list[str]:
         """The command that runs `command` where the cluster is."""

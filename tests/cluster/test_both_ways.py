@@ -48,7 +48,7 @@ def check(campaign: Campaign, sessions: int) -> list[dict[str, str]]:
 def a_job_a_run(shared_folder_of_module: Path) -> Campaign:
     """`snakemake --profile slurm figures`, to its end."""
     text = study(framework=FRAMEWORKS, nodes="[1, 3]", epochs=3, figure=BY_NODES) + ON_ONE_NODE
-    campaign = Campaign(shared_folder_of_module / "jobs", text)
+    campaign = Campaign(shared_folder_of_module / "jobs", text, reference=True)
     with campaign.running("figures") as snakemake:
         assert campaign.finish(snakemake, 1500) == 0, campaign.output()
     return campaign
@@ -62,6 +62,15 @@ def test_a_job_for_every_run(a_job_a_run: Campaign) -> None:
     assert (a_job_a_run.results / "figures" / "by_nodes.png").stat().st_size > 10_000
     caption = (a_job_a_run.results / "figures" / "by_nodes.caption.md").read_text()
     assert "Placement: virtual" in caption and "0.6 core" in caption and "125 MB/s" in caption
+
+
+def test_the_work_beside_a_run_is_done_on_its_nodes_under_their_quotas(a_job_a_run: Campaign) -> None:
+    for file in a_job_a_run.results.glob("runs/*/*/record.json"):
+        said = json.loads(file.read_text())["reference"]
+        assert said["reason"] is None
+        for end in ("before", "after"):
+            assert list(said[end]) == json.loads(file.read_text())["measured"]["hosts"]
+            assert all(seconds > 0.25 for seconds in said[end].values()), "0.3 s on a whole core"
 
 
 def test_the_network_is_measured_in_the_same_campaign(a_job_a_run: Campaign) -> None:

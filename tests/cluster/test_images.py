@@ -63,7 +63,7 @@ def campaigns(virtual_cluster: None, shared_folder_of_module: Path) -> Callable[
         if name not in done:
             text = study(framework=FRAMEWORKS[name], nodes="[1, 2]", epochs=2)
             in_venvs, in_images = (
-                Campaign(shared_folder_of_module / f"{name}-{way}", text) for way in ("venv", "image")
+                Campaign(shared_folder_of_module / f"{name}-{way}", text, reference=True) for way in ("venv", "image")
             )
             in_images.checkout.edit(
                 "config/sites/virtual.yaml", "deployment: venv", "deployment: apptainer\nimages: {base: debootstrap}"
@@ -105,6 +105,7 @@ def test_records_hold_the_image_and_what_is_in_it(
         assert record["deployment"] == "apptainer" and record["image"]["sha256"] == whole, run_id
         assert record["packages"] == made["packages"]
         assert record["measured"]["throttled_s"] is not None, "the node's counters are seen from inside"
+        assert record["reference"]["before"] and record["reference"]["after"], record["reference"]["reason"]
         plain = records(in_venvs)[run_id]
         assert plain["deployment"] == "venv" and plain["image"] is None
         others = {package: version for package, version in record["packages"].items() if package != "pip"}

@@ -74,7 +74,9 @@ class Checkout:
             self.write(f"config/studies/{name}.yaml", study)
             self.edit("config/config.yaml", "study: quickstart", f"study: {name}")
             self.edit(
-                "config/sites/local.yaml", "max_foreign_cpu_share: 0.05", "max_foreign_cpu_share: 1\nmax_steal_share: 1"
+                "config/sites/local.yaml",
+                "max_foreign_cpu_share: 0.05",
+                "max_foreign_cpu_share: 1\nmax_steal_share: 1\nreference: false",
             )
 
     def copy(self, folder: Path) -> "Checkout":

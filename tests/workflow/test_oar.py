@@ -137,6 +137,7 @@ def test_a_run_goes_through_oar_from_submission_to_row(cluster: Checkout, oar: P
         (row,) = csv.DictReader(file)
     assert row["status"] == "ok", row["reason"]
     assert (row["job"], row["site"], row["placement"]) == ("1000", "gros", "distinct-nodes")
+    assert all(float(row[f"reference_{end}s"]) > 0 for end in ("", "before_", "after_")), "in the job, too"
     assert (row["hosts"], row["devices"], row["ranks"]) == (socket.gethostname(), processor(), "2")
     assert row["systems"].endswith(f"Linux {os.uname().release}") and 2**30 < int(row["node_memory_bytes"]) < 2**45
     assert f"RINGSIDE_SESSION={row['session']}" in words

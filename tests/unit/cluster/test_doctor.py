@@ -85,6 +85,7 @@ def report(host: str = "node1", **differs: Any) -> dict[str, Any]:
         "apptainer": None,
         "fuse": True,
         "binds": [],
+        "disturbed": {"withheld": 0.0, "others": 0.0},
         "clock_apart_s": -0.01,
     }
     return {**healthy, **differs}
@@ -255,6 +256,11 @@ class TestTimes:
         assert block.text.endswith("expected at most 28740")
         run, _ = verdicts.time_limits(self.row("04:00"), site)  # a run asks for 100 + 180 s, in whole minutes
         assert (run.verdict, run.text.endswith("expected at most 60")) == ("FAIL", True)
+
+    def test_a_wait_for_a_quiet_machine_is_the_jobs(self, site: Site) -> None:
+        run, _ = verdicts.time_limits(self.row("05:00"), replace(site, wait_for_quiet=100))
+        assert run.subject == "time of a run" and "asks for 100 + 100 + 180 s" in run.text
+        assert run.text.endswith("expected at most 20"), "time_limit_s, beside the rest"
 
     def test_builds_in_jobs(self, site: Site) -> None:
         found = verdicts.time_limits(self.row("01:00:00"), with_scheduler(site, build_on="job", block_limit_s=3600))

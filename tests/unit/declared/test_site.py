@@ -49,6 +49,15 @@ def test_where_archives_are_is_no_part_of_a_measurement(tmp_path: Path) -> None:
     assert site_part(told) == site_part(plain)
 
 
+def test_what_is_done_beside_a_run_is_no_part_of_a_measurement(tmp_path: Path) -> None:
+    plain = load_site("here", written(tmp_path, LOCAL))
+    assert (plain.reference, plain.wait_for_quiet, plain.longest_run_s) == (True, 0, 600)
+    without = load_site("here", written(tmp_path, LOCAL, reference=False))
+    waiting = load_site("here", written(tmp_path, LOCAL, wait_for_quiet=300))
+    assert waiting.longest_run_s == 900
+    assert site_part(without) == site_part(waiting) == site_part(plain)
+
+
 def test_auto_is_the_cores_that_this_process_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {3, 5, 6})
     assert load_site("here", written(tmp_path, LOCAL)).cores == 3
@@ -59,6 +68,8 @@ def test_auto_is_the_cores_that_this_process_may_use(tmp_path: Path, monkeypatch
     [
         (LOCAL, {"interfaces": "lo"}, "interfaces: unknown key; did you mean 'interface'?"),
         (LOCAL, {"launcher": "slrum"}, "launcher: 'slrum' is not one of local, slurm, oar, pbs, flux; did you mean 'slurm'?"),
+        (LOCAL, {"wait_for_quiet": 300, "reference": False}, "wait_for_quiet: goes by the reference, which this site does not want"),
+        (SLURM, {"wait_for_quiet": 900, "scheduler": {"block_limit_s": 1200}}, "(time_limit_s + wait_for_quiet + 180 = 1680 s)"),
         (LOCAL, {"cores": "all"}, "cores: 'all' is not right; expected processor cores"),
         (LOCAL, {"interface": None}, "key 'interface' is missing; expected network interface"),
         (LOCAL, {"deployment": "docker"}, "deployment: 'docker' is not one of venv, apptainer"),

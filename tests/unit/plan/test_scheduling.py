@@ -48,6 +48,7 @@ def test_a_slurm_job_has_the_geometry_of_its_run() -> None:
     wanted = run_resources(site(), geometry(3, 6))
     assert (wanted["nodes"], wanted["tasks"], wanted["cpus_per_task"], wanted["mpi"]) == (3, 6, 8, "srun")
     assert wanted["runtime"] == 13, "minutes: the run's 600 s and 180 s for what is around it"
+    assert run_resources(replace(site(), wait_for_quiet=300), geometry(3, 6))["runtime"] == 18, "and what it may wait"
     assert wanted["mem_mb"] == 0, "no guess of Snakemake's"
     assert options(wanted) == ["--ntasks-per-node=2", "--exclusive"]
     assert not {"slurm_partition", "slurm_account", "constraint", "qos"} & set(wanted)

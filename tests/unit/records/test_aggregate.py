@@ -125,6 +125,21 @@ def test_a_run_is_the_mean_of_its_epochs_that_are_not_warm_up(campaign: Campaign
     assert list(epochs.epoch) == [1, 2, 3, 4] and list(epochs.warm_up) == [True, False, False, False]
 
 
+def test_the_work_beside_a_run_is_a_mean_over_nodes_and_both_ends(campaign: Campaign) -> None:
+    said = {"kind": "mixed-1", "geometry": "2 x 1 x 1", "reason": None, "waited_s": 20.0, "seen": [0.6, 0.5]}
+    before, after = {"node1": 0.25, "node2": 0.35}, {"node1": 0.5, "node2": 0.5}
+    record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], reference={**said, "before": before, "after": after})
+    record(campaign, campaign.runs[1], [1.0, 0.2, 0.2, 0.2], reference={**said, "before": before, "after": None})
+    record(campaign, campaign.runs[2], [1.0, 0.2, 0.2, 0.2])  # as an older campaign's
+    columns = [f"reference_{name}" for name in ("kind", "before_s", "after_s", "s")] + ["waited_s"]
+    both, one, none = (
+        aggregated(campaign)[0][columns].astype(object).where(lambda told: told.notna(), None).to_numpy().tolist()[:3]
+    )
+    assert both == ["mixed-1", pytest.approx(0.3), 0.5, pytest.approx(0.4), 20.0]
+    assert one == ["mixed-1", pytest.approx(0.3), None, None, 20.0]
+    assert none == [None] * 5
+
+
 def test_every_run_has_a_row_whether_or_not_it_ran(campaign: Campaign, tmp_path: Path) -> None:
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2])
     failed = record(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cluster import slurm
+from cluster import disturbance, slurm
 from common.errors import exit_status
 from common.files import utc
 from declared.site import load_site
@@ -25,6 +25,7 @@ from plan.timings import Timings
 from recorded import content
 from records import status
 from records.standing import Standing, grouped, standing
+from records.standing import observer as observed
 from records.time_left import Reader, observer
 from runs import attempts, submit
 from runs.worker.meter import COLUMNS
@@ -112,6 +113,16 @@ def test_what_is_done_and_what_went_wrong_is_counted_by_reason_with_the_command_
     assert "failed     1 x rank 1 ended with status 1: ValueError: no" in text
     assert "invalid    3 x disturbed: 6 to 8% of the processor time went to others" in text
     assert "to repeat  make repeat RUNS=failed, or RUNS=invalid\n" in text
+
+
+def test_a_machine_that_is_disturbed_is_said_while_runs_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disturbance, "looks", lambda site: lambda running: {"withheld": 0.2, "others": None})
+    here = campaign()
+    found = observed(here)()
+    assert "\ndisturbed  a hypervisor withholds 20% of the processor time" in status.text(found)
+    for run in here.runs:
+        record(here, run)
+    assert observed(here)().disturbed is None
 
 
 def test_a_record_that_is_broken_is_not_done_and_told_with_the_command_that_repeats_it() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster import slurm, verdicts
+from cluster import disturbance, slurm, verdicts
 from cluster.node_job import WAIT_S, Unwritable, ask_here, ask_nodes, outside, probes
 from cluster.node_verdicts import node_findings
 from cluster.readiness import check_virtual
@@ -63,6 +63,7 @@ def _local(site: Site, results: Path) -> Iterator[Finding]:
         yield fail(error.subject, str(error))
         return
     yield from node_findings(reports, site, sys.executable, _version())
+    yield disturbance.finding(reports, site, results / "runs.csv")
 
 
 def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
@@ -164,6 +165,8 @@ def _test_job(site: Site, possible: Sequence[Node], results: Path) -> Iterator[F
         yield ok("test job", f"ran on {_names(reports)}")
     if reports:
         yield from node_findings(reports, site, sys.executable, _version())
+        yield disturbance.finding(reports, site, results / "runs.csv")
+    yield disturbance.finding(reports, site, results / "runs.csv")
 
 
 def _names(reports: Sequence[dict[str, Any]]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import glob
+import hashlib
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from typing import Any
 
@@ -50,7 +52,41 @@ def report(asked: dict[str, Any]) -> dict[str, Any]:
         "apptainer": apptainer(asked["setup"]),
         "fuse": os.path.exists("/dev/fuse") and shutil.which("squashfuse_ll", path=HELPERS) is not None,
         "binds": [path for path in asked["binds"] if not os.path.exists(path)],
+        "disturbed": disturbed(),
     }
+
+
+def disturbed(seconds: float = 1.0) -> dict[str, float]:
+    """`shares` of about a second in which all processors that this program may use work: who wants no time is withheld none."""
+    before = used()
+    until = before["at"] + seconds
+    workers = [threading.Thread(target=work_until, args=(until,)) for _ in os.sched_getaffinity(0)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return shares(before, used())
+
+
+def work_until(moment: float) -> None:
+    """Take one processor until then (monotonic), without holding the interpreter."""
+    block = bytes(2**20)
+    while time.monotonic() < moment:
+        hashlib.sha256(block)
+
+
+def used() -> dict[str, float]:
+    """Totals in s until now: this machine's processors (proc(5), /proc/stat), of them this program and what it has started and ended."""
+    with open("/proc/stat") as stat:
+        ticks = [int(field) / os.sysconf("SC_CLK_TCK") for field in stat.readline().split()[1:9]]
+    return {"at": time.monotonic(), "busy": sum(ticks[:3]), "stolen": ticks[7], "own": sum(os.times()[:4])}
+
+
+def shares(before: dict[str, float], now: dict[str, float]) -> dict[str, float]:
+    """What a hypervisor withheld, as a share of the time that programs wanted; what others used, as a share of all processors."""
+    at, busy, stolen, own = (now[name] - before[name] for name in ("at", "busy", "stolen", "own"))
+    others = max(0.0, busy - own) / (at * (os.cpu_count() or 1))
+    return {"withheld": stolen / (busy + stolen) if stolen else 0.0, "others": others}
 
 
 def not_writable(folder: str) -> str | None:

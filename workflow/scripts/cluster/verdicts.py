@@ -148,10 +148,16 @@ def processors(there: Sequence[Node], site: Site) -> Finding:
 def time_limits(row: Mapping[str, str], site: Site) -> list[Finding]:
     """What jobs ask for, against the partition's MaxTime."""
     file, most_s = shown(site.file), slurm.seconds(row.get("MaxTime", ""))
-    run_s = 60.0 * math.ceil((site.time_limit_s + JOB_MARGIN_S) / 60)
-    block_s = float(site.scheduler.block_limit_s)
+    run_s = 60.0 * math.ceil((site.longest_run_s + JOB_MARGIN_S) / 60)
+    block_s, waits = float(site.scheduler.block_limit_s), f"{site.wait_for_quiet:g} + " if site.wait_for_quiet else ""
     asked = [
-        ("run", "time_limit_s", f"{site.time_limit_s:g} + {JOB_MARGIN_S} s", run_s, JOB_MARGIN_S),
+        (
+            "run",
+            "time_limit_s",
+            f"{site.time_limit_s:g} + {waits}{JOB_MARGIN_S} s",
+            run_s,
+            JOB_MARGIN_S + site.wait_for_quiet,
+        ),
         ("block", "scheduler.block_limit_s", f"{block_s:g} s", block_s, 0),
     ]
     findings = []

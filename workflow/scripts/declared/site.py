@@ -171,6 +171,8 @@ class Site:
     time_limit_s: float
     max_foreign_cpu_share: float
     max_steal_share: float
+    reference: bool
+    wait_for_quiet: float  # seconds
     energy: Wattmeter | None
     scheduler: Scheduler
 
@@ -183,6 +185,11 @@ class Site:
     def realization(self) -> Realization:
         """How it wants its environments."""
         return Realization(self.deployment, self.images.base, self.images.brought, self.python_abi, self.installed)
+
+    @property
+    def longest_run_s(self) -> float:
+        """What one run may take, with the wait for a quiet machine before it."""
+        return self.time_limit_s + self.wait_for_quiet
 
     @property
     def unlike(self) -> bool:
@@ -340,17 +347,23 @@ def _check_together(values: Mapping[str, Any], file: Path) -> None:
         refuse(
             "devices_per_node", f"{values['devices_per_node']} is less than ranks_per_node; every rank takes one device"
         )
+    if values["wait_for_quiet"] and not values["reference"]:
+        refuse(
+            "wait_for_quiet",
+            "goes by the reference, which this site does not want; take out reference: false, or this line",
+        )
     _check_scheduler(values["scheduler"] or {}, values, refuse)
 
 
 def _check_scheduler(
     scheduler: Mapping[str, Any], values: Mapping[str, Any], refuse: Callable[[str, str], NoReturn]
 ) -> None:
-    least_s = values["time_limit_s"] + JOB_MARGIN_S
+    least_s = values["time_limit_s"] + values["wait_for_quiet"] + JOB_MARGIN_S
+    waits = " + wait_for_quiet" if values["wait_for_quiet"] else ""
     if scheduler.get("block_limit_s", least_s) < least_s:
         refuse(
             "scheduler.block_limit_s",
-            f"{scheduler['block_limit_s']} is less than one run may take (time_limit_s + {JOB_MARGIN_S} = {least_s:g} s)",
+            f"{scheduler['block_limit_s']} is less than one run may take (time_limit_s{waits} + {JOB_MARGIN_S} = {least_s:g} s)",
         )
     for key, why in UNKNOWN.get(values["launcher"], {}).items():
         if key in scheduler:

@@ -25,7 +25,7 @@ def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
         return {}
     nodes = geometry.nodes
     per_node = min(geometry.ranks_per_node, geometry.ranks)
-    minutes = math.ceil((site.time_limit_s + JOB_MARGIN_S) / 60)
+    minutes = math.ceil((site.longest_run_s + JOB_MARGIN_S) / 60)
     if site.launcher in OPTIONS:
         return {site.launcher: OPTIONS[site.launcher](site, nodes, 60 * minutes), "runtime": minutes}
     options = [f"--ntasks-per-node={per_node}", "--exclusive", *slurm_options(site, nodes)]
@@ -101,7 +101,7 @@ def allocation_options(site: Site, nodes: int) -> list[str]:
     wanted = site.scheduler
     minutes = math.ceil(wanted.block_limit_s / 60)
     # Snakemake, told to stop, lets the run under way end: tell it early enough.
-    warning_s = min(math.ceil(site.time_limit_s + JOB_MARGIN_S), wanted.block_limit_s // 2)
+    warning_s = min(math.ceil(site.longest_run_s + JOB_MARGIN_S), wanted.block_limit_s // 2)
     named = {
         "partition": wanted.partition,
         "account": wanted.account,

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -148,6 +149,7 @@ def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
         **{f"step_time_{name}_s": value for name, value in (measured.get("step_time_s") or {}).items()},
         **{f"idle_{scope}_w": watts for scope, watts in (measured.get("idle_w") or {}).items()},
         **_shares(measured.get("shares") or []),
+        **_reference(record.get("reference")),
         "deployment": record.get("deployment"),
         "modules": "; ".join((record.get("installed") or {}).get("modules", [])) or None,
         "job": job.get("number"),
@@ -167,6 +169,20 @@ def _shares(shares: Sequence[dict[str, Any]]) -> dict[str, str | None]:
     return {
         "rank_samples": "/".join(str(share["samples"]) for share in shares) or None,
         "rank_speeds": "/".join(f"{speed:.6g}" for speed in speeds) or None if None not in speeds else None,
+    }
+
+
+def _reference(said: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a row has of the work beside a run: seconds of a mean node, at both ends and of both together."""
+    if not said:
+        return {}
+    before, after = (fmean(said[end].values()) if said[end] else None for end in ("before", "after"))
+    return {
+        "reference_kind": said["kind"],
+        "reference_s": None if before is None or after is None else (before + after) / 2,
+        "reference_before_s": before,
+        "reference_after_s": after,
+        "waited_s": said["waited_s"],
     }
 
 

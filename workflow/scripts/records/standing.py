@@ -9,11 +9,11 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cluster import slurm
+from cluster import disturbance, slurm
 from common.files import held, read_json, utc
 from declared.site import JOB_MARGIN_S
 from plan.campaign import Campaign
@@ -78,7 +78,7 @@ class Standing:
     """All that `make status` tells; times in seconds, dates in UTC. `possible` are the runs that the site can make.
 
     `left_s` is None while no run has ended. `jobs` is None where the site has no queue that is asked, or it did not answer;
-    then `queue` says why.
+    then `queue` says why. `disturbed` is a sentence about this machine where runs are left that it makes.
     """
 
     study: str
@@ -102,6 +102,7 @@ class Standing:
     machine: str | None
     jobs: list[Job] | None
     queue: str
+    disturbed: str | None = None
 
     @property
     def done(self) -> int:
@@ -138,7 +139,7 @@ def standing(campaign: Campaign, sweeps: Sweeps, timings: Timings, reader: Reade
     for name, published in opened.items():
         folder = published.parent
         attempt = attempts.under_way(folder)
-        if attempt and _alive(folder, attempt, jobs, campaign.site.time_limit_s + JOB_MARGIN_S, now):
+        if attempt and _alive(folder, attempt, jobs, campaign.site.longest_run_s + JOB_MARGIN_S, now):
             under_way.append(_told(f"{kinds.get(name, '')}{name}", attempt, campaign.by_id.get(name), now))
         elif (why := attempts.why_absent(published)) != attempts.NOT_RUN:
             stopped.append(("to run", why.removeprefix("absent: "), name))
@@ -281,5 +282,14 @@ def _sessions(results: Path) -> dict[str, Any]:
 
 def observer(campaign: Campaign) -> Callable[[], Standing]:
     """`standing` of a campaign, to be asked again and again."""
+    disturbed = disturbance.looks(campaign.site)
     sweeps, timings, reader = Sweeps(campaign), Timings(campaign), Reader()
-    return lambda: standing(campaign, sweeps, timings, reader)
+
+    def look() -> Standing:
+        found = standing(campaign, sweeps, timings, reader)
+        if not found.left:
+            return found
+        shares = disturbed(bool(found.under_way or found.machine))
+        return replace(found, disturbed=disturbance.told(shares, campaign.site, campaign.runs_csv))
+
+    return look

@@ -27,7 +27,15 @@ PAUSE_S = 10.0
 DAY_S = 72_000  # farther away than that, the date is told beside the time
 GREEN, YELLOW, RED, PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
 CLEAR = "\x1b[H\x1b[2J"
-COLOURS = {"done": GREEN, "running": YELLOW, "failed": RED, "timeout": RED, "invalid": RED, "broken": RED}
+COLOURS = {
+    "done": GREEN,
+    "running": YELLOW,
+    "failed": RED,
+    "timeout": RED,
+    "invalid": RED,
+    "broken": RED,
+    "disturbed": YELLOW,
+}
 
 
 def text(found: Standing, colour: bool = False) -> str:
@@ -136,6 +144,8 @@ def _workers(found: Standing) -> Iterator[tuple[str, str]]:
         yield "snakemake", f"is not running in this checkout; to continue: {found.run}"
     if found.machine and not found.under_way:
         yield "machine", f"held by {found.machine}"
+    if found.disturbed:
+        yield "disturbed", found.disturbed.removeprefix("this machine is disturbed: ")
     if found.queue:
         yield "jobs", found.queue
     elif found.jobs is not None:

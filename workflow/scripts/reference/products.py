@@ -40,7 +40,7 @@ LAYOUT = {
     "traces/RUN_ID/": "one run traced, for Perfetto and Vampir, and its phases as a table (`make trace`); what was trained for it lies in `traces/runs/`",
     "campaign.json": "site, machine and study that the folder belongs to",
     "runs/RUN_ID/KEY/record.json": "the record of a run; [fields](#recordjson)",
-    "runs/RUN_ID/KEY/attempt-N/": "an attempt: `spec.json` (what was asked for), `log.txt`, `epochs.csv`, `steps.csv` with `step_times: true`, `phases.csv` and `clocks.csv` with `trace: phases`, `score-p/` where Score-P traced it, `power.csv` where a machine has a meter",
+    "runs/RUN_ID/KEY/attempt-N/": "an attempt: `spec.json` (what was asked for), `log.txt`, `epochs.csv`, `steps.csv` with `step_times: true`, `phases.csv` and `clocks.csv` with `trace: phases`, `score-p/` where Score-P traced it, `power.csv` where a machine has a meter; `reference-before/` or `reference-after/`, with a log, where the work beside the run failed",
     "idle/SESSION/DEVICE/idle.json": "power before the first run of a session on a device, where a machine has a meter",
     "network/SWEEP/KEY/sweep.json": "the record of a network sweep; its attempts lie beside it",
     "costs/TIMING/KEY/timing.json": "the record of a timing of parts of layers, or of messages; its attempts lie beside it",

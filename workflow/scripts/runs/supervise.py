@@ -28,7 +28,7 @@ from environments.made import read_made
 from plan.binding import bind, check_bound
 from plan.design import Run, design
 from plan.identity import Resolved, resolve
-from runs import attempts, launch, meters, phases, score_p, steps, transport
+from runs import attempts, launch, meters, phases, reference, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import current_session
 from runs.worker.energy import SCOPES, widest
@@ -51,11 +51,7 @@ def supervise(
 
     def measure(prepared: tuple[dict[str, Any], launch.Launcher], folder: Path) -> dict[str, Any]:
         environment, _ = prepared
-
-        def others() -> launch.Launcher:
-            spec = {**wanted.spec, "run_id": f"idle.{run.run_id}"}  # a step of its own, by name
-            return launch.launcher(wanted.site, spec, setup=environment.get("setup", ()))
-
+        others = beside(wanted, environment, "idle")
         idle_w = meters.idle_power(results, session, wanted.site, wanted.spec, environment, others)
         return {**attempt_run(wanted, *prepared, folder, idle_w), "session": session}
 
@@ -74,10 +70,15 @@ def attempt_run(
     run, site = wanted.run, wanted.site
     told = job(wanted.spec, run.framework, environment, run.graph.to_json(), wanted.data, ranks.hosts)
     write_json(folder / "spec.json", told)
+    look = _reference(wanted, environment, folder)
     if version := wanted.spec.get("scorep"):
         environment = score_p.start(environment, site, version, folder.resolve())
-    launched_at, started_by = time.time(), _started_by()
+    started_by = _started_by()
+    quick = _right_before(wanted, folder, look) if site.reference else None
+    launched_at = time.time()
     outcome = launch.run(ranks, environment, folder.resolve(), wanted.spec, site, reads=[wanted.data])
+    if quick and outcome.status == "ok":
+        quick = reference.after(lambda: look("after"), quick)
     if version:
         outcome = score_p.end(folder, outcome)
     told_of_energy = meters.read_after(folder, wanted.spec, site, ranks) if (folder / "result.json").exists() else []
@@ -112,8 +113,39 @@ def attempt_run(
         "installed": _of_installed(environment.get("installed")),
         "packages": environment["packages"],
         **({"strategy": wanted.spec["strategy"]} if "strategy" in wanted.spec else {}),
+        "reference": quick,
         "measured": measured,
     }
+
+
+def beside(wanted: Resolved, environment: Mapping[str, Any], what: str) -> Callable[[], launch.Launcher]:
+    """What makes the launcher of something beside a run: a step of its own, by name."""
+    spec = {**wanted.spec, "run_id": f"{what}.{wanted.run.run_id}"}
+    return lambda: launch.launcher(wanted.site, spec, setup=environment.get("setup", ()))
+
+
+def _reference(wanted: Resolved, environment: Mapping[str, Any], folder: Path) -> Callable[[str], reference.Took]:
+    """What does the work beside a run, in a folder of this name in the attempt's."""
+    modules, ranks = wanted.run.framework.modules, beside(wanted, environment, "reference")
+    return lambda name: reference.work(
+        folder / f"reference-{name}", wanted.spec, modules, environment, ranks, wanted.site
+    )
+
+
+def _right_before(wanted: Resolved, folder: Path, look: Callable[[str], reference.Took]) -> dict[str, Any]:
+    """The reference right before a run, once the machine is quiet where the site wants to wait for that."""
+    where = reference.geometry(wanted.spec)
+
+    def say(line: str) -> None:
+        print(f"{wanted.run.run_id}: {line}", flush=True)
+
+    said = reference.before(
+        lambda: look("before"),
+        lambda: list(reference.earlier(folder.parents[3], where, wanted.digests["environment_digest"])),
+        wanted.site.wait_for_quiet,
+        say,
+    )
+    return {"geometry": where, **said}
 
 
 def _started_by() -> tuple[int, str | None]:

@@ -1,0 +1,98 @@
+"""A load that comes and goes on this machine, as what a hypervisor withholds does: `python tests/bench/coming_load.py --seconds 600`.
+
+Programs in a control group of their own take a share of every core, under a quota of the group, for some seconds; then none do for some
+seconds; and so on. Half of the times they stream memory, half they only count. They end when the time is over, or with who started
+them. Needs root. It touches nothing but this machine.
+"""
+
+import argparse
+import ctypes
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from cluster.limits import Limits, remove_family
+
+GROUP = "coming-load"
+SHARES = 0.1, 0.45  # of each core, while it is there
+MEAN_S = 8.0  # that it is there, and that it is not
+LEAST_S = 1.0
+COUNT = "while True: pass"
+STREAM = "import numpy as np; a, b = (np.ones(2**24, np.float32) for _ in range(2))\nwhile True: np.add(a, b, out=a)"
+
+
+@contextmanager
+def coming_load(seed: int = 1, shares: tuple[float, float] = SHARES, mean_s: float = MEAN_S) -> Iterator[None]:
+    """The load beside what is done within. `shares`: least and largest share of each core; `mean_s`: of exponential times."""
+    rng, cores, group = random.Random(seed), sorted(os.sched_getaffinity(0)), Limits(GROUP)  # noqa: S311 (a load)
+    group.make(len(cores) * shares[1], None, ("cpu",))
+    programs: dict[str, list[subprocess.Popen[bytes]]] = {}
+    ended = threading.Event()
+
+    def come_and_go() -> None:
+        while not ended.wait(LEAST_S + rng.expovariate(1 / mean_s)):
+            group.make(len(cores) * rng.uniform(*shares), None, ("cpu",))
+            here = rng.choice(list(programs.values()))
+            _tell(here, signal.SIGCONT)
+            ended.wait(LEAST_S + rng.expovariate(1 / mean_s))
+            _tell(here, signal.SIGSTOP)
+
+    try:
+        for text in (COUNT, STREAM):
+            programs[text] = [_start(text, core, group) for core in cores]
+        time.sleep(1)  # until all of them are at it
+        _tell([each for some in programs.values() for each in some], signal.SIGSTOP)
+        turns = threading.Thread(target=come_and_go)
+        turns.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            turns.join()
+    finally:
+        for some in programs.values():
+            for each in some:
+                each.kill()
+                each.wait()
+        group.remove()
+        remove_family()
+
+
+def _tell(programs: Sequence[subprocess.Popen[bytes]], what: signal.Signals) -> None:
+    for each in programs:
+        each.send_signal(what)
+
+
+def _start(text: str, core: int, group: Limits) -> subprocess.Popen[bytes]:
+    """One program of the group on a core; it ends with this one (prctl(2): PR_SET_PDEATHSIG is 1)."""
+    code = f"import ctypes, os; ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)}); os.sched_setaffinity(0, [{core}])\n{text}"
+    started = subprocess.Popen(
+        [sys.executable, "-c", code], env={"OPENBLAS_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL
+    )
+    for folder in group.folders:
+        (folder / "cgroup.procs").write_text(str(started.pid))
+    return started
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Load this machine, now more and now less, for some time."""
+    parser = argparse.ArgumentParser(prog="coming_load.py", description=main.__doc__)
+    parser.add_argument("--seconds", type=float, default=600, help="after which it ends by itself")
+    parser.add_argument("--seed", type=int, default=1, help="of the times and shares")
+    parser.add_argument("--shares", type=float, nargs=2, default=SHARES, help="least and largest share of each core")
+    parser.add_argument("--mean-seconds", type=float, default=MEAN_S, help="that it is there, and that it is not")
+    options = parser.parse_args(argv)
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with coming_load(options.seed, tuple(options.shares), options.mean_seconds):
+        time.sleep(options.seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Which work beside a run tells most of its epoch time: `make bench-reference`.
+
+A small cell is trained again and again beside a load that comes and goes (coming_load.py), and every kind of work is done right before
+and right after each training. For each kind: the correlation of its time with the epoch time (both as logarithms), and the spread of
+epoch times that a regression on it leaves; that of what is left out of the fit (leave one out) says whether it would help.
+"""
+
+import argparse
+import csv
+import json
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from coming_load import MEAN_S, coming_load
+from document import machine, table
+from epoch_times import Bench, alone_here
+from runs import launch, reference
+from runs.epochs import mean_of_timed, read_epochs
+from runs.reference_work import KIND, KINDS
+
+FRAMEWORK = "pytorch-ddp"
+OF_NODES: dict[str, Callable[[Sequence[float]], float]] = {"mean": statistics.fmean, "largest": max}
+PROCESSORS = [kind for kind in KINDS if kind != "accelerator"]
+SHARE = "share withheld during the run"
+Row = dict[str, float]
+
+
+def measure(runs: int, epochs: int) -> list[Row]:
+    """One row for each training: its epoch time, the share that others and a hypervisor took, and each kind's times, at both ends."""
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="ringside-bench-") as folder:
+        bench = Bench(Path(folder), epochs)
+        bench.trained(FRAMEWORK)  # files are in the system's memory then
+        for number in range(runs):
+            with alone_here(FRAMEWORK):
+                order = PROCESSORS[number % len(PROCESSORS) :] + PROCESSORS[: number % len(PROCESSORS)]
+                before = works(bench, f"before-{number}", order)
+                attempt, _ = bench.trained(FRAMEWORK)
+                after = works(bench, f"after-{number}", order[::-1])  # each as far from the run as before it
+            said = json.loads((attempt / "result.json").read_text())
+            epoch_s = mean_of_timed(read_epochs(attempt / "epochs.csv"), "epoch_time_s")
+            rows.append(
+                {
+                    "epoch_time_s": float(epoch_s or "nan"),
+                    SHARE: said["foreign_cpu_share"] + said["steal_share"],
+                    **{f"{name}, before": value for name, value in before.items()},
+                    **{f"{name}, after": value for name, value in after.items()},
+                }
+            )
+            print(f"{number + 1} of {runs}: {rows[-1]['epoch_time_s']:.3f} s an epoch", flush=True)
+    return rows
+
+
+def works(bench: Bench, name: str, kinds: Sequence[str]) -> Row:
+    """Seconds of these kinds of work, done one after the other, of a mean node and of the slowest."""
+    spec = json.loads((sorted(bench.folder.glob("*/spec.json"))[-1]).read_text())["spec"]
+    environment, found = bench.environment(FRAMEWORK), {}
+    for kind in kinds:
+        site = replace(bench.site, variables=(*bench.site.variables, (KIND, kind)))
+        folder = bench.folder / f"{kind}-{name}"
+        took = reference.work(folder, spec, [], environment, lambda: launch.launcher(bench.site, spec), site)
+        if not took.times:
+            raise SystemExit(f"{kind}: {took.reason}")
+        found |= {f"{kind}, {node} node": of(list(took.times.values())) for node, of in OF_NODES.items()}
+    return found
+
+
+def judged(rows: Sequence[Row]) -> list[list[str]]:
+    """A line for each kind: correlation, the spread of epoch times before and after a regression, and of those left out of it."""
+    y = np.log([row["epoch_time_s"] for row in rows])
+    lines = [["nothing", "", f"{100 * y.std(ddof=1):.1f} %", f"{100 * left_out(np.ones((len(y), 1)), y):.1f} %"]]
+    for name, x in covariates(rows).items():
+        design = np.column_stack([np.ones(len(y)), x])
+        fitted = design @ np.linalg.lstsq(design, y, rcond=None)[0]
+        spread = float(np.sqrt(((y - fitted) ** 2).sum() / (len(y) - 2)))
+        lines.append(
+            [name, f"{np.corrcoef(x, y)[0, 1]:.2f}", f"{100 * spread:.1f} %", f"{100 * left_out(design, y):.1f} %"]
+        )
+    return lines
+
+
+def covariates(rows: Sequence[Row]) -> Mapping[str, np.ndarray]:
+    """What an epoch time may be explained by, each an array [runs]: logarithms of times, and the share that was withheld."""
+    found = {SHARE: np.array([row[SHARE] for row in rows])}
+    for name in (column.removesuffix(", before") for column in rows[0] if column.endswith(", before")):
+        before, after = (np.array([row[f"{name}, {end}"] for row in rows]) for end in ("before", "after"))
+        found[f"{name}, both ends"] = np.log((before + after) / 2)
+        found[f"{name}, before"] = np.log(before)
+    return found
+
+
+def left_out(design: np.ndarray, y: np.ndarray) -> float:
+    """Root mean square of what a fit [runs, coefficients] to all other runs misses each by."""
+    hat = design @ np.linalg.pinv(design)
+    return float(np.sqrt((((y - hat @ y) / (1 - hat.diagonal())) ** 2).mean()))
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure which work beside a run tells most of its epoch time."""
+    parser = argparse.ArgumentParser(prog="make bench-reference", description=main.__doc__)
+    parser.add_argument("--runs", type=int, default=60, help="trainings")
+    parser.add_argument("--epochs", type=int, default=20, help="of each")
+    parser.add_argument(
+        "--quiet", action="store_true", help="without a load: what is left then is the noise of the machine"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the load")
+    parser.add_argument("--mean-seconds", type=float, default=MEAN_S, help="that the load is there, and that it is not")
+    parser.add_argument("--out", type=Path, help="a CSV of all times")
+    options = parser.parse_args(argv)
+    with nullcontext() if options.quiet else coming_load(options.seed, mean_s=options.mean_seconds):
+        rows = measure(options.runs, options.epochs)
+    if options.out:
+        with open(options.out, "w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    header = ["epoch times explained by", "correlation", "spread that is left", "of runs left out of the fit"]
+    print(f"{len(rows)} trainings of {options.epochs} epochs on {machine()}\n\n{table(header, judged(rows))}")
+
+
+if __name__ == "__main__":
+    main()
