@@ -16,7 +16,7 @@ from cluster import slurm
 from common.errors import exit_status
 from common.files import utc
 from declared.site import load_site
-from declared.study import load_study
+from declared.study import Replicates, load_study
 from plan.campaign import Campaign
 from plan.design import Run, design
 from plan.identity import run_key
@@ -48,7 +48,7 @@ def campaign(site: str = "local", replicates: int = 2, **changes: Any) -> Campai
         "batch_size": [32],
         "sync_every": [1],
     }
-    study = replace(study, factors=factors, exclude=(), replicates=replicates)
+    study = replace(study, factors=factors, exclude=(), replicates=Replicates(replicates, replicates))
     return Campaign(study, where := replace(load_site(site), **changes), "available", design(study, where), None)
 
 
@@ -310,7 +310,7 @@ def test_a_record_is_read_again_only_when_it_has_changed(monkeypatch: pytest.Mon
 
 def test_two_thousand_runs_take_less_than_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processor seconds of all that comes after the imports, so that a busy machine fails nothing."""
-    study = replace(load_study("quickstart"), replicates=72)
+    study = replace(load_study("quickstart"), replicates=Replicates(72, 72))
     site = load_site("local")
     full = Campaign(study, site, "available", design(study, site), None)
     for run in full.runs[:1500]:
