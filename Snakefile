@@ -1,6 +1,6 @@
 """Ringside: a comparative study of distributed training, from install to paper figures.
 
-    plan -> environments -> datasets -> network -> strategies -> runs -> records -> traces, prediction, analysis -> figures -> report, paper
+    plan -> environments -> datasets -> network -> strategies -> precision -> runs -> records -> traces, prediction, analysis -> figures -> report, paper
 
 config/config.yaml says which study and which site; rules/ has one file per stage, in the order in which data flows.
 """
@@ -21,6 +21,10 @@ include: "rules/strategies.smk"
 
 
 if CAMPAIGN.mode == "campaign":
+
+    if CAMPAIGN.study.replicates.adaptive:
+
+        include: "rules/precision.smk"
 
     include: "rules/runs.smk"
 

@@ -9,7 +9,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value
-from common.text import instead_of
+from common.text import instead_of, number_of
 from declared.configuration import existing
 from declared.datasets import NEXT, load_dataset, targets
 from declared.factors import FEWEST_HELD_OUT, UNTRACED, Levels, as_list, factor_table, matches
@@ -37,6 +37,20 @@ class Replicates:
     at_most: int
     until: float | None = None
     contrasts: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether their number is chosen by precision."""
+        return self.until is not None
+
+    @property
+    def words(self) -> str:
+        """The rule, as it ends a sentence about how many runs a cell has."""
+        if self.until is None:
+            return number_of(self.at_least, "run")
+        of = [f"{name} ({', '.join(map(str, levels))})" for name, levels in self.contrasts.items()]
+        what = f"ratios of cells that differ in {' or '.join(of)} alone" if of else "its mean epoch time"
+        return f"{self.at_least} to {self.at_most} runs, until half the 95 % interval of {what} is {100 * self.until:g} % or less"
 
 
 @dataclass(frozen=True)

@@ -282,4 +282,4 @@ def _sessions(results: Path) -> dict[str, Any]:
 def observer(campaign: Campaign) -> Callable[[], Standing]:
     """`standing` of a campaign, to be asked again and again."""
     sweeps, timings, reader = Sweeps(campaign), Timings(campaign), Reader()
-    return lambda: standing(campaign, sweeps, timings, reader)
+    return lambda: standing(campaign.now(), sweeps, timings, reader)
