@@ -1,6 +1,6 @@
 """Ringside: a comparative study of distributed training, from install to paper figures.
 
-    plan -> environments -> datasets -> network -> strategies -> runs -> records -> traces, prediction, analysis -> figures -> report, paper
+    plan -> environments -> datasets -> network -> strategies -> precision -> runs -> records -> traces, prediction, analysis -> figures -> report, paper
 
 config/config.yaml says which study and which site; rules/ has one file per stage, in the order in which data flows.
 """
@@ -18,6 +18,7 @@ if CAMPAIGN.mode == "campaign":
 
 include: "rules/network.smk"
 include: "rules/strategies.smk"
+include: "rules/precision.smk"
 
 
 if CAMPAIGN.mode == "campaign":

@@ -75,6 +75,7 @@ WARM = f"python -IS {SCRIPTS}/common/warm.py"
 # What figures and tables stand on although a program reads only the tables: what was removed of it is made again.
 REQUIRED_RECORDS = list(CAMPAIGN.records.values()) if CAMPAIGN.mode == "campaign" else []
 STANDS_ON = [*REQUIRED_RECORDS, f"{RESULTS}/design.csv"] if CAMPAIGN.mode != "published" else []
+records_of_block = CAMPAIGN.records_of_block
 
 os.environ.setdefault(SESSION_VARIABLE, new_session())
 
@@ -119,6 +120,7 @@ SESSION = (
             planned=len(CAMPAIGN.records),
             done=len(CAMPAIGN.available()),
             left_s=time_left.observer(CAMPAIGN),
+            known=lambda: CAMPAIGN.now().known(),
         )
     )
     if CAMPAIGN.mode == "campaign" and workflow.is_main_process

@@ -53,7 +53,7 @@ rule figures:
         RUNS_CSV,
         EPOCHS_CSV,
         figures=[file for files in FIGURE_FILES.values() for file in files],
-        tables=rules.tables.input,
+        tables=[*NETWORK_RECORDS, *TABLE_FILES],
         manifest=f"{RESULTS}/manifest.json",
 
 

@@ -4,13 +4,14 @@
 
 from plan.scheduling import concurrent_share, deferred_resources
 
+BLOCK = config.get("block")
 GEOMETRIES = {run_id: run.geometry for run_id, run in CAMPAIGN.by_id.items()}
 
 
 rule runs:
     """Train every run of the design that has no record yet (with --config block=N: of that block)."""
     input:
-        or_say_so(lambda: CAMPAIGN.records_of_block(config.get("block"))),
+        REQUIRED_RECORDS if BLOCK is None else or_say_so(lambda: records_of_block(BLOCK)),
 
 
 rule run:

@@ -5,7 +5,7 @@ from typing import Any
 
 from declared.factors import factor_table
 from declared.site import Site
-from declared.study import Study
+from declared.study import Replicates, Study
 from plan.design import Run, design
 from plan.identity import spec
 
@@ -13,6 +13,6 @@ from plan.identity import spec
 def one_run(site: Site, seed: int = 1, step_times: bool = False, **levels: Any) -> tuple[Run, dict[str, Any]]:
     """The run with these levels at a site, the others at their defaults, and its spec."""
     factors = {name: [levels.get(name, entry.get("default"))] for name, entry in factor_table().items()}
-    study = Study("one-run", Path("one-run.yaml"), "", "", seed, 1, factors, (), step_times)
+    study = Study("one-run", Path("one-run.yaml"), "", "", seed, Replicates(1, 1), factors, (), step_times)
     (run,) = design(study, site)
     return run, spec(study, site, run)

@@ -9,7 +9,7 @@ import pandas as pd
 from common.schemas import schema
 from declared.factors import factor_table
 from declared.site import load_site
-from declared.study import load_study
+from declared.study import Replicates, load_study
 from models.soap import divide
 from network.bus import bus_bandwidth
 from plan.design import Run, design
@@ -25,7 +25,9 @@ def run_of(nodes: int = 4, ranks_per_node: int = 1, **factors: list[object]) -> 
     held |= {"framework": [FRAMEWORK], "model": ["lenet-5"], "dataset": [DATASET], "nodes": [nodes], "batch_size": [64]}
     held |= {"batch_scope": ["global"], "sync_every": [1], "epochs": [2], "parallelism": ["found"]}
     site = replace(load_site("local"), nodes=4, ranks_per_node=ranks_per_node)
-    (run,) = design(replace(load_study("quickstart"), factors=held | factors, exclude=(), replicates=1), site)
+    (run,) = design(
+        replace(load_study("quickstart"), factors=held | factors, exclude=(), replicates=Replicates(1, 1)), site
+    )
     return run
 
 

@@ -9,7 +9,7 @@ from common.errors import InputError
 from declared.configuration import load_config
 from declared.paper import SUPPLEMENT_KINDS
 from declared.site import load_site
-from declared.study import load_study
+from declared.study import Replicates, load_study
 from plan.design import design
 
 GOOD = {
@@ -27,6 +27,8 @@ GOOD = {
         "sync_every": 1,
     },
 }
+
+PRECISION = {"at_least": 3, "at_most": 12, "until": "5 %"}
 
 
 def written(folder: Path, **changes: object) -> Path:
@@ -53,6 +55,19 @@ def test_a_margin_is_a_share(tmp_path: Path, written_as: str | None, share: floa
     assert load_study("s", written(tmp_path, margin=written_as)).margin == pytest.approx(share)
 
 
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        (5, Replicates(5, 5)),
+        ({"at_least": 3, "at_most": 12, "until": "2.5 %"}, Replicates(3, 12, 0.025)),
+        (PRECISION | {"contrasts": "batch_size"}, Replicates(3, 12, 0.05, {"batch_size": (16, 32)})),
+        (PRECISION | {"contrasts": {"batch_size": [32, 16]}}, Replicates(3, 12, 0.05, {"batch_size": (32, 16)})),
+    ],
+)
+def test_replicates_are_a_number_or_a_precision(tmp_path: Path, said: object, read: Replicates) -> None:
+    assert load_study("s", written(tmp_path, replicates=said)).replicates == read
+
+
 def test_a_good_study_is_read(tmp_path: Path) -> None:
     study = load_study("s", written(tmp_path))
     assert study.factors["batch_size"] == [16, 32]
@@ -65,8 +80,43 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
     [
         ({"replicate": 3}, "replicate: unknown key; did you mean 'replicates'?"),
         ({"replicates": None}, "key 'replicates' is missing"),
-        ({"replicates": "three"}, "replicates: 'three' must be a whole number"),
+        ({"replicates": "three"}, "replicates: 'three' must be a whole number or keys with values"),
         ({"replicates": 0}, "replicates: 0 is too small; expected at least 1"),
+        (
+            {"replicates": {"at_least": 3, "at_most": 12}},
+            "replicates: key 'until' is missing; expected precision to reach",
+        ),
+        ({"replicates": PRECISION | {"atmost": 9}}, "replicates.atmost: unknown key; did you mean 'at_most'?"),
+        (
+            {"replicates": PRECISION | {"at_least": 2}},
+            "replicates.at_least: 2 is too small; fewer than 3 runs do not tell how far runs spread; expected at least 3",
+        ),
+        (
+            {"replicates": PRECISION | {"at_most": 3}},
+            "replicates.at_most: 3 is too small; expected more than at_least, 3",
+        ),
+        ({"replicates": PRECISION | {"at_most": 1001}}, "replicates.at_most: 1001 is too large; expected at most 1000"),
+        (
+            {"replicates": PRECISION | {"until": 0.05}},
+            "replicates.until: 0.05 must be text: precision to reach, as '5 %'",
+        ),
+        (
+            {"replicates": PRECISION | {"until": "51 %"}},
+            "replicates.until: '51 %' does not look right; expected precision",
+        ),
+        ({"replicates": PRECISION | {"until": "0.05 %"}}, "replicates.until: '0.05 %' does not look right"),
+        (
+            {"replicates": PRECISION | {"contrasts": "nodes"}},
+            "replicates.contrasts: nodes does not vary in this study; expected one of framework, batch_size",
+        ),
+        (
+            {"replicates": PRECISION | {"contrasts": {"batch_size": [16, 64]}}},
+            "replicates.contrasts.batch_size: 64 is no level of the study; expected two or more of 16, 32",
+        ),
+        (
+            {"replicates": PRECISION | {"contrasts": {"batch_size": [16]}}},
+            "replicates.contrasts.batch_size: has 1 entry",
+        ),
         ({"margin": 0.05}, "margin: 0.05 must be text: difference of mean epoch times that does not matter, as '5 %'"),
         (
             {"margin": "0 %"},
@@ -123,7 +173,7 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
             {"factors": factors(model="resnet-18", batch_size=[1, 2])},
             "batch normalization of resnet-18 has one value per channel",
         ),
-        ({"replicates": 2.0}, "replicates: 2.0 must be a whole number"),
+        ({"replicates": 2.0}, "replicates: 2.0 must be a whole number or keys with values"),
         ({"factors": factors(framework="pytorch-ddp\n")}, "does not look right"),
         ({"factors": factors(training_loop="fit")}, "pytorch-single cannot do training_loop=fit (capabilities in"),
         (

@@ -12,7 +12,7 @@ from common.errors import InputError
 from common.tables import write_table
 from declared.models import model_graph
 from declared.site import load_site
-from declared.study import load_study
+from declared.study import Replicates, load_study
 from plan.campaign import Campaign, planned
 from plan.cost import ASSUMED_GFLOPS, DEPTHWISE, START_S, Cost, main, measured_at, report, swept_at, weighed_macs
 from recorded import content
@@ -174,7 +174,9 @@ def test_one_is_not_said_in_the_plural() -> None:
     one = {"framework": ["pytorch-ddp"], "nodes": [1], "batch_size": [32], "sync_every": [1]}
     said = report(
         Cost(
-            planned(replace(study, factors=study.factors | one, exclude=(), replicates=1), load_site("local")),
+            planned(
+                replace(study, factors=study.factors | one, exclude=(), replicates=Replicates(1, 1)), load_site("local")
+            ),
             NOTHING,
             {},
         )

@@ -12,7 +12,7 @@ from common.errors import InputError
 from common.schemas import schema
 from common.tables import read_table
 from declared.site import Site, load_site
-from declared.study import Study, load_study
+from declared.study import Replicates, Study, load_study
 from plan.design import Run, design, to_csv
 from plan.identity import cores_per_rank, lacks, link_rate, links, run_key, spec
 from plan.scheduling import run_resources, slurm_options
@@ -62,7 +62,7 @@ def test_run_ids_are_made_of_levels(quickstart: Study, local: Site) -> None:
 
 def test_a_replicate_or_a_level_more_changes_no_other_row(quickstart: Study, local: Site) -> None:
     before = rows(quickstart, local)
-    more_replicates = rows(replace(quickstart, replicates=4), local)
+    more_replicates = rows(replace(quickstart, replicates=Replicates(4, 4)), local)
     assert {run_id: more_replicates[run_id] for run_id in before} == before
     factors = {**quickstart.factors, "batch_size": [16, 32, 64, 48]}
     more_levels = rows(replace(quickstart, factors=factors), local)

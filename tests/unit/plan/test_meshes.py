@@ -7,7 +7,7 @@ import pytest
 
 from common.errors import InputError
 from declared.site import Site, load_site
-from declared.study import load_study
+from declared.study import Replicates, load_study
 from models.mesh import Mesh
 from plan.design import Run, design
 from plan.identity import spec
@@ -26,7 +26,7 @@ def runs_of(site: Site, **factors: list[object]) -> list[Run]:
         "batch_size": [96],
         "shares": ["equal"],
     }
-    return design(replace(plain, factors=plain.factors | held | factors, exclude=(), replicates=1), site)
+    return design(replace(plain, factors=plain.factors | held | factors, exclude=(), replicates=Replicates(1, 1)), site)
 
 
 def test_ranks_of_a_replica_share_its_samples_and_plain_cells_keep_their_spec(site: Site) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import InputError
 from declared.site import Site, load_site
-from declared.study import Study, load_study
+from declared.study import Replicates, Study, load_study
 from models import strategy
 from models.soap import divide
 from plan import design as planner
@@ -42,7 +42,7 @@ def study_of(**factors: list[object]) -> Study:
         "batch_scope": ["global"],
         "sync_every": [1],
     }
-    return replace(plain, factors=plain.factors | held | factors, exclude=(), replicates=1)
+    return replace(plain, factors=plain.factors | held | factors, exclude=(), replicates=Replicates(1, 1))
 
 
 def test_all_ranks_see_the_same_samples_and_are_told_the_strategy(site: Site) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from common.files import digest_file
 from declared.site import load_site
-from declared.study import load_study
+from declared.study import Replicates, load_study
 from models.collectives import COLLECTIVES
 from plan.design import design
 from plan.sweeps import Sweep, code_digest, key, planned, sizes, spec, wanted
@@ -108,7 +108,7 @@ def test_what_changes_the_measurement_changes_the_key(study, site, change):
 
 def test_neither_the_study_nor_the_sites_limits_change_the_key(study, site):
     sweep = planned(design(study, site), site)[0]
-    other_study = replace(study, seed=1, replicates=1, factors=study.factors | {"learning_rate": [0.5]})
+    other_study = replace(study, seed=1, replicates=Replicates(1, 1), factors=study.factors | {"learning_rate": [0.5]})
     other = replace(site, time_limit_s=7, max_foreign_cpu_share=1, torch_index="https://elsewhere.example")
     again = planned(design(other_study, other), other)[0]
     assert spec(other, again) == spec(site, sweep)

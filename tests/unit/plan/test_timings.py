@@ -8,7 +8,7 @@ import pytest
 from common.errors import InputError
 from declared.factors import factor_table
 from declared.site import Site, load_site
-from declared.study import Study, load_study
+from declared.study import Replicates, Study, load_study
 from plan.campaign import planned as campaign_of
 from plan.cost import START_S, Cost, measured_at, report, swept_at
 from plan.design import Run, design
@@ -28,7 +28,7 @@ def study_of(**factors: list[object]) -> Study:
     held: dict[str, list[object]] = {name: [entry.get("default")] for name, entry in factor_table().items()}
     held |= {"framework": [FRAMEWORK], "model": ["lenet-5"], "dataset": [LENET], "nodes": [4], "batch_size": [64]}
     held |= {"batch_scope": ["global"], "sync_every": [1], "epochs": [2], "parallelism": ["data", "found"]}
-    return replace(load_study("quickstart"), factors=held | factors, exclude=(), replicates=1)
+    return replace(load_study("quickstart"), factors=held | factors, exclude=(), replicates=Replicates(1, 1))
 
 
 def runs_of(site: Site, **factors: list[object]) -> list[Run]:

@@ -15,7 +15,7 @@ from common.errors import InputError, InputErrors
 from common.tables import read_table, write_table
 from declared.datasets import load_dataset
 from declared.site import load_site
-from declared.study import load_study
+from declared.study import Replicates, load_study
 from plan.campaign import Campaign
 from plan.design import Run, design
 from plan.identity import cores_per_rank, digests, run_key
@@ -42,7 +42,7 @@ def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Campaign:
         "sync_every": [1],
         "epochs": [4],
     }
-    study = replace(study, factors=factors, exclude=(), replicates=2)
+    study = replace(study, factors=factors, exclude=(), replicates=Replicates(2, 2))
     site = load_site("local")
     return Campaign(study, site, "available", design(study, site), None)
 

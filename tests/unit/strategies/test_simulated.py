@@ -14,7 +14,7 @@ from common.tables import write_table
 from declared.factors import factor_table
 from declared.figures import Declared
 from declared.site import load_site
-from declared.study import Study, load_study
+from declared.study import Replicates, Study, load_study
 from figures import panels
 from figures import simulated as figure
 from plan.campaign import Campaign, planned
@@ -38,7 +38,7 @@ def campaign() -> Campaign:
         "parallelism": ["data", "expert", "random1", "found"],
     }
     alone = {"nodes": [1], "parallelism": ["expert", "random1", "found"]}
-    study: Study = replace(load_study("quickstart"), factors=held, exclude=(alone,), replicates=2)
+    study: Study = replace(load_study("quickstart"), factors=held, exclude=(alone,), replicates=Replicates(2, 2))
     return planned(study, replace(load_site("local"), nodes=4, ranks_per_node=1))
 
 

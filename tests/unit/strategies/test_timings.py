@@ -13,7 +13,7 @@ from common.schemas import schema
 from common.tables import read_table, write_table
 from declared.factors import factor_table
 from declared.site import Site, load_site
-from declared.study import Study, load_study
+from declared.study import Replicates, Study, load_study
 from models.soap import divide
 from models.strategy import checked, from_json
 from network.bus import bus_bandwidth
@@ -48,7 +48,7 @@ def study() -> Study:
     held |= {"framework": ["pytorch-strategy"], "model": ["lenet-5"], "dataset": ["synthetic-28x28x1-10-512"]}
     held |= {"nodes": [2], "batch_size": [8], "batch_scope": ["global"], "sync_every": [1], "epochs": [2]}
     held |= {"parallelism": ["data", "found"]}
-    return replace(load_study(NAME), factors=held, exclude=(), replicates=1)
+    return replace(load_study(NAME), factors=held, exclude=(), replicates=Replicates(1, 1))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value
-from common.text import instead_of
+from common.text import instead_of, number_of
 from declared.configuration import existing
 from declared.datasets import NEXT, load_dataset, targets
 from declared.factors import FEWEST_HELD_OUT, UNTRACED, Levels, as_list, factor_table, matches
@@ -21,6 +21,36 @@ from declared.models import model_names
 from declared.paper import Paper, read_paper
 
 DEFAULT_RESOLUTION = 4
+FEWEST_REPLICATES = 3  # from which precision is judged
+
+
+@dataclass(frozen=True)
+class Replicates:
+    """How often every cell is run: `at_least` times, and on `until` it is as precise as that, but `at_most` times.
+
+    `until`: half the width of a 95 % interval, as a share of the value; None for a number of runs that is fixed, with at_least = at_most.
+    It is that of each cell's mean epoch time; with `contrasts`, factor -> levels, that of the ratios of cells that differ in one of these
+    factors alone, between these levels.
+    """
+
+    at_least: int
+    at_most: int
+    until: float | None = None
+    contrasts: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether their number is chosen by precision."""
+        return self.until is not None
+
+    @property
+    def words(self) -> str:
+        """The rule, as it ends a sentence about how many runs a cell has."""
+        if self.until is None:
+            return number_of(self.at_least, "run")
+        of = [f"{name} ({', '.join(map(str, levels))})" for name, levels in self.contrasts.items()]
+        what = f"ratios of cells that differ in {' or '.join(of)} alone" if of else "its mean epoch time"
+        return f"{self.at_least} to {self.at_most} runs, until half the 95 % interval of {what} is {100 * self.until:g} % or less"
 
 
 @dataclass(frozen=True)
@@ -32,7 +62,7 @@ class Study:
     title: str
     question: str
     seed: int
-    replicates: int
+    replicates: Replicates
     factors: dict[str, list[Any]]
     exclude: tuple[dict[str, list[Any]], ...]
     step_times: bool
@@ -120,7 +150,7 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         title=" ".join(raw["title"].split()),
         question=" ".join(raw["question"].split()),
         seed=raw["seed"],
-        replicates=raw["replicates"],
+        replicates=_replicates(raw["replicates"], factors, file),
         factors=factors,
         exclude=tuple(
             _exclusion(entry, factors, f"exclude.{i}", file) for i, entry in enumerate(raw.get("exclude", []))
@@ -131,13 +161,46 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         authors=tuple(raw.get("authors", [])),
         licence=raw.get("licence"),
         target_accuracy=raw.get("target_accuracy"),
-        margin=float(raw["margin"].rstrip("% ")) / 100 if "margin" in raw else None,
+        margin=_share(raw["margin"]) if "margin" in raw else None,
     )
     if "figures" in raw:
         cells = [{name: levels[name] for name in [*study.varied, "trace"]} for levels in study.cells()]
         read = read_figures(raw["figures"], cells, file, study.target_accuracy, study.next_tokens)
         study = replace(study, figures=tuple(read))
     return replace(study, paper=read_paper(raw.get("paper", {}), [one.name for one in study.drawn()], file))
+
+
+def _share(percent: str) -> float:
+    """5 % as a share."""
+    return float(percent.rstrip("% ")) / 100
+
+
+def _replicates(raw: Any, factors: Mapping[str, list[Any]], file: Path) -> Replicates:
+    """A number of runs, or the precision that they are to reach."""
+    if isinstance(raw, int):
+        return Replicates(raw, raw)
+    where = f"{shown(file)}: replicates"
+    least, most = raw["at_least"], raw["at_most"]
+    if least < FEWEST_REPLICATES:
+        raise InputError(
+            f"{where}.at_least: {least} is too small; fewer than {FEWEST_REPLICATES} runs do not tell how far runs spread; "
+            f"expected at least {FEWEST_REPLICATES}"
+        )
+    if most <= least:
+        raise InputError(f"{where}.at_most: {most} is too small; expected more than at_least, {least}")
+    named = raw.get("contrasts", {})
+    if isinstance(named, str):
+        named = {named: factors.get(named, [])}
+    for name, levels in named.items():
+        if name not in factors or len(factors[name]) < 2:
+            varied = ", ".join(each for each, of in factors.items() if len(of) > 1) or "none, as no factor varies"
+            raise InputError(f"{where}.contrasts: {name} does not vary in this study; expected one of {varied}")
+        if unknown := [level for level in levels if level not in factors[name]]:
+            known = ", ".join(map(str, factors[name]))
+            raise InputError(
+                f"{where}.contrasts.{name}: {unknown[0]!r} is no level of the study; expected two or more of {known}"
+            )
+    return Replicates(least, most, _share(raw["until"]), {name: tuple(levels) for name, levels in named.items()})
 
 
 def _fraction(raw: Mapping[str, Any], factors: Mapping[str, list[Any]], file: Path) -> Fraction | None:

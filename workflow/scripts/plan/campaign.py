@@ -24,6 +24,7 @@ from declared.study import Study, load_study
 from environments import installed
 from environments.identity import environment_stamp
 from plan.binding import as_bound, check_place, read_binding
+from plan.decisions import Decision, decided
 from plan.design import Run, design, to_csv
 from plan.identity import lacks, run_key
 from plan.machine import check_folder, check_machine
@@ -35,18 +36,60 @@ MODES = ("campaign", "available")
 
 @dataclass(frozen=True)
 class Campaign:
-    """One study at one site. Paths are relative to the checkout where results lie, absolute where the cache does."""
+    """One study at one site. Paths are relative to the checkout where results lie, absolute where the cache does.
+
+    `possible`: the runs of its design. All of them are made, unless the study says a precision in place of a number of replicates.
+    """
 
     study: Study
     site: Site
     mode: str
-    runs: list[Run]
+    possible: list[Run]
     published: Path | None
 
     @cached_property
     def results(self) -> Path:
         """results/<study>."""
         return Path("results") / self.study.name
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The runs, in planned order: all that are possible, or those that are known to be made (`now`), where replicates are chosen by
+        precision: those of the first blocks, those that were decided, and those that have a record, whatever was decided since."""
+        rule = self.study.replicates
+        if not rule.adaptive:
+            return self.possible
+        refined = {decision.block + 1: set(decision.refined) for decision in self.decisions}
+        return [
+            run
+            for run in self.possible
+            if run.block <= rule.at_least or run.cell in refined.get(run.block, ()) or self._is_recorded(run)
+        ]
+
+    @cached_property
+    def decisions(self) -> list[Decision]:
+        """What was decided so far, where replicates are chosen by precision."""
+        return decided(self.results, self.study.replicates) if self.published is None else []
+
+    def now(self) -> "Campaign":
+        """As it is now: where replicates are chosen by precision, decisions may have been made since."""
+        if not self.study.replicates.adaptive:
+            return self
+        again = replace(self)
+        vars(again)["_paths"] = self._paths
+        return again
+
+    def known(self) -> tuple[int, bool]:
+        """How many runs the site will make as far as is known, and whether more may be decided."""
+        return len(self.records), self.open
+
+    @property
+    def open(self) -> bool:
+        """Whether it has still to be decided which cells get more runs."""
+        rule, last = self.study.replicates, self.decisions[-1:]
+        if not rule.adaptive or self.published:
+            return False
+        return not last or bool(last[0].refined and last[0].block < rule.at_most - 1)
 
     @property
     def runs_csv(self) -> Path:
@@ -100,30 +143,30 @@ class Campaign:
             raise InputError(
                 f"config/config.yaml: block: {block} is none of the study's blocks; expected one of {there}"
             )
-        return self if block is None else replace(self, runs=[run for run in self.runs if run.block == block])
+        return self if block is None else replace(self, possible=[run for run in self.possible if run.block == block])
 
     @cached_property
     def blocks(self) -> list[int]:
-        """The numbers of the blocks."""
-        return sorted({run.block for run in self.runs})
+        """The numbers of the blocks, also of those that may turn out to be empty."""
+        return sorted({run.block for run in self.possible})
 
     @cached_property
     def by_id(self) -> dict[str, Run]:
-        """The runs by their id."""
-        return {run.run_id: run for run in self.runs}
+        """The possible runs by their id."""
+        return {run.run_id: run for run in self.possible}
 
     @cached_property
     def design_stands(self) -> bool:
         """Whether design.csv is what would be planned now, whatever has changed since in the files that it was made of."""
         try:
-            return (self.results / "design.csv").read_text(encoding="utf-8") == to_csv(self.runs)
+            return (self.results / "design.csv").read_text(encoding="utf-8") == to_csv(self.possible)
         except (OSError, ValueError):
             return False
 
     @cached_property
     def priorities(self) -> dict[str, int]:
         """Snakemake's priority of every run: the planned order, first run highest."""
-        return {run.run_id: len(self.runs) - place for place, run in enumerate(self.runs)}
+        return {run.run_id: len(self.possible) - place for place, run in enumerate(self.possible)}
 
     @cached_property
     def environments(self) -> dict[str, str]:
@@ -185,10 +228,23 @@ class Campaign:
         left = len(self.records) - len(self.statuses)
         told = [self.counted()] + [f"{left:,} to run"] * (self.mode == "campaign" and left > 0)
         said = ", ".join(each for each in told if each) or "no record"
-        return f"{self.study.name} at {self.site.name}: {number_of(len(self.runs), 'run')}: {said}"
+        most = f" so far, {len(self.possible):,} at most" if self.mode == "campaign" and self.open else ""
+        return f"{self.study.name} at {self.site.name}: {number_of(len(self.runs), 'run')}{most}: {said}"
+
+    def _is_recorded(self, run: Run) -> bool:
+        """Whether a possible run has a record. Its key takes time: it is computed where there is a folder."""
+        return os.path.isdir(self.results / "runs" / run.run_id) and os.path.exists(self._record(run))
 
     def _record(self, run: Run) -> str:
-        return f"{self.results}/runs/{run.run_id}/{run_key(self.study, self.site, run)}/record.json"
+        if run.run_id not in self._paths:
+            key = run_key(self.study, self.site, run)
+            self._paths[run.run_id] = f"{self.results}/runs/{run.run_id}/{key}/record.json"
+        return self._paths[run.run_id]
+
+    @cached_property
+    def _paths(self) -> dict[str, str]:
+        """Where the records of runs lie, of those that were asked for: keys take time."""
+        return {}
 
     def _stamp(self, environment: str) -> Path:
         return environment_stamp(self.site.cache, environment, self.site.variant, self.site.realization)

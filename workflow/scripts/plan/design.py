@@ -121,7 +121,7 @@ def design(study: Study, site: Site) -> list[Run]:
     runs = [
         _run(study, site, cell, levels, geometry, replicate)
         for cell, levels, geometry in _cells(study, site)
-        for replicate in range(1, study.replicates + 1)
+        for replicate in range(1, study.replicates.at_most + 1)
     ]
     if not runs:
         raise InputError(f"{shown(study.file)}: exclude: removes every cell; expected at least one cell to be left")

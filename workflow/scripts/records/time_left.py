@@ -44,7 +44,12 @@ class Reader:
 def observer(campaign: Campaign) -> Callable[[], float | None]:
     """`left_s` of a campaign of which nothing is under way, to be asked again and again."""
     reader, outputs = Reader(), Sweeps(campaign).outputs
-    return lambda: left_s(campaign, reader.read_all(campaign.records), outputs, reader.read_all(outputs), {})
+
+    def now() -> float | None:
+        known = campaign.now()
+        return left_s(known, reader.read_all(known.records), outputs, reader.read_all(outputs), {})
+
+    return now
 
 
 def left_s(

@@ -1,0 +1,84 @@
+# Precision: where a study says a precision in place of a number of replicates, which cells get another run, decided after each block.
+#   in:  the records of the blocks so far; RUNS_CSV
+#   out: results/<study>/precision/block-<block>.json (config/schemas/decision.schema.yaml), with which the next block is known
+#        RESULTS/tables/precision.*
+
+import json
+
+from plan.decisions import rule_of
+from precision.required import Required
+
+WANTED = CAMPAIGN.study.replicates
+RULE = json.dumps(rule_of(WANTED))
+PRECISION_CODE = code("precision.reached")
+PRECISION_FILES = (
+    expand(f"{RESULTS}/tables/precision.{{suffix}}", suffix=["csv", "md", "tex"]) if WANTED.adaptive else []
+)
+
+
+if WANTED.adaptive and CAMPAIGN.mode == "campaign":
+
+    REQUIRED = Required(CAMPAIGN, lambda block: checkpoints.precision.get(block=block).output.decision)
+    REQUIRED_RECORDS = lambda wildcards: REQUIRED.records()
+    STANDS_ON = lambda wildcards: [*REQUIRED.records(), f"{RESULTS}/design.csv"]
+    records_of_block = REQUIRED.of_block
+
+    localrules:
+        precision,
+
+    checkpoint precision:
+        """Decide after a block which cells are not yet precise, and get a run in the next one."""
+        input:
+            records=lambda wildcards: REQUIRED.records(int(wildcards.block)),
+            code=code("precision.decide"),
+        output:
+            decision=f"{RESULTS}/precision/block-{{block}}.json",
+        log:
+            f"{RESULTS}/logs/precision/block-{{block}}.log",
+        wildcard_constraints:
+            block=r"\d+",
+        priority: 10**9
+        resources:
+            machine=1,
+        params:
+            study=STUDY,
+            site=SITE,
+            rule=RULE,
+        shell:
+            """
+            {WARM} precision.decide \
+                --study {params.study:q} \
+                --site {params.site:q} \
+                --block {wildcards.block} \
+                --out {output.decision:q} \
+                2>&1 | tee {log:q}
+            """
+
+
+if PRECISION_FILES:
+
+    localrules:
+        reached,
+
+    rule reached:
+        """Make the table of the precision that was wanted and reached."""
+        input:
+            runs=RUNS_CSV,
+            code=PRECISION_CODE,
+        output:
+            PRECISION_FILES,
+        log:
+            f"{RESULTS}/logs/tables/precision.log",
+        resources:
+            machine=1,
+        params:
+            rule=RULE,
+            stem=subpath(output[0], strip_suffix=".csv"),
+        shell:
+            """
+            {WARM} precision.reached \
+                --runs {input.runs:q} \
+                --rule {params.rule:q} \
+                --out {params.stem:q} \
+                2>&1 | tee {log:q}
+            """

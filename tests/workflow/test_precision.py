@@ -1,0 +1,99 @@
+"""Given a study that says a precision, when its campaign is killed and started again, then the cells that are not precise get more runs,
+and nothing that is finished is repeated."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+
+from checkout import Checkout
+from test_interruption import wait_for
+
+STUDY = """\
+title: a cell that is precise, and one that is not
+question: which cells get more runs?
+seed: 3
+design: full
+replicates: {at_least: 3, at_most: 5, until: 40 %}
+factors: {framework: pytorch-single, model: small-cnn, dataset: digits, nodes: 1, batch_size: [64, 96], sync_every: 1, epochs: 2}
+figures: [{kind: residuals}]
+"""
+CELL = "pytorch-single.small-cnn.digits.b96.n1.s1.epochs=2"
+# Three runs of each cell, made up; one of batch size 96 was slow. That this cell trains otherwise than they say makes it no more precise.
+SLOW = "import analysis_cost; analysis_cost.leave_records(lambda run: 3.0 if run.run_id.endswith('b96.n1.s1.epochs=2.r1') else 1.0)"
+
+
+def begun(checkout: Checkout) -> None:
+    """Leave the records of the first three blocks."""
+    path = os.pathsep.join(str(checkout.path(name)) for name in ("workflow/scripts", "tests/bench"))
+    environment = {**checkout.environment, "PYTHONPATH": path}
+    subprocess.run([sys.executable, "-c", SLOW], cwd=checkout.folder, env=environment, check=True)
+
+
+def refined(checkout: Checkout) -> dict[str, list[str]]:
+    """The cells that get another run, by decision."""
+    found = {path.name: json.loads(path.read_text())["cells"] for path in checkout.results.glob("precision/*.json")}
+    return {name: [cell for cell, said in cells.items() if said["refine"]] for name, cells in sorted(found.items())}
+
+
+def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: ignore[no-untyped-def]
+    checkout: Checkout = fresh(STUDY)
+    begun(checkout)
+    with open(checkout.folder / "out", "w") as out:
+        first = subprocess.Popen(
+            ["snakemake", "figures"], cwd=checkout.folder, env=checkout.environment, stdout=out, stderr=out,
+            start_new_session=True,
+        )  # fmt: skip
+        wait_for(lambda: len(checkout.records()) == 7 and len(checkout.attempts()) == 8, 600)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    said = (checkout.folder / "out").read_text()
+    assert f"precision after block 3: 1 of 2 cells within 40 %; another run of 1 cell ({CELL}) in block 4" in said, said
+    assert "whether cells get more is decided next" in said and "[7/7] ok" in said, said
+    assert refined(checkout) == {"block-3.json": [CELL], "block-4.json": [CELL]}, "none after at_most"
+    assert checkout.program("plan.unlock").returncode == 0
+    status = checkout.program("records.status").stdout
+    assert "7 of 8 runs done; 1 left" in status and "1 of 2 cells within 40 % after block 4" in status, status
+
+    done = checkout.snakemake("figures")
+    assert done.status == 0, done.output
+    assert [attempt.rsplit("/")[-1] for attempt in checkout.attempts()] == ["attempt-1"] * 8, "the orphan's counts, too"
+    with open(checkout.results / "runs.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert Counter((row["batch_size"], row["status"]) for row in rows) == {("64", "ok"): 3, ("96", "ok"): 5}
+    reached = (checkout.results / "tables" / "precision.md").read_text()
+    assert "(n = 3 to 5). This was not reached by 1 of 2 cells: batch size 96." in reached, reached
+    assert "chosen by precision" in (checkout.results / "tables" / "notes.md").read_text()
+    assert {f"results/small/precision/block-{k}.json" for k in (3, 4)} <= checkout.manifest()["sources"][
+        "records"
+    ].keys()
+
+    again = checkout.snakemake("figures")
+    assert (again.status, again.jobs) == (0, {}), again.output
+    (record,) = checkout.results.glob("runs/*.b64.*.r2/*/record.json")
+    content = record.read_text()
+    record.unlink()
+    planned = checkout.snakemake("-n", "figures").jobs
+    assert (planned["run"], planned["precision"]) == (1, 1), "what was decided with a record is decided anew without it"
+    record.write_text(content)
+    assert checkout.snakemake("-n", "figures").jobs == {}
+    checkout.edit("config/studies/small.yaml", "until: 40 %", "until: 30 %")
+    assert checkout.snakemake("-n", "figures").jobs["precision"] == 1, "by another rule, too"
+
+
+def test_a_block_in_which_nothing_is_left_runs_nothing(fresh) -> None:  # type: ignore[no-untyped-def]
+    """As the jobs of make submit ask for it, block by block."""
+    checkout: Checkout = fresh(STUDY.replace("[64, 96]", "64"))
+    begun(checkout)
+    made = checkout.snakemake("runs", "--config", "block=5")
+    assert made.status == 0 and refined(checkout) == {"block-3.json": []}, made.output
+    assert "1 of 1 cell within 40 %; no cell gets more runs" in made.output
+    assert len(checkout.records()) == len(checkout.attempts()) == 3
+    refused = checkout.snakemake("-n", "runs", "--config", "block=6")
+    assert (
+        refused.status == 2
+        and "block: 6 is none of the study's blocks; expected one of 1, 2, 3, 4, 5" in refused.output
+    )

@@ -1,0 +1,80 @@
+"""Decide after a block which cells get a run in the next one, from the records of the blocks so far."""
+
+import argparse
+import math
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from common.errors import exit_status
+from common.files import write_json
+from common.schemas import check
+from common.text import number_of
+from declared.study import Replicates
+from plan.campaign import Campaign, load_campaign
+from plan.decisions import rule_of
+from precision.stopping import expected, looks
+from records.aggregate import aggregate
+
+MOST_NAMED = 4  # cells
+
+
+def recorded(campaign: Campaign, block: int) -> pd.DataFrame:
+    """The rows of runs.csv, of the runs of the campaign up to a block."""
+    so_far = replace(campaign, possible=[run for run in campaign.runs if run.block <= block])
+    with tempfile.TemporaryDirectory() as folder:
+        return aggregate(so_far, Path(folder) / "epochs.csv")
+
+
+def decision(runs: pd.DataFrame, rule: Replicates, block: int) -> dict[str, Any]:
+    """What is decided after a block, as its file has it (plan.decisions)."""
+    found = looks(runs, rule)
+    cells = {
+        str(row.Index): {
+            "n": int(row.n),
+            "half_width": float(row.half_width) if math.isfinite(row.half_width) else None,
+            "precise": bool(row.precise),
+            "refine": bool(row.refine),
+            "expected": int(row.expected),
+        }
+        for row in found.assign(expected=expected(found, rule)).itertuples()
+    }
+    return {"block": block, "rule": rule_of(rule), "cells": cells}
+
+
+def summary(said: dict[str, Any]) -> str:
+    """What a person should know of a decision, in one line."""
+    cells, block = said["cells"], said["block"]
+    precise = sum(cell["precise"] for cell in cells.values())
+    head = f"precision after block {block}: {precise} of {number_of(len(cells), 'cell')} within {100 * said['rule']['until']:g} %"
+    refined = [name for name, cell in cells.items() if cell["refine"]]
+    return f"{head}; {_named(refined)} in block {block + 1}" if refined else f"{head}; no cell gets more runs"
+
+
+def _named(cells: Sequence[str]) -> str:
+    named = f" ({', '.join(cells)})" if len(cells) <= MOST_NAMED else ""
+    return f"another run of {number_of(len(cells), 'cell')}{named}"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Decide after a block which cells get a run in the next one."""
+    parser = argparse.ArgumentParser(prog="precision.decide", description=main.__doc__)
+    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
+    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
+    parser.add_argument("--block", required=True, type=int, help="the last block that has run")
+    parser.add_argument("--out", required=True, type=Path, metavar="JSON", help="the decision")
+    options = parser.parse_args(argv)
+    campaign = load_campaign({"study": options.study, "site": options.site, "records": "available"})
+    said = decision(recorded(campaign, options.block), campaign.study.replicates, options.block)
+    check(said, "decision", options.out)
+    write_json(options.out, said)
+    print(summary(said))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
