@@ -109,6 +109,9 @@ status: $(STAMP)  ## show where the campaign stands: done, running, failed and w
 peek: $(STAMP)  ## draw the figures of the runs so far, while the campaign goes on: results/<study>/peek
 	@$(RINGSIDE) report.peek $(OPTIONS)
 
+pilot: $(STAMP)  ## run the first two blocks, and say from them what is cheaper: more runs, or longer ones (more epochs)
+	@$(SNAKEMAKE) pilot $(OPTIONS)
+
 plan: $(STAMP)  ## show what the campaign will cost (hours, node hours, disk) before anything runs: make plan STUDY=NAME SITE=SITE
 	@$(RINGSIDE) plan.cost $(OPTIONS)
 

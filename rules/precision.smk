@@ -1,7 +1,7 @@
 # Precision: where a study says a precision in place of a number of replicates, which cells get another run, decided after each block.
 #   in:  the records of the blocks so far; RUNS_CSV
 #   out: results/<study>/precision/block-<block>.json (config/schemas/decision.schema.yaml), with which the next block is known
-#        RESULTS/tables/precision.*
+#        RESULTS/tables/precision.*; RESULTS/tables/pilot.*, by make pilot
 
 import json
 
@@ -10,6 +10,7 @@ from precision.required import Required
 
 WANTED = CAMPAIGN.study.replicates
 RULE = json.dumps(rule_of(WANTED))
+PILOT_BLOCKS = 2
 PRECISION_CODE = code("precision.reached")
 PRECISION_FILES = (
     expand(f"{RESULTS}/tables/precision.{{suffix}}", suffix=["csv", "md", "tex"]) if WANTED.adaptive else []
@@ -51,6 +52,37 @@ if WANTED.adaptive and CAMPAIGN.mode == "campaign":
                 --site {params.site:q} \
                 --block {wildcards.block} \
                 --out {output.decision:q} \
+                2>&1 | tee {log:q}
+            """
+
+
+if CAMPAIGN.mode == "campaign":
+
+    localrules:
+        pilot,
+
+    rule pilot:
+        """Train the first two blocks, and say from them what is cheaper: more runs, or longer ones."""
+        input:
+            records=[path for block in CAMPAIGN.blocks[:PILOT_BLOCKS] for path in CAMPAIGN.records_of_block(block)],
+            code=code("precision.pilot"),
+        output:
+            multiext(f"{RESULTS}/tables/pilot", ".csv", ".md", ".tex"),
+        log:
+            f"{RESULTS}/logs/tables/pilot.log",
+        resources:
+            machine=1,
+        params:
+            study=STUDY,
+            site=SITE,
+            stem=subpath(output[0], strip_suffix=".csv"),
+        shell:
+            """
+            {WARM} precision.pilot \
+                --study {params.study:q} \
+                --site {params.site:q} \
+                --records available \
+                --out {params.stem:q} \
                 2>&1 | tee {log:q}
             """
 

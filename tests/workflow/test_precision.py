@@ -85,9 +85,12 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
 
 
 def test_a_block_in_which_nothing_is_left_runs_nothing(fresh) -> None:  # type: ignore[no-untyped-def]
-    """As the jobs of make submit ask for it, block by block."""
-    checkout: Checkout = fresh(STUDY.replace("[64, 96]", "64"))
+    """As the jobs of make submit ask for it, block by block. A pilot needs no more than is there, either."""
+    checkout: Checkout = fresh(STUDY.replace("[64, 96]", "64").replace("epochs: 2", "epochs: 3"))
     begun(checkout)
+    pilot = checkout.snakemake("pilot")
+    assert pilot.status == 0 and "40.0 (aim)" in pilot.output, pilot.output
+    assert set(pilot.jobs) == {"pilot"} and (checkout.results / "tables" / "pilot.csv").exists()
     made = checkout.snakemake("runs", "--config", "block=5")
     assert made.status == 0 and refined(checkout) == {"block-3.json": []}, made.output
     assert "1 of 1 cell within 40 %; no cell gets more runs" in made.output

@@ -27,7 +27,7 @@ from comparison import changes, matched
 from declared.study import Replicates
 from known_unlike import unlike
 from network import fit
-from precision import reached
+from precision import pilot, reached
 from prediction import crossover, extrapolate, held_out, hybrid, law, methods, outlook, physics, what_if
 from reference import products
 from strategies import costs_table, found
@@ -102,6 +102,7 @@ def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.Data
         "scaling": scaling.compare(runs)[0],
         "decomposition": decomposition.decompose(runs, network),
         "precision": reached.table(runs, Replicates(3, 9, 0.05)).data,
+        "pilot": pilot.table(runs, read_table(FOLDER / "epochs.csv", "epochs")).data,
         "network": fit.compare(pd.concat([network, network.assign(collective="all_gather")])),
         "prediction": errors,
         "prediction_cells": every,

@@ -1,0 +1,83 @@
+"""A pilot says which length of runs is cheapest: as two-stage sampling has it, and as simulated campaigns bear out."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.intervals import mean
+from analysis.measured import read_timed
+from analysis.variance import Components
+from common.errors import InputError
+from common.files import CHECKOUT
+from common.tables import read_table
+from precision import pilot
+from precision.pilot import Times
+
+KEPT = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
+
+
+def components(block: float = 0.0, run: float = 0.0, epoch: float = 0.0, epochs: float = 4.0) -> Components:
+    """Of these standard deviations."""
+    variance = {"cell": 1.0, "session": math.nan, "block": block**2, "run": run**2, "epoch": epoch**2}
+    return Components(variance, dict.fromkeys(variance, 10), epochs)
+
+
+@pytest.mark.parametrize(("fixed_s", "run", "epoch"), [(10.0, 0.02, 0.06), (40.0, 0.02, 0.02), (3.0, 0.03, 0.06)])
+def test_the_cheapest_length_is_that_of_two_stage_sampling(fixed_s: float, run: float, epoch: float) -> None:
+    """sqrt(start-up / epoch) x (spread within runs / between runs), where runs are so many that their number is no step."""
+    times = {"one": Times(fixed_s, 1.0), "two": Times(fixed_s, 1.0)}
+    rows = pilot.compare(components(run=run, epoch=epoch), times, (0.003,))
+    assert rows.loc[0, "until"] == 0.003
+    assert rows.loc[0, "best_epochs"] == pytest.approx(math.sqrt(fixed_s) * epoch / run, rel=0.15)
+    assert (rows["best_s"] <= rows["now_s"]).all()
+
+
+def test_longer_runs_do_not_help_where_runs_differ_and_their_epochs_do_not() -> None:
+    rows = pilot.compare(components(run=0.05, epoch=0.001), {"one": Times(60.0, 1.0)})
+    assert (rows["best_epochs"] == 1).all()
+
+
+@pytest.mark.parametrize(("sd", "until"), [(0.02, 0.02), (0.1, 0.05), (0.001, 0.05)])
+def test_so_many_runs_have_the_wanted_interval_and_one_less_has_not(sd: float, until: float) -> None:
+    n = int(pilot.runs_needed(sd, until, prior_df=0.0))
+    drawn = np.linspace(-1, 1, n)
+    drawn *= sd / drawn.std(ddof=1)  # logarithms with exactly this spread
+    found = mean(list(drawn))
+    assert math.sinh(found.high) <= until
+    assert n == pilot.FEWEST or pilot.half_width(sd, np.array([n - 1]), 0.0)[0] > until
+
+
+def test_what_no_number_of_runs_reaches_has_none() -> None:
+    rows = pilot.compare(components(run=0.5, epoch=0.1), {"one": Times(1.0, 1.0)})
+    assert rows.loc[0, ["now_runs", "now_s", "best_runs", "best_s"]].isna().all() and rows["now_runs"].notna().any()
+
+
+def test_times_are_split_into_what_grows_with_epochs_and_what_does_not() -> None:
+    runs = pd.DataFrame(
+        {"run_id": ["a", "b"], "cell": "c", "status": "ok", "epoch_time_s": 2.0, "wall_s": [20.0, 24.0]}
+    )
+    epochs = pd.DataFrame(
+        {
+            "run_id": ["a"] * 3 + ["b"] * 3,
+            "warm_up": [True, False, False] * 2,
+            "epoch_time_s": [9.0, 2.0, 2.0] * 2,
+            "validation_time_s": [1.0, 0.5, 0.5] * 2,
+        }
+    )
+    assert pilot.times_of(runs, epochs) == {"c": Times(pytest.approx(17.0), pytest.approx(2.5))}
+
+
+def test_of_a_measured_campaign() -> None:
+    """Half its time and more is start-up, and its runs differ as much as their epochs: two timed epochs are about right."""
+    made = pilot.table(read_timed(KEPT / "runs.csv"), read_table(KEPT / "epochs.csv", "epochs"), (0.03,))
+    assert made.shown["interval (± %)"].tolist()[2] == "3.00 (aim)"
+    assert made.data.set_index("until").loc[0.03, ["best_epochs", "best_runs"]].tolist() == [2, 15]
+    assert any("71 % of a run is start-up" in note for note in made.notes)
+
+
+def test_single_runs_say_nothing() -> None:
+    runs, epochs = read_timed(KEPT / "runs.csv"), read_table(KEPT / "epochs.csv", "epochs")
+    with pytest.raises(InputError, match="two successful runs of a cell"):
+        pilot.table(runs[runs["replicate"] == 1], epochs)
