@@ -125,9 +125,9 @@ def test_a_run_is_the_mean_of_its_epochs_that_are_not_warm_up(campaign: Campaign
     assert list(epochs.epoch) == [1, 2, 3, 4] and list(epochs.warm_up) == [True, False, False, False]
 
 
-def test_the_work_beside_a_run_is_a_mean_over_nodes_and_both_ends(campaign: Campaign) -> None:
+def test_the_work_beside_a_run_is_that_of_the_slowest_node_at_both_ends(campaign: Campaign) -> None:
     said = {"kind": "mixed-1", "geometry": "2 x 1 x 1", "reason": None, "waited_s": 20.0, "seen": [0.6, 0.5]}
-    before, after = {"node1": 0.25, "node2": 0.35}, {"node1": 0.5, "node2": 0.5}
+    before, after = {"node1": 0.25, "node2": 0.3}, {"node1": 0.5, "node2": 0.5}
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], reference={**said, "before": before, "after": after})
     record(campaign, campaign.runs[1], [1.0, 0.2, 0.2, 0.2], reference={**said, "before": before, "after": None})
     record(campaign, campaign.runs[2], [1.0, 0.2, 0.2, 0.2])  # as an older campaign's

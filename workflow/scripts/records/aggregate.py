@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -173,10 +172,10 @@ def _shares(shares: Sequence[dict[str, Any]]) -> dict[str, str | None]:
 
 
 def _reference(said: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a row has of the work beside a run: seconds of a mean node, at both ends and of both together."""
+    """What a row has of the work beside a run: seconds of the slowest node, at both ends and of both together."""
     if not said:
         return {}
-    before, after = (fmean(said[end].values()) if said[end] else None for end in ("before", "after"))
+    before, after = (max(said[end].values()) if said[end] else None for end in ("before", "after"))
     return {
         "reference_kind": said["kind"],
         "reference_s": None if before is None or after is None else (before + after) / 2,

@@ -36,9 +36,9 @@ class Took:
     reason: str | None
 
     @property
-    def mean_s(self) -> float | None:
-        """The time of a mean node, s; None where it failed."""
-        return statistics.fmean(self.times.values()) if self.times else None
+    def slowest_s(self) -> float | None:
+        """The time of the slowest node, for which training waits, s; None where it failed."""
+        return max(self.times.values()) if self.times else None
 
 
 @dataclass(frozen=True)
@@ -68,16 +68,14 @@ def geometry(spec: Mapping[str, Any]) -> str:
 
 
 def earlier(results: Path, of_geometry: str, environment_digest: str) -> Iterator[tuple[str, float]]:
-    """Kind and time (s, of a mean node) of all that the campaign's records have of this geometry and environment, whose numpy does the
+    """Kind and time (s, of the slowest node) of all that the campaign's records have of this geometry and environment, whose numpy does the
     work; `results`: results/<study>."""
     for file in (results / "runs").glob("*/*/record.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             record = read_json(file)
             said = record["reference"]
             if (said["geometry"], record["environment_digest"]) == (of_geometry, environment_digest):
-                yield from (
-                    (said["kind"], statistics.fmean(said[end].values())) for end in ("before", "after") if said[end]
-                )
+                yield from ((said["kind"], max(said[end].values())) for end in ("before", "after") if said[end])
 
 
 def work(
@@ -128,14 +126,17 @@ def before(
     seen: list[float] = []
     usual = band([took_s for kind, took_s in known() if kind == found.kind]) if wait_s else None
     while (
-        usual and found.mean_s and found.mean_s > usual.most_s and (left_s := started + wait_s - time.monotonic()) > 0
+        usual
+        and found.slowest_s
+        and found.slowest_s > usual.most_s
+        and (left_s := started + wait_s - time.monotonic()) > 0
     ):
         if not seen:
             say(
-                f"waiting for a quiet machine, {wait_s:g} s at most: a fixed piece of work takes {found.mean_s:.2f} s, usually "
+                f"waiting for a quiet machine, {wait_s:g} s at most: a fixed piece of work takes {found.slowest_s:.2f} s, usually "
                 f"{usual.usual_s:.2f} s"
             )
-        seen.append(found.mean_s)
+        seen.append(found.slowest_s)
         time.sleep(min(PAUSE_S, left_s))
         found = look()
     return {
