@@ -258,6 +258,9 @@ bench-tests: $(STAMP)  ## measure how long the tests take, and where their proce
 bench-intervals: $(STAMP)  ## measure by simulation how often 95 % intervals hold the truth, and how wide they are (10 min)
 	@$(BENCH) intervals $(ARGS)
 
+bench-stopping: $(STAMP)  ## measure by simulation how often intervals hold the truth where replicates are chosen by precision (20 min)
+	@$(BENCH) stopping $(ARGS)
+
 bench-tracing: $(STAMP)  ## measure what trace: phases costs, framework by framework: ARGS='--pairs 3 --epochs 42' (trainings, epochs)
 	@$(BENCH) tracing $(ARGS)
 

@@ -51,7 +51,9 @@ def test_cells_are_run_until_they_are_precise(fresh) -> None:  # type: ignore[no
     done = checkout.snakemake("figures")
     assert done.status == 0, done.output
     assert refined(checkout) == {"block-3.json": 2, "block-4.json": 2}, "none after at_most"
-    assert [attempt.rsplit("/")[-1] for attempt in checkout.attempts()] == ["attempt-1"] * 13, "the orphan's counts, too"
+    assert [attempt.rsplit("/")[-1] for attempt in checkout.attempts()] == ["attempt-1"] * 13, (
+        "the orphan's counts, too"
+    )
     with open(checkout.results / "runs.csv") as file:
         rows = list(csv.DictReader(file))
     assert {row["status"] for row in rows} == {"ok"} and Counter(row["batch_size"] for row in rows) == RUNS
