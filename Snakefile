@@ -18,13 +18,10 @@ if CAMPAIGN.mode == "campaign":
 
 include: "rules/network.smk"
 include: "rules/strategies.smk"
+include: "rules/precision.smk"
 
 
 if CAMPAIGN.mode == "campaign":
-
-    if CAMPAIGN.study.replicates.adaptive:
-
-        include: "rules/precision.smk"
 
     include: "rules/runs.smk"
 

@@ -16,6 +16,7 @@ STARTERS = [f"{RESULTS}/explore.ipynb", f"{RESULTS}/explore.R"]
 STARTERS_CODE = code("analysis.starters.write")
 TABLE_FILES = [
     *ANALYSIS_FILES,
+    *PRECISION_FILES,
     *PREDICTION_FILES,
     *OUTLOOK_FILES,
     *HYBRID_FILES,
@@ -58,6 +59,7 @@ rule analysis:
         folder=subpath(output[0], parent=True),
         margin=CAMPAIGN.study.margin or "",
         target_accuracy=CAMPAIGN.study.target_accuracy or "",
+        replicates=CAMPAIGN.study.replicates.words if CAMPAIGN.study.replicates.adaptive else [],
     shell:
         """
         {WARM} analysis.study \
@@ -66,6 +68,7 @@ rule analysis:
             --network {input.network:q} \
             --margin {params.margin} \
             --target-accuracy {params.target_accuracy} \
+            --replicates {params.replicates:q} \
             --out {params.folder:q} \
             2>&1 | tee {log:q}
         """

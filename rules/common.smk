@@ -117,6 +117,7 @@ SESSION = (
             planned=len(CAMPAIGN.records),
             done=len(CAMPAIGN.available()),
             left_s=time_left.observer(CAMPAIGN),
+            known=lambda: CAMPAIGN.now().known(),
         )
     )
     if CAMPAIGN.mode == "campaign" and workflow.is_main_process

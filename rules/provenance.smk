@@ -11,6 +11,7 @@ from provenance import differing, sources
 MAKING = [
     *[(FIGURE_FILES[name], DRAWN_BY[name]) for name in ASKED],
     (ANALYSIS_FILES, ANALYSIS_CODE),
+    (PRECISION_FILES, PRECISION_CODE),
     (PREDICTION_FILES, PREDICTION_CODE),
     (OUTLOOK_FILES, OUTLOOK_CODE),
     (HYBRID_FILES, HYBRID_CODE),

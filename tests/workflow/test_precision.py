@@ -46,7 +46,8 @@ def test_cells_are_run_until_they_are_precise(fresh) -> None:  # type: ignore[no
     assert refined(checkout) == {"block-3.json": 2}
     assert checkout.program("plan.unlock").returncode == 0
     status = checkout.program("records.status").stdout
-    assert "11 runs so far" in status, status
+    assert "10 of 11 runs done, 15 at most; 1 left" in " ".join(status.split()), status
+    assert "1 of 3 cells within 0.1 % after block 3" in status and "n = 3, within" in status, status
 
     done = checkout.snakemake("figures")
     assert done.status == 0, done.output
@@ -59,11 +60,17 @@ def test_cells_are_run_until_they_are_precise(fresh) -> None:  # type: ignore[no
     assert {row["status"] for row in rows} == {"ok"} and Counter(row["batch_size"] for row in rows) == RUNS
     assert sorted(rows, key=lambda row: row["started_at"]) == rows, "in the planned order"
 
+    reached = (checkout.results / "tables" / "precision.md").read_text()
+    assert "not reached by 2 of 3 cells: batch size 64; batch size 96" in reached, reached
+    assert "chosen by precision" in (checkout.results / "tables" / "notes.md").read_text()
+    assert all(f"results/small/precision/block-{k}.json" in checkout.manifest()["sources"]["records"] for k in (3, 4))
     again = checkout.snakemake("figures")
     assert (again.status, again.jobs) == (0, {}), again.output
     for name in checkout.records():
         if ".b64." in name and ".r2/" in name:
             (checkout.results / name).unlink()
+    status = checkout.program("records.status").stdout
+    assert "12 of 13 runs done; 1 left" in status, status
     planned = checkout.snakemake("-n", "figures").jobs
     assert planned["run"] == 1 and planned["precision"] == 1, "what was decided with a record is decided without it"
     done = checkout.snakemake("figures")

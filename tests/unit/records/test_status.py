@@ -18,6 +18,7 @@ from common.files import utc
 from declared.site import load_site
 from declared.study import Replicates, load_study
 from plan.campaign import Campaign
+from plan.decisions import place, rule_of
 from plan.design import Run, design
 from plan.identity import run_key
 from plan.sweeps import Sweeps
@@ -377,3 +378,26 @@ def test_timings_are_counted_and_told_as_sweeps_are() -> None:
     name = parts[0].parts[-3]
     assert [(each.name, each.hosts, each.epochs) for each in found.under_way] == [(f"timing {name}", ["a-node"], None)]
     assert f"timings    1 of {1 + len(parts)} of parts and messages done, 1 not ok" in status.text(found)
+
+
+def test_how_far_each_cell_is_where_a_precision_is_wanted() -> None:
+    fixed = campaign(replicates=3)
+    rule = Replicates(3, 5, 0.02)
+    here = replace(fixed, study=replace(fixed.study, replicates=rule))
+    here = replace(here, possible=design(here.study, here.site))
+    for run in here.runs:
+        record(here, run)
+    said = " ".join(told(here).split())
+    assert "6 of 6 runs done, 10 at most; which cells get more is decided when the campaign goes on" in said
+    assert "precision 2 % wanted; told after the first blocks" in said and not look(here).ended
+    one, other = dict.fromkeys(run.cell for run in here.runs)
+    cell = {"n": 3, "half_width": 0.031, "precise": False, "refine": True, "expected": 5}
+    cells = {one: cell, other: {**cell, "half_width": 0.01, "precise": True, "refine": False}}
+    file = place(here.results, 3)
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"block": 3, "rule": rule_of(rule), "cells": cells}))
+    text = told(here.now())
+    assert "6 of 7 runs done, 10 at most; 1 left" in " ".join(text.split())
+    assert "precision  1 of 2 cells within 2 % after block 3" in text
+    assert f"{one}: n = 3, within 3.1 %, gets another run" in " ".join(text.split()) and f"{other}: n" not in text
+    assert "precision" not in told(fixed)

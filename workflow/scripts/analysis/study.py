@@ -51,6 +51,7 @@ class Study:
     out: Path
     margin: float | None = None
     target_accuracy: float | None = None
+    replicates: str = ""
 
     def effects(self) -> None:
         """The table, with equivalence tests where the study states a margin."""
@@ -92,7 +93,8 @@ class Study:
     def note(self) -> None:
         """The study's methods note, which says once what captions and the notes of tables do not."""
         within_blocks = effects.compare(self.runs)["within_blocks"]
-        said = [NOTE_TITLE, *conditions.methods(self.runs, within_blocks), conditions.tracing(self.every_run)]
+        chosen = f"Replicates were chosen by precision: a cell has {self.replicates}." if self.replicates else ""
+        said = [NOTE_TITLE, chosen, *conditions.methods(self.runs, within_blocks), conditions.tracing(self.every_run)]
         write_text(self.out / NOTE, "\n\n".join(filter(None, said)) + "\n")
 
     def make(self, name: str) -> None:
@@ -149,11 +151,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--target-accuracy", type=float, nargs="?", metavar="SHARE", help="validation accuracy to which time is told"
     )
+    parser.add_argument(
+        "--replicates", nargs="?", default="", metavar="TEXT", help="the rule, where a study says a precision"
+    )
     args = parser.parse_args(argv)
     every = read_runs(args.runs)
     runs = timed(every)
     network = read_table(args.network, "network") if args.network else None
-    study = Study(runs, every, read_table(args.epochs, "epochs"), network, args.out, args.margin, args.target_accuracy)
+    epochs = read_table(args.epochs, "epochs")
+    study = Study(runs, every, epochs, network, args.out, args.margin, args.target_accuracy, args.replicates or "")
     if len(runs) < MANY:
         for name in LONGEST_FIRST:
             study.make(name)

@@ -68,12 +68,13 @@ def watch(workflow: Any, stale: Iterable[str]) -> None:
     from snakemake.dag import DAG
     from snakemake.jobs import Job
 
-    by_date, kept = DAG.update_needrun, _Kept()
+    by_date, known = DAG.update_needrun, functools.cache(content)
+    kept = _Kept(forget=known.cache_clear)
     Job.postprocess = functools.partialmethod(Job.postprocess, check_output_mtime=False)
 
     async def by_content(dag: Any, *args: Any, **named: Any) -> None:
         dag.max_checksum_file_size = sys.maxsize  # what has a later date is looked into, however large
-        force(dag, stale)
+        force(dag, stale, known)  # which is asked again after every checkpoint
         if not kept.attached and not workflow.dryrun and not workflow.touch:
             kept.attach(dag, workflow.persistence)
         await by_date(dag, *args, **named)
@@ -81,9 +82,9 @@ def watch(workflow: Any, stale: Iterable[str]) -> None:
     DAG.update_needrun = by_content
 
 
-def force(dag: Any, stale: Iterable[str] = ()) -> None:
-    """Have all jobs run whose products are not what they would make of what is there now, and those that make `stale` files."""
-    known = functools.cache(content)
+def force(dag: Any, stale: Iterable[str] = (), known: Callable[[Path], str] = content) -> None:
+    """Have all jobs run whose products are not what they would make of what is there now, and those that make `stale` files. `known`:
+    SHA-256 of a file."""
     dag.forcefiles.update(file for file in stale if Path(file).exists())
     for job in dag.jobs:
         if any(file.flags.get("checkpoint_target") for file in job.input):  # nobody knows yet what it will be made of
@@ -96,8 +97,9 @@ def force(dag: Any, stale: Iterable[str] = ()) -> None:
 class _Kept:
     """What the jobs that are under way began with."""
 
-    def __init__(self) -> None:
-        self.attached = False
+    def __init__(self, forget: Callable[[], None]) -> None:
+        """`forget`: what was known of files, for a job has begun or ended."""
+        self.attached, self._forget = False, forget
         self._begun: dict[Any, Made] = {}
 
     def attach(self, dag: Any, memory: Any) -> None:
@@ -106,9 +108,11 @@ class _Kept:
 
         def starts(job: Any, *args: Any, **named: Any) -> None:
             started(job, *args, **named)
+            self._forget()
             self._starts(job)
 
         async def ends(job: Any, *args: Any, **named: Any) -> None:
+            self._forget()
             self._ends(job)
             await finish(job, *args, **named)
 

@@ -15,10 +15,21 @@ ANALYSIS = (
     "strategies",
 )  # fmt: skip
 TRACES = ("phases", "bottlenecks", "critical_path", "exposed", "tracing")
-TABLES = (*ANALYSIS, "network", "prediction", "outlook", "crossover", "simulated", "hybrid", *TRACES, "what_if")
+TABLES = (
+    *ANALYSIS,
+    "precision",
+    "network",
+    "prediction",
+    "outlook",
+    "crossover",
+    "simulated",
+    "hybrid",
+    *TRACES,
+    "what_if",
+)
 # What shows how sound the results are, rather than results, is usual in a supplement.
 SUPPLEMENT_KINDS = ("residuals", "regression", "timeline", "shares", "critical_path")
-SUPPLEMENT_TABLES = ("checks", "variance", "regression", "critical_path", "exposed", "tracing")
+SUPPLEMENT_TABLES = ("checks", "precision", "variance", "regression", "critical_path", "exposed", "tracing")
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,10 @@ class Campaign:
         vars(again)["_paths"] = self._paths
         return again
 
+    def known(self) -> tuple[int, bool]:
+        """How many runs the site will make as far as is known, and whether more may be decided."""
+        return len(self.records), self.open
+
     @property
     def open(self) -> bool:
         """Whether it has still to be decided which cells get more runs."""

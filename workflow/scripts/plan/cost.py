@@ -15,7 +15,7 @@ import functools
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -93,6 +93,29 @@ class Cost:
     def estimates(self) -> dict[str, Estimate]:
         """run_id -> its estimate."""
         return {run.run_id: self._estimate(run) for run in self.campaign.runs if self.campaign.lacks(run) is None}
+
+    def of(self, run: Run) -> Estimate:
+        """The estimate of a run; replicates of a cell have the same."""
+        return self.estimates.get(run.run_id) or self._of_cells[run.cell]
+
+    @cached_property
+    def _of_cells(self) -> dict[str, Estimate]:
+        return {self.campaign.by_id[run_id].cell: estimate for run_id, estimate in self.estimates.items()}
+
+    @cached_property
+    def possible(self) -> list[Run]:
+        """The runs that may be made here."""
+        return [run for run in self.campaign.possible if run.cell in self._of_cells]
+
+    @property
+    def most(self) -> int:
+        """How many these are."""
+        return len(self.possible)
+
+    @property
+    def most_s(self) -> float:
+        """Of all runs that may be made, sweeps and timings, one after the other."""
+        return self.total_s - self.seconds(self.made) + sum(self.of(run).run_s for run in self.possible)
 
     @cached_property
     def sweeps(self) -> list[tuple[Sweep, Estimate]]:
@@ -269,7 +292,10 @@ def report(cost: Cost) -> str:
     """The estimate as text, in lines for a terminal."""
     campaign, site = cost.campaign, cost.campaign.site
     cells = number_of(len({run.cell for run in campaign.runs}), "cell")
-    head = f"{campaign.study.name} at {site.name}: {number_of(len(campaign.runs), 'run')}, {cells} in {number_of(len(campaign.blocks), 'block')}"
+    count, blocks = number_of(len(campaign.runs), "run"), len({run.block for run in campaign.runs})
+    if campaign.open:
+        count = f"{len(campaign.runs):,} to {number_of(cost.most, 'run')}"
+    head = f"{campaign.study.name} at {site.name}: {count}, {cells} in {number_of(blocks, 'block')}"
     rows = [HEADER, *_of_runs(cost), *_of_sweeps(cost), *_of_timings(cost)]
     lines = ["  ".join(row).rstrip() for row in aligned(rows, left=[name in WORDS for name in HEADER])]
     if campaign.study.fraction:
@@ -290,7 +316,25 @@ def report(cost: Cost) -> str:
         f"together {duration(cost.total_s)} one after the other, {_hours(cost.node_hours)} node hours{held}; "
         f"{size(cost.data_bytes)} of data, {kept} of logs and records"
     )
-    return "\n".join([head, *(f"  {line}" for line in [*lines, _state(cost)])])
+    return "\n".join([head, *(f"  {line}" for line in [*lines, *_of_precision(cost), _state(cost)])])
+
+
+def _of_precision(cost: Cost) -> Iterator[str]:
+    """The rule of a study that says a precision, and what the runs that may follow will cost; what is expected, where something is known."""
+    campaign, rule = cost.campaign, cost.campaign.study.replicates
+    if not rule.adaptive:
+        return
+    yield f"replicates by precision: a cell has {rule.words}; the numbers above are of the runs that are certain"
+    if campaign.open:
+        yield f"at most {number_of(cost.most, 'run')}, {duration(cost.most_s)} one after the other"
+    if campaign.decisions and campaign.open:
+        last = campaign.decisions[-1]
+        wanted = {cell: said["expected"] for cell, said in last.cells.items()}
+        expected = [
+            run for run in cost.possible if run.run_id in campaign.records or run.block <= wanted.get(run.cell, 0)
+        ]
+        seconds = sum(cost.of(run).run_s for run in expected)
+        yield f"expected, by what was measured up to block {last.block}: {number_of(len(expected), 'run')}, {duration(seconds)}"
 
 
 def fraction_line(fraction: Fraction) -> str:

@@ -4,6 +4,8 @@ After each block from `at_least` on it is decided from the records which cells g
 results/<study>/precision/block-<block>.json, with the rule by which it was made. The last one names no cell; after `at_most` there is none.
 """
 
+import functools
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,11 +44,22 @@ def rule_of(replicates: Replicates) -> dict[str, Any]:
 def read(file: Path, replicates: Replicates) -> Decision | None:
     """The decision in a file; None where there is none, or it is broken, or made by another rule: then it is made again."""
     try:
-        said = read_json(file)
+        there = os.stat(file)
+    except OSError:
+        return None
+    said = _said(file, there.st_mtime_ns, there.st_size)
+    return Decision(said["block"], said["cells"]) if said and said["rule"] == rule_of(replicates) else None
+
+
+@functools.lru_cache(maxsize=2000)  # Snakemake asks for the same ones again and again
+def _said(file: Path, date_ns: int, size: int) -> Mapping[str, Any] | None:
+    """What stands in a file of that date and size; None where it is no decision."""
+    try:
+        said: Mapping[str, Any] = read_json(file)
         check(said, "decision", file)
     except (OSError, ValueError, InputError):
         return None
-    return Decision(said["block"], said["cells"]) if said["rule"] == rule_of(replicates) else None
+    return said
 
 
 def decided(results: Path, replicates: Replicates) -> list[Decision]:

@@ -21,7 +21,7 @@ from plan.decisions import rule_of
 from precision.stopping import expected, looks
 from records.aggregate import aggregate
 
-NAMED = 4
+MOST_NAMED = 4  # cells
 
 
 def recorded(campaign: Campaign, block: int) -> pd.DataFrame:
@@ -57,8 +57,8 @@ def summary(said: dict[str, Any]) -> str:
 
 
 def _named(cells: Sequence[str]) -> str:
-    more = f" and {len(cells) - NAMED} more" if len(cells) > NAMED else ""
-    return f"another run of {number_of(len(cells), 'cell')} ({', '.join(cells[:NAMED])}{more})"
+    named = f" ({', '.join(cells)})" if len(cells) <= MOST_NAMED else ""
+    return f"another run of {number_of(len(cells), 'cell')}{named}"
 
 
 def main(argv: list[str] | None = None) -> None:

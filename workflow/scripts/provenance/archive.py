@@ -156,9 +156,9 @@ def workflow_files(campaign: Campaign) -> list[str]:
 
 
 def left_by_runs(results: Path) -> Iterator[Path]:
-    """What runs, sweeps and timings have left, but for what only says who is at it; and what their results are bound to."""
+    """What runs, decisions, sweeps and timings have left, but for what only says who is at it; and what their results are bound to."""
     yield from (file for name in ("campaign.json", "design.csv") if (file := results / name).is_file())
-    for folder in (results / "runs", results / "network", results / "costs"):
+    for folder in (results / "runs", results / "precision", results / "network", results / "costs"):
         for file in sorted(folder.rglob("*")):
             if file.is_file() and not file.is_symlink() and not file.name.startswith(".") and file.name not in NOT_KEPT:
                 yield file

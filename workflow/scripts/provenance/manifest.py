@@ -21,6 +21,7 @@ from common.files import read_json, shown, write_json
 from common.made_of import Made
 from common.schemas import check
 from plan.campaign import Campaign, add_campaign_arguments, measured_campaign
+from plan.decisions import place
 from plan.sweeps import Sweeps
 from plan.timings import Timings
 from provenance import sources
@@ -55,6 +56,7 @@ def manifest(campaign: Campaign, products: Mapping[str, Mapping[str, Any]], of: 
     with open(campaign.runs_csv, encoding="utf-8", newline="") as table:
         rows = list(csv.DictReader(table))
     others = [*Sweeps(campaign).available(), *Timings(campaign).available()] if campaign.published is None else []
+    others += [str(place(campaign.results, decision.block)) for decision in campaign.decisions]
     checkout = state()
     return {
         "study": campaign.study.name,

@@ -74,6 +74,18 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Precision:
+    """How far cells are, where replicates are chosen by precision. `most`: runs that the campaign may have; `open`: whether some are still to
+    be decided; `block`: after which it was decided the last time, 0 before; `cells`: what was decided then (plan.decisions)."""
+
+    aim: float
+    most: int
+    open: bool
+    block: int
+    cells: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
 class Standing:
     """All that `make status` tells; times in seconds, dates in UTC. `possible` are the runs that the site can make.
 
@@ -102,6 +114,7 @@ class Standing:
     machine: str | None
     jobs: list[Job] | None
     queue: str
+    precision: Precision | None = None
 
     @property
     def done(self) -> int:
@@ -117,7 +130,7 @@ class Standing:
     @property
     def ended(self) -> bool:
         """Whether nothing is left to do."""
-        return not self.left and not self.under_way
+        return not self.left and not self.under_way and not (self.precision and self.precision.open)
 
 
 def standing(campaign: Campaign, sweeps: Sweeps, timings: Timings, reader: Reader) -> Standing:
@@ -174,7 +187,18 @@ def standing(campaign: Campaign, sweeps: Sweeps, timings: Timings, reader: Reade
         machine=attempts.machine_holder() if campaign.site.placement != "distinct-nodes" else None,
         jobs=jobs,
         queue=queue,
+        precision=_precision(campaign),
     )
+
+
+def _precision(campaign: Campaign) -> Precision | None:
+    """None where the number of replicates is fixed."""
+    aim = campaign.study.replicates.until
+    if aim is None:
+        return None
+    last = campaign.decisions[-1:]
+    most = sum(campaign.lacks(run) is None for run in campaign.possible)
+    return Precision(aim, most, campaign.open, last[0].block if last else 0, dict(last[0].cells) if last else {})
 
 
 def _counted(planned: int, records: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:

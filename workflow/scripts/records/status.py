@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import sys
 import textwrap
@@ -16,7 +17,7 @@ from common.errors import exit_status
 from common.text import duration, number_of
 from plan.campaign import add_config_argument, configured, load_campaign
 from plan.recorded import STATUSES
-from records.standing import Job, Problem, Standing, UnderWay, observer
+from records.standing import Job, Precision, Problem, Standing, UnderWay, observer
 
 WIDTH = 80
 INDENT = 11
@@ -50,6 +51,10 @@ def _head(found: Standing) -> str:
     if not found.begun:
         return f"{number_of(found.planned, 'run')}, not begun; {found.run} starts it"
     done = f"{found.done:,} of {number_of(found.planned, 'run')} done"
+    if found.precision and found.precision.open:
+        done += f", {found.precision.most:,} at most"
+        if not found.left:
+            return f"{done}; which cells get more is decided when the campaign goes on"
     if not found.left:
         return f"{done}; nothing is left to run"
     if found.left_s is None:
@@ -72,6 +77,8 @@ def _rows(found: Standing) -> Iterator[tuple[str, str]]:
     if found.statuses:
         counts = [f"{found.statuses[status]:,} {status}" for status in STATUSES if status in found.statuses]
         yield "done", ", ".join(counts)
+    if found.precision:
+        yield from _precise(found.precision)
     for each in found.under_way[:MOST]:
         yield "running", _running(each)
     if len(found.under_way) > MOST:
@@ -91,6 +98,26 @@ def _rows(found: Standing) -> Iterator[tuple[str, str]]:
     if found.datasets:
         yield "to prepare", f"{', '.join(found.datasets)} (data sets)"
     yield from _workers(found)
+
+
+def _precise(found: Precision) -> Iterator[tuple[str, str]]:
+    """How many cells are as precise as they are to be, and those that are not, the widest first."""
+    if not found.block:
+        yield "precision", f"{100 * found.aim:g} % wanted; told after the first blocks"
+        return
+    precise = sum(cell["precise"] for cell in found.cells.values())
+    yield (
+        "precision",
+        f"{precise} of {number_of(len(found.cells), 'cell')} within {100 * found.aim:g} % after block {found.block}",
+    )
+    others = {name: cell for name, cell in found.cells.items() if not cell["precise"]}
+    widest = sorted(others, key=lambda name: -(others[name]["half_width"] or math.inf))
+    for name in widest[:MOST]:
+        cell = others[name]
+        half = "no interval" if cell["half_width"] is None else f"within {100 * cell['half_width']:.2g} %"
+        yield "", f"{name}: n = {cell['n']}, {half}{', gets another run' if cell['refine'] else ''}"
+    if len(widest) > MOST:
+        yield "", f"and {len(widest) - MOST} more"
 
 
 def _running(each: UnderWay) -> str:

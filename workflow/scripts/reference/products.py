@@ -41,6 +41,7 @@ LAYOUT = {
     "campaign.json": "site, machine and study that the folder belongs to",
     "runs/RUN_ID/KEY/record.json": "the record of a run; [fields](#recordjson)",
     "runs/RUN_ID/KEY/attempt-N/": "an attempt: `spec.json` (what was asked for), `log.txt`, `epochs.csv`, `steps.csv` with `step_times: true`, `phases.csv` and `clocks.csv` with `trace: phases`, `score-p/` where Score-P traced it, `power.csv` where a machine has a meter",
+    "precision/block-N.json": "which cells get another run after a block, where the study says a precision; [fields](#block-njson)",
     "idle/SESSION/DEVICE/idle.json": "power before the first run of a session on a device, where a machine has a meter",
     "network/SWEEP/KEY/sweep.json": "the record of a network sweep; its attempts lie beside it",
     "costs/TIMING/KEY/timing.json": "the record of a timing of parts of layers, or of messages; its attempts lie beside it",
@@ -122,7 +123,7 @@ def described() -> dict[str, dict[str, Any]]:
     """Every table, in the order of stages: name -> answers, method, columns (names with commas between them -> unit, meaning)."""
     files = [
         STAGES / stage / "tables.yaml"
-        for stage in ("analysis", "network", "strategies", "prediction", "traces", "comparison")
+        for stage in ("analysis", "precision", "network", "strategies", "prediction", "traces", "comparison")
     ]
     return {name: entry for file in files for name, entry in load_yaml(file).items()}
 
@@ -213,6 +214,9 @@ def files_page() -> str:
             "## record.json",
             "The record of one run, written last, whatever became of the run.",
             _columns("record"),
+            "## block-N.json",
+            "What was decided after a block, where the study says a precision.",
+            _columns("decision"),
             "## sweep.json",
             "The record of one network sweep.",
             _columns("sweep"),
@@ -224,7 +228,11 @@ def files_page() -> str:
 
 
 def _columns(name: str) -> str:
-    heads = ["field", "value", "meaning"] if name in ("record", "sweep", "timing") else ["column", "value", "meaning"]
+    heads = (
+        ["field", "value", "meaning"]
+        if name in ("record", "decision", "sweep", "timing")
+        else ["column", "value", "meaning"]
+    )
     written = load_yaml(CHECKOUT / "config" / "schemas" / f"{name}.schema.yaml")["properties"]
     made = list(fields(schema(name)["properties"]))
     if FACTORS in written:  # they have a page of their own
@@ -241,3 +249,5 @@ def fields(properties: Mapping[str, Any], above: str = "") -> Iterator[list[str]
         yield [f"`{above}{name}`", value(rules), escaped(rules.get("description", ""))]
         yield from fields(rules.get("properties", {}), f"{above}{name}.")
         yield from fields(rules.get("items", {}).get("properties", {}), f"{above}{name}[].")
+        if isinstance(entry := rules.get("additionalProperties"), dict):
+            yield from fields(entry.get("properties", {}), f"{above}{name}.NAME.")

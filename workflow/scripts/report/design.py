@@ -14,7 +14,8 @@ from declared.datasets import load_dataset
 from declared.factors import factor_table
 from declared.frameworks import load_framework
 from declared.models import model_graph
-from declared.study import Study
+from declared.study import Replicates, Study
+from precision.reached import said
 from report.setting import Grid
 
 _COMMENT = re.compile(r"(?:^|\s)#\s*(.+)$")
@@ -92,15 +93,16 @@ def _comment(lines: list[str], node: Any) -> str | None:
     return " ".join(said) or None
 
 
-def replication(runs: pd.DataFrame) -> str:
-    """How many runs a cell has, and how they stand in blocks."""
+def replication(runs: pd.DataFrame, rule: Replicates) -> str:
+    """How many runs a cell has, by which rule, and how they stand in blocks."""
     each = runs.groupby("cell")["replicate"].nunique()
     least, most = int(each.min()), int(each.max())
     n = number_of(most, "replicate") if least == most else f"{least} to {most} replicates"
     return (
         f"{number_of(len(runs), 'run')}: {number_of(len(each), 'cell')}, each with {n}, "
         f"which are new processes. Runs are in {number_of(runs['block'].nunique(), 'block')} "
-        "(a block contains every cell once), in random order within each block."
+        f"(a block contains every cell once{', later ones those that were not yet precise' if rule.adaptive else ''}), in random order "
+        f"within each block. {said(runs, rule)}".rstrip()
     )
 
 

@@ -64,7 +64,7 @@ def page(material: Material, campaign: Campaign, records: str, state: State, car
         left_out=content.left_out(material.left_out),
         factors=design.factors(material.study),
         exclusions=found,
-        replication=design.replication(runs),
+        replication=design.replication(runs, material.study.replicates),
         kept_order=design.kept_order(runs),
         seeds=design.seeds(runs),
         shortfall=conditions.shortfall(runs),

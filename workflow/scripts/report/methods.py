@@ -39,6 +39,7 @@ from models.named import models
 from network import fit
 from plan.cost import fraction_line
 from plan.design import Refused, geometry
+from precision.reached import said
 from report.latex import cite, cited, command, dataset_key, items, keys_of, listed, paragraph, published, see, text
 from report.setting import node_memory
 
@@ -212,6 +213,8 @@ def _design(facts: Facts) -> Iterator[str]:
     study, runs = facts.study, facts.runs
     cells, replicates = runs["cell"].nunique(), runs.groupby("cell").size()
     each = number_of(int(replicates.max()), "replicate") if len(replicates) else "no replicate"
+    if study.replicates.adaptive and len(replicates):
+        each = f"{replicates.min()} to {each}"
     several = f"of the factors in {see('tab', 'factors')}" if varying(runs) else "of one cell, because no factor varies"
     if study.fraction:
         kind = f"a fraction, {text(study.fraction.name())}, of the combinations of two levels{cite('jain1991')},"
@@ -221,9 +224,11 @@ def _design(facts: Facts) -> Iterator[str]:
     if study.fraction:
         yield f"Aliases of effects: {text(fraction_line(study.fraction).partition(': ')[2])}."
     yield text(conditions.constants(runs))
+    yield text(said(runs, study.replicates))
+    later = " (later blocks those that were not yet precise)" if study.replicates.adaptive else ""
     yield (
         "A replicate is an independent run, in new processes. Replicates form blocks, in a randomized complete block "
-        f"design{cite('jain1991')}: a block contains every cell once, in an order that was drawn from the study's seed "
+        f"design{cite('jain1991')}: a block contains every cell once{later}, in an order that was drawn from the study's seed "
         f"({study.seed}) before the first run. So slow changes of the machine add noise to cells, not "
         f"bias{cite('hoefler2015')}. The runs of a block share the seed of their weights and of the order of samples (common "
         "random numbers)."

@@ -39,13 +39,21 @@ class Session:
     """What one invocation has done, kept in results/<study>/sessions/<session>.json."""
 
     def __init__(
-        self, results: Path, name: str, planned: int, done: int, left_s: Callable[[], float | None] = lambda: None
+        self,
+        results: Path,
+        name: str,
+        planned: int,
+        done: int,
+        left_s: Callable[[], float | None] = lambda: None,
+        known: Callable[[], tuple[int, bool]] | None = None,
     ) -> None:
-        """`planned` runs in all, `done` of them before this session; `left_s`: how long the others will take, where it is known."""
+        """`planned` runs in all, `done` of them before this session; `left_s`: how long the others will take, where it is known.
+        `known`: where it is decided on the way, how many are planned by now, and whether there may be more."""
         self._file = results / "sessions" / f"{name}.json"
         self._state: dict[str, Any] = {"started": time.time(), "planned": planned, "done_before": done, "ended": []}
         self._running: dict[int, dict[str, str]] = {}
         self._left_s = left_s
+        self._known = known or (lambda: (planned, False))
         self._results = results
         self._disturbed: list[bool] = []  # of the runs that have ended
 
@@ -95,13 +103,13 @@ class Session:
     def line(self, run_id: str, status: str, what: str) -> str:
         """The line to print after `add`."""
         ended = self._state["ended"]
-        planned = self._state["planned"]
+        planned, more = self._known()
         done = min(planned, self._state["done_before"] + len(ended))
         left = planned - done
         failed = sum(entry["status"] != "ok" for entry in ended)
         width, left_s = len(str(planned)), self._left_s() if left else None
         about = "" if left_s is None else f", about {duration(left_s)}"
-        tail = f"{left} left{about}" if left else "all runs done"
+        tail = f"{left} left{about}" if left else "whether cells get more is decided next" if more else "all runs done"
         return f"[{done:{width}d}/{planned}] {status:8s}{run_id:58s} {what} | {tail} | {failed} not ok"
 
 
@@ -163,6 +171,8 @@ _OF_THE_CACHE = re.compile(
 _OF_AN_INTERRUPTION = ("RuleException:", "Complete log", "Elapsed time")
 _NOISE = (
     "Select jobs to execute",
+    "Updating checkpoint dependencies",
+    "DAG of jobs will be updated after completion",
     "Execute ",
     # Slurm's executor, before every job of a site that needs neither:
     "No job memory information",

@@ -3,7 +3,8 @@
 What needs no allocation (environments, data, the design) is made first. Then every block that still lacks records gets
 a Slurm job, in which Snakemake starts one srun a run, in the planned order. Jobs of one study have one name and depend on
 each other (--dependency=singleton), so that blocks never overlap unless the site allows concurrent runs. A block that
-was cut short goes on with the next `make submit`.
+was cut short goes on with the next `make submit`. Where replicates are chosen by precision, every block that is possible has its
+job, which decides first what it has to run; it waits for all blocks before, and ends at once when there is nothing.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from pathlib import Path
 from cluster.readiness import check_launch
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, digest_text, shown
+from common.text import number_of
 from plan import unlock
 from plan.campaign import Campaign, add_config_argument, configured, load_campaign
 from plan.scheduling import allocation_options
@@ -127,16 +129,19 @@ def submit(campaign: Campaign, config: list[str]) -> list[str]:
     logs.mkdir(parents=True, exist_ok=True)
     numbers: list[str] = []
     sweeps = missing_sweeps(campaign)
+    undecided = _first_undecided(campaign)
     for block in campaign.blocks:
+        open_ = undecided is not None and block >= undecided
         runs = [run for run in campaign.runs if run.block == block and run.run_id in campaign.records]
         todo = [run for run in runs if not os.path.exists(campaign.records[run.run_id])]
         last = block == campaign.blocks[-1] and sweeps and not numbers
-        if not runs or not (todo or last):
+        if not open_ and not (runs and (todo or last)):
             continue
+        waits = "".join(f":{number}" for number in numbers) if block > campaign.study.replicates.at_least else ""
         options = [
             f"--job-name={job_names()}{block % site.scheduler.concurrent_runs}",
             f"--comment={campaign.study.name} block {block}",
-            "--dependency=singleton",
+            f"--dependency=singleton{f',afterany{waits}' if waits else ''}",
             f"--output={logs}/block-{block}.%j.log",
             *allocation_options(site, max(run.geometry.nodes for run in campaign.runs)),
         ]
@@ -152,8 +157,16 @@ def submit(campaign: Campaign, config: list[str]) -> list[str]:
             said = (done.stderr.strip() or "failed").splitlines()[-1]
             raise InputError(f"sbatch: {said} (options: {shlex.join(options)})")
         numbers.append(done.stdout.strip().split(";")[0])
-        print(f"block {block}: job {numbers[-1]}, {len(todo)} runs; log: {logs}/block-{block}.{numbers[-1]}.log")
+        what = "the runs that are decided then" if open_ else number_of(len(todo), "run")
+        print(f"block {block}: job {numbers[-1]}, {what}; log: {logs}/block-{block}.{numbers[-1]}.log")
     return numbers
+
+
+def _first_undecided(campaign: Campaign) -> int | None:
+    """The first block whose runs are decided from those before, in its own job; None where nothing is left to decide."""
+    if not campaign.open:
+        return None
+    return campaign.decisions[-1].block + 2 if campaign.decisions else campaign.study.replicates.at_least + 1
 
 
 def environment() -> dict[str, str]:
@@ -166,10 +179,12 @@ def wait(campaign: Campaign) -> None:
     """Return when no job of the study is left; InputError when runs or sweeps lack their record then."""
     while jobs(campaign):
         time.sleep(POLL_S)
+    campaign = campaign.now()
     done = len(campaign.available())
-    if done < len(campaign.records) or missing_sweeps(campaign):
+    if done < len(campaign.records) or campaign.open or missing_sweeps(campaign):
         raise InputError(
             f"{campaign.results}: {done} of {len(campaign.records)} runs have a record"
+            f"{', it is not decided which cells get more' if campaign.open else ''}"
             f"{', sweeps of the network are missing' if missing_sweeps(campaign) else ''}; see {campaign.results}/logs/submit; "
             "make submit again runs the others"
         )

@@ -1,0 +1,71 @@
+"""After a block it is decided which cells get another run, from the records of the blocks so far."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.measured import read_runs
+from common.schemas import check
+from declared.study import Replicates
+from precision import decide, reached
+from precision.stopping import looks
+from synthetic import campaign, write_frames
+
+ALONE = "pytorch-single.small-cnn.digits.b16.n1.s1"
+OTHER = "pytorch-single.small-cnn.digits.b32.n1.s1"
+FAILED = "pytorch-single.small-cnn.digits.b64.n1.s1"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> pd.DataFrame:
+    """Three runs of each of three cells: one is noisy, one has no successful run."""
+    failures = {f"{FAILED}.r{number}": ("failed", "no memory") for number in (1, 2, 3)}
+    made, epochs = campaign(replicates=3, noise=0.001, failures=failures)
+    some = made["cell"].isin([ALONE, OTHER, FAILED])
+    read = read_runs(write_frames(tmp_path, made[some], epochs)[0])
+    noisy = read["cell"] == OTHER
+    read.loc[noisy, "epoch_time_s"] = [1.0, 1.5, 0.8]
+    return read
+
+
+def test_a_cell_that_is_not_precise_gets_another_run(runs: pd.DataFrame) -> None:
+    said = decide.decision(runs, Replicates(3, 9, 0.1), 3)
+    check(said, "decision", Path("block-3.json"))
+    assert {cell: (one["n"], one["precise"], one["refine"]) for cell, one in said["cells"].items()} == {
+        ALONE: (3, True, False),
+        OTHER: (3, False, True),
+        FAILED: (0, False, False),
+    }
+    assert said["cells"][FAILED]["half_width"] is None, "a cell without a successful run gets no more"
+    assert said["cells"][ALONE]["expected"] == 3 and said["cells"][OTHER]["expected"] == 9
+    assert decide.summary(said) == (
+        f"precision after block 3: 1 of 3 cells within 10 %; another run of 1 cell ({OTHER}) in block 4"
+    )
+
+
+def test_after_at_most_runs_or_where_all_are_precise_nothing_is_refined(runs: pd.DataFrame) -> None:
+    assert not looks(runs, Replicates(3, 3, 0.1))["refine"].any()
+    said = decide.decision(runs[runs["cell"] == ALONE], Replicates(3, 9, 0.1), 3)
+    assert decide.summary(said) == "precision after block 3: 1 of 1 cell within 10 %; no cell gets more runs"
+
+
+def test_contrasts_are_the_widest_ratio_of_a_cell_and_others_need_not_be_precise(runs: pd.DataFrame) -> None:
+    found = looks(runs, Replicates(3, 9, 0.001, {"batch_size": (16, 32)}))
+    assert found["half_width"][ALONE] == found["half_width"][OTHER] > 0.1
+    assert found["refine"].to_dict() == {ALONE: True, OTHER: True, FAILED: False}
+    assert found["precise"][FAILED] and np.isnan(found["half_width"][FAILED]), "64 is none of the levels"
+    assert not looks(runs, Replicates(3, 9, 0.001, {"sync_every": (1, 4)}))["refine"].any(), (
+        "no cell is in such a contrast"
+    )
+
+
+def test_what_was_reached_is_said_once_for_all(runs: pd.DataFrame) -> None:
+    assert reached.said(runs, Replicates(3, 3)) == ""
+    assert reached.said(runs, Replicates(3, 9, 0.1)) == (
+        "Replicates were chosen by precision: a cell has 3 to 9 runs, until half the 95 % interval of its mean epoch time is 10 % or less "
+        "(n = 3 to 3). This was not reached by 2 of 3 cells: batch size 32; batch size 64."
+    )
+    made = reached.table(runs, Replicates(3, 9, 0.1))
+    assert made.shown["reached"].tolist() == ["yes", "no", "no"] and made.shown["half width (%)"].tolist()[2] == "–"
