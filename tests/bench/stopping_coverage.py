@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -73,7 +73,8 @@ def simulated(
 
 
 def measure(cells: int) -> dict[str, dict[tuple, Found]]:
-    """By rule, then by cells, case, runs needed and limits; `correlated`: the chosen one with an autocorrelation of 0.5; `contrasts`: of ratios.
+    """By rule, then by cells, case, runs needed and limits; `correlated`: the chosen one with an autocorrelation of 0.5; `contrasts`: of ratios;
+    `fixed`: of as many runs as are needed.
     So many cells of each kind, OF_CHOSEN times as many by the chosen rule."""
     kinds = [
         kind
@@ -84,6 +85,9 @@ def measure(cells: int) -> dict[str, dict[tuple, Found]]:
     found = {name: _each(some, rule, cells) for name, rule in RULES.items() if name != "chosen"}
     found["chosen"] = _each(kinds, chosen, OF_CHOSEN * cells)
     found["correlated"] = _each(some, chosen, cells, 0.5)
+    fixed = [(*kind[:3], (max(kind[2], 3),) * 2) for kind in some if kind[3] == OF_ALL[-1]]
+    found["fixed"] = _each(fixed, naive, cells)
+    found["fixed, correlated"] = _each(fixed, naive, cells, 0.5)
     found["contrasts"] = _each([kind for kind in some if kind[0] > 1], chosen_of_pairs, cells)
     return found
 
@@ -116,7 +120,7 @@ def report(found: dict[str, dict[tuple, Found]], command: str) -> str:
     ]
     several = [one for kind, one in chosen_ones.items() if kind[0] > 1]
     contrasts = list(found["contrasts"].values())
-    correlated = [one for kind, one in found["correlated"].items()]
+    correlated = found["correlated"].values()
     worst = min(chosen_ones, key=lambda kind: chosen_ones[kind].held)
     return section(
         "How often 95 % intervals hold the truth where replicates are chosen by precision",
@@ -133,8 +137,14 @@ def report(found: dict[str, dict[tuple, Found]], command: str) -> str:
         f"{100 * np.mean([one.differ for one in several]):.1f} % have p < 0.05 (most {100 * max(one.differ for one in several):.1f} %). Where the rule is of ratios (`contrasts`): "
         f"{100 * np.mean([one.ratios for one in contrasts]):.1f} % (least {100 * min(one.ratios for one in contrasts):.1f} %) and {100 * np.mean([one.differ for one in contrasts]):.1f} % "
         f"(most {100 * max(one.differ for one in contrasts):.1f} %). With a correlation of 0.5 between each run and the next, which no interval here knows of: "
-        f"{100 * np.mean([one.held for one in correlated]):.1f} % of means (least {100 * min(one.held for one in correlated):.1f} %, a single cell).",
+        f"{_share(correlated)} of means, and with a number of runs that is fixed at those needed {_share(found['fixed, correlated'].values())}; without correlation "
+        f"{_share(found['fixed'].values())} of a fixed number.",
     )
+
+
+def _share(some: Iterable[Found]) -> str:
+    held = [100 * one.held for one in some]
+    return f"{np.mean(held):.1f} % (least {min(held):.1f} %)"
 
 
 def _summary(some: dict[tuple, Found]) -> list[str]:

@@ -125,13 +125,13 @@ def test_intervals_hold_the_truth_where_stopping_when_they_are_narrow_makes_them
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("at_most", [6, 12, 30])
-@pytest.mark.parametrize("cells", [1, 4, 12, 30])
+@pytest.mark.parametrize("cells", [1, 4, 12])
 def test_intervals_hold_the_truth_however_precise_a_study_is_to_be(cells, at_most):
-    """Cells that would need 3, 6, 12 or 24 runs if they knew their spread; on average over all and in each."""
+    """Cells that would need 4 or 12 runs if they knew their spread; on average over all and in each."""
     found = [
         held(cells, cells, math.exp(1.96 * math.hypot(0.1, of_blocks) / math.sqrt(n)) - 1, chosen, 8000 // cells,
              at_most=at_most, of_blocks=of_blocks, spreads=spreads)
-        for n in (3, 6, 12, 24)
+        for n in (4, 12)
         for of_blocks in (0.0, 0.1)
         for spreads in (("equal, 10 %",) if cells == 1 else ("equal, 10 %", "5 to 20 %"))
     ]  # fmt: skip
