@@ -6,12 +6,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from common.errors import InputError
 from document import section, table
+from plan.design import Run
 from runs.worker.meter import COLUMNS
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "workflow"))
@@ -55,8 +57,8 @@ def study_of(runs: int, epochs: int) -> str:
     return STUDY.format(replicates=REPLICATES, learning_rates=learning_rates, epochs=epochs)
 
 
-def leave_records() -> int:
-    """In a checkout, leave behind what every run of its study would, with times that follow a law and noise; how many."""
+def leave_records(slow: Callable[[Run], float] = lambda run: 1.0) -> int:
+    """In a checkout, leave behind what every run of its study would, with times that follow a law and noise, `slow` times; how many."""
     from plan.campaign import load_campaign
     from plan.identity import digests, run_key
 
@@ -71,7 +73,7 @@ def leave_records() -> int:
         law_s = (0.3 + 8 / levels["batch_size"]) * (0.4 + 0.6 / levels["nodes"]) + 0.1 * (levels["sync_every"] == 1)
         lines = [",".join(COLUMNS)]
         for epoch in range(1, levels["epochs"] + 1):
-            seconds = law_s * float(rng.lognormal(0, 0.05))
+            seconds = slow(run) * law_s * float(rng.lognormal(0, 0.05))
             shares = [1 - 1 / (1 + epoch * float(rng.uniform(0.9, 1.1))) for _ in range(2)]
             values = [
                 seconds,

@@ -24,8 +24,10 @@ from common.files import CHECKOUT
 from common.schemas import schema
 from common.tables import read_table
 from comparison import changes, matched
+from declared.study import Replicates
 from known_unlike import unlike
 from network import fit
+from precision import reached
 from prediction import crossover, extrapolate, held_out, hybrid, law, methods, outlook, physics, what_if
 from reference import products
 from strategies import found
@@ -100,6 +102,7 @@ def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.Data
         "strategies": strategies.summarize(runs),
         "scaling": scaling.compare(runs)[0],
         "decomposition": decomposition.decompose(runs, network),
+        "precision": reached.table(runs, Replicates(3, 9, 0.05)).data,
         "network": fit.compare(pd.concat([network, network.assign(collective="all_gather")])),
         "prediction": errors,
         "prediction_cells": every,

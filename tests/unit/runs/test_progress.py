@@ -24,6 +24,17 @@ def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path) -> None:
     assert [entry["run_id"] for entry in ended] == ["b", "c", "d"]
 
 
+def test_what_is_planned_may_grow_until_it_is_decided(tmp_path: Path) -> None:
+    known = iter([(1, True), (2, True), (2, False)])
+    session = Session(tmp_path, "s", planned=1, done=0, known=lambda: next(known))
+    session.add("a", "ok")
+    line = session.line("a", "ok", "x")
+    assert line.startswith("[1/1] ok") and line.endswith("| whether cells get more is decided next | 0 not ok")
+    assert session.line("a", "ok", "x").endswith("| 1 left | 0 not ok")
+    session.add("b", "ok")
+    assert session.line("b", "ok", "x").endswith("| all runs done | 0 not ok")
+
+
 def test_a_line_is_printed_when_snakemake_finishes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     session = Session(tmp_path, "s", planned=2, done=0)
     folder = tmp_path / "runs" / "a" / "0123456789ab"

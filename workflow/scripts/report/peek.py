@@ -27,7 +27,7 @@ from runs.attempts import machine_lock
 from runs.launch import kill
 
 NICE = 19
-SHARED = (BINDING, "runs", "network")  # of the campaign's results: read, never written
+SHARED = (BINDING, "runs", "precision", "network")  # of the campaign's results: read, never written
 OWN = ("results", ".snakemake")  # what is not the checkout's own in the folder that looks like it
 
 
