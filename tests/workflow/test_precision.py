@@ -94,16 +94,13 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
 
 
 def test_a_block_in_which_nothing_is_left_runs_nothing(fresh) -> None:  # type: ignore[no-untyped-def]
-    """As the jobs of make submit ask for it, block by block; twelve cells that spread alike know their spread after three."""
-    means = STUDY.replace(", contrasts: {batch_size: [64, 96]}", "").replace("[64, 96, 128]", str([*range(65, 77)]))
-    checkout: Checkout = fresh(means)
+    """As the jobs of make submit ask for it, block by block; a cell alone knows its spread after 17 runs."""
+    alone = STUDY.replace("at_least: 3, at_most: 5", "at_least: 18, at_most: 20").replace("[64, 96, 128]", "64")
+    checkout: Checkout = fresh(alone.replace(", contrasts: {batch_size: [64, 96]}", ""))
     begun(checkout)
-    made = checkout.snakemake("runs", "--config", "block=5")
-    assert made.status == 0 and refined(checkout) == {"block-3.json": set()}, made.output
-    assert "12 of 12 cells within 40 %; no cell gets more runs" in made.output
-    assert len(checkout.records()) == len(checkout.attempts()) == 36
-    refused = checkout.snakemake("-n", "runs", "--config", "block=6")
-    assert (
-        refused.status == 2
-        and "block: 6 is none of the study's blocks; expected one of 1, 2, 3, 4, 5" in refused.output
-    )
+    made = checkout.snakemake("runs", "--config", "block=20")
+    assert made.status == 0 and refined(checkout) == {"block-18.json": set()}, made.output
+    assert "1 of 1 cell within 40 %; no cell gets more runs" in made.output
+    assert len(checkout.records()) == len(checkout.attempts()) == 18
+    refused = checkout.snakemake("-n", "runs", "--config", "block=21")
+    assert refused.status == 2 and "block: 21 is none of the study's blocks; expected one of 1, 2, 3" in refused.output
