@@ -66,7 +66,7 @@ def test_what_was_reached_is_said_once_for_all(runs: pd.DataFrame) -> None:
     assert reached.said(runs, Replicates(3, 3)) == ""
     assert reached.said(runs, Replicates(3, 9, 0.1)) == (
         "Replicates were chosen by precision: a cell has 3 to 9 runs, until half the 95 % interval of its mean epoch time is 10 % or less "
-        "(n = 3 to 3). This was not reached by 2 of 3 cells: batch size 32; batch size 64."
+        "(n = 3). This was not reached by 2 of 3 cells: batch size 32; batch size 64."
     )
     made = reached.table(runs, Replicates(3, 9, 0.1))
     assert made.shown["reached"].tolist() == ["yes", "no", "no"] and made.shown["half width (%)"].tolist()[2] == "–"
