@@ -152,7 +152,7 @@ test: $(STAMP)  ## run all tests that need no root (the first time they build th
 optimum-test: $(STAMP)  ## compare searches for strategies with the fastest of all of two small models: after a change of the search (2 min)
 	@$(BENCH_PYTHON) tests/planner_optimum.py $(ARGS)
 
-statistics-test: $(STAMP)  ## check intervals and tests against hundreds of simulated studies: after a change of the analysis (2 min)
+statistics-test: $(STAMP)  ## check intervals and tests against hundreds of simulated studies: after a change of the analysis (3 min)
 	@$(BIN)/python -m pytest $(PARALLEL) --dist=load -m simulation tests/unit $(ARGS)
 
 starters-test: $(STAMP)  ## run explore.R and explore.ipynb by R and Jupyter, which it installs (Debian, as root; 2 min the first time)
@@ -260,6 +260,9 @@ bench-tests: $(STAMP)  ## measure how long the tests take, and where their proce
 
 bench-intervals: $(STAMP)  ## measure by simulation how often 95 % intervals hold the truth, and how wide they are (10 min)
 	@$(BENCH) intervals $(ARGS)
+
+bench-stopping: $(STAMP)  ## measure by simulation how often intervals hold the truth where replicates are chosen by precision (10 min)
+	@$(BENCH) stopping $(ARGS)
 
 bench-tracing: $(STAMP)  ## measure what trace: phases costs, framework by framework: ARGS='--pairs 3 --epochs 42' (trainings, epochs)
 	@$(BENCH) tracing $(ARGS)

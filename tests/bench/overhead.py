@@ -11,6 +11,7 @@ import images
 import inputs
 import interval_coverage
 import models_by_hand
+import stopping_coverage
 import study_cost
 import suite_cost
 import tracing_cost
@@ -83,6 +84,13 @@ def intervals_part(options: argparse.Namespace) -> str:
     )
 
 
+def stopping_part(options: argparse.Namespace) -> str:
+    """Simulate studies whose replicates are chosen by precision."""
+    return stopping_coverage.report(
+        stopping_coverage.measure(options.cells), f"make bench-stopping ARGS='--cells {options.cells}'"
+    )
+
+
 def tracing_part(options: argparse.Namespace) -> str:
     """Train with every other epoch traced."""
     chosen = [name for name in tracing_cost.FRAMEWORKS if name in options.frameworks]
@@ -100,9 +108,18 @@ ON_REQUEST = {
     "analysis": analysis_part,
     "tests": tests_part,
     "intervals": intervals_part,
+    "stopping": stopping_part,
     "tracing": tracing_part,
 }
-TARGETS = ("input", "models", "analysis", "tests", "intervals", "tracing")  # the parts that make has targets of
+TARGETS = (
+    "input",
+    "models",
+    "analysis",
+    "tests",
+    "intervals",
+    "stopping",
+    "tracing",
+)  # the parts that make has targets of
 
 
 def _call(command: str) -> str:
@@ -144,6 +161,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=Path("results/quickstart"), help="study: the finished campaign")
     parser.add_argument("--base", default=BASE, help="images: what they are built on, as in a site's images.base")
     parser.add_argument("--studies", type=int, default=60, help="intervals: simulate so many studies of each kind")
+    parser.add_argument(
+        "--cells", type=int, default=1500, help="stopping: simulate so many cells of each kind of study"
+    )
     parser.add_argument("--target", default="test", help="tests: which target of the Makefile")
     options = parser.parse_args(asked)
     for name in options.parts:

@@ -10,16 +10,17 @@ import pandas as pd
 import pytest
 
 from analysis import answers, checks, study
+from analysis.measured import read_runs
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT
 from common.tables import read_table
 from declared.paper import Paper
 from declared.site import load_site
-from declared.study import load_study
+from declared.study import Replicates, load_study
 from figures import style
 from figures.panels import NOT_DRAWN
 from network import fit
-from report import paper, pdf
+from report import design, paper, pdf
 from report.latex import cited, first_sentence, keys_of, references, text
 from report.methods import Facts, methods, reproducibility, threats
 from synthetic import campaign, write_frames
@@ -187,6 +188,26 @@ def test_methods_say_what_the_nodes_were(tmp_path: Path) -> None:
     said = " ".join(methods(facts_of(runs_csv)).split())
     assert "Memory of a node: 6.00 to 24.0 GiB. " in said
     assert "Systems and drivers: Debian GNU/Linux 12 (bookworm), Linux 6.1.0; nvidia 580.65.06." in said
+
+
+def test_methods_say_by_which_precision_replicates_were_chosen(tmp_path: Path) -> None:
+    runs, epochs = campaign(replicates=3, failures={})
+    more, more_epochs = campaign(replicates=5, failures={})
+    later = more["replicate"].gt(3) & more["batch_size"].eq(16)
+    both = pd.concat([runs, more[later]])
+    runs_csv, _ = write_frames(tmp_path, both, pd.concat([epochs, more_epochs]).drop_duplicates(["run_id", "epoch"]))
+    facts = facts_of(runs_csv, replicates=Replicates(3, 5, 0.5))
+    said = " ".join(methods(facts).split())
+    assert "cells, each with 3 to 5 replicates" in said
+    assert (
+        "Replicates were chosen by precision: a cell has 3 to 5 runs, until half the 95 \\% interval of its mean"
+        in said
+    )
+    assert "is 50 \\% or less (n = 3 to 5). This was reached by all cells." in said
+    assert "contains every cell once (later blocks those that were not yet precise), in an order" in said
+    told = design.replication(read_runs(runs_csv), facts.study.replicates)
+    assert "each with 3 to 5 replicates" in told and "This was reached by all cells." in told
+    assert "precise" not in design.replication(read_runs(runs_csv), Replicates(5, 5))
 
 
 def test_methods_say_what_was_done() -> None:

@@ -23,7 +23,7 @@ known from the blocks alone, however many cells there are (`Pooling.freedom`).
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -125,11 +125,13 @@ def prior_of(variances: np.ndarray, df: np.ndarray, most: float) -> Prior:
 class Spread:
     """How far values, such as logarithms of epoch times, spread within cells.
 
-    `groups`: cell -> values. `lost`: degrees of freedom that something else than the cells' means took from them.
+    `groups`: cell -> values. `lost`: degrees of freedom that something else than the cells' means took from them. `most`: degrees of
+    freedom of what is typical of all cells, at most, in place of MOST_PRIOR.
     """
 
     groups: dict[str, np.ndarray]
     lost: int
+    most: float | None = field(default=None, kw_only=True)
 
     @cached_property
     def several(self) -> list[np.ndarray]:
@@ -159,7 +161,7 @@ class Spread:
             return Prior(math.nan, 0.0)
         counts = np.array([len(x) - 1 for x in self.several])
         share = self.df / counts.sum()
-        return prior_of(self.spreads**2 / share, counts * share, MOST_PRIOR)
+        return prior_of(self.spreads**2 / share, counts * share, MOST_PRIOR if self.most is None else self.most)
 
     @cached_property
     def bartlett(self) -> tuple[float, float]:
@@ -239,7 +241,7 @@ class Pooling(Spread):
         cell, block = np.nonzero(log.notna().to_numpy())
         residual, lost = after_blocks(log.to_numpy()[cell, block], cell, block)
         parts = np.split(residual, np.flatnonzero(np.diff(cell)) + 1)
-        return Spread(dict(zip(log.index[np.unique(cell)], parts, strict=False)), lost)
+        return Spread(dict(zip(log.index[np.unique(cell)], parts, strict=False)), lost, most=self.most)
 
     @cached_property
     def freedom(self) -> float:
@@ -268,8 +270,8 @@ class Pooling(Spread):
         return self, float(min(2 * (self.prior.df + n - 1), self.freedom))
 
     def ratios(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
-        """A row per pair of cells: ratio of mean epoch times, its interval, n (the smaller), p that it is 1; within_blocks:
-        in how many the cells are compared, 0 as independent groups, missing without an interval.
+        """A row per pair of cells: ratio of mean epoch times, its interval and its degrees of freedom df, n (the smaller), p that it
+        is 1; within_blocks: in how many the cells are compared, 0 as independent groups, missing without an interval.
 
         log(ratio) has the error of the difference of mean logarithms (delta method).
         """
@@ -278,7 +280,7 @@ class Pooling(Spread):
         low, high = intervals.t_interval(0.0, logs["error"], logs["df"])
         blocks = logs["within_blocks"].where(np.isfinite(logs["error"]))
         return intervals.bounded(logs).assign(
-            value=value, low=value * np.exp(low), high=value * np.exp(high), within_blocks=blocks
+            value=value, low=value * np.exp(low), high=value * np.exp(high), df=logs["df"], within_blocks=blocks
         )
 
     def log_differences(self, to: Sequence[str], base: Sequence[str]) -> np.ndarray:

@@ -51,7 +51,9 @@ def summary(said: dict[str, Any]) -> str:
     """What a person should know of a decision, in one line."""
     cells, block = said["cells"], said["block"]
     precise = sum(cell["precise"] for cell in cells.values())
+    chance = sum(cell["precise"] and cell["refine"] for cell in cells.values())
     head = f"precision after block {block}: {precise} of {number_of(len(cells), 'cell')} within {100 * said['rule']['until']:g} %"
+    head += f", {chance} perhaps by chance" if chance else ""
     refined = [name for name, cell in cells.items() if cell["refine"]]
     return f"{head}; {_named(refined)} in block {block + 1}" if refined else f"{head}; no cell gets more runs"
 

@@ -26,13 +26,13 @@ def said(runs: pd.DataFrame, rule: Replicates) -> str:
     found, words = _in_order(looks(runs, rule), runs), cell_words(timed(runs))
     others = [words[cell] for cell in found.index[~found["precise"]]]
     n = successful(timed(runs)).groupby("cell").size()
-    each = f"n = {n.min()} to {n.max()}" if len(n) else "no run succeeded"
+    each = " to ".join(dict.fromkeys(f"{end}" for end in (n.min(), n.max()))) if len(n) else "0"
     reached = (
         f"not reached by {len(others)} of {number_of(len(found), 'cell')}: {conditions.named(others, '; ')}"
         if others
         else "reached by all cells"
     )
-    return f"Replicates were chosen by precision: a cell has {rule.words} ({each}). This was {reached}."
+    return f"Replicates were chosen by precision: a cell has {rule.words} (n = {each}). This was {reached}."
 
 
 def table(runs: pd.DataFrame, rule: Replicates) -> tables.Table:

@@ -109,7 +109,7 @@ def _rows(found: Standing) -> Iterator[tuple[str, str]]:
 
 
 def _precise(found: Precision) -> Iterator[tuple[str, str]]:
-    """How many cells are as precise as they are to be, and those that are not, the widest first."""
+    """How many cells are as precise as they are to be, and those that are not or get another run, the widest first."""
     if not found.block:
         yield "precision", f"{100 * found.aim:g} % wanted; told after the first blocks"
         return
@@ -118,7 +118,7 @@ def _precise(found: Precision) -> Iterator[tuple[str, str]]:
         "precision",
         f"{precise} of {number_of(len(found.cells), 'cell')} within {100 * found.aim:g} % after block {found.block}",
     )
-    others = {name: cell for name, cell in found.cells.items() if not cell["precise"]}
+    others = {name: cell for name, cell in found.cells.items() if cell["refine"] or not cell["precise"]}
     widest = sorted(others, key=lambda name: -(others[name]["half_width"] or math.inf))
     for name in widest[:MOST]:
         cell = others[name]

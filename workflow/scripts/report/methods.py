@@ -213,7 +213,7 @@ def _design(facts: Facts) -> Iterator[str]:
     study, runs = facts.study, facts.runs
     cells, replicates = runs["cell"].nunique(), runs.groupby("cell").size()
     each = number_of(int(replicates.max()), "replicate") if len(replicates) else "no replicate"
-    if study.replicates.adaptive and len(replicates):
+    if len(replicates) and replicates.min() < replicates.max():
         each = f"{replicates.min()} to {each}"
     several = f"of the factors in {see('tab', 'factors')}" if varying(runs) else "of one cell, because no factor varies"
     if study.fraction:

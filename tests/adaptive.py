@@ -1,0 +1,255 @@
+"""Adaptive campaigns whose truth is known, many at a time: runs are made until a rule is satisfied, and what is reported then.
+
+The formulas are those of `analysis.pooling` on arrays [studies, cells, blocks] with NaN where a cell has no run; tests hold both against each
+other. Every cell has a run in each of the first blocks, so no two cells share fewer than three.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from analysis.intervals import CONFIDENCE
+from analysis.pooling import FEWEST_BLOCKS, MOST_PRIOR, SMALLEST
+from precision.stopping import KNOWN, KNOWN_OF_ALL
+
+Rule = Callable[["Report"], np.ndarray]  # which cells get a run in the next block, [studies, cells]
+OF_PRIOR = np.exp(np.linspace(math.log(1e-4), math.log(1e6), 20001))[::-1]  # half of the prior's degrees of freedom
+APART = special.polygamma(1, OF_PRIOR)  # ascending
+
+
+def prior_of(variances: np.ndarray, df: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`pooling.prior_of` of each row of variances [studies, cells] (NaN: none), without a limit of their degrees of freedom: both [studies]."""
+    known = ~np.isnan(variances)
+    if known.sum(axis=1).max() < 2:
+        return np.full(len(variances), np.nan), np.zeros(len(variances))
+    many = known.sum(axis=1)
+    middle = np.nanmedian(variances, axis=1, keepdims=True)
+    half = np.where(known, df / 2, 1.0)
+    digamma, trigamma = special.digamma(half), special.zeta(2.0, half)
+    logs = np.where(known, np.log(np.maximum(variances, SMALLEST * middle)) + np.log(half) - digamma, np.nan)
+    mean = np.nanmean(logs, axis=1)
+    apart = np.nanvar(logs, axis=1, ddof=1) - np.where(known, trigamma, 0).sum(axis=1) / many
+    alike = apart <= special.polygamma(1, 1e6)
+    of_prior = 2 * np.exp(np.interp(np.log(np.where(alike, 1.0, apart)), np.log(APART), np.log(OF_PRIOR)))
+    pooled = np.nansum(variances * df, axis=1) / np.where(known, df, 0).sum(axis=1)
+    variance = np.where(alike, pooled, np.exp(mean + special.digamma(of_prior / 2) - np.log(of_prior / 2)))
+    return variance, np.where(alike, np.inf, of_prior)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is reported of logarithms of epoch times `log` [studies, cells, blocks], NaN where there is no run."""
+
+    log: np.ndarray
+
+    @cached_property
+    def n(self) -> np.ndarray:
+        """Runs of cells, [studies, cells]."""
+        return (~np.isnan(self.log)).sum(axis=2)
+
+    @cached_property
+    def own(self) -> np.ndarray:
+        """Variances of cells, [studies, cells]."""
+        return np.nanvar(self.log, axis=2, ddof=1)
+
+    @cached_property
+    def prior(self) -> tuple[np.ndarray, np.ndarray]:
+        """What is typical of all cells, and its degrees of freedom, [studies]."""
+        return prior_of(self.own, self.n - 1.0)
+
+    @cached_property
+    def in_blocks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Of the runs that are not alone in their block: whether there, deviations from cells' means, what blocks leave of them
+        [studies, cells, blocks]; degrees of freedom lost to blocks, and those left [studies]."""
+        there = ~np.isnan(self.log)
+        in_block = there.sum(axis=1)
+        there &= (in_block > 1)[:, None]
+        in_block = np.where(in_block > 1, in_block, 0)
+        n = np.maximum(there.sum(axis=2), 1)
+        values = np.where(there, self.log, 0.0)
+        about = np.where(there, values - (values.sum(axis=2) / n)[:, :, None], 0.0)
+        weights = there / np.sqrt(n)[:, :, None]
+        blocks = self.log.shape[2]
+        matrix = -np.swapaxes(weights, 1, 2) @ weights
+        used = in_block > 0
+        matrix += np.eye(blocks) * np.where(used, in_block, 1.0)[:, None]
+        matrix += (used[:, :, None] & used[:, None]) / np.maximum(used.sum(axis=1), 1)[
+            :, None, None
+        ]  # one level is free
+        effects = np.linalg.solve(matrix, about.sum(axis=1)[..., None])[..., 0]
+        fitted = np.where(there, effects[:, None], 0.0)
+        left = np.where(there, about - (fitted - (fitted.sum(axis=2) / n)[:, :, None]), 0.0)
+        lost = np.maximum(used.sum(axis=1) - 1, 0)
+        return there, about, left, lost, np.maximum(0, (np.maximum(there.sum(axis=2), 1) - 1).sum(axis=1) - lost)
+
+    @cached_property
+    def freedom(self) -> np.ndarray:
+        """`Pooling.freedom`, [studies]."""
+        df = (self.n - 1.0).sum(axis=1)
+        total = (self.own * (self.n - 1)).sum(axis=1)
+        _, about, left, lost, _ = self.in_blocks
+        of_blocks = np.maximum(0.0, (about**2).sum(axis=(1, 2)) - (left**2).sum(axis=(1, 2)))
+        with np.errstate(all="ignore"):
+            squares = np.where(lost > 0, of_blocks**2 / lost, 0) + (total - of_blocks) ** 2 / (df - lost)
+            return np.minimum(df, total**2 / squares)
+
+    @cached_property
+    def means(self) -> np.ndarray:
+        """Logarithms of cells' mean epoch times, [studies, cells]."""
+        return np.log(np.nanmean(np.exp(self.log), axis=2))
+
+    def moderated(self, most: float = MOST_PRIOR) -> tuple[np.ndarray, np.ndarray]:
+        """Standard deviations of cells, moderated, and their degrees of freedom, [studies, cells]."""
+        variance, df = moderated(self.own, self.n - 1.0, *self.prior, most)
+        return np.sqrt(variance), np.minimum(df, self.freedom[:, None])
+
+    @cached_property
+    def pooled(self) -> np.ndarray:
+        """Half-widths of the intervals of cells' means by the standard deviation pooled over cells, [studies, cells]."""
+        df = (self.n - 1.0).sum(axis=1)
+        s = np.sqrt((self.own * (self.n - 1)).sum(axis=1) / df)
+        return np.sinh(quantile(self.freedom)[:, None] * s[:, None] / np.sqrt(self.n))
+
+    def half(self, confidence: float = CONFIDENCE, most: float = MOST_PRIOR) -> np.ndarray:
+        """Half-widths of the intervals of cells' means over these, [studies, cells]."""
+        s, df = self.moderated(most)
+        return np.sinh(quantile(df, confidence) * s / np.sqrt(self.n))
+
+    @cached_property
+    def held(self) -> np.ndarray:
+        """Whether the intervals of cells' means hold the truth, 1 s, [studies, cells]."""
+        s, df = self.moderated()
+        return np.abs(self.means) < quantile(df) * s / np.sqrt(self.n)
+
+    def ratios(self, to: np.ndarray, base: np.ndarray, most: float = MOST_PRIOR) -> "Ratios":
+        """Pairs of cells, by their places."""
+        there, _, left, _, df = self.in_blocks
+        counts = np.maximum(there.sum(axis=2) - 1.0, 0)
+        share = (df / counts.sum(axis=1))[:, None]
+        with np.errstate(all="ignore"):
+            variances = np.where(counts > 0, (left**2).sum(axis=2) / counts / share, np.nan)
+        typical, of_prior = prior_of(variances, counts * share)
+        both = there[:, to] & there[:, base]
+        n = both.sum(axis=2)
+        assert n.min() >= FEWEST_BLOCKS
+        one, other = (np.where(both, self.log[:, cells], np.nan) for cells in (to, base))
+        variance, own_df = moderated(np.nanvar(one - other, axis=2, ddof=1), n - 1.0, 2 * typical, of_prior, most)
+        value = np.log(np.nanmean(np.exp(one), axis=2) / np.nanmean(np.exp(other), axis=2))
+        return Ratios(
+            value, np.nanmean(one - other, axis=2), np.sqrt(variance / n), np.minimum(own_df, df[:, None]), df
+        )
+
+
+class Ratios(NamedTuple):
+    """Of pairs of cells, [studies, pairs]: logarithm of the ratio of means, difference of mean logarithms, its standard error and degrees
+    of freedom; those of the spread within blocks of all cells, [studies]."""
+
+    value: np.ndarray
+    difference: np.ndarray
+    error: np.ndarray
+    df: np.ndarray
+    known: np.ndarray
+
+    @property
+    def half(self) -> np.ndarray:
+        """Half-widths of the intervals over the ratios."""
+        return np.sinh(quantile(self.df) * self.error)
+
+    @property
+    def held(self) -> np.ndarray:
+        """Whether the intervals hold the truth, 1."""
+        return np.abs(self.value) < quantile(self.df) * self.error
+
+    @property
+    def differ(self) -> np.ndarray:
+        """Whether p is below 0.05."""
+        return np.abs(self.difference) > quantile(self.df) * self.error
+
+
+def quantile(df: np.ndarray, confidence: float = CONFIDENCE) -> np.ndarray:
+    """Of Student's t, of an interval with two ends."""
+    return special.stdtrit(df, (1 + confidence) / 2)
+
+
+def moderated(
+    own: np.ndarray, df: np.ndarray, typical: np.ndarray, of_prior: np.ndarray, most: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """`Prior.moderated` of variances [studies, cells], by what is typical in each study."""
+    of_prior = np.minimum(of_prior, most)[:, None]
+    with np.errstate(all="ignore"):
+        weight = np.where(of_prior > 0, 1 / (1 + df / of_prior), 0.0)
+    return weight * np.where(of_prior > 0, typical[:, None], 0.0) + (1 - weight) * own, of_prior + df
+
+
+def naive(until: float) -> Rule:
+    """Until the reported interval is narrow enough."""
+    return lambda report: report.half() > until
+
+
+def chosen(until: float) -> Rule:
+    """`precision.stopping.looks`."""
+
+    def refine(report: Report) -> np.ndarray:
+        known = (report.moderated(math.inf)[1] >= KNOWN) & (report.freedom >= KNOWN_OF_ALL)[:, None]
+        return ~known | (np.maximum(report.half(), report.half(most=math.inf)) > until)
+
+    return refine
+
+
+def chosen_of_pairs(until: float) -> Rule:
+    """The same with contrasts between the first and the second cell, the third and the fourth, and so on."""
+
+    def refine(report: Report) -> np.ndarray:
+        to = np.arange(0, report.log.shape[1], 2)
+        reported, alike = report.ratios(to, to + 1), report.ratios(to, to + 1, math.inf)
+        known = (alike.df >= KNOWN) & (alike.known >= KNOWN_OF_ALL)[:, None]
+        return np.repeat(~known | (np.maximum(reported.half, alike.half) > until), 2, axis=1)
+
+    return refine
+
+
+def noise_of_block(rng: np.random.Generator, active: np.ndarray, correlation: float, last: np.ndarray) -> np.ndarray:
+    """Noise of one block's runs, whose order is random; each is like the run before it; `last` [studies] is the last one's."""
+    noise = rng.standard_normal(active.shape)
+    if not correlation:
+        return noise
+    order = np.argsort(np.where(active, rng.random(active.shape), 2.0), axis=1)
+    rows = np.arange(len(active))
+    for place in range(active.shape[1]):
+        cell = order[:, place]
+        made = active[rows, cell]
+        value = np.where(made, correlation * last + math.sqrt(1 - correlation**2) * noise[rows, cell], last)
+        noise[rows, cell] = value
+        last[:] = value
+    return noise
+
+
+def campaign(
+    rng: np.random.Generator,
+    spread: np.ndarray,
+    at_least: int,
+    at_most: int,
+    refine: Rule,
+    of_blocks: float = 0.0,
+    correlation: float = 0.0,
+) -> Report:
+    """Studies of cells with these standard deviations of logarithms [studies, cells]: those that `refine` names get a run in the next block."""
+    log = np.full((*spread.shape, at_most), np.nan)
+    active = np.ones(spread.shape, dtype=bool)
+    last = rng.standard_normal(len(spread))
+    for block in range(at_most):
+        noise = noise_of_block(rng, active, correlation, last)
+        value = noise * spread + of_blocks * rng.standard_normal((len(spread), 1)) - (spread**2 + of_blocks**2) / 2
+        log[:, :, block] = np.where(active, value, np.nan)
+        if block + 1 >= at_least and block + 1 < at_most:
+            some = np.flatnonzero(active.any(axis=1))
+            active = np.zeros_like(active)
+            if not len(some):
+                break
+            active[some] = refine(Report(log[some, :, : block + 1]))
+    return Report(log)

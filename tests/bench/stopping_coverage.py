@@ -1,0 +1,161 @@
+"""How often 95 % intervals hold the truth where replicates are chosen by precision, and how many runs it takes, by the rule that stops."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from adaptive import Report, Rule, campaign, chosen, chosen_of_pairs, naive
+from analysis.intervals import CONFIDENCE
+from analysis.pooling import FEWEST_BLOCKS
+from document import section, table
+from precision.stopping import KNOWN, KNOWN_OF_ALL
+from simulated import SPREADS
+
+SPREAD, LIMITS, OF_ALL = 0.1, ((3, 6), (3, 12), (3, 30), (5, 30)), ((3, 12), (3, 30))
+CELLS, NEEDED = (1, 2, 4, 12, 30), (2, 5, 12, 24)  # runs that a cell would need that knew its spread
+OF_CHOSEN = 4  # times as many studies
+CASES = (("equal, 10 %", 0.0), ("5 to 20 %", 0.0), ("equal, 10 %", 0.1), ("5 to 20 %", 0.1))
+Z = 1.96
+
+
+class Found(NamedTuple):
+    """Of a kind of campaign: which share of intervals of means hold the truth, runs a cell beside those that it needs, which share of cells is
+    not precise in the end; shares of ratios that hold the truth and whose p is below 0.05, NaN for one cell."""
+
+    held: float
+    runs: float
+    wide: float
+    ratios: float
+    differ: float
+
+
+def twice(until: float) -> Rule:
+    """Narrow now and a block before."""
+
+    def refine(report: Report) -> np.ndarray:
+        before = report.log[:, :, :-1]
+        if before.shape[2] < FEWEST_BLOCKS:
+            return np.ones(report.n.shape, dtype=bool)
+        return (report.half() > until) | (Report(before).half() > until)
+
+    return refine
+
+
+RULES: dict[str, Callable[[float], Rule]] = {
+    "interval narrow": naive,
+    "the same by a 98 % interval": lambda until: lambda report: report.half(0.98) > until,
+    "the same at two looks in turn": twice,
+    "by all cells' pooled spread": lambda until: lambda report: report.pooled > until,
+    "chosen": chosen,
+}
+
+
+def simulated(
+    seed: int, cells: int, case: tuple[str, float], needed: float, limits: tuple[int, int], rule: Callable[[float], Rule], studies: int,
+    correlation: float = 0.0,
+) -> Found:  # fmt: skip
+    """So many campaigns of a kind."""
+    spreads, of_blocks = case
+    rng = np.random.default_rng(seed)
+    spread = np.stack([SPREADS[spreads](rng, cells) for _ in range(studies)])
+    until = math.sinh(Z * math.hypot(SPREAD, of_blocks) / math.sqrt(needed))
+    report = campaign(rng, spread, *limits, rule(until), of_blocks, correlation)
+    best = np.clip((Z / math.asinh(until)) ** 2 * (spread**2 + of_blocks**2), *limits)
+    ratios = differ = math.nan
+    if cells > 1:
+        pairs = report.ratios(np.arange(0, cells, 2), np.arange(1, cells, 2))
+        ratios, differ = float(pairs.held.mean()), float(pairs.differ.mean())
+    wide = float((report.half() > until).mean())
+    return Found(float(report.held.mean()), float(report.n.mean() / best.mean()), wide, ratios, differ)
+
+
+def measure(cells: int) -> dict[str, dict[tuple, Found]]:
+    """By rule, then by cells, case, runs needed and limits; `correlated`: the chosen one with an autocorrelation of 0.5; `contrasts`: of ratios;
+    `fixed`: of as many runs as are needed.
+    So many cells of each kind, OF_CHOSEN times as many by the chosen rule."""
+    kinds = [
+        kind
+        for kind in itertools.product(CELLS, CASES, NEEDED, LIMITS)
+        if kind[2] < 1.5 * kind[3][1] and (kind[0] > 1 or kind[1][0] == CASES[0][0])
+    ]
+    some = [kind for kind in kinds if kind[3] in OF_ALL]
+    found = {name: _each(some, rule, cells) for name, rule in RULES.items() if name != "chosen"}
+    found["chosen"] = _each(kinds, chosen, OF_CHOSEN * cells)
+    found["correlated"] = _each(some, chosen, cells, 0.5)
+    fixed = [(*kind[:3], (max(kind[2], 3),) * 2) for kind in some if kind[3] == OF_ALL[-1]]
+    found["fixed"] = _each(fixed, naive, cells)
+    found["fixed, correlated"] = _each(fixed, naive, cells, 0.5)
+    found["contrasts"] = _each([kind for kind in some if kind[0] > 1], chosen_of_pairs, cells)
+    return found
+
+
+def _each(
+    kinds: list[tuple], rule: Callable[[float], Rule], cells: int, correlation: float = 0.0
+) -> dict[tuple, Found]:
+    return {
+        kind: simulated(number, *kind, rule, max(cells // kind[0], cells // 12), correlation)
+        for number, kind in enumerate(kinds)
+    }
+
+
+def report(found: dict[str, dict[tuple, Found]], command: str) -> str:
+    """The part of the document."""
+    rows = []
+    for name, (least, most) in itertools.product(RULES, LIMITS):
+        some = {kind: one for kind, one in found[name].items() if kind[3] == (least, most)}
+        if some:
+            rows.append([name, f"{least} to {most}", *_summary(some)])
+    chosen_ones = found["chosen"]
+    by_cells = [
+        [f"{cells}"]
+        + [
+            f"{100 * np.mean(these):.1f} ({np.mean(runs):.2f})"
+            for needed in NEEDED
+            for these, runs in [_apart(chosen_ones, cells, needed)]
+        ]
+        for cells in CELLS
+    ]
+    several = [one for kind, one in chosen_ones.items() if kind[0] > 1]
+    contrasts = list(found["contrasts"].values())
+    correlated = found["correlated"].values()
+    worst = min(chosen_ones, key=lambda kind: chosen_ones[kind].held)
+    return section(
+        "How often 95 % intervals hold the truth where replicates are chosen by precision",
+        command,
+        table(["stops when", "runs", "mean (%)", "least (%)", "most (%)", "runs / needed", "not precise (%)"], rows),
+        f"Means of epoch times, over {', '.join(map(str, CELLS))} cells that spread by 10 %, or by 5 to 20 %, without and with blocks of 10 %, in studies "
+        f"that want intervals for which a cell would need {', '.join(f'{n:g}' for n in NEEDED)} runs if its spread were known. Mean, least and most: of these numbers "
+        "of cells and runs. Runs / needed: beside that number, no fewer than at_least and no more than at_most. Not precise: at the end, mostly after at_most.",
+        table(["cells", *(f"{n:g} needed" for n in NEEDED)], by_cells),
+        f"The chosen rule (a cell's spread known by {KNOWN:g} degrees of freedom, that of all by {KNOWN_OF_ALL:g}), 3 to 30 runs: how many intervals of {100 * CONFIDENCE:g} % "
+        "hold the truth, and runs beside those needed. "
+        f"Least of all kinds of studies: {100 * chosen_ones[worst].held:.1f} % ({worst[0]} cells, {worst[1][0]}, blocks of {100 * worst[1][1]:g} %, {worst[2]:g} runs needed, {worst[3][0]} to {worst[3][1]} runs). "
+        f"Ratios of two cells at the end: {100 * np.mean([one.ratios for one in several]):.1f} % hold the truth (least {100 * min(one.ratios for one in several):.1f} %), and of equal cells "
+        f"{100 * np.mean([one.differ for one in several]):.1f} % have p < 0.05 (most {100 * max(one.differ for one in several):.1f} %). Where the rule is of ratios (`contrasts`): "
+        f"{100 * np.mean([one.ratios for one in contrasts]):.1f} % (least {100 * min(one.ratios for one in contrasts):.1f} %) and {100 * np.mean([one.differ for one in contrasts]):.1f} % "
+        f"(most {100 * max(one.differ for one in contrasts):.1f} %). With a correlation of 0.5 between each run and the next, which no interval here knows of: "
+        f"{_share(correlated)} of means, and with a number of runs that is fixed at those needed {_share(found['fixed, correlated'].values())}; without correlation "
+        f"{_share(found['fixed'].values())} of a fixed number.",
+    )
+
+
+def _share(some: Iterable[Found]) -> str:
+    held = [100 * one.held for one in some]
+    return f"{np.mean(held):.1f} % (least {min(held):.1f} %)"
+
+
+def _summary(some: dict[tuple, Found]) -> list[str]:
+    held: dict[tuple, list[float]] = {}
+    for kind, one in some.items():
+        held.setdefault((kind[0], kind[2]), []).append(100 * one.held)
+    means = [np.mean(of) for of in held.values()]
+    runs, wide = (np.mean([getattr(one, name) for one in some.values()]) for name in ("runs", "wide"))
+    return [f"{np.mean(means):.1f}", f"{min(means):.1f}", f"{max(means):.1f}", f"{runs:.2f}", f"{100 * wide:.0f}"]
+
+
+def _apart(found: dict[tuple, Found], cells: int, needed: float) -> tuple[list[float], list[float]]:
+    some = [one for kind, one in found.items() if (kind[0], kind[2], kind[3]) == (cells, needed, (3, 30))]
+    return [one.held for one in some], [one.runs for one in some]
