@@ -101,6 +101,7 @@ rule figure:
         what_if=lambda wildcards: BESIDE[wildcards.figure]["what_if"],
         crossover=lambda wildcards: BESIDE[wildcards.figure]["crossover"],
         simulated=lambda wildcards: BESIDE[wildcards.figure]["simulated"],
+        precision=PRECISION_FILES[:1],
         code=lambda wildcards: DRAWN_BY[wildcards.figure],
     output:
         pdf=f"{RESULTS}/figures/{{figure}}.pdf",
@@ -132,6 +133,7 @@ rule figure:
             --what-if {input.what_if:q} \
             --crossover {input.crossover:q} \
             --simulated {input.simulated:q} \
+            --precision {input.precision:q} \
             --out {params.stem:q} \
             2>&1 | tee {log:q}
         """

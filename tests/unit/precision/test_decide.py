@@ -6,9 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis import tables
 from analysis.measured import read_runs
 from common.schemas import check
+from declared.figures import Declared
 from declared.study import Replicates
+from figures import draw
 from precision import decide, reached
 from precision.stopping import looks
 from synthetic import campaign, write_frames
@@ -70,3 +73,23 @@ def test_what_was_reached_is_said_once_for_all(runs: pd.DataFrame) -> None:
     )
     made = reached.table(runs, Replicates(3, 9, 0.1))
     assert made.shown["reached"].tolist() == ["yes", "no", "no"] and made.shown["half width (%)"].tolist()[2] == "–"
+
+
+@pytest.mark.slow
+def test_captions_say_it_in_few_words(runs: pd.DataFrame, tmp_path: Path) -> None:
+    tables.write(reached.table(runs, Replicates(3, 9, 0.1)), tmp_path / "precision")
+    asked = Declared("overview", "overview").to_json()
+    files = [
+        "--runs",
+        str(tmp_path / "runs.csv"),
+        "--epochs",
+        str(tmp_path / "epochs.csv"),
+        "--out",
+        str(tmp_path / "made"),
+    ]
+    draw.main(["--asked", asked, *files])
+    plain = (tmp_path / "made.caption.md").read_text()
+    draw.main(["--asked", asked, *files, "--precision", str(tmp_path / "precision.csv")])
+    assert (tmp_path / "made.caption.md").read_text() == (
+        f"{plain[:-1]} The number of runs was chosen by precision (half intervals of 10 %): 2 of 3 cells did not reach it.\n"
+    )

@@ -12,6 +12,7 @@ from declared.frameworks import notes_of, trains_alone
 from declared.mesh import divides_more
 
 NAMED = 10
+COUNTED = "Runs: n = "  # how it is said how many runs stand behind a cell
 THE_SITES = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # levels that leave it to the site
 NOTABLE_FOREIGN_SHARE = 0.05  # of the processor time, used by other programs beside a run
 NOTABLE_STEAL_SHARE = 0.05
@@ -65,7 +66,7 @@ def counts(runs: pd.DataFrame, intervals: bool = True, counted: pd.Series | None
     if found.empty:
         return _none(runs)
     fewest, most = found.min(), found.max()
-    n = f"Runs: n = {most} per cell" if fewest == most else f"Runs: n = {fewest} to {most} per cell"
+    n = f"{COUNTED}{most} per cell" if fewest == most else f"{COUNTED}{fewest} to {most} per cell"
     if intervals and most == 1:
         return f"{n}, too few for an interval of each cell by itself."
     return f"{n}; intervals of two runs are very wide." if intervals and (found == 2).any() else f"{n}."

@@ -4,11 +4,13 @@ import importlib
 import sys
 from pathlib import Path
 
+from analysis import conditions
 from analysis.measured import Records, arguments
 from common.errors import exit_status
 from common.files import write_text
 from declared.figures import from_json
 from figures import style
+from precision import reached
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -33,11 +35,16 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--simulated", type=Path, nargs="?", metavar="CSV", help="simulated.csv, where layers are divided"
     )
+    parser.add_argument(
+        "--precision", type=Path, nargs="?", metavar="CSV", help="precision.csv, where replicates are chosen by it"
+    )
     args = parser.parse_args(argv)
     asked = from_json(args.asked)
     kind = importlib.import_module(f"figures.{asked.kind}")
     beside = (args.network, args.predictions, args.outlook, args.power, args.phases, args.trace_steps, args.what_if)
     drawn, caption = kind.draw(Records(args.runs, args.epochs, *beside, args.crossover, args.simulated), asked)
+    if args.precision and conditions.COUNTED in caption:
+        caption += f" {reached.in_few_words(args.precision)}"
     style.save(drawn, args.out)
     write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
 

@@ -64,6 +64,16 @@ def table(runs: pd.DataFrame, rule: Replicates) -> tables.Table:
     return tables.Table(TITLE, data, shown, notes, ["cell", "reached"])
 
 
+def in_few_words(table_csv: Path) -> str:
+    """What `said` says, for the caption of a figure, from the CSV of the table."""
+    rows = pd.read_csv(table_csv)
+    others = int((~rows["precise"]).sum())
+    short = f"{others} of {number_of(len(rows), 'cell')} did not reach it" if others else "all cells reached it"
+    return (
+        f"The number of runs was chosen by precision (half intervals of {100 * rows['wanted'].iloc[0]:g} %): {short}."
+    )
+
+
 def _in_order(found: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """The cells that are timed, in the order of tables."""
     return found.loc[cells(timed(runs))["cell"].tolist()]
