@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.pooling import pooled
+from analysis.adjusted import adjustment
+from analysis.pooling import Pooling, pooled
 
 SPREADS: dict[
     str, Callable[[np.random.Generator, int], np.ndarray]
@@ -49,15 +50,55 @@ def simulated(
 
 def coverage(runs: pd.DataFrame, spread: np.ndarray) -> Coverage:
     """What the intervals of `simulated` runs hold."""
-    made = pooled(runs)
+    return held(pooled(runs), spread)
+
+
+def held(made: Pooling, spread: np.ndarray) -> Coverage:
+    """What the intervals of `simulated` runs hold, by this pooling of them."""
     rows = made.cells.sort_index()
     names, half = rows.index.tolist(), len(rows) // 2
-    held = (rows["low"] < 1) & (rows["high"] > 1)
+    inside = (rows["low"] < 1) & (rows["high"] > 1)
     ratios = made.ratios(names[:half], names[half : 2 * half])
     return Coverage(
-        held.mean(),
-        float(held.iloc[int(spread.argmax())]),
+        inside.mean(),
+        float(inside.iloc[int(spread.argmax())]),
         ((ratios["low"] < 1) & (ratios["high"] > 1)).mean(),
         float(np.median(np.log(rows["high"] / rows["low"]))) / 2,
         float(np.median(np.log(ratios["high"] / ratios["low"]))) / 2,
     )
+
+
+class ReferencedCoverage(NamedTuple):
+    """Whether there are adjusted means; what plain and what shown intervals hold (adjusted ones where there are any); bias of the
+    shown means (logarithm), and of the plain ones."""
+
+    chosen: bool
+    plain: Coverage
+    shown: Coverage
+    bias: float
+    plain_bias: float
+
+
+def beside_reference(
+    rng: np.random.Generator, cells: int, blocks: int, spreads: str, of_blocks: float, correlation: float
+) -> pd.DataFrame:
+    """As `simulated`, with a reference whose logarithm has this correlation with that of epoch time beside cells and blocks."""
+    runs, spread = simulated(rng, cells, blocks, spreads, 0.0, 0.0)
+    moment = 0.1 * rng.standard_normal(len(runs))
+    of_block = np.repeat(of_blocks * rng.standard_normal(blocks), cells)
+    own = np.log(runs["epoch_time_s"]) + np.tile(spread**2, blocks) / 2
+    log = correlation * moment + math.sqrt(1 - correlation**2) * own + of_block
+    variance = (correlation * 0.1) ** 2 + (1 - correlation**2) * np.tile(spread**2, blocks) + of_blocks**2
+    setting = {"reference_kind": "mixed-1", "nodes": 1, "ranks": 1, "cores_per_rank": 1, "device": "site", "framework": "a"}
+    times = {"epoch_time_s": np.exp(log - variance / 2), "reference_s": np.exp(moment + of_block), "throttled_s": math.nan}
+    return runs.assign(**times, **setting)
+
+
+def referenced_coverage(runs: pd.DataFrame) -> ReferencedCoverage:
+    """What the intervals of runs of `beside_reference` hold."""
+    found = adjustment(runs)
+    shown = found.adjusted or found.plain
+    spread = found.plain.cells.sort_index()["log_sd"].to_numpy()
+    plain, adjusted = (held(pooling, spread) for pooling in (found.plain, shown))
+    biases = (float(np.log(pooling.cells["mean"]).mean()) for pooling in (shown, found.plain))
+    return ReferencedCoverage(found.adjusted is not None, plain, adjusted, *biases)

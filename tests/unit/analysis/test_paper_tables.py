@@ -12,10 +12,12 @@ from report.content import why_empty
 from synthetic import campaign, designed_campaign, write_frames
 
 TABLES = [
+    "adjusted",
     "anova",
     "cells",
     "checks",
     "decomposition",
+    "drift",
     "effects",
     "energy",
     "missing",

@@ -226,6 +226,11 @@ class Pooling(Spread):
         data = {"n": n, "mean": mean, "low": mean * np.exp(low), "high": mean * np.exp(high), "cv": sd / mean}
         return pd.DataFrame({**data, "log_sd": log_sd, "s": s, "df": df}, index=pd.Index(names, name="cell"))
 
+    @property
+    def half_widths(self) -> "pd.Series[float]":
+        """By cell: half of the 95 % interval of its mean on the log scale, about a share of the mean; NaN without one."""
+        return np.log(self.cells["high"] / self.cells["low"]) / 2
+
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
         """Cell -> its mean epoch time in s, with its interval."""

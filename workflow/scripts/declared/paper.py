@@ -12,13 +12,13 @@ from declared.figures import Declared
 
 ANALYSIS = (
     "cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "decomposition", "time_to_accuracy", "energy", "variance", "regression",
-    "strategies",
+    "strategies", "drift", "adjusted",
 )  # fmt: skip
 TRACES = ("phases", "bottlenecks", "critical_path", "exposed", "tracing")
 TABLES = (*ANALYSIS, "network", "prediction", "outlook", "crossover", "simulated", "hybrid", *TRACES, "what_if")
 # What shows how sound the results are, rather than results, is usual in a supplement.
-SUPPLEMENT_KINDS = ("residuals", "regression", "timeline", "shares", "critical_path")
-SUPPLEMENT_TABLES = ("checks", "variance", "regression", "critical_path", "exposed", "tracing")
+SUPPLEMENT_KINDS = ("residuals", "regression", "timeline", "drift", "shares", "critical_path")
+SUPPLEMENT_TABLES = ("checks", "variance", "regression", "drift", "adjusted", "critical_path", "exposed", "tracing")
 
 
 @dataclass(frozen=True)
