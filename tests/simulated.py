@@ -89,8 +89,19 @@ def beside_reference(
     own = np.log(runs["epoch_time_s"]) + np.tile(spread**2, blocks) / 2
     log = correlation * moment + math.sqrt(1 - correlation**2) * own + of_block
     variance = (correlation * 0.1) ** 2 + (1 - correlation**2) * np.tile(spread**2, blocks) + of_blocks**2
-    setting = {"reference_kind": "mixed-1", "nodes": 1, "ranks": 1, "cores_per_rank": 1, "device": "site", "framework": "a"}
-    times = {"epoch_time_s": np.exp(log - variance / 2), "reference_s": np.exp(moment + of_block), "throttled_s": math.nan}
+    setting = {
+        "reference_kind": "mixed-1",
+        "nodes": 1,
+        "ranks": 1,
+        "cores_per_rank": 1,
+        "device": "site",
+        "framework": "a",
+    }
+    times = {
+        "epoch_time_s": np.exp(log - variance / 2),
+        "reference_s": np.exp(moment + of_block),
+        "throttled_s": math.nan,
+    }
     return runs.assign(**times, **setting)
 
 

@@ -391,7 +391,9 @@ REFERENCE_S = 0.3
 LOAD = 0.6  # that comes and goes: by so much work takes longer on average while it is there
 
 
-def referenced(runs: pd.DataFrame, slope: float = 1.0, load: float = LOAD, noise: float = NOISE, seed: int = 4) -> pd.DataFrame:
+def referenced(
+    runs: pd.DataFrame, slope: float = 1.0, load: float = LOAD, noise: float = NOISE, seed: int = 4
+) -> pd.DataFrame:
     """The same campaign on a machine of which a hypervisor takes processor time now and then, with the reference beside every run.
 
     Epoch times are longer by the power `slope` of what the reference is longer by, which itself has noise.
@@ -400,8 +402,8 @@ def referenced(runs: pd.DataFrame, slope: float = 1.0, load: float = LOAD, noise
     order = runs["order_key"].rank().to_numpy(int) - 1
     there = np.cumsum(rng.random(len(runs)) < 0.25)[order] % 2 == 1
     ends = np.log1p(np.where(there, load * rng.uniform(0.5, 1.5, (2, len(runs))), 0.0))
-    before, after = REFERENCE_S * (1 + 0.1 * runs["nodes"].to_numpy()) * np.exp(
-        ends + noise * rng.standard_normal(ends.shape)
+    before, after = (
+        REFERENCE_S * (1 + 0.1 * runs["nodes"].to_numpy()) * np.exp(ends + noise * rng.standard_normal(ends.shape))
     )
     taken, ran = ends.mean(axis=0), runs["status"].eq("ok")
     told = {

@@ -46,7 +46,14 @@ LOST = 2  # degrees of freedom: by the slope, and by the choice
 SAME = 0.01  # the least p of the test that the cells of a setting have the same reference
 SETTINGS = (  # the first whose cells have the same reference
     ("reference_kind", "nodes", "ranks", "cores_per_rank", "device"),
-    ("reference_kind", "nodes", "ranks", "cores_per_rank", "device", "framework"),  # whose libraries may do the work in another time
+    (
+        "reference_kind",
+        "nodes",
+        "ranks",
+        "cores_per_rank",
+        "device",
+        "framework",
+    ),  # whose libraries may do the work in another time
 )
 UNLIKE = "cells of one setting differ in their reference, which may be their own doing"
 NO_BETTER = "it predicts runs no better than the means of cells do"
@@ -149,9 +156,10 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     if moment is None or place is None:
         return Adjustment(plain, UNLIKE)
     slope, moments = fitted(y, moment, cell, block), pd.Series(moment, index=told.index)
+    if slope is None:
+        return Adjustment(plain, "no two runs of a block and a setting can be compared", moments=moments)
     if why := _useless(slope, len(ok) - len(told), len(ok)):
         return Adjustment(plain, why, None, slope, moments)
-    assert slope is not None
     factor = np.exp(slope.value * moment)
     of_place = _mean(factor, place)
     times = told["epoch_time_s"].astype(float) * of_place / factor
@@ -166,12 +174,10 @@ def setting_of(runs: pd.DataFrame, names: Sequence[str] = SETTINGS[0]) -> np.nda
     return runs.groupby(list(names), dropna=False).ngroup().to_numpy()
 
 
-def _useless(slope: Slope | None, lacking: int, of: int) -> str:
+def _useless(slope: Slope, lacking: int, of: int) -> str:
     """Why nothing is adjusted; empty where it helps."""
     if lacking:
         return f"{lacking} of {of} runs have no reference"
-    if slope is None:
-        return "no two runs of a block and a setting can be compared"
     if slope.df < FEWEST_DF:
         return f"runs are too few: its slope has {slope.df} degrees of freedom, {FEWEST_DF} are needed"
     return NO_BETTER if slope.gain < LEAST_GAIN or slope.value <= 0 else ""

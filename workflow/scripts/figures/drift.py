@@ -130,7 +130,9 @@ def _levels(ax: Axes, bands: pd.DataFrame, column: str) -> None:
 def _reference(ax: Axes, data: pd.DataFrame) -> None:
     """A line from before to after each run; a triangle where it waited."""
     percent = 100 * (data[["before", "after"]].to_numpy(float) - 1)
-    ends = np.stack([np.column_stack([data["left"], percent[:, 0]]), np.column_stack([data["right"], percent[:, 1]])], 1)
+    ends = np.stack(
+        [np.column_stack([data["left"], percent[:, 0]]), np.column_stack([data["right"], percent[:, 1]])], 1
+    )
     lines = LineCollection(list(ends), colors=BLUE, linewidths=0.8, alpha=0.45, zorder=2)
     lines.set_rasterized(len(data) > MOST_VECTOR)
     ax.add_collection(lines)
@@ -207,7 +209,11 @@ def _found(found: Adjustment) -> str:
     if found.slope is None:
         return f"Epoch times are not adjusted by it: {found.why}."
     together = f"Beside cells and blocks the correlation of epoch time and reference is {tables.number(found.slope.correlation, 2)}."
-    used = "The table adjusted has means adjusted by it." if found.adjusted else f"Epoch times are not adjusted by it: {found.why}."
+    used = (
+        "The table adjusted has means adjusted by it."
+        if found.adjusted
+        else f"Epoch times are not adjusted by it: {found.why}."
+    )
     return f"{together} {used}"
 
 
