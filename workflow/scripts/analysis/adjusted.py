@@ -134,11 +134,16 @@ class Adjustment:
     moments: "pd.Series[float] | None" = None
 
     @property
+    def half_widths(self) -> "pd.Series[float]":
+        """By cell: half of the 95 % interval of its adjusted mean, of its plain one where nothing is adjusted (`Pooling.half_widths`)."""
+        return (self.adjusted or self.plain).half_widths
+
+    @property
     def narrower(self) -> float:
         """The share by which the intervals of means are narrower, median of the cells; NaN where nothing is adjusted."""
         if self.adjusted is None:
             return math.nan
-        return float(1 - (self.adjusted.half_widths / self.plain.half_widths).median())
+        return float(1 - (self.half_widths / self.plain.half_widths).median())
 
 
 def adjustment(runs: pd.DataFrame) -> Adjustment:
@@ -257,7 +262,7 @@ def summarize(runs: pd.DataFrame, found: Adjustment) -> pd.DataFrame:
         for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
             rows[f"{name}{end}"] = of[part].reindex(rows.index)
     rows["change"] = rows["adjusted_s"] / rows["epoch_time_s"] - 1
-    rows["width"] = (found.adjusted.half_widths / found.plain.half_widths).reindex(rows.index)
+    rows["width"] = (found.half_widths / found.plain.half_widths).reindex(rows.index)
     return rows.reset_index(drop=True)
 
 
