@@ -2,6 +2,7 @@
 simulation."""
 
 import math
+import re
 
 import numpy as np
 import pandas as pd
@@ -177,10 +178,14 @@ def test_tables_have_adjusted_numbers_beside_plain_ones_and_say_what_they_bring(
     plain = cells.summarize(of_campaign).dropna(subset="epoch_time_s_mean").set_index("cell")
     assert made.data.set_index("cell")["epoch_time_s"].tolist() == plain["epoch_time_s_mean"].tolist()
     assert "Plain means stay the result." in made.notes[0]
-    assert (
-        made.notes[1]
-        == f"Intervals of adjusted means are {100 * (1 - made.data['width'].median()):.0f} % narrower (median)."
+    said = (
+        f"Intervals of adjusted means are {100 * (1 - made.data['width'].median()):.0f} % narrower (median), those of "
     )
+    assert made.notes[1].startswith(said)
+    rows = effects.compare(of_campaign)
+    sizes = [np.log(rows[f"{name}_high"] / rows[f"{name}_low"]).median() for name in ("ratio_adjusted", "ratio")]
+    (of_ratios,) = re.findall(r"ratios within blocks (\d+) % narrower", made.notes[1])
+    assert float(of_ratios) / 100 == pytest.approx(1 - sizes[0] / sizes[1], abs=0.1)
     assert "goes with an epoch that takes" in made.notes[2] and "[" in made.notes[2], "the slope with its interval"
     compared = effects.table(of_campaign)
     assert "ratio, adjusted" in compared.shown and effects.ADJUSTED in compared.notes

@@ -145,6 +145,16 @@ class Adjustment:
             return math.nan
         return float(1 - (self.half_widths / self.plain.half_widths).median())
 
+    @property
+    def narrower_ratios(self) -> float:
+        """The same of ratios within blocks, for the most common number of runs."""
+        if self.adjusted is None:
+            return math.nan
+        n = int(self.plain.cells["n"].mode().max())
+        (one, df), (other, other_df) = (of.resolution(n) for of in (self.adjusted, self.plain))
+        ends = [intervals.t_interval(0.0, of.sd, freedom)[1] for of, freedom in ((one, df), (other, other_df))]
+        return float(1 - ends[0] / ends[1])
+
 
 def adjustment(runs: pd.DataFrame) -> Adjustment:
     """The adjustment of a study's runs."""
@@ -299,8 +309,11 @@ def said(found: Adjustment) -> str:
     """What adjusting brings, in a sentence; empty where nothing is adjusted."""
     if found.adjusted is None or found.slope is None:
         return ""
-    width = f"{abs(100 * found.narrower):.0f} % {'narrower' if found.narrower >= 0 else 'wider'}"
-    return f"Intervals of adjusted means are {width} (median)."
+    means, ratios = (
+        f"{abs(100 * share):.0f} % {'narrower' if share >= 0 else 'wider'}"
+        for share in (found.narrower, found.narrower_ratios)
+    )
+    return f"Intervals of adjusted means are {means} (median), those of ratios within blocks {ratios}."
 
 
 def told(found: Adjustment) -> str:
