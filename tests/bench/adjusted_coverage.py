@@ -21,7 +21,7 @@ def measure(studies: int) -> Found:
             rng = np.random.default_rng(number)
             spreads = itertools.islice(itertools.cycle(list(SPREADS)[:2]), studies)
             found[cells, blocks, correlation] = [
-                referenced_coverage(beside_reference(rng, cells, blocks, name, OF_BLOCKS, correlation))
+                referenced_coverage(*beside_reference(rng, cells, blocks, name, OF_BLOCKS, correlation))
                 for name in spreads
             ]
     return found
@@ -63,7 +63,7 @@ def report(found: Found, command: str) -> str:
         table(header, rows),
         f"{len(next(iter(found.values())))} simulated studies a row, the choice included: what is not adjusted counts as plain. Noise within blocks has "
         f"a standard deviation of 10 %, in half of the studies of 5 to 20 % by cell; blocks have {100 * OF_BLOCKS:.0f} %. Correlation: of log epoch time "
-        "and log reference within blocks. Adjusted: in how many studies. Means, ratios: how often 95 % intervals hold the truth, plain and as "
+        "and log reference within blocks. Adjusted: in how many studies. Means, ratios: how often 95 % intervals hold the truth (that of adjusted means is at the campaign's mean reference), plain and as "
         "shown. Width: of the intervals shown, over that of plain ones. Bias: of the logarithm of the means shown beside that of plain ones, which is lower by half "
         "their larger variance.",
     )

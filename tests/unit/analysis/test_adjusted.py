@@ -18,13 +18,8 @@ from simulated import beside_reference, referenced_coverage
 from synthetic import campaign, epoch_time, referenced, write_frames
 
 SETTING = {
-    "reference_kind": "mixed-1",
-    "nodes": 1,
-    "ranks": 1,
-    "cores_per_rank": 1,
-    "device": "site",
-    "framework": "one",
-}
+    "reference_kind": "mixed-1", "nodes": 1, "ranks": 1, "cores_per_rank": 1, "device": "site", "environment_digest": "a",
+}  # fmt: skip
 
 
 def in_blocks(y, x, **setting):
@@ -81,7 +76,7 @@ def test_a_mean_is_of_times_over_the_power_of_their_reference_and_its_interval_h
     found = adjustment(runs)
     made, slope = found.adjusted, found.slope
     power = runs["reference_s"] ** slope.value
-    times = runs["epoch_time_s"] * power.groupby(runs["block"]).transform("mean") / power
+    times = runs["epoch_time_s"] * power.mean() / power
     assert made.cells["mean"].tolist() == pytest.approx(times.groupby(runs["cell"]).mean().tolist())
     plain = Pooling(made.groups, LOST, made.seconds)
     moment = pd.Series({cell: values.mean() for cell, values in made.moments.groups.items()})
@@ -93,18 +88,18 @@ def test_a_mean_is_of_times_over_the_power_of_their_reference_and_its_interval_h
     assert one["value"] == other["value"] and one["high"] > other["high"]
 
 
-def test_what_blocks_share_is_left_in_means_and_intervals():
+def test_what_blocks_share_and_the_reference_does_not_tell_stays_in_means_and_intervals():
     runs = disturbed()
-    slow = runs.assign(
-        epoch_time_s=runs["epoch_time_s"] * np.exp(0.3 * runs["block"]),
-        reference_s=runs["reference_s"] * np.exp(0.1 * runs["block"]),
-    )
-    one, other = adjustment(runs), adjustment(slow)
-    assert other.slope.value == pytest.approx(one.slope.value)
-    assert (other.adjusted.half_widths > 0.2).all() and (one.adjusted.half_widths < 0.1).all()
-    assert other.adjusted.ratios(["c01"], ["c00"])["high"][0] == pytest.approx(
-        one.adjusted.ratios(["c01"], ["c00"])["high"][0], rel=0.02
-    )
+
+    def slower(reference):
+        times = runs["epoch_time_s"] * np.exp(0.3 * runs["block"])
+        return runs.assign(epoch_time_s=times, reference_s=runs["reference_s"] * np.exp(reference * runs["block"]))
+
+    one, told, untold = (adjustment(of) for of in (runs, slower(0.3), slower(0.0)))
+    assert told.slope.value == pytest.approx(one.slope.value) == untold.slope.value
+    assert (untold.adjusted.half_widths > 0.5).all() and (told.adjusted.half_widths < 0.1).all()
+    ends = [of.adjusted.ratios(["c01"], ["c00"])["high"][0] for of in (one, told, untold)]
+    assert ends == pytest.approx([ends[0]] * 3, rel=0.02), "ratios are within blocks"
 
 
 def test_references_are_compared_within_a_setting_alone():
@@ -114,7 +109,9 @@ def test_references_are_compared_within_a_setting_alone():
     one, other = adjustment(runs.assign(nodes=again["nodes"])), adjustment(again)
     pd.testing.assert_frame_equal(one.adjusted.cells, other.adjusted.cells)
     alone = adjustment(runs.assign(nodes=np.where(runs["cell"] == "c00", 2, 1)))
-    assert alone.adjusted.cells["mean"]["c00"] == pooled(runs).cells["mean"]["c00"]
+    moved = [of.mean() for of in (alone.adjusted.groups["c00"], np.concatenate(list(alone.adjusted.groups.values())))]
+    plain = [of.mean() for of in (alone.plain.groups["c00"], np.concatenate(list(alone.plain.groups.values())))]
+    assert moved[0] - plain[0] == pytest.approx(moved[1] - plain[1]), "beside others it is where it was"
     assert alone.adjusted.half_widths["c00"] > 0.5 * alone.plain.half_widths["c00"], "its own moments stay its noise"
 
 
@@ -122,9 +119,8 @@ def test_a_reference_that_cells_differ_in_is_not_the_machines_doing():
     runs = disturbed(noise=0.01)
     heavy = runs["reference_s"] * np.where(runs["cell"] == "c00", 2.0, 1.0)
     assert adjustment(runs.assign(reference_s=heavy)).why == UNLIKE
-    own = adjustment(runs.assign(reference_s=heavy, framework=np.where(runs["cell"] <= "c00", "other", "one")))
-    assert own.adjusted is not None, "a framework may have other libraries"
-    assert own.adjusted.cells["mean"]["c00"] == pooled(runs).cells["mean"]["c00"]
+    own = adjustment(runs.assign(reference_s=heavy, environment_digest=np.where(runs["cell"] == "c00", "b", "a")))
+    assert own.adjusted is not None, "an environment has libraries of its own"
 
 
 @pytest.mark.parametrize(
@@ -243,7 +239,7 @@ def test_intervals_hold_the_truth_as_often_as_plain_ones_the_choice_included(spr
     rng = np.random.default_rng(20261126)
     found = {
         case: [
-            referenced_coverage(beside_reference(rng, cells_, blocks, spreads, case[1], case[0]))
+            referenced_coverage(*beside_reference(rng, cells_, blocks, spreads, case[1], case[0]))
             for cells_, blocks in ((2, 8), (4, 3), (4, 5), (12, 3))
             for _ in range(STUDIES)
         ]

@@ -1,17 +1,18 @@
 """Table of epoch times adjusted by the reference beside every run, where that predicts runs better: analysis of covariance.
 
-A run is adjusted by how far its reference lies from the mean of its block, among the runs of one setting (as many ranks on as many
-nodes and cores: in another setting the same work takes another time, and that is no disturbance). With one slope for all cells:
+It is one of logarithms, with one slope for all cells, and with how far the reference of a run lies from the campaign's mean:
 
-    log adjusted time = log time - (slope x moment - log of the mean of exp(slope x moment) of the block's runs of the setting)
-    moment = log reference - mean log reference of the block's runs of the setting
+    log adjusted time = log time - (slope x moment - log of the mean of exp(slope x moment) of all runs)
+    moment = (log reference - mean of the block's runs of the same setting) + (mean of the block's runs - mean of the campaign)
 
-that is, time x mean of reference^slope / reference^slope: arithmetic means stay such. What is taken out is that a cell had better moments in its blocks than others had. What whole blocks do to a cell's mean stays in it, and
-in its interval, as ever: another replicate would be in another block. So adjusted and plain means estimate the same, as in double
-sampling (Cochran, Sampling Techniques, 3rd ed. (1977), section 12.6): the runs of a cell tell its time, those of all cells the moments. Runs
-are in random order, so that a cell's moments are those of others on average, and its adjusted mean has no bias, whatever the slope is. Noise
-of the reference makes the slope too small (Cochran, Biometrics 13 (1957)), which takes out less, no more. A cell that has its setting for
-itself is not adjusted at all.
+that is, time over the power of the reference: arithmetic means stay such, and are those at the campaign's mean reference. Runs
+are of one setting where they have as many ranks on as many nodes and cores, in one environment: elsewhere the same work takes another time,
+and that is no disturbance. So what a block has is told by all of its runs, each beside the mean of its setting, and what a run has beside that
+by those of its setting. Of a cell that has its setting for itself only what blocks do is taken out.
+
+Runs are in random order, so that a cell's moments are those of others on average, and its adjusted mean has no bias beside others, whatever
+the slope is. Noise of the reference makes the slope too small (Cochran, Biometrics 13 (1957)), which takes out less, no more. An interval does not
+say what a campaign on a machine that is busier on the whole would measure: that is another mean reference.
 
 The slope is that of least squares beside cells and blocks (Fisher, Statistical Methods for Research Workers, 4th ed. (1932), section
 49.1; Montgomery, Design and Analysis of Experiments, 8th ed. (2013), section 15.3). Its error is in intervals by the distance of a cell's
@@ -21,8 +22,8 @@ There are adjusted means only where LEAST_GAIN is gained by cross-validation, ea
 has FEWEST_DF degrees of freedom, and where the cells of a setting have the same reference (p above SAME): what a cell's own training or
 libraries do to the work must not be taken for the machine's doing. What is chosen for having little error has less by luck, too. So the choice
 costs a degree of freedom as the slope does (LOST). The constants are chosen by simulation of the whole procedure with 2 to 12 cells, 3 to 8
-blocks, correlations of 0 to 0.97, equal and unequal spreads: with LOST = 1 intervals of ratios hold the truth up to 2.6 percentage points less
-often than plain ones (4 cells: 1.4), with 2 up to 0.6 (make statistics-test; docs/explanation/statistics.md).
+blocks of 0 to 20 %, correlations of 0 to 0.97, equal and unequal spreads: with LOST = 1 intervals of ratios hold the truth up to 2.2 percentage
+points less often than plain ones, with 2 up to 1.2, and those of means no less often (make statistics-test; docs/explanation/statistics.md).
 """
 
 import math
@@ -44,17 +45,7 @@ LEAST_GAIN = 0.05  # the share by which the root mean square error of runs that 
 FEWEST_DF = 5  # of the slope
 LOST = 2  # degrees of freedom: by the slope, and by the choice
 SAME = 0.01  # the least p of the test that the cells of a setting have the same reference
-SETTINGS = (  # the first whose cells have the same reference
-    ("reference_kind", "nodes", "ranks", "cores_per_rank", "device"),
-    (
-        "reference_kind",
-        "nodes",
-        "ranks",
-        "cores_per_rank",
-        "device",
-        "framework",
-    ),  # whose libraries may do the work in another time
-)
+SETTING = ("reference_kind", "nodes", "ranks", "cores_per_rank", "device", "environment_digest")
 UNLIKE = "cells of one setting differ in their reference, which may be their own doing"
 NO_BETTER = "it predicts runs no better than the means of cells do"
 MARGIN = f"{100 * LEAST_GAIN:g} % at least"
@@ -124,7 +115,8 @@ class Adjusted(Pooling):
 class Adjustment:
     """What the reference does for a study: the `plain` means, the `adjusted` ones, or `why` there are none.
 
-    `slope`: where it can be told, of the runs that have a reference; `moments`: theirs, by the index of `runs`; none where cells of a setting differ.
+    `slope`: where it can be told, of the runs that have a reference; `moments`: how far their logarithms lie from the mean of their block and
+    setting, by the index of `runs`; none where cells of a setting differ.
     """
 
     plain: Pooling
@@ -165,28 +157,29 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     x, y = (np.log(told[name].to_numpy(float)) for name in ("reference_s", "epoch_time_s"))
     cell = pd.factorize(told["cell"])[0]
     block = told.groupby(["session", "block"], dropna=False).ngroup().to_numpy()
-    places = (pd.factorize(pd.MultiIndex.from_arrays([block, setting_of(told, names)]))[0] for names in SETTINGS)
-    alike = ((_centred(x, place), place) for place in places)
-    moment, place = next((each for each in alike if _same(each[0], cell, each[1])), (None, None))
-    if moment is None or place is None:
+    setting = setting_of(told)
+    place = pd.factorize(pd.MultiIndex.from_arrays([block, setting]))[0]
+    moment = _centred(x, place)
+    if not _same(moment, cell, place):
         return Adjustment(plain, UNLIKE)
     slope, moments = fitted(y, moment, cell, block), pd.Series(moment, index=told.index)
     if slope is None:
         return Adjustment(plain, "no two runs of a block and a setting can be compared", moments=moments)
     if why := _useless(slope, len(ok) - len(told), len(ok)):
         return Adjustment(plain, why, None, slope, moments)
+    shared = np.bincount(block)[block] > 1
+    moment = moment + np.where(shared, _mean(_centred(x, setting), block), 0.0)
     factor = np.exp(slope.value * moment)
-    of_place = _mean(factor, place)
-    times = told["epoch_time_s"].astype(float) * of_place / factor
-    changed = told.assign(epoch_time_s=times, moment=moment - _mean(factor * moment, place) / of_place)
+    times = told["epoch_time_s"].astype(float) * factor.mean() / factor
+    changed = told.assign(epoch_time_s=times, moment=moment - (factor * moment).mean() / factor.mean())
     seconds = Values.of(changed, "epoch_time_s")
     adjusted = Adjusted(seconds.log.groups, LOST, seconds, slope, Values.of(changed, "moment"))
     return Adjustment(plain, "", adjusted, slope, moments)
 
 
-def setting_of(runs: pd.DataFrame, names: Sequence[str] = SETTINGS[0]) -> np.ndarray:
+def setting_of(runs: pd.DataFrame) -> np.ndarray:
     """The number of each run's setting: in one of them the reference should always take as long."""
-    return runs.groupby(list(names), dropna=False).ngroup().to_numpy()
+    return runs.groupby(list(SETTING), dropna=False).ngroup().to_numpy()
 
 
 def _useless(slope: Slope, lacking: int, of: int) -> str:
@@ -292,13 +285,13 @@ def table(runs: pd.DataFrame) -> tables.Table:
     texts["change (%)"] = data["change"].map(tables.change)
     texts["width"] = data["width"].map(lambda share: tables.number(share, 2))
     notes = [
-        f"Plain means stay the result. {conditions.counts(runs)} Adjusted: at the mean reference of each block. Width: of the adjusted interval, "
+        f"Plain means stay the result. {conditions.counts(runs)} Adjusted: at the campaign's mean reference. Width: of the adjusted interval, "
         "as a share of the plain one.",
         said(found),
         told(found),
         "Analysis of covariance of log epoch time, one slope for all cells (Fisher 1932; Montgomery 2013, chapter 15): the reference of a run "
-        "counts by its distance from the mean of its block's runs on as many nodes, ranks and cores. What whole blocks do to a mean stays in it and in its "
-        "interval. The error of the slope is in the interval, too.",
+        "counts by its distance from the campaign's mean, among runs of one environment on as many nodes, ranks and cores. The slope is that within blocks; its "
+        "error is in the intervals. They do not say what a campaign with another mean reference would measure.",
         conditions.setting(runs),
     ]
     words = [title(name) for name in ("framework", "model", "dataset")]

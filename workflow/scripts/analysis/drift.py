@@ -115,7 +115,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     found, lacking = adjustment(runs), len(successful(runs)) - len(runs_told)
     notes = [
         f"{conditions.counts(runs, intervals=False)} Reference: time of a fixed piece of work right before and right after a run, above its "
-        "median in this campaign on as many nodes, ranks and cores; in brackets the quickest and the slowest run. Epoch time: above the mean of its cell.",
+        "median in this campaign, of one environment on as many nodes, ranks and cores; in brackets the quickest and the slowest run. Epoch time: above the mean of its cell.",
         f"Without a reference: {number_of(lacking, 'run')}." if lacking else "",
         _over_all(correlation(runs_told)),
         told(found),

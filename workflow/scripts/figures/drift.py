@@ -35,7 +35,7 @@ WAITED: dict[str, Any] = {
 NOTHING = "no run has a reference beside it"
 WHAT = "The machine over the campaign, by a fixed piece of work beside every run (reference)."
 HOW = (
-    "Top: the reference, from right before a run to right after it, above its median on as many nodes, ranks and cores. Middle: epoch "
+    "Top: the reference, from right before a run to right after it, above its median in one environment on as many nodes, ranks and cores. Middle: epoch "
     "times above the mean of their cell. {bands}Bottom: shares of processor time that a hypervisor and other programs took. Right: epoch time over "
     "the reference, both less what is of their cell and block, with the slope of least squares and its 95 % band."
 )
