@@ -255,6 +255,8 @@ def test_intervals_hold_the_truth_as_often_as_plain_ones_the_choice_included(spr
     quiet, driven = found[0.0, 0.0], found[0.9, 0.0]
     for name in ("width", "width_of_ratios"):
         wider = np.mean([[getattr(of, name) for of in one[1:3]] for one in quiet], axis=0)
-        assert wider[1] < 1.02 * wider[0], "on a quiet machine nothing is lost"
+        assert wider[1] < 1.04 * wider[0], (
+            "on a quiet machine hardly anything is lost: three studies of a hundred set this"
+        )
     assert np.mean([one.shown.width_of_ratios / one.plain.width_of_ratios for one in driven]) < 0.65
     assert np.mean([one.chosen for one in quiet]) < 0.12 and np.mean([one.chosen for one in driven]) > 0.85
