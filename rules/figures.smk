@@ -4,7 +4,7 @@
 
 from declared.figures import KINDS
 
-FIGURES = CAMPAIGN.study.drawn(SWEEPS.worth_drawing, CAMPAIGN.traced)
+FIGURES = CAMPAIGN.study.drawn(SWEEPS.worth_drawing, CAMPAIGN.traced, CAMPAIGN.referenced)
 ASKED = {figure.name: figure for figure in FIGURES}
 POWER_CSV = str(Path(RUNS_CSV).with_name("power.csv"))
 READABLE = {

@@ -93,3 +93,11 @@ VASCULAR_GRAFTS = {
 
 # R: datasets::sleep (Student 1908): extra hours of sleep of ten patients with either of two drugs
 SLEEP = (_numbers("0.7 -1.6 -0.2 -1.2 -0.1 3.4 3.7 0.8 0.0 2.0"), _numbers("1.9 0.8 1.1 0.1 -0.1 4.4 5.5 1.6 4.6 3.4"))
+
+# Montgomery, Design and Analysis of Experiments, 8th ed. (2013), Table 15.10: breaking strength (pounds) of a fibre, and its diameter (1e-3
+# inches), by machine.
+FIBRES = {
+    "1": [(36, 20), (41, 25), (39, 24), (42, 25), (49, 32)],
+    "2": [(40, 22), (48, 28), (39, 22), (45, 30), (44, 28)],
+    "3": [(35, 21), (37, 23), (42, 26), (34, 21), (32, 15)],
+}

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.pooling import pooled
+from analysis.adjusted import adjustment
+from analysis.pooling import Pooling, pooled
 
 SPREADS: dict[
     str, Callable[[np.random.Generator, int], np.ndarray]
@@ -49,15 +50,59 @@ def simulated(
 
 def coverage(runs: pd.DataFrame, spread: np.ndarray) -> Coverage:
     """What the intervals of `simulated` runs hold."""
-    made = pooled(runs)
+    return held(pooled(runs), spread)
+
+
+def held(made: Pooling, spread: np.ndarray, truth: float = 1.0) -> Coverage:
+    """What the intervals of `simulated` runs hold, by this pooling of them; `truth`: all cells' mean."""
     rows = made.cells.sort_index()
     names, half = rows.index.tolist(), len(rows) // 2
-    held = (rows["low"] < 1) & (rows["high"] > 1)
+    inside = (rows["low"] < truth) & (rows["high"] > truth)
     ratios = made.ratios(names[:half], names[half : 2 * half])
     return Coverage(
-        held.mean(),
-        float(held.iloc[int(spread.argmax())]),
+        inside.mean(),
+        float(inside.iloc[int(spread.argmax())]),
         ((ratios["low"] < 1) & (ratios["high"] > 1)).mean(),
         float(np.median(np.log(rows["high"] / rows["low"]))) / 2,
         float(np.median(np.log(ratios["high"] / ratios["low"]))) / 2,
     )
+
+
+class ReferencedCoverage(NamedTuple):
+    """Whether there are adjusted means; what plain and what shown intervals hold (adjusted ones where there are any); bias of the
+    shown means (logarithm), and of the plain ones."""
+
+    chosen: bool
+    plain: Coverage
+    shown: Coverage
+    bias: float
+    plain_bias: float
+
+
+def beside_reference(
+    rng: np.random.Generator, cells: int, blocks: int, spreads: str, of_blocks: float, correlation: float
+) -> tuple[pd.DataFrame, float]:
+    """As `simulated`, with a reference whose logarithm has this correlation with that of epoch time within blocks and between them; and
+    the mean epoch time in s at the campaign's mean reference, of all cells. That at the mean of all campaigns is 1 s."""
+    runs, spread = simulated(rng, cells, blocks, spreads, 0.0, 0.0)
+    rest = math.sqrt(1 - correlation**2)
+    moment, own = (np.repeat(of_blocks * rng.standard_normal(blocks), cells) for _ in range(2))
+    moment = moment + 0.1 * rng.standard_normal(len(runs))
+    own = own + np.log(runs["epoch_time_s"]) + np.tile(spread**2, blocks) / 2
+    variances = correlation**2 * (0.01 + of_blocks**2), rest**2 * (np.tile(spread**2, blocks) + of_blocks**2)
+    log = correlation * moment + rest * own - sum(variances) / 2
+    setting = {"reference_kind": "mixed-1", "nodes": 1, "ranks": 1, "cores_per_rank": 1, "device": "site"}
+    times = {"epoch_time_s": np.exp(log), "reference_s": np.exp(moment), "throttled_s": math.nan}
+    truth = float(np.exp(correlation * moment - variances[0] / 2).mean())
+    return runs.assign(**times, **setting, environment_digest="a"), truth
+
+
+def referenced_coverage(runs: pd.DataFrame, truth: float) -> ReferencedCoverage:
+    """What the intervals of runs of `beside_reference` hold: plain ones 1, adjusted ones the mean at the campaign's mean reference."""
+    found = adjustment(runs)
+    spread = found.plain.cells.sort_index()["log_sd"].to_numpy()
+    plain, plain_bias = held(found.plain, spread), float(np.log(found.plain.cells["mean"]).mean())
+    if found.adjusted is None:
+        return ReferencedCoverage(False, plain, plain, plain_bias, plain_bias)
+    bias = float(np.log(found.adjusted.cells["mean"] / truth).mean())
+    return ReferencedCoverage(True, plain, held(found.adjusted, spread, truth), bias, plain_bias)

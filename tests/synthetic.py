@@ -387,6 +387,39 @@ def power_over_time(runs: pd.DataFrame, epochs: pd.DataFrame, seed: int = 3) -> 
     return pd.DataFrame(rows, columns=["run_id", "key", "t", "host", "scope", "watt"])
 
 
+REFERENCE_S = 0.3
+LOAD = 0.6  # that comes and goes: by so much work takes longer on average while it is there
+
+
+def referenced(
+    runs: pd.DataFrame, slope: float = 1.0, load: float = LOAD, noise: float = NOISE, seed: int = 4
+) -> pd.DataFrame:
+    """The same campaign on a machine of which a hypervisor takes processor time now and then, with the reference beside every run.
+
+    Epoch times are longer by the power `slope` of what the reference is longer by, which itself has noise.
+    """
+    rng = np.random.default_rng(seed)
+    order = runs["order_key"].rank().to_numpy(int) - 1
+    there = np.cumsum(rng.random(len(runs)) < 0.25)[order] % 2 == 1
+    ends = np.log1p(np.where(there, load * rng.uniform(0.5, 1.5, (2, len(runs))), 0.0))
+    before, after = (
+        REFERENCE_S * (1 + 0.1 * runs["nodes"].to_numpy()) * np.exp(ends + noise * rng.standard_normal(ends.shape))
+    )
+    taken, ran = ends.mean(axis=0), runs["status"].eq("ok")
+    told = {
+        "reference_kind": pd.Series("mixed-1", index=runs.index).where(ran),
+        "reference_before_s": before,
+        "reference_after_s": after,
+        "reference_s": (before + after) / 2,
+        "waited_s": np.where(there & (rng.random(len(runs)) < 0.1), 20.0, 0.0),
+        "steal_share": np.round(1 - np.exp(-taken), 4),
+    }
+    told = {name: pd.Series(values, index=runs.index).where(ran) for name, values in told.items()}
+    if "reference_kind" in told:
+        told["reference_kind"] = told["reference_kind"].astype("str").where(ran)
+    return runs.assign(epoch_time_s=runs["epoch_time_s"].astype(float) * np.exp(slope * taken), **told)
+
+
 def sweeps(framework: str, nodes: Collection[int] = (2, 3), noise: float = NOISE, seed: int = 1) -> pd.DataFrame:
     """Sweeps of the network of one framework, as in network.csv: five rounds of three repetitions of every size."""
     rng = np.random.default_rng(seed)

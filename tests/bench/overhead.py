@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+import adjusted_coverage
 import analysis_cost
 import dry_runs
 import epoch_times
@@ -91,6 +92,13 @@ def stopping_part(options: argparse.Namespace) -> str:
     )
 
 
+def adjusted_part(options: argparse.Namespace) -> str:
+    """Simulate studies with a reference beside every run, and look what adjusting by it brings."""
+    return adjusted_coverage.report(
+        adjusted_coverage.measure(options.studies), _call(f"adjusted --studies {options.studies}")
+    )
+
+
 def tracing_part(options: argparse.Namespace) -> str:
     """Train with every other epoch traced."""
     chosen = [name for name in tracing_cost.FRAMEWORKS if name in options.frameworks]
@@ -109,6 +117,7 @@ ON_REQUEST = {
     "tests": tests_part,
     "intervals": intervals_part,
     "stopping": stopping_part,
+    "adjusted": adjusted_part,
     "tracing": tracing_part,
 }
 TARGETS = (

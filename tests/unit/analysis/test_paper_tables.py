@@ -12,10 +12,12 @@ from report.content import why_empty
 from synthetic import campaign, designed_campaign, write_frames
 
 TABLES = [
+    "adjusted",
     "anova",
     "cells",
     "checks",
     "decomposition",
+    "drift",
     "effects",
     "energy",
     "missing",
@@ -188,7 +190,7 @@ def test_tables_of_a_study_of_treatments_are_made(name, of_treatments):
 
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_are_csv_markdown_and_balanced_latex(name, of_campaign):
-    empty = name in ("energy", "strategies")  # no meter, one strategy
+    empty = name in ("adjusted", "drift", "energy", "strategies")  # no reference, no meter, one strategy
     assert (len(pd.read_csv(of_campaign / f"{name}.csv")) == 0) == empty
     assert (of_campaign / f"{name}.md").read_text().startswith("**")
     text = (of_campaign / f"{name}.tex").read_text()

@@ -52,7 +52,7 @@ def refusal(folder: Path, *figures: object) -> str:
 def test_a_study_that_declares_nothing_has_the_usual_figures(tmp_path: Path) -> None:
     assert [figure.name for figure in study(tmp_path)] == [
         "overview", "by_batch_size", "by_nodes", "scaling", "accuracy", "accuracy-updates", "accuracy-wall_time",
-        "interaction", "residuals", "regression", "network", "outlook", "timeline", "shares",
+        "interaction", "residuals", "regression", "network", "outlook", "timeline", "drift", "shares",
     ]  # fmt: skip
     more = {figure.name for figure in study(tmp_path, batch_size=[16, 32, 64])}
     assert "prediction" in more, "a batch size can be left out of a fit"
@@ -65,6 +65,11 @@ def test_what_does_not_vary_and_is_not_swept_has_no_figure_unasked(tmp_path: Pat
     names = [figure.name for figure in study(tmp_path, exclude=False, nodes=1, batch_size=16, sync_every=1)]
     assert names[:4] == ["overview", "accuracy", "accuracy-updates", "accuracy-wall_time"]
     assert "interaction" not in names and "prediction" not in names
+
+
+def test_drift_is_drawn_unasked_where_a_reference_is_timed() -> None:
+    assert "drift" in {figure.kind for figure in load_study("cnn-horovod").drawn()}
+    assert "drift" not in {figure.kind for figure in load_study("cnn-horovod").drawn(referenced=False)}
 
 
 def test_energy_is_drawn_unasked_where_devices_are_compared() -> None:

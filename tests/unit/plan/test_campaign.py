@@ -279,3 +279,14 @@ def test_runs_have_priorities_in_planned_order_and_know_what_they_need() -> None
     for run in campaign.runs:
         assert Path(campaign.environment_of(run.run_id)).is_absolute()
         assert campaign.dataset_of(run.run_id).endswith("/prepared")
+
+
+def test_runs_have_a_reference_where_the_site_wants_it_or_published_tables_have_it(tmp_path: Path) -> None:
+    site = load_site("local")
+    for wanted in (True, False):
+        assert planned(load_study("quickstart"), replace(site, reference=wanted)).referenced == wanted
+    for column, there in (("reference_s\n,\n,0.3", True), ("reference_s\n,\n,", False), ("other\n,1", False)):
+        for name in ("runs", "epochs"):
+            (tmp_path / f"{name}.csv").write_text(f"run_id,{column}\n")
+        published = load_campaign({**CONFIG, "records": str(tmp_path)})
+        assert published.referenced == there

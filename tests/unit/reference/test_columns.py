@@ -4,10 +4,12 @@ import pandas as pd
 import pytest
 
 from analysis import (
+    adjusted,
     anova,
     cells,
     checks,
     decomposition,
+    drift,
     effects,
     energy,
     missing,
@@ -31,6 +33,7 @@ from precision import pilot, reached
 from prediction import crossover, extrapolate, held_out, hybrid, law, methods, outlook, physics, what_if
 from reference import products
 from strategies import costs_table, found
+from synthetic import referenced
 from traces import bottlenecks, cost, exposed, path
 from traces import cells as traced_cells
 from traces_made import gathered
@@ -87,6 +90,8 @@ def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.Data
     of_epochs = read_table(FOLDER / "epochs.csv", "epochs")
     return {
         "cells": cells.summarize(runs),
+        "drift": drift.by_block(drift.by_run(referenced(runs))),
+        "adjusted": adjusted.summarize(referenced(runs), adjusted.adjustment(referenced(runs))),
         "effects": effects.compare(runs, margin=0.05),
         "time_to_accuracy": time_to_accuracy.summarize(runs, of_epochs, 0.5),
         "energy": energy.summarize(with_energy, of_epochs.assign(energy_package_j=5.0), 0.5),

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.sparse import csr_array
 
-from analysis import conditions, intervals, tables
+from analysis import adjusted, conditions, intervals, tables
 from analysis.intervals import LEVEL, Estimate
 from analysis.measured import cells, level_text, levels_in_order, successful, title, treatments, varying
 from analysis.pooling import Pooling, Values, pooled
@@ -24,6 +24,9 @@ STRATEGIES = " Levels of parallelism may differ in factors that only one of them
 THROTTLED = (
     "Throttled: processor seconds of an epoch that a quota withheld, on the node that was throttled most. This is processor "
     "time, not wall time: it is summed over processors, and it includes time in which the node would have waited for others anyway."
+)
+ADJUSTED = (
+    "Ratio, adjusted: by the reference beside each run (table adjusted); p and verdict are those of the plain ratio."
 )
 
 
@@ -148,6 +151,7 @@ def compare(runs: pd.DataFrame, margin: float | None = None) -> pd.DataFrame:
             own,
             found[["from_cell", "to_cell"]],
             contrasts(runs, pooled(runs), found["to_cell"].tolist(), found["from_cell"].tolist()),
+            _adjusted(runs, found),
         ],
         axis=1,
     )
@@ -157,6 +161,16 @@ def compare(runs: pd.DataFrame, margin: float | None = None) -> pd.DataFrame:
         data["p_equal_holm"] = _corrected(data, "p_equal")
         data["verdict"] = verdicts(data)
     return data
+
+
+def _adjusted(runs: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
+    """ratio_adjusted of each pair with bounds; missing where nothing is adjusted (`adjusted.adjustment`)."""
+    columns = [f"ratio_adjusted{end}" for end in ("", "_low", "_high")]
+    by = adjusted.adjustment(runs).adjusted
+    if by is None:
+        return pd.DataFrame(np.nan, index=found.index, columns=columns)
+    ratios = by.ratios(found["to_cell"].tolist(), found["from_cell"].tolist())
+    return ratios[["value", "low", "high"]].set_axis(columns, axis="columns").set_axis(found.index)
 
 
 def _corrected(data: pd.DataFrame, name: str) -> "pd.Series[float]":
@@ -187,6 +201,8 @@ def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
     shown["to (s)"] = data["to_s"].map(tables.number)
     shown["n"] = [f"{a}, {b}" for a, b in zip(data["from_n"], data["to_n"], strict=True)]
     shown["ratio"] = interval_texts(data, "ratio")
+    if data["ratio_adjusted"].notna().any():
+        shown["ratio, adjusted"] = interval_texts(data, "ratio_adjusted")
     shown["difference (s)"] = interval_texts(data, "difference_s")
     shown["p (Holm)"] = data["p_holm"].map(tables.p_value)
     if margin is not None:
@@ -209,6 +225,8 @@ def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
         not_compared(data, runs),
         conditions.setting(runs),
     ]
+    if "ratio, adjusted" in shown:
+        notes.insert(-4, ADJUSTED)
     if (data["shared_sessions"] == 0).any():
         shown["same session"] = data["shared_sessions"].map(_shared_text)
     if data["throttled_difference_s"].notna().any():

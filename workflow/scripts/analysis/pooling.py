@@ -155,13 +155,18 @@ class Spread:
         return math.sqrt(squares / self.df) if self.df else math.nan
 
     @cached_property
+    def kept(self) -> float:
+        """The share of the cells' degrees of freedom that is not lost. What is lost is lost by all cells alike."""
+        return self.df / sum(len(x) - 1 for x in self.several) if self.df else 1.0
+
+    @cached_property
     def prior(self) -> Prior:
-        """What is typical of the cells' variances. What is lost is lost by all cells alike."""
+        """What is typical of the cells' variances."""
         if not self.df:
             return Prior(math.nan, 0.0)
         counts = np.array([len(x) - 1 for x in self.several])
-        share = self.df / counts.sum()
-        return prior_of(self.spreads**2 / share, counts * share, MOST_PRIOR if self.most is None else self.most)
+        most = MOST_PRIOR if self.most is None else self.most
+        return prior_of(self.spreads**2 / self.kept, counts * self.kept, most)
 
     @cached_property
     def bartlett(self) -> tuple[float, float]:
@@ -218,11 +223,16 @@ class Pooling(Spread):
         with np.errstate(all="ignore"):
             rows = [(x.mean(), _sd(x), _sd(np.log(x))) for x in self.samples.values()]
         mean, sd, log_sd = np.array(rows, dtype=float).reshape(-1, 3).T
-        variance, df = self.prior.moderated(log_sd**2, n - 1.0)
+        variance, df = self.prior.moderated(log_sd**2 / self.kept, (n - 1) * self.kept)
         s, df = np.sqrt(variance), np.minimum(df, self.freedom)
         low, high = intervals.t_interval(0.0, s / np.sqrt(n), df)
         data = {"n": n, "mean": mean, "low": mean * np.exp(low), "high": mean * np.exp(high), "cv": sd / mean}
         return pd.DataFrame({**data, "log_sd": log_sd, "s": s, "df": df}, index=pd.Index(names, name="cell"))
+
+    @property
+    def half_widths(self) -> "pd.Series[float]":
+        """By cell: half of the 95 % interval of its mean on the log scale, about a share of the mean; NaN without one."""
+        return np.log(self.cells["high"] / self.cells["low"]) / 2
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
@@ -241,7 +251,7 @@ class Pooling(Spread):
         cell, block = np.nonzero(log.notna().to_numpy())
         residual, lost = after_blocks(log.to_numpy()[cell, block], cell, block)
         parts = np.split(residual, np.flatnonzero(np.diff(cell)) + 1)
-        return Spread(dict(zip(log.index[np.unique(cell)], parts, strict=False)), lost, most=self.most)
+        return Spread(dict(zip(log.index[np.unique(cell)], parts, strict=False)), lost + self.lost, most=self.most)
 
     @cached_property
     def freedom(self) -> float:
@@ -256,7 +266,8 @@ class Pooling(Spread):
         about_means = float((logs.sub(logs.mean(axis="columns"), axis="index") ** 2).sum(axis=None))
         of_blocks = max(0.0, about_means - (within.sd**2 * within.df if within.df else 0.0))
         others = self.sd**2 * self.df - of_blocks
-        squares = [part**2 / df for part, df in ((of_blocks, within.lost), (others, self.df - within.lost)) if df]
+        blocks = within.lost - self.lost
+        squares = [part**2 / df for part, df in ((of_blocks, blocks), (others, self.df - blocks)) if df]
         return min(float(self.df), (self.sd**2 * self.df) ** 2 / sum(squares)) if sum(squares) else float(self.df)
 
     def of_mean(self, n: int) -> float:
@@ -314,11 +325,12 @@ class Pooling(Spread):
         within = (logs["within_blocks"] > 0).to_numpy()
         mean, base_mean, n, base_n = (seconds[name].to_numpy(float) for name in ("to", "base", "n", "base_n"))
         prior, own = self.within.prior, self.cells[["s", "df"]]
+        kept = self.within.df / (self.within.df + self.lost) if self.within.df else 1.0
         (s, df), (base_s, base_df) = (own.reindex(list(cells)).to_numpy(float).T for cells in (to, base))
         for pairs, scale, base_scale in ((logs, 1.0, 1.0), (seconds, mean, base_mean)):
             of_difference = pairs["error"].to_numpy(float) ** 2 * n
             typical = prior.variance * (scale**2 + base_scale**2) if prior.df else None
-            paired, paired_df = prior.moderated(of_difference, n - 1, typical)
+            paired, paired_df = prior.moderated(of_difference / kept, (n - 1) * kept, typical)
             of_one, of_other = (s * scale) ** 2 / n, (base_s * base_scale) ** 2 / base_n
             with np.errstate(all="ignore"):
                 both = (of_one + of_other) ** 2 / (of_one**2 / df + of_other**2 / base_df)

@@ -13,11 +13,13 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import (
+    adjusted,
     anova,
     cells,
     checks,
     conditions,
     decomposition,
+    drift,
     effects,
     energy,
     missing,
@@ -111,6 +113,8 @@ OTHERS: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
     "anova": anova.table,
     "speedup": speedup.table,
     "strategies": strategies.table,
+    "drift": drift.table,
+    "adjusted": adjusted.table,
 }
 NOTE, NOTE_TITLE = "notes.md", "# How the numbers of this study were made"
 LONGEST_FIRST = (
@@ -126,6 +130,8 @@ LONGEST_FIRST = (
     "strategies",
     "cells",
     "checks",
+    "drift",
+    "adjusted",
     "missing",
     "note",
 )

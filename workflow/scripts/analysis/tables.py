@@ -328,6 +328,11 @@ def p_value(p: float) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
+def change(share: float) -> str:
+    """A share by which something changes as a percentage without its sign, with one decimal."""
+    return DASH if pd.isna(share) else f"{round(100 * share, 1) + 0.0:.1f}".replace("-", "−")
+
+
 def percent(share: float, digits: int = 1) -> str:
     """A share as a percentage without its sign."""
     return DASH if pd.isna(share) else f"{100 * share:.{digits}f}"

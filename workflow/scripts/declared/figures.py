@@ -44,7 +44,8 @@ class Declared:
 class Shape:
     """What is known of a study before anything runs: which factors vary, whether its network is swept, whether all of their
     combinations are measured, its target accuracy if it names one, whether runs are traced, whether next tokens are told, whether
-    cells on several nodes can be left out of a fit, and whether strategies of layers are found and so simulated."""
+    cells on several nodes can be left out of a fit, whether strategies of layers are found and so simulated, and whether a reference is
+    timed beside every run."""
 
     varied: Sequence[str]
     swept: bool
@@ -54,6 +55,7 @@ class Shape:
     next_tokens: bool = False
     held_out: bool = False
     simulated: bool = False
+    referenced: bool = False
 
     @property
     def strategies(self) -> bool:
@@ -141,6 +143,7 @@ KINDS: dict[str, Kind] = {
     ),
     "memory": Kind(lambda of: [{}] if of.strategies else [], takes=SHOWN),
     "timeline": Kind(lambda of: [{}], takes=("colour", "filter")),
+    "drift": Kind(lambda of: [{}] if of.referenced else []),
     "shares": Kind(lambda of: [{}], takes=("x", *SHOWN), x=("run", "epoch"), along_scale=True),
     "energy": Kind(lambda of: [{}] if "device" in of.varied else [], takes=SHOWN, along_scale=True),
     "power": Kind(lambda of: [], reads=("power",), takes=("filter",)),

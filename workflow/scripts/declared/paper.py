@@ -12,7 +12,7 @@ from declared.figures import Declared
 
 ANALYSIS = (
     "cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "decomposition", "time_to_accuracy", "energy", "variance", "regression",
-    "strategies",
+    "strategies", "drift", "adjusted",
 )  # fmt: skip
 TRACES = ("phases", "bottlenecks", "critical_path", "exposed", "tracing")
 TABLES = (
@@ -28,8 +28,18 @@ TABLES = (
     "what_if",
 )
 # What shows how sound the results are, rather than results, is usual in a supplement.
-SUPPLEMENT_KINDS = ("residuals", "regression", "timeline", "shares", "critical_path")
-SUPPLEMENT_TABLES = ("checks", "precision", "variance", "regression", "critical_path", "exposed", "tracing")
+SUPPLEMENT_KINDS = ("residuals", "regression", "timeline", "drift", "shares", "critical_path")
+SUPPLEMENT_TABLES = (
+    "checks",
+    "precision",
+    "variance",
+    "regression",
+    "drift",
+    "adjusted",
+    "critical_path",
+    "exposed",
+    "tracing",
+)
 
 
 @dataclass(frozen=True)

@@ -103,9 +103,9 @@ class Study:
         """Whether any of its runs keep their phases."""
         return any(level != UNTRACED for level in self.factors["trace"])
 
-    def drawn(self, swept: bool = True, traced: bool = True) -> list[Declared]:
+    def drawn(self, swept: bool = True, traced: bool = True, referenced: bool = True) -> list[Declared]:
         """The figures that it declares, or those of every study of its kind; `swept`: whether its network is; `traced`: whether what
-        its traced runs kept is there."""
+        its traced runs kept is there; `referenced`: whether runs have a reference beside them."""
         if self.figures:
             return list(self.figures)
         compared = [name for name in self.varied if name != "trace" or UNTRACED not in self.factors[name]]
@@ -119,6 +119,7 @@ class Study:
             self.next_tokens,
             self._held_out,
             self.finds,
+            referenced,
         )
         return usual(shape)
 

@@ -52,7 +52,7 @@ WHITE = (
 
 
 @dataclass(frozen=True)
-class _Time:
+class Time:
     """The axis of time: hours since the first start at `hours` stand at `axis`, linear between; `cuts` are the long gaps."""
 
     hours: np.ndarray
@@ -79,22 +79,20 @@ class _Time:
 def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     """Lanes are hosts, or series on one machine; the axis goes on in rows where there are many runs. Figure and caption."""
     seen = replace(view(records.runs, asked), runs=filtered(records.every_run, asked))
-    ran = _ran(seen.runs)
+    ran = that_ran(seen.runs)
     if ran.empty:
         said = "no run started" if seen.runs["started_at"].isna().all() else "no run tells when it started and ended"
         return panels.not_drawn(seen.runs, said)
     lanes, bars = _lanes(ran, seen.series)
     by_host = lanes[0] != seen.series[0].name
-    strips, time = _strips(ran), _axis(ran)
+    strips, time = _strips(ran), axis_of(ran)
     page = len(ran) > RUNS_IN_COLUMN
     width = style.PAGE_IN if page else style.COLUMN_IN
     handles = _legend(ran, seen.series if by_host else [])
     above = panels.legend_height(len(handles), width)
     row_in = LANE_IN * (len(lanes) + len(strips)) + BELOW_ROW_IN
     rows, length = _rows(float(time.axis[-1]), len(ran), int((TALLEST_IN - above) / row_in))
-    unit, unit_name = next(
-        each for each in UNITS if float(time.hours[-1]) >= FEWEST_UNITS * each[0] or each is UNITS[-1]
-    )
+    unit, unit_name = unit_of(time)
     drawn = style.figure(width, rows * row_in + 0.1 + above)
     axes = drawn.subplots(rows, 1, squeeze=False, sharey=True)[:, 0]
     for row, ax in enumerate(axes):
@@ -123,7 +121,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     )
 
 
-def _ran(runs: pd.DataFrame) -> pd.DataFrame:
+def that_ran(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs that tell when they started and ended, in the order in which they started.
 
     Hours since the first start: start_h, ready_h (end of start-up; NaN where it is not told), end_h.
@@ -174,7 +172,7 @@ def _gaps(ran: pd.DataFrame) -> np.ndarray:
     return np.column_stack([until[after], start[after + 1]])
 
 
-def _axis(ran: pd.DataFrame) -> _Time:
+def axis_of(ran: pd.DataFrame) -> Time:
     """The axis over the whole campaign, long gaps cut."""
     total = max(float(ran["end_h"].max()), 1 / 3600)
     gaps = _gaps(ran)
@@ -186,7 +184,12 @@ def _axis(ran: pd.DataFrame) -> _Time:
     hours = np.concatenate([[0.0], cuts.ravel(), [total]])
     lasts = np.diff(hours)
     lasts[1::2] = CUT_WIDTH * (total - lengths[long].sum()) / math.ceil(len(ran) / RUNS_IN_ROW)
-    return _Time(hours, np.concatenate([[0.0], np.cumsum(lasts)]), cuts)
+    return Time(hours, np.concatenate([[0.0], np.cumsum(lasts)]), cuts)
+
+
+def unit_of(time: Time) -> tuple[float, str]:
+    """The unit of an axis, in hours, and its name."""
+    return next(each for each in UNITS if float(time.hours[-1]) >= FEWEST_UNITS * each[0] or each is UNITS[-1])
 
 
 def _rows(length: float, runs: int, most: int) -> tuple[int, float]:
@@ -224,7 +227,7 @@ def _boxes(
     ax.add_collection(boxes, autolim=False)
 
 
-def _bars(ax: Axes, bars: pd.DataFrame, time: _Time, series: Sequence[Series]) -> None:
+def _bars(ax: Axes, bars: pd.DataFrame, time: Time, series: Sequence[Series]) -> None:
     """The runs of a row: start-up light, the rest in the series' colour; only framed where start-up is not told."""
     start, end = time.at(bars["start_h"].to_numpy()), time.at(bars["end_h"].to_numpy())
     here = _within(ax, start, end)
@@ -271,7 +274,7 @@ def _strips(ran: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return strips
 
 
-def _bands(ax: Axes, bands: pd.DataFrame, time: _Time, y: float, digit: float) -> None:
+def _bands(ax: Axes, bands: pd.DataFrame, time: Time, y: float, digit: float) -> None:
     """One strip: light and dark in turn, with the number where there is room for it; a digit is narrower than `digit`."""
     left, right = time.at(bands["start_h"].to_numpy()), time.at(bands["end_h"].to_numpy())
     here = _within(ax, left, right)
@@ -284,7 +287,7 @@ def _bands(ax: Axes, bands: pd.DataFrame, time: _Time, y: float, digit: float) -
             ax.text((start + end) / 2, y, str(number), fontsize=BAND_FONT, ha="center", va="center_baseline")
 
 
-def _cuts(ax: Axes, time: _Time, lanes: int) -> None:
+def _cuts(ax: Axes, time: Time, lanes: int) -> None:
     """Long gaps, hatched, with what they last."""
     for start, end in time.cuts:
         left, right = (float(place) for place in time.at(np.array([start, end])))
@@ -299,7 +302,7 @@ def _cuts(ax: Axes, time: _Time, lanes: int) -> None:
         said.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
 
 
-def _symbols(ax: Axes, bars: pd.DataFrame, time: _Time) -> None:
+def _symbols(ax: Axes, bars: pd.DataFrame, time: Time) -> None:
     """A symbol on the first bar of every run that did not succeed."""
     bad = bars[bars["status"].isin(SYMBOLS)].drop_duplicates("run")
     middle = time.at(((bad["start_h"] + bad["end_h"]) / 2).to_numpy())

@@ -111,6 +111,14 @@ class Campaign:
         """Whether there are phases of traced runs, or will be when the study has run."""
         return self.study.traced and (self.published is None or self.phases_csv.exists())
 
+    @property
+    def referenced(self) -> bool:
+        """Whether runs have a reference beside them, or will have one."""
+        if self.published is None:
+            return self.site.reference
+        with open(self.runs_csv, encoding="utf-8", errors="replace", newline="") as table:
+            return any(row.get("reference_s") for row in csv.DictReader(table))
+
     @cached_property
     def records(self) -> dict[str, str]:
         """Where the record of every run lies that the site can make: run_id -> record.json, in planned order."""

@@ -1,0 +1,262 @@
+"""Epoch times adjusted by the reference beside every run: a published analysis of covariance, statsmodels, what must not be adjusted, and
+simulation."""
+
+import math
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from statsmodels.formula.api import ols
+
+from analysis import adjusted, cells, effects
+from analysis.adjusted import LOST, NO_BETTER, UNLIKE, adjustment, fitted, leverages
+from analysis.pooling import Pooling, pooled
+from common.tables import read_table
+from published import FIBRES
+from simulated import beside_reference, referenced_coverage
+from synthetic import campaign, epoch_time, referenced, write_frames
+
+SETTING = {
+    "reference_kind": "mixed-1", "nodes": 1, "ranks": 1, "cores_per_rank": 1, "device": "site", "environment_digest": "a",
+}  # fmt: skip
+
+
+def in_blocks(y, x, **setting):
+    """Runs [cells, blocks] with these logarithms of times and references; y without a number is a run that did not succeed."""
+    cell, block = (codes.ravel() for codes in np.indices(y.shape))
+    frame = pd.DataFrame({"cell": [f"c{code:02}" for code in cell], "block": block, "session": None, "status": "ok"})
+    frame = frame.assign(epoch_time_s=np.exp(y.ravel()), reference_s=np.exp(x.ravel()), throttled_s=math.nan)
+    return frame.assign(**{**SETTING, **setting})[lambda made: made["epoch_time_s"].notna()]
+
+
+def disturbed(cells=6, blocks=4, seed=1, noise=0.02):
+    """Runs of which the moments explain most."""
+    rng = np.random.default_rng(seed)
+    x = 0.2 * rng.standard_normal((cells, blocks))
+    return in_blocks(x + noise * rng.standard_normal(x.shape), x)
+
+
+def test_the_slope_and_adjusted_means_are_those_of_montgomery():
+    # Montgomery, 8th ed., Example 15.5: slope 0.9540, MSE 2.54 on 11 degrees of freedom, adjusted means 40.38, 41.42, 38.80
+    y, x = (np.array([[row[place] for row in rows] for rows in FIBRES.values()]) / 100 for place in (0, 1))
+    runs = in_blocks(y, x).assign(block=1)
+    found = adjustment(runs)
+    assert found.slope.value == pytest.approx(0.9540, abs=5e-5)
+    assert found.slope.df == 11
+    assert 1e4 * found.slope.error**2 * 195.60e-4 == pytest.approx(2.54, abs=5e-3), "Exx = 195.60"
+    means = 100 * pd.Series({cell: values.mean() for cell, values in found.adjusted.groups.items()})
+    assert (means - means.mean()).tolist() == pytest.approx(np.array([40.38, 41.42, 38.80]) - 40.20, abs=6e-3)
+    made, moments = found.adjusted.cells, found.adjusted.moments.groups
+    error = np.log(made["high"] / made["mean"]) / np.log(pooled(runs).cells["high"] / pooled(runs).cells["mean"])
+    assert (error < 1).all()
+    assert 100 * (moments["c00"].mean() - moments["c02"].mean()) == pytest.approx(25.2 - 21.2)
+
+
+def test_errors_of_runs_that_are_left_out_are_those_of_statsmodels():
+    rng = np.random.default_rng(3)
+    cell, block = (codes.ravel()[2:] for codes in np.indices((5, 4)))
+    y, x = rng.standard_normal((2, len(cell)))
+    frame = pd.DataFrame({"y": y, "x": x, "cell": cell, "block": block})
+    slope = fitted(y, x, cell, block)
+    for formula, error in (
+        ("y ~ C(cell) + C(block) + x", slope.error_with),
+        ("y ~ C(cell) + C(block)", slope.error_without),
+    ):
+        influence = (fit := ols(formula, frame).fit()).get_influence()
+        assert error == pytest.approx(np.sqrt(np.mean(influence.resid_press**2)))
+        if "x" in fit.params:
+            assert (slope.value, slope.error, slope.df) == pytest.approx((fit.params["x"], fit.bse["x"], fit.df_resid))
+        else:
+            assert leverages(cell, block) == pytest.approx(influence.hat_matrix_diag)
+
+
+def test_a_mean_is_of_times_over_the_power_of_their_reference_and_its_interval_has_the_error_of_the_slope():
+    runs = disturbed()
+    found = adjustment(runs)
+    made, slope = found.adjusted, found.slope
+    power = runs["reference_s"] ** slope.value
+    times = runs["epoch_time_s"] * power.mean() / power
+    assert made.cells["mean"].tolist() == pytest.approx(times.groupby(runs["cell"]).mean().tolist())
+    plain = Pooling(made.groups, LOST, made.seconds)
+    moment = pd.Series({cell: values.mean() for cell, values in made.moments.groups.items()})
+    error = slope.error * math.sqrt(slope.df / (slope.df - 1))
+    for row, bare in zip(made.cells.itertuples(), plain.cells.itertuples(), strict=True):
+        wider = math.hypot(bare.s / 2, error * moment[row.Index]) / (bare.s / 2)
+        assert math.log(row.high / row.mean) == pytest.approx(wider * math.log(bare.high / bare.mean))
+    one, other = (rows.ratios(["c00"], ["c01"]).iloc[0] for rows in (made, plain))
+    assert one["value"] == other["value"] and one["high"] > other["high"]
+
+
+def test_what_blocks_share_and_the_reference_does_not_tell_stays_in_means_and_intervals():
+    runs = disturbed()
+
+    def slower(reference):
+        times = runs["epoch_time_s"] * np.exp(0.3 * runs["block"])
+        return runs.assign(epoch_time_s=times, reference_s=runs["reference_s"] * np.exp(reference * runs["block"]))
+
+    one, told, untold = (adjustment(of) for of in (runs, slower(0.3), slower(0.0)))
+    assert told.slope.value == pytest.approx(one.slope.value) == untold.slope.value
+    assert (untold.adjusted.half_widths > 0.5).all() and (told.adjusted.half_widths < 0.1).all()
+    ends = [of.adjusted.ratios(["c01"], ["c00"])["high"][0] for of in (one, told, untold)]
+    assert ends == pytest.approx([ends[0]] * 3, rel=0.02), "ratios are within blocks"
+
+
+def test_references_are_compared_within_a_setting_alone():
+    runs = disturbed(cells=8)
+    larger = runs["cell"] > "c03"
+    again = runs.assign(nodes=np.where(larger, 2, 1), reference_s=runs["reference_s"] * np.where(larger, 3.0, 1.0))
+    one, other = adjustment(runs.assign(nodes=again["nodes"])), adjustment(again)
+    pd.testing.assert_frame_equal(one.adjusted.cells, other.adjusted.cells)
+    alone = adjustment(runs.assign(nodes=np.where(runs["cell"] == "c00", 2, 1)))
+    moved = [of.mean() for of in (alone.adjusted.groups["c00"], np.concatenate(list(alone.adjusted.groups.values())))]
+    plain = [of.mean() for of in (alone.plain.groups["c00"], np.concatenate(list(alone.plain.groups.values())))]
+    assert moved[0] - plain[0] == pytest.approx(moved[1] - plain[1]), "beside others it is where it was"
+    assert alone.adjusted.half_widths["c00"] > 0.5 * alone.plain.half_widths["c00"], "its own moments stay its noise"
+
+
+def test_a_reference_that_cells_differ_in_is_not_the_machines_doing():
+    runs = disturbed(noise=0.01)
+    heavy = runs["reference_s"] * np.where(runs["cell"] == "c00", 2.0, 1.0)
+    assert adjustment(runs.assign(reference_s=heavy)).why == UNLIKE
+    own = adjustment(runs.assign(reference_s=heavy, environment_digest=np.where(runs["cell"] == "c00", "b", "a")))
+    assert own.adjusted is not None, "an environment has libraries of its own"
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        ("none", "no run has a reference"),
+        ("some", "1 of 24 runs have no reference"),
+        ("quiet", NO_BETTER),
+        ("other way", NO_BETTER),
+        ("one cell", "no two runs of a block and a setting can be compared"),
+        ("three cells", "runs are too few: its slope has 3 degrees of freedom, 5 are needed"),
+        ("no blocks", "no two runs of a block and a setting can be compared"),
+        ("one replicate", "no two runs of a block and a setting can be compared"),
+        ("nothing", "no run has a reference"),
+    ],
+)
+def test_nothing_is_adjusted_where_that_is_not_known_to_help(case, why):
+    runs = disturbed()
+    match case:
+        case "none":
+            runs = runs.assign(reference_s=math.nan)
+        case "some":
+            runs.loc[runs.index[3], "reference_s"] = math.nan
+        case "quiet":
+            runs = runs.assign(reference_s=np.random.default_rng(0).lognormal(0, 0.02, len(runs)))
+        case "other way":
+            runs = runs.assign(reference_s=1 / runs["reference_s"])
+        case "one cell":
+            runs = runs[runs["cell"] == "c00"]
+        case "three cells":
+            runs = runs[(runs["cell"] < "c03") & (runs["block"] < 3)]
+        case "no blocks":
+            runs = runs.assign(block=np.arange(len(runs)))
+        case "one replicate":
+            runs = runs[runs["block"] == 0]
+        case "nothing":
+            runs = runs[:0]
+    found = adjustment(runs)
+    assert (found.adjusted, found.why) == (None, why)
+    assert math.isnan(found.narrower)
+
+
+@pytest.fixture
+def of_campaign(tmp_path):
+    runs, epochs = campaign()
+    return read_table(write_frames(tmp_path, referenced(runs), epochs)[0], "runs")
+
+
+def test_tables_have_adjusted_numbers_beside_plain_ones_and_say_what_they_bring(of_campaign):
+    made = adjusted.table(of_campaign)
+    plain = cells.summarize(of_campaign).dropna(subset="epoch_time_s_mean").set_index("cell")
+    assert made.data.set_index("cell")["epoch_time_s"].tolist() == plain["epoch_time_s_mean"].tolist()
+    assert "Plain means stay the result." in made.notes[0]
+    said = (
+        f"Intervals of adjusted means are {100 * (1 - made.data['width'].median()):.0f} % narrower (median), those of "
+    )
+    assert made.notes[1].startswith(said)
+    rows = effects.compare(of_campaign)
+    sizes = [np.log(rows[f"{name}_high"] / rows[f"{name}_low"]).median() for name in ("ratio_adjusted", "ratio")]
+    (of_ratios,) = re.findall(r"ratios within blocks (\d+) % narrower", made.notes[1])
+    assert float(of_ratios) / 100 == pytest.approx(1 - sizes[0] / sizes[1], abs=0.1)
+    assert "goes with an epoch that takes" in made.notes[2] and "[" in made.notes[2], "the slope with its interval"
+    compared = effects.table(of_campaign)
+    assert "ratio, adjusted" in compared.shown and effects.ADJUSTED in compared.notes
+    rows = compared.data
+    one = rows[["ratio", "ratio_adjusted"]].map(math.log).sub(np.log(truth(rows)), axis=0).abs().mean()
+    assert one["ratio_adjusted"] < one["ratio"] / 3, "nearer to what the campaign is made of"
+
+
+def truth(rows):
+    def of(name):
+        framework, _, _, batch, nodes, sync = name.split(".")[:6]
+        return epoch_time(framework, int(batch[1:]), int(nodes[1:]), int(sync[1:]))
+
+    return [of(to) / of(base) for to, base in zip(rows["to_cell"], rows["from_cell"], strict=True)]
+
+
+def test_without_a_reference_every_table_is_what_it_was(runs):
+    assert (
+        adjusted.table(runs).shown.empty
+        and adjusted.table(runs).notes[0] == "Nothing is adjusted: no run has a reference."
+    )
+    made = effects.table(runs)
+    assert not [name for name in made.data if "adjusted" in name] and effects.ADJUSTED not in made.notes
+
+
+def test_the_error_of_the_slope_is_in_intervals_of_means_and_of_ratios(monkeypatch):
+    """Of five cells one always met slow moments, one always quick ones: without the error of the slope three of ten ratios are missed."""
+    monkeypatch.setattr(adjusted, "SAME", 0.0)
+    rng, held = np.random.default_rng(8), []
+    always = np.array([0.3, -0.3, 0.0, 0.0, 0.0])[:, None]
+    for _ in range(60):
+        x = always + 0.1 * rng.standard_normal((5, 4))
+        made = adjustment(in_blocks(x + 0.05 * rng.standard_normal(x.shape), x)).adjusted
+        if made is not None:
+            ratio, mean = made.ratios(["c00"], ["c01"]).iloc[0], made.cells.loc["c00"]
+            held.append([ratio["low"] < 1 < ratio["high"], mean["low"] < 1 < mean["high"]])
+    assert len(held) > 50 and (np.mean(held, axis=0) > 0.9).all()
+
+
+STUDIES = 25
+CASES = [
+    (0.0, 0.0),
+    (0.0, 0.1),
+    (0.5, 0.0),
+    (0.7, 0.05),
+    (0.9, 0.0),
+    (0.95, 0.1),
+]  # correlation, standard deviation of blocks
+
+
+@pytest.mark.parametrize("spreads", ["equal, 10 %", "5 to 20 %"])
+@pytest.mark.simulation
+def test_intervals_hold_the_truth_as_often_as_plain_ones_the_choice_included(spreads):
+    """On average over correlations from none to nearly all, without and with blocks; three standard errors are about 2 %."""
+    rng = np.random.default_rng(20261126)
+    found = {
+        case: [
+            referenced_coverage(*beside_reference(rng, cells_, blocks, spreads, case[1], case[0]))
+            for cells_, blocks in ((2, 8), (4, 3), (4, 5), (12, 3))
+            for _ in range(STUDIES)
+        ]
+        for case in CASES
+    }
+    every = [one for studies in found.values() for one in studies]
+    plain, shown = (
+        np.mean([(of.cells, of.ratios) for of in some], axis=0)
+        for some in zip(*(one[1:3] for one in every), strict=True)
+    )
+    assert (shown > plain - 0.012).all() and (shown > 0.93).all() and (shown < 0.985).all()
+    assert abs(np.mean([one.bias - one.plain_bias for one in every])) < 0.003, "no bias"
+    quiet, driven = found[0.0, 0.0], found[0.9, 0.0]
+    for name in ("width", "width_of_ratios"):
+        wider = np.mean([[getattr(of, name) for of in one[1:3]] for one in quiet], axis=0)
+        assert wider[1] < 1.04 * wider[0], (
+            "on a quiet machine hardly anything is lost: three studies of a hundred set this"
+        )
+    assert np.mean([one.shown.width_of_ratios / one.plain.width_of_ratios for one in driven]) < 0.65
+    assert np.mean([one.chosen for one in quiet]) < 0.12 and np.mean([one.chosen for one in driven]) > 0.85

@@ -1,0 +1,131 @@
+"""The machine over the campaign: where runs, blocks, waits and the slope stand in the figure, and what the table of drift says of them."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import drift as of_table
+from analysis import tables
+from analysis.adjusted import adjustment
+from analysis.measured import Records
+from declared.figures import Declared
+from figures import drift
+from synthetic import campaign, referenced, write_frames
+
+ASKED = Declared("drift", "drift")
+APART_S, LASTS_S, GAP_S = 25, 18, 6 * 3600
+
+
+def with_clocks(runs, gap_after_block=1):
+    """Runs one after the other, with a night after a block."""
+    place = runs["order_key"].rank().to_numpy() - 1
+    since = APART_S * place + GAP_S * (runs["block"].to_numpy() > gap_after_block)
+    start = pd.Timestamp("2026-11-26T08:00:00Z") + pd.to_timedelta(since, unit="s")
+    ends = start + pd.Timedelta(seconds=LASTS_S)
+    told = {"started_at": start, "ended_at": ends}
+    return runs.assign(**{name: at.strftime("%Y-%m-%dT%H:%M:%SZ") for name, at in told.items()})
+
+
+def records(folder, runs, epochs):
+    return Records(*write_frames(folder, runs, epochs))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    runs, epochs = campaign()
+    return records(tmp_path_factory.mktemp("drift"), with_clocks(referenced(runs)), epochs)
+
+
+def dots(ax):
+    return next(line for line in ax.lines if line.get_marker() == "o")
+
+
+def test_every_run_has_a_place_in_time_in_three_panels_and_beside_them(made):
+    drawn, caption = drift.draw(made, ASKED)
+    drawn.draw_without_rendering()
+    data = of_table.by_run(made.runs)
+    bottom, top, middle, beside = drawn.axes
+    for ax, column in ((top, "reference"), (middle, "epoch_time")):
+        assert dots(ax).get_ydata() == pytest.approx(100 * (data[column] - 1).to_numpy())
+        places = dots(ax).get_xdata()
+        assert (np.diff(places) > 0).all()
+    (segments,) = top.collections[:1]
+    ends = np.array(segments.get_segments())
+    assert ends[:, :, 1] == pytest.approx(100 * (data[["before", "after"]].to_numpy() - 1))
+    waits = next(line for line in top.lines if line.get_marker() == "v")
+    assert len(waits.get_xdata()) == (data["waited_s"] > 0).sum() > 0
+    heights = [patch.get_height() for patch in bottom.containers[0]]
+    assert heights == pytest.approx((100 * data["steal_share"]).tolist())
+    found = adjustment(made.runs)
+    slope = found.slope.value
+    x, y = dots(beside).get_data()
+    assert np.polyfit(np.log1p(x / 100), np.log1p(y / 100), 1)[0] == pytest.approx(slope)
+    assert beside.get_title() == f"slope {tables.difference(found.slope.estimate)}"
+    levels = [line for line in top.lines if line.get_linewidth() == 1.0 and len(line.get_xdata()) == 2]
+    assert len(levels) == made.runs["block"].nunique()
+    assert 0 < bottom.get_xlim()[1] < 2.5, "the night is cut"
+    assert (
+        "9 runs waited for a quiet machine." in caption and "correlation of epoch time and reference is 0.99" in caption
+    )
+    assert "The table adjusted has means adjusted by it." in caption
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["no reference", "no successful run", "some without", "no clock", "one run", "no ends", "nothing told of others"],
+)
+def test_it_is_drawn_whatever_there_is(case, tmp_path):
+    runs, epochs = campaign()
+    runs = with_clocks(referenced(runs))
+    match case:
+        case "no reference":
+            runs = campaign()[0]
+        case "no successful run":
+            runs = runs.assign(status="failed", reason="broken", epoch_time_s=None)
+        case "some without":
+            runs.loc[runs.index[:4], "reference_s"] = None
+        case "no clock":
+            runs = runs.assign(started_at=None)
+        case "one run":
+            runs = runs[runs["status"] == "ok"][:1]
+        case "no ends":
+            runs = runs.assign(reference_before_s=None)
+        case "nothing told of others":
+            runs = runs.assign(steal_share=None, foreign_cpu_share=None)
+    of = records(tmp_path, runs, epochs)
+    drawn, caption = drift.draw(of, ASKED)
+    drawn.draw_without_rendering()
+    made = of_table.table(of.runs)
+    assert "nan" not in caption and "nan" not in tables.markdown(made)
+    if case in ("no reference", "no successful run"):
+        why = "no run has a reference beside it" if case == "no reference" else "no successful run"
+        assert caption.startswith(f"Not drawn: {why}.") and made.shown.empty and made.notes[0] == of_table.NOTHING
+    if case == "some without":
+        assert "Without a reference, and not drawn: 4 runs." in caption
+        assert "Without a reference: 4 runs." in made.notes
+        assert "Epoch times are not adjusted by it: 4 of 110 runs have no reference." in made.notes
+    if case == "no clock":
+        assert drawn.axes[0].get_xlabel() == "run, in order"
+    if case == "nothing told of others":
+        assert [text.get_text() for text in drawn.axes[0].texts] == ["no run tells what others took"]
+
+
+def test_the_table_has_a_row_for_each_block_with_what_its_runs_had(made):
+    data = of_table.by_block(of_table.by_run(made.runs))
+    ok = made.runs[made.runs["status"] == "ok"]
+    assert data["block"].tolist() == sorted(set(ok["block"]))
+    for row in data.itertuples():
+        block = ok[ok["block"] == row.block]
+        usual = np.log(ok["reference_s"]).groupby(ok["nodes"]).transform("median").loc[block.index]
+        ratios = block["reference_s"] / np.exp(usual)
+        assert row.n == len(block)
+        assert (row.reference_lowest, row.reference_highest) == pytest.approx((ratios.min(), ratios.max()))
+        assert row.reference == pytest.approx(math.exp(np.log(ratios).mean()))
+        assert (row.waited, row.waited_s) == ((block["waited_s"] > 0).sum(), block["waited_s"].sum())
+        assert row.steal_share == pytest.approx(block["steal_share"].mean())
+        assert row.started_at == block["started_at"].min()
+    said = " ".join(of_table.table(made.runs).notes)
+    assert "the correlation of log epoch time and log reference is 0.85" in said
+    assert "Intervals of adjusted means are" in said
