@@ -543,7 +543,7 @@ def simulated_strategies() -> pd.DataFrame:
     study, site = load_study(FOUND), load_site("virtual-four")
     of = known(site, Namespace(**{name: KEPT / FOUND / f"{name}.csv" for name in TABLES}))
     planned = {run.cell: run for run in design(study, site) if run.framework.strategies}
-    data, lacking = simulated.compare(records(FOUND), planned, simulated.Simulator(of))
+    data, lacking = simulated.compare(records(FOUND), planned, simulated.Simulator(of, ""))
     assert lacking == []
     kept = pd.read_csv(KEPT / FOUND / "simulated.csv")
     pd.testing.assert_frame_equal(data.reset_index(drop=True), kept, check_dtype=False, rtol=1e-9)
