@@ -14,7 +14,18 @@ from declared.models import model_graph
 from declared.site import load_site
 from declared.study import Replicates, load_study
 from plan.campaign import Campaign, planned
-from plan.cost import ASSUMED_GFLOPS, DEPTHWISE, START_S, Cost, main, measured_at, report, swept_at, weighed_macs
+from plan.cost import (
+    ASSUMED_GFLOPS,
+    DEPTHWISE,
+    REFERENCE_S,
+    START_S,
+    Cost,
+    main,
+    measured_at,
+    report,
+    swept_at,
+    weighed_macs,
+)
 from recorded import content
 from synthetic import designed_campaign
 
@@ -22,12 +33,19 @@ NOTHING = measured_at("nowhere", Path("nowhere"))
 
 
 def campaign(study: str, site: str, **changes: object) -> Campaign:
-    return planned(load_study(study), replace(load_site(site), **changes))
+    """Without the work beside runs, unless a test wants it."""
+    return planned(load_study(study), replace(load_site(site), **({"reference": False} | changes)))
 
 
 def rows(cost: Cost) -> list[list[str]]:
     """The table of the report: without its title, its header and the lines that are not rows."""
     return [re.split(r"  +", line.strip()) for line in report(cost).splitlines()[2:] if line.count("  ") > 4]
+
+
+def test_the_work_beside_a_run_counts() -> None:
+    without, having = (Cost(campaign("quickstart", "local", reference=on), NOTHING, {}) for on in (False, True))
+    added = [having.estimates[run_id].run_s - found.run_s for run_id, found in without.estimates.items()]
+    assert added == pytest.approx([REFERENCE_S] * len(without.campaign.runs))
 
 
 def test_without_any_run_a_rate_is_assumed_and_said() -> None:
@@ -183,7 +201,7 @@ def test_one_is_not_said_in_the_plural() -> None:
     )
     assert "quickstart at local: 1 run, 1 cell in 1 block\n" in said
     assert "; 129.4 kB of data, 100.0 kB of logs and records" in said and "GPU" not in said
-    assert "records so far: none; without an ok record: 1 run, 5." in said
+    assert "records so far: none; without an ok record: 1 run, 6." in said
 
 
 def test_a_block_can_be_asked_for_as_people_write_it(capsys: pytest.CaptureFixture[str]) -> None:
