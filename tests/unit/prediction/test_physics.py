@@ -8,7 +8,8 @@ from statsmodels.regression.linear_model import OLS
 
 import known_physics as known
 from known_physics import Sharded, Truth
-from prediction import law, physics
+from prediction import held_out, law, physics
+from prediction.fold import Prediction
 from prediction.physics import expected_largest, fit, prepared, press
 
 NOISE = 0.02
@@ -17,6 +18,26 @@ DDP = ("pytorch-ddp", "site")
 
 def made(truth, **options):
     return prepared(known.runs(truth, noise=NOISE, **options)), law.points(known.network(truth))
+
+
+def test_epoch_times_are_adjusted_where_a_reference_says_what_the_machine_did():
+    """Some runs were slowed down, and their reference says it: the physics is found as if they were not."""
+    truth = Truth(update_s=0.0)
+    runs, sweeps = known.runs(truth, noise=0.002), law.points(known.network(truth))
+    rng = np.random.default_rng(3)
+    slow = np.exp(0.3 * (rng.random(len(runs)) < 0.4))
+    told = {"reference_kind": "mixed-1", "environment_digest": "e", "device": "cpu", "session": "s"}
+    disturbed = runs.assign(epoch_time_s=runs["epoch_time_s"] * slow, reference_s=0.3 * slow, **told)
+    cells, without = prepared(disturbed), prepared(disturbed.assign(reference_s=math.nan))
+    undisturbed = prepared(runs)["epoch_time_s"] * slow.mean()
+    assert (cells["epoch_time_s"] / undisturbed - 1).abs().max() < 0.02
+    assert (without["epoch_time_s"] / undisturbed - 1).abs().max() > 0.05
+    table = held_out.table(disturbed, cells, sweeps, held_out.evaluate(cells, sweeps, {"physical": physics_of})[1])
+    assert held_out.ADJUSTED in table.notes
+
+
+def physics_of(fold):
+    return Prediction(fit(fold.train, fold.sweeps).predict(fold.test))
 
 
 def error(model, cells):

@@ -124,6 +124,7 @@ class Adjustment:
     adjusted: Adjusted | None = None
     slope: Slope | None = None
     moments: "pd.Series[float] | None" = None
+    times: "pd.Series[float] | None" = None
 
     @property
     def half_widths(self) -> "pd.Series[float]":
@@ -174,7 +175,17 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     changed = told.assign(epoch_time_s=times, moment=moment - (factor * moment).mean() / factor.mean())
     seconds = Values.of(changed, "epoch_time_s")
     adjusted = Adjusted(seconds.log.groups, LOST, seconds, slope, Values.of(changed, "moment"))
-    return Adjustment(plain, "", adjusted, slope, moments)
+    return Adjustment(plain, "", adjusted, slope, moments, times)
+
+
+def adjusted_times(runs: pd.DataFrame) -> "pd.Series[float]":
+    """The epoch times of the successful runs in s, adjusted where that helps, plain where it does not."""
+    ok = successful(runs)
+    plain = ok["epoch_time_s"].astype(float)
+    if "reference_s" not in ok or ok["reference_s"].isna().all():
+        return plain
+    times = adjustment(runs).times
+    return plain if times is None else times
 
 
 def setting_of(runs: pd.DataFrame) -> np.ndarray:

@@ -17,8 +17,9 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, intervals, tables
+from analysis.adjusted import adjusted_times
 from analysis.intervals import Estimate
-from analysis.measured import arguments, combination_text, read_timed, treatment_text, treatments, varying
+from analysis.measured import arguments, combination_text, read_timed, successful, treatment_text, treatments, varying
 from common.errors import exit_status
 from common.tables import read_table
 from declared.factors import FEWEST_HELD_OUT
@@ -48,6 +49,7 @@ WAYS = {
 IN_SAMPLE = "nothing (fit)"
 KINDS = ("nodes", "batch size", "link rate", "corner", "strategy")
 ALL = "all that was left out"
+ADJUSTED = "Epoch times are adjusted by the reference beside every run (table `adjusted`), those that are fitted and those that predictions are held against."
 ON_LOOPBACK = (
     "Nodes are emulated: this checks the methods on the loopback of one machine, and says nothing about a network."
 )
@@ -194,8 +196,10 @@ def summary(found: pd.DataFrame, made: Prediction, physical: pd.DataFrame | None
 def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: pd.DataFrame) -> tables.Table:
     """The table of a study; `rows` from `evaluate`."""
     words = ["left out", "method", "worst cell"]
+    plain = successful(runs)["epoch_time_s"].astype(float)
     always = [
         ON_LOOPBACK if conditions.emulated(runs) else "",
+        "" if plain.equals(adjusted_times(runs)) else ADJUSTED,
         physics.uncounted(runs, meshes=True),
         physics.of_unlike(runs),
         conditions.setting(runs),

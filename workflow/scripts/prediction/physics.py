@@ -27,6 +27,7 @@ from scipy.optimize import least_squares, nnls
 from scipy.special import ndtr
 
 from analysis import conditions
+from analysis.adjusted import adjusted_times
 from analysis.measured import factors, scaled, successful
 from common.errors import InputError
 from declared.factors import OF_STRATEGIES
@@ -57,10 +58,12 @@ def prepared(runs: pd.DataFrame, meshes: bool = False) -> pd.DataFrame:
     """A row per measured cell: its factors, COUNTS, MEASURES (rate in bytes/s, NaN: not known), epoch_time_s, n, sd; `is_mesh`: whether ranks
     divide more than samples; `computes`.
 
-    Batches and exchanges are scaled as epoch time is: to the data set's samples. `uncounted` cells are left out, and but for
-    `meshes` those whose ranks divide more than samples; cells `of_strategies` always.
+    Epoch times are adjusted by the reference beside every run, where that predicts runs better (`analysis.adjusted`). Batches and exchanges are
+    scaled as epoch time is: to the data set's samples. `uncounted` cells are left out, and but for `meshes` those whose ranks divide more than
+    samples; cells `of_strategies` always.
     """
     ok = successful(runs)
+    ok = ok.assign(epoch_time_s=adjusted_times(runs).reindex(ok.index))
     ok = ok[~of_strategies(ok)]
     divided = is_mesh(ok)
     ok = ok.assign(is_mesh=divided, computes=computes(ok))
