@@ -86,7 +86,7 @@ def test_what_was_found_is_an_input_of_the_run(site: Site, file: Path) -> None:
 def test_cells_without_a_strategy_are_told_once_with_the_command_that_finds_it(
     site: Site, file: Path, launcher: str, way: str
 ) -> None:
-    study = replace(study_of(parallelism=["data", "found"], batch_size=[32, 64]), replicates=3)
+    study = replace(study_of(parallelism=["data", "found"], batch_size=[32, 64]), replicates=Replicates(3, 3))
     campaign = planned(study, replace(site, launcher=launcher))
     command = f"make strategies STUDY={study.name} SITE=local{way}"
     assert campaign.left_out() == [f"6 runs of 2 cells cannot run here: no strategy was found yet; call {command}"]
