@@ -15,7 +15,8 @@ from scipy import special
 
 from analysis.intervals import CONFIDENCE
 from analysis.pooling import FEWEST_BLOCKS, MOST_PRIOR, SMALLEST
-from precision.stopping import KNOWN, KNOWN_OF_ALL
+from declared.study import KNOWN_OF_ALL
+from precision.stopping import KNOWN
 
 Rule = Callable[["Report"], np.ndarray]  # which cells get a run in the next block, [studies, cells]
 OF_PRIOR = np.exp(np.linspace(math.log(1e-4), math.log(1e6), 20001))[::-1]  # half of the prior's degrees of freedom

@@ -11,7 +11,8 @@ from adaptive import Report, Rule, campaign, chosen, chosen_of_pairs, naive
 from analysis.intervals import CONFIDENCE
 from analysis.pooling import FEWEST_BLOCKS
 from document import section, table
-from precision.stopping import KNOWN, KNOWN_OF_ALL
+from declared.study import KNOWN_OF_ALL
+from precision.stopping import KNOWN
 from simulated import SPREADS
 
 SPREAD, LIMITS, OF_ALL = 0.1, ((3, 6), (3, 12), (3, 30), (5, 30)), ((3, 12), (3, 30))

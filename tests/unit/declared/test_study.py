@@ -98,16 +98,46 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
         ({"replicates": PRECISION | {"at_most": 1001}}, "replicates.at_most: 1001 is too large; expected at most 1000"),
         (
             {"replicates": PRECISION | {"until": 0.05}},
-            "replicates.until: 0.05 must be text: precision to reach, as '5 %'",
+            "replicates.until: 0.05 has no %; expected precision to reach, as '5 %'",
         ),
         (
             {"replicates": PRECISION | {"until": "51 %"}},
-            "replicates.until: '51 %' does not look right; expected precision",
+            "replicates.until: 51 % is too large; expected 0.1 % to 50 %",
         ),
-        ({"replicates": PRECISION | {"until": "0.05 %"}}, "replicates.until: '0.05 %' does not look right"),
+        ({"replicates": PRECISION | {"until": "0.05 %"}}, "replicates.until: 0.05 % is too small; expected 0.1 %"),
+        ({"replicates": PRECISION | {"until": "five"}}, "replicates.until: 'five' does not look right; expected precision"),
+        (
+            {"replicates": PRECISION | {"at_least": None}},
+            "replicates.at_least: is empty; expected a whole number",
+        ),
         (
             {"replicates": PRECISION | {"contrasts": "nodes"}},
             "replicates.contrasts: nodes does not vary in this study; expected one of framework, batch_size",
+        ),
+        (
+            {"replicates": PRECISION | {"contrasts": "frameworks"}},
+            "replicates.contrasts: 'frameworks' is no factor; did you mean 'framework'?",
+        ),
+        (
+            {
+                "replicates": PRECISION | {"contrasts": "framework"},
+                "exclude": [
+                    {"framework": "pytorch-single", "batch_size": 16},
+                    {"framework": "pytorch-ddp", "batch_size": 32},
+                ],
+            },
+            "replicates.contrasts: framework: no two timed cells of the study differ in it alone",
+        ),
+        (
+            {"replicates": PRECISION | {"contrasts": "trace"}, "factors": factors(trace=["none", "phases"])},
+            "replicates.contrasts: trace: cells that are traced are not timed, so there is no such ratio; take it out",
+        ),
+        (
+            {
+                "replicates": PRECISION | {"contrasts": "nodes"},
+                "factors": factors(framework="pytorch-ddp", batch_size=16),
+            },
+            "replicates.contrasts: nodes does not vary in this study; nor does any other factor; take contrasts out",
         ),
         (
             {"replicates": PRECISION | {"contrasts": {"batch_size": [16, 64]}}},
@@ -117,7 +147,7 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
             {"replicates": PRECISION | {"contrasts": {"batch_size": [16]}}},
             "replicates.contrasts.batch_size: has 1 entry",
         ),
-        ({"margin": 0.05}, "margin: 0.05 must be text: difference of mean epoch times that does not matter, as '5 %'"),
+        ({"margin": 0.05}, "margin: 0.05 has no %; expected difference of mean epoch times that does not matter, as '5 %'"),
         (
             {"margin": "0 %"},
             "margin: '0 %' does not look right; expected difference of mean epoch times that does not matter, as '5 %'",

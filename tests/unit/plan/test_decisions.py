@@ -33,7 +33,7 @@ def campaign(rule: Replicates = RULE) -> Campaign:
 
 def decide(block: int, *refined: str, **changes: Any) -> None:
     cells = {
-        cell: {"n": block, "half_width": 0.1, "precise": False, "refine": cell in refined, "expected": 5}
+        cell: {"n": block, "half_width": 0.1, "reached": "no", "refine": cell in refined, "expected": 5}
         for cell in (A, B)
     }
     file = place(Path("results/quickstart"), block)
@@ -72,6 +72,9 @@ def test_what_is_decided_is_run_block_by_block() -> None:
     decide(4, A, B)
     decide(5, B)
     assert (runs(here.now()), here.now().open) == ({A: 5, B: 5}, False), "after at_most nothing is decided"
+    decide(6)
+    assert (runs(here.now()), here.now().open) == ({A: 5, B: 5}, False), "but how precise cells are then is"
+    assert [decision.block for decision in here.now().decisions] == [3, 4, 5, 6]
 
 
 def test_where_no_cell_is_refined_nothing_that_was_decided_later_counts() -> None:
@@ -111,3 +114,34 @@ def test_the_cost_is_told_from_to_and_what_is_expected() -> None:
     assert "expected, by what was measured up to block 3: 10 runs" in said()
     decide(4)
     assert "quickstart at local: 7 runs, 2 cells" in said() and "at most 12" not in said()
+
+
+def test_cells_of_which_nothing_is_asked_are_not_counted_beyond_the_first_blocks() -> None:
+    traced = campaign()
+    study = replace(traced.study, factors=traced.study.factors | {"trace": ["none", "phases"]})
+    here = planned(study, traced.site)
+    assert (len(here.runs), len(here.most), len(here.possible)) == (12, 18, 24)
+    assert "quickstart at local: 12 to 18 runs, 4 cells" in report(Cost(here, measured_at("local"), {}))
+    record(here, next(run.run_id for run in here.possible if run.levels["trace"] == "phases" and run.block == 5))
+    assert len(here.now().most) == 19, "what is recorded counts"
+    among = replace(study, factors=study.factors | {"batch_size": [16, 32, 64]})
+    among = replace(among, replicates=replace(RULE, contrasts={"batch_size": (16, 32)}))
+    assert {levels["batch_size"] for levels in among.refinable} == {16, 32}
+
+
+def test_a_rule_that_no_number_of_runs_up_to_at_most_can_fulfil_is_said() -> None:
+    def said(at_most: int, **changes: Any) -> str:
+        return report(Cost(campaign(Replicates(3, at_most, 0.05, **changes)), measured_at("local"), {}))
+
+    assert "at_most: 8 cannot be enough: how far runs spread is known after 9 runs of 2 cells at best" in said(8)
+    assert "cannot be enough" not in said(9)
+    pairs = {"contrasts": {"batch_size": (16, 32)}}
+    assert "is known after 17 runs" in said(16, **pairs) and "cannot be enough" not in said(17, **pairs)
+    assert [RULE.known_after(cells) for cells in (1, 2, 4, 8)] == [17, 9, 5, 3]
+
+
+def test_where_all_possible_runs_are_there_another_rule_leaves_nothing_to_decide() -> None:
+    here = campaign()
+    for run in here.possible:
+        record(here, run.run_id)
+    assert not here.now().open and "quickstart at local: 12 runs, 2 cells" in report(Cost(here.now(), measured_at("local"), {}))

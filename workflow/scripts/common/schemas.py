@@ -126,6 +126,10 @@ def _complaint(error: jsonschema.ValidationError, whole: Any, above: str = "") -
         case "type":
             expected = " or ".join(TYPES[name] for name in ([rule] if isinstance(rule, str) else rule))
             meant = f": {parent['description']}" if "pattern" in parent and "description" in parent else ""
+            if instance is None:
+                return f"{where}is empty; expected {expected}{meant}"
+            if "%" in parent.get("pattern", "") and _is_number(None, instance):
+                return f"{where}{value} has no %; expected {parent.get('description', expected)}"
             return f"{where}{value} must be {expected}{meant}"
         case "anyOf":
             return f"{where}{value} is not right; expected {parent.get('description', 'something else')}"

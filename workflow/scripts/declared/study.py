@@ -1,8 +1,11 @@
 """A study, read and checked: which levels of which factors are compared, how often, and which figures are drawn of it."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,9 @@ from declared.models import model_names
 from declared.paper import Paper, read_paper
 
 DEFAULT_RESOLUTION = 4
+NARROWEST, WIDEST = 0.1, 50  # %, precisions that may be wanted
 FEWEST_REPLICATES = 3  # from which precision is judged
+KNOWN_OF_ALL = 16.0  # degrees of freedom of the spread of all cells together, before any is called precise (precision.stopping)
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,11 @@ class Replicates:
     def adaptive(self) -> bool:
         """Whether their number is chosen by precision."""
         return self.until is not None
+
+    def known_after(self, cells: int) -> int:
+        """The fewest runs of each of so many cells by which the spread of all is known well enough; of ratios what blocks do is taken out first."""
+        alike = max(1, cells - 1) if self.contrasts else cells
+        return 1 + math.ceil(KNOWN_OF_ALL / alike)
 
     @property
     def words(self) -> str:
@@ -87,6 +97,27 @@ class Study:
     def cells(self) -> list[Levels]:
         """The combinations that are not excluded."""
         return [levels for levels in self.combinations() if not any(matches(levels, entry) for entry in self.exclude)]
+
+    @property
+    def timed(self) -> list[Levels]:
+        """The cells whose epoch times count: those that are not traced."""
+        return [levels for levels in self.cells() if levels["trace"] == UNTRACED]
+
+    def compared(self, name: str, among: Sequence[Any]) -> list[Levels]:
+        """The timed cells that differ from another one in this factor alone, between these levels of it."""
+        cells = [levels for levels in self.timed if levels[name] in among]
+        others = [tuple(value for factor, value in levels.items() if factor != name) for levels in cells]
+        several = {same for same, count in Counter(others).items() if count > 1}
+        return [levels for levels, same in zip(cells, others, strict=True) if same in several]
+
+    @cached_property
+    def refinable(self) -> list[Levels]:
+        """The cells that may get more than `at_least` runs: those of whose numbers a precision is wanted."""
+        rule = self.replicates
+        if not rule.contrasts:
+            return self.timed
+        asked = {tuple(cell.values()) for name, among in rule.contrasts.items() for cell in self.compared(name, among)}
+        return [levels for levels in self.timed if tuple(levels.values()) in asked]
 
     @property
     def varied(self) -> list[str]:
@@ -164,6 +195,7 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         target_accuracy=raw.get("target_accuracy"),
         margin=_share(raw["margin"]) if "margin" in raw else None,
     )
+    _check_contrasts(study)
     if "figures" in raw:
         cells = [{name: levels[name] for name in [*study.varied, "trace"]} for levels in study.cells()]
         read = read_figures(raw["figures"], cells, file, study.target_accuracy, study.next_tokens)
@@ -189,19 +221,39 @@ def _replicates(raw: Any, factors: Mapping[str, list[Any]], file: Path) -> Repli
         )
     if most <= least:
         raise InputError(f"{where}.at_most: {most} is too small; expected more than at_least, {least}")
+    until = 100 * _share(raw["until"])
+    if not NARROWEST <= round(until, 9) <= WIDEST:
+        how = "small" if until < NARROWEST else "large"
+        raise InputError(f"{where}.until: {raw['until']} is too {how}; expected {NARROWEST:g} % to {WIDEST:g} %")
     named = raw.get("contrasts", {})
     if isinstance(named, str):
         named = {named: factors.get(named, [])}
     for name, levels in named.items():
-        if name not in factors or len(factors[name]) < 2:
-            varied = ", ".join(each for each, of in factors.items() if len(of) > 1) or "none, as no factor varies"
-            raise InputError(f"{where}.contrasts: {name} does not vary in this study; expected one of {varied}")
+        if name not in factors:
+            raise InputError(f"{where}.contrasts: '{name}' is no factor; {instead_of(name, list(factors))}")
+        if len(factors[name]) < 2:
+            varied = ", ".join(each for each, of in factors.items() if len(of) > 1)
+            advice = f"expected one of {varied}" if varied else "nor does any other factor; take contrasts out"
+            raise InputError(f"{where}.contrasts: {name} does not vary in this study; {advice}")
         if unknown := [level for level in levels if level not in factors[name]]:
             known = ", ".join(map(str, factors[name]))
             raise InputError(
                 f"{where}.contrasts.{name}: {unknown[0]!r} is no level of the study; expected two or more of {known}"
             )
     return Replicates(least, most, _share(raw["until"]), {name: tuple(levels) for name, levels in named.items()})
+
+
+def _check_contrasts(study: Study) -> None:
+    """That each factor whose ratios are to be precise has two timed cells that differ in it alone."""
+    for name, levels in study.replicates.contrasts.items():
+        if study.compared(name, levels):
+            continue
+        why = (
+            "cells that are traced are not timed, so there is no such ratio; take it out"
+            if name == "trace"
+            else "no two timed cells of the study differ in it alone, so there is no such ratio; see exclude, trace and design"
+        )
+        raise InputError(f"{shown(study.file)}: replicates.contrasts: {name}: {why}")
 
 
 def _fraction(raw: Mapping[str, Any], factors: Mapping[str, list[Any]], file: Path) -> Fraction | None:

@@ -25,7 +25,7 @@ from environments import installed
 from environments.identity import environment_stamp
 from plan.binding import as_bound, check_place, read_binding
 from plan.decisions import Decision, decided
-from plan.design import Run, design, to_csv
+from plan.design import Run, cell_name, design, to_csv
 from plan.identity import lacks, run_key
 from plan.machine import check_folder, check_machine
 from plan.recorded import STATUSES, record_status
@@ -67,6 +67,16 @@ class Campaign:
         ]
 
     @cached_property
+    def most(self) -> list[Run]:
+        """The runs that may be made, in planned order: of the possible ones those of cells that may get more than the first blocks, where
+        replicates are chosen by precision."""
+        rule = self.study.replicates
+        if not rule.adaptive:
+            return self.possible
+        known, refinable = {run.run_id for run in self.runs}, {cell_name(levels) for levels in self.study.refinable}
+        return [run for run in self.possible if run.run_id in known or run.cell in refinable]
+
+    @cached_property
     def decisions(self) -> list[Decision]:
         """What was decided so far, where replicates are chosen by precision."""
         return decided(self.results, self.study.replicates) if self.published is None else []
@@ -89,7 +99,8 @@ class Campaign:
         rule, last = self.study.replicates, self.decisions[-1:]
         if not rule.adaptive or self.published:
             return False
-        return not last or bool(last[0].refined and last[0].block < rule.at_most - 1)
+        decided = last and not (last[0].refined and last[0].block < rule.at_most - 1)
+        return not decided and len(self.runs) < len(self.most)
 
     @property
     def runs_csv(self) -> Path:
@@ -149,7 +160,7 @@ class Campaign:
         if block not in (None, *self.blocks):
             there = ", ".join(map(str, self.blocks))
             raise InputError(
-                f"config/config.yaml: block: {block} is none of the study's blocks; expected one of {there}"
+                f"block: {block} is none of the study's blocks; expected one of {there}"
             )
         return self if block is None else replace(self, possible=[run for run in self.possible if run.block == block])
 
@@ -236,7 +247,7 @@ class Campaign:
         left = len(self.records) - len(self.statuses)
         told = [self.counted()] + [f"{left:,} to run"] * (self.mode == "campaign" and left > 0)
         said = ", ".join(each for each in told if each) or "no record"
-        most = f" so far, {len(self.possible):,} at most" if self.mode == "campaign" and self.open else ""
+        most = f" so far, {len(self.most):,} at most" if self.mode == "campaign" and self.open else ""
         return f"{self.study.name} at {self.site.name}: {number_of(len(self.runs), 'run')}{most}: {said}"
 
     def _is_recorded(self, run: Run) -> bool:

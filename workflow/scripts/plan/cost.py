@@ -35,7 +35,7 @@ from declared.models import model_graph
 from declared.site import load_site
 from declared.study import load_study
 from plan.campaign import Campaign, add_config_argument, configured, planned
-from plan.design import Run
+from plan.design import Run, cell_name
 from plan.identity import cores_per_rank, device
 from plan.sweeps import Sweep, sizes
 from plan.sweeps import planned as planned_sweeps
@@ -110,7 +110,7 @@ class Cost:
     @cached_property
     def possible(self) -> list[Run]:
         """The runs that may be made here."""
-        return [run for run in self.campaign.possible if run.cell in self._of_cells]
+        return [run for run in self.campaign.most if run.cell in self._of_cells]
 
     @property
     def most(self) -> int:
@@ -293,7 +293,7 @@ def report(cost: Cost) -> str:
     cells = number_of(len({run.cell for run in campaign.runs}), "cell")
     count, blocks = number_of(len(campaign.runs), "run"), len({run.block for run in campaign.runs})
     if campaign.open:
-        count = f"{len(campaign.runs):,} to {number_of(cost.most, 'run')}"
+        count = f"{len(campaign.runs):,} to {number_of(len(campaign.most), 'run')}"
     head = f"{campaign.study.name} at {site.name}: {count}, {cells} in {number_of(blocks, 'block')}"
     rows = [HEADER, *_of_runs(cost), *_of_sweeps(cost), *_of_timings(cost)]
     lines = ["  ".join(row).rstrip() for row in aligned(rows, left=[name in WORDS for name in HEADER])]
@@ -323,7 +323,14 @@ def _of_precision(cost: Cost) -> Iterator[str]:
     campaign, rule = cost.campaign, cost.campaign.study.replicates
     if not rule.adaptive:
         return
-    yield f"replicates by precision: a cell has {rule.words}; the numbers above are of the runs that are certain"
+    certain = "; the numbers above are of the runs that are certain" if campaign.open else ""
+    yield f"replicates by precision: a cell has {rule.words}{certain}"
+    cells = len({run.cell for run in cost.made} & {cell_name(levels) for levels in campaign.study.timed})
+    if cells and rule.at_most < (known := rule.known_after(cells)):
+        yield (
+            f"at_most: {rule.at_most} cannot be enough: how far runs spread is known after {known} runs of {number_of(cells, 'cell')} at best, "
+            f"and no cell is called precise before; say at_most: {known + 1} or more, or replicates: {rule.at_most}"
+        )
     if campaign.open:
         yield f"at most {number_of(cost.most, 'run')}, {duration(cost.most_s)} one after the other"
     if campaign.decisions and campaign.open:
