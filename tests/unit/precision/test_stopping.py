@@ -11,8 +11,9 @@ import pytest
 from adaptive import campaign, chosen, chosen_of_pairs, naive
 from analysis.measured import factors
 from analysis.pooling import pooled
-from declared.study import Replicates
-from precision.stopping import KNOWN_OF_ALL, expected, looks, needed
+from declared.study import KNOWN_OF_ALL, Replicates
+from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
+from precision.stopping import expected, looks, needed
 from simulated import SPREADS
 
 BATCHES = (32, 64)
@@ -75,9 +76,9 @@ def narrow(cells, blocks, spread=0.01):
 
 def test_a_narrow_interval_does_not_stop_a_cell_of_whose_spread_little_is_known():
     few = looks(narrow(2, 4), RULE)
-    assert few["precise"].all() and few["refine"].all() and (few["known"] < KNOWN_OF_ALL).all()
+    assert (few["reached"] == BY_CHANCE).all() and few["refine"].all() and (few["known"] < KNOWN_OF_ALL).all()
     many = looks(narrow(12, 4), RULE)
-    assert many["precise"].all() and not many["refine"].any()
+    assert (many["reached"] == YES).all() and not many["refine"].any()
 
 
 def test_a_cell_is_refined_until_its_interval_is_narrow_and_never_beyond_at_most_or_without_a_success():
@@ -86,7 +87,7 @@ def test_a_cell_is_refined_until_its_interval_is_narrow_and_never_beyond_at_most
     runs.loc[runs["cell"] == "c05", "status"] = "failed"
     found = looks(runs, RULE)
     assert found.index[found["refine"]].tolist() == ["c03"]
-    assert found.loc["c05", "n"] == 0 and not found.loc["c05", "precise"]
+    assert found.loc["c05", "n"] == 0 and found.loc["c05", "reached"] == NO
     assert not looks(runs, Replicates(3, 8, 0.1))["refine"].any()
 
 
@@ -95,7 +96,7 @@ def test_of_contrasts_the_cells_of_a_wide_one_are_refined_and_cells_in_none_are_
     runs.loc[runs["cell"] == "c03", "epoch_time_s"] **= 30
     found = looks(runs, PAIRS)
     assert found.index[found["refine"]].tolist() == ["c02", "c03"]
-    assert math.isnan(found.loc["c12", "half_width"]) and found.loc["c12", "precise"]
+    assert math.isnan(found.loc["c12", "half_width"]) and found.loc["c12", "reached"] == NOT_ASKED
 
 
 def test_what_is_expected_is_what_campaigns_need():

@@ -400,10 +400,10 @@ def test_how_far_each_cell_is_where_a_precision_is_wanted() -> None:
         record(here, run)
     said = " ".join(told(here).split())
     assert "6 of 6 runs done, 10 at most; which cells get more is decided when the campaign goes on" in said
-    assert "precision 2 % wanted; told after the first blocks" in said and not look(here).ended
+    assert "precision 2 % wanted; told when the campaign goes on" in said and not look(here).ended
     one, other = dict.fromkeys(run.cell for run in here.runs)
-    cell = {"n": 3, "half_width": 0.031, "precise": False, "refine": True, "expected": 5}
-    cells = {one: cell, other: {**cell, "half_width": 0.01, "precise": True, "refine": False}}
+    cell = {"n": 3, "half_width": 0.031, "reached": "no", "refine": True, "expected": 5}
+    cells = {one: cell, other: {**cell, "half_width": 0.01, "reached": "yes", "refine": False}}
     file = place(here.results, 3)
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"block": 3, "rule": rule_of(rule), "cells": cells}))
@@ -412,3 +412,20 @@ def test_how_far_each_cell_is_where_a_precision_is_wanted() -> None:
     assert "precision  1 of 2 cells within 2 % after block 3" in text
     assert f"{one}: n = 3, within 3.1 %, gets another run" in " ".join(text.split()) and f"{other}: n" not in text
     assert "precision" not in told(fixed)
+    last = {**cell, "n": 5, "refine": False}
+    for block, said in ((4, {one: cell, other: cell}), (5, {one: last, other: {**last, "reached": "perhaps by chance"}})):
+        place(here.results, block).write_text(json.dumps({"block": block, "rule": rule_of(rule), "cells": said}))
+    for run in here.now().runs:
+        if not folder_of(here, run).exists():
+            record(here, run)
+    text = " ".join(told(here.now()).split())
+    assert "9 of 9 runs done; nothing is left to run" in text and "gets another run" not in text
+    assert "1 of 2 cells within 2 %, 1 perhaps by chance after block 5, which is at_most: no cell gets more runs" in text
+    assert f"{one}: n = 5, within 3.1 %" in text and f"{other}: n = 5, within 3.1 %, perhaps by chance" in text
+    place(here.results, 5).unlink()
+    text = " ".join(told(here.now()).split())
+    assert "after block 4; make figures says what was reached" in text and "gets another run" not in text
+
+
+def test_a_number_stays_beside_its_percent_sign() -> None:
+    assert status._wrapped("x" * (status.WIDTH - 2) + " 34 %") == ["x" * (status.WIDTH - 2), "34 %"]

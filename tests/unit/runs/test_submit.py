@@ -57,7 +57,7 @@ def record(here: Campaign, *blocks: int) -> None:
 
 
 def decide(here: Campaign, block: int, refine: bool) -> None:
-    cell = {"n": block, "half_width": 0.1, "precise": False, "refine": refine, "expected": 5}
+    cell = {"n": block, "half_width": 0.1, "reached": "no", "refine": refine, "expected": 5}
     file = place(here.results, block)
     file.parent.mkdir(exist_ok=True)
     cells = {here.possible[0].cell: cell}

@@ -1,11 +1,12 @@
 """Which cells get another run, where a study says a precision in place of a number of replicates: decisions, read.
 
 After each block from `at_least` on it is decided from the records which cells get a run in the next one (stage precision). A decision stands in
-results/<study>/precision/block-<block>.json, with the rule by which it was made. The last one names no cell; after `at_most` there is none.
+results/<study>/precision/block-<block>.json, with the rule by which it was made. The last one names no cell; that after `at_most` always is.
 """
 
 import functools
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,12 +15,16 @@ from typing import Any
 from common.errors import InputError
 from common.files import read_json
 from common.schemas import check
+from common.text import number_of
 from declared.study import Replicates
+
+# Whether a cell has the precision that is wanted: what config/schemas/decision.schema.yaml has for `reached`.
+REACHED = YES, BY_CHANCE, NO, NOT_ASKED = ("yes", "perhaps by chance", "no", "not asked")
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided after `block`; `cells`: cell -> n, half_width (a share, None where there is none), precise, refine, expected."""
+    """What was decided after `block`; `cells`: cell -> n, half_width (a share, None where there is none), reached, refine, expected."""
 
     block: int
     cells: Mapping[str, Mapping[str, Any]]
@@ -28,6 +33,15 @@ class Decision:
     def refined(self) -> list[str]:
         """The cells that get a run in the next block."""
         return [cell for cell, said in self.cells.items() if said["refine"]]
+
+
+def in_words(cells: Mapping[str, Mapping[str, Any]], rule: Mapping[str, Any]) -> str:
+    """How many cells are as precise as the rule wants, of those that it asks for; `rule`: as `rule_of` has it."""
+    found = Counter(said["reached"] for said in cells.values())
+    asked = number_of(len(cells) - found[NOT_ASKED], "cell")
+    told = f"{found[YES] + found[BY_CHANCE]} of {asked} within {100 * rule['until']:g} %"
+    told = f"ratios of {told}" if rule["contrasts"] else told
+    return told + (f", {found[BY_CHANCE]} perhaps by chance" if found[BY_CHANCE] else "")
 
 
 def place(results: Path, block: int) -> Path:
@@ -65,7 +79,7 @@ def _said(file: Path, date_ns: int, size: int) -> Mapping[str, Any] | None:
 def decided(results: Path, replicates: Replicates) -> list[Decision]:
     """The decisions so far, one after each block, as far as one led to the next."""
     found: list[Decision] = []
-    for block in range(replicates.at_least, replicates.at_most):
+    for block in range(replicates.at_least, replicates.at_most + 1):
         decision = read(place(results, block), replicates)
         if decision is None:
             break

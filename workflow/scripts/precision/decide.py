@@ -11,13 +11,14 @@ from typing import Any
 
 import pandas as pd
 
+from analysis import conditions
 from common.errors import exit_status
 from common.files import write_json
 from common.schemas import check
 from common.text import number_of
 from declared.study import Replicates
 from plan.campaign import Campaign, load_campaign
-from plan.decisions import rule_of
+from plan.decisions import NO, in_words, rule_of
 from precision.stopping import expected, looks
 from records.aggregate import aggregate
 
@@ -38,8 +39,8 @@ def decision(runs: pd.DataFrame, rule: Replicates, block: int) -> dict[str, Any]
         str(row.Index): {
             "n": int(row.n),
             "half_width": float(row.half_width) if math.isfinite(row.half_width) else None,
-            "precise": bool(row.precise),
-            "refine": bool(row.refine),
+            "reached": str(row.reached),
+            "refine": bool(row.refine and block < rule.at_most),
             "expected": int(row.expected),
         }
         for row in found.assign(expected=expected(found, rule)).itertuples()
@@ -50,12 +51,13 @@ def decision(runs: pd.DataFrame, rule: Replicates, block: int) -> dict[str, Any]
 def summary(said: dict[str, Any]) -> str:
     """What a person should know of a decision, in one line."""
     cells, block = said["cells"], said["block"]
-    precise = sum(cell["precise"] for cell in cells.values())
-    chance = sum(cell["precise"] and cell["refine"] for cell in cells.values())
-    head = f"precision after block {block}: {precise} of {number_of(len(cells), 'cell')} within {100 * said['rule']['until']:g} %"
-    head += f", {chance} perhaps by chance" if chance else ""
+    head = f"precision after block {block}: {in_words(cells, said['rule'])}"
     refined = [name for name, cell in cells.items() if cell["refine"]]
-    return f"{head}; {_named(refined)} in block {block + 1}" if refined else f"{head}; no cell gets more runs"
+    if refined:
+        return f"{head}; {_named(refined)} in block {block + 1}"
+    wide = [name for name, cell in cells.items() if cell["reached"] == NO]
+    last = f"; not precise: {conditions.named(wide)}" if wide else ""
+    return f"{head}; no cell gets more runs{', as at_most is reached' if block == said['rule']['at_most'] else ''}{last}"
 
 
 def _named(cells: Sequence[str]) -> str:

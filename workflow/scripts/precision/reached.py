@@ -14,6 +14,7 @@ from analysis.measured import cell_words, cells, read_runs, successful, timed
 from common.errors import exit_status
 from common.text import number_of
 from declared.study import Replicates
+from plan.decisions import BY_CHANCE, NO, NOT_ASKED, REACHED
 from precision.stopping import looks
 
 TITLE = "Precision that was wanted and reached"
@@ -24,15 +25,24 @@ def said(runs: pd.DataFrame, rule: Replicates) -> str:
     if not rule.adaptive or runs.empty:
         return ""
     found, words = _in_order(looks(runs, rule), runs), cell_words(timed(runs))
-    others = [words[cell] for cell in found.index[~found["precise"]]]
     n = successful(timed(runs)).groupby("cell").size()
     each = " to ".join(dict.fromkeys(f"{end}" for end in (n.min(), n.max()))) if len(n) else "0"
-    reached = (
-        f"not reached by {len(others)} of {number_of(len(found), 'cell')}: {conditions.named(others, '; ')}"
-        if others
-        else "reached by all cells"
-    )
-    return f"Replicates were chosen by precision: a cell has {rule.words} (n = {each}). This was {reached}."
+    cells = {reached: [words[cell] for cell in found.index[found["reached"] == reached]] for reached in REACHED}
+    asked = len(found) - len(cells[NOT_ASKED])
+    if cells[NO]:
+        told = f"not reached by {len(cells[NO])} of {number_of(asked, 'cell')}: {conditions.named(cells[NO], '; ')}"
+    else:
+        told = f"reached by all {number_of(asked, 'cell')}" if asked > 1 else "reached by the one cell"
+    if cells[BY_CHANCE]:
+        told += f"; perhaps by chance by {len(cells[BY_CHANCE])}: {conditions.named(cells[BY_CHANCE], '; ')}"
+    are, was = ("are", "is so far") if _goes_on(runs, found, rule) else ("were", "was")
+    return f"Replicates {are} chosen by precision: a cell has {rule.words} (n = {each}). This {was} {told}."
+
+
+def _goes_on(runs: pd.DataFrame, found: pd.DataFrame, rule: Replicates) -> bool:
+    """Whether cells get more runs after those that are there."""
+    last = runs.loc[runs["status"] != "missing", "block"].max()
+    return bool(last < rule.at_least or (last < rule.at_most and found["refine"].any()))
 
 
 def table(runs: pd.DataFrame, rule: Replicates) -> tables.Table:
@@ -44,7 +54,8 @@ def table(runs: pd.DataFrame, rule: Replicates) -> tables.Table:
             "n": found["n"].to_numpy(),
             "half_width": found["half_width"].to_numpy(),
             "wanted": rule.until,
-            "precise": found["precise"].to_numpy(),
+            "reached": found["reached"].to_numpy(),
+            "goes_on": _goes_on(runs, found, rule),
         }
     )
     shown = pd.DataFrame(
@@ -53,25 +64,34 @@ def table(runs: pd.DataFrame, rule: Replicates) -> tables.Table:
             "n": data["n"].astype(str),
             "half width (%)": [_percent(half) for half in data["half_width"]],
             "wanted (%)": _percent(rule.until or 0.0),
-            "reached": ["yes" if precise else "no" for precise in data["precise"]],
+            "reached": data["reached"],
         }
     )
-    of = "the widest interval of a ratio in which the cell is" if rule.contrasts else "the cell's mean epoch time"
-    notes = [
-        f"Half width: half of the 95 % interval of {of}, relative to it, as the other tables have it; a dash where there is none.",
-        said(runs, rule),
-    ]
+    half = (
+        "Half width: half of the 95 % interval of a ratio, relative to the ratio; of all ratios of the cell with others that the study asks for, the "
+        "widest"
+        if rule.contrasts
+        else "Half width: half of the 95 % interval of the cell's mean epoch time, relative to the mean"
+    )
+    notes = [f"{half}. Intervals are those of the other tables; a dash where there is none.", said(runs, rule)]
+    if (data["reached"] == BY_CHANCE).any():
+        notes.append("Perhaps by chance: the interval is narrow enough, but too little is known of how far runs spread.")
+    if (data["reached"] == NOT_ASKED).any():
+        notes.append("Not asked: the cell is in no ratio that the study asks for.")
     return tables.Table(TITLE, data, shown, notes, ["cell", "reached"])
 
 
 def in_few_words(table_csv: Path) -> str:
     """What `said` says, for the caption of a figure, from the CSV of the table."""
     rows = pd.read_csv(table_csv)
-    others = int((~rows["precise"]).sum())
-    short = f"{others} of {number_of(len(rows), 'cell')} did not reach it" if others else "all cells reached it"
-    return (
-        f"The number of runs was chosen by precision (half intervals of {100 * rows['wanted'].iloc[0]:g} %): {short}."
-    )
+    wanted, rows = rows["wanted"].iloc[0], rows[rows["reached"] != NOT_ASKED]
+    counts, goes_on = rows["reached"].value_counts(), bool(rows["goes_on"].any())
+    others, chance = int(counts.get(NO, 0)), int(counts.get(BY_CHANCE, 0))
+    verb = "have not reached" if goes_on else "did not reach"
+    short = f"{others} of {number_of(len(rows), 'cell')} {verb} it" if others else f"all cells {'have ' * goes_on}reached it"
+    short += f", {chance} perhaps by chance" if chance else ""
+    head = f"The number of runs {'is' if goes_on else 'was'} chosen by precision (half intervals of {100 * wanted:g} %)"
+    return f"{head}: {'so far ' * goes_on}{short}."
 
 
 def _in_order(found: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

@@ -19,7 +19,7 @@ class Required:
         """Those up to the block `last`, or all."""
         rule = self._campaign.study.replicates
         made = []
-        for block in range(rule.at_least, min(last or rule.at_most, rule.at_most)):
+        for block in range(rule.at_least, last or rule.at_most + 1):  # all: that after at_most says what was reached
             file = Path(self._decision(block))
             made.append((str(file), file.stat().st_mtime_ns))
             decision = read(file, rule)

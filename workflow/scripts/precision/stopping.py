@@ -24,19 +24,22 @@ from scipy import special
 from analysis.intervals import CONFIDENCE
 from analysis.measured import factors, timed
 from analysis.pooling import MOST_PRIOR, Pooling, pooled
-from declared.study import Replicates
+from declared.study import KNOWN_OF_ALL, Replicates
+from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
 
-# Degrees of freedom of a cell's spread, with those that others lend it as far as they are alike; and of the spread of all cells together.
+# Degrees of freedom of a cell's spread, with those that others lend it as far as they are alike; KNOWN_OF_ALL: of the spread of all cells together.
 # Fewer give intervals that hold the truth too seldom, more only cost runs: make bench-stopping
-KNOWN, KNOWN_OF_ALL = 8.0, 16.0
+KNOWN = 8.0
 
 
 def looks(runs: pd.DataFrame, rule: Replicates) -> pd.DataFrame:
-    """By cell of `runs` (rows of runs.csv): n, its successful runs; half_width, half of its 95 % interval over its value; precise: whether
-    that is as narrow as the rule wants; refine: whether it gets another run; known: the degrees of freedom of all cells' spread.
+    """By cell of `runs` (rows of runs.csv): n, its successful runs; half_width, half of its 95 % interval over its value; reached: whether
+    that is as narrow as the rule wants, one of plan.decisions.REACHED; refine: whether it gets another run; known: the degrees of freedom of
+    all cells' spread.
 
-    A precise cell is refined where its spread is not known well enough to say so. With contrasts the widest interval of those in which
-    the cell is; a cell in none has no half_width, and is precise. Nor is a cell refined without a successful run, or that was run `at_most` times.
+    By chance: the spread of such a cell is not known well enough to call it precise. With contrasts the widest interval of those in which
+    the cell is. A cell of which nothing is asked has no half_width: one that is in no contrast, or is not timed. No cell is refined
+    without a successful run, or that was run `at_most` times.
     """
     some = timed(runs)
     pooling = pooled(some)
@@ -47,10 +50,11 @@ def looks(runs: pd.DataFrame, rule: Replicates) -> pd.DataFrame:
     found["n"] = pooling.cells["n"].reindex(found.index).fillna(0).astype(int)
     found[["half_width", "alike", "df", "known"]] = judged.reindex(found.index)
     others = ~found.index.isin(asked)
-    found["precise"] = (found["half_width"] <= limit) | others
+    precise = (found["half_width"] <= limit).to_numpy()
     enough = (found["alike"] <= limit) & (found["df"] >= KNOWN) & (found["known"] >= KNOWN_OF_ALL)
     made = runs.groupby("cell").size().reindex(found.index)
-    found["refine"] = ~(found["precise"] & (enough | others)) & (found["n"] > 0) & (made < rule.at_most)
+    found["reached"] = np.select([others, precise & enough, precise], [NOT_ASKED, YES, BY_CHANCE], NO)
+    found["refine"] = found["reached"].isin([BY_CHANCE, NO]) & (found["n"] > 0) & (made < rule.at_most)
     return found.drop(columns=["alike", "df"])
 
 

@@ -17,6 +17,7 @@ from cluster import disturbance, slurm
 from common.files import held, read_json, utc
 from declared.site import JOB_MARGIN_S
 from plan.campaign import Campaign
+from plan.decisions import rule_of
 from plan.design import Run
 from plan.sweeps import Sweeps
 from plan.timings import Timings
@@ -75,10 +76,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Precision:
-    """How far cells are, where replicates are chosen by precision. `most`: runs that the campaign may have; `open`: whether some are still to
-    be decided; `block`: after which it was decided the last time, 0 before; `cells`: what was decided then (plan.decisions)."""
+    """How far cells are, where replicates are chosen by precision. `rule`: as decisions have it; `most`: runs that the campaign may have;
+    `open`: whether some are still to be decided; `block`: after which it was decided the last time, 0 before; `cells`: what was decided then
+    (plan.decisions)."""
 
-    aim: float
+    rule: Mapping[str, Any]
     most: int
     open: bool
     block: int
@@ -194,12 +196,12 @@ def standing(campaign: Campaign, sweeps: Sweeps, timings: Timings, reader: Reade
 
 def _precision(campaign: Campaign) -> Precision | None:
     """None where the number of replicates is fixed."""
-    aim = campaign.study.replicates.until
-    if aim is None:
+    rule = campaign.study.replicates
+    if not rule.adaptive:
         return None
     last = campaign.decisions[-1:]
-    most = sum(campaign.lacks(run) is None for run in campaign.possible)
-    return Precision(aim, most, campaign.open, last[0].block if last else 0, dict(last[0].cells) if last else {})
+    most = sum(campaign.lacks(run) is None for run in campaign.most)
+    return Precision(rule_of(rule), most, campaign.open, last[0].block if last else 0, dict(last[0].cells) if last else {})
 
 
 def _counted(planned: int, records: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from common.errors import exit_status
 from common.text import duration, number_of
 from plan.campaign import add_config_argument, configured, load_campaign
+from plan.decisions import BY_CHANCE, NO, in_words
 from plan.recorded import STATUSES
 from records.standing import Job, Precision, Problem, Standing, UnderWay, observer
 
@@ -41,16 +42,19 @@ COLOURS = {
 
 def text(found: Standing, colour: bool = False) -> str:
     """The standing in lines of at most WIDTH characters; with `colour` the lines' names have some."""
-    head = textwrap.wrap(f"{found.study} at {found.site}: {_head(found)}", WIDTH, break_on_hyphens=False)
-    made = [*head, *([_bar(found)] if found.begun else [])]
+    made = [*_wrapped(f"{found.study} at {found.site}: {_head(found)}"), *([_bar(found)] if found.begun else [])]
     for name, said in _rows(found):
-        lines = textwrap.wrap(
-            f"{name:{INDENT - 1}s} {said}", WIDTH, subsequent_indent=" " * INDENT, break_on_hyphens=False
-        )
+        lines = _wrapped(f"{name:{INDENT - 1}s} {said}", " " * INDENT)
         if colour and name in COLOURS:
             lines[0] = lines[0].replace(name, f"{COLOURS[name]}{name}{PLAIN}", 1)
         made += lines
     return "\n".join(made)
+
+
+def _wrapped(said: str, indent: str = "") -> list[str]:
+    """In lines of at most WIDTH characters; a number stays beside its %."""
+    lines = textwrap.wrap(said.replace(" %", "\N{NO-BREAK SPACE}%"), WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}%", " %") for line in lines]
 
 
 def _head(found: Standing) -> str:
@@ -86,7 +90,7 @@ def _rows(found: Standing) -> Iterator[tuple[str, str]]:
         counts = [f"{found.statuses[status]:,} {status}" for status in STATUSES if status in found.statuses]
         yield "done", ", ".join(counts)
     if found.precision:
-        yield from _precise(found.precision)
+        yield from _precise(found.precision, found.done > 0, found.left > 0)
     for each in found.under_way[:MOST]:
         yield "running", _running(each)
     if len(found.under_way) > MOST:
@@ -108,22 +112,24 @@ def _rows(found: Standing) -> Iterator[tuple[str, str]]:
     yield from _workers(found)
 
 
-def _precise(found: Precision) -> Iterator[tuple[str, str]]:
+def _precise(found: Precision, begun: bool, left: bool) -> Iterator[tuple[str, str]]:
     """How many cells are as precise as they are to be, and those that are not or get another run, the widest first."""
     if not found.block:
-        yield "precision", f"{100 * found.aim:g} % wanted; told after the first blocks"
+        when = "told when the campaign goes on" if begun and not left else "told after the first blocks"
+        yield "precision", f"{100 * found.rule['until']:g} % wanted; {when}"
         return
-    precise = sum(cell["precise"] for cell in found.cells.values())
-    yield (
-        "precision",
-        f"{precise} of {number_of(len(found.cells), 'cell')} within {100 * found.aim:g} % after block {found.block}",
-    )
-    others = {name: cell for name, cell in found.cells.items() if cell["refine"] or not cell["precise"]}
+    end = ", which is at_most: no cell gets more runs" if found.block == found.rule["at_most"] else ""
+    over = not found.open and not left
+    if over and any(cell["refine"] for cell in found.cells.values()):
+        end = "; make figures says what was reached after the last one"
+    yield "precision", f"{in_words(found.cells, found.rule)} after block {found.block}{end}"
+    others = {name: cell for name, cell in found.cells.items() if cell["refine"] or cell["reached"] in (BY_CHANCE, NO)}
     widest = sorted(others, key=lambda name: -(others[name]["half_width"] or math.inf))
     for name in widest[:MOST]:
         cell = others[name]
         half = "no interval" if cell["half_width"] is None else f"within {100 * cell['half_width']:.2g} %"
-        yield "", f"{name}: n = {cell['n']}, {half}{', gets another run' if cell['refine'] else ''}"
+        chance = ", perhaps by chance" if cell["reached"] == BY_CHANCE else ""
+        yield "", f"{name}: n = {cell['n']}, {half}{chance}{', gets another run' if cell['refine'] and not over else ''}"
     if len(widest) > MOST:
         yield "", f"and {len(widest) - MOST} more"
 
