@@ -11,6 +11,7 @@ from precision.required import Required
 WANTED = CAMPAIGN.study.replicates
 RULE = json.dumps(rule_of(WANTED))
 PILOT_BLOCKS = 2
+PILOT_FILES = expand(f"{RESULTS}/tables/pilot.{{suffix}}", suffix=["csv", "md", "tex"])
 PRECISION_CODE = code("precision.reached")
 PRECISION_FILES = (
     expand(f"{RESULTS}/tables/precision.{{suffix}}", suffix=["csv", "md", "tex"]) if WANTED.adaptive else []
@@ -67,7 +68,7 @@ if CAMPAIGN.mode == "campaign":
             records=[path for block in CAMPAIGN.blocks[:PILOT_BLOCKS] for path in CAMPAIGN.records_of_block(block)],
             code=code("precision.pilot"),
         output:
-            multiext(f"{RESULTS}/tables/pilot", ".csv", ".md", ".tex"),
+            PILOT_FILES,
         log:
             f"{RESULTS}/logs/tables/pilot.log",
         resources:

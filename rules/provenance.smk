@@ -66,6 +66,7 @@ rule manifest:
         records=str(CAMPAIGN.published or CAMPAIGN.mode),
         products=json.dumps(PRODUCTS),
         made_of=sources.digest(sources.sources(CAMPAIGN, MAKES_FIGURES)),
+        keep=PILOT_FILES,
     shell:
         """
         {WARM} provenance.manifest \
@@ -74,6 +75,7 @@ rule manifest:
             --records {params.records:q} \
             --products {params.products:q} \
             --made-of {params.made_of:q} \
+            --keep {params.keep:q} \
             --out {output.manifest:q} \
             2>&1 | tee {log:q}
         """

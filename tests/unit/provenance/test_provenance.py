@@ -54,13 +54,14 @@ def test_changes_are_told_by_group_with_values_where_they_are_short() -> None:
 
 
 def test_what_is_no_product_any_more_is_put_aside_and_all_else_stays(tmp_path: Path) -> None:
-    for name in ("runs.csv", "explore.R", "figures/a.pdf", "figures/gone.pdf", "figures/gone.png"):
+    for name in ("runs.csv", "explore.R", "figures/a.pdf", "figures/gone.pdf", "figures/gone.png", "figures/asked.pdf"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     products = {name: {"files": [str(tmp_path / name)]} for name in ("explore.R", "figures/a.pdf")}
-    assert retire(tmp_path, products) == ["figures/gone"]
+    assert retire(tmp_path, products, [str(tmp_path / "figures/asked.pdf")]) == ["figures/gone"]
     left = sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file())
-    assert left == ["explore.R", "figures/a.pdf", "figures/old/gone.pdf", "figures/old/gone.png", "runs.csv"]
+    there = ["a.pdf", "asked.pdf", "old/gone.pdf", "old/gone.png"]
+    assert left == ["explore.R", *(f"figures/{name}" for name in there), "runs.csv"]
 
 
 def test_a_manifest_may_name_every_table() -> None:

@@ -32,7 +32,7 @@ def said(runs: pd.DataFrame, rule: Replicates) -> str:
     if cells[NO]:
         told = f"not reached by {len(cells[NO])} of {number_of(asked, 'cell')}: {conditions.named(cells[NO], '; ')}"
     else:
-        told = f"reached by all {number_of(asked, 'cell')}" if asked > 1 else "reached by the one cell"
+        told = "reached by all cells" + (" in such ratios" if cells[NOT_ASKED] else "")
     if cells[BY_CHANCE]:
         told += f"; perhaps by chance by {len(cells[BY_CHANCE])}: {conditions.named(cells[BY_CHANCE], '; ')}"
     are, was = ("are", "is so far") if _goes_on(runs, found, rule) else ("were", "was")

@@ -95,10 +95,10 @@ def certified(files: Sequence[str], said: Path) -> Made:
     return made
 
 
-def retire(results: Path, products: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def retire(results: Path, products: Mapping[str, Mapping[str, Any]], kept: Sequence[str] = ()) -> list[str]:
     """Move the files of figures and tables that are no product any more, as of a figure that the study no longer declares, into the
-    folder OLD beside those that are. What was moved, without the files' endings."""
-    current = {Path(file) for one in products.values() for file in one["files"]}
+    folder OLD beside those that are. `kept`: files that are made when somebody asks for them. What was moved, without the files' endings."""
+    current = {Path(file) for files in (*(one["files"] for one in products.values()), kept) for file in files}
     moved = []
     for folder in sorted({file.parent for file in current} - {results}):  # in which other files are, too
         for file in sorted(path for path in folder.iterdir() if path.is_file() and path not in current):
@@ -143,13 +143,14 @@ def main(argv: list[str] | None = None) -> None:
         "--products", required=True, help="JSON: name -> files, and the file that says what they were made of"
     )
     parser.add_argument("--made-of", required=True, metavar="SHA-256", help="of all that stands behind the products")
+    parser.add_argument("--keep", nargs="*", default=[], metavar="FILE", help="files beside the products that stay")
     parser.add_argument("--out", required=True, type=Path, metavar="JSON", help="manifest.json")
     options = parser.parse_args(argv)
     campaign = measured_campaign(options)
     said = manifest(campaign, json.loads(options.products), options.made_of)
     check(said, "manifest", options.out)
     write_json(options.out, said)
-    if moved := retire(campaign.results, said["products"]):
+    if moved := retire(campaign.results, said["products"], options.keep):
         print(f"not made by this study any more, and moved into the folder {OLD} beside the others: {', '.join(moved)}")
 
 
