@@ -1,6 +1,7 @@
 """A pilot says which length of runs is cheapest: as two-stage sampling has it, and as simulated campaigns bear out."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,8 +13,9 @@ from analysis.variance import Components
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.tables import read_table
+from declared.study import Replicates, load_study
 from precision import pilot
-from precision.pilot import Times
+from precision.pilot import Aim, Times
 
 KEPT = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
 
@@ -28,7 +30,7 @@ def components(block: float = 0.0, run: float = 0.0, epoch: float = 0.0, epochs:
 def test_the_cheapest_length_is_that_of_two_stage_sampling(fixed_s: float, run: float, epoch: float) -> None:
     """sqrt(start-up / epoch) x (spread within runs / between runs), where runs are so many that their number is no step."""
     times = {"one": Times(fixed_s, 1.0), "two": Times(fixed_s, 1.0)}
-    rows = pilot.compare(components(run=run, epoch=epoch), times, (0.003,))
+    rows = pilot.compare(components(run=run, epoch=epoch), times, Aim((0.003,)))
     assert rows.loc[0, "until"] == 0.003
     assert rows.loc[0, "best_epochs"] == pytest.approx(math.sqrt(fixed_s) * epoch / run, rel=0.15)
     assert (rows["best_s"] <= rows["now_s"]).all()
@@ -71,7 +73,7 @@ def test_times_are_split_into_what_grows_with_epochs_and_what_does_not() -> None
 
 def test_of_a_measured_campaign() -> None:
     """Half its time and more is start-up, and its runs differ as much as their epochs: two timed epochs are about right."""
-    made = pilot.table(read_timed(KEPT / "runs.csv"), read_table(KEPT / "epochs.csv", "epochs"), (0.03,))
+    made = pilot.table(read_timed(KEPT / "runs.csv"), read_table(KEPT / "epochs.csv", "epochs"), Aim((0.03,)))
     assert made.shown["interval (± %)"].tolist()[2] == "3.00 (aim)"
     assert made.data.set_index("until").loc[0.03, ["best_epochs", "best_runs"]].tolist() == [2, 15]
     assert any("71 % of a run is start-up" in note for note in made.notes)
@@ -81,3 +83,27 @@ def test_single_runs_say_nothing() -> None:
     runs, epochs = read_timed(KEPT / "runs.csv"), read_table(KEPT / "epochs.csv", "epochs")
     with pytest.raises(InputError, match="two successful runs of a cell"):
         pilot.table(runs[runs["replicate"] == 1], epochs)
+
+
+def test_the_aim_is_judged_by_the_rule_that_stops_its_cells() -> None:
+    """That asks for more runs than the width alone where cells are few."""
+    rule = Replicates(3, 12, 0.2)
+    study = replace(load_study("quickstart"), replicates=rule, margin=0.1)
+    assert Aim.of(study) == Aim((0.2,), rule) and Aim.of(replace(study, replicates=Replicates(5, 5))) == Aim((0.1,))
+    times = {"one": Times(10.0, 1.0), "two": Times(10.0, 1.0)}
+    spread = components(run=0.02, epoch=0.01)
+    plain, by_rule = (pilot.compare(spread, times, aim).set_index("until") for aim in (Aim(), Aim.of(study)))
+    assert (plain.loc[0.2, "now_runs"], by_rule.loc[0.2, "now_runs"]) == (3, 10)
+    assert by_rule.drop(index=0.2).equals(plain.drop(index=0.2))
+
+
+def test_of_an_aim_that_at_most_does_not_reach_and_of_ratios_the_notes_tell() -> None:
+    runs, epochs = read_timed(KEPT / "runs.csv"), read_table(KEPT / "epochs.csv", "epochs")
+    narrow = pilot.table(runs, epochs, Aim((0.03,), Replicates(3, 12, 0.03)))
+    assert any("at_most: 12 is too few for the aim: with epochs as they are it needs 1" in note for note in narrow.notes)
+    wide = pilot.table(runs, epochs, Aim((0.2,), Replicates(3, 12, 0.2)))
+    assert not any("at_most" in note for note in wide.notes)
+    ratios = Replicates(3, 12, 0.03, {"framework": ("a", "b")})
+    made = pilot.table(runs, epochs, Aim.of(replace(load_study("quickstart"), replicates=ratios)))
+    assert not made.shown["interval (± %)"].str.contains("aim").any()
+    assert any("the rows are of means" in note for note in made.notes)

@@ -16,7 +16,7 @@ import argparse
 import math
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,7 +31,9 @@ from analysis.variance import Components, components, logarithms
 from common.errors import InputError, exit_status
 from common.tables import read_table
 from common.text import duration
+from declared.study import Replicates, Study
 from plan.campaign import add_campaign_arguments, measured_campaign
+from precision.stopping import needed
 from records.aggregate import aggregate
 
 AIMS = (0.01, 0.02, 0.05, 0.1, 0.2)  # half-widths of a mean's interval, as shares of it
@@ -82,17 +84,39 @@ def sd_of(found: Components, epochs: float) -> float:
     return math.sqrt(known["block"] + known["run"] + known["epoch"] / epochs)
 
 
-def compare(found: Components, times: Mapping[str, Times], own: tuple[float, ...] = ()) -> pd.DataFrame:
-    """A row per aim, AIMS and the study's `own`: until (a share); epochs, runs of a cell and seconds of all cells, as the runs are now
-    (now_...) and where they are cheapest (best_...). NaN where no number of runs reaches it."""
-    prior_df = MOST_PRIOR if len(times) > 1 else 0.0
+@dataclass(frozen=True)
+class Aim:
+    """What a study wants of its means: half-widths as shares, and the rule by which its cells stop, where they do."""
+
+    until: tuple[float, ...] = ()
+    rule: Replicates | None = None
+
+    @classmethod
+    def of(cls, study: Study) -> "Aim":
+        """Of a study: its precision, else its margin. Of ratios a pilot says nothing."""
+        rule = study.replicates
+        if rule.until is None:
+            return cls((study.margin,) if study.margin else ())
+        return cls(() if rule.contrasts else (rule.until,), rule)
+
+    def runs(self, sd: float, until: float, cells: int) -> float:
+        """The runs of a cell that its mean needs; infinite above MOST_RUNS. Those of the study's own precision by its own rule."""
+        if self.rule is None or until not in self.until:
+            return runs_needed(sd, until, MOST_PRIOR if cells > 1 else 0.0)
+        n = float(needed(sd, replace(self.rule, at_most=MOST_RUNS), cells))
+        return n if n < MOST_RUNS else math.inf
+
+
+def compare(found: Components, times: Mapping[str, Times], aim: Aim = Aim()) -> pd.DataFrame:
+    """A row per half-width, those of AIMS and of the study's `aim`: until (a share); epochs, runs of a cell and seconds of all cells, as the
+    runs are now (now_...) and where they are cheapest (best_...). NaN where no number of runs reaches it."""
     now = round(found.epochs)
     candidates = sorted({*range(1, MOST_EPOCHS + 1), now})
     spreads = {epochs: sd_of(found, epochs) for epochs in candidates}
     one_each = {epochs: sum(cell.run_s(epochs) for cell in times.values()) for epochs in candidates}
     rows = []
-    for until in sorted({*AIMS, *own}):
-        runs = {epochs: runs_needed(spreads[epochs], until, prior_df) for epochs in candidates}
+    for until in sorted({*AIMS, *aim.until}):
+        runs = {epochs: aim.runs(spreads[epochs], until, len(times)) for epochs in candidates}
         seconds = {epochs: runs[epochs] * one_each[epochs] for epochs in candidates}
         best = min(candidates, key=lambda epochs: (seconds[epochs], epochs))
         row: dict[str, float] = {"until": until}
@@ -107,7 +131,7 @@ def compare(found: Components, times: Mapping[str, Times], own: tuple[float, ...
     return pd.DataFrame(rows)
 
 
-def table(runs: pd.DataFrame, epochs: pd.DataFrame, own: tuple[float, ...] = ()) -> tables.Table:
+def table(runs: pd.DataFrame, epochs: pd.DataFrame, aim: Aim = Aim()) -> tables.Table:
     """The table of the runs that are there. InputError where they say nothing of their variance."""
     known = logarithms(runs, epochs)
     found, times = components(known), times_of(runs, epochs)
@@ -116,16 +140,16 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, own: tuple[float, ...] = ())
             "a pilot needs two successful runs of a cell at least, of two timed epochs each; "
             "say epochs: 3 or more in the study, and see make status for runs that failed"
         )
-    data = compare(found, times, own)
+    data = compare(found, times, aim)
     shown = pd.DataFrame(
         {
-            "interval (± %)": [f"{tables.number(100 * until)}{' (aim)' * (until in own)}" for until in data["until"]],
+            "interval (± %)": [f"{tables.number(100 * until)}{' (aim)' * (until in aim.until)}" for until in data["until"]],
             **_shown(data, "now", "as now"),
             **_shown(data, "best", "cheapest"),
             "time saved (%)": [tables.percent(share, 0) for share in 1 - data["best_s"] / data["now_s"]],
         }
     )
-    return tables.Table(TITLE, data, shown, [*_notes(found, times, runs), conditions.setting(runs)])
+    return tables.Table(TITLE, data, shown, [*_notes(found, times, runs), *_of_aim(aim, data), conditions.setting(runs)])
 
 
 def _shown(data: pd.DataFrame, name: str, words: str) -> dict[str, list[str]]:
@@ -152,11 +176,30 @@ def _notes(found: Components, times: Mapping[str, Times], runs: pd.DataFrame) ->
     lengths = sorted(set(runs["epochs"].dropna()))
     return [
         f"Interval: 95 %, of a cell's mean epoch time. Time: of all {len(times)} cells, one run after the other, without what is between runs.",
-        f"Measured: {', '.join(told)}. {100 * start:.0f} % of a run is start-up, warm-up epochs and the rest that does not grow with timed epochs.",
-        "Cheapest is a matter of these variances, which a pilot knows roughly. To change the length, set "
-        f"`epochs` in the study (now {', '.join(map(level_text, lengths))}, warm-up included); runs that were made keep their records, but are of another "
-        "study then. A study of accuracy needs its epochs for that.",
+        f"Measured: {', '.join(told)}. {100 * start:.0f} % of a run is start-up, warm-up epochs and an end, which take as long however many "
+        "epochs are timed.",
+        "A pilot knows these variances only roughly, and so what is cheapest. To change the length, set "
+        f"`epochs` in the study (now {', '.join(map(level_text, lengths))}, warm-up included). Then the runs of this pilot stay on disk, but do not count "
+        "for the campaign. A study of accuracy needs its epochs for that.",
     ]
+
+
+def _of_aim(aim: Aim, data: pd.DataFrame) -> Iterator[str]:
+    """How the study's own precision stands to the rows."""
+    if aim.rule is None:
+        return
+    if aim.rule.contrasts:
+        yield "The study asks for the precision of ratios; the rows are of means. Ratios of cells that share blocks are mostly narrower."
+        return
+    (row,) = data[data["until"].isin(aim.until)].itertuples()
+    most = aim.rule.at_most
+    yield (
+        "Aim: runs by the study's rule, which also asks that it is known how far runs spread; of the other rows by the width alone, as with a "
+        "fixed number of replicates."
+    )
+    if not row.now_runs <= most:
+        there = "no number of runs reaches it" if math.isnan(row.now_runs) else f"it needs {row.now_runs:.0f} runs of a cell"
+        yield f"at_most: {most} is too few for the aim: with epochs as they are {there}."
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -171,8 +214,7 @@ def main(argv: list[str] | None = None) -> None:
         there = [run for run in campaign.runs if run.run_id in campaign.statuses]
         runs = timed(aggregate(replace(campaign, possible=there), epochs_csv))
         epochs = read_table(epochs_csv, "epochs")
-    aims = (campaign.study.replicates.until, campaign.study.margin)
-    made = table(runs, epochs, tuple(filter(None, aims[:1] if aims[0] else aims)))
+    made = table(runs, epochs, Aim.of(campaign.study))
     tables.write(made, options.out)
     print(tables.markdown(made))
 
