@@ -10,8 +10,8 @@ import numpy as np
 from adaptive import Report, Rule, campaign, chosen, chosen_of_pairs, naive
 from analysis.intervals import CONFIDENCE
 from analysis.pooling import FEWEST_BLOCKS
-from document import section, table
 from declared.study import KNOWN_OF_ALL
+from document import section, table
 from precision.stopping import KNOWN
 from simulated import SPREADS
 

@@ -52,17 +52,26 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
     first.wait()
     said = (checkout.folder / "out").read_text()
     assert (
-        f"precision after block 3: 1 of 3 cells within 40 %; another run of 2 cells ({', '.join(CELLS)}) in block 4"
+        f"precision after block 3: ratios of 0 of 2 cells within 40 %; another run of 2 cells ({', '.join(CELLS)}) in block 4"
         in said
     ), said
     assert "whether cells get more is decided next" in said and "[11/11] ok" in said, said
-    assert refined(checkout) == {"block-3.json": {*CELLS}, "block-4.json": {*CELLS}}, "none after at_most"
+    assert refined(checkout) == {"block-3.json": {*CELLS}, "block-4.json": {*CELLS}}
     assert checkout.program("plan.unlock").returncode == 0
     status = checkout.program("records.status").stdout
-    assert "11 of 13 runs done; 2 left" in status and "1 of 3 cells within 40 % after block 4" in status, status
+    assert "11 of 13 runs done; 2 left" in status and "ratios of 0 of 2 cells within 40 % after block 4" in status, (
+        status
+    )
 
     done = checkout.snakemake("figures")
     assert done.status == 0, done.output
+    assert (
+        "precision after block 5: ratios of 0 of 2 cells within 40 %; no cell gets more runs, as at_most is reached"
+        in done.output
+    )
+    assert refined(checkout)["block-5.json"] == set()
+    status = " ".join(checkout.program("records.status").stdout.split())
+    assert "within 40 % after block 5, which is at_most: no cell gets more runs" in status, status
     assert [attempt.rsplit("/")[-1] for attempt in checkout.attempts()] == ["attempt-1"] * 13, (
         "the orphan's counts, too"
     )
@@ -76,7 +85,7 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
     reached = (checkout.results / "tables" / "precision.md").read_text()
     assert "(n = 3 to 5). This was not reached by 2 of 3 cells: batch size 64; batch size 96." in reached, reached
     assert "chosen by precision" in (checkout.results / "tables" / "notes.md").read_text()
-    assert {f"results/small/precision/block-{k}.json" for k in (3, 4)} <= checkout.manifest()["sources"][
+    assert {f"results/small/precision/block-{k}.json" for k in (3, 4, 5)} <= checkout.manifest()["sources"][
         "records"
     ].keys()
 

@@ -105,7 +105,10 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
             "replicates.until: 51 % is too large; expected 0.1 % to 50 %",
         ),
         ({"replicates": PRECISION | {"until": "0.05 %"}}, "replicates.until: 0.05 % is too small; expected 0.1 %"),
-        ({"replicates": PRECISION | {"until": "five"}}, "replicates.until: 'five' does not look right; expected precision"),
+        (
+            {"replicates": PRECISION | {"until": "five"}},
+            "replicates.until: 'five' does not look right; expected precision",
+        ),
         (
             {"replicates": PRECISION | {"at_least": None}},
             "replicates.at_least: is empty; expected a whole number",
@@ -147,7 +150,10 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
             {"replicates": PRECISION | {"contrasts": {"batch_size": [16]}}},
             "replicates.contrasts.batch_size: has 1 entry",
         ),
-        ({"margin": 0.05}, "margin: 0.05 has no %; expected difference of mean epoch times that does not matter, as '5 %'"),
+        (
+            {"margin": 0.05},
+            "margin: 0.05 has no %; expected difference of mean epoch times that does not matter, as '5 %'",
+        ),
         (
             {"margin": "0 %"},
             "margin: '0 %' does not look right; expected difference of mean epoch times that does not matter, as '5 %'",

@@ -144,4 +144,6 @@ def test_where_all_possible_runs_are_there_another_rule_leaves_nothing_to_decide
     here = campaign()
     for run in here.possible:
         record(here, run.run_id)
-    assert not here.now().open and "quickstart at local: 12 runs, 2 cells" in report(Cost(here.now(), measured_at("local"), {}))
+    assert not here.now().open and "quickstart at local: 12 runs, 2 cells" in report(
+        Cost(here.now(), measured_at("local"), {})
+    )

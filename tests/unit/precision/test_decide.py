@@ -77,10 +77,12 @@ def test_what_was_reached_is_said_once_for_all(runs: pd.DataFrame) -> None:
     assert reached.said(runs, Replicates(3, 3)) == ""
     assert reached.said(runs, Replicates(3, 9, 0.1)) == (
         "Replicates are chosen by precision: a cell has 3 to 9 runs, until half the 95 % interval of its mean epoch time is 10 % or less "
-        "(n = 3). This is so far not reached by 2 of 3 cells: batch size 32; batch size 64; perhaps by chance by 1: batch size 16."
+        "(n = 3). This is so far not reached by 2 of 3 cells: batch size 32; batch size 64; by 1 cell perhaps by chance."
     )
     used_up = Replicates(3, 3, 0.1)
-    assert reached.said(runs, used_up).startswith("Replicates were chosen") and "This was not" in reached.said(runs, used_up)
+    assert reached.said(runs, used_up).startswith("Replicates were chosen") and "This was not" in reached.said(
+        runs, used_up
+    )
     made = reached.table(runs, used_up)
     assert made.shown["reached"].tolist() == [BY_CHANCE, NO, NO] and made.shown["half width (%)"].tolist()[2] == "–"
 
@@ -88,7 +90,7 @@ def test_what_was_reached_is_said_once_for_all(runs: pd.DataFrame) -> None:
 def test_a_cell_that_is_in_no_ratio_is_not_asked(runs: pd.DataFrame) -> None:
     made = reached.table(runs, Replicates(3, 3, 0.9, {"batch_size": (16, 32)}))
     assert made.data["reached"].tolist() == [BY_CHANCE, BY_CHANCE, NOT_ASKED]
-    assert "reached by all cells in such ratios; perhaps by chance by 2" in " ".join(made.notes)
+    assert "reached by all cells in such ratios; by 2 cells perhaps by chance" in " ".join(made.notes)
     assert any(note.startswith("Not asked: the cell is in no ratio") for note in made.notes)
 
 

@@ -100,7 +100,9 @@ def test_the_aim_is_judged_by_the_rule_that_stops_its_cells() -> None:
 def test_of_an_aim_that_at_most_does_not_reach_and_of_ratios_the_notes_tell() -> None:
     runs, epochs = read_timed(KEPT / "runs.csv"), read_table(KEPT / "epochs.csv", "epochs")
     narrow = pilot.table(runs, epochs, Aim((0.03,), Replicates(3, 12, 0.03)))
-    assert any("at_most: 12 is too few for the aim: with epochs as they are it needs 1" in note for note in narrow.notes)
+    assert any(
+        "at_most: 12 is too few for the aim: with epochs as they are it needs 1" in note for note in narrow.notes
+    )
     wide = pilot.table(runs, epochs, Aim((0.2,), Replicates(3, 12, 0.2)))
     assert not any("at_most" in note for note in wide.notes)
     ratios = Replicates(3, 12, 0.03, {"framework": ("a", "b")})

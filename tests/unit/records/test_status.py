@@ -413,14 +413,19 @@ def test_how_far_each_cell_is_where_a_precision_is_wanted() -> None:
     assert f"{one}: n = 3, within 3.1 %, gets another run" in " ".join(text.split()) and f"{other}: n" not in text
     assert "precision" not in told(fixed)
     last = {**cell, "n": 5, "refine": False}
-    for block, said in ((4, {one: cell, other: cell}), (5, {one: last, other: {**last, "reached": "perhaps by chance"}})):
+    for block, said in (
+        (4, {one: cell, other: cell}),
+        (5, {one: last, other: {**last, "reached": "perhaps by chance"}}),
+    ):
         place(here.results, block).write_text(json.dumps({"block": block, "rule": rule_of(rule), "cells": said}))
     for run in here.now().runs:
         if not folder_of(here, run).exists():
             record(here, run)
     text = " ".join(told(here.now()).split())
     assert "9 of 9 runs done; nothing is left to run" in text and "gets another run" not in text
-    assert "1 of 2 cells within 2 %, 1 perhaps by chance after block 5, which is at_most: no cell gets more runs" in text
+    assert (
+        "1 of 2 cells within 2 %, 1 perhaps by chance after block 5, which is at_most: no cell gets more runs" in text
+    )
     assert f"{one}: n = 5, within 3.1 %" in text and f"{other}: n = 5, within 3.1 %, perhaps by chance" in text
     place(here.results, 5).unlink()
     text = " ".join(told(here.now()).split())

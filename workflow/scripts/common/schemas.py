@@ -4,7 +4,7 @@ import functools
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,13 +124,7 @@ def _complaint(error: jsonschema.ValidationError, whole: Any, above: str = "") -
             meant = f"; {advice}" if advice.endswith("?") else ""
             return f"{where}{value} is not one of {', '.join(map(str, rule))}{meant}"
         case "type":
-            expected = " or ".join(TYPES[name] for name in ([rule] if isinstance(rule, str) else rule))
-            meant = f": {parent['description']}" if "pattern" in parent and "description" in parent else ""
-            if instance is None:
-                return f"{where}is empty; expected {expected}{meant}"
-            if "%" in parent.get("pattern", "") and _is_number(None, instance):
-                return f"{where}{value} has no %; expected {parent.get('description', expected)}"
-            return f"{where}{value} must be {expected}{meant}"
+            return where + _of_another_type(instance, value, parent, [rule] if isinstance(rule, str) else rule)
         case "anyOf":
             return f"{where}{value} is not right; expected {parent.get('description', 'something else')}"
         case "uniqueItems":
@@ -149,6 +143,16 @@ def _complaint(error: jsonschema.ValidationError, whole: Any, above: str = "") -
         case "pattern":
             return f"{where}{value} does not look right; expected {parent.get('description', rule)}"
     return f"{where}{' '.join(error.message.split())}"
+
+
+def _of_another_type(instance: Any, value: str, parent: Mapping[str, Any], rule: Sequence[str]) -> str:
+    expected = " or ".join(TYPES[name] for name in rule)
+    meant = f": {parent['description']}" if "pattern" in parent and "description" in parent else ""
+    if instance is None:
+        return f"is empty; expected {expected}{meant}"
+    if "%" in parent.get("pattern", "") and _is_number(None, instance):
+        return f"{value} has no %; expected {parent.get('description', expected)}"
+    return f"{value} must be {expected}{meant}"
 
 
 def _ordinal(index: int) -> str:

@@ -26,7 +26,9 @@ from declared.paper import Paper, read_paper
 DEFAULT_RESOLUTION = 4
 NARROWEST, WIDEST = 0.1, 50  # %, precisions that may be wanted
 FEWEST_REPLICATES = 3  # from which precision is judged
-KNOWN_OF_ALL = 16.0  # degrees of freedom of the spread of all cells together, before any is called precise (precision.stopping)
+KNOWN_OF_ALL = (
+    16.0  # degrees of freedom of the spread of all cells together, before any is called precise (precision.stopping)
+)
 
 
 @dataclass(frozen=True)

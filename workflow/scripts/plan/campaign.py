@@ -159,9 +159,7 @@ class Campaign:
         """The campaign with the runs of one block only; as it is without one. InputError when there is no such block."""
         if block not in (None, *self.blocks):
             there = ", ".join(map(str, self.blocks))
-            raise InputError(
-                f"block: {block} is none of the study's blocks; expected one of {there}"
-            )
+            raise InputError(f"block: {block} is none of the study's blocks; expected one of {there}")
         return self if block is None else replace(self, possible=[run for run in self.possible if run.block == block])
 
     @cached_property

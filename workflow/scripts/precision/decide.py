@@ -57,7 +57,9 @@ def summary(said: dict[str, Any]) -> str:
         return f"{head}; {_named(refined)} in block {block + 1}"
     wide = [name for name, cell in cells.items() if cell["reached"] == NO]
     last = f"; not precise: {conditions.named(wide)}" if wide else ""
-    return f"{head}; no cell gets more runs{', as at_most is reached' if block == said['rule']['at_most'] else ''}{last}"
+    return (
+        f"{head}; no cell gets more runs{', as at_most is reached' if block == said['rule']['at_most'] else ''}{last}"
+    )
 
 
 def _named(cells: Sequence[str]) -> str:

@@ -143,13 +143,17 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, aim: Aim = Aim()) -> tables.
     data = compare(found, times, aim)
     shown = pd.DataFrame(
         {
-            "interval (± %)": [f"{tables.number(100 * until)}{' (aim)' * (until in aim.until)}" for until in data["until"]],
+            "interval (± %)": [
+                f"{tables.number(100 * until)}{' (aim)' * (until in aim.until)}" for until in data["until"]
+            ],
             **_shown(data, "now", "as now"),
             **_shown(data, "best", "cheapest"),
             "time saved (%)": [tables.percent(share, 0) for share in 1 - data["best_s"] / data["now_s"]],
         }
     )
-    return tables.Table(TITLE, data, shown, [*_notes(found, times, runs), *_of_aim(aim, data), conditions.setting(runs)])
+    return tables.Table(
+        TITLE, data, shown, [*_notes(found, times, runs), *_of_aim(aim, data), conditions.setting(runs)]
+    )
 
 
 def _shown(data: pd.DataFrame, name: str, words: str) -> dict[str, list[str]]:
@@ -198,7 +202,11 @@ def _of_aim(aim: Aim, data: pd.DataFrame) -> Iterator[str]:
         "fixed number of replicates."
     )
     if not row.now_runs <= most:
-        there = "no number of runs reaches it" if math.isnan(row.now_runs) else f"it needs {row.now_runs:.0f} runs of a cell"
+        there = (
+            "no number of runs reaches it"
+            if math.isnan(row.now_runs)
+            else f"it needs {row.now_runs:.0f} runs of a cell"
+        )
         yield f"at_most: {most} is too few for the aim: with epochs as they are {there}."
 
 

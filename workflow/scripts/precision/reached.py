@@ -34,7 +34,7 @@ def said(runs: pd.DataFrame, rule: Replicates) -> str:
     else:
         told = "reached by all cells" + (" in such ratios" if cells[NOT_ASKED] else "")
     if cells[BY_CHANCE]:
-        told += f"; perhaps by chance by {len(cells[BY_CHANCE])}: {conditions.named(cells[BY_CHANCE], '; ')}"
+        told += f"; by {number_of(len(cells[BY_CHANCE]), 'cell')} perhaps by chance"
     are, was = ("are", "is so far") if _goes_on(runs, found, rule) else ("were", "was")
     return f"Replicates {are} chosen by precision: a cell has {rule.words} (n = {each}). This {was} {told}."
 
@@ -75,7 +75,9 @@ def table(runs: pd.DataFrame, rule: Replicates) -> tables.Table:
     )
     notes = [f"{half}. Intervals are those of the other tables; a dash where there is none.", said(runs, rule)]
     if (data["reached"] == BY_CHANCE).any():
-        notes.append("Perhaps by chance: the interval is narrow enough, but too little is known of how far runs spread.")
+        notes.append(
+            "Perhaps by chance: the interval is narrow enough, but too little is known of how far runs spread."
+        )
     if (data["reached"] == NOT_ASKED).any():
         notes.append("Not asked: the cell is in no ratio that the study asks for.")
     return tables.Table(TITLE, data, shown, notes, ["cell", "reached"])
@@ -88,7 +90,11 @@ def in_few_words(table_csv: Path) -> str:
     counts, goes_on = rows["reached"].value_counts(), bool(rows["goes_on"].any())
     others, chance = int(counts.get(NO, 0)), int(counts.get(BY_CHANCE, 0))
     verb = "have not reached" if goes_on else "did not reach"
-    short = f"{others} of {number_of(len(rows), 'cell')} {verb} it" if others else f"all cells {'have ' * goes_on}reached it"
+    short = (
+        f"{others} of {number_of(len(rows), 'cell')} {verb} it"
+        if others
+        else f"all cells {'have ' * goes_on}reached it"
+    )
     short += f", {chance} perhaps by chance" if chance else ""
     head = f"The number of runs {'is' if goes_on else 'was'} chosen by precision (half intervals of {100 * wanted:g} %)"
     return f"{head}: {'so far ' * goes_on}{short}."

@@ -201,7 +201,9 @@ def _precision(campaign: Campaign) -> Precision | None:
         return None
     last = campaign.decisions[-1:]
     most = sum(campaign.lacks(run) is None for run in campaign.most)
-    return Precision(rule_of(rule), most, campaign.open, last[0].block if last else 0, dict(last[0].cells) if last else {})
+    return Precision(
+        rule_of(rule), most, campaign.open, last[0].block if last else 0, dict(last[0].cells) if last else {}
+    )
 
 
 def _counted(planned: int, records: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:

@@ -53,7 +53,9 @@ def text(found: Standing, colour: bool = False) -> str:
 
 def _wrapped(said: str, indent: str = "") -> list[str]:
     """In lines of at most WIDTH characters; a number stays beside its %."""
-    lines = textwrap.wrap(said.replace(" %", "\N{NO-BREAK SPACE}%"), WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        said.replace(" %", "\N{NO-BREAK SPACE}%"), WIDTH, subsequent_indent=indent, break_on_hyphens=False
+    )
     return [line.replace("\N{NO-BREAK SPACE}%", " %") for line in lines]
 
 
@@ -129,7 +131,10 @@ def _precise(found: Precision, begun: bool, left: bool) -> Iterator[tuple[str, s
         cell = others[name]
         half = "no interval" if cell["half_width"] is None else f"within {100 * cell['half_width']:.2g} %"
         chance = ", perhaps by chance" if cell["reached"] == BY_CHANCE else ""
-        yield "", f"{name}: n = {cell['n']}, {half}{chance}{', gets another run' if cell['refine'] and not over else ''}"
+        yield (
+            "",
+            f"{name}: n = {cell['n']}, {half}{chance}{', gets another run' if cell['refine'] and not over else ''}",
+        )
     if len(widest) > MOST:
         yield "", f"and {len(widest) - MOST} more"
 

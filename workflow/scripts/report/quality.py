@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from analysis import checks, conditions
 from analysis.measured import missing_cells
+from analysis.tables import Table
 from common.text import number_of
+from plan.decisions import BY_CHANCE, NO, NOT_ASKED
 from report.material import Material
 from report.twelve_rules import MET, NOT_MET, Rule, Verdict
 
@@ -39,6 +41,8 @@ def marks(material: Material, verdicts: Sequence[tuple[Rule, Verdict]]) -> Itera
     )
     if missing := missing_cells(runs):
         yield Mark(f"{number_of(len(missing), 'cell')} missing", BAD, conditions.named(missing), "failures")
+    if "precision" in material.tables:
+        yield _precise(material.tables["precision"].table)
     if "checks" in material.tables:
         for assumption, holds, said in checks.judged(material.data("checks")):
             yield Mark(assumption, UNKNOWN if holds is None else GOOD if holds else BAD, said, "table-checks")
@@ -53,3 +57,20 @@ def marks(material: Material, verdicts: Sequence[tuple[Rule, Verdict]]) -> Itera
     outcomes = [verdict.outcome for _, verdict in verdicts]
     met, applicable = outcomes.count(MET), outcomes.count(MET) + outcomes.count(NOT_MET)
     yield Mark(f"{met} of {applicable} rules of benchmarking met", GOOD if met == applicable else BAD, "", "rules")
+
+
+def _precise(table: Table) -> Mark:
+    """Whether the cells became as precise as the study wants."""
+    asked = table.shown[table.data["reached"] != NOT_ASKED]
+    wide, chance = (asked.loc[asked["reached"] == reached, "cell"].tolist() for reached in (NO, BY_CHANCE))
+    said = [
+        f"{word}: {conditions.named(cells, '; ')}"
+        for word, cells in (("not", wide), ("perhaps by chance", chance))
+        if cells
+    ]
+    return Mark(
+        f"{len(asked) - len(wide)} of {number_of(len(asked), 'cell')} as precise as wanted",
+        BAD if wide else UNKNOWN if chance else GOOD,
+        ". ".join(said),
+        "table-precision",
+    )
