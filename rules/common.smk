@@ -112,15 +112,16 @@ from snakemake.executors import dryrun
 from snakemake.logging import logger
 from snakemake.settings.enums import Quietness
 
+ASKED_FOR = CAMPAIGN.pilot if "pilot" in sys.argv else CAMPAIGN
 SESSION = (
     or_say_so(
         lambda: Session(
             CAMPAIGN.results,
             current_session(),
-            planned=len(CAMPAIGN.records),
-            done=len(CAMPAIGN.available()),
-            left_s=time_left.observer(CAMPAIGN),
-            known=lambda: CAMPAIGN.now().known(),
+            planned=len(ASKED_FOR.records),
+            done=len(ASKED_FOR.available()),
+            left_s=time_left.observer(ASKED_FOR),
+            known=lambda: ASKED_FOR.now().known(),
         )
     )
     if CAMPAIGN.mode == "campaign" and workflow.is_main_process

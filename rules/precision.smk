@@ -10,7 +10,6 @@ from precision.required import Required
 
 WANTED = CAMPAIGN.study.replicates
 RULE = json.dumps(rule_of(WANTED))
-PILOT_BLOCKS = 2
 PILOT_FILES = expand(f"{RESULTS}/tables/pilot.{{suffix}}", suffix=["csv", "md", "tex"])
 PRECISION_CODE = code("precision.reached")
 PRECISION_FILES = (
@@ -65,7 +64,7 @@ if CAMPAIGN.mode == "campaign":
     rule pilot:
         """Train the first two blocks, and say from them what is cheaper: more runs, or longer ones."""
         input:
-            records=[path for block in CAMPAIGN.blocks[:PILOT_BLOCKS] for path in CAMPAIGN.records_of_block(block)],
+            records=list(CAMPAIGN.pilot.records.values()),
             code=code("precision.pilot"),
         output:
             PILOT_FILES,

@@ -83,7 +83,7 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
         ("128", "ok"): 3,
     }
     reached = (checkout.results / "tables" / "precision.md").read_text()
-    assert "(n = 3 to 5). This was not reached by 2 of 3 cells: batch size 64; batch size 96." in reached, reached
+    assert "(n = 3 to 5). This was not reached by 2 of 2 cells: batch size 64; batch size 96." in reached, reached
     assert "chosen by precision" in (checkout.results / "tables" / "notes.md").read_text()
     assert {f"results/small/precision/block-{k}.json" for k in (3, 4, 5)} <= checkout.manifest()["sources"][
         "records"

@@ -1,6 +1,7 @@
 """Where a study says a precision, its runs are those of the first blocks, those that were decided, and those that have a record."""
 
 import json
+import os
 import re
 from collections import Counter
 from dataclasses import replace
@@ -147,3 +148,21 @@ def test_where_all_possible_runs_are_there_another_rule_leaves_nothing_to_decide
     assert not here.now().open and "quickstart at local: 12 runs, 2 cells" in report(
         Cost(here.now(), measured_at("local"), {})
     )
+
+
+def test_a_decision_that_a_repeated_run_will_change_is_not_the_last_word() -> None:
+    here = campaign()
+    for run in here.runs:
+        record(here, run.run_id)
+    decide(3)
+    assert here.now().known() == (6, False)
+    repeated = Path(here.records[f"{A}.r2"])
+    later = place(here.results, 3).stat().st_mtime + 1
+    os.utime(repeated, (later, later))
+    assert here.now().known() == (6, True)
+    assert not here.now().open, "what runs stand is known"
+
+
+def test_a_pilot_counts_its_own_runs() -> None:
+    pilot = campaign().pilot
+    assert {run.block for run in pilot.runs} == {1, 2} and pilot.known() == (4, False)

@@ -24,7 +24,7 @@ from declared.study import Study, load_study
 from environments import installed
 from environments.identity import environment_stamp
 from plan.binding import as_bound, check_place, read_binding
-from plan.decisions import Decision, decided
+from plan.decisions import Decision, decided, place
 from plan.design import Run, cell_name, design, to_csv
 from plan.identity import lacks, run_key
 from plan.machine import check_folder, check_machine
@@ -32,6 +32,7 @@ from plan.recorded import STATUSES, record_status
 from plan.strategies import to_find
 
 MODES = ("campaign", "available")
+PILOT_BLOCKS = 2
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Campaign:
 
     def known(self) -> tuple[int, bool]:
         """How many runs the site will make as far as is known, and whether more may be decided."""
-        return len(self.records), self.open
+        return len(self.records), self.open or self._decided_anew
 
     @property
     def open(self) -> bool:
@@ -161,6 +162,11 @@ class Campaign:
             there = ", ".join(map(str, self.blocks))
             raise InputError(f"block: {block} is none of the study's blocks; expected one of {there}")
         return self if block is None else replace(self, possible=[run for run in self.possible if run.block == block])
+
+    @cached_property
+    def pilot(self) -> "Campaign":
+        """The campaign with the runs of a pilot only: the first PILOT_BLOCKS blocks."""
+        return replace(self, possible=[run for run in self.possible if run.block in self.blocks[:PILOT_BLOCKS]])
 
     @cached_property
     def blocks(self) -> list[int]:
@@ -247,6 +253,16 @@ class Campaign:
         said = ", ".join(each for each in told if each) or "no record"
         most = f" so far, {len(self.most):,} at most" if self.mode == "campaign" and self.open else ""
         return f"{self.study.name} at {self.site.name}: {number_of(len(self.runs), 'run')}{most}: {said}"
+
+    @property
+    def _decided_anew(self) -> bool:
+        """Whether the last decision will be made again, since a run that it was made of was repeated after it."""
+        if not self.decisions:
+            return False
+        block = self.decisions[-1].block
+        made_at = os.stat(place(self.results, block)).st_mtime_ns
+        before = (self.records[run.run_id] for run in self.runs if run.block <= block and run.run_id in self.records)
+        return any(os.path.exists(path) and os.stat(path).st_mtime_ns > made_at for path in before)
 
     def _is_recorded(self, run: Run) -> bool:
         """Whether a possible run has a record. Its key takes time: it is computed where there is a folder."""
