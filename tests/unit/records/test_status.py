@@ -430,6 +430,10 @@ def test_how_far_each_cell_is_where_a_precision_is_wanted() -> None:
     place(here.results, 5).unlink()
     text = " ".join(told(here.now()).split())
     assert "after block 4; make figures says what was reached" in text and "gets another run" not in text
+    found = look(here.now())
+    of_ratios = replace(found.precision, rule=found.precision.rule | {"contrasts": {"framework": ["a", "b"]}})
+    text = " ".join(status.text(replace(found, precision=of_ratios)).split())
+    assert "ratios of 0 of 2 cells within 2 %" in text and f"{one}: n = 3, ratio within 3.1 %" in text
 
 
 def test_a_number_stays_beside_its_percent_sign() -> None:

@@ -89,7 +89,7 @@ class Precision:
 
 @dataclass(frozen=True)
 class Standing:
-    """All that `make status` tells; times in seconds, dates in UTC. `possible` are the runs that the site can make.
+    """All that `make status` tells; times in seconds, dates in UTC. `possible` are the runs that the site can make, of those that are known now.
 
     `left_s` is None while no run has ended. `jobs` is None where the site has no queue that is asked, or it did not answer;
     then `queue` says why. `disturbed` is a sentence about this machine where runs are left that it makes.

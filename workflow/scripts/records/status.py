@@ -129,7 +129,8 @@ def _precise(found: Precision, begun: bool, left: bool) -> Iterator[tuple[str, s
     widest = sorted(others, key=lambda name: -(others[name]["half_width"] or math.inf))
     for name in widest[:MOST]:
         cell = others[name]
-        half = "no interval" if cell["half_width"] is None else f"within {100 * cell['half_width']:.2g} %"
+        what = "ratio within" if found.rule["contrasts"] else "within"
+        half = "no interval" if cell["half_width"] is None else f"{what} {100 * cell['half_width']:.2g} %"
         chance = ", perhaps by chance" if cell["reached"] == BY_CHANCE else ""
         yield (
             "",
