@@ -8,7 +8,14 @@ from document import section, table
 from simulated import SPREADS, ReferencedCoverage, beside_reference, referenced_coverage
 
 STUDIES = ((4, 3), (12, 3), (2, 8), (12, 5))  # cells, blocks
-CORRELATIONS = ((0.0, 0.0), (0.5, 0.0), (0.7, 0.0), (0.9, 0.0), (0.95, 0.0), (0.9, 0.1))  # with what blocks do to the reference alone
+CORRELATIONS = (
+    (0.0, 0.0),
+    (0.5, 0.0),
+    (0.7, 0.0),
+    (0.9, 0.0),
+    (0.95, 0.0),
+    (0.9, 0.1),
+)  # with what blocks do to the reference alone
 OF_BLOCKS = 0.03
 Found = dict[tuple[int, int, float, float], list[ReferencedCoverage]]
 

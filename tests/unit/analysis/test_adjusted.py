@@ -10,7 +10,20 @@ import pytest
 from statsmodels.formula.api import ols
 
 from analysis import adjusted, cells, effects
-from analysis.adjusted import APART, CONSTANT, LOST, NO_BETTER, NO_SLOPE, SINGLE, UNLIKE, WIDER, adjusted_times, adjustment, fitted, leverages
+from analysis.adjusted import (
+    APART,
+    CONSTANT,
+    LOST,
+    NO_BETTER,
+    NO_SLOPE,
+    SINGLE,
+    UNLIKE,
+    WIDER,
+    adjusted_times,
+    adjustment,
+    fitted,
+    leverages,
+)
 from analysis.pooling import Pooling, pooled
 from common.tables import read_table
 from published import FIBRES
@@ -132,12 +145,8 @@ def test_a_reference_that_cells_differ_in_is_not_the_machines_doing():
         ("other way", NO_BETTER),
         ("one cell", APART),
         ("three cells", "with so few runs its slope has 3 degrees of freedom, 5 are needed"),
-        ("two cells", NO_SLOPE),
         ("no blocks", APART),
         ("one replicate", SINGLE),
-        ("few with one", "20 of 24 runs have no reference"),
-        ("constant", CONSTANT),
-        ("failed", "no successful run has a reference"),
         ("nothing", "no successful run"),
     ],
 )
@@ -160,20 +169,36 @@ def test_nothing_is_adjusted_where_that_is_not_known_to_help(case, why):
             runs = runs.assign(block=np.arange(len(runs)))
         case "one replicate":
             runs = runs[runs["block"] == 0]
-        case "two cells":
-            runs = runs[(runs["cell"] < "c02") & (runs["block"] < 2)]
-        case "few with one":
-            runs.loc[runs.index[4:], "reference_s"] = math.nan
-        case "constant":
-            runs = runs.assign(reference_s=0.3)
-        case "failed":
-            runs.loc[runs.index[0], "reference_s"] = math.nan
-            runs.loc[runs.index[1:], "status"] = "invalid"
         case "nothing":
             runs = runs[:0]
     found = adjustment(runs)
     assert (found.adjusted, found.why) == (None, why)
     assert math.isnan(found.narrower)
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        ("two cells", NO_SLOPE),
+        ("most without", "20 of 24 runs have no reference"),
+        ("constant", CONSTANT),
+        ("invalid", "no successful run has a reference"),
+    ],
+)
+def test_why_there_is_no_slope_is_told_apart(case, why):
+    runs = disturbed()
+    match case:
+        case "two cells":
+            runs = runs[(runs["cell"] < "c02") & (runs["block"] < 2)]
+        case "most without":
+            runs.loc[runs.index[4:], "reference_s"] = math.nan
+        case "constant":
+            runs = runs.assign(reference_s=0.3)
+        case "invalid":
+            runs.loc[runs.index[0], "reference_s"] = math.nan
+            runs.loc[runs.index[1:], "status"] = "invalid"
+    found = adjustment(runs)
+    assert (found.slope, found.why) == (None, why)
 
 
 def test_means_are_adjusted_where_their_intervals_get_narrower_and_ratios_where_theirs_do(monkeypatch):

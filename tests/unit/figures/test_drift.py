@@ -85,12 +85,10 @@ def test_every_run_has_a_place_in_time_in_three_panels_and_beside_them(made):
         "no reference",
         "no successful run",
         "failed with one",
-        "the first without",
         "no clock",
         "one run",
         "no ends",
         "nothing told of others",
-        "hardly stolen",
     ],
 )
 def test_it_is_drawn_whatever_there_is(case, tmp_path):
@@ -104,8 +102,6 @@ def test_it_is_drawn_whatever_there_is(case, tmp_path):
         case "failed with one":
             runs.loc[runs["status"] == "ok", ["reference_s", "reference_before_s", "reference_after_s"]] = None
             runs.loc[runs["status"] != "ok", "reference_s"] = 0.3
-        case "the first without":
-            runs.loc[runs["order_key"].rank() <= 60, "reference_s"] = None
         case "no clock":
             runs = runs.assign(started_at=None)
         case "one run":
@@ -114,8 +110,6 @@ def test_it_is_drawn_whatever_there_is(case, tmp_path):
             runs = runs.assign(reference_before_s=None)
         case "nothing told of others":
             runs = runs.assign(steal_share=None, foreign_cpu_share=None)
-        case "hardly stolen":
-            runs = runs.assign(steal_share=0.001, foreign_cpu_share=0.5)
     of = records(tmp_path, runs, epochs)
     drawn, caption = drift.draw(of, ASKED)
     drawn.draw_without_rendering()
@@ -129,23 +123,31 @@ def test_it_is_drawn_whatever_there_is(case, tmp_path):
     if why:
         assert caption.startswith(f"Not drawn: {why}.") and made.shown.empty
         assert made.notes[0] == f"Nothing is shown: {why}."
-    if case == "the first without":
-        ok = of.runs[of.runs["status"] == "ok"]
-        lacking = int(ok["reference_s"].isna().sum())
-        assert f"Without a reference: {lacking} runs; the top panel has none of them." in caption
-        assert f"Without a reference: {lacking} runs." in made.notes
-        assert f"Epoch times are not adjusted by it: {lacking} of 110 runs have no reference." in made.notes
-        logs = np.log(ok["epoch_time_s"].astype(float))
-        deviation = 100 * np.expm1(logs - logs.groupby(ok["cell"]).transform("mean"))
-        assert sorted(dots(drawn.axes[2]).get_ydata()) == pytest.approx(sorted(deviation)), "of all runs of the cell"
-        assert drawn.axes[0].get_xlim()[0] == 0 < dots(drawn.axes[2]).get_xdata()[0] < APART_S / 3600
-        assert made.data["n"].sum() == 110 - lacking
     if case == "no clock":
         assert drawn.axes[0].get_xlabel() == "run, in order"
-    if case == "hardly stolen":
-        assert "CPU of a hypervisor" not in labels(drawn) and "A hypervisor took 0.1 % of a run at most." in caption
     if case == "nothing told of others":
         assert [text.get_text() for text in drawn.axes[0].texts] == ["no run tells what others took"]
+
+
+def test_runs_before_the_first_reference_are_in_the_axis_and_in_the_means_of_their_cells(tmp_path):
+    runs, epochs = campaign()
+    runs = with_clocks(referenced(runs)).assign(steal_share=0.001, foreign_cpu_share=0.5)
+    runs.loc[runs["order_key"].rank() <= 60, "reference_s"] = None
+    of = records(tmp_path, runs, epochs)
+    drawn, caption = drift.draw(of, ASKED)
+    drawn.draw_without_rendering()
+    made = of_table.table(of.runs)
+    ok = of.runs[of.runs["status"] == "ok"]
+    lacking = int(ok["reference_s"].isna().sum())
+    assert f"Without a reference: {lacking} runs; the top panel has none of them." in caption
+    assert f"Without a reference: {lacking} runs." in made.notes
+    assert f"Epoch times are not adjusted by it: {lacking} of 110 runs have no reference." in made.notes
+    logs = np.log(ok["epoch_time_s"].astype(float))
+    deviation = 100 * np.expm1(logs - logs.groupby(ok["cell"]).transform("mean"))
+    assert sorted(dots(drawn.axes[2]).get_ydata()) == pytest.approx(sorted(deviation)), "of all runs of the cell"
+    assert drawn.axes[0].get_xlim()[0] == 0 < dots(drawn.axes[2]).get_xdata()[0] < APART_S / 3600
+    assert made.data["n"].sum() == 110 - lacking
+    assert "CPU of a hypervisor" not in labels(drawn) and "A hypervisor took 0.1 % of a run at most." in caption
 
 
 def test_the_table_has_a_row_for_each_block_with_what_its_runs_had(made):

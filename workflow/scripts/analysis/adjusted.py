@@ -23,11 +23,11 @@ has FEWEST_DF degrees of freedom, and where the cells of a setting have the same
 libraries do to the work must not be taken for the machine's doing. What is chosen for having little error has less by luck, too. So the choice
 costs a degree of freedom as the slope does (LOST). The constants are chosen by simulation of the whole procedure with 2 to 12 cells, 3 to 8
 blocks of 0 to 20 %, correlations of 0 to 0.97, equal and unequal spreads: with LOST = 1 intervals of ratios hold the truth up to 2.2 percentage
-points less often than plain ones, with 2 up to 1.2, and those of means no less often (make statistics-test; docs/explanation/statistics.md).
+points less often than plain ones, with 2 up to 1.2, and those of means no less often on average (make statistics-test; docs/explanation/statistics.md).
 
 Better predictions within blocks need not make means more certain: where blocks move the reference and not epoch times, or by more than the
 slope says, taking out their moments adds to the spread between blocks. So means are adjusted only where their intervals get narrower
-(median), and ratios within blocks only where theirs do. That choice, too, is in the simulations.
+(median), and ratios within blocks only where theirs do. That choice, too, is in the simulations (tests/bench/adjusted_coverage.py).
 """
 
 import math
