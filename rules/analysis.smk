@@ -3,10 +3,10 @@
 #   out: RESULTS/tables/<table>.csv, .md and .tex, the regression's predictions of all cells, the residuals of the runs
 #        RESULTS/explore.ipynb and explore.R, starts of an analysis of one's own
 
-from declared.paper import ANALYSIS as TABLES
+from declared.paper import of_runs
 
 ANALYSIS_FILES = [
-    *expand(f"{RESULTS}/tables/{{table}}.{{suffix}}", table=TABLES, suffix=["csv", "md", "tex"]),
+    *expand(f"{RESULTS}/tables/{{table}}.{{suffix}}", table=of_runs(CAMPAIGN.referenced), suffix=["csv", "md", "tex"]),
     f"{RESULTS}/tables/regression_cells.csv",
     f"{RESULTS}/tables/residuals.csv",
     f"{RESULTS}/tables/notes.md",
@@ -59,6 +59,7 @@ rule analysis:
         folder=subpath(output[0], parent=True),
         margin=CAMPAIGN.study.margin or "",
         target_accuracy=CAMPAIGN.study.target_accuracy or "",
+        reference="--reference" if CAMPAIGN.referenced else "",
         replicates=CAMPAIGN.study.replicates.words if CAMPAIGN.study.replicates.adaptive else [],
     shell:
         """
@@ -69,6 +70,7 @@ rule analysis:
             --margin {params.margin} \
             --target-accuracy {params.target_accuracy} \
             --replicates {params.replicates:q} \
+            {params.reference} \
             --out {params.folder:q} \
             2>&1 | tee {log:q}
         """

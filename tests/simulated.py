@@ -80,10 +80,17 @@ class ReferencedCoverage(NamedTuple):
 
 
 def beside_reference(
-    rng: np.random.Generator, cells: int, blocks: int, spreads: str, of_blocks: float, correlation: float
+    rng: np.random.Generator,
+    cells: int,
+    blocks: int,
+    spreads: str,
+    of_blocks: float,
+    correlation: float,
+    of_reference: float = 0.0,
 ) -> tuple[pd.DataFrame, float]:
     """As `simulated`, with a reference whose logarithm has this correlation with that of epoch time within blocks and between them; and
-    the mean epoch time in s at the campaign's mean reference, of all cells. That at the mean of all campaigns is 1 s."""
+    the mean epoch time in s at the campaign's mean reference, of all cells. That at the mean of all campaigns is 1 s. `of_reference`: the standard
+    deviation of what blocks add to the reference alone."""
     runs, spread = simulated(rng, cells, blocks, spreads, 0.0, 0.0)
     rest = math.sqrt(1 - correlation**2)
     moment, own = (np.repeat(of_blocks * rng.standard_normal(blocks), cells) for _ in range(2))
@@ -94,6 +101,8 @@ def beside_reference(
     setting = {"reference_kind": "mixed-1", "nodes": 1, "ranks": 1, "cores_per_rank": 1, "device": "site"}
     times = {"epoch_time_s": np.exp(log), "reference_s": np.exp(moment), "throttled_s": math.nan}
     truth = float(np.exp(correlation * moment - variances[0] / 2).mean())
+    if of_reference:
+        times["reference_s"] *= np.exp(np.repeat(of_reference * rng.standard_normal(blocks), cells))
     return runs.assign(**times, **setting, environment_digest="a"), truth
 
 
@@ -104,5 +113,11 @@ def referenced_coverage(runs: pd.DataFrame, truth: float) -> ReferencedCoverage:
     plain, plain_bias = held(found.plain, spread), float(np.log(found.plain.cells["mean"]).mean())
     if found.adjusted is None:
         return ReferencedCoverage(False, plain, plain, plain_bias, plain_bias)
-    bias = float(np.log(found.adjusted.cells["mean"] / truth).mean())
-    return ReferencedCoverage(True, plain, held(found.adjusted, spread, truth), bias, plain_bias)
+    made, bias = held(found.adjusted, spread, truth), plain_bias
+    shown = plain
+    if found.of_ratios:
+        shown = shown._replace(ratios=made.ratios, width_of_ratios=made.width_of_ratios)
+    if found.means is not None:
+        shown = shown._replace(cells=made.cells, noisiest=made.noisiest, width=made.width)
+        bias = float(np.log(found.adjusted.cells["mean"] / truth).mean())
+    return ReferencedCoverage(True, plain, shown, bias, plain_bias)

@@ -10,7 +10,20 @@ import pytest
 from statsmodels.formula.api import ols
 
 from analysis import adjusted, cells, effects
-from analysis.adjusted import LOST, NO_BETTER, UNLIKE, adjustment, fitted, leverages
+from analysis.adjusted import (
+    APART,
+    CONSTANT,
+    LOST,
+    NO_BETTER,
+    NO_SLOPE,
+    SINGLE,
+    UNLIKE,
+    WIDER,
+    adjusted_times,
+    adjustment,
+    fitted,
+    leverages,
+)
 from analysis.pooling import Pooling, pooled
 from common.tables import read_table
 from published import FIBRES
@@ -126,15 +139,15 @@ def test_a_reference_that_cells_differ_in_is_not_the_machines_doing():
 @pytest.mark.parametrize(
     ("case", "why"),
     [
-        ("none", "no run has a reference"),
+        ("none", "no run has a reference (key reference of the site)"),
         ("some", "1 of 24 runs have no reference"),
         ("quiet", NO_BETTER),
         ("other way", NO_BETTER),
-        ("one cell", "no two runs of a block and a setting can be compared"),
-        ("three cells", "runs are too few: its slope has 3 degrees of freedom, 5 are needed"),
-        ("no blocks", "no two runs of a block and a setting can be compared"),
-        ("one replicate", "no two runs of a block and a setting can be compared"),
-        ("nothing", "no run has a reference"),
+        ("one cell", APART),
+        ("three cells", "with so few runs its slope has 3 degrees of freedom, 5 are needed"),
+        ("no blocks", APART),
+        ("one replicate", SINGLE),
+        ("nothing", "no successful run"),
     ],
 )
 def test_nothing_is_adjusted_where_that_is_not_known_to_help(case, why):
@@ -163,6 +176,52 @@ def test_nothing_is_adjusted_where_that_is_not_known_to_help(case, why):
     assert math.isnan(found.narrower)
 
 
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        ("two cells", NO_SLOPE),
+        ("most without", "20 of 24 runs have no reference"),
+        ("constant", CONSTANT),
+        ("invalid", "no successful run has a reference"),
+    ],
+)
+def test_why_there_is_no_slope_is_told_apart(case, why):
+    runs = disturbed()
+    match case:
+        case "two cells":
+            runs = runs[(runs["cell"] < "c02") & (runs["block"] < 2)]
+        case "most without":
+            runs.loc[runs.index[4:], "reference_s"] = math.nan
+        case "constant":
+            runs = runs.assign(reference_s=0.3)
+        case "invalid":
+            runs.loc[runs.index[0], "reference_s"] = math.nan
+            runs.loc[runs.index[1:], "status"] = "invalid"
+    found = adjustment(runs)
+    assert (found.slope, found.why) == (None, why)
+
+
+def test_means_are_adjusted_where_their_intervals_get_narrower_and_ratios_where_theirs_do(monkeypatch):
+    """Blocks move the reference and not epoch times: within them it predicts well, and means at its mean are told worse than plain ones."""
+    runs = disturbed()
+    runs = runs.assign(reference_s=runs["reference_s"] * np.exp(0.3 * runs["block"]), framework=runs["cell"])
+    runs = runs[(runs["cell"] != "c05") | (runs["block"] < 2)]
+    found = adjustment(runs)
+    assert (found.means, found.of_ratios) == (None, True) and found.narrower < -1
+    pairs = ["c01", "c05"], ["c00", "c00"]
+    shown, made = found.ratios(*pairs), found.adjusted.ratios(*pairs)
+    assert shown.loc[0].tolist() == made.loc[0, ["value", "low", "high"]].tolist()
+    assert made["within_blocks"][1] == 0 and shown.loc[1].isna().all(), "independent groups are compared by means"
+    assert adjusted_times(runs).equals(runs["epoch_time_s"])
+    assert adjusted.said(found).startswith("Means are not adjusted: their intervals would be ")
+    assert adjusted.summarize(runs, found).empty and adjusted.holds(found).startswith("The table effects has ratios")
+    monkeypatch.setattr(adjusted.Adjustment, "narrower_ratios", -0.1)
+    assert adjustment(runs).why == WIDER and adjustment(runs).slope == found.slope
+    of_means = adjustment(disturbed())
+    assert of_means.means is not None and of_means.ratios(*pairs).isna().all(axis=None)
+    assert "Ratios within blocks are not adjusted: their intervals would be 10 % wider." in adjusted.said(of_means)
+
+
 @pytest.fixture
 def of_campaign(tmp_path):
     runs, epochs = campaign()
@@ -180,7 +239,7 @@ def test_tables_have_adjusted_numbers_beside_plain_ones_and_say_what_they_bring(
     assert made.notes[1].startswith(said)
     rows = effects.compare(of_campaign)
     sizes = [np.log(rows[f"{name}_high"] / rows[f"{name}_low"]).median() for name in ("ratio_adjusted", "ratio")]
-    (of_ratios,) = re.findall(r"ratios within blocks (\d+) % narrower", made.notes[1])
+    (of_ratios,) = re.findall(r"ratios within blocks \(table effects\) (\d+) % narrower", made.notes[1])
     assert float(of_ratios) / 100 == pytest.approx(1 - sizes[0] / sizes[1], abs=0.1)
     assert "goes with an epoch that takes" in made.notes[2] and "[" in made.notes[2], "the slope with its interval"
     compared = effects.table(of_campaign)
@@ -201,7 +260,7 @@ def truth(rows):
 def test_without_a_reference_every_table_is_what_it_was(runs):
     assert (
         adjusted.table(runs).shown.empty
-        and adjusted.table(runs).notes[0] == "Nothing is adjusted: no run has a reference."
+        and adjusted.table(runs).notes[0] == "Nothing is adjusted: no run has a reference (key reference of the site)."
     )
     made = effects.table(runs)
     assert not [name for name in made.data if "adjusted" in name] and effects.ADJUSTED not in made.notes
@@ -229,7 +288,8 @@ CASES = [
     (0.7, 0.05),
     (0.9, 0.0),
     (0.95, 0.1),
-]  # correlation, standard deviation of blocks
+    (0.9, 0.1, 0.1),
+]  # correlation, standard deviation of blocks, and of what they do to the reference alone
 
 
 @pytest.mark.parametrize("spreads", ["equal, 10 %", "5 to 20 %"])
@@ -239,7 +299,7 @@ def test_intervals_hold_the_truth_as_often_as_plain_ones_the_choice_included(spr
     rng = np.random.default_rng(20261126)
     found = {
         case: [
-            referenced_coverage(*beside_reference(rng, cells_, blocks, spreads, case[1], case[0]))
+            referenced_coverage(*beside_reference(rng, cells_, blocks, spreads, case[1], case[0], sum(case[2:])))
             for cells_, blocks in ((2, 8), (4, 3), (4, 5), (12, 3))
             for _ in range(STUDIES)
         ]
@@ -258,5 +318,7 @@ def test_intervals_hold_the_truth_as_often_as_plain_ones_the_choice_included(spr
         assert wider[1] < 1.04 * wider[0], (
             "on a quiet machine hardly anything is lost: three studies of a hundred set this"
         )
+    apart = np.mean([one.shown.width / one.plain.width for one in found[CASES[-1]]])
+    assert apart < 1, "no wider means where blocks move the reference alone"
     assert np.mean([one.shown.width_of_ratios / one.plain.width_of_ratios for one in driven]) < 0.65
     assert np.mean([one.chosen for one in quiet]) < 0.12 and np.mean([one.chosen for one in driven]) > 0.85

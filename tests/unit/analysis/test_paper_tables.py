@@ -8,6 +8,7 @@ import pytest
 from analysis import study, tables
 from analysis.intervals import Estimate
 from common.errors import exit_status
+from declared.paper import of_runs
 from report.content import why_empty
 from synthetic import campaign, designed_campaign, write_frames
 
@@ -160,10 +161,10 @@ def test_a_row_that_begins_with_a_bracket_is_no_option_of_the_row_before():
     assert "{}[1, 2] " + 2 * chr(92) in lines and "{}* " + 2 * chr(92) in lines
 
 
-def made(folder, runs_csv):
-    """A folder with all tables of these runs."""
+def made(folder, runs_csv, *more):
+    """A folder with all tables of these runs; of the reference with `--reference`."""
     epochs_csv = runs_csv.with_name("epochs.csv")
-    asked = ("--target-accuracy", "0.5", "--out", str(folder))
+    asked = ("--target-accuracy", "0.5", "--out", str(folder), *more)
     study.main(["--runs", str(runs_csv), "--epochs", str(epochs_csv), *asked])
     return folder
 
@@ -171,12 +172,12 @@ def made(folder, runs_csv):
 @pytest.fixture(scope="module")
 def of_treatments(tmp_path_factory):
     folder = tmp_path_factory.mktemp("designed")
-    return made(folder / "tables", write_frames(folder, *designed_campaign())[0])
+    return made(folder / "tables", write_frames(folder, *designed_campaign())[0], "--reference")
 
 
 @pytest.fixture(scope="module")
 def of_campaign(csv, tmp_path_factory):
-    return made(tmp_path_factory.mktemp("tables"), csv[0])
+    return made(tmp_path_factory.mktemp("tables"), csv[0], "--reference")
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -199,7 +200,7 @@ def test_tables_are_csv_markdown_and_balanced_latex(name, of_campaign):
 
 
 def test_tables_are_the_same_bytes_twice(csv, of_campaign, tmp_path):
-    again = made(tmp_path, csv[0])
+    again = made(tmp_path, csv[0], "--reference")
     files = sorted(path.name for path in of_campaign.iterdir())
     assert files == sorted(path.name for path in again.iterdir()) and len(files) == 3 * len(TABLES) + 3
     for name in files:
@@ -213,8 +214,12 @@ def test_tables_cope_with_little(case, tmp_path):
         runs = runs[:1]
     if case == "no successful run":
         runs = runs.assign(status="missing", reason="not run", epoch_time_s=None)
-    folder = made(tmp_path / "tables", write_frames(tmp_path, runs, epochs)[0])
-    for name in TABLES:
+    referenced = case != "one run"
+    more = ["--reference"] if referenced else []
+    folder = made(tmp_path / "tables", write_frames(tmp_path, runs, epochs)[0], *more)
+    names = [name for name in TABLES if referenced or name not in ("adjusted", "drift")]
+    assert sorted(path.stem for path in folder.glob("*.tex")) == names == sorted(of_runs(referenced))
+    for name in names:
         assert "nan" not in (folder / f"{name}.md").read_text(), name
 
 

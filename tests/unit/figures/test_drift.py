@@ -38,6 +38,10 @@ def made(tmp_path_factory):
     return records(tmp_path_factory.mktemp("drift"), with_clocks(referenced(runs)), epochs)
 
 
+def labels(drawn):
+    return [text.get_text() for text in drawn.legends[0].get_texts()]
+
+
 def dots(ax):
     return next(line for line in ax.lines if line.get_marker() == "o")
 
@@ -69,12 +73,23 @@ def test_every_run_has_a_place_in_time_in_three_panels_and_beside_them(made):
     assert (
         "9 runs waited for a quiet machine." in caption and "correlation of epoch time and reference is 0.99" in caption
     )
-    assert "The table adjusted has means adjusted by it." in caption
+    assert "The tables adjusted and effects have means and ratios adjusted by it." in caption
+    assert top.get_ylim()[1] > ends[:, :, 1].max() and bottom.get_xlim()[0] == 0
+    assert [text.get_text() for text in middle.texts] == ["6.0 h"] and "Hatched: gaps that are cut" in caption
+    assert "CPU of a hypervisor" in labels(drawn)
 
 
 @pytest.mark.parametrize(
     "case",
-    ["no reference", "no successful run", "some without", "no clock", "one run", "no ends", "nothing told of others"],
+    [
+        "no reference",
+        "no successful run",
+        "failed with one",
+        "no clock",
+        "one run",
+        "no ends",
+        "nothing told of others",
+    ],
 )
 def test_it_is_drawn_whatever_there_is(case, tmp_path):
     runs, epochs = campaign()
@@ -84,8 +99,9 @@ def test_it_is_drawn_whatever_there_is(case, tmp_path):
             runs = campaign()[0]
         case "no successful run":
             runs = runs.assign(status="failed", reason="broken", epoch_time_s=None)
-        case "some without":
-            runs.loc[runs.index[:4], "reference_s"] = None
+        case "failed with one":
+            runs.loc[runs["status"] == "ok", ["reference_s", "reference_before_s", "reference_after_s"]] = None
+            runs.loc[runs["status"] != "ok", "reference_s"] = 0.3
         case "no clock":
             runs = runs.assign(started_at=None)
         case "one run":
@@ -99,17 +115,39 @@ def test_it_is_drawn_whatever_there_is(case, tmp_path):
     drawn.draw_without_rendering()
     made = of_table.table(of.runs)
     assert "nan" not in caption and "nan" not in tables.markdown(made)
-    if case in ("no reference", "no successful run"):
-        why = "no run has a reference beside it" if case == "no reference" else "no successful run"
-        assert caption.startswith(f"Not drawn: {why}.") and made.shown.empty and made.notes[0] == of_table.NOTHING
-    if case == "some without":
-        assert "Without a reference, and not drawn: 4 runs." in caption
-        assert "Without a reference: 4 runs." in made.notes
-        assert "Epoch times are not adjusted by it: 4 of 110 runs have no reference." in made.notes
+    why = {
+        "no reference": "no run has a reference (key reference of the site)",
+        "no successful run": "no successful run",
+        "failed with one": "no successful run has a reference",
+    }.get(case)
+    if why:
+        assert caption.startswith(f"Not drawn: {why}.") and made.shown.empty
+        assert made.notes[0] == f"Nothing is shown: {why}."
     if case == "no clock":
         assert drawn.axes[0].get_xlabel() == "run, in order"
     if case == "nothing told of others":
         assert [text.get_text() for text in drawn.axes[0].texts] == ["no run tells what others took"]
+
+
+def test_runs_before_the_first_reference_are_in_the_axis_and_in_the_means_of_their_cells(tmp_path):
+    runs, epochs = campaign()
+    runs = with_clocks(referenced(runs)).assign(steal_share=0.001, foreign_cpu_share=0.5)
+    runs.loc[runs["order_key"].rank() <= 60, "reference_s"] = None
+    of = records(tmp_path, runs, epochs)
+    drawn, caption = drift.draw(of, ASKED)
+    drawn.draw_without_rendering()
+    made = of_table.table(of.runs)
+    ok = of.runs[of.runs["status"] == "ok"]
+    lacking = int(ok["reference_s"].isna().sum())
+    assert f"Without a reference: {lacking} runs; the top panel has none of them." in caption
+    assert f"Without a reference: {lacking} runs." in made.notes
+    assert f"Epoch times are not adjusted by it: {lacking} of 110 runs have no reference." in made.notes
+    logs = np.log(ok["epoch_time_s"].astype(float))
+    deviation = 100 * np.expm1(logs - logs.groupby(ok["cell"]).transform("mean"))
+    assert sorted(dots(drawn.axes[2]).get_ydata()) == pytest.approx(sorted(deviation)), "of all runs of the cell"
+    assert drawn.axes[0].get_xlim()[0] == 0 < dots(drawn.axes[2]).get_xdata()[0] < APART_S / 3600
+    assert made.data["n"].sum() == 110 - lacking
+    assert "CPU of a hypervisor" not in labels(drawn) and "A hypervisor took 0.1 % of a run at most." in caption
 
 
 def test_the_table_has_a_row_for_each_block_with_what_its_runs_had(made):

@@ -23,7 +23,11 @@ has FEWEST_DF degrees of freedom, and where the cells of a setting have the same
 libraries do to the work must not be taken for the machine's doing. What is chosen for having little error has less by luck, too. So the choice
 costs a degree of freedom as the slope does (LOST). The constants are chosen by simulation of the whole procedure with 2 to 12 cells, 3 to 8
 blocks of 0 to 20 %, correlations of 0 to 0.97, equal and unequal spreads: with LOST = 1 intervals of ratios hold the truth up to 2.2 percentage
-points less often than plain ones, with 2 up to 1.2, and those of means no less often (make statistics-test; docs/explanation/statistics.md).
+points less often than plain ones, with 2 up to 1.2, and those of means no less often on average (make statistics-test; docs/explanation/statistics.md).
+
+Better predictions within blocks need not make means more certain: where blocks move the reference and not epoch times, or by more than the
+slope says, taking out their moments adds to the spread between blocks. So means are adjusted only where their intervals get narrower
+(median), and ratios within blocks only where theirs do. That choice, too, is in the simulations (tests/bench/adjusted_coverage.py).
 """
 
 import math
@@ -39,6 +43,7 @@ from analysis import conditions, intervals, tables
 from analysis.intervals import ROUNDING, Estimate
 from analysis.measured import cells, level_text, successful, title, varying
 from analysis.pooling import FEWEST_BLOCKS, Pooling, Values, after_blocks, pooled
+from common.text import number_of
 
 TITLE = "Epoch times adjusted by the reference beside every run, with 95 % intervals, beside the plain means"
 LEAST_GAIN = 0.05  # the share by which the root mean square error of runs that are left out has to fall
@@ -46,7 +51,13 @@ FEWEST_DF = 5  # of the slope
 LOST = 2  # degrees of freedom: by the slope, and by the choice
 SAME = 0.01  # the least p of the test that the cells of a setting have the same reference
 SETTING = ("reference_kind", "nodes", "ranks", "cores_per_rank", "device", "environment_digest")
-UNLIKE = "cells of one setting differ in their reference, which may be their own doing"
+ALIKE = "of one environment with as many nodes, ranks and cores"
+UNLIKE = f"cells {ALIKE} differ in their reference, which may be their own doing"
+APART = f"no block has two runs {ALIKE}"
+SINGLE = "no cell has two successful runs"
+NO_SLOPE = "its slope cannot be told from so few runs"
+CONSTANT = "the reference was the same beside all runs of a block"
+WIDER = "neither intervals of means nor of ratios get narrower"
 NO_BETTER = "it predicts runs no better than the means of cells do"
 MARGIN = f"{100 * LEAST_GAIN:g} % at least"
 
@@ -116,7 +127,7 @@ class Adjustment:
     """What the reference does for a study: the `plain` means, the `adjusted` ones, or `why` there are none.
 
     `slope`: where it can be told, of the runs that have a reference; `moments`: how far their logarithms lie from the mean of their block and
-    setting, by the index of `runs`; none where cells of a setting differ.
+    setting, by the index of `runs`; none where cells of a setting differ. `times`: the runs' adjusted times.
     """
 
     plain: Pooling
@@ -127,18 +138,32 @@ class Adjustment:
     times: "pd.Series[float] | None" = None
 
     @property
-    def half_widths(self) -> "pd.Series[float]":
-        """By cell: half of the 95 % interval of its adjusted mean, of its plain one where nothing is adjusted (`Pooling.half_widths`)."""
-        return (self.adjusted or self.plain).half_widths
+    def means(self) -> Adjusted | None:
+        """The adjusted means, where their intervals are narrower."""
+        return self.adjusted if self.narrower > 0 else None
 
     @property
+    def of_ratios(self) -> bool:
+        """Whether ratios within blocks are adjusted: where their intervals are narrower."""
+        return self.narrower_ratios > 0
+
+    def ratios(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
+        """value, low and high of the adjusted ratio of each pair of cells (`Pooling.ratios`); missing where it is not adjusted. Cells that are
+        compared as independent groups are so by their means."""
+        if self.adjusted is None:
+            return pd.DataFrame(math.nan, index=range(len(to)), columns=["value", "low", "high"])
+        rows = self.adjusted.ratios(to, base)
+        shown = np.where(rows["within_blocks"] > 0, self.of_ratios, self.means is not None)
+        return rows[["value", "low", "high"]].where(pd.Series(shown, index=rows.index), axis="index")
+
+    @cached_property
     def narrower(self) -> float:
         """The share by which the intervals of means are narrower, median of the cells; NaN where nothing is adjusted."""
         if self.adjusted is None:
             return math.nan
-        return float(1 - (self.half_widths / self.plain.half_widths).median())
+        return float(1 - (self.adjusted.half_widths / self.plain.half_widths).median())
 
-    @property
+    @cached_property
     def narrower_ratios(self) -> float:
         """The same of ratios within blocks, for the most common number of runs."""
         if self.adjusted is None:
@@ -154,7 +179,8 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     plain, ok = pooled(runs), successful(runs)
     told = ok[ok["reference_s"].notna()]
     if told.empty:
-        return Adjustment(plain, "no run has a reference")
+        return Adjustment(plain, untold(runs))
+    lacking = f"{len(ok) - len(told)} of {len(ok)} runs have no reference" if len(told) < len(ok) else ""
     x, y = (np.log(told[name].to_numpy(float)) for name in ("reference_s", "epoch_time_s"))
     cell = pd.factorize(told["cell"])[0]
     block = told.groupby(["session", "block"], dropna=False).ngroup().to_numpy()
@@ -162,11 +188,11 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     place = pd.factorize(pd.MultiIndex.from_arrays([block, setting]))[0]
     moment = _centred(x, place)
     if not _same(moment, cell, place):
-        return Adjustment(plain, UNLIKE)
+        return Adjustment(plain, lacking or UNLIKE)
     slope, moments = fitted(y, moment, cell, block), pd.Series(moment, index=told.index)
     if slope is None:
-        return Adjustment(plain, "no two runs of a block and a setting can be compared", moments=moments)
-    if why := _useless(slope, len(ok) - len(told), len(ok)):
+        return Adjustment(plain, lacking or _no_slope(moment, cell, place), moments=moments)
+    if why := lacking or _useless(slope):
         return Adjustment(plain, why, None, slope, moments)
     shared = np.bincount(block)[block] > 1
     moment = moment + np.where(shared, _mean(_centred(x, setting), block), 0.0)
@@ -175,17 +201,27 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     changed = told.assign(epoch_time_s=times, moment=moment - (factor * moment).mean() / factor.mean())
     seconds = Values.of(changed, "epoch_time_s")
     adjusted = Adjusted(seconds.log.groups, LOST, seconds, slope, Values.of(changed, "moment"))
-    return Adjustment(plain, "", adjusted, slope, moments, times)
+    found = Adjustment(plain, "", adjusted, slope, moments, times)
+    return found if found.means or found.of_ratios else Adjustment(plain, WIDER, None, slope, moments)
+
+
+def untold(runs: pd.DataFrame) -> str:
+    """Why no run has a reference that counts."""
+    if successful(runs).empty:
+        return "no successful run"
+    if runs["reference_s"].notna().any():
+        return "no successful run has a reference"
+    return "no run has a reference (key reference of the site)"
 
 
 def adjusted_times(runs: pd.DataFrame) -> "pd.Series[float]":
-    """The epoch times of the successful runs in s, adjusted where that helps, plain where it does not."""
+    """The epoch times of the successful runs in s, adjusted where means are, plain where they are not."""
     ok = successful(runs)
     plain = ok["epoch_time_s"].astype(float)
     if "reference_s" not in ok or ok["reference_s"].isna().all():
         return plain
-    times = adjustment(runs).times
-    return plain if times is None else times
+    found = adjustment(runs)
+    return plain if found.means is None or found.times is None else found.times
 
 
 def setting_of(runs: pd.DataFrame) -> np.ndarray:
@@ -193,12 +229,19 @@ def setting_of(runs: pd.DataFrame) -> np.ndarray:
     return runs.groupby(list(SETTING), dropna=False).ngroup().to_numpy()
 
 
-def _useless(slope: Slope, lacking: int, of: int) -> str:
+def _no_slope(moment: np.ndarray, cell: np.ndarray, place: np.ndarray) -> str:
+    """Why there is no slope."""
+    if np.bincount(cell).max() < 2:
+        return SINGLE
+    if np.bincount(place).max() < 2:
+        return APART
+    return NO_SLOPE if moment.any() else CONSTANT
+
+
+def _useless(slope: Slope) -> str:
     """Why nothing is adjusted; empty where it helps."""
-    if lacking:
-        return f"{lacking} of {of} runs have no reference"
     if slope.df < FEWEST_DF:
-        return f"runs are too few: its slope has {slope.df} degrees of freedom, {FEWEST_DF} are needed"
+        return f"with so few runs its slope has {number_of(slope.df, 'degree')} of freedom, {FEWEST_DF} are needed"
     return NO_BETTER if slope.gain < LEAST_GAIN or slope.value <= 0 else ""
 
 
@@ -265,10 +308,10 @@ def leverages(cell: np.ndarray, block: np.ndarray) -> np.ndarray:
 
 def summarize(runs: pd.DataFrame, found: Adjustment) -> pd.DataFrame:
     """A row per cell: its factors, n, plain and adjusted mean epoch time with bounds (s), change (of the mean, a share), width (of the
-    interval, as a share of the plain one). No rows where nothing is adjusted."""
-    if found.adjusted is None:
+    interval, as a share of the plain one). No rows where means are not adjusted."""
+    if found.means is None:
         return pd.DataFrame(columns=["cell"])
-    plain, adjusted = found.plain.cells, found.adjusted.cells
+    plain, adjusted = found.plain.cells, found.means.cells
     rows = cells(runs).set_index("cell", drop=False)
     rows = rows[rows.index.isin(plain.index)]
     rows["n"] = plain["n"].reindex(rows.index)
@@ -276,7 +319,7 @@ def summarize(runs: pd.DataFrame, found: Adjustment) -> pd.DataFrame:
         for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
             rows[f"{name}{end}"] = of[part].reindex(rows.index)
     rows["change"] = rows["adjusted_s"] / rows["epoch_time_s"] - 1
-    rows["width"] = (found.half_widths / found.plain.half_widths).reindex(rows.index)
+    rows["width"] = (found.means.half_widths / found.plain.half_widths).reindex(rows.index)
     return rows.reset_index(drop=True)
 
 
@@ -284,8 +327,9 @@ def table(runs: pd.DataFrame) -> tables.Table:
     """The table of a study; without rows where the reference does not help, or there is none."""
     found = adjustment(runs)
     data = summarize(runs, found)
-    if found.adjusted is None:
-        notes = [f"Nothing is adjusted: {found.why}.", told(found), conditions.setting(runs)]
+    if found.means is None:
+        why = said(found) if found.adjusted else f"Nothing is adjusted: {found.why}."
+        notes = [why, told(found), conditions.setting(runs)]
         shown = pd.DataFrame(columns=["cell"], dtype=str)
         return tables.Table(TITLE, data, shown, [note for note in notes if note])
     texts = {title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]}
@@ -301,8 +345,8 @@ def table(runs: pd.DataFrame) -> tables.Table:
         said(found),
         told(found),
         "Analysis of covariance of log epoch time, one slope for all cells (Fisher 1932; Montgomery 2013, chapter 15): the reference of a run "
-        "counts by its distance from the campaign's mean, among runs of one environment on as many nodes, ranks and cores. The slope is that within blocks; its "
-        "error is in the intervals. They do not say what a campaign with another mean reference would measure.",
+        f"counts by its distance from the campaign's mean, among runs {ALIKE}. The slope is that of runs of one block; its "
+        "error is in the intervals. Adjusted means and their intervals hold for this campaign's mean reference, and for no other.",
         conditions.setting(runs),
     ]
     words = [title(name) for name in ("framework", "model", "dataset")]
@@ -311,24 +355,46 @@ def table(runs: pd.DataFrame) -> tables.Table:
 
 def said(found: Adjustment) -> str:
     """What adjusting brings, in a sentence; empty where nothing is adjusted."""
-    if found.adjusted is None or found.slope is None:
+    if found.adjusted is None:
         return ""
-    means, ratios = (
-        f"{abs(100 * share):.0f} % {'narrower' if share >= 0 else 'wider'}"
-        for share in (found.narrower, found.narrower_ratios)
-    )
-    return f"Intervals of adjusted means are {means} (median), those of ratios within blocks {ratios}."
+    means, ratios = _narrower(found.narrower), _narrower(found.narrower_ratios)
+    if found.means is None:
+        return (
+            f"Means are not adjusted: their intervals would be {means} (median). Ratios within blocks are (table effects): their intervals "
+            f"are {ratios}."
+        )
+    if not found.of_ratios:
+        return (
+            f"Intervals of adjusted means are {means} (median). Ratios within blocks are not adjusted: their intervals would be {ratios}."
+            if math.isfinite(found.narrower_ratios)
+            else f"Intervals of adjusted means are {means} (median)."
+        )
+    return f"Intervals of adjusted means are {means} (median), those of adjusted ratios within blocks (table effects) {ratios}."
+
+
+def holds(found: Adjustment) -> str:
+    """Which tables have adjusted numbers, or why none has, in a sentence."""
+    if found.adjusted is None:
+        return f"Epoch times are not adjusted by it: {found.why}."
+    if found.means and found.of_ratios:
+        return "The tables adjusted and effects have means and ratios adjusted by it."
+    return "The table " + ("adjusted has means" if found.means else "effects has ratios") + " adjusted by it."
+
+
+def _narrower(share: float) -> str:
+    percent = round(100 * share)
+    return f"{abs(percent)} % {'narrower' if share > 0 else 'wider'}" if percent else "as wide"
 
 
 def told(found: Adjustment) -> str:
-    """How log epoch time goes with the log reference, beside cells and blocks; empty where that cannot be told."""
+    """How log epoch time goes with the log reference, less what cells and blocks have; empty where that cannot be told."""
     if found.slope is None:
         return ""
     slope = found.slope
     percent = round(100 * slope.gain)
     better = f"{abs(percent)} % {'smaller' if percent > 0 else 'larger'}" if percent else "as large"
     return (
-        f"Beside cells and blocks, a reference that takes 1 % longer goes with an epoch that takes {tables.difference(slope.estimate)} % longer "
+        f"Among runs of one block, each compared with the mean of its cell, a reference that takes 1 % longer goes with an epoch that takes {tables.difference(slope.estimate)} % longer "
         f"(correlation {tables.number(slope.correlation, 2)}). With it, errors of runs that are left out in turn are {better} "
         f"(adjusted where {MARGIN} are gained)."
     )

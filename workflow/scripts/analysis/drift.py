@@ -1,7 +1,7 @@
 """Table of drift: how quick the machine was over the campaign, by the reference beside every run, and how epoch times went with it.
 
 The reference is told as a ratio to the median of all runs in the same setting (analysis.adjusted), epoch times as one to the geometric mean
-of their cell: 1.05 is 5 % slower than usual.
+of all successful runs of their cell: 1.05 is 5 % slower than usual.
 """
 
 import math
@@ -10,22 +10,21 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.adjusted import Adjustment, adjustment, said, setting_of, told
+from analysis.adjusted import ALIKE, Adjustment, adjustment, holds, said, setting_of, told, untold
 from analysis.measured import successful
 from analysis.pooling import after_blocks
 from common.text import number_of
 
 TITLE = "The reference beside every run over the campaign, by block"
-NOTHING = "No run has a reference (key reference of the site)."
 REFERENCE = ("reference_s", "reference_before_s", "reference_after_s")
 
 
 def by_run(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row per successful run with a reference, in the order of their starts: run_id, cell, session, block, started_at, ended_at, and as ratios
-    to what is usual reference, before, after (right before and right after the run) and epoch_time; steal_share, foreign_cpu_share,
-    waited_s (0 where nothing waited)."""
+    """A row per successful run, in the order of their starts: run_id, cell, session, block, started_at, ended_at, and as ratios
+    to what is usual reference, before, after (right before and right after the run; NaN without a reference) and epoch_time; steal_share,
+    foreign_cpu_share, waited_s (0 where nothing waited). No rows where none of them has a reference."""
     ok = successful(runs)
-    known = ok[ok["reference_s"].notna()]
+    known = ok if ok["reference_s"].notna().any() else ok[:0]
     data = known[["run_id", "cell", "session", "block", "started_at", "ended_at", "order_key"]].copy()
     logs = np.log(known[[*REFERENCE, "epoch_time_s"]].astype(float))
     usual = logs["reference_s"].groupby(setting_of(known)).transform("median")
@@ -52,10 +51,10 @@ def beside(runs: pd.DataFrame, found: Adjustment) -> pd.DataFrame:
 
 
 def by_block(data: pd.DataFrame) -> pd.DataFrame:
-    """A row per block of a session, in the order of their first starts, of `by_run`: session, block, started_at, n, reference and
+    """A row per block of a session with references, in the order of their first starts, of `by_run`: session, block, started_at, n, reference and
     epoch_time (geometric means), quickest and slowest reference, mean and largest steal_share, largest foreign_cpu_share, waited (runs),
     waited_s (all together)."""
-    waited = data.assign(waited=data["waited_s"] > 0)
+    waited = data[data["reference"].notna()].assign(waited=data["waited_s"] > 0)
     found = waited.groupby(["session", "block"], dropna=False, sort=False).agg(
         started_at=("started_at", "first"),
         n=("run_id", "size"),
@@ -78,7 +77,7 @@ def _geometric(ratios: "pd.Series[float]") -> float:
 
 def correlation(data: pd.DataFrame) -> float:
     """That of log epoch time and log reference over the whole campaign, of `by_run`; NaN where one of them does not vary."""
-    logs = np.log(data[["reference", "epoch_time"]].to_numpy(float))
+    logs = np.log(data[["reference", "epoch_time"]].dropna().to_numpy(float))
     if len(logs) < 3 or (np.ptp(logs, axis=0) < 1e-9).any():
         return math.nan
     return float(np.corrcoef(logs.T)[0, 1])
@@ -90,7 +89,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     data = by_block(runs_told)
     if data.empty:
         shown = pd.DataFrame(columns=["block"], dtype=str)
-        return tables.Table(TITLE, data, shown, [NOTHING, conditions.setting(runs)])
+        return tables.Table(TITLE, data, shown, [f"Nothing is shown: {untold(runs)}.", conditions.setting(runs)])
     texts: dict[str, list[str]] = {}
     if data["session"].nunique(dropna=False) > 1:
         texts["session"] = ["–" if pd.isna(name) else str(name) for name in data["session"]]
@@ -112,16 +111,14 @@ def table(runs: pd.DataFrame) -> tables.Table:
         texts[heading] = [tables.percent(value) for value in data[column]]
     if data["waited"].any():
         texts["waited (s)"] = [tables.number(value) for value in data["waited_s"]]
-    found, lacking = adjustment(runs), len(successful(runs)) - len(runs_told)
+    found, lacking = adjustment(runs), int(runs_told["reference"].isna().sum())
     notes = [
         f"{conditions.counts(runs, intervals=False)} Reference: time of a fixed piece of work right before and right after a run, above its "
-        "median in this campaign, of one environment on as many nodes, ranks and cores; in brackets the quickest and the slowest run. Epoch time: above the mean of its cell.",
+        f"median in this campaign, of runs {ALIKE}; in brackets the quickest and the slowest run. Epoch time: above the mean of its cell.",
         f"Without a reference: {number_of(lacking, 'run')}." if lacking else "",
         _over_all(correlation(runs_told)),
         told(found),
-        f"{said(found)} The table adjusted has them."
-        if found.adjusted
-        else f"Epoch times are not adjusted by it: {found.why}.",
+        said(found) or holds(found),
         conditions.setting(runs),
     ]
     return tables.Table(

@@ -25,9 +25,7 @@ THROTTLED = (
     "Throttled: processor seconds of an epoch that a quota withheld, on the node that was throttled most. This is processor "
     "time, not wall time: it is summed over processors, and it includes time in which the node would have waited for others anyway."
 )
-ADJUSTED = (
-    "Ratio, adjusted: by the reference beside each run (table adjusted); p and verdict are those of the plain ratio."
-)
+ADJUSTED = "Ratio, adjusted: by the reference beside each run (table adjusted says how); p and verdict are those of the plain ratio."
 
 
 def pairs(runs: pd.DataFrame) -> pd.DataFrame:
@@ -164,13 +162,10 @@ def compare(runs: pd.DataFrame, margin: float | None = None) -> pd.DataFrame:
 
 
 def _adjusted(runs: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
-    """ratio_adjusted of each pair with bounds; missing where nothing is adjusted (`adjusted.adjustment`)."""
+    """ratio_adjusted of each pair with bounds; missing where it is not adjusted (`adjusted.Adjustment.ratios`)."""
+    ratios = adjusted.adjustment(runs).ratios(found["to_cell"].tolist(), found["from_cell"].tolist())
     columns = [f"ratio_adjusted{end}" for end in ("", "_low", "_high")]
-    by = adjusted.adjustment(runs).adjusted
-    if by is None:
-        return pd.DataFrame(np.nan, index=found.index, columns=columns)
-    ratios = by.ratios(found["to_cell"].tolist(), found["from_cell"].tolist())
-    return ratios[["value", "low", "high"]].set_axis(columns, axis="columns").set_axis(found.index)
+    return ratios.set_axis(columns, axis="columns").set_axis(found.index)
 
 
 def _corrected(data: pd.DataFrame, name: str) -> "pd.Series[float]":

@@ -38,6 +38,7 @@ from common.cores import all_cores
 from common.errors import exit_status
 from common.files import write_text
 from common.tables import read_table
+from declared.paper import REFERENCED
 
 MANY = 2000  # runs, from which on a second process is worth its start
 
@@ -160,20 +161,24 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--replicates", nargs="?", default="", metavar="TEXT", help="the rule, where a study says a precision"
     )
+    parser.add_argument(
+        "--reference", action="store_true", help="runs have a reference beside them, or will: make its tables, too"
+    )
     args = parser.parse_args(argv)
     every = read_runs(args.runs)
     runs = timed(every)
     network = read_table(args.network, "network") if args.network else None
     epochs = read_table(args.epochs, "epochs")
     study = Study(runs, every, epochs, network, args.out, args.margin, args.target_accuracy, args.replicates or "")
+    asked = [name for name in LONGEST_FIRST if args.reference or name not in REFERENCED]
     if len(runs) < MANY:
-        for name in LONGEST_FIRST:
+        for name in asked:
             study.make(name)
         return
     _ = pooled(runs).cells, pooled(runs).within.prior  # once for all
     _read[:] = [study]
     with all_cores() as pool:
-        list(pool.map(_make, LONGEST_FIRST))
+        list(pool.map(_make, asked))
 
 
 def _make(name: str) -> None:

@@ -14,6 +14,7 @@ ANALYSIS = (
     "cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "decomposition", "time_to_accuracy", "energy", "variance", "regression",
     "strategies", "drift", "adjusted",
 )  # fmt: skip
+REFERENCED = ("drift", "adjusted")  # of ANALYSIS, of the reference beside runs
 TRACES = ("phases", "bottlenecks", "critical_path", "exposed", "tracing")
 TABLES = (
     *ANALYSIS,
@@ -56,6 +57,11 @@ class Paper:
     def chosen_tables(self) -> Sequence[str]:
         """Those that stand in the paper; all others are its supplement's."""
         return self.tables if self.tables is not None else [name for name in TABLES if name not in SUPPLEMENT_TABLES]
+
+
+def of_runs(referenced: bool) -> tuple[str, ...]:
+    """The tables that are made of runs alone; `referenced`: whether runs have a reference beside them, or will have one."""
+    return tuple(name for name in ANALYSIS if referenced or name not in REFERENCED)
 
 
 def read_paper(written: Mapping[str, Any], figures: Sequence[str], file: Path) -> Paper:

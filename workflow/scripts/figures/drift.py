@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis import drift, tables
-from analysis.adjusted import Adjustment, adjustment
-from analysis.measured import Records, successful
+from analysis.adjusted import ALIKE, Adjustment, adjustment, holds, untold
+from analysis.measured import Records
 from common.text import number_of
 from declared.figures import Declared
 from figures import panels, style, timeline
@@ -32,12 +32,12 @@ WAITED: dict[str, Any] = {
     "color": style.INK,
     "markeredgewidth": 0,
 }
-NOTHING = "no run has a reference beside it"
+VISIBLE = 0.02  # of the height of a panel: bars that are lower are not seen
 WHAT = "The machine over the campaign, by a fixed piece of work beside every run (reference)."
 HOW = (
-    "Top: the reference, from right before a run to right after it, above its median in one environment on as many nodes, ranks and cores. Middle: epoch "
-    "times above the mean of their cell. {bands}Bottom: shares of processor time that a hypervisor and other programs took. Right: epoch time over "
-    "the reference, both less what is of their cell and block, with the slope of least squares and its 95 % band."
+    "Top: the reference, from right before a run to right after it, above the median of runs {alike}. Middle: epoch "
+    "times above the mean of their cell. {bands}{cuts}Bottom: processor time that others had. Right: a dot per run. Deviation: "
+    "how far it lies from what its cell and its block have. The slope is that of least squares, with its 95 % band."
 )
 
 
@@ -46,9 +46,9 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     runs = records.runs
     data = drift.by_run(runs)
     if data.empty:
-        return panels.not_drawn(runs, "no successful run" if successful(runs).empty else NOTHING)
+        return panels.not_drawn(runs, untold(runs))
     found = adjustment(runs)
-    data, time, unit = _placed(data)
+    data, time, unit = _placed(data, records.every_run)
     drawn = style.figure(style.PAGE_IN, HEIGHT_IN)
     grid = drawn.add_gridspec(3, 2, width_ratios=WIDTHS, height_ratios=HEIGHTS)
     bottom = drawn.add_subplot(grid[2, 0])
@@ -57,7 +57,6 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     bands = _bands(data)
     for ax in (top, middle, bottom):
         _shade(ax, bands)
-        _cut(ax, time)
         ax.grid(True, axis="y")
     _reference(top, data)
     middle.plot(data["middle"], 100 * (data["epoch_time"] - 1), rasterized=len(data) > MOST_VECTOR, zorder=2, **DOT)
@@ -65,33 +64,38 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         ax.axhline(0, color=style.MUTED, linewidth=0.7, zorder=1)
         _levels(ax, bands, column)
         ax.tick_params(labelbottom=False)
-    _shares(bottom, data)
-    top.set_ylabel("reference (%)")
-    middle.set_ylabel("epoch time (%)")
-    bottom.set_ylabel("taken (%)")
+    stolen = _shares(bottom, data)
+    top.set_ylabel("reference:\nabove usual (%)")
+    middle.set_ylabel("epoch time:\nabove mean (%)")
+    bottom.set_ylabel("others'\nCPU (%)")
     drawn.align_ylabels([top, middle, bottom])
     _time_axis(bottom, time, unit)
+    if time is not None:
+        for ax in (top, middle, bottom):
+            timeline.cuts(ax, time, sum(middle.get_ylim()) / 2 if ax is middle else None)
     _over_reference(beside, runs, found)
-    drawn.legend(handles=_legend(data), loc="outside upper center", ncols=5)
+    drawn.legend(handles=_legend(data, bands, stolen), loc="outside upper center", ncols=5)
     return drawn, panels.caption(
         runs,
         WHAT,
         _found(found),
         _waits(data),
-        notes=[HOW.format(bands=_of_bands(data, bands)), _lacking(runs, data)],
+        _stolen(data, stolen),
+        notes=[HOW.format(alike=ALIKE, bands=_of_bands(bands), cuts=_of_cuts(time)), _lacking(data)],
         with_intervals=False,
     )
 
 
-def _placed(data: pd.DataFrame) -> tuple[pd.DataFrame, Time | None, str]:
-    """The runs with their places on the axis (left, right, middle), the axis of time, and its label. Without clocks the axis is their order."""
-    ran = timeline.that_ran(data.assign(startup_s=math.nan))
-    if len(ran) < len(data):
+def _placed(data: pd.DataFrame, every_run: pd.DataFrame) -> tuple[pd.DataFrame, Time | None, str]:
+    """The runs with their places on the axis (left, right, middle), the axis of time, and its label. The axis is that of the figure timeline,
+    over every run that started; without clocks it is their order."""
+    ran = timeline.that_ran(every_run)
+    if not data.index.isin(ran.index).all():
         order = np.arange(1.0, len(data) + 1)
         return data.assign(left=order - 0.4, right=order + 0.4, middle=order), None, "run, in order"
-    time = timeline.axis_of(ran)
+    time, ran = timeline.axis_of(ran), ran.loc[data.index]
     left, right = time.at(ran["start_h"].to_numpy()), time.at(ran["end_h"].to_numpy())
-    return ran.assign(left=left, right=right, middle=(left + right) / 2), time, ""
+    return data.assign(left=left, right=right, middle=(left + right) / 2), time, ""
 
 
 def _bands(data: pd.DataFrame) -> pd.DataFrame:
@@ -113,13 +117,6 @@ def _shade(ax: Axes, bands: pd.DataFrame) -> None:
             ax.axvspan(band.left, band.right, color=BAND, linewidth=0, zorder=0)
 
 
-def _cut(ax: Axes, time: Time | None) -> None:
-    """Long gaps, hatched."""
-    for start, end in [] if time is None else time.cuts:
-        left, right = (float(place) for place in time.at(np.array([start, end])))  # type: ignore[union-attr]
-        ax.axvspan(left, right, facecolor="white", edgecolor=style.GRID, hatch="//////", linewidth=0)
-
-
 def _levels(ax: Axes, bands: pd.DataFrame, column: str) -> None:
     """A line at the mean of each block."""
     if len(bands) <= MOST_BANDS:
@@ -129,6 +126,7 @@ def _levels(ax: Axes, bands: pd.DataFrame, column: str) -> None:
 
 def _reference(ax: Axes, data: pd.DataFrame) -> None:
     """A line from before to after each run; a triangle where it waited."""
+    data = data[data["reference"].notna()]
     percent = 100 * (data[["before", "after"]].to_numpy(float) - 1)
     ends = np.stack(
         [np.column_stack([data["left"], percent[:, 0]]), np.column_stack([data["right"], percent[:, 1]])], 1
@@ -137,22 +135,28 @@ def _reference(ax: Axes, data: pd.DataFrame) -> None:
     lines.set_rasterized(len(data) > MOST_VECTOR)
     ax.add_collection(lines)
     ax.plot(data["middle"], 100 * (data["reference"] - 1), zorder=3, rasterized=len(data) > MOST_VECTOR, **DOT)
+    drawn = np.append(percent.ravel(), [0.0, *(100 * (data["reference"] - 1))])
+    low, high = float(np.nanmin(drawn)), float(np.nanmax(drawn))
+    room = (high - low or 1.0) * np.array([0.08, 0.2])  # below, and above, where triangles stand
+    ax.set_ylim(low - room[0], high + room[1])
     waited = data["waited_s"] > 0
     ax.plot(data.loc[waited, "left"], [0.96] * int(waited.sum()), transform=ax.get_xaxis_transform(), **WAITED)
 
 
-def _shares(ax: Axes, data: pd.DataFrame) -> None:
-    """What a hypervisor took, as bars from 0; what other programs did, as lines across."""
+def _shares(ax: Axes, data: pd.DataFrame) -> bool:
+    """What a hypervisor took, as bars from 0; what other programs did, as lines across. Whether any bar is high enough to be seen."""
     width = data["right"] - data["left"]
     stolen, foreign = (100 * data[name] for name in ("steal_share", "foreign_cpu_share"))
     if stolen.isna().all() and foreign.isna().all():
         panels.say(ax, "no run tells what others took")
-        return
+        return False
+    highest = max(1.0, 1.1 * float(np.nanmax([stolen.max(), foreign.max()])))
     bars = ax.bar(data["left"], stolen.fillna(0.0), width, align="edge", color=RED, linewidth=0, zorder=2)
     for bar in bars:
         bar.set_rasterized(len(data) > MOST_VECTOR)
     ax.hlines(foreign, data["left"], data["right"], colors=YELLOW, linewidth=1.2, zorder=3)
-    ax.set_ylim(0, max(1.0, 1.1 * float(np.nanmax([stolen.max(), foreign.max()]))))
+    ax.set_ylim(0, highest)
+    return bool(stolen.max() >= VISIBLE * highest)
 
 
 def _time_axis(ax: Axes, time: Time | None, label: str) -> None:
@@ -168,12 +172,13 @@ def _time_axis(ax: Axes, time: Time | None, label: str) -> None:
 
 def _over_reference(ax: Axes, runs: pd.DataFrame, found: Adjustment) -> None:
     """Epoch time over the reference, beside cells and blocks, with the slope and its 95 % band."""
-    ax.set_xlabel("reference beside cell and block (%)")
-    ax.set_ylabel("epoch time beside cell and block (%)")
     data = 100 * (drift.beside(runs, found) - 1)
     if found.slope is None or data.empty:
-        panels.say(ax, found.why or "no two runs can be compared", 24)
+        panels.say(ax, f"No slope: {found.why}", 24)
+        ax.set_axis_off()
         return
+    ax.set_xlabel("reference: deviation (%)")
+    ax.set_ylabel("epoch time: deviation (%)")
     ax.plot(data["reference"], data["epoch_time"], rasterized=len(data) > MOST_VECTOR, zorder=2, **DOT)
     x = np.linspace(data["reference"].min(), data["reference"].max(), 50)
     logs, slope = np.log1p(x / 100), found.slope.estimate
@@ -184,21 +189,26 @@ def _over_reference(ax: Axes, runs: pd.DataFrame, found: Adjustment) -> None:
     ax.grid(True)
 
 
-def _legend(data: pd.DataFrame) -> list[Line2D | Patch]:
+def _legend(data: pd.DataFrame, bands: pd.DataFrame, stolen: bool) -> list[Line2D | Patch]:
     handles: list[Line2D | Patch] = [
         Line2D([], [], label="run", color=BLUE, linewidth=0.8, marker="o", markersize=1.8, markeredgewidth=0),
-        Line2D([], [], label="mean of a block", color=style.INK, linewidth=1.0),
     ]
-    if data["steal_share"].notna().any():
-        handles.append(Patch(facecolor=RED, label="by a hypervisor"))
+    if len(bands) <= MOST_BANDS:
+        handles.append(Line2D([], [], label="mean of a block", color=style.INK, linewidth=1.0))
+    if stolen:
+        handles.append(Patch(facecolor=RED, label="CPU of a hypervisor"))
     if data["foreign_cpu_share"].notna().any():
-        handles.append(Line2D([], [], label="by other programs", color=YELLOW, linewidth=1.2))
+        handles.append(Line2D([], [], label="CPU of other programs", color=YELLOW, linewidth=1.2))
     if (data["waited_s"] > 0).any():
         handles.append(Line2D([], [], label="waited for a quiet machine", **WAITED))
     return handles
 
 
-def _of_bands(data: pd.DataFrame, bands: pd.DataFrame) -> str:
+def _of_cuts(time: Time | None) -> str:
+    return "Hatched: gaps that are cut, with what they last. " if time is not None and len(time.cuts) else ""
+
+
+def _of_bands(bands: pd.DataFrame) -> str:
     if len(bands) > MOST_BANDS:
         return "Blocks change too often to be shown. "
     return "White and grey bands are blocks, with a line at the mean of each. " if len(bands) > 1 else ""
@@ -207,14 +217,8 @@ def _of_bands(data: pd.DataFrame, bands: pd.DataFrame) -> str:
 def _found(found: Adjustment) -> str:
     """How both go together, and whether means are adjusted."""
     if found.slope is None:
-        return f"Epoch times are not adjusted by it: {found.why}."
-    together = f"Beside cells and blocks the correlation of epoch time and reference is {tables.number(found.slope.correlation, 2)}."
-    used = (
-        "The table adjusted has means adjusted by it."
-        if found.adjusted
-        else f"Epoch times are not adjusted by it: {found.why}."
-    )
-    return f"{together} {used}"
+        return holds(found)
+    return f"Within cells and blocks the correlation of epoch time and reference is {tables.number(found.slope.correlation, 2)}. {holds(found)}"
 
 
 def _waits(data: pd.DataFrame) -> str:
@@ -222,6 +226,11 @@ def _waits(data: pd.DataFrame) -> str:
     return f"{number_of(waited, 'run')} waited for a quiet machine." if waited else ""
 
 
-def _lacking(runs: pd.DataFrame, data: pd.DataFrame) -> str:
-    lacking = len(successful(runs)) - len(data)
-    return f"Without a reference, and not drawn: {number_of(lacking, 'run')}." if lacking else ""
+def _stolen(data: pd.DataFrame, shown: bool) -> str:
+    most = float(data["steal_share"].max())
+    return "" if shown or math.isnan(most) else f"A hypervisor took {tables.percent(most)} % of a run at most."
+
+
+def _lacking(data: pd.DataFrame) -> str:
+    lacking = int(data["reference"].isna().sum())
+    return f"Without a reference: {number_of(lacking, 'run')}; the top panel has none of them." if lacking else ""

@@ -101,7 +101,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         _bars(ax, bars, time, seen.series)
         for number, bands in enumerate(strips.values()):
             _bands(ax, bands, time, number - len(strips), BAND_FONT / 72 / width * length)
-        _cuts(ax, time, len(lanes))
+        cuts(ax, time, (len(lanes) - 1) / 2)
         _symbols(ax, bars, time)
         ax.set_xticks(*time.ticks(low, high, TICKS[page], unit))
         ax.spines["left"].set_visible(False)
@@ -287,17 +287,17 @@ def _bands(ax: Axes, bands: pd.DataFrame, time: Time, y: float, digit: float) ->
             ax.text((start + end) / 2, y, str(number), fontsize=BAND_FONT, ha="center", va="center_baseline")
 
 
-def _cuts(ax: Axes, time: Time, lanes: int) -> None:
-    """Long gaps, hatched, with what they last."""
+def cuts(ax: Axes, time: Time, at: float | None) -> None:
+    """Long gaps, hatched, with what they last at this height."""
     for start, end in time.cuts:
         left, right = (float(place) for place in time.at(np.array([start, end])))
         if right < ax.get_xlim()[0] or left > ax.get_xlim()[1]:
             continue
         ax.axvspan(left, right, facecolor="white", edgecolor=style.GRID, hatch="//////", linewidth=0)
         middle = (left + right) / 2
-        if not ax.get_xlim()[0] <= middle <= ax.get_xlim()[1]:
+        if at is None or not ax.get_xlim()[0] <= middle <= ax.get_xlim()[1]:
             continue
-        said = ax.text(middle, (lanes - 1) / 2, duration(3600 * (end - start)))  # may be higher than few lanes
+        said = ax.text(middle, at, duration(3600 * (end - start)))  # may be higher than few lanes
         said.set(rotation=90, ha="center", va="center", fontsize=BAND_FONT, color=style.INK)
         said.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
 
