@@ -57,6 +57,11 @@ APART = f"no block has two runs {ALIKE}"
 SINGLE = "no cell has two successful runs"
 NO_SLOPE = "its slope cannot be told from so few runs"
 CONSTANT = "the reference was the same beside all runs of a block"
+METHOD = (
+    "Analysis of covariance of log epoch time, one slope for all cells (Fisher 1932; Montgomery 2013, chapter 15): the reference of a run "
+    f"counts by its distance from the campaign's mean, among runs {ALIKE}. The slope is told within blocks, and its error is in the "
+    "intervals."
+)
 WIDER = "neither intervals of means nor of ratios get narrower"
 NO_BETTER = "it predicts runs no better than the means of cells do"
 MARGIN = f"{100 * LEAST_GAIN:g} % at least"
@@ -329,7 +334,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     data = summarize(runs, found)
     if found.means is None:
         why = said(found) if found.adjusted else f"Nothing is adjusted: {found.why}."
-        notes = [why, told(found), conditions.setting(runs)]
+        notes = [why, told(found), METHOD if found.adjusted else "", conditions.setting(runs)]
         shown = pd.DataFrame(columns=["cell"], dtype=str)
         return tables.Table(TITLE, data, shown, [note for note in notes if note])
     texts = {title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]}
@@ -344,9 +349,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "as a share of the plain one.",
         said(found),
         told(found),
-        "Analysis of covariance of log epoch time, one slope for all cells (Fisher 1932; Montgomery 2013, chapter 15): the reference of a run "
-        f"counts by its distance from the campaign's mean, among runs {ALIKE}. The slope is that of runs of one block; its "
-        "error is in the intervals. Adjusted means and their intervals hold for this campaign's mean reference, and for no other.",
+        f"{METHOD} Adjusted means and their intervals hold for this campaign's mean reference, and for no other.",
         conditions.setting(runs),
     ]
     words = [title(name) for name in ("framework", "model", "dataset")]
