@@ -96,7 +96,7 @@ class Study:
     def note(self) -> None:
         """The study's methods note, which says once what captions and the notes of tables do not."""
         within_blocks = effects.compare(self.runs)["within_blocks"]
-        chosen = f"Replicates were chosen by precision: a cell has {self.replicates}." if self.replicates else ""
+        chosen = f"Replicates are chosen by precision: a cell has {self.replicates}." if self.replicates else ""
         said = [NOTE_TITLE, chosen, *conditions.methods(self.runs, within_blocks), conditions.tracing(self.every_run)]
         write_text(self.out / NOTE, "\n\n".join(filter(None, said)) + "\n")
 
