@@ -60,10 +60,10 @@ def test_the_slope_and_adjusted_means_are_those_of_montgomery():
     assert 1e4 * found.slope.error**2 * 195.60e-4 == pytest.approx(2.54, abs=5e-3), "Exx = 195.60"
     means = 100 * pd.Series({cell: values.mean() for cell, values in found.adjusted.groups.items()})
     assert (means - means.mean()).tolist() == pytest.approx(np.array([40.38, 41.42, 38.80]) - 40.20, abs=6e-3)
-    made, moments = found.adjusted.cells, found.adjusted.moments.groups
+    made, covariates = found.adjusted.cells, found.adjusted.covariates.groups
     error = np.log(made["high"] / made["mean"]) / np.log(pooled(runs).cells["high"] / pooled(runs).cells["mean"])
     assert (error < 1).all()
-    assert 100 * (moments["c00"].mean() - moments["c02"].mean()) == pytest.approx(25.2 - 21.2)
+    assert 100 * (covariates["c00"].mean() - covariates["c02"].mean()) == pytest.approx(25.2 - 21.2)
 
 
 def test_errors_of_runs_that_are_left_out_are_those_of_statsmodels():
@@ -92,10 +92,10 @@ def test_a_mean_is_of_times_over_the_power_of_their_reference_and_its_interval_h
     times = runs["epoch_time_s"] * power.mean() / power
     assert made.cells["mean"].tolist() == pytest.approx(times.groupby(runs["cell"]).mean().tolist())
     plain = Pooling(made.groups, LOST, made.seconds)
-    moment = pd.Series({cell: values.mean() for cell, values in made.moments.groups.items()})
+    covariate = pd.Series({cell: values.mean() for cell, values in made.covariates.groups.items()})
     error = slope.error * math.sqrt(slope.df / (slope.df - 1))
     for row, bare in zip(made.cells.itertuples(), plain.cells.itertuples(), strict=True):
-        wider = math.hypot(bare.s / 2, error * moment[row.Index]) / (bare.s / 2)
+        wider = math.hypot(bare.s / 2, error * covariate[row.Index]) / (bare.s / 2)
         assert math.log(row.high / row.mean) == pytest.approx(wider * math.log(bare.high / bare.mean))
     one, other = (rows.ratios(["c00"], ["c01"]).iloc[0] for rows in (made, plain))
     assert one["value"] == other["value"] and one["high"] > other["high"]

@@ -2,21 +2,21 @@
 
 It is one of logarithms, with one slope for all cells, and with how far the reference of a run lies from the campaign's mean:
 
-    log adjusted time = log time - (slope x moment - log of the mean of exp(slope x moment) of all runs)
-    moment = (log reference - mean of the block's runs of the same setting) + (mean of the block's runs - mean of the campaign)
+    log adjusted time = log time - (slope x covariate - log of the mean of exp(slope x covariate) of all runs)
+    covariate = (log reference - mean of the block's runs of the same setting) + (mean of the block's runs - mean of the campaign)
 
 that is, time over the power of the reference: arithmetic means stay such, and are those at the campaign's mean reference. Runs
 are of one setting where they have as many ranks on as many nodes and cores, in one environment: elsewhere the same work takes another time,
 and that is no disturbance. So what a block has is told by all of its runs, each beside the mean of its setting, and what a run has beside that
 by those of its setting. Of a cell that has its setting for itself only what blocks do is taken out.
 
-Runs are in random order, so that a cell's moments are those of others on average, and its adjusted mean has no bias beside others, whatever
+Runs are in random order, so that a cell's covariates are those of others on average, and its adjusted mean has no bias beside others, whatever
 the slope is. Noise of the reference makes the slope too small (Cochran, Biometrics 13 (1957)), which takes out less, no more. An interval does not
 say what a campaign on a machine that is busier on the whole would measure: that is another mean reference.
 
 The slope is that of least squares beside cells and blocks (Fisher, Statistical Methods for Research Workers, 4th ed. (1932), section
 49.1; Montgomery, Design and Analysis of Experiments, 8th ed. (2013), section 15.3). Its error is in intervals by the distance of a cell's
-mean moment from that of the others (`Adjusted`).
+mean covariate from that of the others (`Adjusted`).
 
 There are adjusted means only where LEAST_GAIN is gained by cross-validation, each run left out in turn, with a slope above 0 that
 has FEWEST_DF degrees of freedom, and where the cells of a setting have the same reference (p above SAME): what a cell's own training or
@@ -26,7 +26,7 @@ blocks of 0 to 20 %, correlations of 0 to 0.97, equal and unequal spreads: with 
 points less often than plain ones, with 2 up to 1.2, and those of means no less often on average (make statistics-test; docs/explanation/statistics.md).
 
 Better predictions within blocks need not make means more certain: where blocks move the reference and not epoch times, or by more than the
-slope says, taking out their moments adds to the spread between blocks. So means are adjusted only where their intervals get narrower
+slope says, taking out their covariates adds to the spread between blocks. So means are adjusted only where their intervals get narrower
 (median), and ratios within blocks only where theirs do. That choice, too, is in the simulations (tests/bench/adjusted_coverage.py).
 """
 
@@ -41,7 +41,7 @@ from scipy import special
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import ROUNDING, Estimate
-from analysis.measured import cells, level_text, successful, title, varying
+from analysis.measured import block_of, cells, level_text, successful, title, varying
 from analysis.pooling import FEWEST_BLOCKS, Pooling, Values, after_blocks, pooled
 from common.text import number_of
 
@@ -93,14 +93,14 @@ class Slope:
 
 @dataclass(frozen=True)
 class Adjusted(Pooling):
-    """As `Pooling`, of adjusted times. `moments`: of the runs, what a change of the slope changes the logarithm of their times by, negative.
+    """As `Pooling`, of adjusted times. `covariates`: of the runs, what a change of the slope changes the logarithm of their times by, negative.
 
-    The error of a mean has that of the slope in it, times the mean moment of the cell (Montgomery, section 15.3); that of a ratio
+    The error of a mean has that of the slope in it, times the mean covariate of the cell (Montgomery, section 15.3); that of a ratio
     times the distance of both.
     """
 
     slope: Slope
-    moments: Values
+    covariates: Values
 
     @property
     def slope_error(self) -> float:
@@ -111,15 +111,15 @@ class Adjusted(Pooling):
     def cells(self) -> pd.DataFrame:
         """As those of `Pooling`, with the error of the slope in low and high."""
         rows = super().cells
-        moment = np.array([self.moments.groups[cell].mean() for cell in rows.index], dtype=float)
-        error = np.hypot(rows["s"] / np.sqrt(rows["n"]), self.slope_error * moment)
+        covariate = np.array([self.covariates.groups[cell].mean() for cell in rows.index], dtype=float)
+        error = np.hypot(rows["s"] / np.sqrt(rows["n"]), self.slope_error * covariate)
         low, high = intervals.t_interval(0.0, error, rows["df"])
         return rows.assign(low=rows["mean"] * np.exp(low), high=rows["mean"] * np.exp(high))
 
     def _compared(self, to: Sequence[str], base: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
         seconds, logs = super()._compared(to, base)
-        moments = self.moments.compared(to, base, FEWEST_BLOCKS)
-        of_slope = self.slope_error * (moments["to"] - moments["base"]).abs()
+        covariates = self.covariates.compared(to, base, FEWEST_BLOCKS)
+        of_slope = self.slope_error * (covariates["to"] - covariates["base"]).abs()
         scale = (seconds["to"] + seconds["base"]) / 2
         return (
             seconds.assign(error=np.hypot(seconds["error"], of_slope * scale)),
@@ -131,7 +131,7 @@ class Adjusted(Pooling):
 class Adjustment:
     """What the reference does for a study: the `plain` means, the `adjusted` ones, or `why` there are none.
 
-    `slope`: where it can be told, of the runs that have a reference; `moments`: how far their logarithms lie from the mean of their block and
+    `slope`: where it can be told, of the runs that have a reference; `covariates`: how far their logarithms lie from the mean of their block and
     setting, by the index of `runs`; none where cells of a setting differ. `times`: the runs' adjusted times.
     """
 
@@ -139,7 +139,7 @@ class Adjustment:
     why: str = ""
     adjusted: Adjusted | None = None
     slope: Slope | None = None
-    moments: "pd.Series[float] | None" = None
+    covariates: "pd.Series[float] | None" = None
     times: "pd.Series[float] | None" = None
 
     @property
@@ -188,26 +188,26 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     lacking = f"{len(ok) - len(told)} of {len(ok)} runs have no reference" if len(told) < len(ok) else ""
     x, y = (np.log(told[name].to_numpy(float)) for name in ("reference_s", "epoch_time_s"))
     cell = pd.factorize(told["cell"])[0]
-    block = told.groupby(["session", "block"], dropna=False).ngroup().to_numpy()
+    block = block_of(told)
     setting = setting_of(told)
     place = pd.factorize(pd.MultiIndex.from_arrays([block, setting]))[0]
-    moment = _centred(x, place)
-    if not _same(moment, cell, place):
+    covariate = _centred(x, place)
+    if not _same(covariate, cell, place):
         return Adjustment(plain, lacking or UNLIKE)
-    slope, moments = fitted(y, moment, cell, block), pd.Series(moment, index=told.index)
+    slope, covariates = fitted(y, covariate, cell, block), pd.Series(covariate, index=told.index)
     if slope is None:
-        return Adjustment(plain, lacking or _no_slope(moment, cell, place), moments=moments)
+        return Adjustment(plain, lacking or _no_slope(covariate, cell, place), covariates=covariates)
     if why := lacking or _useless(slope):
-        return Adjustment(plain, why, None, slope, moments)
+        return Adjustment(plain, why, None, slope, covariates)
     shared = np.bincount(block)[block] > 1
-    moment = moment + np.where(shared, _mean(_centred(x, setting), block), 0.0)
-    factor = np.exp(slope.value * moment)
+    covariate = covariate + np.where(shared, _mean(_centred(x, setting), block), 0.0)
+    factor = np.exp(slope.value * covariate)
     times = told["epoch_time_s"].astype(float) * factor.mean() / factor
-    changed = told.assign(epoch_time_s=times, moment=moment - (factor * moment).mean() / factor.mean())
+    changed = told.assign(epoch_time_s=times, covariate=covariate - (factor * covariate).mean() / factor.mean())
     seconds = Values.of(changed, "epoch_time_s")
-    adjusted = Adjusted(seconds.log.groups, LOST, seconds, slope, Values.of(changed, "moment"))
-    found = Adjustment(plain, "", adjusted, slope, moments, times)
-    return found if found.means or found.of_ratios else Adjustment(plain, WIDER, None, slope, moments)
+    adjusted = Adjusted(seconds.log.groups, LOST, seconds, slope, Values.of(changed, "covariate"))
+    found = Adjustment(plain, "", adjusted, slope, covariates, times)
+    return found if found.means or found.of_ratios else Adjustment(plain, WIDER, None, slope, covariates)
 
 
 def untold(runs: pd.DataFrame) -> str:
@@ -234,13 +234,13 @@ def setting_of(runs: pd.DataFrame) -> np.ndarray:
     return runs.groupby(list(SETTING), dropna=False).ngroup().to_numpy()
 
 
-def _no_slope(moment: np.ndarray, cell: np.ndarray, place: np.ndarray) -> str:
+def _no_slope(covariate: np.ndarray, cell: np.ndarray, place: np.ndarray) -> str:
     """Why there is no slope."""
     if np.bincount(cell).max() < 2:
         return SINGLE
     if np.bincount(place).max() < 2:
         return APART
-    return NO_SLOPE if moment.any() else CONSTANT
+    return NO_SLOPE if covariate.any() else CONSTANT
 
 
 def _useless(slope: Slope) -> str:
@@ -261,14 +261,14 @@ def _centred(x: np.ndarray, group: np.ndarray) -> np.ndarray:
     return np.where(np.abs(left) < ROUNDING, 0.0, left)
 
 
-def _same(moment: np.ndarray, cell: np.ndarray, place: np.ndarray) -> bool:
-    """Whether nothing shows that cells differ in `moment` [runs], whose mean is 0 in every place (F test beside places)."""
-    left, lost = after_blocks(moment, cell, place)
-    df, of_cells = len(moment) - len(np.unique(cell)) - lost, len(np.unique(cell)) + lost - len(np.unique(place))
+def _same(covariate: np.ndarray, cell: np.ndarray, place: np.ndarray) -> bool:
+    """Whether nothing shows that cells differ in `covariate` [runs], whose mean is 0 in every place (F test beside places)."""
+    left, lost = after_blocks(covariate, cell, place)
+    df, of_cells = len(covariate) - len(np.unique(cell)) - lost, len(np.unique(cell)) + lost - len(np.unique(place))
     error = float(left @ left)
     if df < 1 or of_cells < 1 or not error:
         return True
-    f = (float(moment @ moment) - error) / of_cells / (error / df)
+    f = (float(covariate @ covariate) - error) / of_cells / (error / df)
     return bool(special.fdtrc(of_cells, df, f) >= SAME)
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.adjusted import ALIKE, Adjustment, adjustment, holds, said, setting_of, told, untold
-from analysis.measured import successful
+from analysis.measured import block_of, successful
 from analysis.pooling import after_blocks
 from common.text import number_of
 
@@ -41,12 +41,12 @@ def by_run(runs: pd.DataFrame) -> pd.DataFrame:
 def beside(runs: pd.DataFrame, found: Adjustment) -> pd.DataFrame:
     """Reference and epoch_time of each run with a reference, as ratios to what its cell and its block have: what the slope of `found` is
     fitted to. No rows where it cannot be told."""
-    if found.slope is None or found.moments is None:
+    if found.slope is None or found.covariates is None:
         return pd.DataFrame(columns=["reference", "epoch_time"], dtype=float)
-    known = runs.loc[found.moments.index]
-    cell, block = pd.factorize(known["cell"])[0], known.groupby(["session", "block"], dropna=False).ngroup().to_numpy()
+    known = runs.loc[found.covariates.index]
+    cell, block = pd.factorize(known["cell"])[0], block_of(known)
     of_time = np.log(known["epoch_time_s"].to_numpy(float))
-    left = [after_blocks(values, cell, block)[0] for values in (found.moments.to_numpy(), of_time)]
+    left = [after_blocks(values, cell, block)[0] for values in (found.covariates.to_numpy(), of_time)]
     return pd.DataFrame(np.exp(np.column_stack(left)), columns=["reference", "epoch_time"], index=known.index)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from common.errors import InputError
@@ -274,6 +275,11 @@ def with_phases(runs: pd.DataFrame) -> pd.DataFrame:
     """The successful traced runs whose kept phases are whole (records.aggregate)."""
     ok = successful(traced(runs))
     return ok[ok["without_phases"].isna()]
+
+
+def block_of(runs: pd.DataFrame) -> np.ndarray:
+    """The number of each run's block, [runs]: a block that was cut short and went on in another session is two."""
+    return runs.groupby(["session", "block"], dropna=False).ngroup().to_numpy()
 
 
 def scaled(ok: pd.DataFrame, column: str) -> pd.Series:

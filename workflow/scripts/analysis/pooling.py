@@ -33,7 +33,7 @@ from scipy import optimize, special
 
 from analysis import intervals
 from analysis.intervals import LEVEL, ROUNDING, Estimate
-from analysis.measured import successful
+from analysis.measured import block_of, successful
 
 FEWEST_BLOCKS = 3  # that two cells share
 FEWEST_DF = 4  # of a paired test without moderation: Student's t is at most a fifth above that of twice as many
@@ -59,7 +59,7 @@ class Values:
         """The values of a column of runs.csv that has one for all of `runs`."""
         values = runs[column].to_numpy(float)
         groups = {str(cell): values[rows] for cell, rows in runs.groupby("cell").indices.items()}
-        block = runs.groupby(["session", "block"], dropna=False).ngroup().to_numpy()
+        block = block_of(runs)
         table = pd.DataFrame({"cell": runs["cell"].to_numpy(str), "block": block, "value": values})
         table = table[table.duplicated("block", keep=False)]
         if table.empty or table.duplicated(["cell", "block"]).any():

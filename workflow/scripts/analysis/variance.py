@@ -25,7 +25,7 @@ from statsmodels.tools.sm_exceptions import ConvergenceWarning
 
 from analysis import conditions, tables
 from analysis.effects import pairs
-from analysis.measured import successful
+from analysis.measured import block_of, successful
 from analysis.pooling import after_blocks, pooled
 
 TITLE = "Variance of an epoch's time by where it comes from"
@@ -77,7 +77,7 @@ def components(known: pd.DataFrame) -> Components:
     if df["epoch"]:
         variance["epoch"] = float((known["var"].fillna(0.0) * (count - 1)).sum() / df["epoch"])
     session = known["session"].to_numpy()
-    block = known.groupby(["session", "block"], dropna=False).ngroup().to_numpy()
+    block = block_of(known)
     if len(set(block)) == len(set(session)):
         session = np.full(len(known), "")  # each session is a block
     residual, lost = after_blocks(y, cell, block)
@@ -123,15 +123,16 @@ class Mixed:
 def mixed(runs: pd.DataFrame, known: pd.DataFrame) -> Mixed | None:
     """The mixed model with fixed cells and random blocks; None where there are too few blocks or too many cells, or it finds no maximum."""
     names = known["cell"].unique()
-    blocks = known.groupby(["session", "block"], dropna=False).ngroup()
-    if blocks.nunique() < 2 or not 1 < len(names) <= MOST_CELLS or len(known) <= len(names) + blocks.nunique():
+    blocks = block_of(known)
+    count = len(np.unique(blocks))
+    if count < 2 or not 1 < len(names) <= MOST_CELLS or len(known) <= len(names) + count:
         return None
     fixed = pd.get_dummies(known["cell"], dtype=float)[names]
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
         warnings.simplefilter("ignore", (RuntimeWarning, UserWarning))
         try:
-            fit = MixedLM(known["mean"].to_numpy(float), fixed.to_numpy(), groups=blocks.to_numpy()).fit(reml=True)
+            fit = MixedLM(known["mean"].to_numpy(float), fixed.to_numpy(), groups=blocks).fit(reml=True)
         except (ConvergenceWarning, np.linalg.LinAlgError, ValueError):
             return None
     means = dict(zip(names, fit.fe_params, strict=True))

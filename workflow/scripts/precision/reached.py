@@ -22,9 +22,11 @@ TITLE = "Precision that was wanted and reached"
 
 def said(runs: pd.DataFrame, rule: Replicates) -> str:
     """That replicates were chosen by precision, and which cells did not reach it; nothing where their number is fixed."""
-    if not rule.adaptive or runs.empty:
-        return ""
-    found, words = _in_order(looks(runs, rule), runs), cell_words(timed(runs))
+    return "" if not rule.adaptive or runs.empty else _told(runs, rule, _in_order(looks(runs, rule), runs))
+
+
+def _told(runs: pd.DataFrame, rule: Replicates, found: pd.DataFrame) -> str:
+    words = cell_words(timed(runs))
     n = successful(timed(runs)).groupby("cell").size()
     each = " to ".join(dict.fromkeys(f"{end}" for end in (n.min(), n.max()))) if len(n) else "0"
     cells = {reached: [words[cell] for cell in found.index[found["reached"] == reached]] for reached in REACHED}
@@ -73,7 +75,7 @@ def table(runs: pd.DataFrame, rule: Replicates) -> tables.Table:
         if rule.contrasts
         else "Half width: half of the 95 % interval of the cell's mean epoch time, relative to the mean"
     )
-    notes = [f"{half}. Intervals are those of the other tables; a dash where there is none.", said(runs, rule)]
+    notes = [f"{half}. Intervals are those of the other tables; a dash where there is none.", _told(runs, rule, found)]
     if (data["reached"] == BY_CHANCE).any():
         notes.append(
             "Perhaps by chance: the interval is narrow enough, but too little is known of how far runs spread."

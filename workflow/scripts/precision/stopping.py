@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
-from analysis.intervals import CONFIDENCE
+from analysis.intervals import t_interval
 from analysis.measured import factors, timed
 from analysis.pooling import MOST_PRIOR, Pooling, pooled
 from declared.study import KNOWN_OF_ALL, Replicates
@@ -64,7 +63,7 @@ def expected(found: pd.DataFrame, rule: Replicates) -> pd.Series:
     Intervals narrow as 1 / sqrt(n), and with Student's t; spreads are known by n - 1 degrees of freedom of each cell."""
     n = found["n"].to_numpy(float)
     with np.errstate(all="ignore"):
-        spread = np.log1p(found["half_width"]) * np.sqrt(n) / _t(n - 1 + MOST_PRIOR)
+        spread = np.log1p(found["half_width"]) * np.sqrt(n) / t_interval(0.0, 1.0, n - 1 + MOST_PRIOR)[1]
         per_run = found["known"] / (n - 1)
     wanted = needed(spread.to_numpy(float), rule, per_run.to_numpy(float))
     wanted = np.maximum(wanted, np.minimum(n + 1, rule.at_most))
@@ -81,15 +80,11 @@ def needed(spread: np.ndarray | float, rule: Replicates, cells: np.ndarray | flo
         return np.full(spread.shape, rule.at_least)
     n = np.arange(rule.at_least, rule.at_most + 1)
     lent = np.where(cells > 1, MOST_PRIOR, 0.0)[..., None]
-    half = _t(n - 1 + lent) * spread[..., None] / np.sqrt(n)
+    _, half = t_interval(0.0, spread[..., None] / np.sqrt(n), n - 1 + lent)
     enough = (half <= math.log1p(rule.until)) & (
         (n - 2) * cells[..., None] >= KNOWN_OF_ALL
     )  # about a run more than at best
     return np.where(enough.any(axis=-1), n[enough.argmax(axis=-1)], rule.at_most)
-
-
-def _t(df: np.ndarray) -> np.ndarray:
-    return special.stdtrit(df, (1 + CONFIDENCE) / 2)
 
 
 def _of_cells(pooling: Pooling) -> pd.DataFrame:

@@ -74,11 +74,11 @@ def attempt_run(
     if version := wanted.spec.get("scorep"):
         environment = score_p.start(environment, site, version, folder.resolve())
     started_by = _started_by()
-    quick = _right_before(wanted, folder, look) if site.reference else None
+    told_beside = _right_before(wanted, folder, look) if site.reference else None
     launched_at = time.time()
     outcome = launch.run(ranks, environment, folder.resolve(), wanted.spec, site, reads=[wanted.data])
-    if quick and outcome.status == "ok":
-        quick = reference.after(lambda: look("after"), quick)
+    if told_beside and outcome.status == "ok":
+        told_beside = reference.after(lambda: look("after"), told_beside)
     if version:
         outcome = score_p.end(folder, outcome)
     told_of_energy = meters.read_after(folder, wanted.spec, site, ranks) if (folder / "result.json").exists() else []
@@ -113,7 +113,7 @@ def attempt_run(
         "installed": _of_installed(environment.get("installed")),
         "packages": environment["packages"],
         **({"strategy": wanted.spec["strategy"]} if "strategy" in wanted.spec else {}),
-        "reference": quick,
+        "reference": told_beside,
         "measured": measured,
     }
 
