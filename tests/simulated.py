@@ -1,13 +1,13 @@
 """Campaigns whose truth is known: log-normal epoch times of cells in blocks, and how often intervals hold it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from analysis.adjusted import adjustment
+from analysis.adjusted import REFERENCE, WITHHELD, adjustment
 from analysis.pooling import Pooling, pooled
 
 SPREADS: dict[
@@ -87,37 +87,53 @@ def beside_reference(
     of_blocks: float,
     correlation: float,
     of_reference: float = 0.0,
-) -> tuple[pd.DataFrame, float]:
-    """As `simulated`, with a reference whose logarithm has this correlation with that of epoch time within blocks and between them; and
-    the mean epoch time in s at the campaign's mean reference, of all cells. That at the mean of all campaigns is 1 s. `of_reference`: the standard
-    deviation of what blocks add to the reference alone."""
+    withheld: float | None = None,
+) -> tuple[pd.DataFrame, Callable[[Sequence[str]], float]]:
+    """As `simulated`, with a reference whose logarithm has this correlation with that of epoch time within blocks and between them; and, for
+    the covariates that times are adjusted by, the mean epoch time in s of all cells at the campaign's mean of them. That at the mean of
+    all campaigns is 1 s. `of_reference`: the standard deviation of what blocks add to the reference alone. `withheld`: the correlation of log
+    epoch time and the time withheld, which goes its own way; None where nobody knows that time."""
     runs, spread = simulated(rng, cells, blocks, spreads, 0.0, 0.0)
-    rest = math.sqrt(1 - correlation**2)
-    moment, own = (np.repeat(of_blocks * rng.standard_normal(blocks), cells) for _ in range(2))
-    moment = moment + 0.1 * rng.standard_normal(len(runs))
+    slopes = {REFERENCE: correlation, WITHHELD: withheld or 0.0}
+    rest = math.sqrt(1 - sum(slope**2 for slope in slopes.values()))
+    met, own = (np.repeat(of_blocks * rng.standard_normal(blocks), cells) for _ in range(2))
+    moments = {REFERENCE: met + 0.1 * rng.standard_normal(len(runs))}
     own = own + np.log(runs["epoch_time_s"]) + np.tile(spread**2, blocks) / 2
-    variances = correlation**2 * (0.01 + of_blocks**2), rest**2 * (np.tile(spread**2, blocks) + of_blocks**2)
-    log = correlation * moment + rest * own - sum(variances) / 2
-    setting = {"reference_kind": "mixed-1", "nodes": 1, "ranks": 1, "cores_per_rank": 1, "device": "site"}
-    times = {"epoch_time_s": np.exp(log), "reference_s": np.exp(moment), "throttled_s": math.nan}
-    truth = float(np.exp(correlation * moment - variances[0] / 2).mean())
+    reference = np.exp(moments[REFERENCE])
     if of_reference:
-        times["reference_s"] *= np.exp(np.repeat(of_reference * rng.standard_normal(blocks), cells))
-    return runs.assign(**times, **setting, environment_digest="a"), truth
+        reference = reference * np.exp(np.repeat(of_reference * rng.standard_normal(blocks), cells))
+    share = math.nan
+    if withheld is not None:
+        met = np.repeat(of_blocks * rng.standard_normal(blocks), cells)
+        moments[WITHHELD] = met + 0.1 * rng.standard_normal(len(runs))
+        share = -np.expm1(-(moments[WITHHELD] - moments[WITHHELD].min()))
+    log = rest * own - rest**2 * (np.tile(spread**2, blocks) + of_blocks**2) / 2
+    of_moments = {
+        name: slopes[name] * of - slopes[name] ** 2 * (0.01 + of_blocks**2) / 2 for name, of in moments.items()
+    }
+    setting = {"reference_kind": "mixed-1", "nodes": 1, "ranks": 1, "cores_per_rank": 1, "device": "site"}
+    times = {"epoch_time_s": np.exp(log + sum(of_moments.values())), "reference_s": reference, "throttled_s": math.nan}
+    shares = {"steal_share": share, "foreign_cpu_share": 0.0}
+
+    def truth(covariates: Sequence[str]) -> float:
+        return float(np.exp(sum(of_moments[name] for name in covariates)).mean())
+
+    return runs.assign(**times, **shares, **setting, environment_digest="a"), truth
 
 
-def referenced_coverage(runs: pd.DataFrame, truth: float) -> ReferencedCoverage:
-    """What the intervals of runs of `beside_reference` hold: plain ones 1, adjusted ones the mean at the campaign's mean reference."""
+def referenced_coverage(runs: pd.DataFrame, truth: Callable[[Sequence[str]], float]) -> ReferencedCoverage:
+    """What the intervals of runs of `beside_reference` hold: plain ones 1, adjusted ones the mean at what the campaign met on average."""
     found = adjustment(runs)
     spread = found.plain.cells.sort_index()["log_sd"].to_numpy()
     plain, plain_bias = held(found.plain, spread), float(np.log(found.plain.cells["mean"]).mean())
     if found.adjusted is None:
         return ReferencedCoverage(False, plain, plain, plain_bias, plain_bias)
-    made, bias = held(found.adjusted, spread, truth), plain_bias
+    mean = truth(found.adjusted.slopes.covariates)
+    made, bias = held(found.adjusted, spread, mean), plain_bias
     shown = plain
     if found.of_ratios:
         shown = shown._replace(ratios=made.ratios, width_of_ratios=made.width_of_ratios)
     if found.means is not None:
         shown = shown._replace(cells=made.cells, noisiest=made.noisiest, width=made.width)
-        bias = float(np.log(found.adjusted.cells["mean"] / truth).mean())
+        bias = float(np.log(found.adjusted.cells["mean"] / mean).mean())
     return ReferencedCoverage(True, plain, shown, bias, plain_bias)

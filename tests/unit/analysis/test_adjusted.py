@@ -12,13 +12,15 @@ from statsmodels.formula.api import ols
 from analysis import adjusted, cells, effects
 from analysis.adjusted import (
     APART,
+    CHOICE,
     CONSTANT,
-    LOST,
     NO_BETTER,
     NO_SLOPE,
+    REFERENCE,
     SINGLE,
     UNLIKE,
     WIDER,
+    WITHHELD,
     adjusted_times,
     adjustment,
     fitted,
@@ -40,6 +42,7 @@ def in_blocks(y, x, **setting):
     cell, block = (codes.ravel() for codes in np.indices(y.shape))
     frame = pd.DataFrame({"cell": [f"c{code:02}" for code in cell], "block": block, "session": None, "status": "ok"})
     frame = frame.assign(epoch_time_s=np.exp(y.ravel()), reference_s=np.exp(x.ravel()), throttled_s=math.nan)
+    frame = frame.assign(steal_share=math.nan, foreign_cpu_share=math.nan)
     return frame.assign(**{**SETTING, **setting})[lambda made: made["epoch_time_s"].notna()]
 
 
@@ -55,50 +58,93 @@ def test_the_slope_and_adjusted_means_are_those_of_montgomery():
     y, x = (np.array([[row[place] for row in rows] for rows in FIBRES.values()]) / 100 for place in (0, 1))
     runs = in_blocks(y, x).assign(block=1)
     found = adjustment(runs)
-    assert found.slope.value == pytest.approx(0.9540, abs=5e-5)
-    assert found.slope.df == 11
-    assert 1e4 * found.slope.error**2 * 195.60e-4 == pytest.approx(2.54, abs=5e-3), "Exx = 195.60"
+    slope = found.alone[REFERENCE]
+    assert slope.values == pytest.approx(0.9540, abs=5e-5)
+    assert slope.df == 11
+    assert 1e4 * slope.covariance[0, 0] * 195.60e-4 == pytest.approx(2.54, abs=5e-3), "Exx = 195.60"
     means = 100 * pd.Series({cell: values.mean() for cell, values in found.adjusted.groups.items()})
     assert (means - means.mean()).tolist() == pytest.approx(np.array([40.38, 41.42, 38.80]) - 40.20, abs=6e-3)
-    made, covariates = found.adjusted.cells, found.adjusted.covariates.groups
+    made, (distances,) = found.adjusted.cells, found.adjusted.distances
     error = np.log(made["high"] / made["mean"]) / np.log(pooled(runs).cells["high"] / pooled(runs).cells["mean"])
     assert (error < 1).all()
-    assert 100 * (covariates["c00"].mean() - covariates["c02"].mean()) == pytest.approx(25.2 - 21.2)
+    assert 100 * (distances.groups["c00"].mean() - distances.groups["c02"].mean()) == pytest.approx(25.2 - 21.2)
 
 
-def test_errors_of_runs_that_are_left_out_are_those_of_statsmodels():
+@pytest.mark.parametrize("names", [["x"], ["x", "z"]])
+def test_errors_of_runs_that_are_left_out_are_those_of_statsmodels(names):
     rng = np.random.default_rng(3)
     cell, block = (codes.ravel()[2:] for codes in np.indices((5, 4)))
-    y, x = rng.standard_normal((2, len(cell)))
-    frame = pd.DataFrame({"y": y, "x": x, "cell": cell, "block": block})
-    slope = fitted(y, x, cell, block)
-    for formula, error in (
-        ("y ~ C(cell) + C(block) + x", slope.error_with),
-        ("y ~ C(cell) + C(block)", slope.error_without),
-    ):
-        influence = (fit := ols(formula, frame).fit()).get_influence()
+    y, x, z = rng.standard_normal((3, len(cell)))
+    frame = pd.DataFrame({"y": y, "x": x, "z": x / 2 + z, "cell": cell, "block": block})
+    slopes = fitted(y, frame[names], cell, block)
+    bare, full = (ols(" + ".join(["y ~ C(cell) + C(block)", *more]), frame).fit() for more in ([], names))
+    for fit, error in ((full, slopes.error_with), (bare, slopes.error_without)):
+        influence = fit.get_influence()
         assert error == pytest.approx(np.sqrt(np.mean(influence.resid_press**2)))
-        if "x" in fit.params:
-            assert (slope.value, slope.error, slope.df) == pytest.approx((fit.params["x"], fit.bse["x"], fit.df_resid))
-        else:
-            assert leverages(cell, block) == pytest.approx(influence.hat_matrix_diag)
+    assert leverages(cell, block) == pytest.approx(influence.hat_matrix_diag)
+    assert (slopes.covariates, slopes.df) == (tuple(names), full.df_resid)
+    assert slopes.values == pytest.approx(full.params[names].to_numpy())
+    assert slopes.covariance == pytest.approx(full.cov_params().loc[names, names].to_numpy())
+    assert abs(slopes.correlation) == pytest.approx(math.sqrt(1 - full.ssr / bare.ssr))
+    twice = frame.assign(again=2 * frame["x"])
+    assert fitted(y, twice[["x", "again"]], cell, block) is None, "one says what the other does"
 
 
 def test_a_mean_is_of_times_over_the_power_of_their_reference_and_its_interval_has_the_error_of_the_slope():
     runs = disturbed()
     found = adjustment(runs)
-    made, slope = found.adjusted, found.slope
-    power = runs["reference_s"] ** slope.value
+    made, slope = found.adjusted, found.alone[REFERENCE]
+    power = runs["reference_s"] ** slope.values[0]
     times = runs["epoch_time_s"] * power.mean() / power
     assert made.cells["mean"].tolist() == pytest.approx(times.groupby(runs["cell"]).mean().tolist())
-    plain = Pooling(made.groups, LOST, made.seconds)
-    covariate = pd.Series({cell: values.mean() for cell, values in made.covariates.groups.items()})
-    error = slope.error * math.sqrt(slope.df / (slope.df - 1))
+    plain = Pooling(made.groups, 1 + CHOICE, made.seconds)
+    distance = pd.Series({cell: values.mean() for cell, values in made.distances[0].groups.items()})
+    error = math.sqrt(slope.covariance[0, 0] * slope.df / (slope.df - 1))
     for row, bare in zip(made.cells.itertuples(), plain.cells.itertuples(), strict=True):
-        wider = math.hypot(bare.s / 2, error * covariate[row.Index]) / (bare.s / 2)
+        wider = math.hypot(bare.s / 2, error * distance[row.Index]) / (bare.s / 2)
         assert math.log(row.high / row.mean) == pytest.approx(wider * math.log(bare.high / bare.mean))
     one, other = (rows.ratios(["c00"], ["c01"]).iloc[0] for rows in (made, plain))
     assert one["value"] == other["value"] and one["high"] > other["high"]
+
+
+def withheld(runs, share):
+    """The same runs, a third of whose time withheld a hypervisor took, epoch times being longer by all of it."""
+    times = runs["epoch_time_s"] / (1 - share)
+    return runs.assign(epoch_time_s=times, steal_share=share / 3, foreign_cpu_share=2 * share / 3)
+
+
+def test_what_was_withheld_while_ranks_trained_is_taken_out_beside_the_reference_or_alone():
+    runs = disturbed()
+    share = np.random.default_rng(5).uniform(0, 0.4, len(runs))
+    one, both = adjustment(runs), adjustment(withheld(runs, share))
+    assert one.adjusted.slopes.covariates == (REFERENCE,) and set(both.adjusted.slopes.covariates) == {
+        REFERENCE,
+        WITHHELD,
+    }
+    assert both.adjusted.slopes.values == pytest.approx(1.0, abs=0.1) and both.adjusted.lost == CHOICE + 2
+    assert both.adjusted.cells["mean"].tolist() == pytest.approx(
+        [(runs["reference_s"] / (1 - share)).mean()] * 6, rel=0.05
+    )
+    assert both.narrower > 0.7
+    flat = runs.assign(
+        **dict(
+            zip(
+                ("reference_s", "epoch_time_s"),
+                np.random.default_rng(0).lognormal(0, 0.02, (2, len(runs))),
+                strict=True,
+            )
+        )
+    )
+    alone = adjustment(withheld(flat, share))
+    assert alone.adjusted.slopes.covariates == (WITHHELD,) and alone.leading == WITHHELD
+    assert (
+        adjusted.holds(alone) == "The tables adjusted and effects have means and ratios adjusted by the time withheld."
+    )
+    assert "1 % of the processor time withheld goes with an epoch" in adjusted.told(alone)
+    unknown = withheld(flat, share)
+    unknown.loc[unknown.index[0], "steal_share"] = math.nan
+    assert set(adjustment(unknown).alone) == {REFERENCE}, "where one run does not tell it, it tells nothing"
+    assert np.isfinite(adjustment(withheld(flat, share).assign(steal_share=1.0)).covariates).all(axis=None)
 
 
 def test_what_blocks_share_and_the_reference_does_not_tell_stays_in_means_and_intervals():
@@ -109,7 +155,8 @@ def test_what_blocks_share_and_the_reference_does_not_tell_stays_in_means_and_in
         return runs.assign(epoch_time_s=times, reference_s=runs["reference_s"] * np.exp(reference * runs["block"]))
 
     one, told, untold = (adjustment(of) for of in (runs, slower(0.3), slower(0.0)))
-    assert told.slope.value == pytest.approx(one.slope.value) == untold.slope.value
+    slopes = [of.adjusted.slopes.values[0] for of in (one, told, untold)]
+    assert slopes == pytest.approx([slopes[0]] * 3)
     assert (untold.adjusted.half_widths > 0.5).all() and (told.adjusted.half_widths < 0.1).all()
     ends = [of.adjusted.ratios(["c01"], ["c00"])["high"][0] for of in (one, told, untold)]
     assert ends == pytest.approx([ends[0]] * 3, rel=0.02), "ratios are within blocks"
@@ -198,7 +245,7 @@ def test_why_there_is_no_slope_is_told_apart(case, why):
             runs.loc[runs.index[0], "reference_s"] = math.nan
             runs.loc[runs.index[1:], "status"] = "invalid"
     found = adjustment(runs)
-    assert (found.slope, found.why) == (None, why)
+    assert (found.leading, found.why) == (None, why)
 
 
 def test_means_are_adjusted_where_their_intervals_get_narrower_and_ratios_where_theirs_do(monkeypatch):
@@ -216,7 +263,7 @@ def test_means_are_adjusted_where_their_intervals_get_narrower_and_ratios_where_
     assert adjusted.said(found).startswith("Means are not adjusted: their intervals would be ")
     assert adjusted.summarize(runs, found).empty and adjusted.holds(found).startswith("The table effects has ratios")
     monkeypatch.setattr(adjusted.Adjustment, "narrower_ratios", -0.1)
-    assert adjustment(runs).why == WIDER and adjustment(runs).slope == found.slope
+    assert adjustment(runs).why == WIDER and list(adjustment(runs).alone) == list(found.alone)
     of_means = adjustment(disturbed())
     assert of_means.means is not None and of_means.ratios(*pairs).isna().all(axis=None)
     assert "Ratios within blocks are not adjusted: their intervals would be 10 % wider." in adjusted.said(of_means)
@@ -289,7 +336,11 @@ CASES = [
     (0.9, 0.0),
     (0.95, 0.1),
     (0.9, 0.1, 0.1),
-]  # correlation, standard deviation of blocks, and of what they do to the reference alone
+    (0.0, 0.0, 0.0, 0.0),
+    (0.9, 0.0, 0.0, 0.0),
+    (0.0, 0.05, 0.0, 0.9),
+    (0.6, 0.05, 0.0, 0.7),
+]  # correlation, standard deviation of blocks, and of what they do to the reference alone; correlation with the time withheld
 
 
 @pytest.mark.parametrize("spreads", ["equal, 10 %", "5 to 20 %"])
@@ -299,7 +350,7 @@ def test_intervals_hold_the_truth_as_often_as_plain_ones_the_choice_included(spr
     rng = np.random.default_rng(20261126)
     found = {
         case: [
-            referenced_coverage(*beside_reference(rng, cells_, blocks, spreads, case[1], case[0], sum(case[2:])))
+            referenced_coverage(*beside_reference(rng, cells_, blocks, spreads, case[1], case[0], *case[2:]))
             for cells_, blocks in ((2, 8), (4, 3), (4, 5), (12, 3))
             for _ in range(STUDIES)
         ]
@@ -318,7 +369,7 @@ def test_intervals_hold_the_truth_as_often_as_plain_ones_the_choice_included(spr
         assert wider[1] < 1.04 * wider[0], (
             "on a quiet machine hardly anything is lost: three studies of a hundred set this"
         )
-    apart = np.mean([one.shown.width / one.plain.width for one in found[CASES[-1]]])
+    apart = np.mean([one.shown.width / one.plain.width for one in found[0.9, 0.1, 0.1]])
     assert apart < 1, "no wider means where blocks move the reference alone"
     assert np.mean([one.shown.width_of_ratios / one.plain.width_of_ratios for one in driven]) < 0.65
     assert np.mean([one.chosen for one in quiet]) < 0.12 and np.mean([one.chosen for one in driven]) > 0.85

@@ -63,10 +63,10 @@ def test_every_run_has_a_place_in_time_in_three_panels_and_beside_them(made):
     heights = [patch.get_height() for patch in bottom.containers[0]]
     assert heights == pytest.approx((100 * data["steal_share"]).tolist())
     found = adjustment(made.runs)
-    slope = found.slope.value
+    slope = found.alone[found.leading].values[0]
     x, y = dots(beside).get_data()
     assert np.polyfit(np.log1p(x / 100), np.log1p(y / 100), 1)[0] == pytest.approx(slope)
-    assert beside.get_title() == f"slope {tables.difference(found.slope.estimate)}"
+    assert beside.get_title() == f"slope {tables.difference(found.alone[found.leading].estimates[0])}"
     levels = [line for line in top.lines if line.get_linewidth() == 1.0 and len(line.get_xdata()) == 2]
     assert len(levels) == made.runs["block"].nunique()
     assert 0 < bottom.get_xlim()[1] < 2.5, "the night is cut"

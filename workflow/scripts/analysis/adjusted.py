@@ -1,38 +1,43 @@
-"""Table of epoch times adjusted by the reference beside every run, where that predicts runs better: analysis of covariance.
+"""Table of epoch times adjusted by how quick the machine was beside every run, where that predicts runs better: analysis of covariance.
 
-It is one of logarithms, with one slope for all cells, and with how far the reference of a run lies from the campaign's mean:
+Two covariates tell how quick it was, both logarithms of how much longer work took:
 
-    log adjusted time = log time - (slope x covariate - log of the mean of exp(slope x covariate) of all runs)
-    covariate = (log reference - mean of the block's runs of the same setting) + (mean of the block's runs - mean of the campaign)
+    reference = log of the time of a fixed piece of work right before and right after the run (runs.reference)
+    withheld = -log(1 - w)      w: share of the processor time that a hypervisor and other programs had while ranks trained
 
-that is, time over the power of the reference: arithmetic means stay such, and are those at the campaign's mean reference. Runs
+The analysis is one of logarithms, with one slope per covariate for all cells, and with how far that of a run lies from the campaign's mean:
+
+    log adjusted time = log time - (sum of slope x distance - log of the mean of exp(sum of slope x distance) of all runs)
+    distance = (covariate - mean of the block's runs of the same setting) + (mean of the block's runs - mean of the campaign)
+
+that is, time over a power of the covariate: arithmetic means stay such, and are those at the campaign's mean. Runs
 are of one setting where they have as many ranks on as many nodes and cores, in one environment: elsewhere the same work takes another time,
 and that is no disturbance. So what a block has is told by all of its runs, each beside the mean of its setting, and what a run has beside that
 by those of its setting. Of a cell that has its setting for itself only what blocks do is taken out.
 
-Runs are in random order, so that a cell's covariates are those of others on average, and its adjusted mean has no bias beside others, whatever
-the slope is. Noise of the reference makes the slope too small (Cochran, Biometrics 13 (1957)), which takes out less, no more. An interval does not
-say what a campaign on a machine that is busier on the whole would measure: that is another mean reference.
+Runs are in random order, so that a cell's distances are those of others on average, and its adjusted mean has no bias beside others, whatever
+the slope is. Noise of a covariate makes its slope too small (Cochran, Biometrics 13 (1957)), which takes out less, no more. An interval does not
+say what a campaign on a machine that is busier on the whole would measure: that is another mean.
 
-The slope is that of least squares beside cells and blocks (Fisher, Statistical Methods for Research Workers, 4th ed. (1932), section
-49.1; Montgomery, Design and Analysis of Experiments, 8th ed. (2013), section 15.3). Its error is in intervals by the distance of a cell's
-mean covariate from that of the others (`Adjusted`).
+Slopes are those of least squares beside cells and blocks (Fisher, Statistical Methods for Research Workers, 4th ed. (1932), section
+49.1; Montgomery, Design and Analysis of Experiments, 8th ed. (2013), section 15.3). Their error is in intervals by a cell's
+mean distance from the others (`Adjusted`).
 
-There are adjusted means only where LEAST_GAIN is gained by cross-validation, each run left out in turn, with a slope above 0 that
-has FEWEST_DF degrees of freedom, and where the cells of a setting have the same reference (p above SAME): what a cell's own training or
-libraries do to the work must not be taken for the machine's doing. What is chosen for having little error has less by luck, too. So the choice
-costs a degree of freedom as the slope does (LOST). The constants are chosen by simulation of the whole procedure with 2 to 12 cells, 3 to 8
-blocks of 0 to 20 %, correlations of 0 to 0.97, equal and unequal spreads: with LOST = 1 intervals of ratios hold the truth up to 2.2 percentage
-points less often than plain ones, with 2 up to 1.2, and those of means no less often on average (make statistics-test; docs/explanation/statistics.md).
+A covariate is taken only where it gains LEAST_GAIN by cross-validation, each run left out in turn, with a slope above 0: first the one that gains
+most, then the other, where it gains as much again beside the first (forward selection; Miller, Subset Selection in Regression, 2nd ed. (2002)). Slopes
+need FEWEST_DF degrees of freedom, and the cells of a setting the same mean covariate (p above SAME): what a cell's own training or
+libraries do must not be taken for the machine's doing. What is chosen for having little error has less by luck, too. So the choice
+costs CHOICE degrees of freedom beside one of each slope. The constants are chosen by simulation of the whole procedure with 2 to 12 cells, 3 to 8
+blocks of 0 to 20 %, correlations of 0 to 0.97, equal and unequal spreads (make statistics-test; docs/explanation/statistics.md).
 
-Better predictions within blocks need not make means more certain: where blocks move the reference and not epoch times, or by more than the
-slope says, taking out their covariates adds to the spread between blocks. So means are adjusted only where their intervals get narrower
+Better predictions within blocks need not make means more certain: where blocks move a covariate and not epoch times, or by more than the
+slope says, taking out their distances adds to the spread between blocks. So means are adjusted only where their intervals get narrower
 (median), and ratios within blocks only where theirs do. That choice, too, is in the simulations (tests/bench/adjusted_coverage.py).
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -45,11 +50,18 @@ from analysis.measured import block_of, cells, level_text, successful, title, va
 from analysis.pooling import FEWEST_BLOCKS, Pooling, Values, after_blocks, pooled
 from common.text import number_of
 
-TITLE = "Epoch times adjusted by the reference beside every run, with 95 % intervals, beside the plain means"
-LEAST_GAIN = 0.05  # the share by which the root mean square error of runs that are left out has to fall
-FEWEST_DF = 5  # of the slope
-LOST = 2  # degrees of freedom: by the slope, and by the choice
-SAME = 0.01  # the least p of the test that the cells of a setting have the same reference
+TITLE = (
+    "Epoch times adjusted by how quick the machine was beside every run, with 95 % intervals, beside the plain means"
+)
+REFERENCE, WITHHELD = "reference", "withheld"
+WORDS = {REFERENCE: "the reference", WITHHELD: "the time withheld"}  # as `holds` names what is adjusted by
+MOST_WITHHELD = 0.99  # of the processor time: a share of 1 has no logarithm
+LEAST_GAIN = (
+    0.05  # the share by which the root mean square error of runs that are left out has to fall with each covariate
+)
+FEWEST_DF = 5  # of a slope
+CHOICE = 1  # degrees of freedom that the choice takes, beside one for each slope
+SAME = 0.01  # the least p of the test that the cells of a setting have the same covariate
 SETTING = ("reference_kind", "nodes", "ranks", "cores_per_rank", "device", "environment_digest")
 ALIKE = "of one environment with as many nodes, ranks and cores"
 UNLIKE = f"cells {ALIKE} differ in their reference, which may be their own doing"
@@ -58,8 +70,8 @@ SINGLE = "no cell has two successful runs"
 NO_SLOPE = "its slope cannot be told from so few runs"
 CONSTANT = "the reference was the same beside all runs of a block"
 METHOD = (
-    "Analysis of covariance of log epoch time, one slope for all cells (Fisher 1932; Montgomery 2013, chapter 15): the reference of a run "
-    f"counts by its distance from the campaign's mean, among runs {ALIKE}. The slope is told within blocks, and its error is in the "
+    "Analysis of covariance of log epoch time, one slope for all cells (Fisher 1932; Montgomery 2013, chapter 15): what a run met "
+    f"counts by its distance from the campaign's mean, among runs {ALIKE}. Slopes are told within blocks, and their error is in the "
     "intervals."
 )
 WIDER = "neither intervals of means nor of ratios get narrower"
@@ -68,12 +80,14 @@ MARGIN = f"{100 * LEAST_GAIN:g} % at least"
 
 
 @dataclass(frozen=True)
-class Slope:
-    """What a unit of the covariate changes the response by, beside cells and blocks, with its standard error and degrees of freedom;
-    `correlation`: of both, beside cells and blocks; root mean square errors of runs that are left out, with the covariate and without."""
+class Slopes:
+    """What a unit of each of `covariates` changes the response by, beside cells, blocks and the other ones, with their covariance and degrees
+    of freedom; `correlation`: of the response and what they make of it, beside cells and blocks (that of one alone has its sign); root mean
+    square errors of runs that are left out, with the covariates and without."""
 
-    value: float
-    error: float
+    covariates: tuple[str, ...]
+    values: np.ndarray
+    covariance: np.ndarray
     df: int
     correlation: float
     error_with: float
@@ -81,66 +95,76 @@ class Slope:
 
     @property
     def gain(self) -> float:
-        """The share by which the covariate makes the error of a run that is left out smaller; negative where it makes it larger."""
+        """The share by which the covariates make the error of a run that is left out smaller; negative where they make it larger."""
         return 1 - self.error_with / self.error_without if self.error_without else 0.0
 
     @property
-    def estimate(self) -> Estimate:
-        """The value with its 95 % t interval."""
-        low, high = intervals.t_interval(self.value, self.error, self.df)
-        return Estimate(self.value, float(low), float(high))
+    def estimates(self) -> list[Estimate]:
+        """The values with their 95 % t intervals."""
+        low, high = intervals.t_interval(self.values, np.sqrt(self.covariance.diagonal()), self.df)
+        return [Estimate(float(one), float(a), float(b)) for one, a, b in zip(self.values, low, high, strict=True)]
 
 
 @dataclass(frozen=True)
 class Adjusted(Pooling):
-    """As `Pooling`, of adjusted times. `covariates`: of the runs, what a change of the slope changes the logarithm of their times by, negative.
+    """As `Pooling`, of adjusted times. `distances`: for each slope, of the runs, what a change of it changes the logarithm of their times by,
+    negative.
 
-    The error of a mean has that of the slope in it, times the mean covariate of the cell (Montgomery, section 15.3); that of a ratio
-    times the distance of both.
+    The error of a mean has that of the slopes in it, times the mean distances of the cell (Montgomery, section 15.3); that of a ratio
+    times the difference of both.
     """
 
-    slope: Slope
-    covariates: Values
+    slopes: Slopes
+    distances: tuple[Values, ...]
 
-    @property
-    def slope_error(self) -> float:
-        """The standard error of the slope, from so many degrees of freedom as are left."""
-        return self.slope.error * math.sqrt(self.slope.df / (self.slope.df + 1 - self.lost))
+    def error_of_slopes(self, distance: np.ndarray) -> np.ndarray:
+        """The standard error [n] of the slopes times `distance` [n, slopes], from so many degrees of freedom as the choice leaves."""
+        covariance = self.slopes.covariance * self.slopes.df / (self.slopes.df - CHOICE)
+        return np.sqrt(np.einsum("ni,ij,nj->n", distance, covariance, distance))
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """As those of `Pooling`, with the error of the slope in low and high."""
+        """As those of `Pooling`, with the error of the slopes in low and high."""
         rows = super().cells
-        covariate = np.array([self.covariates.groups[cell].mean() for cell in rows.index], dtype=float)
-        error = np.hypot(rows["s"] / np.sqrt(rows["n"]), self.slope_error * covariate)
+        of_cells = [[values.groups[cell].mean() for values in self.distances] for cell in rows.index]
+        distance = np.array(of_cells, dtype=float).reshape(len(rows), len(self.distances))
+        error = np.hypot(rows["s"] / np.sqrt(rows["n"]), self.error_of_slopes(distance))
         low, high = intervals.t_interval(0.0, error, rows["df"])
         return rows.assign(low=rows["mean"] * np.exp(low), high=rows["mean"] * np.exp(high))
 
     def _compared(self, to: Sequence[str], base: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
         seconds, logs = super()._compared(to, base)
-        covariates = self.covariates.compared(to, base, FEWEST_BLOCKS)
-        of_slope = self.slope_error * (covariates["to"] - covariates["base"]).abs()
+        compared = [values.compared(to, base, FEWEST_BLOCKS) for values in self.distances]
+        error = self.error_of_slopes(
+            np.column_stack([(rows["to"] - rows["base"]).to_numpy(float) for rows in compared])
+        )
         scale = (seconds["to"] + seconds["base"]) / 2
         return (
-            seconds.assign(error=np.hypot(seconds["error"], of_slope * scale)),
-            logs.assign(error=np.hypot(logs["error"], of_slope)),
+            seconds.assign(error=np.hypot(seconds["error"], error * scale)),
+            logs.assign(error=np.hypot(logs["error"], error)),
         )
 
 
 @dataclass(frozen=True)
 class Adjustment:
-    """What the reference does for a study: the `plain` means, the `adjusted` ones, or `why` there are none.
+    """What is known of the machine does this for a study: the `plain` means, the `adjusted` ones, or `why` there are none.
 
-    `slope`: where it can be told, of the runs that have a reference; `covariates`: how far their logarithms lie from the mean of their block and
-    setting, by the index of `runs`; none where cells of a setting differ. `times`: the runs' adjusted times.
+    `alone`: by covariate its slope without the other one, where it can be told, of the runs that have a reference; `covariates`: how far
+    those lie from the mean of their block and setting, a column each, by the index of `runs`; none that cells of a setting differ in.
+    `times`: the runs' adjusted times.
     """
 
     plain: Pooling
     why: str = ""
     adjusted: Adjusted | None = None
-    slope: Slope | None = None
-    covariates: "pd.Series[float] | None" = None
+    alone: Mapping[str, Slopes] = field(default_factory=dict)
+    covariates: pd.DataFrame = field(default_factory=pd.DataFrame)
     times: "pd.Series[float] | None" = None
+
+    @property
+    def leading(self) -> str | None:
+        """The covariate that predicts runs best alone; none where no slope can be told."""
+        return max(self.alone, key=lambda name: self.alone[name].gain, default=None)
 
     @property
     def means(self) -> Adjusted | None:
@@ -186,28 +210,53 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     if told.empty:
         return Adjustment(plain, untold(runs))
     lacking = f"{len(ok) - len(told)} of {len(ok)} runs have no reference" if len(told) < len(ok) else ""
-    x, y = (np.log(told[name].to_numpy(float)) for name in ("reference_s", "epoch_time_s"))
-    cell = pd.factorize(told["cell"])[0]
-    block = block_of(told)
-    setting = setting_of(told)
+    every, y = covariates_of(told), np.log(told["epoch_time_s"].to_numpy(float))
+    cell, block, setting = pd.factorize(told["cell"])[0], block_of(told), setting_of(told)
     place = pd.factorize(pd.MultiIndex.from_arrays([block, setting]))[0]
-    covariate = _centred(x, place)
-    if not _same(covariate, cell, place):
+    within = every.apply(_centred, group=place, raw=True)
+    within = within[[name for name in within if _same(within[name].to_numpy(), cell, place)]]
+    if within.empty:
         return Adjustment(plain, lacking or UNLIKE)
-    slope, covariates = fitted(y, covariate, cell, block), pd.Series(covariate, index=told.index)
-    if slope is None:
-        return Adjustment(plain, lacking or _no_slope(covariate, cell, place), covariates=covariates)
-    if why := lacking or _useless(slope):
-        return Adjustment(plain, why, None, slope, covariates)
-    shared = np.bincount(block)[block] > 1
-    covariate = covariate + np.where(shared, _mean(_centred(x, setting), block), 0.0)
-    factor = np.exp(slope.value * covariate)
+    alone = {name: slopes for name in within if (slopes := fitted(y, within[[name]], cell, block))}
+    if not alone:
+        return Adjustment(plain, lacking or _no_slope(within, cell, place), covariates=within)
+    slopes = _chosen(y, within[list(alone)], cell, block)
+    if lacking or slopes is None:
+        return Adjustment(plain, lacking or _useless(alone), None, alone, within)
+    shared = (np.bincount(block)[block] > 1)[:, None]
+    distance = within[list(slopes.covariates)].to_numpy()
+    of_blocks = [_mean(_centred(every[name].to_numpy(), setting), block) for name in slopes.covariates]
+    distance = distance + np.where(shared, np.column_stack(of_blocks), 0.0)
+    factor = np.exp(distance @ slopes.values)
     times = told["epoch_time_s"].astype(float) * factor.mean() / factor
-    changed = told.assign(epoch_time_s=times, covariate=covariate - (factor * covariate).mean() / factor.mean())
-    seconds = Values.of(changed, "epoch_time_s")
-    adjusted = Adjusted(seconds.log.groups, LOST, seconds, slope, Values.of(changed, "covariate"))
-    found = Adjustment(plain, "", adjusted, slope, covariates, times)
-    return found if found.means or found.of_ratios else Adjustment(plain, WIDER, None, slope, covariates)
+    seconds = Values.of(told.assign(epoch_time_s=times), "epoch_time_s")
+    distance = distance - (factor[:, None] * distance).mean(axis=0) / factor.mean()
+    distances = tuple(Values.of(told.assign(distance=column), "distance") for column in distance.T)
+    lost = CHOICE + len(slopes.values)
+    found = Adjustment(plain, "", Adjusted(seconds.log.groups, lost, seconds, slopes, distances), alone, within, times)
+    return found if found.means or found.of_ratios else Adjustment(plain, WIDER, None, alone, within)
+
+
+def covariates_of(told: pd.DataFrame) -> pd.DataFrame:
+    """The covariates of runs that have a reference, a column each; the time withheld only where all of them tell it."""
+    found = {REFERENCE: np.log(told["reference_s"].astype(float))}
+    withheld = told["steal_share"].astype(float) + told["foreign_cpu_share"].astype(float)
+    if withheld.notna().all():
+        found[WITHHELD] = -np.log1p(-withheld.clip(0.0, MOST_WITHHELD))
+    return pd.DataFrame(found, index=told.index)
+
+
+def _chosen(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.ndarray) -> Slopes | None:
+    """The slopes of the covariates that are taken, columns of x; None where none is."""
+    taken, error = None, math.nan
+    while left := [name for name in x if not taken or name not in taken.covariates]:
+        tried = [fitted(y, x[[*(taken.covariates if taken else ()), name]], cell, block) for name in left]
+        useful = [one for one in tried if one and one.df >= FEWEST_DF and (one.values > 0).all()]
+        best = min(useful, key=lambda one: one.error_with, default=None)
+        if best is None or not best.error_with <= (1 - LEAST_GAIN) * (error if taken else best.error_without):
+            break
+        taken, error = best, best.error_with
+    return taken
 
 
 def untold(runs: pd.DataFrame) -> str:
@@ -234,20 +283,20 @@ def setting_of(runs: pd.DataFrame) -> np.ndarray:
     return runs.groupby(list(SETTING), dropna=False).ngroup().to_numpy()
 
 
-def _no_slope(covariate: np.ndarray, cell: np.ndarray, place: np.ndarray) -> str:
+def _no_slope(covariates: pd.DataFrame, cell: np.ndarray, place: np.ndarray) -> str:
     """Why there is no slope."""
     if np.bincount(cell).max() < 2:
         return SINGLE
     if np.bincount(place).max() < 2:
         return APART
-    return NO_SLOPE if covariate.any() else CONSTANT
+    return NO_SLOPE if covariates.to_numpy().any() else CONSTANT
 
 
-def _useless(slope: Slope) -> str:
-    """Why nothing is adjusted; empty where it helps."""
-    if slope.df < FEWEST_DF:
-        return f"with so few runs its slope has {number_of(slope.df, 'degree')} of freedom, {FEWEST_DF} are needed"
-    return NO_BETTER if slope.gain < LEAST_GAIN or slope.value <= 0 else ""
+def _useless(alone: Mapping[str, Slopes]) -> str:
+    """Why no covariate is taken."""
+    if (df := max(slopes.df for slopes in alone.values())) < FEWEST_DF:
+        return f"with so few runs its slope has {number_of(df, 'degree')} of freedom, {FEWEST_DF} are needed"
+    return NO_BETTER
 
 
 def _mean(x: np.ndarray, group: np.ndarray) -> np.ndarray:
@@ -272,32 +321,36 @@ def _same(covariate: np.ndarray, cell: np.ndarray, place: np.ndarray) -> bool:
     return bool(special.fdtrc(of_cells, df, f) >= SAME)
 
 
-def fitted(y: np.ndarray, x: np.ndarray, cell: np.ndarray, block: np.ndarray) -> Slope | None:
-    """The slope of y over x [runs] beside cells and blocks (codes); None where x does not vary or nothing is left. A run that is alone in its
-    block tells nothing of it.
+def fitted(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.ndarray) -> Slopes | None:
+    """The slopes of y over the columns of x beside cells and blocks (codes); None where one does not vary, goes with the others, or nothing
+    is left. A run that is alone in its block tells nothing of it.
 
     The error of a run that is left out is its residual over 1 - leverage (PRESS; Allen, Technometrics 16 (1974)); runs that nothing else
     tells of are left out of both.
     """
     shared = np.bincount(block)[block] > 1
-    y, x = y[shared], x[shared]
     cell, block = (np.unique(codes[shared], return_inverse=True)[1] for codes in (cell, block))
-    left, lost = after_blocks(y, cell, block)
-    of_x, _ = after_blocks(x, cell, block)
-    df, squares = len(y) - len(np.unique(cell)) - lost - 1, float(of_x @ of_x)
-    if df < 1 or squares < ROUNDING:
+    left, lost = after_blocks(y[shared], cell, block)
+    of_x = np.column_stack([after_blocks(column, cell, block)[0] for column in x.to_numpy(float)[shared].T])
+    squares = of_x.T @ of_x
+    df = len(left) - len(np.unique(cell)) - lost - len(squares)
+    if df < 1 or (squares.diagonal() < ROUNDING).any() or np.linalg.cond(squares) > 1 / ROUNDING:
         return None
-    covered, own = leverages(cell, block), of_x**2 / squares
-    value = float(left @ of_x) / squares
-    rest = left - value * of_x
+    inverse = np.linalg.inv(squares)
+    covered, own = leverages(cell, block), np.einsum("ni,ij,nj->n", of_x, inverse, of_x)
+    values = inverse @ of_x.T @ left
+    made = of_x @ values
+    rest = left - made
     known = covered + own < 1 - 1e-9
     with_x, without = rest[known] / (1 - covered - own)[known], left[known] / (1 - covered)[known]
-    size = math.sqrt(float(left @ left) * squares)
-    return Slope(
-        value,
-        math.sqrt(float(rest @ rest) / df / squares),
+    size = math.sqrt(float(left @ left) * float(made @ made))
+    sign = math.copysign(1.0, values[0]) if len(values) == 1 else 1.0
+    return Slopes(
+        tuple(x),
+        values,
+        inverse * float(rest @ rest) / df,
         df,
-        float(left @ of_x) / size if size else 0.0,
+        sign * float(left @ made) / size if size else 0.0,
         *(float(np.sqrt(np.mean(errors**2))) if known.any() else 0.0 for errors in (with_x, without)),
     )
 
@@ -329,7 +382,7 @@ def summarize(runs: pd.DataFrame, found: Adjustment) -> pd.DataFrame:
 
 
 def table(runs: pd.DataFrame) -> tables.Table:
-    """The table of a study; without rows where the reference does not help, or there is none."""
+    """The table of a study; without rows where that does not help, or runs have no reference."""
     found = adjustment(runs)
     data = summarize(runs, found)
     if found.means is None:
@@ -345,11 +398,11 @@ def table(runs: pd.DataFrame) -> tables.Table:
     texts["change (%)"] = data["change"].map(tables.change)
     texts["width"] = data["width"].map(lambda share: tables.number(share, 2))
     notes = [
-        f"Plain means stay the result. {conditions.counts(runs)} Adjusted: at the campaign's mean reference. Width: of the adjusted interval, "
+        f"Plain means stay the result. {conditions.counts(runs)} Adjusted: at what its runs met on average. Width: of the adjusted interval, "
         "as a share of the plain one.",
         said(found),
         told(found),
-        f"{METHOD} Adjusted means and their intervals hold for this campaign's mean reference, and for no other.",
+        f"{METHOD} Adjusted means and their intervals hold for what this campaign met, and for no other.",
         conditions.setting(runs),
     ]
     words = [title(name) for name in ("framework", "model", "dataset")]
@@ -376,12 +429,13 @@ def said(found: Adjustment) -> str:
 
 
 def holds(found: Adjustment) -> str:
-    """Which tables have adjusted numbers, or why none has, in a sentence."""
+    """Which tables have adjusted numbers, and by what, or why none has, in a sentence."""
     if found.adjusted is None:
         return f"Epoch times are not adjusted by it: {found.why}."
+    by = " and ".join(WORDS[name] for name in found.adjusted.slopes.covariates)
     if found.means and found.of_ratios:
-        return "The tables adjusted and effects have means and ratios adjusted by it."
-    return "The table " + ("adjusted has means" if found.means else "effects has ratios") + " adjusted by it."
+        return f"The tables adjusted and effects have means and ratios adjusted by {by}."
+    return "The table " + ("adjusted has means" if found.means else "effects has ratios") + f" adjusted by {by}."
 
 
 def _narrower(share: float) -> str:
@@ -390,14 +444,23 @@ def _narrower(share: float) -> str:
 
 
 def told(found: Adjustment) -> str:
-    """How log epoch time goes with the log reference, less what cells and blocks have; empty where that cannot be told."""
-    if found.slope is None:
+    """How log epoch time goes with each covariate, less what cells and blocks have; empty where that cannot be told."""
+    if found.leading is None:
         return ""
-    slope = found.slope
-    percent = round(100 * slope.gain)
+    longer = {REFERENCE: "a reference that takes 1 % longer", WITHHELD: "1 % of the processor time withheld"}
+    alone = [
+        f"{longer[name]} goes with an epoch that takes {tables.difference(slopes.estimates[0])} % longer "
+        f"(correlation {tables.number(slopes.correlation, 2)})"
+        for name, slopes in found.alone.items()
+    ]
+    if found.adjusted:
+        chosen = found.adjusted.slopes
+        word = "both" if len(chosen.covariates) > 1 else WORDS[chosen.covariates[0]]
+    else:
+        chosen, word = found.alone[found.leading], WORDS[found.leading]
+    percent = round(100 * chosen.gain)
     better = f"{abs(percent)} % {'smaller' if percent > 0 else 'larger'}" if percent else "as large"
     return (
-        f"Among runs of one block, each compared with the mean of its cell, a reference that takes 1 % longer goes with an epoch that takes {tables.difference(slope.estimate)} % longer "
-        f"(correlation {tables.number(slope.correlation, 2)}). With it, errors of runs that are left out in turn are {better} "
-        f"(adjusted where {MARGIN} are gained)."
+        f"Among runs of one block, each compared with the mean of its cell, {', and '.join(alone)}. With {word}, errors of runs that are "
+        f"left out in turn are {better} (adjusted where {MARGIN} are gained)."
     )

@@ -39,15 +39,15 @@ def by_run(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def beside(runs: pd.DataFrame, found: Adjustment) -> pd.DataFrame:
-    """Reference and epoch_time of each run with a reference, as ratios to what its cell and its block have: what the slope of `found` is
-    fitted to. No rows where it cannot be told."""
-    if found.slope is None or found.covariates is None:
-        return pd.DataFrame(columns=["reference", "epoch_time"], dtype=float)
+    """The covariate of `found` that predicts runs best, and epoch_time, of each run with a reference, as ratios to what its cell and its block
+    have: what the slope of that covariate alone is fitted to. No rows where none can be told."""
+    if found.leading is None:
+        return pd.DataFrame(columns=["covariate", "epoch_time"], dtype=float)
     known = runs.loc[found.covariates.index]
     cell, block = pd.factorize(known["cell"])[0], block_of(known)
     of_time = np.log(known["epoch_time_s"].to_numpy(float))
-    left = [after_blocks(values, cell, block)[0] for values in (found.covariates.to_numpy(), of_time)]
-    return pd.DataFrame(np.exp(np.column_stack(left)), columns=["reference", "epoch_time"], index=known.index)
+    left = [after_blocks(values, cell, block)[0] for values in (found.covariates[found.leading].to_numpy(), of_time)]
+    return pd.DataFrame(np.exp(np.column_stack(left)), columns=["covariate", "epoch_time"], index=known.index)
 
 
 def by_block(data: pd.DataFrame) -> pd.DataFrame:

@@ -25,7 +25,7 @@ THROTTLED = (
     "Throttled: processor seconds of an epoch that a quota withheld, on the node that was throttled most. This is processor "
     "time, not wall time: it is summed over processors, and it includes time in which the node would have waited for others anyway."
 )
-ADJUSTED = "Ratio, adjusted: by the reference beside each run (table adjusted says how); p and verdict are those of the plain ratio."
+ADJUSTED = "Ratio, adjusted: by how quick the machine was (table adjusted says how); p and verdict are those of the plain ratio."
 
 
 def pairs(runs: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis import drift, tables
-from analysis.adjusted import ALIKE, Adjustment, adjustment, holds, untold
+from analysis.adjusted import ALIKE, REFERENCE, WITHHELD, Adjustment, adjustment, holds, untold
 from analysis.measured import Records
 from common.text import number_of
 from declared.figures import Declared
@@ -33,6 +33,8 @@ WAITED: dict[str, Any] = {
     "markeredgewidth": 0,
 }
 VISIBLE = 0.02  # of the height of a panel: bars that are lower are not seen
+DEVIATION = {REFERENCE: "reference: deviation (%)", WITHHELD: "1 / (1 − share withheld): deviation (%)"}
+NAMES = {REFERENCE: "the reference", WITHHELD: "what others and a hypervisor took"}
 WHAT = "The machine over the campaign, by a fixed piece of work beside every run (reference)."
 HOW = (
     "Top: the reference, from right before a run to right after it, above the median of runs {alike}. Middle: epoch "
@@ -171,17 +173,17 @@ def _time_axis(ax: Axes, time: Time | None, label: str) -> None:
 
 
 def _over_reference(ax: Axes, runs: pd.DataFrame, found: Adjustment) -> None:
-    """Epoch time over the reference, beside cells and blocks, with the slope and its 95 % band."""
+    """Epoch time over the covariate that predicts it best, beside cells and blocks, with the slope and its 95 % band."""
     data = 100 * (drift.beside(runs, found) - 1)
-    if found.slope is None or data.empty:
+    if found.leading is None or data.empty:
         panels.say(ax, f"No slope: {found.why}", 24)
         ax.set_axis_off()
         return
-    ax.set_xlabel("reference: deviation (%)")
+    ax.set_xlabel(DEVIATION[found.leading])
     ax.set_ylabel("epoch time: deviation (%)")
-    ax.plot(data["reference"], data["epoch_time"], rasterized=len(data) > MOST_VECTOR, zorder=2, **DOT)
-    x = np.linspace(data["reference"].min(), data["reference"].max(), 50)
-    logs, slope = np.log1p(x / 100), found.slope.estimate
+    ax.plot(data["covariate"], data["epoch_time"], rasterized=len(data) > MOST_VECTOR, zorder=2, **DOT)
+    x = np.linspace(data["covariate"].min(), data["covariate"].max(), 50)
+    logs, slope = np.log1p(x / 100), found.alone[found.leading].estimates[0]
     lines = [100 * np.expm1(value * logs) for value in (slope.value, slope.low, slope.high)]
     ax.plot(x, lines[0], color=style.INK, linewidth=1.0, zorder=4)
     ax.fill_between(x, lines[1], lines[2], color=style.INK, alpha=style.BAND_ALPHA, linewidth=0, zorder=1)
@@ -215,10 +217,11 @@ def _of_bands(bands: pd.DataFrame) -> str:
 
 
 def _found(found: Adjustment) -> str:
-    """How both go together, and whether means are adjusted."""
-    if found.slope is None:
+    """How each goes with epoch times, and whether means are adjusted."""
+    if not found.alone:
         return holds(found)
-    return f"Within cells and blocks the correlation of epoch time and reference is {tables.number(found.slope.correlation, 2)}. {holds(found)}"
+    numbers = " and ".join(f"{tables.number(of.correlation, 2)} ({NAMES[name]})" for name, of in found.alone.items())
+    return f"Within cells and blocks the correlation with epoch time is {numbers}. {holds(found)}"
 
 
 def _waits(data: pd.DataFrame) -> str:

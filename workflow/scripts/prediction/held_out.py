@@ -49,7 +49,7 @@ WAYS = {
 IN_SAMPLE = "nothing (fit)"
 KINDS = ("nodes", "batch size", "link rate", "corner", "strategy")
 ALL = "all that was left out"
-ADJUSTED = "Epoch times are adjusted by the reference beside every run (table `adjusted`), those that are fitted and those that predictions are held against."
+ADJUSTED = "Epoch times are adjusted by how quick the machine was (table `adjusted`), those that are fitted and those that predictions are held against."
 ON_LOOPBACK = (
     "Nodes are emulated: this checks the methods on the loopback of one machine, and says nothing about a network."
 )

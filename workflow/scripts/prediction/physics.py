@@ -58,7 +58,7 @@ def prepared(runs: pd.DataFrame, meshes: bool = False) -> pd.DataFrame:
     """A row per measured cell: its factors, COUNTS, MEASURES (rate in bytes/s, NaN: not known), epoch_time_s, n, sd; `is_mesh`: whether ranks
     divide more than samples; `computes`.
 
-    Epoch times are adjusted by the reference beside every run, where means are (`analysis.adjusted`). Batches and exchanges are
+    Epoch times are adjusted by how quick the machine was, where means are (`analysis.adjusted`). Batches and exchanges are
     scaled as epoch time is: to the data set's samples. `uncounted` cells are left out, and but for `meshes` those whose ranks divide more than
     samples; cells `of_strategies` always.
     """

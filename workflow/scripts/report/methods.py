@@ -478,7 +478,7 @@ def _statistics(facts: Facts) -> Iterator[str]:
         "anova": f"Shares of variation are type-II sums of squares of log epoch times{cite('jain1991')}",
         "checks": "Normality, equal spread, drift and outliers are checked on residuals within cells",
         "regression": f"Regressions have standard errors that allow for unequal spread{cite('mackinnon1985')}",
-        "adjusted": "Means adjusted by the time of a fixed piece of work beside each run are an analysis of covariance; they stand beside plain means",
+        "adjusted": "Means adjusted by a fixed piece of work beside each run, or by the processor time that others took, are an analysis of covariance; they stand beside plain means",
         "scaling": f"Serial fractions are those of Amdahl's law{cite('amdahl1967')} and of Karp and Flatt{cite('karp1990')}",
         "prediction": "Predictions are compared with cells that were left out of the fit",
     }
