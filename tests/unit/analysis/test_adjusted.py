@@ -23,9 +23,8 @@ from analysis.adjusted import (
     WITHHELD,
     adjusted_times,
     adjustment,
-    fitted,
-    leverages,
 )
+from analysis.covariance import fitted, leverages
 from analysis.pooling import Pooling, pooled
 from common.tables import read_table
 from published import FIBRES

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import anova, checks, decomposition, effects, variance
+from analysis import adjusted, anova, checks, decomposition, effects, variance
 from analysis.intervals import columns
 from analysis.measured import successful
 from analysis.pooling import pooled
@@ -44,6 +44,7 @@ WORDS = {
     8: "eight",
     9: "nine",
     10: "ten",
+    11: "eleven",
     12: "twelve",
 }
 STOLEN = 0.05  # of the processor time, from which on the page names a run
@@ -53,7 +54,8 @@ STOLEN = 0.05  # of the processor time, from which on the page names a run
 def test_a_kept_campaign_is_whole(folder: Path) -> None:
     runs, epochs = (read_table(folder / f"{name}.csv", name) for name in ("runs", "epochs"))
     (site,) = set(runs["site"])
-    study = load_study(folder.name)
+    (name,) = set(runs["study"])
+    study = load_study(name)
     assert set(runs["run_id"]) == {run.run_id for run in design(study, load_site(site))}
     assert len(successful(runs)) == len(runs)
     assert epochs.groupby("run_id").size().to_dict() == dict.fromkeys(runs["run_id"], study.factors["epochs"][0])
@@ -589,4 +591,73 @@ def test_how_well_strategies_were_simulated_is_in_the_text() -> None:
     ]
     assert beside["gpt-nano", 1000] == pytest.approx(2 / 3, abs=0.02), "two thirds of the time"
     assert abs(at["wide-mlp", 250, "found"]) < 0.03
+    assert not_said(sentences) == []
+
+
+QUIET, DISTURBED = "reference-check-quiet", "reference-check-disturbed"
+
+
+def known_of_the_machine() -> tuple[list[list[str]], dict[str, adjusted.Adjustment]]:
+    """The table of the text on both campaigns of reference-check, and what is adjusted in each."""
+    found = {name: adjusted.adjustment(records(name)) for name in (QUIET, DISTURBED)}
+
+    def correlation(of: adjusted.Adjustment, covariate: str) -> str:
+        return f"{of.alone[covariate].correlation:.2f}"
+
+    def half_width(of: "pd.Series[float]") -> str:
+        return f"{100 * np.expm1(of.median()):.1f}"
+
+    rows = []
+    for name, of in found.items():
+        runs, ratios = successful(records(name)), effects.compare(records(name))
+        widths = [
+            half_width(np.log(ratios[f"{column}_high"] / ratios[f"{column}_low"]) / 2)
+            for column in ("ratio", "ratio_adjusted")
+        ]
+        rows.append(
+            [
+                f"{100 * (runs['steal_share'] + runs['foreign_cpu_share']).mean():.1f}",
+                *(correlation(of, covariate) for covariate in ("reference", "withheld")),
+                half_width(of.plain.half_widths),
+                half_width(of.means.half_widths) if of.means else "–",
+                *(width if width != "nan" else "–" for width in widths),
+            ]
+        )
+    return [[what, *numbers] for what, *numbers in zip(OF_PAIR, *rows, strict=True)], found
+
+
+OF_PAIR = (
+    "withheld from a run, mean (%)",
+    "correlation of epoch times with the reference",
+    "with the time withheld",
+    "half of the interval of a mean, plain (%)",
+    "adjusted (%)",
+    "half of the interval of a ratio, plain (%)",
+    "adjusted (%)",
+)
+
+
+def test_what_it_brings_to_know_how_quick_the_machine_was_is_in_the_text() -> None:
+    rows, found = known_of_the_machine()
+    assert not_said(["| " + " | ".join(row) + " |" for row in rows]) == []
+    quiet, disturbed = found[QUIET], found[DISTURBED]
+    assert quiet.adjusted is None and disturbed.means and disturbed.of_ratios
+    assert disturbed.means.slopes.covariates == ("withheld",)
+    gains = {name: of.gain for name, of in disturbed.alone.items()}
+    means = pd.DataFrame(
+        {
+            name: np.log(of.cells["mean"])
+            for name, of in (("quiet", quiet.plain), ("plain", disturbed.plain), ("adjusted", disturbed.means))
+        }
+    )
+    longer = means[["plain", "adjusted"]].sub(means["quiet"], axis="index")
+    apart = (longer - longer.mean()).abs().max()
+    least = {name: len(records(name)) for name in (QUIET, DISTURBED)}
+    sentences = [
+        f"# {least[QUIET]} runs in",
+        f"{100 * disturbed.narrower:.0f} % narrower than plain ones, those of ratios {100 * disturbed.narrower_ratios:.0f} %",
+        f"makes errors of runs that are left out {100 * gains['withheld']:.0f} % smaller, the reference {100 * gains['reference']:.0f} %",
+        f"Epochs took {100 * np.expm1(longer['adjusted'].mean()):.0f} % longer on average. Beside that, adjusted means are at most "
+        f"{100 * np.expm1(apart['adjusted']):.1f} % from those of the quiet machine, plain ones up to {100 * np.expm1(apart['plain']):.0f} %",
+    ]
     assert not_said(sentences) == []

@@ -10,7 +10,7 @@ from common.errors import InputError
 from declared.figures import KINDS
 from figures import gallery
 
-NO_PICTURE = ["drift", "energy", "power"]
+NO_PICTURE = ["energy", "power"]
 LARGEST_BYTES = 120_000
 
 

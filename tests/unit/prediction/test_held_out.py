@@ -14,6 +14,7 @@ import pytest
 from statsmodels.regression.linear_model import WLS
 
 import known_physics as known
+from analysis.adjusted import adjustment
 from analysis.measured import Records
 from analysis.terms import linear, quadratic
 from common.errors import InputError
@@ -378,6 +379,44 @@ def test_the_errors_in_the_texts_are_those_of_the_table():
     assert [sentence for sentence in sentences if sentence not in text] == []
     others = [data[title, "Ernest"] < data[title, PHYSICS] for data, title in ((other, ALL), (unshaped, "3 nodes"))]
     assert others == [False, True]
+
+
+def test_what_the_same_campaign_again_says_is_in_the_text():
+    first, again = errors_of("prediction-virtual")[1], errors_of("prediction-virtual-again")[1]
+    every = errors_of("prediction-virtual-again")[0]
+    runs = read_table(CHECKOUT / "docs" / "campaigns" / "prediction-virtual-again" / "runs.csv", "runs")
+    rows = []
+    for left_out in again.index.unique("left_out"):
+        if "corner" not in left_out and left_out != IN_SAMPLE:
+            of = again.loc[left_out]
+            numbers = [
+                first.loc[(left_out, PHYSICS), "mape"],
+                *of.loc[[PHYSICS, "Ernest"], "mape"],
+                of.loc[PHYSICS, "noise"],
+            ]
+            rows.append([left_out, str(of.loc[PHYSICS, "cells"]), *(f"{100 * share:.1f}" for share in numbers)])
+    physical = every[(every["method"] == PHYSICS) & (every["left_out"] != IN_SAMPLE)]
+    known_to = physical["sd"] / physical["epoch_time_s"] / np.sqrt(physical["n"])
+    reference = runs.groupby("nodes")["reference_s"].median()
+    fast = physical[(physical["rate"] == 125e6) & physical["kind"].isin(["nodes", "batch size", "link rate"])]
+    at = -100 * fast.groupby(["nodes", "batch_size"])["error"].mean()
+    more = [
+        f"{100 * again.loc[(ALL, 'Ernest'), name]:.1f}".replace("-", "−")
+        for name in ("beyond", "beyond_low", "beyond_high")
+    ]
+    sentences = [
+        *("| " + " | ".join(row) + " |" for row in rows),
+        f"there the model misses by {100 * physical['error'][known_to < 0.02].abs().mean():.1f} %, over all by "
+        f"{100 * again.loc[(ALL, PHYSICS), 'mape']:.1f} % (the first time {100 * first.loc[(ALL, PHYSICS), 'mape']:.1f} %). "
+        f"Ernest misses by {100 * again.loc[(ALL, 'Ernest'), 'mape']:.1f} %, which is no difference (paired by cell, "
+        f"{more[0]} [{more[1]}, {more[2]}] points more)",
+        f"the correlation with the reference is {adjustment(runs).alone['reference'].correlation:.2f}",
+        f"takes {reference[2] / reference[1]:.2f} times as long on two nodes at once as on one, and "
+        f"{reference[6] / reference[1]:.2f} times on six",
+        f"six nodes by {at.loc[6].min():.0f} to {at.loc[6].max():.0f} %",
+        f"every number of nodes is predicted {at.xs(32, level=1).min():.0f} to {at.xs(32, level=1).max():.0f} % too low",
+    ]
+    assert [sentence for sentence in sentences if sentence not in folded("campaigns/README.md")] == []
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ import pandas as pd
 from scipy import special
 
 from analysis import conditions, intervals, tables
+from analysis.covariance import FEWEST_DF, LEAST_GAIN, Slopes, fitted, selected
 from analysis.intervals import ROUNDING, Estimate
 from analysis.measured import block_of, cells, level_text, successful, title, varying
 from analysis.pooling import FEWEST_BLOCKS, Pooling, Values, after_blocks, pooled
@@ -56,10 +57,6 @@ TITLE = (
 REFERENCE, WITHHELD = "reference", "withheld"
 WORDS = {REFERENCE: "the reference", WITHHELD: "the time withheld"}  # as `holds` names what is adjusted by
 MOST_WITHHELD = 0.99  # of the processor time: a share of 1 has no logarithm
-LEAST_GAIN = (
-    0.05  # the share by which the root mean square error of runs that are left out has to fall with each covariate
-)
-FEWEST_DF = 5  # of a slope
 CHOICE = 1  # degrees of freedom that the choice takes, beside one for each slope
 SAME = 0.01  # the least p of the test that the cells of a setting have the same covariate
 SETTING = ("reference_kind", "nodes", "ranks", "cores_per_rank", "device", "environment_digest")
@@ -77,32 +74,6 @@ METHOD = (
 WIDER = "neither intervals of means nor of ratios get narrower"
 NO_BETTER = "it predicts runs no better than the means of cells do"
 MARGIN = f"{100 * LEAST_GAIN:g} % at least"
-
-
-@dataclass(frozen=True)
-class Slopes:
-    """What a unit of each of `covariates` changes the response by, beside cells, blocks and the other ones, with their covariance and degrees
-    of freedom; `correlation`: of the response and what they make of it, beside cells and blocks (that of one alone has its sign); root mean
-    square errors of runs that are left out, with the covariates and without."""
-
-    covariates: tuple[str, ...]
-    values: np.ndarray
-    covariance: np.ndarray
-    df: int
-    correlation: float
-    error_with: float
-    error_without: float
-
-    @property
-    def gain(self) -> float:
-        """The share by which the covariates make the error of a run that is left out smaller; negative where they make it larger."""
-        return 1 - self.error_with / self.error_without if self.error_without else 0.0
-
-    @property
-    def estimates(self) -> list[Estimate]:
-        """The values with their 95 % t intervals."""
-        low, high = intervals.t_interval(self.values, np.sqrt(self.covariance.diagonal()), self.df)
-        return [Estimate(float(one), float(a), float(b)) for one, a, b in zip(self.values, low, high, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -220,13 +191,11 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     alone = {name: slopes for name in within if (slopes := fitted(y, within[[name]], cell, block))}
     if not alone:
         return Adjustment(plain, lacking or _no_slope(within, cell, place), covariates=within)
-    slopes = _chosen(y, within[list(alone)], cell, block)
+    slopes = selected(y, within[list(alone)], cell, block)
     if lacking or slopes is None:
         return Adjustment(plain, lacking or _useless(alone), None, alone, within)
-    shared = (np.bincount(block)[block] > 1)[:, None]
-    distance = within[list(slopes.covariates)].to_numpy()
-    of_blocks = [_mean(_centred(every[name].to_numpy(), setting), block) for name in slopes.covariates]
-    distance = distance + np.where(shared, np.column_stack(of_blocks), 0.0)
+    names = list(slopes.covariates)
+    distance = _from_the_mean(every[names], within[names], block, setting)
     factor = np.exp(distance @ slopes.values)
     times = told["epoch_time_s"].astype(float) * factor.mean() / factor
     seconds = Values.of(told.assign(epoch_time_s=times), "epoch_time_s")
@@ -237,6 +206,14 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     return found if found.means or found.of_ratios else Adjustment(plain, WIDER, None, alone, within)
 
 
+def _from_the_mean(every: pd.DataFrame, within: pd.DataFrame, block: np.ndarray, setting: np.ndarray) -> np.ndarray:
+    """How far covariates lie from the campaign's mean, [runs, covariates]: `within` their block and setting, and what the block has. A run
+    that is alone in its block tells nothing of it."""
+    of_blocks = [_mean(_centred(column, setting), block) for column in every.to_numpy().T]
+    shared = (np.bincount(block)[block] > 1)[:, None]
+    return within.to_numpy() + np.where(shared, np.column_stack(of_blocks), 0.0)
+
+
 def covariates_of(told: pd.DataFrame) -> pd.DataFrame:
     """The covariates of runs that have a reference, a column each; the time withheld only where all of them tell it."""
     found = {REFERENCE: np.log(told["reference_s"].astype(float))}
@@ -244,19 +221,6 @@ def covariates_of(told: pd.DataFrame) -> pd.DataFrame:
     if withheld.notna().all():
         found[WITHHELD] = -np.log1p(-withheld.clip(0.0, MOST_WITHHELD))
     return pd.DataFrame(found, index=told.index)
-
-
-def _chosen(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.ndarray) -> Slopes | None:
-    """The slopes of the covariates that are taken, columns of x; None where none is."""
-    taken, error = None, math.nan
-    while left := [name for name in x if not taken or name not in taken.covariates]:
-        tried = [fitted(y, x[[*(taken.covariates if taken else ()), name]], cell, block) for name in left]
-        useful = [one for one in tried if one and one.df >= FEWEST_DF and (one.values > 0).all()]
-        best = min(useful, key=lambda one: one.error_with, default=None)
-        if best is None or not best.error_with <= (1 - LEAST_GAIN) * (error if taken else best.error_without):
-            break
-        taken, error = best, best.error_with
-    return taken
 
 
 def untold(runs: pd.DataFrame) -> str:
@@ -319,49 +283,6 @@ def _same(covariate: np.ndarray, cell: np.ndarray, place: np.ndarray) -> bool:
         return True
     f = (float(covariate @ covariate) - error) / of_cells / (error / df)
     return bool(special.fdtrc(of_cells, df, f) >= SAME)
-
-
-def fitted(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.ndarray) -> Slopes | None:
-    """The slopes of y over the columns of x beside cells and blocks (codes); None where one does not vary, goes with the others, or nothing
-    is left. A run that is alone in its block tells nothing of it.
-
-    The error of a run that is left out is its residual over 1 - leverage (PRESS; Allen, Technometrics 16 (1974)); runs that nothing else
-    tells of are left out of both.
-    """
-    shared = np.bincount(block)[block] > 1
-    cell, block = (np.unique(codes[shared], return_inverse=True)[1] for codes in (cell, block))
-    left, lost = after_blocks(y[shared], cell, block)
-    of_x = np.column_stack([after_blocks(column, cell, block)[0] for column in x.to_numpy(float)[shared].T])
-    squares = of_x.T @ of_x
-    df = len(left) - len(np.unique(cell)) - lost - len(squares)
-    if df < 1 or (squares.diagonal() < ROUNDING).any() or np.linalg.cond(squares) > 1 / ROUNDING:
-        return None
-    inverse = np.linalg.inv(squares)
-    covered, own = leverages(cell, block), np.einsum("ni,ij,nj->n", of_x, inverse, of_x)
-    values = inverse @ of_x.T @ left
-    made = of_x @ values
-    rest = left - made
-    known = covered + own < 1 - 1e-9
-    with_x, without = rest[known] / (1 - covered - own)[known], left[known] / (1 - covered)[known]
-    size = math.sqrt(float(left @ left) * float(made @ made))
-    sign = math.copysign(1.0, values[0]) if len(values) == 1 else 1.0
-    return Slopes(
-        tuple(x),
-        values,
-        inverse * float(rest @ rest) / df,
-        df,
-        sign * float(left @ made) / size if size else 0.0,
-        *(float(np.sqrt(np.mean(errors**2))) if known.any() else 0.0 for errors in (with_x, without)),
-    )
-
-
-def leverages(cell: np.ndarray, block: np.ndarray) -> np.ndarray:
-    """The leverages [runs] of the two-way additive model of cells and blocks (codes 0, 1, ...)."""
-    columns = pd.get_dummies(pd.Series(block), drop_first=True, dtype=float)
-    columns = (columns - columns.groupby(cell).transform("mean")).to_numpy(copy=True)
-    columns[np.abs(columns) < ROUNDING] = 0.0
-    left, values, _ = np.linalg.svd(columns, full_matrices=False)
-    return 1 / np.bincount(cell)[cell] + (left[:, values > 1e-10 * values.max(initial=0)] ** 2).sum(axis=1)
 
 
 def summarize(runs: pd.DataFrame, found: Adjustment) -> pd.DataFrame:

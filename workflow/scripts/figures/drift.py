@@ -33,13 +33,13 @@ WAITED: dict[str, Any] = {
     "markeredgewidth": 0,
 }
 VISIBLE = 0.02  # of the height of a panel: bars that are lower are not seen
-DEVIATION = {REFERENCE: "reference: deviation (%)", WITHHELD: "1 / (1 − share withheld): deviation (%)"}
+DEVIATION = {REFERENCE: "reference: deviation (%)", WITHHELD: "time withheld: deviation (%)"}
 NAMES = {REFERENCE: "the reference", WITHHELD: "what others and a hypervisor took"}
 WHAT = "The machine over the campaign, by a fixed piece of work beside every run (reference)."
 HOW = (
     "Top: the reference, from right before a run to right after it, above the median of runs {alike}. Middle: epoch "
     "times above the mean of their cell. {bands}{cuts}Bottom: processor time that others had. Right: a dot per run. Deviation: "
-    "how far it lies from what its cell and its block have. The slope is that of least squares, with its 95 % band."
+    "how far it lies from what its cell and its block have. {withheld}The slope is that of least squares, with its 95 % band."
 )
 
 
@@ -83,7 +83,10 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         _found(found),
         _waits(data),
         _stolen(data, stolen),
-        notes=[HOW.format(alike=ALIKE, bands=_of_bands(bands), cuts=_of_cuts(time)), _lacking(data)],
+        notes=[
+            HOW.format(alike=ALIKE, bands=_of_bands(bands), cuts=_of_cuts(time), withheld=_of_withheld(found)),
+            _lacking(data),
+        ],
         with_intervals=False,
     )
 
@@ -208,6 +211,10 @@ def _legend(data: pd.DataFrame, bands: pd.DataFrame, stolen: bool) -> list[Line2
 
 def _of_cuts(time: Time | None) -> str:
     return "Hatched: gaps that are cut, with what they last. " if time is not None and len(time.cuts) else ""
+
+
+def _of_withheld(found: Adjustment) -> str:
+    return "The time withheld, a share w, counts as 1 / (1 − w). " if found.leading == WITHHELD else ""
 
 
 def _of_bands(bands: pd.DataFrame) -> str:

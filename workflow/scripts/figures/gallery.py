@@ -29,10 +29,11 @@ SMALLER = 2  # than for print, in each direction
 
 @dataclass(frozen=True)
 class Example:
-    """A kind of figure by an example: of which study, the entry of its key `figures`, the picture (None where no kept campaign
-    has the numbers), and what is said of the kind: question, default, shows, reading, alt."""
+    """A kind of figure by an example: of which study, from which folder of kept records, the entry of its key `figures`, the picture (None
+    where no kept campaign has the numbers), and what is said of the kind: question, default, shows, reading, alt."""
 
     study: str
+    records: Path
     entry: dict[str, Any]
     asked: Declared
     picture: Path | None
@@ -43,18 +44,19 @@ def examples(file: Path = EXAMPLES) -> Iterator[Example]:
     """The examples of the file in their order, checked as a study file is. InputError for what a study must not say."""
     for kind, said in load_yaml(file).items():
         study, entry = said.pop("study"), said.pop("figure")
+        records = KEPT / said.pop("records", study)
         with TemporaryDirectory() as folder:
             written = Path(folder) / f"{study}.yaml"
             written.write_text(json.dumps(load_yaml(STUDIES / written.name) | {"figures": [entry]}))
             (asked,) = load_study(study, Path(folder)).figures
-        yield Example(study, entry, asked, PICTURES / f"{kind}.png" if "alt" in said else None, said)
+        yield Example(study, records, entry, asked, PICTURES / f"{kind}.png" if "alt" in said else None, said)
 
 
 def make(example: Example, folder: Path) -> None:
     """Draw the picture of an example, as small as a page needs it; `folder` keeps what several examples read."""
     if example.picture is None:
         return
-    kept, stem = KEPT / example.study, folder / example.asked.name
+    kept, stem = example.records, folder / example.asked.name
     reads = {name: _made(name, kept, folder) for name in KINDS[example.asked.kind].reads}
     draw.main(
         [

@@ -60,10 +60,11 @@ def looks(runs: pd.DataFrame, rule: Replicates) -> pd.DataFrame:
 def expected(found: pd.DataFrame, rule: Replicates) -> pd.Series:
     """By cell the number of runs that it is expected to have in the end, from what `looks` found.
 
-    Intervals narrow as 1 / sqrt(n), and with Student's t; spreads are known by n - 1 degrees of freedom of each cell."""
+    Intervals of logarithms, of whose half width half_width is the sinh, narrow as 1 / sqrt(n), and with Student's t; spreads are known by
+    n - 1 degrees of freedom of each cell."""
     n = found["n"].to_numpy(float)
     with np.errstate(all="ignore"):
-        spread = np.log1p(found["half_width"]) * np.sqrt(n) / t_interval(0.0, 1.0, n - 1 + MOST_PRIOR)[1]
+        spread = np.arcsinh(found["half_width"]) * np.sqrt(n) / t_interval(0.0, 1.0, n - 1 + MOST_PRIOR)[1]
         per_run = found["known"] / (n - 1)
     wanted = needed(spread.to_numpy(float), rule, per_run.to_numpy(float))
     wanted = np.maximum(wanted, np.minimum(n + 1, rule.at_most))
@@ -81,7 +82,7 @@ def needed(spread: np.ndarray | float, rule: Replicates, cells: np.ndarray | flo
     n = np.arange(rule.at_least, rule.at_most + 1)
     lent = np.where(cells > 1, MOST_PRIOR, 0.0)[..., None]
     _, half = t_interval(0.0, spread[..., None] / np.sqrt(n), n - 1 + lent)
-    enough = (half <= math.log1p(rule.until)) & (
+    enough = (half <= math.asinh(rule.until)) & (
         (n - 2) * cells[..., None] >= KNOWN_OF_ALL
     )  # about a run more than at best
     return np.where(enough.any(axis=-1), n[enough.argmax(axis=-1)], rule.at_most)
