@@ -8,27 +8,32 @@ from document import section, table
 from simulated import SPREADS, ReferencedCoverage, beside_reference, referenced_coverage
 
 STUDIES = ((4, 3), (12, 3), (2, 8), (12, 5))  # cells, blocks
-CORRELATIONS = (
-    (0.0, 0.0),
-    (0.5, 0.0),
-    (0.7, 0.0),
-    (0.9, 0.0),
-    (0.95, 0.0),
-    (0.9, 0.1),
-)  # with what blocks do to the reference alone
+Correlations = tuple[float, float, float | None]  # with the reference; blocks' part in it alone; with the time withheld
+CORRELATIONS: tuple[Correlations, ...] = (
+    (0.0, 0.0, None),
+    (0.5, 0.0, None),
+    (0.7, 0.0, None),
+    (0.9, 0.0, None),
+    (0.95, 0.0, None),
+    (0.9, 0.1, None),
+    (0.0, 0.0, 0.0),
+    (0.9, 0.0, 0.0),
+    (0.0, 0.0, 0.9),
+    (0.6, 0.0, 0.7),
+)
 OF_BLOCKS = 0.03
-Found = dict[tuple[int, int, float, float], list[ReferencedCoverage]]
+Found = dict[tuple[int, int, Correlations], list[ReferencedCoverage]]
 
 
 def measure(studies: int) -> Found:
     """So many studies of every kind, half of them with equal spreads and half with unequal ones."""
     found: Found = {}
     for number, (cells, blocks) in enumerate(STUDIES):
-        for correlation, apart in CORRELATIONS:
+        for correlations in CORRELATIONS:
             rng = np.random.default_rng(number)
             spreads = itertools.islice(itertools.cycle(list(SPREADS)[:2]), studies)
-            found[cells, blocks, correlation, apart] = [
-                referenced_coverage(*beside_reference(rng, cells, blocks, name, OF_BLOCKS, correlation, apart))
+            found[cells, blocks, correlations] = [
+                referenced_coverage(*beside_reference(rng, cells, blocks, name, OF_BLOCKS, *correlations))
                 for name in spreads
             ]
     return found
@@ -37,7 +42,7 @@ def measure(studies: int) -> Found:
 def report(found: Found, command: str) -> str:
     """The part of the document."""
     rows = []
-    for (cells, blocks, correlation, apart), studies in found.items():
+    for (cells, blocks, correlations), studies in found.items():
         of = np.array(
             [[*one.plain[::2], *one.shown[::2]] for one in studies]
         )  # coverage of cells and of ratios, width of ratios
@@ -46,7 +51,7 @@ def report(found: Found, command: str) -> str:
         rows.append(
             [
                 f"{cells} x {blocks}",
-                f"{correlation:g}, blocks apart" if apart else f"{correlation:g}",
+                _named(*correlations),
                 f"{100 * np.mean([one.chosen for one in studies]):.0f}",
                 *(f"{100 * share:.1f}" for share in (means, shown_means, ratios, shown_ratios)),
                 f"{width:.2f}",
@@ -73,6 +78,10 @@ def report(found: Found, command: str) -> str:
         table(header, rows),
         f"{len(next(iter(found.values())))} simulated studies a row, the choice included: what is not adjusted counts as plain. Noise within blocks has "
         f"a standard deviation of 10 %, in half of the studies of 5 to 20 % by cell; blocks have {100 * OF_BLOCKS:.0f} %. Correlation: of log epoch time "
-        f"and log reference within blocks; blocks apart: a block changes the reference by {100 * CORRELATIONS[-1][1]:.0f} %, too, and no epoch time. Adjusted: in how many studies ratios or means are. Means, ratios: how often 95 % intervals hold the truth (that of adjusted means is at the campaign's mean reference), plain and as "
+        f"and log reference within blocks; blocks apart: a block changes the reference by {100 * max(apart for _, apart, _ in CORRELATIONS):.0f} %, too, and no epoch time; and: with the time withheld, which goes its own way (without it nobody knows that time). Adjusted: in how many studies ratios or means are. Means, ratios: how often 95 % intervals hold the truth (that of adjusted means is at what the campaign met on average), plain and as "
         "shown. Width: of the intervals shown, over that of plain ones. Bias: of the mean of all cells (logarithms), plain and as shown.",
     )
+
+
+def _named(correlation: float, apart: float, withheld: float | None) -> str:
+    return f"{correlation:g}" + (", blocks apart" if apart else "") + ("" if withheld is None else f" and {withheld:g}")

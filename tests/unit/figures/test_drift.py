@@ -140,7 +140,7 @@ def test_runs_before_the_first_reference_are_in_the_axis_and_in_the_means_of_the
     lacking = int(ok["reference_s"].isna().sum())
     assert f"Without a reference: {lacking} runs; the top panel has none of them." in caption
     assert f"Without a reference: {lacking} runs." in made.notes
-    assert f"Epoch times are not adjusted by it: {lacking} of 110 runs have no reference." in made.notes
+    assert f"Epoch times are not adjusted: {lacking} of 110 runs have no reference." in made.notes
     logs = np.log(ok["epoch_time_s"].astype(float))
     deviation = 100 * np.expm1(logs - logs.groupby(ok["cell"]).transform("mean"))
     assert sorted(dots(drawn.axes[2]).get_ydata()) == pytest.approx(sorted(deviation)), "of all runs of the cell"

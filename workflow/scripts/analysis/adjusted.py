@@ -1,9 +1,12 @@
-"""Table of epoch times adjusted by how quick the machine was beside every run, where that predicts runs better: analysis of covariance.
+"""Table of epoch times adjusted by how quick the machine was at every run, where that predicts runs better: analysis of covariance.
 
 Two covariates tell how quick it was, both logarithms of how much longer work took:
 
     reference = log of the time of a fixed piece of work right before and right after the run (runs.reference)
     withheld = -log(1 - w)      w: share of the processor time that a hypervisor and other programs had while ranks trained
+
+The time withheld counts only where one run at least lost a NOTABLE share of it: below that it is what the kernel and our own supervision
+do, which may go with the cell.
 
 The analysis is one of logarithms, with one slope per covariate for all cells, and with how far that of a run lies from the campaign's mean:
 
@@ -26,7 +29,8 @@ mean distance from the others (`Adjusted`).
 A covariate is taken only where it gains LEAST_GAIN by cross-validation, each run left out in turn, with a slope above 0: first the one that gains
 most, then the other, where it gains as much again beside the first (forward selection; Miller, Subset Selection in Regression, 2nd ed. (2002)). Slopes
 need FEWEST_DF degrees of freedom, and the cells of a setting the same mean covariate (p above SAME): what a cell's own training or
-libraries do must not be taken for the machine's doing. What is chosen for having little error has less by luck, too. So the choice
+libraries do must not be taken for the machine's doing. That test sees only what stands out from the noise, and the time withheld is measured
+while the cell trains: where a cell causes some of it itself, its adjusted mean is too small by as much. What is chosen for having little error has less by luck, too. So the choice
 costs CHOICE degrees of freedom beside one of each slope. The constants are chosen by simulation of the whole procedure with 2 to 12 cells, 3 to 8
 blocks of 0 to 20 %, correlations of 0 to 0.97, equal and unequal spreads (make statistics-test; docs/explanation/statistics.md).
 
@@ -37,7 +41,7 @@ slope says, taking out their distances adds to the spread between blocks. So mea
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -51,20 +55,19 @@ from analysis.measured import block_of, cells, level_text, successful, title, va
 from analysis.pooling import FEWEST_BLOCKS, Pooling, Values, after_blocks, pooled
 from common.text import number_of
 
-TITLE = (
-    "Epoch times adjusted by how quick the machine was beside every run, with 95 % intervals, beside the plain means"
-)
+TITLE = "Epoch times adjusted by how quick the machine was at every run, with 95 % intervals, beside the plain means"
 REFERENCE, WITHHELD = "reference", "withheld"
 WORDS = {REFERENCE: "the reference", WITHHELD: "the time withheld"}  # as `holds` names what is adjusted by
+NOTABLE = max(conditions.NOTABLE_FOREIGN_SHARE, conditions.NOTABLE_STEAL_SHARE)
 MOST_WITHHELD = 0.99  # of the processor time: a share of 1 has no logarithm
 CHOICE = 1  # degrees of freedom that the choice takes, beside one for each slope
 SAME = 0.01  # the least p of the test that the cells of a setting have the same covariate
 SETTING = ("reference_kind", "nodes", "ranks", "cores_per_rank", "device", "environment_digest")
 ALIKE = "of one environment with as many nodes, ranks and cores"
-UNLIKE = f"cells {ALIKE} differ in their reference, which may be their own doing"
+UNLIKE = f"cells {ALIKE} differ in {{}}, which may be their own doing"
 APART = f"no block has two runs {ALIKE}"
 SINGLE = "no cell has two successful runs"
-NO_SLOPE = "its slope cannot be told from so few runs"
+NO_SLOPE = "slopes cannot be told from so few runs"
 CONSTANT = "the reference was the same beside all runs of a block"
 METHOD = (
     "Analysis of covariance of log epoch time, one slope for all cells (Fisher 1932; Montgomery 2013, chapter 15): what a run met "
@@ -72,8 +75,25 @@ METHOD = (
     "intervals."
 )
 WIDER = "neither intervals of means nor of ratios get narrower"
-NO_BETTER = "it predicts runs no better than the means of cells do"
+NO_BETTER = f"errors of runs that are left out would not get {100 * LEAST_GAIN:g} % smaller"
+BACKWARDS = "epochs took less time where the machine seems slower"
+NOT_TOLD = f"not all runs tell {WORDS[WITHHELD]}"
 MARGIN = f"{100 * LEAST_GAIN:g} % at least"
+USED = [
+    *(
+        "cell",
+        "session",
+        "block",
+        "status",
+        "epoch_time_s",
+        "throttled_s",
+        "reference_s",
+        "steal_share",
+        "foreign_cpu_share",
+    ),
+    *SETTING,
+]
+_last: dict[bytes, "Adjustment"] = {}
 
 
 @dataclass(frozen=True)
@@ -121,8 +141,8 @@ class Adjustment:
     """What is known of the machine does this for a study: the `plain` means, the `adjusted` ones, or `why` there are none.
 
     `alone`: by covariate its slope without the other one, where it can be told, of the runs that have a reference; `covariates`: how far
-    those lie from the mean of their block and setting, a column each, by the index of `runs`; none that cells of a setting differ in.
-    `times`: the runs' adjusted times.
+    those lie from the mean of their block and setting, a column each, by the index of `runs`; `left_out`: why a covariate is not
+    among them. `times`: the runs' adjusted times.
     """
 
     plain: Pooling
@@ -131,10 +151,13 @@ class Adjustment:
     alone: Mapping[str, Slopes] = field(default_factory=dict)
     covariates: pd.DataFrame = field(default_factory=pd.DataFrame)
     times: "pd.Series[float] | None" = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def leading(self) -> str | None:
-        """The covariate that predicts runs best alone; none where no slope can be told."""
+        """The covariate that is taken first, or else predicts runs best alone; none where no slope can be told."""
+        if self.adjusted:
+            return self.adjusted.slopes.covariates[0]
         return max(self.alone, key=lambda name: self.alone[name].gain, default=None)
 
     @property
@@ -165,17 +188,26 @@ class Adjustment:
 
     @cached_property
     def narrower_ratios(self) -> float:
-        """The same of ratios within blocks, for the most common number of runs."""
+        """The same of ratios within blocks, each cell compared with the next one; NaN where none is compared so."""
         if self.adjusted is None:
             return math.nan
-        n = int(self.plain.cells["n"].mode().max())
-        (one, df), (other, other_df) = (of.resolution(n) for of in (self.adjusted, self.plain))
-        ends = [intervals.t_interval(0.0, of.sd, freedom)[1] for of, freedom in ((one, df), (other, other_df))]
-        return float(1 - ends[0] / ends[1])
+        names = list(self.plain.samples)
+        one, other = (of.ratios(names[1:], names[:-1]) for of in (self.adjusted, self.plain))
+        width = np.log(one["high"] / one["low"]) / np.log(other["high"] / other["low"])
+        return float(1 - width[other["within_blocks"] > 0].median())
 
 
 def adjustment(runs: pd.DataFrame) -> Adjustment:
-    """The adjustment of a study's runs."""
+    """The adjustment of a study's runs. The last one is kept, as that of `pooled` is."""
+    content = pd.util.hash_pandas_object(runs[USED], index=True).to_numpy().tobytes()
+    if content not in _last:
+        found = _adjustment(runs)
+        _last.clear()
+        _last[content] = found
+    return _last[content]
+
+
+def _adjustment(runs: pd.DataFrame) -> Adjustment:
     plain, ok = pooled(runs), successful(runs)
     told = ok[ok["reference_s"].notna()]
     if told.empty:
@@ -185,15 +217,18 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     cell, block, setting = pd.factorize(told["cell"])[0], block_of(told), setting_of(told)
     place = pd.factorize(pd.MultiIndex.from_arrays([block, setting]))[0]
     within = every.apply(_centred, group=place, raw=True)
-    within = within[[name for name in within if _same(within[name].to_numpy(), cell, place)]]
-    if within.empty:
-        return Adjustment(plain, lacking or UNLIKE)
+    left_out = {name: NOT_TOLD for name in within if within[name].isna().any()}
+    for name in within.columns.difference(list(left_out)):
+        if not _same(within[name].to_numpy(), cell, place):
+            left_out[name] = UNLIKE.format(WORDS[name])
+    within = within.drop(columns=list(left_out))
     alone = {name: slopes for name in within if (slopes := fitted(y, within[[name]], cell, block))}
     if not alone:
-        return Adjustment(plain, lacking or _no_slope(within, cell, place), covariates=within)
+        why = lacking or left_out.get(REFERENCE) or _no_slope(within, cell, place)
+        return Adjustment(plain, why, covariates=within, left_out=left_out)
     slopes = selected(y, within[list(alone)], cell, block)
     if lacking or slopes is None:
-        return Adjustment(plain, lacking or _useless(alone), None, alone, within)
+        return Adjustment(plain, lacking or _useless(alone), None, alone, within, left_out=left_out)
     names = list(slopes.covariates)
     distance = _from_the_mean(every[names], within[names], block, setting)
     factor = np.exp(distance @ slopes.values)
@@ -202,8 +237,9 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     distance = distance - (factor[:, None] * distance).mean(axis=0) / factor.mean()
     distances = tuple(Values.of(told.assign(distance=column), "distance") for column in distance.T)
     lost = CHOICE + len(slopes.values)
-    found = Adjustment(plain, "", Adjusted(seconds.log.groups, lost, seconds, slopes, distances), alone, within, times)
-    return found if found.means or found.of_ratios else Adjustment(plain, WIDER, None, alone, within)
+    made = Adjusted(seconds.log.groups, lost, seconds, slopes, distances)
+    found = Adjustment(plain, "", made, alone, within, times, left_out)
+    return found if found.means or found.of_ratios else replace(found, why=WIDER, adjusted=None, times=None)
 
 
 def _from_the_mean(every: pd.DataFrame, within: pd.DataFrame, block: np.ndarray, setting: np.ndarray) -> np.ndarray:
@@ -215,10 +251,11 @@ def _from_the_mean(every: pd.DataFrame, within: pd.DataFrame, block: np.ndarray,
 
 
 def covariates_of(told: pd.DataFrame) -> pd.DataFrame:
-    """The covariates of runs that have a reference, a column each; the time withheld only where all of them tell it."""
+    """The covariates of runs that have a reference, a column each; the time withheld only where a NOTABLE share was, NaN where a run does not
+    tell it."""
     found = {REFERENCE: np.log(told["reference_s"].astype(float))}
     withheld = told["steal_share"].astype(float) + told["foreign_cpu_share"].astype(float)
-    if withheld.notna().all():
+    if withheld.max() > NOTABLE:
         found[WITHHELD] = -np.log1p(-withheld.clip(0.0, MOST_WITHHELD))
     return pd.DataFrame(found, index=told.index)
 
@@ -260,7 +297,7 @@ def _useless(alone: Mapping[str, Slopes]) -> str:
     """Why no covariate is taken."""
     if (df := max(slopes.df for slopes in alone.values())) < FEWEST_DF:
         return f"with so few runs its slope has {number_of(df, 'degree')} of freedom, {FEWEST_DF} are needed"
-    return NO_BETTER
+    return BACKWARDS if any(slopes.gain >= LEAST_GAIN for slopes in alone.values()) else NO_BETTER
 
 
 def _mean(x: np.ndarray, group: np.ndarray) -> np.ndarray:
@@ -352,7 +389,7 @@ def said(found: Adjustment) -> str:
 def holds(found: Adjustment) -> str:
     """Which tables have adjusted numbers, and by what, or why none has, in a sentence."""
     if found.adjusted is None:
-        return f"Epoch times are not adjusted by it: {found.why}."
+        return f"Epoch times are not adjusted: {found.why}."
     by = " and ".join(WORDS[name] for name in found.adjusted.slopes.covariates)
     if found.means and found.of_ratios:
         return f"The tables adjusted and effects have means and ratios adjusted by {by}."
@@ -368,7 +405,10 @@ def told(found: Adjustment) -> str:
     """How log epoch time goes with each covariate, less what cells and blocks have; empty where that cannot be told."""
     if found.leading is None:
         return ""
-    longer = {REFERENCE: "a reference that takes 1 % longer", WITHHELD: "1 % of the processor time withheld"}
+    longer = {
+        REFERENCE: "a reference that takes 1 % longer",
+        WITHHELD: "1 % of the processor time withheld by others or a hypervisor",
+    }
     alone = [
         f"{longer[name]} goes with an epoch that takes {tables.difference(slopes.estimates[0])} % longer "
         f"(correlation {tables.number(slopes.correlation, 2)})"
@@ -381,7 +421,8 @@ def told(found: Adjustment) -> str:
         chosen, word = found.alone[found.leading], WORDS[found.leading]
     percent = round(100 * chosen.gain)
     better = f"{abs(percent)} % {'smaller' if percent > 0 else 'larger'}" if percent else "as large"
+    dropped = " ".join(f"Not used: {why}." for why in found.left_out.values())
     return (
         f"Among runs of one block, each compared with the mean of its cell, {', and '.join(alone)}. With {word}, errors of runs that are "
-        f"left out in turn are {better} (adjusted where {MARGIN} are gained)."
-    )
+        f"left out in turn are {better} (adjusted where {MARGIN} are gained). {dropped}"
+    ).rstrip()

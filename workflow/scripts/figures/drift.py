@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis import drift, tables
-from analysis.adjusted import ALIKE, REFERENCE, WITHHELD, Adjustment, adjustment, holds, untold
+from analysis.adjusted import ALIKE, REFERENCE, WITHHELD, WORDS, Adjustment, adjustment, holds, untold
 from analysis.measured import Records
 from common.text import number_of
 from declared.figures import Declared
@@ -34,7 +34,6 @@ WAITED: dict[str, Any] = {
 }
 VISIBLE = 0.02  # of the height of a panel: bars that are lower are not seen
 DEVIATION = {REFERENCE: "reference: deviation (%)", WITHHELD: "time withheld: deviation (%)"}
-NAMES = {REFERENCE: "the reference", WITHHELD: "what others and a hypervisor took"}
 WHAT = "The machine over the campaign, by a fixed piece of work beside every run (reference)."
 HOW = (
     "Top: the reference, from right before a run to right after it, above the median of runs {alike}. Middle: epoch "
@@ -214,7 +213,11 @@ def _of_cuts(time: Time | None) -> str:
 
 
 def _of_withheld(found: Adjustment) -> str:
-    return "The time withheld, a share w, counts as 1 / (1 − w). " if found.leading == WITHHELD else ""
+    return (
+        "Time withheld: a share w that others and a hypervisor had counts as 1 / (1 − w). "
+        if found.leading == WITHHELD
+        else ""
+    )
 
 
 def _of_bands(bands: pd.DataFrame) -> str:
@@ -227,7 +230,7 @@ def _found(found: Adjustment) -> str:
     """How each goes with epoch times, and whether means are adjusted."""
     if not found.alone:
         return holds(found)
-    numbers = " and ".join(f"{tables.number(of.correlation, 2)} ({NAMES[name]})" for name, of in found.alone.items())
+    numbers = " and ".join(f"{tables.number(of.correlation, 2)} ({WORDS[name]})" for name, of in found.alone.items())
     return f"Within cells and blocks the correlation with epoch time is {numbers}. {holds(found)}"
 
 
