@@ -5,8 +5,9 @@ from unittest import mock
 
 import numpy as np
 
+from analysis.pooling import pooled
 from document import section, table
-from simulated import DEPENDENCES, SPREADS, Coverage, coverage, simulated
+from simulated import DEPENDENCES, SPREADS, Coverage, held, simulated
 
 CELLS, RUNS = (4, 8, 20, 60), (3, 5)
 WEIGHTS = (0.0, 2.0, 3.0, 4.0, 6.0, np.inf)
@@ -19,11 +20,11 @@ def measure(studies: int) -> Found:
     for number, (n, cells, spreads, dependence) in enumerate(itertools.product(RUNS, CELLS, SPREADS, DEPENDENCES)):
         rng = np.random.default_rng(number)
         for _ in range(studies):
-            study = simulated(rng, cells, n, spreads, *dependence)
+            runs, spread = simulated(rng, cells, n, spreads, *dependence)
             for weight in WEIGHTS:
-                last = mock.patch.dict("analysis.pooling._last", clear=True)
-                with mock.patch("analysis.pooling.MOST_PRIOR", weight), last:
-                    found[n, weight][spreads].append(coverage(*study))
+                with mock.patch("analysis.pooling.MOST_PRIOR", weight):
+                    made = pooled.__wrapped__(runs)  # the last one is kept
+                    found[n, weight][spreads].append(held(made, spread))
     return found
 
 

@@ -595,6 +595,15 @@ def test_how_well_strategies_were_simulated_is_in_the_text() -> None:
 
 
 QUIET, DISTURBED = "reference-check-quiet", "reference-check-disturbed"
+OF_PAIR = (
+    "withheld from a run, mean (%)",
+    "correlation of epoch times with the reference",
+    "with the time withheld",
+    "half of the interval of a mean, plain (%)",
+    "adjusted (%)",
+    "half of the interval of a ratio, plain (%)",
+    "adjusted (%)",
+)
 
 
 def known_of_the_machine() -> tuple[list[list[str]], dict[str, adjusted.Adjustment]]:
@@ -626,17 +635,6 @@ def known_of_the_machine() -> tuple[list[list[str]], dict[str, adjusted.Adjustme
     return [[what, *numbers] for what, *numbers in zip(OF_PAIR, *rows, strict=True)], found
 
 
-OF_PAIR = (
-    "withheld from a run, mean (%)",
-    "correlation of epoch times with the reference",
-    "with the time withheld",
-    "half of the interval of a mean, plain (%)",
-    "adjusted (%)",
-    "half of the interval of a ratio, plain (%)",
-    "adjusted (%)",
-)
-
-
 def test_what_it_brings_to_know_how_quick_the_machine_was_is_in_the_text() -> None:
     rows, found = known_of_the_machine()
     assert not_said(["| " + " | ".join(row) + " |" for row in rows]) == []
@@ -652,9 +650,8 @@ def test_what_it_brings_to_know_how_quick_the_machine_was_is_in_the_text() -> No
     )
     longer = means[["plain", "adjusted"]].sub(means["quiet"], axis="index")
     apart = np.expm1(longer - longer.mean()).abs().max()
-    least = {name: len(records(name)) for name in (QUIET, DISTURBED)}
     sentences = [
-        f"# {least[QUIET]} runs in",
+        f"# {len(records(QUIET))} runs in",
         f"{100 * disturbed.narrower:.0f} % narrower than plain ones (median of the cells), those of ratios {100 * disturbed.narrower_ratios:.0f} %",
         f"makes errors of runs that are left out {100 * gains['withheld']:.0f} % smaller, the reference {100 * gains['reference']:.0f} %",
         f"Epochs took {100 * np.expm1(longer['adjusted'].mean()):.0f} % longer on average. Beside that, adjusted means are at most "

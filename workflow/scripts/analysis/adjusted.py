@@ -51,14 +51,14 @@ from scipy import special
 from analysis import conditions, intervals, tables
 from analysis.covariance import FEWEST_DF, LEAST_GAIN, Slopes, fitted, selected
 from analysis.intervals import ROUNDING, Estimate
-from analysis.measured import block_of, cells, level_text, successful, title, varying
+from analysis.measured import block_of, cells, last_kept, level_text, successful, title, varying
 from analysis.pooling import FEWEST_BLOCKS, Pooling, Values, after_blocks, pooled
 from common.text import number_of
 
 TITLE = "Epoch times adjusted by how quick the machine was at every run, with 95 % intervals, beside the plain means"
 REFERENCE, WITHHELD = "reference", "withheld"
-WORDS = {REFERENCE: "the reference", WITHHELD: "the time withheld"}  # as `holds` names what is adjusted by
-NOTABLE = max(conditions.NOTABLE_FOREIGN_SHARE, conditions.NOTABLE_STEAL_SHARE)
+WORDS = {REFERENCE: "the reference", WITHHELD: "the time withheld"}
+NOTABLE = conditions.NOTABLE_STEAL_SHARE
 MOST_WITHHELD = 0.99  # of the processor time: a share of 1 has no logarithm
 CHOICE = 1  # degrees of freedom that the choice takes, beside one for each slope
 SAME = 0.01  # the least p of the test that the cells of a setting have the same covariate
@@ -79,21 +79,6 @@ NO_BETTER = f"errors of runs that are left out would not get {100 * LEAST_GAIN:g
 BACKWARDS = "epochs took less time where the machine seems slower"
 NOT_TOLD = f"not all runs tell {WORDS[WITHHELD]}"
 MARGIN = f"{100 * LEAST_GAIN:g} % at least"
-USED = [
-    *(
-        "cell",
-        "session",
-        "block",
-        "status",
-        "epoch_time_s",
-        "throttled_s",
-        "reference_s",
-        "steal_share",
-        "foreign_cpu_share",
-    ),
-    *SETTING,
-]
-_last: dict[bytes, "Adjustment"] = {}
 
 
 @dataclass(frozen=True)
@@ -141,7 +126,7 @@ class Adjustment:
     """What is known of the machine does this for a study: the `plain` means, the `adjusted` ones, or `why` there are none.
 
     `alone`: by covariate its slope without the other one, where it can be told, of the runs that have a reference; `covariates`: how far
-    those lie from the mean of their block and setting, a column each, by the index of `runs`; `left_out`: why a covariate is not
+    those lie from the mean of their block and setting, a column each, by the index of `runs`; `unused`: why a covariate is not
     among them. `times`: the runs' adjusted times.
     """
 
@@ -151,7 +136,7 @@ class Adjustment:
     alone: Mapping[str, Slopes] = field(default_factory=dict)
     covariates: pd.DataFrame = field(default_factory=pd.DataFrame)
     times: "pd.Series[float] | None" = None
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    unused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def leading(self) -> str | None:
@@ -197,17 +182,11 @@ class Adjustment:
         return float(1 - width[other["within_blocks"] > 0].median())
 
 
+@last_kept(
+    "cell", "session", "block", "status", "epoch_time_s", "reference_s", "steal_share", "foreign_cpu_share", *SETTING
+)
 def adjustment(runs: pd.DataFrame) -> Adjustment:
-    """The adjustment of a study's runs. The last one is kept, as that of `pooled` is."""
-    content = pd.util.hash_pandas_object(runs[USED], index=True).to_numpy().tobytes()
-    if content not in _last:
-        found = _adjustment(runs)
-        _last.clear()
-        _last[content] = found
-    return _last[content]
-
-
-def _adjustment(runs: pd.DataFrame) -> Adjustment:
+    """The adjustment of a study's runs."""
     plain, ok = pooled(runs), successful(runs)
     told = ok[ok["reference_s"].notna()]
     if told.empty:
@@ -217,18 +196,18 @@ def _adjustment(runs: pd.DataFrame) -> Adjustment:
     cell, block, setting = pd.factorize(told["cell"])[0], block_of(told), setting_of(told)
     place = pd.factorize(pd.MultiIndex.from_arrays([block, setting]))[0]
     within = every.apply(_centred, group=place, raw=True)
-    left_out = {name: NOT_TOLD for name in within if within[name].isna().any()}
-    for name in within.columns.difference(list(left_out)):
+    unused = {name: NOT_TOLD for name in within if within[name].isna().any()}
+    for name in within.columns.difference(list(unused)):
         if not _same(within[name].to_numpy(), cell, place):
-            left_out[name] = UNLIKE.format(WORDS[name])
-    within = within.drop(columns=list(left_out))
+            unused[name] = UNLIKE.format(WORDS[name])
+    within = within.drop(columns=list(unused))
     alone = {name: slopes for name in within if (slopes := fitted(y, within[[name]], cell, block))}
     if not alone:
-        why = lacking or left_out.get(REFERENCE) or _no_slope(within, cell, place)
-        return Adjustment(plain, why, covariates=within, left_out=left_out)
+        why = lacking or unused.get(REFERENCE) or _no_slope(within, cell, place)
+        return Adjustment(plain, why, covariates=within, unused=unused)
     slopes = selected(y, within[list(alone)], cell, block)
     if lacking or slopes is None:
-        return Adjustment(plain, lacking or _useless(alone), None, alone, within, left_out=left_out)
+        return Adjustment(plain, lacking or _useless(alone), None, alone, within, unused=unused)
     names = list(slopes.covariates)
     distance = _from_the_mean(every[names], within[names], block, setting)
     factor = np.exp(distance @ slopes.values)
@@ -238,7 +217,7 @@ def _adjustment(runs: pd.DataFrame) -> Adjustment:
     distances = tuple(Values.of(told.assign(distance=column), "distance") for column in distance.T)
     lost = CHOICE + len(slopes.values)
     made = Adjusted(seconds.log.groups, lost, seconds, slopes, distances)
-    found = Adjustment(plain, "", made, alone, within, times, left_out)
+    found = Adjustment(plain, "", made, alone, within, times, unused)
     return found if found.means or found.of_ratios else replace(found, why=WIDER, adjusted=None, times=None)
 
 
@@ -421,7 +400,7 @@ def told(found: Adjustment) -> str:
         chosen, word = found.alone[found.leading], WORDS[found.leading]
     percent = round(100 * chosen.gain)
     better = f"{abs(percent)} % {'smaller' if percent > 0 else 'larger'}" if percent else "as large"
-    dropped = " ".join(f"Not used: {why}." for why in found.left_out.values())
+    dropped = " ".join(f"Not used: {why}." for why in found.unused.values())
     return (
         f"Among runs of one block, each compared with the mean of its cell, {', and '.join(alone)}. With {word}, errors of runs that are "
         f"left out in turn are {better} (adjusted where {MARGIN} are gained). {dropped}"

@@ -2,10 +2,10 @@
 
 import argparse
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -275,6 +275,30 @@ def with_phases(runs: pd.DataFrame) -> pd.DataFrame:
     """The successful traced runs whose kept phases are whole (records.aggregate)."""
     ok = successful(traced(runs))
     return ok[ok["without_phases"].isna()]
+
+
+Result = TypeVar("Result")
+
+
+def last_kept(*columns: str) -> Callable[[Callable[[pd.DataFrame], Result]], Callable[[pd.DataFrame], Result]]:
+    """A function of runs that keeps its last result, for runs with the same index and content of these columns: what makes a table and its
+    notes ask for it in turn."""
+
+    def keeping(make: Callable[[pd.DataFrame], Result]) -> Callable[[pd.DataFrame], Result]:
+        last: dict[bytes, Result] = {}
+
+        @functools.wraps(make)
+        def kept(runs: pd.DataFrame) -> Result:
+            content = pd.util.hash_pandas_object(runs[list(columns)]).to_numpy().tobytes()
+            if content not in last:
+                made = make(runs)
+                last.clear()
+                last[content] = made
+            return last[content]
+
+        return kept
+
+    return keeping
 
 
 def block_of(runs: pd.DataFrame) -> np.ndarray:

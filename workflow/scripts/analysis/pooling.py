@@ -33,14 +33,13 @@ from scipy import optimize, special
 
 from analysis import intervals
 from analysis.intervals import LEVEL, ROUNDING, Estimate
-from analysis.measured import block_of, successful
+from analysis.measured import block_of, last_kept, successful
 
 FEWEST_BLOCKS = 3  # that two cells share
 FEWEST_DF = 4  # of a paired test without moderation: Student's t is at most a fifth above that of twice as many
 MOST_PRIOR = 2.0  # degrees of freedom of what is typical of all cells
 SMALLEST = 1e-5  # of the median of variances, which a variance of 0 is taken for
 MOST_APART = 3.5  # the largest of the cells' spreads over the smallest, from which on one for all is doubtful
-_last: dict[bytes, "Pooling"] = {}
 
 
 @dataclass(frozen=True)
@@ -340,15 +339,11 @@ class Pooling(Spread):
         return seconds, logs
 
 
+@last_kept("status", "cell", "session", "block", "epoch_time_s")
 def pooled(runs: pd.DataFrame) -> Pooling:
-    """The spread of all successful runs of a study. The last one is kept: what makes a table and its notes ask for it in turn."""
-    ok = successful(runs)[["cell", "session", "block", "epoch_time_s"]]
-    content = pd.util.hash_pandas_object(ok, index=False).to_numpy().tobytes()
-    if content not in _last:
-        seconds = Values.of(ok, "epoch_time_s")
-        _last.clear()
-        _last[content] = Pooling(seconds.log.groups, 0, seconds)
-    return _last[content]
+    """The spread of all successful runs of a study."""
+    seconds = Values.of(successful(runs), "epoch_time_s")
+    return Pooling(seconds.log.groups, 0, seconds)
 
 
 def after_blocks(y: np.ndarray, cell: np.ndarray, block: np.ndarray) -> tuple[np.ndarray, int]:
