@@ -20,7 +20,7 @@ from analysis.adjusted import (
     REFERENCE,
     SINGLE,
     UNLIKE,
-    WIDER,
+    TOO_LITTLE,
     WITHHELD,
     adjusted_times,
     adjustment,
@@ -252,7 +252,7 @@ def test_why_there_is_no_slope_is_told_apart(case, why):
     assert (found.leading, found.why) == (None, why)
 
 
-def test_means_are_adjusted_where_their_intervals_get_narrower_and_ratios_where_theirs_do(monkeypatch):
+def test_means_are_adjusted_where_their_intervals_get_5_percent_narrower_and_ratios_where_theirs_do(monkeypatch):
     """Blocks move the reference and not epoch times: within them it predicts well, and means at its mean are told worse than plain ones."""
     runs = disturbed()
     runs = runs.assign(reference_s=runs["reference_s"] * np.exp(0.3 * runs["block"]), framework=runs["cell"])
@@ -266,12 +266,14 @@ def test_means_are_adjusted_where_their_intervals_get_narrower_and_ratios_where_
     assert adjusted_times(runs).equals(runs["epoch_time_s"])
     assert adjusted.said(found).startswith("Means are not adjusted: their intervals would be ")
     assert adjusted.summarize(runs, found).empty and adjusted.holds(found).startswith("The table effects has ratios")
-    monkeypatch.setattr(adjusted.Adjustment, "narrower_ratios", -0.1)
+    monkeypatch.setattr(adjusted.Adjustment, "narrower_ratios", 0.04)
     again = adjustment.__wrapped__(runs)  # the last one is kept
-    assert again.why == WIDER and list(again.alone) == list(found.alone)
+    assert again.why == TOO_LITTLE and list(again.alone) == list(found.alone)
     of_means = adjustment(disturbed())
     assert of_means.means is not None and of_means.ratios(*pairs).isna().all(axis=None)
-    assert "Ratios within blocks are not adjusted: their intervals would be 10 % wider." in adjusted.said(of_means)
+    assert "Ratios within blocks are not adjusted: their intervals would be 4 % narrower (5 % at least is asked)." in (
+        adjusted.said(of_means)
+    )
 
 
 @pytest.fixture

@@ -35,8 +35,8 @@ costs CHOICE degrees of freedom beside one of each slope. The constants are chos
 blocks of 0 to 20 %, correlations of 0 to 0.97, equal and unequal spreads (make statistics-test; docs/explanation/statistics.md).
 
 Better predictions within blocks need not make means more certain: where blocks move a covariate and not epoch times, or by more than the
-slope says, taking out their distances adds to the spread between blocks. So means are adjusted only where their intervals get narrower
-(median), and ratios within blocks only where theirs do. That choice, too, is in the simulations (tests/bench/adjusted_coverage.py).
+slope says, taking out their distances adds to the spread between blocks. So means are adjusted only where their intervals get LEAST_GAIN
+narrower (median), and ratios within blocks only where theirs do. That choice, too, is in the simulations (tests/bench/adjusted_coverage.py).
 """
 
 import math
@@ -74,7 +74,7 @@ METHOD = (
     f"counts by its distance from the campaign's mean, among runs {ALIKE}. Slopes are told within blocks, and their error is in the "
     "intervals."
 )
-WIDER = "neither intervals of means nor of ratios get narrower"
+TOO_LITTLE = f"neither intervals of means nor of ratios get {100 * LEAST_GAIN:g} % narrower"
 NO_BETTER = f"errors of runs that are left out would not get {100 * LEAST_GAIN:g} % smaller"
 BACKWARDS = "epochs took less time where the machine seems slower"
 NOT_TOLD = f"not all runs tell {WORDS[WITHHELD]}"
@@ -147,13 +147,13 @@ class Adjustment:
 
     @property
     def means(self) -> Adjusted | None:
-        """The adjusted means, where their intervals are narrower."""
-        return self.adjusted if self.narrower > 0 else None
+        """The adjusted means, where their intervals are LEAST_GAIN narrower."""
+        return self.adjusted if self.narrower >= LEAST_GAIN else None
 
     @property
     def of_ratios(self) -> bool:
-        """Whether ratios within blocks are adjusted: where their intervals are narrower."""
-        return self.narrower_ratios > 0
+        """Whether ratios within blocks are adjusted: where their intervals are LEAST_GAIN narrower."""
+        return self.narrower_ratios >= LEAST_GAIN
 
     def ratios(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
         """value, low and high of the adjusted ratio of each pair of cells (`Pooling.ratios`); missing where it is not adjusted. Cells that are
@@ -218,7 +218,7 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     lost = CHOICE + len(slopes.values)
     made = Adjusted(seconds.log.groups, lost, seconds, slopes, distances)
     found = Adjustment(plain, "", made, alone, within, times, unused)
-    return found if found.means or found.of_ratios else replace(found, why=WIDER, adjusted=None, times=None)
+    return found if found.means or found.of_ratios else replace(found, why=TOO_LITTLE, adjusted=None, times=None)
 
 
 def _from_the_mean(every: pd.DataFrame, within: pd.DataFrame, block: np.ndarray, setting: np.ndarray) -> np.ndarray:
@@ -353,12 +353,13 @@ def said(found: Adjustment) -> str:
     means, ratios = _narrower(found.narrower), _narrower(found.narrower_ratios)
     if found.means is None:
         return (
-            f"Means are not adjusted: their intervals would be {means} (median). Ratios within blocks are (table effects): their intervals "
-            f"are {ratios}."
+            f"Means are not adjusted: their intervals would be {means} (median; {MARGIN} is asked). Ratios within blocks are (table effects): "
+            f"their intervals are {ratios}."
         )
     if not found.of_ratios:
         return (
-            f"Intervals of adjusted means are {means} (median). Ratios within blocks are not adjusted: their intervals would be {ratios}."
+            f"Intervals of adjusted means are {means} (median). Ratios within blocks are not adjusted: their intervals would be {ratios} "
+            f"({MARGIN} is asked)."
             if math.isfinite(found.narrower_ratios)
             else f"Intervals of adjusted means are {means} (median)."
         )
