@@ -11,7 +11,9 @@ Ranks that divide more than samples: prediction.strategies has their computation
 ranks wait for each other in every batch, S stands for X in the term of waiting.
 Up to three numbers are fitted to runs on several nodes, for each framework and device: the share of the backward pass that hides messages,
 sigma, and where ranks divide layers what a library takes for each message within them beyond the sweep. Each has to earn its place: it is left out unless
-it makes the errors of cells that are left out smaller.
+it makes the errors of cells that are left out smaller. So does contention: where nodes slow each other down, the reference beside every run (runs.reference), a
+fixed piece of work on all of them at once, takes longer the more they are. Then c and u take n^kappa as long on n nodes, with the kappa of the
+reference; no training run tells it.
 """
 
 import functools
@@ -50,13 +52,17 @@ COUNTS = ["nodes", "ranks", "replicas", "sync_every"]
 MEASURES = ["local_batch", "steps", "exchanges", "rate", "samples"]
 OF_COMPUTATION = ["steps", "exchanges", "local_batch", "epoch_time_s"]
 OF_PART = ["nodes", "ranks", "rate", "steps", "exchanges", "training_loop"]
-TERMS = ("hidden", "scatter", "dispatch")
+NUMBERS = ("hidden", "scatter", "dispatch")  # that are fitted
+CONTENTION = "contention"
+TERMS = (*NUMBERS, CONTENTION)
+SAME_WORK = ["reference_kind", "device", "cores_per_rank", "environment_digest"]  # and as many ranks on a node
 LIMITS = np.array([[0.0, 0.0, 0.0], [1.0, 5.0, 0.1]])
 
 
 def prepared(runs: pd.DataFrame, meshes: bool = False) -> pd.DataFrame:
     """A row per measured cell: its factors, COUNTS, MEASURES (rate in bytes/s, NaN: not known), epoch_time_s, n, sd; `is_mesh`: whether ranks
-    divide more than samples; `computes`.
+    divide more than samples; `computes`; log_reference: the mean logarithm of the reference beside its runs in s, NaN where they have none;
+    same_work: a number for those in which that is the same work.
 
     Epoch times are adjusted by how quick the machine was, where means are (`analysis.adjusted`). Batches and exchanges are
     scaled as epoch time is: to the data set's samples. `uncounted` cells are left out, and but for `meshes` those whose ranks divide more than
@@ -74,12 +80,23 @@ def prepared(runs: pd.DataFrame, meshes: bool = False) -> pd.DataFrame:
     named = [name for name in [*factors(), "base"] if name not in COUNTS]
     cells = by_cell[[*named, *COUNTS, *MEASURES, "is_mesh", "computes"]].first()
     times = by_cell["epoch_time_s"]
-    cells = cells.assign(epoch_time_s=times.mean(), n=times.size(), sd=times.std())
+    cells = cells.assign(epoch_time_s=times.mean(), n=times.size(), sd=times.std(), **_reference(ok))
     if "bandwidth" in cells:  # a level may leave it to the site
         cells["bandwidth"] = (8 * cells["rate"] / 1e6).fillna(cells["bandwidth"])
     cells = cells.dropna(subset=["steps", "exchanges"])
     kinds = dict.fromkeys(COUNTS, int) | dict.fromkeys(MEASURES, float)
     return cells.astype(kinds).reset_index()
+
+
+def _reference(ok: pd.DataFrame) -> "dict[str, pd.Series[float]]":
+    """By cell log_reference and same_work of `prepared`."""
+    if "reference_s" not in ok or ok["reference_s"].isna().all():
+        nothing = pd.Series(math.nan, index=ok["cell"].unique())
+        return {"log_reference": nothing, "same_work": nothing}
+    told = ok.assign(log_reference=np.log(ok["reference_s"].astype(float)), on_a_node=ok["ranks"] / ok["nodes"])
+    same = told.groupby([*SAME_WORK, "on_a_node"], dropna=False).ngroup()
+    by_cell = told.assign(same_work=same).groupby("cell", sort=False)
+    return {"log_reference": by_cell["log_reference"].mean(), "same_work": by_cell["same_work"].first()}
 
 
 def pooled_cv(cells: pd.DataFrame, of_means: bool = False) -> float:
@@ -163,6 +180,21 @@ def model_tensors(model: str, dataset: str) -> Tensors | None:
     return exchange.tensors(graph) if graph else None
 
 
+def contention(cells: pd.DataFrame) -> dict[str, float]:
+    """By device the power of the number of nodes by which the same work takes longer on all of them at once, above 0, as the reference of these
+    `prepared` cells says; no device of which it says nothing."""
+    told = cells.dropna(subset="log_reference")
+    logs = told.assign(log_nodes=np.log(told["nodes"].astype(float)))[["log_nodes", "log_reference"]]
+    places = [told["device"], told["same_work"]]
+    logs = logs.sub(logs.groupby(places).transform("mean"))
+    found = {}
+    for device, own in logs.groupby(told["device"]):
+        weights = told.loc[own.index, "n"]
+        if squares := float((weights * own["log_nodes"] ** 2).sum()):
+            found[device] = float((weights * own["log_nodes"] * own["log_reference"]).sum()) / squares
+    return {str(device): power for device, power in found.items() if power > 0}
+
+
 Levels = tuple[object, ...]  # of the factors, the framework first
 Carrier = tuple[str, str]  # a framework and what trains: who sends, and from where
 
@@ -176,7 +208,7 @@ def carriers(cells: pd.DataFrame) -> list[Carrier]:
 class Physics:
     """A fitted model. `computation`: (framework, levels of `keys`...) -> alpha, beta, u; `divisible`: the same where ranks divide more than
     samples (`_told_apart`); `gradients`: (model, data set) -> tensors; the rest by carrier, of those of which all-reduce was swept: `laws`, collective
-    -> its law. `whole`: a framework that shards is taken for one all-reduce of all gradients."""
+    -> its law, and the power of the number of nodes by which these slow each other down. `whole`: a framework that shards is taken for one all-reduce of all gradients."""
 
     keys: tuple[str, ...]
     computation: dict[Levels, np.ndarray]
@@ -186,6 +218,7 @@ class Physics:
     hidden: dict[Carrier, float] = field(default_factory=dict)
     scatter: dict[Carrier, float] = field(default_factory=dict)
     dispatch: dict[Carrier, float] = field(default_factory=dict)
+    contention: dict[Carrier, float] = field(default_factory=dict)
     whole: bool = False
 
     def law(self, carrier: Carrier, collective: str = ALL_REDUCE) -> Law | None:
@@ -207,7 +240,7 @@ class Physics:
         return predicted
 
     def terms(self, carrier: Carrier) -> tuple[float, ...]:
-        """The fitted numbers of a carrier, by TERMS; 0 what is left out."""
+        """The fitted numbers of a carrier, NUMBERS; 0 what is left out."""
         return tuple(found.get(carrier, 0.0) for found in (self.hidden, self.scatter, self.dispatch))
 
     def parts(self, cells: pd.DataFrame) -> Iterator[tuple[np.ndarray, "Part"]]:
@@ -291,8 +324,8 @@ class Physics:
         return np.column_stack([steps * (found[:, 0] + found[:, 1] * batch), exchanges * found[:, 2]])
 
     def coefficients(self, cells: pd.DataFrame, of: Mapping[Levels, np.ndarray]) -> np.ndarray:
-        """alpha, beta and u of one replica, [cells, 3]: the framework's own, or those of its base; NaN where neither was measured. `of`:
-        computation, or divisible."""
+        """alpha, beta and u of a replica on each cell's nodes, [cells, 3]: the framework's own, or those of its base; NaN where neither was
+        measured. `of`: computation, or divisible."""
         nothing = np.full(3, np.nan)
         found: np.ndarray = np.array(
             [
@@ -302,7 +335,8 @@ class Physics:
                 )
             ]
         ).reshape(-1, 3)
-        return found
+        powers = np.array([self.contention.get(carrier, 0.0) for carrier in carriers(cells)])
+        return found * cells["nodes"].to_numpy(float)[:, None] ** powers[:, None]
 
 
 def _beyond(one: strategies.Step, groups: float, exchanges: float, backward_s: float, hidden: float) -> float:
@@ -322,7 +356,7 @@ class Part:
     divided: float = 0.0
 
     def seconds(self, hidden: float, scatter: float, dispatch: float) -> np.ndarray:
-        """Epoch times, by TERMS."""
+        """Epoch times, by NUMBERS."""
         return self.computed + self.beyond(hidden) + scatter * self.waiting + dispatch * self.divided
 
 
@@ -363,22 +397,33 @@ def _largest(meshes: pd.DataFrame) -> dict[str, float]:
 
 
 def fit(cells: pd.DataFrame, sweeps: pd.DataFrame, terms: Sequence[str] = TERMS) -> Physics:
-    """The model of `prepared` cells and `law.points`. `terms`: the fitted numbers that may be used."""
+    """The model of `prepared` cells and `law.points`. `terms`: those of TERMS that may be used."""
     return fitted(plain(cells, sweeps), cells, terms)
 
 
 def fitted(made: Physics, cells: pd.DataFrame, terms: Sequence[str] = TERMS) -> Physics:
-    """`made` with the numbers (TERMS) of each carrier that its cells on several nodes ask for."""
+    """`made` with the numbers, and the contention, of each carrier that its cells on several nodes ask for."""
     several = cells[(cells["nodes"] > 1) & ~np.isnan(made.predict(cells))]
     by_carrier = several.groupby(["framework", "device"]).groups
-    found = {}
+    powers = contention(cells) if CONTENTION in terms else {}
+    found, chosen = {}, {}
     for carrier in made.laws:
         own = several.loc[by_carrier.get(carrier, [])]
-        parts = [(part, own["epoch_time_s"].to_numpy()[place]) for place, part in made.parts(own)]
-        can = {"hidden": made.streams(carrier), "dispatch": any(part.divided for part, _ in parts)}
-        found[carrier] = _earned(parts, [name for name in terms if can.get(name, True)])
-    hidden, scatter, dispatch = ({name: numbers[i] for name, numbers in found.items()} for i in range(len(TERMS)))
-    return replace(made, hidden=hidden, scatter=scatter, dispatch=dispatch)
+        tried = {power: _earned_by(made, carrier, power, own, terms) for power in (0.0, powers.get(carrier[1], 0.0))}
+        chosen[carrier] = min(tried, key=lambda power: tried[power][0])
+        found[carrier] = tried[chosen[carrier]][1]
+    hidden, scatter, dispatch = ({name: numbers[i] for name, numbers in found.items()} for i in range(len(NUMBERS)))
+    return replace(made, hidden=hidden, scatter=scatter, dispatch=dispatch, contention=chosen)
+
+
+def _earned_by(
+    made: Physics, carrier: Carrier, power: float, cells: pd.DataFrame, terms: Sequence[str]
+) -> tuple[float, tuple[float, ...]]:
+    """`_earned` of a carrier's cells on several nodes, where these slow each other down by this power of their number."""
+    slower = replace(made, contention={carrier: power})
+    parts = [(part, cells["epoch_time_s"].to_numpy()[place]) for place, part in slower.parts(cells)]
+    can = {"hidden": made.streams(carrier), "dispatch": any(part.divided for part, _ in parts)}
+    return _earned(parts, [name for name in NUMBERS if name in terms and can.get(name, True)])
 
 
 def _computation(cells: pd.DataFrame) -> np.ndarray:
@@ -423,14 +468,14 @@ def _graph(model: str, dataset: str) -> Graph | None:
         return None
 
 
-def _earned(parts: Sequence[tuple[Part, np.ndarray]], terms: Sequence[str]) -> tuple[float, ...]:
-    """The numbers (TERMS) with the least `press` of relative errors, each 0 where it is left out.
+def _earned(parts: Sequence[tuple[Part, np.ndarray]], terms: Sequence[str]) -> tuple[float, tuple[float, ...]]:
+    """The least `press` of relative errors, and the NUMBERS that have it, each 0 where it is left out.
 
     `parts`, with their measured seconds, are those of one carrier.
     """
-    nothing = np.zeros(len(TERMS))
+    nothing = np.zeros(len(NUMBERS))
     if not parts:
-        return tuple(nothing.tolist())
+        return 0.0, tuple(nothing.tolist())
 
     def errors(*numbers: float) -> np.ndarray:
         return np.concatenate([part.seconds(*numbers) / seconds - 1 for part, seconds in parts])
@@ -439,13 +484,13 @@ def _earned(parts: Sequence[tuple[Part, np.ndarray]], terms: Sequence[str]) -> t
     best, least = nothing, press(without, np.empty((len(without), 0)))
     counts = range(1, len(terms) + 1)
     for chosen in itertools.chain.from_iterable(itertools.combinations(terms, count) for count in counts):
-        use = np.isin(TERMS, chosen)
-        place = np.eye(len(TERMS))[use]  # x @ place has a 0 for what is left out
+        use = np.isin(NUMBERS, chosen)
+        place = np.eye(len(NUMBERS))[use]  # x @ place has a 0 for what is left out
         bounds = LIMITS[:, use]
         found = least_squares(lambda x, place=place: errors(*(x @ place)), bounds.mean(axis=0) / 2, bounds=bounds)
         if (score := press(found.fun, found.jac)) < least:
             best, least = found.x @ place, score
-    return tuple(best.tolist())
+    return least, tuple(best.tolist())
 
 
 def press(errors: np.ndarray, slopes: np.ndarray) -> float:
