@@ -331,6 +331,9 @@ def _of_precision(cost: Cost) -> Iterator[str]:
         )
     if campaign.open:
         yield f"at most {number_of(cost.most, 'run')}, {duration(cost.most_s)} one after the other"
+        if not campaign.decisions:
+            pilot = f"make pilot STUDY={campaign.study.name} SITE={campaign.site.name}"
+            yield f"how many are to be expected is told after block {rule.at_least}; {pilot} tells it after two"
     if campaign.decisions and campaign.open:
         last = campaign.decisions[-1]
         wanted = {cell: said["expected"] for cell, said in last.cells.items()}
