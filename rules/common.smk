@@ -174,7 +174,7 @@ onstart:
     if len([job for job in workflow.dag.needrun_jobs() if job.is_shell]) > 1 and warm.VARIABLE not in os.environ:
         os.environ[warm.VARIABLE] = warm.start()
     if "base" not in config:  # which is about other campaigns
-        print(CAMPAIGN.outlook(), *CAMPAIGN.left_out(), sep="\n", flush=True)
+        print(CAMPAIGN.outlook(), *CAMPAIGN.left_out(), *CAMPAIGN.never_precise(), sep="\n", flush=True)
     if disturbed:
         print(f"ringside: {disturbed}", flush=True)
 

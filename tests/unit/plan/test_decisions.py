@@ -139,7 +139,9 @@ def test_a_rule_that_no_number_of_runs_up_to_at_most_can_fulfil_is_said() -> Non
 
     assert "at_most: 8 cannot be enough: how far runs spread is known after 9 runs of 2 cells at best" in said(8)
     assert "cannot be enough" not in said(9)
+    assert campaign(Replicates(3, 8, 0.05)).never_precise()[0] in said(8), "make figures says it first, too"
     pairs = {"contrasts": {"batch_size": (16, 32)}}
+    assert "make pilot" in said(16) and "make pilot" not in said(16, **pairs), "which tells nothing of ratios"
     assert "is known after 17 runs" in said(16, **pairs) and "cannot be enough" not in said(17, **pairs)
     assert [RULE.known_after(cells) for cells in (1, 2, 4, 8)] == [17, 9, 5, 3]
 

@@ -117,6 +117,15 @@ def test_a_reference_that_says_nothing_of_training_is_not_believed():
     assert physics.contention(cells)["site"] == pytest.approx(0.3, abs=0.02)
 
 
+def test_a_slope_that_may_be_noise_is_no_contention():
+    cells, _ = beside_references(Truth(), 0.0)
+    found = [
+        physics.contention(cells.assign(log_reference=0.05 * np.random.default_rng(seed).standard_normal(len(cells))))
+        for seed in range(200)
+    ]
+    assert np.mean([bool(one) for one in found]) < 0.05
+
+
 def test_references_are_compared_where_they_are_the_same_work():
     cells, _ = beside_references(Truth(), 0.2)
     other = cells["nodes"] == 6  # on other cores, where it takes a tenth
@@ -126,6 +135,7 @@ def test_references_are_compared_where_they_are_the_same_work():
     assert physics.contention(moved)["site"] == pytest.approx(0.2, abs=0.03)
     assert physics.contention(cells.assign(log_reference=-cells["log_reference"])) == {}, "nothing gets quicker by it"
     assert physics.contention(cells[other]) == {}
+    assert physics.contention(cells.assign(same_work=cells["nodes"].astype(float))) == {}, "one number of nodes each"
     assert physics.contention(prepared(known.runs(Truth()))) == {}
 
 

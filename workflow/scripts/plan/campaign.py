@@ -140,6 +140,18 @@ class Campaign:
         """Why the site cannot make a run that was planned; None where it can."""
         return lacks(self.site, run.levels) or (to_find(self.study.name, self.site) if run.unfound else None)
 
+    def never_precise(self) -> list[str]:
+        """That no cell can be called as precise as the study wants, in a line; else nothing."""
+        rule = self.study.replicates
+        timed = {cell_name(levels) for levels in self.study.timed}
+        cells = len({run.cell for run in self.runs if self.lacks(run) is None} & timed)
+        if not rule.adaptive or not cells or rule.at_most >= (known := rule.known_after(cells)):
+            return []
+        return [
+            f"at_most: {rule.at_most} cannot be enough: how far runs spread is known after {known} runs of {number_of(cells, 'cell')} at best, "
+            f"and no cell is called precise before; say at_most: {known + 1} or more, or replicates: {rule.at_most}"
+        ]
+
     def left_out(self) -> list[str]:
         """Why the site cannot make runs that were planned: a line for each reason, with how many runs of how many cells."""
         of: dict[str, list[Run]] = {}

@@ -307,6 +307,8 @@ def report(cost: Cost) -> str:
             f"{len(cost.too_long)} of {number_of(len(cost.made), 'run')} are estimated to exceed "
             f"time_limit_s: {site.time_limit_s:g} of {shown(site.file)}"
         )
+    if site.wait_for_quiet:
+        lines.append(f"without waiting for a quiet machine, up to {site.wait_for_quiet:g} s a run (wait_for_quiet)")
     kept = size(KEPT_BYTES * len(campaign.runs))
     held = f", {_hours(cost.gpu_hours)} GPU hours" if cost.gpu_hours else ""
     lines.append(
@@ -323,17 +325,12 @@ def _of_precision(cost: Cost) -> Iterator[str]:
         return
     certain = "; the numbers above are of the runs that are certain" if campaign.open else ""
     yield f"replicates by precision: a cell has {rule.words}{certain}"
-    cells = len({run.cell for run in cost.made} & {cell_name(levels) for levels in campaign.study.timed})
-    if cells and rule.at_most < (known := rule.known_after(cells)):
-        yield (
-            f"at_most: {rule.at_most} cannot be enough: how far runs spread is known after {known} runs of {number_of(cells, 'cell')} at best, "
-            f"and no cell is called precise before; say at_most: {known + 1} or more, or replicates: {rule.at_most}"
-        )
+    yield from campaign.never_precise()
     if campaign.open:
         yield f"at most {number_of(cost.most, 'run')}, {duration(cost.most_s)} one after the other"
         if not campaign.decisions:
-            pilot = f"make pilot STUDY={campaign.study.name} SITE={campaign.site.name}"
-            yield f"how many are to be expected is told after block {rule.at_least}; {pilot} tells it after two"
+            pilot = f"; make pilot STUDY={campaign.study.name} SITE={campaign.site.name} tells it after two"
+            yield f"how many are to be expected is told after block {rule.at_least}{'' if rule.contrasts else pilot}"
     if campaign.decisions and campaign.open:
         last = campaign.decisions[-1]
         wanted = {cell: said["expected"] for cell, said in last.cells.items()}

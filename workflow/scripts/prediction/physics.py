@@ -30,6 +30,7 @@ from scipy.special import ndtr
 
 from analysis import conditions
 from analysis.adjusted import adjusted_times
+from analysis.intervals import ROUNDING
 from analysis.measured import factors, scaled, successful
 from common.errors import InputError
 from declared.factors import OF_STRATEGIES
@@ -55,7 +56,8 @@ OF_PART = ["nodes", "ranks", "rate", "steps", "exchanges", "training_loop"]
 NUMBERS = ("hidden", "scatter", "dispatch")  # that are fitted
 CONTENTION = "contention"
 TERMS = (*NUMBERS, CONTENTION)
-SAME_WORK = ["reference_kind", "device", "cores_per_rank", "environment_digest"]  # and as many ranks on a node
+SAME_WORK = ["reference_kind", "device", "cores_per_rank", "cpu_shares", "environment_digest"]  # and as many ranks on a node
+CERTAIN = 2.0  # standard errors
 LIMITS = np.array([[0.0, 0.0, 0.0], [1.0, 5.0, 0.1]])
 
 
@@ -93,7 +95,8 @@ def _reference(ok: pd.DataFrame) -> "dict[str, pd.Series[float]]":
     if "reference_s" not in ok or ok["reference_s"].isna().all():
         nothing = pd.Series(math.nan, index=ok["cell"].unique())
         return {"log_reference": nothing, "same_work": nothing}
-    told = ok.assign(log_reference=np.log(ok["reference_s"].astype(float)), on_a_node=ok["ranks"] / ok["nodes"])
+    told = ok[ok["reference_s"].notna()]
+    told = told.assign(log_reference=np.log(told["reference_s"].astype(float)), on_a_node=told["ranks"] / told["nodes"])
     same = told.groupby([*SAME_WORK, "on_a_node"], dropna=False).ngroup()
     by_cell = told.assign(same_work=same).groupby("cell", sort=False)
     return {"log_reference": by_cell["log_reference"].mean(), "same_work": by_cell["same_work"].first()}
@@ -181,18 +184,26 @@ def model_tensors(model: str, dataset: str) -> Tensors | None:
 
 
 def contention(cells: pd.DataFrame) -> dict[str, float]:
-    """By device the power of the number of nodes by which the same work takes longer on all of them at once, above 0, as the reference of these
-    `prepared` cells says; no device of which it says nothing."""
+    """By device the power of the number of nodes by which the same work takes longer on all of them at once, as the reference of these `prepared`
+    cells says: the slope of its logarithm over that of nodes, where it is CERTAIN standard errors above 0; no other device."""
     told = cells.dropna(subset="log_reference")
-    logs = told.assign(log_nodes=np.log(told["nodes"].astype(float)))[["log_nodes", "log_reference"]]
-    places = [told["device"], told["same_work"]]
-    logs = logs.sub(logs.groupby(places).transform("mean"))
+    told = told.assign(log_nodes=np.log(told["nodes"].astype(float)))
     found = {}
-    for device, own in logs.groupby(told["device"]):
-        weights = told.loc[own.index, "n"]
-        if squares := float((weights * own["log_nodes"] ** 2).sum()):
-            found[device] = float((weights * own["log_nodes"] * own["log_reference"]).sum()) / squares
-    return {str(device): power for device, power in found.items() if power > 0}
+    for device, own in told.groupby("device"):
+        x, y = (_centred(own[name], own["same_work"]) for name in ("log_nodes", "log_reference"))
+        df, squares = len(own) - own["same_work"].nunique() - 1, float(x @ x)
+        if df < 1 or squares < ROUNDING:
+            continue
+        power = float(x @ y) / squares
+        left = y - power * x
+        if power > CERTAIN * math.sqrt(float(left @ left) / df / squares):
+            found[str(device)] = power
+    return found
+
+
+def _centred(values: "pd.Series[float]", group: "pd.Series[float]") -> np.ndarray:
+    """Values less the mean of their group, [cells]."""
+    return (values - values.groupby(group).transform("mean")).to_numpy(float)
 
 
 Levels = tuple[object, ...]  # of the factors, the framework first
@@ -406,7 +417,8 @@ def fitted(made: Physics, cells: pd.DataFrame, terms: Sequence[str] = TERMS) -> 
     several = cells[(cells["nodes"] > 1) & ~np.isnan(made.predict(cells))]
     by_carrier = several.groupby(["framework", "device"]).groups
     powers = contention(cells) if CONTENTION in terms else {}
-    found, chosen = {}, {}
+    found: dict[Carrier, tuple[float, ...]] = {}
+    chosen: dict[Carrier, float] = {}
     for carrier in made.laws:
         own = several.loc[by_carrier.get(carrier, [])]
         tried = {power: _earned_by(made, carrier, power, own, terms) for power in (0.0, powers.get(carrier[1], 0.0))}
