@@ -29,8 +29,7 @@ RATES = (12.5e6, 37.5e6, 125e6)
 
 @dataclass(frozen=True)
 class Truth:
-    """The physics: seconds, seconds a sample, an update, a step of the ring, a byte; shares; the scatter of a batch's time; the power of the number
-    of nodes by which these slow each other down."""
+    """The physics: seconds, seconds a sample, an update, a step of the ring, a byte; shares; the scatter of a batch's time."""
 
     batch_s: float = 0.010
     sample_s: float = 0.0004
@@ -40,7 +39,6 @@ class Truth:
     byte_s: float = 1.0e-9
     hidden: float = 0.0
     sigma: float = 0.0
-    contention: float = 0.0
     way: str = "pipelined"
 
     def bytes_s(self, size, nodes, rate):
@@ -81,11 +79,10 @@ class Truth:
         """An epoch."""
         steps = SAMPLES // (nodes * batch)
         exchanges = -(-steps // every)
-        slower = nodes**self.contention
-        computed = slower * (self.batch_s + self.sample_s * batch)
+        computed = self.batch_s + self.sample_s * batch
         beyond = self.exchange(model, dataset, nodes, rate, 2 / 3 * computed, steps / exchanges) if nodes > 1 else 0.0
         waiting = math.sqrt(steps / exchanges) * computed * self.sigma * HARTER[nodes]
-        return steps * computed + exchanges * (slower * self.update_s + beyond + waiting)
+        return steps * computed + exchanges * (self.update_s + beyond + waiting)
 
 
 @dataclass(frozen=True)

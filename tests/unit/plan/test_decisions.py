@@ -110,7 +110,9 @@ def test_the_cost_is_told_from_to_and_what_is_expected() -> None:
         in said()
     )
     assert re.search(r"at most 12 runs, \d+ (s|min)", said())
-    not_yet = "how many are to be expected is told after block 3; make pilot STUDY=quickstart SITE=local tells it after two"
+    not_yet = (
+        "how many are to be expected is told after block 3; make pilot STUDY=quickstart SITE=local tells it after two"
+    )
     assert not_yet in said()
     decide(3, A)
     assert not_yet not in said()

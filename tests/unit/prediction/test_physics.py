@@ -92,51 +92,13 @@ def test_the_largest_numbers_of_nodes_are_predicted_within_the_noise(truth):
     assert error(model, cells[~few]).abs().max() < 0.06
 
 
-def beside_references(truth, power):
-    """Cells and sweeps of a truth, with references that take n^power as long on n nodes."""
-    runs = known.runs(truth, noise=NOISE)
-    rng = np.random.default_rng(4)
-    reference = 0.3 * runs["nodes"].astype(float) ** power * np.exp(NOISE * rng.standard_normal(len(runs)))
-    told = {"reference_kind": "mixed-1", "environment_digest": "e", "cores_per_rank": 1, "session": "s"}
-    return prepared(runs.assign(reference_s=reference, **told)), law.points(known.network(truth))
-
-
-def test_nodes_slow_each_other_down_as_the_reference_says():
-    cells, sweeps = beside_references(Truth(contention=0.15, sigma=0.2), 0.15)
-    few = cells["nodes"] <= 3
-    model, without = (fit(cells[few], sweeps[sweeps["nodes"] <= 3], terms) for terms in (physics.TERMS, physics.NUMBERS))
-    assert model.contention[DDP] == pytest.approx(0.15, abs=0.02)
-    assert model.scatter[DDP] == pytest.approx(0.2, abs=0.05)
-    assert error(model, cells[~few]).abs().mean() < 1.5 * NOISE
-    assert error(without, cells[~few]).abs().mean() > 2.5 * NOISE
-
-
-def test_a_reference_that_says_nothing_of_training_is_not_believed():
-    cells, sweeps = beside_references(Truth(sigma=0.2), 0.3)
-    assert fit(cells, sweeps).contention[DDP] == 0
-    assert physics.contention(cells)["site"] == pytest.approx(0.3, abs=0.02)
-
-
-def test_a_slope_that_may_be_noise_is_no_contention():
-    cells, _ = beside_references(Truth(), 0.0)
-    found = [
-        physics.contention(cells.assign(log_reference=0.05 * np.random.default_rng(seed).standard_normal(len(cells))))
-        for seed in range(200)
-    ]
-    assert np.mean([bool(one) for one in found]) < 0.05
-
-
-def test_references_are_compared_where_they_are_the_same_work():
-    cells, _ = beside_references(Truth(), 0.2)
-    other = cells["nodes"] == 6  # on other cores, where it takes a tenth
-    moved = cells.assign(
-        log_reference=cells["log_reference"] - math.log(10) * other, same_work=cells["same_work"] + other
-    )
-    assert physics.contention(moved)["site"] == pytest.approx(0.2, abs=0.03)
-    assert physics.contention(cells.assign(log_reference=-cells["log_reference"])) == {}, "nothing gets quicker by it"
-    assert physics.contention(cells[other]) == {}
-    assert physics.contention(cells.assign(same_work=cells["nodes"].astype(float))) == {}, "one number of nodes each"
-    assert physics.contention(prepared(known.runs(Truth()))) == {}
+def test_what_cannot_be_told_apart_is_not_fitted_twice():
+    """As many ranks that exchange after every batch: hiding is a share of computation that is gained, waiting one that is paid."""
+    cells, sweeps = made(Truth(hidden=0.5, sigma=0.4), nodes=(1, 2), every=(1, 4))
+    alike = fit(cells[cells["sync_every"] == 1], sweeps[sweeps["nodes"] == 2])
+    assert 0 in (alike.hidden[DDP], alike.scatter[DDP])
+    both = fit(cells, sweeps[sweeps["nodes"] == 2])
+    assert (both.hidden[DDP], both.scatter[DDP]) == pytest.approx((0.5, 0.4), abs=0.15)
 
 
 FSDP = "pytorch-fsdp"

@@ -35,7 +35,7 @@ from declared.models import model_graph
 from declared.site import load_site
 from declared.study import load_study
 from plan.campaign import Campaign, add_config_argument, configured, planned
-from plan.design import Run, cell_name
+from plan.design import Run
 from plan.identity import cores_per_rank, device
 from plan.sweeps import Sweep, sizes
 from plan.sweeps import planned as planned_sweeps

@@ -59,17 +59,16 @@ def answerable(drawn: pd.DataFrame) -> pd.DataFrame:
 
 
 def anywhere(made: Physics) -> Physics:
-    """`made` for any place: the law is the same whether or not a place was swept, so that curves are smooth, and nodes share no machine.
+    """`made` for any place: the law is the same whether or not a place was swept, so that curves are smooth.
 
-    Where the sweeps say nothing of links, no message is faster than the link at its whole rate. Contention is what the measured nodes have of the
-    machine that they share; it says nothing of more machines.
+    Where the sweeps say nothing of links, no message is faster than the link at its whole rate.
     """
 
     def smooth(one: Law) -> Law:
         return replace(one, link=one.link or 1.0, places=(), factors=one.factors[-1:])
 
     laws = {carrier: {name: smooth(one) for name, one in own.items()} for carrier, own in made.laws.items()}
-    return replace(made, laws=laws, contention={})
+    return replace(made, laws=laws)
 
 
 def last_above(nodes: np.ndarray, efficiency: np.ndarray, level: float) -> float:

@@ -35,10 +35,6 @@ COMMON = (
     "Common cells: cells that every method predicts; methods that predict none of the cells that are left out do not count. Compare "
     "methods on the common cells."
 )
-SLOWED = (
-    "Nodes that slow each other down compute by the same power of their number more slowly as the reference beside their runs does, where that makes "
-    "errors of left-out cells smaller. "
-)
 MESHES = (
     "Where ranks divide more than samples, the physical model divides the computation of one node by operator, and takes each message by the law "
     "of its collective; by hand, each takes its bytes at the link's rate. What a library takes for a message within layers beyond the sweep is "
@@ -306,14 +302,13 @@ def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
         f"{name[0]}{'' if name[1] == 'site' else f' ({name[1]})'}: scatter {made.scatter[name]:.2f}"
         + (f", hidden share {made.hidden[name]:.2f}" if made.hidden[name] else ", nothing hidden")
         + (f", {1e3 * took:.2g} ms a message within layers" if (took := made.dispatch[name]) else "")
-        + (f", computation × nodes^{power:.2g}" if (power := made.contention[name]) else "")
         + f", {_laws_text(made, name)}"
         for name in made.laws
     ]
     return (
         "Physical model: computation from the runs on one node; plus the messages of an exchange, by a law that is fitted to the sweep of the network "
         "without the nodes and rates that are left out; minus what the backward pass hides; plus waiting for the "
-        f"slowest of p ranks, if the time of a batch scatters in proportion to itself. {SLOWED if physics.contention(cells) else ''}Scatter and hidden share are fitted to the "
+        "slowest of p ranks, if the time of a batch scatters in proportion to itself. Scatter and hidden share are fitted to the "
         f"cells on several nodes that are not left out. With nothing left out: {'; '.join(fitted) or 'no sweep'}. By hand: "
         "computation, plus 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted. The regressions have the terms of "
         "the table of regression, but are fitted to cell means by least squares of relative errors, because errors here are relative."
@@ -355,7 +350,7 @@ def main(argv: list[str] | None = None) -> None:
     python = Path(read_made(args.extra_p)["python"]["executable"]) if args.extra_p else None
     runs = read_timed(args.runs)
     cells, sweeps = physics.prepared(runs, meshes=True), law.points(read_table(args.network, "network"))
-    every, rows = evaluate(cells, sweeps, methods(set(cells["framework"]), python, bool(physics.contention(cells))))
+    every, rows = evaluate(cells, sweeps, methods(set(cells["framework"]), python))
     tables.write_csv(every, args.cells)
     tables.write(table(runs, cells, sweeps, rows), args.out)
 

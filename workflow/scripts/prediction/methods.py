@@ -33,7 +33,7 @@ PHYSICS = "physical model"
 
 
 def with_terms(*terms: str) -> Method:
-    """The physical model with these terms at most (`physics.TERMS`)."""
+    """The physical model with these fitted numbers at most."""
 
     def predict(fold: Fold) -> Prediction:
         made = physics.fitted(fold.plain, fold.train, terms)
@@ -162,17 +162,11 @@ def _answers(python: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return answers
 
 
-def methods(frameworks: Iterable[str], python: Path | None = None, contention: bool = False) -> dict[str, Method]:
-    """The methods by their names in the table, for a study of these frameworks; Extra-P by `python`, where there is one; `contention`: whether
-    nodes slow each other down, as the reference says."""
-    without = {"waiting": "scatter"}
+def methods(frameworks: Iterable[str], python: Path | None = None) -> dict[str, Method]:
+    """The methods by their names in the table, for a study of these frameworks; Extra-P by `python`, where there is one."""
+    made: dict[str, Method] = {PHYSICS: with_terms(*physics.TERMS), "without waiting": with_terms("hidden", "dispatch")}
     if any(exchange.streams(name) for name in frameworks):
-        without["hiding"] = "hidden"
-    if contention:
-        without["contention"] = physics.CONTENTION
-    made: dict[str, Method] = {PHYSICS: with_terms(*physics.TERMS)}
-    for name, term in without.items():
-        made[f"without {name}"] = with_terms(*(other for other in physics.TERMS if other != term))
+        made["without hiding"] = with_terms("scatter", "dispatch")
     made["by hand"] = by_hand
     for swept in (False, True):
         also = " with the sweep" if swept else ""

@@ -93,15 +93,13 @@ class Study:
     cells: pd.DataFrame
     sweeps: pd.DataFrame
     fitted: Physics
-    contention: float = 0.0  # the greatest power of the number of nodes by which those that were measured slow each other down
 
 
 def by_study(folder: Path) -> Study:
     """The study whose records are in `folder`."""
     runs = read_timed(folder / "runs.csv")
     cells, sweeps = physics.prepared(runs), law.points(read_table(folder / "network.csv", "network"))
-    made = physics.fit(cells, sweeps)
-    return Study(runs, cells, sweeps, anywhere(made), max(made.contention.values(), default=0.0))
+    return Study(runs, cells, sweeps, anywhere(physics.fit(cells, sweeps)))
 
 
 def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physics, pd.DataFrame]:
@@ -287,11 +285,6 @@ def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
         said.append(
             f"A step of {args.step_time:g} s with {args.batch_size} samples is given, not measured here; so are "
             f"{args.samples} samples an epoch and an exchange every {_batches(args.sync_every)}."
-        )
-    if study.contention:
-        said.append(
-            f"The measured nodes slow each other down, by nodes^{study.contention:.2g} as the reference beside runs says; nodes here are taken "
-            "for machines of their own, and do not."
         )
     if "virtual" in set(study.runs["placement"].dropna()):
         cores = ", ".join(f"{share:g}" for share in sorted(study.runs["cpu_share"].dropna().unique()))

@@ -11,9 +11,8 @@ Ranks that divide more than samples: prediction.strategies has their computation
 ranks wait for each other in every batch, S stands for X in the term of waiting.
 Up to three numbers are fitted to runs on several nodes, for each framework and device: the share of the backward pass that hides messages,
 sigma, and where ranks divide layers what a library takes for each message within them beyond the sweep. Each has to earn its place: it is left out unless
-it makes the errors of cells that are left out smaller. So does contention: where nodes slow each other down, the reference beside every run (runs.reference), a
-fixed piece of work on all of them at once, takes longer the more they are. Then c and u take n^kappa as long on n nodes, with the kappa of the
-reference; no training run tells it.
+it makes the errors of cells that are left out smaller. Where as many ranks exchange as often in all cells, hiding and waiting both go with computation, one as its
+price and one as its gain, so that only their difference is known: then one of them is taken at most.
 """
 
 import functools
@@ -30,7 +29,6 @@ from scipy.special import ndtr
 
 from analysis import conditions
 from analysis.adjusted import adjusted_times
-from analysis.intervals import ROUNDING
 from analysis.measured import factors, scaled, successful
 from common.errors import InputError
 from declared.factors import OF_STRATEGIES
@@ -53,18 +51,14 @@ COUNTS = ["nodes", "ranks", "replicas", "sync_every"]
 MEASURES = ["local_batch", "steps", "exchanges", "rate", "samples"]
 OF_COMPUTATION = ["steps", "exchanges", "local_batch", "epoch_time_s"]
 OF_PART = ["nodes", "ranks", "rate", "steps", "exchanges", "training_loop"]
-NUMBERS = ("hidden", "scatter", "dispatch")  # that are fitted
-CONTENTION = "contention"
-TERMS = (*NUMBERS, CONTENTION)
-SAME_WORK = ["reference_kind", "device", "cores_per_rank", "cpu_shares", "environment_digest"]  # and as many ranks on a node
-CERTAIN = 2.0  # standard errors
+TERMS = ("hidden", "scatter", "dispatch")
+OF_COMPUTING = {"hidden", "scatter"}  # that go with computation
 LIMITS = np.array([[0.0, 0.0, 0.0], [1.0, 5.0, 0.1]])
 
 
 def prepared(runs: pd.DataFrame, meshes: bool = False) -> pd.DataFrame:
     """A row per measured cell: its factors, COUNTS, MEASURES (rate in bytes/s, NaN: not known), epoch_time_s, n, sd; `is_mesh`: whether ranks
-    divide more than samples; `computes`; log_reference: the mean logarithm of the reference beside its runs in s, NaN where they have none;
-    same_work: a number for those in which that is the same work.
+    divide more than samples; `computes`.
 
     Epoch times are adjusted by how quick the machine was, where means are (`analysis.adjusted`). Batches and exchanges are
     scaled as epoch time is: to the data set's samples. `uncounted` cells are left out, and but for `meshes` those whose ranks divide more than
@@ -82,24 +76,12 @@ def prepared(runs: pd.DataFrame, meshes: bool = False) -> pd.DataFrame:
     named = [name for name in [*factors(), "base"] if name not in COUNTS]
     cells = by_cell[[*named, *COUNTS, *MEASURES, "is_mesh", "computes"]].first()
     times = by_cell["epoch_time_s"]
-    cells = cells.assign(epoch_time_s=times.mean(), n=times.size(), sd=times.std(), **_reference(ok))
+    cells = cells.assign(epoch_time_s=times.mean(), n=times.size(), sd=times.std())
     if "bandwidth" in cells:  # a level may leave it to the site
         cells["bandwidth"] = (8 * cells["rate"] / 1e6).fillna(cells["bandwidth"])
     cells = cells.dropna(subset=["steps", "exchanges"])
     kinds = dict.fromkeys(COUNTS, int) | dict.fromkeys(MEASURES, float)
     return cells.astype(kinds).reset_index()
-
-
-def _reference(ok: pd.DataFrame) -> "dict[str, pd.Series[float]]":
-    """By cell log_reference and same_work of `prepared`."""
-    if "reference_s" not in ok or ok["reference_s"].isna().all():
-        nothing = pd.Series(math.nan, index=ok["cell"].unique())
-        return {"log_reference": nothing, "same_work": nothing}
-    told = ok[ok["reference_s"].notna()]
-    told = told.assign(log_reference=np.log(told["reference_s"].astype(float)), on_a_node=told["ranks"] / told["nodes"])
-    same = told.groupby([*SAME_WORK, "on_a_node"], dropna=False).ngroup()
-    by_cell = told.assign(same_work=same).groupby("cell", sort=False)
-    return {"log_reference": by_cell["log_reference"].mean(), "same_work": by_cell["same_work"].first()}
 
 
 def pooled_cv(cells: pd.DataFrame, of_means: bool = False) -> float:
@@ -183,29 +165,6 @@ def model_tensors(model: str, dataset: str) -> Tensors | None:
     return exchange.tensors(graph) if graph else None
 
 
-def contention(cells: pd.DataFrame) -> dict[str, float]:
-    """By device the power of the number of nodes by which the same work takes longer on all of them at once, as the reference of these `prepared`
-    cells says: the slope of its logarithm over that of nodes, where it is CERTAIN standard errors above 0; no other device."""
-    told = cells.dropna(subset="log_reference")
-    told = told.assign(log_nodes=np.log(told["nodes"].astype(float)))
-    found = {}
-    for device, own in told.groupby("device"):
-        x, y = (_centred(own[name], own["same_work"]) for name in ("log_nodes", "log_reference"))
-        df, squares = len(own) - own["same_work"].nunique() - 1, float(x @ x)
-        if df < 1 or squares < ROUNDING:
-            continue
-        power = float(x @ y) / squares
-        left = y - power * x
-        if power > CERTAIN * math.sqrt(float(left @ left) / df / squares):
-            found[str(device)] = power
-    return found
-
-
-def _centred(values: "pd.Series[float]", group: "pd.Series[float]") -> np.ndarray:
-    """Values less the mean of their group, [cells]."""
-    return (values - values.groupby(group).transform("mean")).to_numpy(float)
-
-
 Levels = tuple[object, ...]  # of the factors, the framework first
 Carrier = tuple[str, str]  # a framework and what trains: who sends, and from where
 
@@ -219,7 +178,7 @@ def carriers(cells: pd.DataFrame) -> list[Carrier]:
 class Physics:
     """A fitted model. `computation`: (framework, levels of `keys`...) -> alpha, beta, u; `divisible`: the same where ranks divide more than
     samples (`_told_apart`); `gradients`: (model, data set) -> tensors; the rest by carrier, of those of which all-reduce was swept: `laws`, collective
-    -> its law, and the power of the number of nodes by which these slow each other down. `whole`: a framework that shards is taken for one all-reduce of all gradients."""
+    -> its law. `whole`: a framework that shards is taken for one all-reduce of all gradients."""
 
     keys: tuple[str, ...]
     computation: dict[Levels, np.ndarray]
@@ -229,7 +188,6 @@ class Physics:
     hidden: dict[Carrier, float] = field(default_factory=dict)
     scatter: dict[Carrier, float] = field(default_factory=dict)
     dispatch: dict[Carrier, float] = field(default_factory=dict)
-    contention: dict[Carrier, float] = field(default_factory=dict)
     whole: bool = False
 
     def law(self, carrier: Carrier, collective: str = ALL_REDUCE) -> Law | None:
@@ -251,7 +209,7 @@ class Physics:
         return predicted
 
     def terms(self, carrier: Carrier) -> tuple[float, ...]:
-        """The fitted numbers of a carrier, NUMBERS; 0 what is left out."""
+        """The fitted numbers of a carrier, by TERMS; 0 what is left out."""
         return tuple(found.get(carrier, 0.0) for found in (self.hidden, self.scatter, self.dispatch))
 
     def parts(self, cells: pd.DataFrame) -> Iterator[tuple[np.ndarray, "Part"]]:
@@ -335,8 +293,8 @@ class Physics:
         return np.column_stack([steps * (found[:, 0] + found[:, 1] * batch), exchanges * found[:, 2]])
 
     def coefficients(self, cells: pd.DataFrame, of: Mapping[Levels, np.ndarray]) -> np.ndarray:
-        """alpha, beta and u of a replica on each cell's nodes, [cells, 3]: the framework's own, or those of its base; NaN where neither was
-        measured. `of`: computation, or divisible."""
+        """alpha, beta and u of one replica, [cells, 3]: the framework's own, or those of its base; NaN where neither was measured. `of`:
+        computation, or divisible."""
         nothing = np.full(3, np.nan)
         found: np.ndarray = np.array(
             [
@@ -346,8 +304,7 @@ class Physics:
                 )
             ]
         ).reshape(-1, 3)
-        powers = np.array([self.contention.get(carrier, 0.0) for carrier in carriers(cells)])
-        return found * cells["nodes"].to_numpy(float)[:, None] ** powers[:, None]
+        return found
 
 
 def _beyond(one: strategies.Step, groups: float, exchanges: float, backward_s: float, hidden: float) -> float:
@@ -367,7 +324,7 @@ class Part:
     divided: float = 0.0
 
     def seconds(self, hidden: float, scatter: float, dispatch: float) -> np.ndarray:
-        """Epoch times, by NUMBERS."""
+        """Epoch times, by TERMS."""
         return self.computed + self.beyond(hidden) + scatter * self.waiting + dispatch * self.divided
 
 
@@ -408,34 +365,24 @@ def _largest(meshes: pd.DataFrame) -> dict[str, float]:
 
 
 def fit(cells: pd.DataFrame, sweeps: pd.DataFrame, terms: Sequence[str] = TERMS) -> Physics:
-    """The model of `prepared` cells and `law.points`. `terms`: those of TERMS that may be used."""
+    """The model of `prepared` cells and `law.points`. `terms`: the fitted numbers that may be used."""
     return fitted(plain(cells, sweeps), cells, terms)
 
 
 def fitted(made: Physics, cells: pd.DataFrame, terms: Sequence[str] = TERMS) -> Physics:
-    """`made` with the numbers, and the contention, of each carrier that its cells on several nodes ask for."""
+    """`made` with the numbers (TERMS) of each carrier that its cells on several nodes ask for."""
     several = cells[(cells["nodes"] > 1) & ~np.isnan(made.predict(cells))]
     by_carrier = several.groupby(["framework", "device"]).groups
-    powers = contention(cells) if CONTENTION in terms else {}
-    found: dict[Carrier, tuple[float, ...]] = {}
-    chosen: dict[Carrier, float] = {}
+    found = {}
     for carrier in made.laws:
         own = several.loc[by_carrier.get(carrier, [])]
-        tried = {power: _earned_by(made, carrier, power, own, terms) for power in (0.0, powers.get(carrier[1], 0.0))}
-        chosen[carrier] = min(tried, key=lambda power: tried[power][0])
-        found[carrier] = tried[chosen[carrier]][1]
-    hidden, scatter, dispatch = ({name: numbers[i] for name, numbers in found.items()} for i in range(len(NUMBERS)))
-    return replace(made, hidden=hidden, scatter=scatter, dispatch=dispatch, contention=chosen)
-
-
-def _earned_by(
-    made: Physics, carrier: Carrier, power: float, cells: pd.DataFrame, terms: Sequence[str]
-) -> tuple[float, tuple[float, ...]]:
-    """`_earned` of a carrier's cells on several nodes, where these slow each other down by this power of their number."""
-    slower = replace(made, contention={carrier: power})
-    parts = [(part, cells["epoch_time_s"].to_numpy()[place]) for place, part in slower.parts(cells)]
-    can = {"hidden": made.streams(carrier), "dispatch": any(part.divided for part, _ in parts)}
-    return _earned(parts, [name for name in NUMBERS if name in terms and can.get(name, True)])
+        parts = [(part, own["epoch_time_s"].to_numpy()[place]) for place, part in made.parts(own)]
+        can = {"hidden": made.streams(carrier), "dispatch": any(part.divided for part, _ in parts)}
+        among = [own["ranks"], (own["steps"] / own["exchanges"]).round(6)]
+        apart = any(values.nunique() > 1 for values in among)
+        found[carrier] = _earned(parts, [name for name in terms if can.get(name, True)], apart)
+    hidden, scatter, dispatch = ({name: numbers[i] for name, numbers in found.items()} for i in range(len(TERMS)))
+    return replace(made, hidden=hidden, scatter=scatter, dispatch=dispatch)
 
 
 def _computation(cells: pd.DataFrame) -> np.ndarray:
@@ -480,14 +427,14 @@ def _graph(model: str, dataset: str) -> Graph | None:
         return None
 
 
-def _earned(parts: Sequence[tuple[Part, np.ndarray]], terms: Sequence[str]) -> tuple[float, tuple[float, ...]]:
-    """The least `press` of relative errors, and the NUMBERS that have it, each 0 where it is left out.
+def _earned(parts: Sequence[tuple[Part, np.ndarray]], terms: Sequence[str], apart: bool) -> tuple[float, ...]:
+    """The numbers (TERMS) with the least `press` of relative errors, each 0 where it is left out.
 
-    `parts`, with their measured seconds, are those of one carrier.
+    `parts`, with their measured seconds, are those of one carrier; `apart`: whether they tell the numbers OF_COMPUTING apart.
     """
-    nothing = np.zeros(len(NUMBERS))
+    nothing = np.zeros(len(TERMS))
     if not parts:
-        return 0.0, tuple(nothing.tolist())
+        return tuple(nothing.tolist())
 
     def errors(*numbers: float) -> np.ndarray:
         return np.concatenate([part.seconds(*numbers) / seconds - 1 for part, seconds in parts])
@@ -496,13 +443,15 @@ def _earned(parts: Sequence[tuple[Part, np.ndarray]], terms: Sequence[str]) -> t
     best, least = nothing, press(without, np.empty((len(without), 0)))
     counts = range(1, len(terms) + 1)
     for chosen in itertools.chain.from_iterable(itertools.combinations(terms, count) for count in counts):
-        use = np.isin(NUMBERS, chosen)
-        place = np.eye(len(NUMBERS))[use]  # x @ place has a 0 for what is left out
+        if not apart and set(chosen) >= OF_COMPUTING:
+            continue
+        use = np.isin(TERMS, chosen)
+        place = np.eye(len(TERMS))[use]  # x @ place has a 0 for what is left out
         bounds = LIMITS[:, use]
         found = least_squares(lambda x, place=place: errors(*(x @ place)), bounds.mean(axis=0) / 2, bounds=bounds)
         if (score := press(found.fun, found.jac)) < least:
             best, least = found.x @ place, score
-    return least, tuple(best.tolist())
+    return tuple(best.tolist())
 
 
 def press(errors: np.ndarray, slopes: np.ndarray) -> float:
