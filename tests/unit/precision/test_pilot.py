@@ -1,6 +1,7 @@
 """A pilot says which length of runs is cheapest: as two-stage sampling has it, and as simulated campaigns bear out."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -77,6 +78,22 @@ def test_of_a_measured_campaign() -> None:
     assert made.shown["interval (± %)"].tolist()[2] == "3.00 (aim)"
     assert made.data.set_index("until").loc[0.03, ["best_epochs", "best_runs"]].tolist() == [2, 15]
     assert any("71 % of a run is start-up" in note for note in made.notes)
+
+
+def test_what_the_kept_campaigns_say_is_in_the_text() -> None:
+    shares, cheapest = [], []
+    for folder in KEPT.parent.iterdir():
+        if (folder / "network.csv").exists() and (runs := read_timed(folder / "runs.csv"))["placement"].eq(
+            "virtual"
+        ).all():
+            epochs = read_table(folder / "epochs.csv", "epochs")
+            if epochs.groupby("run_id").size().min() > 2:
+                made = pilot.table(runs, epochs, Aim((0.05,)))
+                shares += re.findall(r"(\d+) % of a run is start-up", " ".join(made.notes))
+                cheapest += made.data.loc[made.data["until"] == 0.05, "best_epochs"].tolist()
+    text = " ".join((CHECKOUT / "docs" / "how-to" / "precision.md").read_text().split())
+    assert f"{min(shares)} to {max(shares)} % of a run is start-up" in text
+    assert f"{min(cheapest):.0f} to {max(cheapest):.0f} timed epochs are the cheapest for ± 5 %" in text
 
 
 def test_single_runs_say_nothing() -> None:
