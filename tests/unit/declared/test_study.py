@@ -61,6 +61,10 @@ def test_a_margin_is_a_share(tmp_path: Path, written_as: str | None, share: floa
         (5, Replicates(5, 5)),
         ({"at_least": 3, "at_most": 12, "until": "2.5 %"}, Replicates(3, 12, 0.025)),
         (PRECISION | {"contrasts": "batch_size"}, Replicates(3, 12, 0.05, {"batch_size": (16, 32)})),
+        (
+            PRECISION | {"contrasts": ["batch_size", "framework"]},
+            Replicates(3, 12, 0.05, {"batch_size": (16, 32), "framework": ("pytorch-single", "pytorch-ddp")}),
+        ),
         (PRECISION | {"contrasts": {"batch_size": [32, 16]}}, Replicates(3, 12, 0.05, {"batch_size": (32, 16)})),
     ],
 )

@@ -229,7 +229,9 @@ def _replicates(raw: Any, factors: Mapping[str, list[Any]], file: Path) -> Repli
         raise InputError(f"{where}.until: {raw['until']} is too {how}; expected {NARROWEST:g} % to {WIDEST:g} %")
     named = raw.get("contrasts", {})
     if isinstance(named, str):
-        named = {named: factors.get(named, [])}
+        named = [named]
+    if isinstance(named, list):
+        named = {name: factors.get(name, []) for name in named}
     for name, levels in named.items():
         if name not in factors:
             raise InputError(f"{where}.contrasts: '{name}' is no factor; {instead_of(name, list(factors))}")
