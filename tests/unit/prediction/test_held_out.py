@@ -290,6 +290,12 @@ def errors_of(study: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     return every, rows.set_index(["left_out", "method"])
 
 
+def in_the_text(at: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """What was left out, with its rows by method: those that the page's tables have."""
+    titles = [title for title in at.index.unique("left_out") if "corner" not in title and title != IN_SAMPLE]
+    return [(title, at.loc[title]) for title in titles]
+
+
 def folded(name: str) -> str:
     return " ".join((CHECKOUT / "docs" / name).read_text().split())
 
@@ -309,13 +315,11 @@ def test_the_table_of_errors_in_the_text_is_that_of_the_records(kept):
     lines = (kept / "README.md").read_text().splitlines()
     head = next(line for line in lines if line.startswith("| left out | cells | physical model"))
     titles = [title.strip() for title in head.split("|")[3:-2]]
-    for left_out in at.index.unique("left_out"):
-        if "corner" not in left_out and left_out != IN_SAMPLE:
-            row = next(line for line in lines if line.startswith(f"| {left_out} |"))
-            of_fold = at.loc[left_out]
-            shares = [*of_fold.loc[titles, "mape"], of_fold.loc[PHYSICS, "noise"]]
-            expected = [str(of_fold.loc[PHYSICS, "cells"]), *(f"{100 * share:.1f}" for share in shares)]
-            assert [value.strip() for value in row.split("|")[2:-1]] == expected
+    for left_out, of_fold in in_the_text(at):
+        row = next(line for line in lines if line.startswith(f"| {left_out} |"))
+        shares = [*of_fold.loc[titles, "mape"], of_fold.loc[PHYSICS, "noise"]]
+        expected = [str(of_fold.loc[PHYSICS, "cells"]), *(f"{100 * share:.1f}" for share in shares)]
+        assert [value.strip() for value in row.split("|")[2:-1]] == expected
 
 
 def test_the_errors_in_the_texts_are_those_of_the_table():
@@ -386,15 +390,13 @@ def test_what_the_same_campaign_again_says_is_in_the_text():
     every = errors_of("prediction-virtual-again")[0]
     runs = read_table(CHECKOUT / "docs" / "campaigns" / "prediction-virtual-again" / "runs.csv", "runs")
     rows = []
-    for left_out in again.index.unique("left_out"):
-        if "corner" not in left_out and left_out != IN_SAMPLE:
-            of = again.loc[left_out]
-            numbers = [
-                first.loc[(left_out, PHYSICS), "mape"],
-                *of.loc[[PHYSICS, "Ernest"], "mape"],
-                of.loc[PHYSICS, "noise"],
-            ]
-            rows.append([left_out, str(of.loc[PHYSICS, "cells"]), *(f"{100 * share:.1f}" for share in numbers)])
+    for left_out, of in in_the_text(again):
+        numbers = [
+            first.loc[(left_out, PHYSICS), "mape"],
+            *of.loc[[PHYSICS, "Ernest"], "mape"],
+            of.loc[PHYSICS, "noise"],
+        ]
+        rows.append([left_out, str(of.loc[PHYSICS, "cells"]), *(f"{100 * share:.1f}" for share in numbers)])
     physical = every[(every["method"] == PHYSICS) & (every["left_out"] != IN_SAMPLE)]
     known_to = physical["sd"] / physical["epoch_time_s"] / np.sqrt(physical["n"])
     reference = runs.groupby("nodes")["reference_s"].median()
@@ -445,15 +447,9 @@ def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
         return f"{value} [{low}, {high}]"
 
     table = []
-    for left_out in now.index.unique("left_out"):
-        if "corner" not in left_out and left_out != IN_SAMPLE:
-            of = now.loc[left_out]
-            shares = [
-                frozen.loc[(left_out, PHYSICS), "mape"],
-                *of.loc[[PHYSICS, *names], "mape"],
-                of.loc[PHYSICS, "noise"],
-            ]
-            table.append(f"| {left_out} | {of.loc[PHYSICS, 'cells']} | {' | '.join(map(percent, shares))} |")
+    for left_out, of in in_the_text(now):
+        shares = [frozen.loc[(left_out, PHYSICS), "mape"], *of.loc[[PHYSICS, *names], "mape"], of.loc[PHYSICS, "noise"]]
+        table.append(f"| {left_out} | {of.loc[PHYSICS, 'cells']} | {' | '.join(map(percent, shares))} |")
     left = every[(every["method"] == PHYSICS) & every["kind"].isin(["nodes", "batch size", "link rate"])]
     at = 100 * left.groupby(["nodes", "batch_size", "rate"])["error"].mean()
     two, fast = at.loc[2], at.loc[2].xs(250e6, level="rate")
