@@ -60,6 +60,20 @@ def page(name: str) -> Page:
     return next(found for found in pages() if found.name == name)
 
 
+CAMPAIGNS = "docs/campaigns/README.md"
+
+
+def on_one_line(name: str = CAMPAIGNS) -> str:
+    """The text of a page without its line ends."""
+    return " ".join(page(name).text.split())
+
+
+def not_said(sentences: list[str], name: str = CAMPAIGNS) -> list[str]:
+    """The sentences that a page does not have."""
+    text = on_one_line(name)
+    return [sentence for sentence in sentences if sentence not in text]
+
+
 @dataclass(frozen=True)
 class Lists:
     """tests/commands.yaml: what is run or planned by tests/workflow/test_pages.py, and what runs all others."""

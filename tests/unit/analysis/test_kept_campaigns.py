@@ -18,6 +18,7 @@ from common.tables import read_table
 from declared.site import load_site
 from declared.study import load_study
 from network.fit import round_medians
+from pages import not_said, on_one_line
 from plan.design import design
 from prediction import crossover, hybrid, law, physics, what_if
 from prediction.held_out import ALL, evaluate
@@ -95,15 +96,6 @@ def parts_of_loop(data: pd.DataFrame) -> list[str]:
     return [percent(shares.loc[model]) for model in (SMALL, LARGE)]
 
 
-@functools.cache
-def page(name: str = "campaigns/README.md") -> str:
-    return " ".join((CHECKOUT / "docs" / name).read_text().split())
-
-
-def not_said(sentences: list[str], name: str = "campaigns/README.md") -> list[str]:
-    return [sentence for sentence in sentences if sentence not in page(name)]
-
-
 def percent(shares: "pd.Series[float] | np.ndarray") -> str:
     return f"{100 * shares.min():.0f} to {100 * shares.max():.0f} %"
 
@@ -144,7 +136,7 @@ def test_the_tables_in_the_text_are_those_of_the_records() -> None:
             of_accumulation.append([links, row["model"], str(row["nodes"]), *parts, interval(row, "beyond_network_s")])
     assert not_said(lines(of_nodes)) == []
     assert not_said(lines(of_accumulation)) == []
-    before = page().partition("## `prediction-virtual`")[0]
+    before = on_one_line().partition("## `prediction-virtual`")[0]
     assert len(re.findall(r"−?\d\.\d\d \[", before)) == 2 * len(of_nodes) + 3 * len(of_accumulation) == 16 + 24
 
 
@@ -185,7 +177,7 @@ def test_the_text_names_the_designs_and_how_runs_spread() -> None:
     assert not_said(sentences) == []
     by_rate = six.drop_duplicates("cell").set_index("cell")["bandwidth"]
     assert pooled(six).cells["log_sd"].groupby(by_rate).mean().idxmax() == 1000
-    assert f"{len(six)} runs in 38 minutes" in page("explanation/predictions.md")
+    assert f"{len(six)} runs in 38 minutes" in on_one_line("docs/explanation/predictions.md")
 
 
 def test_nodes_and_throttling_in_the_text_are_those_of_the_tables() -> None:
@@ -245,8 +237,8 @@ def test_accumulation_and_loops_in_the_text_are_those_of_the_tables() -> None:
     assert not_said(sentences) == []
     shares = 100 * slow["share"]
     errors = f"errors of −{100 - shares.min():.0f} to +{shares.max() - 100:.0f} %"
-    assert not_said([errors], "explanation/predictions.md") == []
-    assert not_said([f"{len(runs)} runs in 76 minutes"], "tutorial/cluster.md") == []
+    assert not_said([errors], "docs/explanation/predictions.md") == []
+    assert not_said([f"{len(runs)} runs in 76 minutes"], "docs/tutorial/cluster.md") == []
 
 
 def test_accuracies_in_the_text_are_those_of_the_records() -> None:
@@ -320,7 +312,7 @@ def test_widths_of_intervals_in_the_texts_are_those_of_the_tables() -> None:
         f"In the {WORDS[len(gains)]} measured campaigns whose runs have two timed epochs or more, that is {min(gains)} to {max(gains)} % narrower intervals; "
         f"twice as many runs bring {100 - 100 / np.sqrt(2):.0f} % or more."
     )
-    assert not_said([sentence], "explanation/statistics.md") == []
+    assert not_said([sentence], "docs/explanation/statistics.md") == []
 
 
 def test_small_messages_take_as_long_as_the_text_says() -> None:
@@ -378,7 +370,7 @@ def test_what_a_replay_predicted_is_in_the_text() -> None:
     assert not_said(sentences) == []
     beside = f"{off[accumulated].min():.0f} to {off[accumulated].max():.0f} % too slow on nodes of 0.3 core"
     misses = f"where it misses links and batches by {off[~accumulated].min():.0f} to {off[~accumulated].max():.0f} %"
-    assert [words for words in (beside, misses) if words not in page("how-to/what-if.md")] == []
+    assert [words for words in (beside, misses) if words not in on_one_line("docs/how-to/what-if.md")] == []
 
 
 def test_whether_a_slower_node_pays_is_in_the_text() -> None:
@@ -480,7 +472,7 @@ def test_which_strategy_wins_and_what_was_predicted_is_in_the_text() -> None:
     ]
     assert not_said(sentences) == []
     ends = f"{min(by_name.values()):.0f} to {max(by_name.values()):.0f} %"
-    assert ends in page("how-to/strategies.md") and ends in page("explanation/predictions.md")
+    assert ends in on_one_line("docs/how-to/strategies.md") and ends in on_one_line("docs/explanation/predictions.md")
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from analysis.measured import Records
 from common.files import CHECKOUT
 from declared.figures import Declared
 from figures import style, timeline
+from pages import on_one_line
 from synthetic import campaign, designed_campaign, write_frames
 
 ASKED = Declared("timeline", "timeline")
@@ -225,8 +226,7 @@ def test_a_filter_shows_a_part_of_the_campaign_in_the_same_colours(drawn_of):
 
 def test_the_kept_campaign_took_as_long_as_its_text_says():
     kept = CHECKOUT / "docs" / "campaigns"
-    text = " ".join((kept / "README.md").read_text().split())
-    said = re.search(r"(\d+) and (\d+) minutes, of which (\d+) and (\d+) % in the runs", text).groups()
+    said = re.search(r"(\d+) and (\d+) minutes, of which (\d+) and (\d+) % in the runs", on_one_line()).groups()
     for study, minutes, share in zip(("virtual", "unshaped"), said[:2], said[2:], strict=True):
         folder = kept / f"tf-strategies-{study}"
         _, caption = timeline.draw(Records(folder / "runs.csv", folder / "epochs.csv"), ASKED)

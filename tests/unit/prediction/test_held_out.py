@@ -23,6 +23,7 @@ from common.tables import read_table
 from declared.figures import Declared
 from figures import prediction, style
 from known_physics import Truth
+from pages import not_said, on_one_line
 from prediction import baselines, law, methods, physics
 from prediction.fold import Fold, Prediction
 from prediction.held_out import ALL, COMMON, IN_SAMPLE, ON_LOOPBACK, evaluate, folds, main, summary, table
@@ -296,10 +297,6 @@ def in_the_text(at: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return [(title, at.loc[title]) for title in titles]
 
 
-def folded(name: str) -> str:
-    return " ".join((CHECKOUT / "docs" / name).read_text().split())
-
-
 @pytest.mark.parametrize("variant", ["virtual", "unshaped"])
 def test_the_kept_campaigns_are_predicted_almost_as_well_as_their_noise_allows(variant):
     """The aim: 5 % where the largest number of nodes is left out; by hand it was 27 %."""
@@ -361,7 +358,7 @@ def test_the_errors_in_the_texts_are_those_of_the_table():
         f"The linear and the quadratic regression miss by {in_all.loc['linear regression', 'mape']:.0f} and "
         f"{in_all.loc['quadratic regression', 'mape']:.0f} %",
     ]
-    text = folded("campaigns/README.md")
+    text = on_one_line()
     assert [sentence for sentence in sentences if sentence not in text] == []
     assert worst[["left_out", "nodes", "batch_size", "rate"]].tolist() == ["links of 1 Gbit/s", 6, 32, 125e6]
     assert worst_of("6 nodes") == worst_of("corner of least communication")
@@ -379,7 +376,7 @@ def test_the_errors_in_the_texts_are_those_of_the_table():
         f"at {slowest.name}, the lowest rate, it misses by {slowest[PHYSICS]:.1f} % and Ernest by "
         f"{slowest['Ernest']:.1f} %. On one of the other campaigns Ernest is better.",
     ]
-    text = folded("explanation/predictions.md")
+    text = on_one_line("docs/explanation/predictions.md")
     assert [sentence for sentence in sentences if sentence not in text] == []
     others = [data[title, "Ernest"] < data[title, PHYSICS] for data, title in ((other, ALL), (unshaped, "3 nodes"))]
     assert others == [False, True]
@@ -418,7 +415,7 @@ def test_what_the_same_campaign_again_says_is_in_the_text():
         f"six nodes by {at.loc[6].min():.0f} to {at.loc[6].max():.0f} %",
         f"every number of nodes is predicted {at.xs(32, level=1).min():.0f} to {at.xs(32, level=1).max():.0f} % too low",
     ]
-    assert [sentence for sentence in sentences if sentence not in folded("campaigns/README.md")] == []
+    assert not_said(sentences) == []
 
 
 def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
@@ -430,7 +427,7 @@ def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
     some = {name: methods.methods({"horovod-tensorflow"})[name] for name in (PHYSICS, "Ernest")}
     plain = evaluate(prepared(runs.assign(reference_s=math.nan)), sweeps, some)[1].set_index(["left_out", "method"])
     cells = prepared(runs)
-    monkeypatch.setattr(physics, "OF_COMPUTING", {"the frozen form did not know that they cannot be told apart"})
+    monkeypatch.setattr(physics, "CONFOUNDED", {"the frozen form did not know that they cannot be told apart"})
     of_frozen, rows = evaluate(cells, sweeps, some)
     frozen = rows.set_index(["left_out", "method"])
     on_two = physics.fit(cells[cells["nodes"] <= 2], sweeps[sweeps["nodes"] <= 2])
@@ -471,7 +468,7 @@ def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
         f"{percent(plain.loc[(ALL, PHYSICS), 'noise'])} %. Of plain means the model misses by {percent(plain.loc[(ALL, PHYSICS), 'mape'])} %, and Ernest by "
         f"{percent(plain.loc[(ALL, 'Ernest'), 'mape'])} %.",
     ]
-    assert [sentence for sentence in sentences if sentence not in folded("campaigns/README.md")] == []
+    assert not_said(sentences) == []
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ MEASURES = ["local_batch", "steps", "exchanges", "rate", "samples"]
 OF_COMPUTATION = ["steps", "exchanges", "local_batch", "epoch_time_s"]
 OF_PART = ["nodes", "ranks", "rate", "steps", "exchanges", "training_loop"]
 TERMS = ("hidden", "scatter", "dispatch")
-OF_COMPUTING = {"hidden", "scatter"}  # that go with computation
+CONFOUNDED = {"hidden", "scatter"}  # where as many ranks exchange as often in all cells: both go with computation
 LIMITS = np.array([[0.0, 0.0, 0.0], [1.0, 5.0, 0.1]])
 
 
@@ -378,8 +378,7 @@ def fitted(made: Physics, cells: pd.DataFrame, terms: Sequence[str] = TERMS) -> 
         own = several.loc[by_carrier.get(carrier, [])]
         parts = [(part, own["epoch_time_s"].to_numpy()[place]) for place, part in made.parts(own)]
         can = {"hidden": made.streams(carrier), "dispatch": any(part.divided for part, _ in parts)}
-        among = [own["ranks"], (own["steps"] / own["exchanges"]).round(6)]
-        apart = any(values.nunique() > 1 for values in among)
+        apart = own["ranks"].nunique() > 1 or (own["steps"] / own["exchanges"]).round(6).nunique() > 1
         found[carrier] = _earned(parts, [name for name in terms if can.get(name, True)], apart)
     hidden, scatter, dispatch = ({name: numbers[i] for name, numbers in found.items()} for i in range(len(TERMS)))
     return replace(made, hidden=hidden, scatter=scatter, dispatch=dispatch)
@@ -430,7 +429,7 @@ def _graph(model: str, dataset: str) -> Graph | None:
 def _earned(parts: Sequence[tuple[Part, np.ndarray]], terms: Sequence[str], apart: bool) -> tuple[float, ...]:
     """The numbers (TERMS) with the least `press` of relative errors, each 0 where it is left out.
 
-    `parts`, with their measured seconds, are those of one carrier; `apart`: whether they tell the numbers OF_COMPUTING apart.
+    `parts`, with their measured seconds, are those of one carrier; `apart`: whether they tell the CONFOUNDED numbers apart.
     """
     nothing = np.zeros(len(TERMS))
     if not parts:
@@ -443,7 +442,7 @@ def _earned(parts: Sequence[tuple[Part, np.ndarray]], terms: Sequence[str], apar
     best, least = nothing, press(without, np.empty((len(without), 0)))
     counts = range(1, len(terms) + 1)
     for chosen in itertools.chain.from_iterable(itertools.combinations(terms, count) for count in counts):
-        if not apart and set(chosen) >= OF_COMPUTING:
+        if not apart and set(chosen) >= CONFOUNDED:
             continue
         use = np.isin(TERMS, chosen)
         place = np.eye(len(TERMS))[use]  # x @ place has a 0 for what is left out
