@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.made-of-requirements
 RINGSIDE := PYTHONPATH=workflow/scripts $(BIN)/python -m
 SNAKEMAKE := $(RINGSIDE) plan.unlock --if-stale && $(BIN)/snakemake
-BENCH_PYTHON := PYTHONPATH=workflow/scripts:tests:tests/workflow:tests/cluster $(BIN)/python
-BENCH := $(BENCH_PYTHON) tests/bench/overhead.py
+BENCH_PYTHON := PYTHONPATH=workflow/scripts:tests:benchmarks $(BIN)/python
+BENCH := $(BENCH_PYTHON) benchmarks/overhead.py
 
 export SNAKEMAKE_PROFILE := $(CURDIR)/profiles/local
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -150,7 +150,7 @@ test: $(STAMP)  ## run all tests that need no root (the first time they build th
 	@$(BIN)/python -m pytest $(PARALLEL) -m "not every_framework and not every_study and not simulation and not starters and not versions" $(ARGS)
 
 optimum-test: $(STAMP)  ## compare searches for strategies with the fastest of all of two small models: after a change of the search (2 min)
-	@$(BENCH_PYTHON) tests/planner_optimum.py $(ARGS)
+	@$(BENCH_PYTHON) tests/checks/planner_optimum.py $(ARGS)
 
 statistics-test: $(STAMP)  ## check intervals and tests against hundreds of simulated studies: after a change of the analysis (3 min)
 	@$(BIN)/python -m pytest $(PARALLEL) --dist=load -m simulation tests/unit $(ARGS)
@@ -159,7 +159,7 @@ starters-test: $(STAMP)  ## run explore.R and explore.ipynb by R and Jupyter, wh
 	@$(BIN)/python -m pytest -m starters tests/unit/analysis/test_starters.py $(ARGS)
 
 frameworks-test: $(STAMP)  ## train and sweep every framework, against PyTorch; with SITE=NAME also those that the site has installed (LBANN, Tarantella)
-	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_traced_training.py tests/unit/runs/test_lbann_training.py tests/unit/runs/test_deepspeed.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py tests/bench/test_accelerator.py $(ARGS)
+	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_traced_training.py tests/unit/runs/test_lbann_training.py tests/unit/runs/test_deepspeed.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py tests/unit/benchmarks/test_accelerator.py $(ARGS)
 
 versions-test: $(STAMP)  ## train with the oldest PyTorch and TensorFlow that sites may have, against the newest (installs them, 7 GB)
 	@$(BIN)/python -m pytest tests/unit/runs/test_versions.py $(ARGS)
@@ -268,13 +268,13 @@ bench-tracing: $(STAMP)  ## measure what trace: phases costs, framework by frame
 	@$(BENCH) tracing $(ARGS)
 
 bench-reference: $(STAMP)  ## measure which work beside a run tells most of its epoch time, under a load that comes and goes (needs root; 60 trainings, 20 min); ARGS=--quiet: without a load
-	@$(BENCH_PYTHON) tests/bench/reference_kinds.py $(ARGS)
+	@$(BENCH_PYTHON) benchmarks/reference_kinds.py $(ARGS)
 
 bench-strategies: $(STAMP)  ## measure how long the simulation of a strategy takes, all of it and a change alone; ARGS=--large: searches on 1,024 devices, too
-	@$(BENCH_PYTHON) tests/bench/planner.py $(ARGS)
+	@$(BENCH_PYTHON) benchmarks/planner.py $(ARGS)
 
 accelerator-test: $(STAMP)  ## check in 8 minutes that a node's accelerator trains right, and how fast: make accelerator-test SITE=NAME
-	@$(BENCH_PYTHON) tests/bench/accelerator.py $(if $(SITE),--site "$$SITE") $(ARGS)
+	@$(BENCH_PYTHON) benchmarks/accelerator.py $(if $(SITE),--site "$$SITE") $(ARGS)
 
 $(STAMP): requirements.txt
 	@$(PYTHON) -c '$(OLD)'

@@ -19,7 +19,7 @@ from common import made_of, warm
 from cluster import disturbance
 from cluster.readiness import check_builds, check_bundle, check_launch
 from common.code import code
-from common.errors import InputError
+from common.errors import InputError, print_error
 from plan import ownership
 from plan.campaign import load_campaign
 from plan.scheduling import build_resources
@@ -34,7 +34,7 @@ def or_say_so(action):
     try:
         return action()
     except InputError as error:
-        print(f"ringside: {error}", file=sys.stderr)
+        print_error(error)
         sys.exit(2)
 
 

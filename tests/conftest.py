@@ -8,7 +8,7 @@ import pytest
 
 from declared.environments import read
 from environments.build import build
-from installed_site import SITE
+from support.installed_site import SITE
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,7 +14,7 @@ from cluster import virtual, virtual_slurm
 from common import warm
 from common.errors import InputError
 from declared.virtual import parse
-from sandbox import Sandbox, sandbox
+from support.sandbox import Sandbox, sandbox
 
 NEEDED = parse(nodes="3", bandwidth="1gbit", cpu="0.6", memory="6G", accounting=False)
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from campaigns import Campaign, jobs, no_worker_is_left, slurm, study, wait_until
-from checkout import planned_jobs
 from cluster import virtual
 from cluster.limits import Limits
+from support.campaigns import Campaign, jobs, no_worker_is_left, slurm, study, wait_until
+from support.checkout import planned_jobs
 
 pytestmark = pytest.mark.usefixtures("virtual_cluster")
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from campaigns import study
-from checkout import Checkout
-from sandbox import Sandbox
+from support.campaigns import study
+from support.checkout import Checkout
+from support.sandbox import Sandbox
 
 pytestmark = pytest.mark.bundle
 

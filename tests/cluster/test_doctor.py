@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from campaigns import wait_until
-from checkout import CHECKOUT, Checkout
-from sandbox import Sandbox
+from support.campaigns import wait_until
+from support.checkout import CHECKOUT, Checkout
+from support.sandbox import Sandbox
 
 VIRTUAL = "config/sites/virtual.yaml"
 HEALTHY = ["--nodes=3", "--bandwidth=1gbit", "--cpu=0.6"]  # what the site virtual describes

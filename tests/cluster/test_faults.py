@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from campaigns import Campaign, jobs, no_worker_is_left, slurm, study, wait_until, workers
 from cluster import virtual, virtual_slurm
+from support.campaigns import Campaign, jobs, no_worker_is_left, slurm, study, wait_until, workers
 
 pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("virtual_cluster")]
 ci = pytest.mark.ci

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from campaigns import Campaign, no_worker_is_left, study, wait_until
 from common.errors import InputError
 from common.files import CHECKOUT
 from declared.environments import Realization, read
 from environments import image as images
 from environments.build import build
 from environments.container import Bind, inside
-from tiny_environments import SELFTEST, Tiny, write_tiny
+from support.campaigns import Campaign, no_worker_is_left, study, wait_until
+from support.tiny_environments import SELFTEST, Tiny, write_tiny
 
 pytestmark = pytest.mark.usefixtures("apptainer")
 

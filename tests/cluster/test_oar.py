@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from campaigns import Campaign, study, wait_until
 from cluster import virtual, virtual_oar
-from installed_site import INSTALLED
-from sandbox import Sandbox
-from test_virtual import KILLED, NOTHING
+from support.campaigns import Campaign, study, wait_until
+from support.installed_site import INSTALLED
+from support.sandbox import KILLED, NOTHING, Sandbox
 
 pytestmark = pytest.mark.oar
 CONF = "/etc/oar/oar.conf"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from campaigns import Campaign, jobs, study
+from support.campaigns import Campaign, jobs, study
 
 pytestmark = pytest.mark.usefixtures("virtual_cluster")
 
@@ -19,7 +19,7 @@ def test_a_block_goes_on_where_it_is_decided(shared_folder: Path) -> None:
     text = study(nodes="1", epochs=2).replace("replicates: 1", "replicates: {at_least: 3, at_most: 4, until: 0.1 %}")
     campaign = Campaign(shared_folder, text)
     checkout = campaign.checkout
-    path = os.pathsep.join(str(checkout.path(name)) for name in ("workflow/scripts", "tests/bench"))
+    path = os.pathsep.join(str(checkout.path(name)) for name in ("workflow/scripts", "tests", "benchmarks"))
     subprocess.run(
         [sys.executable, "-c", LEAVE], cwd=checkout.folder, env={**checkout.environment, "PYTHONPATH": path}, check=True
     )

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from checkout import CHECKOUT, Checkout
 from declared.site import load_site
-from sandbox import Sandbox
+from support.checkout import CHECKOUT, Checkout
+from support.sandbox import Sandbox
 
 FILE = "config/sites/mine.yaml"
 UP = ["--nodes=2", "--bandwidth=123.4567mbit", "--cpu=0.7", "--accounting"]

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from campaigns import Campaign, study
-from sandbox import Sandbox
-from test_virtual import NOTHING, down, up
+from support.campaigns import Campaign, study
+from support.sandbox import NOTHING, Sandbox, down, up
 
 SHARES = "0.9,0.6,0.3"
 BLOCK = 96

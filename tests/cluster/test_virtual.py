@@ -2,36 +2,18 @@
 
 import json
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from campaigns import wait_until
-from sandbox import Sandbox
+from support.campaigns import wait_until
+from support.sandbox import KILLED, NOTHING, Sandbox, down, up
 
 UP_WITHIN_S = 30
 RATE_MBIT, SHARE = 100, 0.5
-NOTHING: dict[str, list[str]] = {"processes": [], "files": [], "links": [], "groups": []}
 FOREIGN = "ClusterName=real\n"
 CONF = "/etc/slurm/slurm.conf"
-
-# Ends as if it were killed once a daemon runs, before its process is noted.
-KILLED = """
-import os, sys, time
-from cluster import daemons, virtual
-write = daemons.write_json
-
-def noted(file, state):
-    if sys.argv[1] in state["pids"]:
-        time.sleep(0.2)
-        os._exit(9)
-    write(file, state)
-
-daemons.write_json = noted
-virtual.main(["up", "--nodes=2"])
-"""
 
 # Task 0 takes what task 1 sends, and tells the rate in Mbit/s; the first half second, full of saved tokens, does not count.
 TRANSFER = """
@@ -78,20 +60,6 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
 print(json.dumps([socket.gethostname(), address, os.listdir("/tmp")]))
 open("/tmp/" + socket.gethostname(), "w").close()
 """
-
-
-def up(corner: Sandbox, *options: str) -> float:
-    """Start a cluster in the corner; seconds that it took."""
-    started = time.monotonic()
-    done = corner.python("cluster.virtual", "up", *options)
-    assert done.returncode == 0, done.stderr
-    return time.monotonic() - started
-
-
-def down(corner: Sandbox) -> None:
-    """End it."""
-    done = corner.python("cluster.virtual", "down")
-    assert done.returncode == 0, done.stderr
 
 
 def refusal(corner: Sandbox, *arguments: str) -> str:

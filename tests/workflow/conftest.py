@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from checkout import Checkout
 from common import warm
 from common.files import locked
+from support.checkout import Checkout
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from checkout import Checkout
+from support.checkout import Checkout
 
 FIGURE = "workflow/scripts/figures/overview.py"
 AGES = pytest.mark.parametrize("age_s", [10 * 365 * 86400, -86400], ids=["older", "in the future"])

@@ -8,7 +8,7 @@ import yaml
 
 from datasets.made_up import write_archives
 from declared.datasets import load_dataset
-from file_server import file_server, status
+from support.file_server import file_server, status
 
 STUDY = """\
 title: data sets of three formats

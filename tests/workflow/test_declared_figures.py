@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from checkout import SMALL_STUDY, Checkout, Invocation, stamp
-from synthetic import write_campaign
+from support.checkout import SMALL_STUDY, Checkout, Invocation, stamp
+from support.synthetic import write_campaign
 
 STUDY = "config/studies/quickstart.yaml"
 FIGURES = """\

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from checkout import Checkout
+from support.checkout import Checkout
 
 STUDY = """\
 title: one short run

@@ -4,30 +4,12 @@ import csv
 import os
 import signal
 import subprocess
-import time
 
-from checkout import Checkout
-
-STUDY = """\
-title: three short runs
-question: does a kill lose anything?
-seed: 3
-design: full
-replicates: 3
-factors: {framework: pytorch-single, model: small-cnn, dataset: digits, nodes: 1, batch_size: 64, sync_every: 1, epochs: 3}
-figures: [{kind: residuals}]
-"""
-
-
-def wait_for(condition, limit_s: float = 120) -> None:  # type: ignore[no-untyped-def]
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, "did not happen in time"
-        time.sleep(0.05)
+from support.checkout import THREE_RUNS, Checkout, wait_for
 
 
 def test_sigkill_of_snakemake_loses_nothing(fresh) -> None:  # type: ignore[no-untyped-def]
-    checkout: Checkout = fresh(STUDY)
+    checkout: Checkout = fresh(THREE_RUNS)
     first = subprocess.Popen(
         ["snakemake", "figures"], cwd=checkout.folder, env=checkout.environment, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL, start_new_session=True,

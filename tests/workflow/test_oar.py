@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from checkout import Checkout
 from runs.worker.node import processor
+from support.checkout import Checkout
 
 STUDY = """\
 title: one run of two ranks

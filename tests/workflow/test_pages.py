@@ -1,4 +1,4 @@
-"""Commands of the pages, run as they stand there, in the order of the pages, in one checkout: tests/commands.yaml lists them."""
+"""Commands of the pages, run as they stand there, in the order of the pages, in one checkout: tests/support/commands.yaml lists them."""
 
 import base64
 import csv
@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
-from checkout import CHECKOUT, Checkout, planned_jobs
-from pages import lists, page
+from support.checkout import CHECKOUT, Checkout, planned_jobs
+from support.pages import lists, page
 
 LISTS = lists()
 STUDY = "config/studies/second-node.yaml"

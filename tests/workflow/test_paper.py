@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from checkout import SMALL_STUDY, Checkout
-from synthetic import write_campaign
+from support.checkout import SMALL_STUDY, Checkout
+from support.synthetic import write_campaign
 
 MAIN = "results/quickstart/paper/main.tex"
 PUBLISHED = ("--config", "study=quickstart", "records=published")

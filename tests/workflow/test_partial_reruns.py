@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from checkout import Checkout
 from declared.site import load_site
+from support.checkout import Checkout
 
 FIGURES = ("overview", "residuals", "accuracy", "accuracy-updates")
 

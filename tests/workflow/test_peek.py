@@ -7,15 +7,14 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from checkout import Checkout
-from test_interruption import STUDY, wait_for
+from support.checkout import THREE_RUNS, Checkout, wait_for
 
 RUNS = 5  # on a busy machine one or two of them end before the peek is there
 PRODUCTS = ("figures/residuals.pdf", "figures/residuals.caption.md", "tables/missing.md")
 
 
 def test_what_is_there_is_drawn_between_two_runs(fresh: Callable[..., Checkout]) -> None:
-    checkout = fresh(STUDY.replace("replicates: 3", f"replicates: {RUNS}"))
+    checkout = fresh(THREE_RUNS.replace("replicates: 3", f"replicates: {RUNS}"))
     with open(checkout.folder / "snakemake.out", "w") as out:
         campaign = subprocess.Popen(
             ["snakemake", "runs"], cwd=checkout.folder, env=checkout.environment, stdout=out, stderr=out, text=True

@@ -9,8 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 
-from checkout import Checkout
-from test_interruption import wait_for
+from support.checkout import Checkout, wait_for
 
 STUDY = """\
 title: two cells that are not precise, and one that need not be
@@ -28,7 +27,7 @@ SLOW = "import analysis_cost; analysis_cost.leave_records(lambda run: 9.0 if run
 
 def begun(checkout: Checkout) -> None:
     """Leave the records of the first three blocks."""
-    path = os.pathsep.join(str(checkout.path(name)) for name in ("workflow/scripts", "tests/bench"))
+    path = os.pathsep.join(str(checkout.path(name)) for name in ("workflow/scripts", "tests", "benchmarks"))
     environment = {**checkout.environment, "PYTHONPATH": path}
     subprocess.run([sys.executable, "-c", SLOW], cwd=checkout.folder, env=environment, check=True)
 

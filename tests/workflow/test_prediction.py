@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from checkout import SMALL_STUDY, Checkout
 from environments.identity import environment_stamp
+from support.checkout import SMALL_STUDY, Checkout
 
 KEPT = "tf-strategies-unshaped"
 TABLE = f"results/{KEPT}/tables/prediction.csv"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from checkout import SMALL_STUDY, Checkout
-from synthetic import campaign as campaign_of
-from synthetic import write_campaign, write_frames
-from validators import accepts_citation, accepts_crate
+from support.checkout import SMALL_STUDY, Checkout
+from support.synthetic import campaign as campaign_of
+from support.synthetic import write_campaign, write_frames
+from support.validators import accepts_citation, accepts_crate
 
 STUDY = "config/studies/small.yaml"
 FIGURE = "workflow/scripts/figures/overview.py"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from checkout import Checkout
 from declared.study import load_study
+from support.checkout import Checkout
 
 SITES = {"cnn-horovod-small": "local-devices", "resnet34-devices-small": "local-devices"}
 MISSING = {

@@ -9,8 +9,7 @@ from pathlib import Path
 import otf2
 import pandas as pd
 
-from checkout import Checkout
-from test_interruption import wait_for
+from support.checkout import Checkout, wait_for
 from traces.otf2_read import read
 
 STUDY = """\

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from checkout import CHECKOUT, SMALL_STUDY, Checkout
+from support.checkout import CHECKOUT, SMALL_STUDY, Checkout
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from common.tables import read_table
-from synthetic import write_campaign
+from support.synthetic import write_campaign
 
 
 @pytest.fixture(scope="session")

@@ -28,9 +28,9 @@ from analysis.adjusted import (
 from analysis.covariance import fitted, leverages
 from analysis.pooling import Pooling, pooled
 from common.tables import read_table
-from published import FIBRES
-from simulated import beside_reference, referenced_coverage
-from synthetic import campaign, epoch_time, referenced, write_frames
+from support.published import FIBRES
+from support.simulated import beside_reference, referenced_coverage
+from support.synthetic import campaign, epoch_time, referenced, write_frames
 
 SETTING = {
     "reference_kind": "mixed-1", "nodes": 1, "ranks": 1, "cores_per_rank": 1, "device": "site", "environment_digest": "a",

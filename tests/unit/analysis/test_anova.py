@@ -11,7 +11,7 @@ from statsmodels.stats.anova import anova_lm
 
 from analysis import anova
 from declared.fraction import of_resolution
-from published import JAIN_22R, JAIN_274, JAIN_CODE_SIZE, NPK, SIRSTV, TOOTH_GROWTH, WARPBREAKS
+from support.published import JAIN_22R, JAIN_274, JAIN_CODE_SIZE, NPK, SIRSTV, TOOTH_GROWTH, WARPBREAKS
 
 
 def analysed(data, factors, block=None):

@@ -8,7 +8,7 @@ import pytest
 
 from analysis import anova, answers, effects, tables
 from analysis.measured import title
-from synthetic import designed_campaign
+from support.synthetic import designed_campaign
 
 
 def said(runs: pd.DataFrame) -> list[str]:

@@ -13,7 +13,7 @@ from statsmodels.stats.power import TTestIndPower
 
 from analysis import checks, study, tables
 from analysis.pooling import pooled
-from published import PLANT_GROWTH
+from support.published import PLANT_GROWTH
 
 
 def table_of(runs):

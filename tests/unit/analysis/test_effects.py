@@ -15,7 +15,7 @@ from common.tables import read_table, write_table
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import design
-from synthetic import (
+from support.synthetic import (
     SECONDS_PER_EXCHANGE,
     SECONDS_PER_FIT_STEP,
     THROTTLED_PER_EXCHANGE_S,

@@ -8,7 +8,7 @@ from analysis import energy, speedup
 from analysis.measured import successful
 from common.files import CHECKOUT
 from common.tables import read_table
-from synthetic import IDLE_W, WATTS, campaign, designed_campaign, metered, write_frames
+from support.synthetic import IDLE_W, WATTS, campaign, designed_campaign, metered, write_frames
 
 TARGET = 0.8
 

@@ -10,7 +10,7 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import ttost_paired
 
 from analysis import intervals
-from published import SLEEP
+from support.published import SLEEP
 
 
 def differences(groups, to, base):

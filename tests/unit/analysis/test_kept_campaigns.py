@@ -18,13 +18,13 @@ from common.tables import read_table
 from declared.site import load_site
 from declared.study import load_study
 from network.fit import round_medians
-from pages import not_said, on_one_line
 from plan.design import design
 from prediction import crossover, hybrid, law, physics, what_if
 from prediction.held_out import ALL, evaluate
 from prediction.methods import PHYSICS, methods
 from strategies import simulated
 from strategies.measured import TABLES, known
+from support.pages import not_said, on_one_line
 from traces import bottlenecks, cost, exposed
 from traces.cells import Measured
 from traces.cells import of as of_traces

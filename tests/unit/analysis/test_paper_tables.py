@@ -10,7 +10,7 @@ from analysis.intervals import Estimate
 from common.errors import exit_status
 from declared.paper import of_runs
 from report.content import why_empty
-from synthetic import campaign, designed_campaign, write_frames
+from support.synthetic import campaign, designed_campaign, write_frames
 
 TABLES = [
     "adjusted",

@@ -14,8 +14,8 @@ from analysis.measured import Records
 from analysis.pooling import MOST_PRIOR, after_blocks, pooled, prior_of
 from declared.figures import Declared
 from figures import overview
-from published import NPK, PLANT_GROWTH, VASCULAR_GRAFTS
-from simulated import DEPENDENCES, SPREADS, coverage, simulated
+from support.published import NPK, PLANT_GROWTH, VASCULAR_GRAFTS
+from support.simulated import DEPENDENCES, SPREADS, coverage, simulated
 
 
 def runs_of(groups):

@@ -12,7 +12,7 @@ from statsmodels.stats.outliers_influence import variance_inflation_factor
 
 from analysis import leave_out, regression, regression_table, study, terms
 from analysis.measured import successful
-from synthetic import SECONDS, SECONDS_PER_NODE, SECONDS_PER_SAMPLE, SECONDS_PER_SYNC, designed_campaign
+from support.synthetic import SECONDS, SECONDS_PER_NODE, SECONDS_PER_SAMPLE, SECONDS_PER_SYNC, designed_campaign
 
 TIME, RATE = regression.RESPONSES
 MODELS = list(terms.MODELS)

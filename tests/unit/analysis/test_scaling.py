@@ -11,7 +11,7 @@ from statsmodels.regression.linear_model import OLS
 
 from analysis import conditions, scaling, speedup
 from analysis.intervals import Estimate
-from synthetic import designed_campaign
+from support.synthetic import designed_campaign
 
 # Quinn, Parallel Programming in C with MPI and OpenMP (2003), section 7.5: speed-up on 2 to 8 processors, and e.
 QUINN = {

@@ -7,7 +7,7 @@ import pytest
 from analysis import shares, speedup
 from analysis.measured import Records, successful
 from declared.models import model_graph
-from synthetic import all_reduce_time, designed_campaign, write_frames
+from support.synthetic import all_reduce_time, designed_campaign, write_frames
 
 STARTUP_S, VALIDATION_S, END_S = 6.0, 0.05, 0.7
 SLOWER_S = 0.4  # the first epoch, the warm-up
@@ -77,7 +77,7 @@ def test_nineteen_of_twenty_intervals_of_the_exchange_hold_it():
 
 def true_computation_s(cell, alone):
     """Of the law that the campaign was made by, on one replica, times batches."""
-    from synthetic import designed_time
+    from support.synthetic import designed_time
 
     class Geometry:
         steps, samples_per_epoch, replicas, nodes = alone["steps"], alone["samples_per_epoch"], 1, 1

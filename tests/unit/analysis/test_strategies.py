@@ -6,7 +6,7 @@ import pytest
 from analysis import scaling, speedup
 from analysis.strategies import summarize, table
 from models.graph import BYTES
-from synthetic import designed_campaign
+from support.synthetic import designed_campaign
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from scipy import stats
 
 from analysis import cells, conditions, effects, missing, speedup, tables
 from analysis.pooling import pooled
-from synthetic import FAILURES, SECONDS, epoch_time
+from support.synthetic import FAILURES, SECONDS, epoch_time
 
 DDP_64_2 = "pytorch-ddp.small-cnn.digits.b64.n2.s1"
 

@@ -10,7 +10,7 @@ from analysis import conditions, time_to_accuracy
 from analysis.measured import successful
 from common.tables import read_table
 from declared import frameworks
-from synthetic import campaign, write_frames
+from support.synthetic import campaign, write_frames
 
 
 @pytest.fixture

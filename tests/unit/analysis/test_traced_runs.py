@@ -5,8 +5,8 @@ import pytest
 
 from analysis import conditions, study
 from analysis.measured import read_timed, successful, timed, traced
-from synthetic import write_frames
-from traces_made import traced_campaign
+from support.synthetic import write_frames
+from support.traces_made import traced_campaign
 
 
 @pytest.fixture(scope="module")

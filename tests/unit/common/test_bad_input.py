@@ -42,7 +42,7 @@ from plan.recorded import record_of
 from provenance import manifest
 from records.aggregate import epoch_lines
 from runs.frameworks.lbann.output import LastWords, Output, UnreadableError, row
-from synthetic import campaign, write_frames
+from support.synthetic import campaign, write_frames
 
 HANG_S = 20
 LONGEST = 2000  # characters of a complaint

@@ -26,8 +26,8 @@ def test_help_names_the_target(target: str, module: str, command: str, capsys: p
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "part"), BENCHES)
 def test_help_of_a_bench_names_the_target(target: str, part: str) -> None:
-    folders = [CHECKOUT / name for name in ("workflow/scripts", "tests", "tests/workflow", "tests/cluster")]
-    command = [sys.executable, str(CHECKOUT / "tests" / "bench" / "overhead.py"), *part.split(), "--help"]
+    folders = [CHECKOUT / name for name in ("workflow/scripts", "tests", "benchmarks")]
+    command = [sys.executable, str(CHECKOUT / "benchmarks" / "overhead.py"), *part.split(), "--help"]
     done = subprocess.run(
         command,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},

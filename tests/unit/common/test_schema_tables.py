@@ -12,7 +12,7 @@ from common import tables
 from common.errors import InputError
 from common.schemas import schema
 from common.tables import read_table, write_table
-from synthetic import campaign, sweeps, write_campaign
+from support.synthetic import campaign, sweeps, write_campaign
 
 UNDERSTOOD = {
     "type",

@@ -14,8 +14,8 @@ from comparison.compare import main
 from comparison.draw import draw
 from comparison.matched import Compared
 from declared import frameworks
-from published import SLEEP
-from synthetic import campaign, write_frames
+from support.published import SLEEP
+from support.synthetic import campaign, write_frames
 
 NAMES = ("before", "after")
 SLOWER = 1.2

@@ -9,7 +9,7 @@ import pytest
 
 from datasets.fetch import Store
 from datasets.transfer import Patience
-from file_server import FileServer, file_server
+from support.file_server import FileServer, file_server
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from common.files import CHECKOUT
 from datasets.fetch import archive, archives, hold_to
 from datasets.lock import digests
 from datasets.transfer import Patience
-from file_server import (
+from support.file_server import (
     claiming,
     cut,
     endless,

@@ -10,12 +10,12 @@ from common.files import CHECKOUT, load_yaml
 from common.schemas import check
 from declared.site import load_site
 from declared.study import load_study
-from pages import Page, lists, page, pages
 from plan.design import design
+from support.pages import Page, lists, page, pages
 
 PAGES = list(pages())
 LISTS = lists()
-FOLDERS = ("config", "containers", "docs", "profiles", "rules", "tests", "workflow")
+FOLDERS = ("benchmarks", "config", "containers", "docs", "profiles", "rules", "tests", "workflow")
 FILE = re.compile(rf"^({'|'.join(FOLDERS)})/[\w./*-]*$")
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
 OWN = re.compile(
@@ -27,7 +27,7 @@ README_BYTES = 6000
 @pytest.mark.parametrize("text", PAGES, ids=lambda text: text.name)
 def test_every_command_is_run_by_something(text: Page) -> None:
     assert [command for command in text.commands if not LISTS.cover(command)] == [], (
-        "say in tests/commands.yaml what runs it"
+        "say in tests/support/commands.yaml what runs it"
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from declared.environments import read
 from environments.build import build
-from tiny_environments import Tiny, write_tiny
+from support.tiny_environments import Tiny, write_tiny
 
 
 @pytest.fixture(scope="session")

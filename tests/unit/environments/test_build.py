@@ -15,7 +15,7 @@ from common.files import CHECKOUT
 from declared.environments import VENV, read
 from environments.build import build, main
 from environments.identity import environment_stamp
-from tiny_environments import SELFTEST, sha256, tiny_wheel
+from support.tiny_environments import SELFTEST, sha256, tiny_wheel
 
 
 def made(tiny, name="over"):

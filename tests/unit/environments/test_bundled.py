@@ -15,7 +15,7 @@ from declared.environments import read
 from environments import bundled, packages, wheels
 from environments.build import build
 from environments.identity import digest
-from tiny_environments import Tiny, sha256, tiny_wheel
+from support.tiny_environments import Tiny, sha256, tiny_wheel
 
 NOWHERE = {
     "PIP_INDEX_URL": "http://127.0.0.1:9/simple",

@@ -16,7 +16,7 @@ from environments import installed
 from environments.build import build
 from environments.identity import digest, environment_digest, stamp_of
 from environments.made import read_made
-from tiny_environments import SELFTEST
+from support.tiny_environments import SELFTEST
 
 CHECK = """
 import subprocess

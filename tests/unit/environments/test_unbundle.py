@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from bundles import KEPT, Bundle, bundle, in_cache
 from common.errors import InputError
 from common.files import CHECKOUT
 from environments.unbundle import Done, main, unbundle
+from support.bundles import KEPT, Bundle, bundle, in_cache
 
 MANIFEST = "bundle/small-local.json"
 

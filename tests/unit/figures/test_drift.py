@@ -12,7 +12,7 @@ from analysis.adjusted import adjustment
 from analysis.measured import Records
 from declared.figures import Declared
 from figures import drift
-from synthetic import campaign, referenced, write_frames
+from support.synthetic import campaign, referenced, write_frames
 
 ASKED = Declared("drift", "drift")
 APART_S, LASTS_S, GAP_S = 25, 18, 6 * 3600

@@ -6,7 +6,7 @@ from analysis.energy import chosen
 from analysis.measured import Records
 from declared.figures import Declared
 from figures import energy, style
-from synthetic import WATTS, campaign, designed_campaign, metered, write_frames
+from support.synthetic import WATTS, campaign, designed_campaign, metered, write_frames
 
 ASKED = Declared("energy", "energy")
 

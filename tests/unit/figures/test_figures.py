@@ -25,7 +25,7 @@ from declared.figures import MOST_VARIANTS, Declared, from_json
 from figures import draw, panels, style
 from figures.view import view
 from prediction.bound import shortest
-from synthetic import campaign, designed_campaign, sweeps, write_campaign, write_frames
+from support.synthetic import campaign, designed_campaign, sweeps, write_campaign, write_frames
 
 FIGURES = {
     figure.name: figure

@@ -7,7 +7,7 @@ from analysis.measured import Records, cells
 from common.tables import write_table
 from declared.figures import Declared
 from figures import power
-from synthetic import IDLE_W, WATTS, designed_campaign, metered, power_over_time, write_frames
+from support.synthetic import IDLE_W, WATTS, designed_campaign, metered, power_over_time, write_frames
 
 ASKED = Declared("power", "power", filter={"batch_size": [64], "model": ["small-cnn"]})
 

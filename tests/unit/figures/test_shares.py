@@ -10,7 +10,7 @@ from analysis.measured import Records
 from declared.figures import Declared
 from figures import shares as figure
 from figures import style
-from synthetic import campaign, designed_campaign, write_frames
+from support.synthetic import campaign, designed_campaign, write_frames
 
 RUN = Declared("shares", "shares")
 EPOCH = Declared("shares-epoch", "shares", x="epoch")

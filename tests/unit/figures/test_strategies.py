@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import known_meshes
-import known_physics as known
 from analysis import tables
 from analysis.measured import Records
 from declared.figures import Declared
 from figures import memory, panels, strategies
 from prediction import crossover
+from support import known_meshes
+from support import known_physics as known
 
 
 @pytest.fixture(scope="module")

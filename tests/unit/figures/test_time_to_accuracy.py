@@ -9,7 +9,7 @@ from declared.figures import Declared, read_figures
 from declared.study import load_study
 from figures import panels
 from figures import time_to_accuracy as figure
-from synthetic import designed_campaign, write_frames
+from support.synthetic import designed_campaign, write_frames
 
 ASKED = Declared("time_to_accuracy", "time_to_accuracy", target=0.6)
 CELLS = [{"batch_size": 16, "trace": "none"}, {"batch_size": 64, "trace": "none"}]

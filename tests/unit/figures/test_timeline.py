@@ -13,8 +13,8 @@ from analysis.measured import Records
 from common.files import CHECKOUT
 from declared.figures import Declared
 from figures import style, timeline
-from pages import on_one_line
-from synthetic import campaign, designed_campaign, write_frames
+from support.pages import on_one_line
+from support.synthetic import campaign, designed_campaign, write_frames
 
 ASKED = Declared("timeline", "timeline")
 FIRST = pd.Timestamp("2026-11-21T06:00:00Z")

@@ -9,8 +9,8 @@ from common.tables import read_table, write_table
 from declared.figures import Declared
 from figures import critical_path, gantt, overview, panels, phase_looks, phases, timeline
 from figures.phase_looks import MOVING, REST, WAITING
+from support.traces_made import attempt, gathered
 from traces import cells
-from traces_made import attempt, gathered
 
 TRACED = "pytorch-ddp.small-cnn.digits.b32.n2.s1.trace=phases"
 GANTT, PHASES, PATH = (Declared(kind, kind) for kind in ("gantt", "phases", "critical_path"))

@@ -53,7 +53,7 @@ def drawn(traced_records, tmp_path):
 
 @pytest.fixture
 def traced_records(tmp_path):
-    import known_physics as known
+    from support import known_physics as known
 
     runs = known.runs(nodes=(2, 4), batches=(32,), rates=(62.5e6,))
     traced = runs.assign(trace="phases", run_id=runs["run_id"] + ".traced", cell=runs["cell"] + ".traced")

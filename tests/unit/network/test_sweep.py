@@ -24,7 +24,7 @@ from plan.design import design
 from plan.sweeps import planned
 from runs import alone
 from runs.launch import Outcome
-from trainings import DISTRIBUTED
+from support.trainings import DISTRIBUTED
 
 # A framework without a library: sums by our own group of ranks.
 ADAPTER = """

@@ -14,13 +14,13 @@ from common.files import create_json
 from declared.site import Site, load_site
 from declared.study import load_study
 from network import measure as sweeping
-from one_run import one_run
 from plan.binding import bind
 from plan.design import design
 from plan.identity import resolve
 from plan.sweeps import planned as planned_sweeps
 from runs import alone, launch, supervise
 from runs.launch import SCRIPTS
+from support.one_run import one_run
 
 ROUNDS = 40
 # Binds the results that a line names for the site that the argument names, again and again; says what came of it.

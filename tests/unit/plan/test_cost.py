@@ -26,8 +26,8 @@ from plan.cost import (
     swept_at,
     weighed_macs,
 )
-from recorded import content
-from synthetic import designed_campaign
+from support.recorded import content
+from support.synthetic import designed_campaign
 
 NOTHING = measured_at("nowhere", Path("nowhere"))
 

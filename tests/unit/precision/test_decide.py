@@ -15,7 +15,7 @@ from figures import draw
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED
 from precision import decide, reached
 from precision.stopping import looks
-from synthetic import campaign, write_frames
+from support.synthetic import campaign, write_frames
 
 ALONE = "pytorch-single.small-cnn.digits.b16.n1.s1"
 OTHER = "pytorch-single.small-cnn.digits.b32.n1.s1"

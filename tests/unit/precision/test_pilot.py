@@ -15,9 +15,9 @@ from common.errors import InputError
 from common.files import CHECKOUT
 from common.tables import read_table
 from declared.study import Replicates, load_study
-from pages import not_said
 from precision import pilot
 from precision.pilot import Aim, Times
+from support.pages import not_said
 
 KEPT = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
 

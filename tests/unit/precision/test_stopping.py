@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from adaptive import campaign, chosen, chosen_of_pairs, naive
 from analysis.measured import factors
 from analysis.pooling import pooled
 from declared.study import KNOWN_OF_ALL, Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
 from precision.stopping import expected, looks, needed
-from simulated import SPREADS
+from support.adaptive import campaign, chosen, chosen_of_pairs, naive
+from support.simulated import SPREADS
 
 BATCHES = (32, 64)
 RULE = Replicates(3, 12, 0.1)

@@ -3,10 +3,10 @@
 import pandas as pd
 import pytest
 
-import known_physics as known
 from common.schemas import schema
-from known_physics import Truth
 from prediction.bound import shortest
+from support import known_physics as known
+from support.known_physics import Truth
 
 NO_SWEEP = pd.DataFrame(columns=list(schema("network")["properties"]))
 

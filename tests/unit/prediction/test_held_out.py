@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 from statsmodels.regression.linear_model import WLS
 
-import known_physics as known
 from analysis.adjusted import adjustment
 from analysis.measured import Records
 from analysis.terms import linear, quadratic
@@ -22,13 +21,14 @@ from common.files import CHECKOUT
 from common.tables import read_table
 from declared.figures import Declared
 from figures import prediction, style
-from known_physics import Truth
-from pages import not_said, on_one_line
 from prediction import baselines, law, methods, physics
 from prediction.fold import Fold, Prediction
 from prediction.held_out import ALL, COMMON, IN_SAMPLE, ON_LOOPBACK, evaluate, folds, main, summary, table
 from prediction.methods import PHYSICS, by_hand, extra_p, regression
 from prediction.physics import pooled_cv, prepared
+from support import known_physics as known
+from support.known_physics import Truth
+from support.pages import not_said, on_one_line
 
 
 @pytest.fixture(scope="module")

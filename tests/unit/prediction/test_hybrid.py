@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from analysis.tables import read
-from known_unlike import TRUTH, best_by_trying, unlike
 from prediction.hybrid import DECLARED, MEASURED, Ranks, break_even, main, predict, table
+from support.known_unlike import TRUTH, best_by_trying, unlike
 
 
 def test_the_best_division_is_that_of_trying_all() -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import known_physics as known
-from known_physics import Truth
 from models.collectives import COLLECTIVES
 from prediction.law import LARGEST, PIPELINED, SUM, Law, fit, points, rate_text
+from support import known_physics as known
+from support.known_physics import Truth
 
 ALPHA, BETA = 2e-5, 1e-9  # a message's latency and time per byte, as in the papers
 

@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import known_physics as known
 from analysis.measured import Records
 from common.errors import exit_status
 from declared.figures import Declared
 from figures import outlook as figure
-from known_physics import Truth
 from prediction import outlook
 from prediction.extrapolate import counts, last_above, redrawn, sweep_noise
+from support import known_physics as known
+from support.known_physics import Truth
 
 MODEL = ["--step-time", "0.1", "--batch-size", "32", "--gradient-bytes", "1e8"]
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from statsmodels.regression.linear_model import OLS
 
-import known_physics as known
-from known_physics import Sharded, Truth
 from prediction import held_out, law, physics
 from prediction.fold import Prediction
 from prediction.physics import expected_largest, fit, prepared, press
+from support import known_physics as known
+from support.known_physics import Sharded, Truth
 
 NOISE = 0.02
 DDP = ("pytorch-ddp", "site")

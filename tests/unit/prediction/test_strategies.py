@@ -4,15 +4,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import known_physics as known
 from declared.models import model_graph
-from known_meshes import CLASSES, CNN, FLAT, LEVELS, MESH, NOISE, STRATEGIES, SWEPT, Meshes, runs
 from models.mesh import Mesh
 from prediction import crossover, law, physics
 from prediction.held_out import WITHIN, evaluate, table
 from prediction.law import Law
 from prediction.methods import PHYSICS, methods
 from prediction.strategies import Place, step
+from support import known_physics as known
+from support.known_meshes import CLASSES, CNN, FLAT, LEVELS, MESH, NOISE, STRATEGIES, SWEPT, Meshes, runs
 
 
 def known_to(truth, parallelism, **options):

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import known_physics as known
 from analysis.measured import cells as measured_cells
 from analysis.measured import timed
-from made_up_trace import Truth
 from prediction import law, what_if
+from support import known_physics as known
+from support.made_up_trace import Truth
 
 PHYSICS = known.Truth()
 SIZES = [2_102_824, 75_264]  # DDP's buckets of small-cnn

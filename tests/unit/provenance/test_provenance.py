@@ -24,7 +24,7 @@ from provenance.manifest import retire
 from provenance.sources import TABLES, measured_with
 from provenance.sources import sources as sources_of
 from report.setting import Grid
-from synthetic import campaign
+from support.synthetic import campaign
 
 KEPT = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
 

@@ -20,13 +20,13 @@ from plan.campaign import Campaign
 from plan.design import Run, design
 from plan.identity import cores_per_rank, digests, run_key
 from plan.recorded import record_of
-from recorded import content
 from records.aggregate import aggregate, of_tokens, summary
 from records.ways import arguments_for
 from runs import attempts
 from runs.epochs import mean_of_timed, read_epochs
 from runs.worker.meter import COLUMNS
-from traces_made import attempt
+from support.recorded import content
+from support.traces_made import attempt
 
 NODE = (0.5, 2_500_000, "", 7.5, "", 1e9)  # throttled_s, sent_bytes, energy of packages alone, opened_at
 

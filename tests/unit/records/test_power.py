@@ -5,7 +5,7 @@ import pytest
 from common.errors import InputError
 from common.tables import read_table
 from records import power
-from synthetic import campaign, write_frames
+from support.synthetic import campaign, write_frames
 
 LINES = "t,host,scope,watt\n1760000000.500,a,package,41.5\n1760000001.500,a,package,43\n"
 

@@ -23,13 +23,13 @@ from plan.design import Run, design
 from plan.identity import run_key
 from plan.sweeps import Sweeps
 from plan.timings import Timings
-from recorded import content
 from records import status
 from records.standing import Standing, grouped, standing
 from records.standing import observer as observed
 from records.time_left import Reader, observer
 from runs import attempts, submit
 from runs.worker.meter import COLUMNS
+from support.recorded import content
 
 NOW = 1_800_000_000.0
 

@@ -27,16 +27,16 @@ from common.schemas import schema
 from common.tables import read_table
 from comparison import changes, matched
 from declared.study import Replicates
-from known_unlike import unlike
 from network import fit
 from precision import pilot, reached
 from prediction import crossover, extrapolate, held_out, hybrid, law, methods, outlook, physics, what_if
 from reference import products
 from strategies import costs_table, found
-from synthetic import referenced
+from support.known_unlike import unlike
+from support.synthetic import referenced
+from support.traces_made import gathered
 from traces import bottlenecks, cost, exposed, path
 from traces import cells as traced_cells
-from traces_made import gathered
 
 KEPT = CHECKOUT / "docs" / "campaigns"
 FOLDER, OTHER = (KEPT / f"tf-strategies-{name}" for name in ("unshaped", "virtual"))

@@ -12,7 +12,7 @@ import pytest
 
 from cluster.virtual import INSTALL
 from report.pdf import PACKAGES
-from reports import Made
+from support.reports import Made
 
 BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver"}  # program -> Debian package
 

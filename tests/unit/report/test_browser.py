@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from reports import large
-from synthetic import campaign
+from support.reports import large
+from support.synthetic import campaign
 
 PHONE = {"width": 375, "height": 812, "deviceScaleFactor": 2, "mobile": True}
 RUNS = "#run-table tbody tr"

@@ -19,10 +19,10 @@ from common.tables import read_table, write_table
 from figures.panels import NOT_DRAWN
 from report import libraries, material
 from report.checkout import State
-from reports import COMMIT, PICTURES
-from synthetic import campaign
+from support.reports import COMMIT, PICTURES
+from support.synthetic import campaign
+from support.traces_made import read_runs, traced_campaign, write_attempt
 from traces import gather
-from traces_made import read_runs, traced_campaign, write_attempt
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&lt; \"'` \x1b[31m\x00\x07 \u202e {{ 7 * 7 }} ]]> <!--"
 SECTIONS = [

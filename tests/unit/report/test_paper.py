@@ -23,7 +23,7 @@ from network import fit
 from report import design, paper, pdf
 from report.latex import cited, first_sentence, keys_of, references, text
 from report.methods import Facts, methods, reproducibility, threats
-from synthetic import campaign, write_frames
+from support.synthetic import campaign, write_frames
 
 KEPT = CHECKOUT / "docs" / "campaigns" / "tf-strategies-virtual"
 TABLES = [

@@ -8,8 +8,8 @@ import pytest
 
 from common.errors import exit_status
 from common.files import CHECKOUT
-from recorded import content
 from report import peek
+from support.recorded import content
 
 
 @pytest.fixture(autouse=True)

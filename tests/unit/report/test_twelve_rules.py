@@ -13,7 +13,7 @@ from plan.campaign import load_campaign
 from report import make, twelve_rules
 from report.material import Material
 from report.twelve_rules import MET, NOT_APPLICABLE, NOT_MET
-from synthetic import campaign
+from support.synthetic import campaign
 
 
 def material(in_folder, runs, epochs, **options) -> Material:

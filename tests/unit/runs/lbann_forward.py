@@ -18,9 +18,9 @@ import torch
 from torch.nn import functional
 
 from models.graph import Graph, from_json, is_trained
-from prototexts import Fields, parsed
 from runs.libraries.channels_first import canonical
 from runs.libraries.pytorch import build, cross_entropy, load, tensors
+from support.prototexts import Fields, parsed
 
 SAMPLES = 4
 LISTS = ("dims", "scaling_factors", "kernel_size", "padding", "slice_points", "output_channel_dims", "num_neurons")

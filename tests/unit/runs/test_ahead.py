@@ -10,8 +10,8 @@ import pytest
 
 from runs.libraries.ahead import SLOTS, Ahead
 from runs.worker.batches import Batch, Noise
-from streams import COPY_S, Point, Stream, ThreadLane
-from trainings import Trainings, assert_same, epochs, weights
+from support.streams import COPY_S, Point, Stream, ThreadLane
+from support.trainings import Trainings, assert_same, epochs, weights
 
 USE_S = 0.004
 

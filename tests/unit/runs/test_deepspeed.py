@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from runs.phases import put_together
-from trainings import Trainings, assert_same, epochs, weights
+from support.trainings import Trainings, assert_same, epochs, weights
 
 EVERY = pytest.mark.every_framework
 STAGES = [pytest.param("optimizer", marks=EVERY), pytest.param("gradients", marks=EVERY), "parameters"]

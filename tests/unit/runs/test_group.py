@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ranks import on_ranks
 from runs.worker.group import Group, GroupError, address_of
+from support.ranks import on_ranks
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

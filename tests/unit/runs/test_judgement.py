@@ -12,13 +12,13 @@ from common.files import write_json
 from declared.site import Site, load_site
 from environments.identity import environment_stamp
 from environments.made import read_made
-from one_run import one_run
 from plan.identity import environment_of
 from runs.epochs import mean_of_timed, read_epochs
 from runs.launch import Outcome
 from runs.launchers.local import cores_of
 from runs.supervise import judge, measurement, with_last_line
 from runs.worker.meter import COLUMNS
+from support.one_run import one_run
 
 SPEC: dict[str, Any] = {"device": "cpu", "levels": {"epochs": 2}, "nodes": 2, "ranks": 2, "interface": "eth0"}
 HOSTS = ["node1", "node2"]

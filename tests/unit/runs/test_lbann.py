@@ -19,13 +19,13 @@ from models.families.recurrent import translation
 from models.graph import Builder, Graph, is_trained
 from models.initial import initial_weights
 from models.named import IMAGES, TEXTS, TOKENS, graph, models
-from prototexts import Fields, parsed
 from runs.frameworks.lbann import experiment
 from runs.frameworks.lbann.layers import _check_in_place, file_of, layers, model, save
 from runs.frameworks.lbann.prototext import Word, text
 from runs.frameworks.lbann.sequences import constants
 from runs.launch import SCRIPTS
 from runs.worker.batches import split_of
+from support.prototexts import Fields, parsed
 
 HERE = Path(__file__)
 CASES = {

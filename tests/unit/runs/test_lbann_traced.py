@@ -10,12 +10,12 @@ import pytest
 
 from datasets.prepare import prepare
 from declared.frameworks import load_framework
-from installed_site import SITE
-from one_run import one_run
 from runs import launch
 from runs.phases import damage, put_together
 from runs.supervise import job
 from runs.worker.phases import WINDOW_STEPS
+from support.installed_site import SITE
+from support.one_run import one_run
 
 LOG = Path(__file__).with_name("lbann_output") / "validation.log"  # five epochs of digits, 26 steps each, on one rank
 EPOCHS, STEPS, STEP_S = 5, 26, 0.001

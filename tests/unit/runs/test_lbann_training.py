@@ -16,9 +16,9 @@ from scipy import stats
 
 from common.schemas import check_value, schema
 from datasets.prepare import prepare
-from installed_site import INSTALLED
 from runs.phases import damage, put_together
-from trainings import SEED, Trainings, epochs
+from support.installed_site import INSTALLED
+from support.trainings import SEED, Trainings, epochs
 
 pytestmark = pytest.mark.skipif(
     "lbann" not in INSTALLED, reason="this site has no LBANN installed (make frameworks-test)"

@@ -11,7 +11,7 @@ from models.graph import from_json
 from models.mesh import of_spec
 from models.messages import needs
 from runs.phases import put_together
-from trainings import Trainings, assert_same, epochs
+from support.trainings import Trainings, assert_same, epochs
 
 BATCH = 64
 FIRST = [  # of each axis one, and of pairs of axes one

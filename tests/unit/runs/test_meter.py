@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from ranks import on_ranks
 from runs.epochs import read_epochs
 from runs.worker import meter
 from runs.worker.energy import Meters
 from runs.worker.group import Group
 from runs.worker.node import Reading
 from runs.worker.phases import Untraced
+from support.ranks import on_ranks
 
 EPOCH_S = 0.2
 

@@ -13,11 +13,11 @@ import pytest
 from common.schemas import schema
 from datasets.prepare import prepare
 from declared.site import Site, load_site
-from kwollect import Kwollect, kwollect
-from one_run import one_run
 from runs import launch, meters
 from runs.epochs import read_epochs
 from runs.supervise import energies, job, measurement
+from support.kwollect import Kwollect, kwollect
+from support.one_run import one_run
 
 WATTS, AT_SOCKET_W = 40.0, 65.0  # of the package (metered.py), of the node
 DATA = "synthetic-16x16x1-10-1024"

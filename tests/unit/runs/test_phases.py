@@ -13,13 +13,13 @@ import pandas as pd
 import pytest
 
 from common.code import SCRIPTS
-from ranks import on_ranks
 from runs.phases import NAMES, damage, put_together
 from runs.worker import phases
 from runs.worker.group import Group
 from runs.worker.operators import CLOCK, RAW, Event, moved
 from runs.worker.phases import MOST_STEPS, WINDOW_STEPS, Full, Phases, Untraced, process_start
-from traces_made import attempt
+from support.ranks import on_ranks
+from support.traces_made import attempt
 
 
 def rows(folder: Path, rank: int = 0) -> list[tuple[int, int, str, float, float]]:

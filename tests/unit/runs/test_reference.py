@@ -12,12 +12,12 @@ import pytest
 
 from declared.site import load_site
 from declared.study import load_study
-from one_run import one_run
 from plan.design import design
 from plan.identity import resolve
 from runs import launch, reference, supervise
 from runs.reference import Took, band, before, earlier, geometry, work
 from runs.reference_work import KINDS, USUAL
+from support.one_run import one_run
 
 HERE = replace(load_site("local"), cores=2, ranks_per_node=1)
 KIND = f"{USUAL}-{KINDS[USUAL].version}"

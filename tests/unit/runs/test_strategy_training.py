@@ -12,7 +12,7 @@ import pytest
 
 from runs import launch
 from runs.phases import put_together
-from trainings import Trainings, assert_same, epochs
+from support.trainings import Trainings, assert_same, epochs
 
 TESTS = Path(__file__).parent
 CLOSE = 1e-10  # in double precision: sums in another order, and nothing else

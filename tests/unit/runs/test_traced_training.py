@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from runs.phases import damage, put_together
-from trainings import ALIKE, REPLICAS, Trainings, able, assert_same, epochs, of_64, some
+from support.trainings import ALIKE, REPLICAS, Trainings, able, assert_same, epochs, of_64, some
 
 SYNC_EVERY = 5
 TRACED = able(ALIKE, trace="phases")

@@ -11,7 +11,7 @@ import pytest
 
 from declared.frameworks import load_framework
 from runs.steps import quantiles
-from trainings import (
+from support.trainings import (
     ALIKE,
     DAILY,
     DISTRIBUTED,

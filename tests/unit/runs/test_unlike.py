@@ -9,7 +9,7 @@ import pytest
 
 from models.graph import from_json
 from runs.worker.sampling import divided
-from trainings import Trainings, assert_same, epochs, weights
+from support.trainings import Trainings, assert_same, epochs, weights
 
 BLOCK = 60
 ONE_STEP = {"dataset": f"synthetic-8x8x1-10-{BLOCK}", "batch_size": BLOCK, "batch_scope": "global"}

@@ -10,8 +10,8 @@ import pytest
 
 from declared.environments import Installed, Realization, read
 from environments.build import build
-from installed_site import SITE
-from trainings import Trainings, assert_same, weights
+from support.installed_site import SITE
+from support.trainings import Trainings, assert_same, weights
 
 pytestmark = pytest.mark.versions
 OLDEST = {  # environment -> what its description supports, as pip gets it

@@ -11,9 +11,9 @@ import pytest
 from common.errors import InputError
 from common.files import load_yaml, write_text
 from declared.site import Wattmeter, load_site
-from kwollect import PERIOD_S, kwollect
 from runs import meters, wattmeter
 from runs.wattmeter import Away
+from support.kwollect import PERIOD_S, kwollect
 
 START = 1_760_000_000.03
 NODES = ["taurus-7", "taurus-8"]

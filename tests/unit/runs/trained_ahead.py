@@ -10,7 +10,7 @@ import trained
 from runs.libraries.ahead import Ahead
 from runs.libraries.pytorch import PyTorchTrainer
 from runs.worker.process import as_rank
-from streams import Point, ThreadLane
+from support.streams import Point, ThreadLane
 
 
 class TensorLane(ThreadLane):

@@ -1,7 +1,7 @@
 """The table of costs: each layer whole and in its smallest parts, and what messages take."""
 
 from strategies.costs_table import compare, table
-from timed_parts import handled, run_of, timed
+from support.timed_parts import handled, run_of, timed
 
 
 def test_the_table_has_each_layer_whole_and_its_smallest_parts() -> None:

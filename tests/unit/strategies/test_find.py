@@ -64,7 +64,7 @@ def test_a_question_that_is_none_is_answered_in_one_line(argv, said):
 
 def test_a_change_ends_as_a_simulation_of_all_on_all_models(planner):
     done = subprocess.run(
-        [planner, CHECKOUT / "tests" / "planner_properties.py", str(PROPOSALS)],
+        [planner, CHECKOUT / "tests" / "support" / "planner_properties.py", str(PROPOSALS)],
         env=os.environ | {"PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")},
         capture_output=True,
         text=True,

@@ -14,7 +14,7 @@ from strategies import found
 from strategies.measured import Lacking, cost_of, costs_of, message_cost, topology
 from strategies.problem import pose
 from strategies.topology import Level
-from timed_parts import BANDWIDTH_BYTES_S, MEMORY, both, handled, run_of, timed
+from support.timed_parts import BANDWIDTH_BYTES_S, MEMORY, both, handled, run_of, timed
 
 
 def test_the_problem_of_a_step_has_the_times_of_parts_that_were_measured() -> None:

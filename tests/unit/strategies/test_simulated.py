@@ -21,7 +21,7 @@ from plan.campaign import Campaign, planned
 from records.aggregate import planned_row
 from strategies.measured import Known
 from strategies.simulated import Simulator, compare, gains, in_order, ordered, orders, said, table
-from timed_parts import DATASET, FRAMEWORK, both, handled, timed
+from support.timed_parts import DATASET, FRAMEWORK, both, handled, timed
 
 REST_S = 0.25  # that a step takes beside its layers
 SLOWER = {"data": 1.0, "expert": 1.2, "random1": 0.9, "found": 1.0}  # than simulated

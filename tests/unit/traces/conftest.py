@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from support.traces_made import gathered
 from traces import cells
-from traces_made import gathered
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from common.errors import InputError
-from traced import ROWS, TIMELINE
+from support.traced import ROWS, TIMELINE
 from traces import chrome
 from traces.timeline import Timeline, lanes
 

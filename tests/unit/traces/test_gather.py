@@ -6,9 +6,9 @@ import pytest
 from analysis.measured import traced
 from common.errors import InputError
 from common.tables import read_table, write_table
-from synthetic import write_frames
+from support.synthetic import write_frames
+from support.traces_made import attempt, read_runs, traced_campaign, write_attempt
 from traces import gather
-from traces_made import attempt, read_runs, traced_campaign, write_attempt
 
 ONE = "pytorch-ddp.small-cnn.digits.b16.n2.s1"
 

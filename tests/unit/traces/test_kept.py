@@ -5,7 +5,7 @@ import pytest
 
 from common.errors import InputError
 from common.tables import read_table, write_table
-from made_up_trace import Truth
+from support.made_up_trace import Truth
 from traces import kept
 from traces.kept import BLOCK
 

@@ -12,8 +12,8 @@ from declared.site import load_site
 from declared.study import load_study
 from plan.campaign import Campaign, planned
 from runs.worker.meter import COLUMNS
+from support.traces_made import attempt
 from traces import make
-from traces_made import attempt
 
 
 @pytest.fixture(scope="module")

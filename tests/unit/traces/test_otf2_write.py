@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from otf2.enums import GroupType, LocationGroupType, RegionRole
 
-from traced import TIMELINE
+from support.traced import TIMELINE
 from traces import otf2_read, otf2_write
 
 

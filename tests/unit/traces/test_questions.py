@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from made_up_trace import Truth
+from support.made_up_trace import Truth
 from traces import questions
 from traces.replay import Exchange, Messages, chains, play
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from made_up_trace import Truth
+from support.made_up_trace import Truth
 from traces.replay import FINISH, Chain, Exchange, Give, Messages, Step, Wait, Work, chains, play
 
 REAL = Path(__file__).with_name("ddp.csv")  # eight steps of PyTorch DDP on two ranks, two buckets each

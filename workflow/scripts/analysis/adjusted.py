@@ -36,7 +36,7 @@ blocks of 0 to 20 %, correlations of 0 to 0.97, equal and unequal spreads (make 
 
 Better predictions within blocks need not make means more certain: where blocks move a covariate and not epoch times, or by more than the
 slope says, taking out their distances adds to the spread between blocks. So means are adjusted only where their intervals get LEAST_GAIN
-narrower (median), and ratios within blocks only where theirs do. That choice, too, is in the simulations (tests/bench/adjusted_coverage.py).
+narrower (median), and ratios within blocks only where theirs do. That choice, too, is in the simulations (benchmarks/adjusted_coverage.py).
 """
 
 import math

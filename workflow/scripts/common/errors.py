@@ -1,15 +1,18 @@
 """One way to refuse bad input: a single clear line and exit status 2."""
 
 import errno
+import functools
 import os
 import select
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-MOST_LINES = 20
-OF_THE_SYSTEM = (
+MAX_LINES = 20
+SYSTEM_CODE = "system-error"
+SYSTEM_ERRORS = (
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EROFS,
@@ -17,61 +20,128 @@ OF_THE_SYSTEM = (
     errno.EPERM,
     errno.EIO,
     errno.ESTALE,
-)  # no fault of ours
+)
 
 
 class InputError(Exception):
-    """Something that a person wrote is wrong. The message is one line: file, key, what was expected, what to do.
+    """Report one mistake in what a person wrote.
 
-    What cannot be printed in a line, such as a line's end in a name that is told, is escaped.
+    The text is one line: ``file: key: problem; expected ...; did you mean '...'?; hint``. Programs and tests read the fields.
+
+    Args:
+        code: What kind of mistake this is, in kebab-case (``unknown-key``). It is stable: the wording may change, the code may not.
+        problem: What is wrong, as a clause.
+        file: The file, option or variable that holds the mistake.
+        key: The dotted key in that file.
+        got: The value that was found.
+        expected: What would have been right: a phrase, or the names to choose from.
+        suggestion: The name that was probably meant.
+        hint: What to do.
     """
 
-    def __init__(self, message: str) -> None:
-        super().__init__("".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in message))
+    def __init__(
+        self,
+        code: str,
+        problem: str | None = None,
+        *,
+        file: object = "",
+        key: str = "",
+        got: object = None,
+        expected: str | Sequence[object] = (),
+        suggestion: str = "",
+        hint: str = "",
+    ) -> None:
+        if problem is None:  # until every error has a code
+            code, problem = "unclassified", code
+        self.code, self.problem, self.file, self.key = code, problem, str(file), key
+        self.got, self.expected, self.suggestion, self.hint = got, expected, suggestion, hint
+        super().__init__(_escape(self._sentence()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what another process makes it of again."""
+        names = ("file", "key", "got", "expected", "suggestion", "hint")
+        fields = {name: getattr(self, name) for name in names}
+        return functools.partial(InputError, self.code, self.problem, **fields), ()
+
+    def _sentence(self) -> str:
+        expected = self.expected if isinstance(self.expected, str) else ", ".join(map(str, self.expected))
+        parts = [
+            ": ".join(filter(None, [self.file, self.key, self.problem])),
+            f"expected {expected}" if expected else "",
+            f"did you mean '{self.suggestion}'?" if self.suggestion else "",
+            self.hint,
+        ]
+        return "; ".join(filter(None, parts))
+
+    @property
+    def lines(self) -> list[str]:
+        """Return what a terminal shows, one line for each mistake, with its code in brackets at the end."""
+        return [f"{self} [{self.code}]"]
 
 
 class InputErrors(InputError):
-    """Several things are wrong: `lines`, one each, of many the first."""
+    """Report several mistakes at once: `errors`, of which a terminal shows the first MAX_LINES."""
 
-    def __init__(self, lines: Sequence[str]) -> None:
-        more = len(lines) - MOST_LINES
-        self.lines = [*lines[:MOST_LINES], *([f"and {more} more like these"] if more > 0 else [])]
-        super().__init__("; ".join(self.lines))
+    def __init__(self, errors: Sequence[InputError]) -> None:
+        self.errors = list(errors)
+        super().__init__(errors[0].code, "; ".join(map(str, errors)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what another process makes it of again."""
+        return InputErrors, (self.errors,)
+
+    @property
+    def lines(self) -> list[str]:
+        """Return one line for each mistake, of many the first."""
+        rest = len(self.errors) - MAX_LINES
+        shown = [line for error in self.errors[:MAX_LINES] for line in error.lines]
+        return [*shown, *([f"and {rest} more like these"] if rest > 0 else [])]
+
+
+def _escape(text: str) -> str:
+    """Escape what a line cannot hold, such as a line break in a name that is quoted."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 @contextmanager
 def system_faults(where: Path) -> Iterator[None]:
-    """What the system refuses (a full disk, a folder of others) as an InputError; `where` it did, if it does not say."""
+    """Turn an error of the system, such as a full disk, into an InputError that names the file, or `where` if it names none."""
     try:
         yield
     except OSError as error:
-        told = f"{error.filename or where}: {error.strerror or error}"
-        raise InputError(f"{told}; correct it, then start again") from None
+        raise system_error(error, where) from None
+
+
+def system_error(error: OSError, where: object = "") -> InputError:
+    """Return an InputError with what the system said of a file."""
+    problem = error.strerror or str(error)
+    return InputError(SYSTEM_CODE, problem, file=error.filename or where, hint="correct it, then start again")
 
 
 def exit_status(main: Callable[[], None]) -> int:
-    """Run a program's main; 0 when it returns or nobody reads on, 2 with one line on stderr when its input is wrong."""
+    """Run a program's main and return its exit status: 2 with one line on stderr if its input is wrong, else 0."""
     try:
         main()
         sys.stdout.flush()
-    except InputErrors as several:
-        for line in several.lines:
-            print(f"ringside: {line}", file=sys.stderr)
-        return 2
     except InputError as error:
-        print(f"ringside: {error}", file=sys.stderr)
+        print_error(error)
         return 2
     except BrokenPipeError:
         if not _unread():
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is written on the way out
     except OSError as error:
-        if error.errno not in OF_THE_SYSTEM:
+        if error.errno not in SYSTEM_ERRORS:
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"ringside: {where}{error.strerror}; correct it, then start again", file=sys.stderr)
+        print_error(system_error(error))
         return 2
     return 0
+
+
+def print_error(error: InputError) -> None:
+    """Print an error on stderr as a user sees it."""
+    for line in error.lines:
+        print(f"ringside: {line}", file=sys.stderr)
 
 
 def _unread() -> bool:

@@ -204,7 +204,7 @@ def aggregate(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
     parts = [campaign.runs[first : first + AT_ONCE] for first in range(0, len(campaign.runs), AT_ONCE)]
     rows: list[dict[str, Any]] = []
     added: list[pd.DataFrame] = []
-    refused: list[str] = []
+    refused: list[InputError] = []
     with written_whole(epochs_csv) as partial, contextlib.ExitStack() as stack:
         several: Callable[..., Iterable[Any]] = map
         if len(parts) > 1:
@@ -269,12 +269,12 @@ def _without_phases(run: dict[str, Any], records: Path) -> str | None:
 
 def _read(
     campaign: Campaign, runs: Sequence[Run], epochs_csv: Path
-) -> tuple[list[dict[str, Any]], list[pd.DataFrame], list[str]]:
+) -> tuple[list[dict[str, Any]], list[pd.DataFrame], list[InputError]]:
     """The rows of these runs, what their epochs add to them (`of_epochs`), and what is wrong with records, a line each.
 
     Writes their part of epochs.csv unless something is wrong.
     """
-    wrong: list[str] = []
+    wrong: list[InputError] = []
     rows, lines, site = [], {}, (read_binding(campaign.results) or {"site": campaign.site.name})["site"]
     for run in runs:
         row = planned_row(campaign, run)
@@ -291,7 +291,7 @@ def _read(
                 lines[folder] = epoch_lines(folder, record, run.levels["epochs"], run.levels["warmup_epochs"])
                 row |= recorded_row(record)
             except InputError as error:
-                wrong.append(str(error))
+                wrong.append(error)
         else:
             row |= {"status": "missing", "reason": why_absent(folder / "record.json")}
     try:
@@ -302,7 +302,8 @@ def _read(
                 _table([own], epochs_csv)
             except InputError as error:
                 what = str(error).partition(": ")[2]
-                wrong.append(f"{folder}: epochs.csv of its attempt is broken ({what}); {_advice(folder)}")
+                problem = f"epochs.csv of its attempt is broken ({what})"
+                wrong.append(InputError("broken-epochs-csv", problem, file=folder, hint=_advice(folder)))
         return rows, [], wrong
 
 

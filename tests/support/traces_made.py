@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from common.tables import read_table
-from synthetic import campaign, write_frames
+from support.synthetic import campaign, write_frames
 from traces import gather
 
 FRAMEWORKS = ("pytorch-single", "pytorch-ddp", "horovod-pytorch")

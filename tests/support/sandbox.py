@@ -20,6 +20,23 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 NOT_HANDED_ON = ("SLURM", "RINGSIDE", "MAKE", "MFLAGS", "ARGS")  # of make: that another make calls it, and with what
 CGROUPS = Path("/sys/fs/cgroup")
 CONTROLLERS = ("cpu", "memory", "cpuset", "freezer")  # of version 1: each has a hierarchy of its own
+NOTHING: dict[str, list[str]] = {"processes": [], "files": [], "links": [], "groups": []}
+
+# Ends as if it were killed once a daemon runs, before its process is noted.
+KILLED = """
+import os, sys, time
+from cluster import daemons, virtual
+write = daemons.write_json
+
+def noted(file, state):
+    if sys.argv[1] in state["pids"]:
+        time.sleep(0.2)
+        os._exit(9)
+    write(file, state)
+
+daemons.write_json = noted
+virtual.main(["up", "--nodes=2"])
+"""
 
 # Enters the groups that stand before `--`. What is started then finds its groups from there on, as it finds their folders.
 _ENTER = 'while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs"; shift; done; shift; exec "$@"'
@@ -141,3 +158,17 @@ def _remove(groups: list[Path]) -> None:
             if folder.is_dir():
                 with contextlib.suppress(OSError):  # a process in it has not quite ended
                     folder.rmdir()
+
+
+def up(corner: Sandbox, *options: str) -> float:
+    """Start a cluster in the corner; seconds that it took."""
+    started = time.monotonic()
+    done = corner.python("cluster.virtual", "up", *options)
+    assert done.returncode == 0, done.stderr
+    return time.monotonic() - started
+
+
+def down(corner: Sandbox) -> None:
+    """End it."""
+    done = corner.python("cluster.virtual", "down")
+    assert done.returncode == 0, done.stderr

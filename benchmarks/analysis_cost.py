@@ -15,9 +15,7 @@ from common.errors import InputError
 from document import section, table
 from plan.design import Run
 from runs.worker.meter import COLUMNS
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "workflow"))
-from checkout import Checkout
+from support.checkout import Checkout
 from timed import Timed, timed
 
 AIM_S, AIM_BYTES = 60.0, 2 * 2**30
@@ -119,7 +117,7 @@ def measure(runs: int, epochs: int) -> tuple[int, dict[str, Timed]]:
     """Make the records of so many runs; the number made, and what the STAGES take then."""
     with tempfile.TemporaryDirectory(prefix="ringside-bench-") as folder:
         checkout = Checkout(Path(folder) / "checkout", study_of(runs, epochs))
-        path = os.pathsep.join(str(checkout.path(name)) for name in ("workflow/scripts", "tests/bench"))
+        path = os.pathsep.join(str(checkout.path(name)) for name in ("workflow/scripts", "tests", "benchmarks"))
         made = subprocess.run(
             [sys.executable, "-c", "from analysis_cost import leave_records; print(leave_records())"],
             cwd=checkout.folder,

@@ -8,9 +8,7 @@ from pathlib import Path
 
 from common.errors import InputError
 from document import section, table
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "workflow"))
-from checkout import Checkout, planned_jobs
+from support.checkout import Checkout, planned_jobs
 from timed import Timed, timed
 
 AIMS_S = {180: 2.0, 1_800: 6.0, 18_000: 50.0}

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.document import HEAD, with_part, write_part
 from common.errors import InputError
+from document import HEAD, with_part, write_part
 
 
 def test_a_part_replaces_itself_and_nothing_else() -> None:

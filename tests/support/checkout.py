@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,16 @@ figures:
   - {kind: residuals}
   - {kind: accuracy}
   - {kind: accuracy, x: updates}
+"""
+
+THREE_RUNS = """\
+title: three short runs
+question: does a kill lose anything?
+seed: 3
+design: full
+replicates: 3
+factors: {framework: pytorch-single, model: small-cnn, dataset: digits, nodes: 1, batch_size: 64, sync_every: 1, epochs: 3}
+figures: [{kind: residuals}]
 """
 
 
@@ -200,3 +211,10 @@ def planned_jobs(output: str) -> dict[str, int]:
                 name, count = row.split()
                 jobs[name] = int(count)
     return {name: count for name, count in jobs.items() if name not in TARGETS}
+
+
+def wait_for(condition, limit_s: float = 120) -> None:  # type: ignore[no-untyped-def]
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.05)

@@ -7,7 +7,7 @@ import numpy as np
 
 from analysis.pooling import pooled
 from document import section, table
-from simulated import DEPENDENCES, SPREADS, Coverage, held, simulated
+from support.simulated import DEPENDENCES, SPREADS, Coverage, held, simulated
 
 CELLS, RUNS = (4, 8, 20, 60), (3, 5)
 WEIGHTS = (0.0, 2.0, 3.0, 4.0, 6.0, np.inf)

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkout import Checkout
+from support.checkout import Checkout
 
 EVERY_S = 0.2
 SESSION = 3  # of the fields of /proc/<pid>/stat after the name

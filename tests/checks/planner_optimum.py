@@ -9,10 +9,10 @@ import time
 from models.graph import Graph
 from models.named import graph
 from models.soap import divide
-from planned_models import by_planner
 from strategies import exact, search, starts
 from strategies.problem import Posed, pose
 from strategies.topology import Device, Level, Topology
+from support.planned_models import by_planner
 
 DEVICE = Device(flops=6.36e12, memory_bytes_s=7.32e11, memory_bytes=1.6e10, launch_s=1e-5)  # of config/topologies/p100
 FOUR = Topology(DEVICE, (Level(4, 2e10, 5e-6),))

@@ -1,4 +1,4 @@
-"""A load that comes and goes on this machine, as what a hypervisor withholds does: `python tests/bench/coming_load.py --seconds 600`.
+"""A load that comes and goes on this machine, as what a hypervisor withholds does: `python benchmarks/coming_load.py --seconds 600`.
 
 Programs in a control group of their own take a share of every core, under a quota of the group, for some seconds; then none do for some
 seconds; and so on. Half of the times they stream memory, half they only count. They end when the time is over, or with who started

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pandas as pd
 
-import known_physics as known
-from known_physics import Truth
+from support import known_physics as known
+from support.known_physics import Truth
 
 TRUTH = Truth(batch_s=0.004, sample_s=0.0004, update_s=0.0)
 STRENGTHS = {1: (1.0,), 2: (1.0, 0.5), 3: (1.0, 0.5, 0.25)}

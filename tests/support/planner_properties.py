@@ -9,11 +9,11 @@ import sys
 import numpy as np
 
 from models.named import models
-from planned_models import posed
 from strategies import engine, starts
 from strategies.engine import State
 from strategies.problem import GRADIENTS, Posed
 from strategies.topology import Level
+from support.planned_models import posed
 
 DEVICES = 16
 LEVELS = (Level(4, 2e10, 5e-6), Level(4, 1e10, 1e-5, ring_latency_s=3e-5, ring_channels=2))

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from checkout import Checkout
 from cluster.limits import Limits
+from support.checkout import Checkout
 
 STUDY = """\
 title: two runs on several nodes

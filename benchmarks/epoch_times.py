@@ -31,7 +31,6 @@ from declared.frameworks import load_framework
 from declared.site import Site, load_site
 from document import section, table
 from environments.build import build
-from one_run import one_run
 from runs import launch
 from runs.attempts import machine_lock
 from runs.launchers.local import cores_of
@@ -39,6 +38,7 @@ from runs.supervise import job
 from runs.worker.group import free_port
 from runs.worker.load import own_cpu_s
 from runs.worker.node import busy_seconds
+from support.one_run import one_run
 
 AIM = 1.02
 BATCH_SIZE = 32
@@ -296,7 +296,7 @@ def report(made: dict[str, list[tuple[Training, Training]]], command: str) -> st
         "Epoch time against bare loops",
         command,
         table(["framework", "ranks", "pairs", "bare loop", "Ringside", "ratio", "95 % interval", "aim"], rows),
-        f"small-cnn on digits, batch {BATCH_SIZE} a rank, one core a rank. The bare loops are `tests/bench/bare/`. Both run in "
+        f"small-cnn on digits, batch {BATCH_SIZE} a rank, one core a rank. The bare loops are `benchmarks/bare/`. Both run in "
         f"turn, the other first in every second pair; a process gives the median of its epochs without the first {WARM_UP}, a "
         f"pair their ratio, the table the medians, with the interval of the ratio's between two of the ratios in their order, "
         f"which assumes no distribution. Others used at most {foreign:.1%} of the processor time meanwhile.",

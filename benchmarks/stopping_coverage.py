@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adaptive import Report, Rule, campaign, chosen, chosen_of_pairs, naive
 from analysis.intervals import CONFIDENCE
 from analysis.pooling import FEWEST_BLOCKS
 from declared.study import KNOWN_OF_ALL
 from document import section, table
 from precision.stopping import KNOWN
-from simulated import SPREADS
+from support.adaptive import Report, Rule, campaign, chosen, chosen_of_pairs, naive
+from support.simulated import SPREADS
 
 SPREAD, LIMITS, OF_ALL = 0.1, ((3, 6), (3, 12), (3, 30), (5, 30)), ((3, 12), (3, 30))
 CELLS, NEEDED = (1, 2, 4, 12, 30), (2, 5, 12, 24)  # runs that a cell would need that knew its spread

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-import known_physics as known
 from declared.mesh import mesh_of
 from declared.models import model_graph
 from models.division import stages
+from support import known_physics as known
 
 NOISE = 0.02
 STRATEGIES = ("data", "sharded", "tensor", "pipeline2", "data2-tensor2", "pipeline4")

@@ -34,13 +34,13 @@ from environments import installed
 from environments.build import build
 from epoch_times import Process, interval_of_median, run_all
 from models.named import graph
-from one_run import one_run
 from plan.identity import lacks
 from runs import launch
 from runs.attempts import machine_lock
 from runs.epochs import read_epochs
 from runs.launchers.local import cores_of
 from runs.supervise import job, judge, measurement, with_last_line
+from support.one_run import one_run
 
 BENCH = Path(__file__).resolve().parent
 ENVIRONMENT = "pytorch"
@@ -479,7 +479,7 @@ def throughput_part(rig: Rig, sizes: Sizes, compiler: str, why: str, most: int) 
     meaning = (
         f"{sizes.model} on drawn {sizes.side}x{sizes.side}x3 images, batch {sizes.batch}, bfloat16 autocast, channels last, {why}. Each side is a "
         f"process of its own, in turn, the other first in every second pair; it gives the median of {TIMED} epochs of {sizes.steps} steps after "
-        f"{WARM_UP} that does not count. The plain script is `tests/bench/bare/resnet_training.py`: it draws its images once and copies them from "
+        f"{WARM_UP} that does not count. The plain script is `benchmarks/bare/resnet_training.py`: it draws its images once and copies them from "
         "pinned memory, while Ringside draws every batch anew. The interval of the ratio is between two of the ratios in their order, "
         "and needs 6 pairs. The ratio is told: it fails nothing."
     )

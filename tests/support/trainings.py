@@ -18,15 +18,15 @@ from datasets.prepare import prepare
 from declared.environments import read
 from declared.factors import factor_table
 from declared.frameworks import framework_names, load_framework, trains_alone
-from installed_site import SITE as TEST_SITE
-from one_run import one_run
 from runs import launch
 from runs.supervise import job
+from support.installed_site import SITE as TEST_SITE
+from support.one_run import one_run
 
 SITE = replace(TEST_SITE, cores=2, nodes=4, time_limit_s=300.0)
 TWO_DEVICES = replace(SITE, nodes=1, ranks_per_node=2)
 SEED = 20261120
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).resolve().parents[1]
 TEMPORARY = "tmp"  # of the ranks, in the attempt's folder
 PLAIN = {"model": "small-cnn", "dataset": "digits", "nodes": 1, "sync_every": 1, "epochs": 1, "warmup_epochs": 0}
 # Every framework that can be trained at this site and whose weights can be kept: not those of another program's training, nor one that

@@ -17,9 +17,9 @@ from declared.frameworks import load_framework
 from declared.site import load_site
 from document import section, table
 from environments.build import build
-from one_run import one_run
 from runs import launch
 from runs.supervise import job
+from support.one_run import one_run
 
 AIM = 5
 FRAMEWORKS = ("pytorch-single", "tensorflow-single")  # the others of each library have the same input

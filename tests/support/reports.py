@@ -11,7 +11,7 @@ from common.files import write_json, write_text
 from figures import panels, style
 from report import make
 from report.checkout import State
-from synthetic import campaign, write_frames
+from support.synthetic import campaign, write_frames
 
 TABLES = ("cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "regression")
 PICTURES = {

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 from document import section, table
-from simulated import SPREADS, ReferencedCoverage, beside_reference, referenced_coverage
+from support.simulated import SPREADS, ReferencedCoverage, beside_reference, referenced_coverage
 
 STUDIES = ((4, 3), (12, 3), (2, 8), (12, 5))  # cells, blocks
 Correlations = tuple[float, float, float | None]  # with the reference; blocks' part in it alone; with the time withheld

@@ -76,7 +76,7 @@ def not_said(sentences: list[str], name: str = CAMPAIGNS) -> list[str]:
 
 @dataclass(frozen=True)
 class Lists:
-    """tests/commands.yaml: what is run or planned by tests/workflow/test_pages.py, and what runs all others."""
+    """tests/support/commands.yaml: what is run or planned by tests/workflow/test_pages.py, and what runs all others."""
 
     run: list[str]
     planned: list[str]
@@ -99,7 +99,7 @@ class Lists:
 
 
 def lists() -> Lists:
-    """tests/commands.yaml."""
+    """tests/support/commands.yaml."""
     told = yaml.safe_load(LISTS.read_text(encoding="utf-8"))
     elsewhere = [(command, by) for by, commands in told["elsewhere"].items() for command in commands]
     listed = [*told["run"], *told["planned"], *dict(elsewhere)]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bench import accelerator_page as pages
-from bench.accelerator_page import ABSENT, FAILED, MET, MISSED, OK, Row
+import accelerator_page as pages
+from accelerator_page import ABSENT, FAILED, MET, MISSED, OK, Row
 from common.files import CHECKOUT
 
 

@@ -10,10 +10,10 @@ import sys
 import time
 from collections.abc import Mapping
 
-from planned_models import by_planner, posed
 from strategies import engine, search, starts
 from strategies.problem import Posed
 from strategies.topology import Level
+from support.planned_models import by_planner, posed
 
 ARTIFACT_MS = {"alexnet": 0.24, "rnn-translation": 0.9, "resnet-101": 1.8}
 ROUNDS = 5

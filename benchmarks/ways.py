@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from campaigns import Campaign, study
 from cluster import virtual
 from common.errors import InputError
 from common.tables import read_table
 from document import section, table
+from support.campaigns import Campaign, study
 
 FRAMEWORKS = "[pytorch-ddp, horovod-pytorch, tensorflow-multiworker, horovod-tensorflow]"
 SHARED = "/var/tmp"  # noqa: S108 (seen by all nodes of the virtual cluster, unlike /tmp)
