@@ -18,7 +18,7 @@ import snakemake.exceptions
 from common import made_of, warm
 from cluster import disturbance
 from cluster.readiness import check_builds, check_bundle, check_launch
-from common.code import code
+from common.code import code as files_of_code
 from common.errors import InputError, print_error
 from plan import ownership
 from plan.campaign import load_campaign
@@ -36,6 +36,11 @@ def or_say_so(action):
     except InputError as error:
         print_error(error)
         sys.exit(2)
+
+
+def code(*modules):
+    """Return the files that a program is made of. What they do decides whether its output is current (made_of), not their dates."""
+    return ancient(files_of_code(*modules))
 
 
 def in_the_checkout():

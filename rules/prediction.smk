@@ -11,7 +11,7 @@ from declared.frameworks import load_framework
 from environments.identity import environment_stamp
 
 PREDICTED = SWEEPS.worth_drawing and len(CAMPAIGN.study.factors["nodes"]) > 1
-DESCRIBED = [shown(load_framework(name).file) for name in CAMPAIGN.study.factors["framework"]]
+DESCRIBED = ancient([shown(load_framework(name).file) for name in CAMPAIGN.study.factors["framework"]])
 PREDICTION_CODE = [*code("prediction.held_out", "prediction.extra_p", "models.families.*"), *DESCRIBED]
 OUTLOOK_CODE = [*code("prediction.outlook", "models.families.*"), *DESCRIBED]
 PREDICTION_FILES, OUTLOOK_FILES = (

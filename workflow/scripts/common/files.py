@@ -9,7 +9,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -310,10 +310,3 @@ def source_files(folder: Path) -> list[Path]:
         and not path.name.startswith((".", "#"))
         and not path.name.endswith(("~", ".orig", ".rej", ".bak"))
     )
-
-
-def digest_sources(paths: Iterable[Path], root: Path = CHECKOUT) -> str:
-    """SHA-256 over names (relative to `root`) and contents of files and folders, independent of dates and order."""
-    files = sorted({file for path in paths for file in (source_files(path) if path.is_dir() else [path])})
-    lines = [f"{file.relative_to(root)} {digest_file(file)}\n" for file in files]
-    return digest_text("".join(lines))

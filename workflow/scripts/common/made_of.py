@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from common.files import digest_file, digest_text, write_json
+from common.normal_form import digest_source
 
 RECORD = "record.json"
 TABLES = ("epochs.csv", "phases.csv", "clocks.csv")  # of an attempt
@@ -47,9 +48,9 @@ def read(file: Path) -> Made | None:
 
 
 def content(file: Path) -> str:
-    """SHA-256 of a file; of the record of a run, of the tables that are read with it, too, which lie beside it."""
+    """Return the SHA-256 of what a file holds: of a module what it does, of a run's record also the tables beside it."""
     if file.name != RECORD:
-        return digest_file(file)
+        return digest_source(file)
     tables = (path for path in sorted(file.parent.glob("attempt-*/*.csv")) if path.name in TABLES)
     return digest_text(" ".join(map(digest_file, [file, *filter(Path.is_file, tables)])))
 
@@ -139,8 +140,13 @@ def _watched(job: Any) -> bool:
 
 
 def _made(job: Any, digest: Callable[[Path], str] = content) -> Made:
-    """What a job would be made of now. Of what is `ancient` the name alone counts, which says what it is."""
-    inputs = sorted({str(file) for file in job.input if not file.is_ancient})
+    """Return what a job would be made of now.
+
+    Of an `ancient` input the name says what it is, so its content does not count. Code is `ancient` for Snakemake, whose dates and
+    checksums would make everything again when a comment changes, but what it does counts here.
+    """
+    code = [job.input.code] if isinstance(job.input.code, str) else job.input.code
+    inputs = sorted({*(str(file) for file in job.input if not file.is_ancient), *map(str, code)})
     params = {name: str(value) for name, value in job.params.items()}
     command = " ".join(job.rule.shellcmd.split())
     return Made(command, params, digests(inputs, digest), digests(map(str, job.output), digest))

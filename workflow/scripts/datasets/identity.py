@@ -4,7 +4,8 @@ import functools
 import json
 from pathlib import Path
 
-from common.files import digest_sources, digest_text
+from common.files import digest_text
+from common.normal_form import digest_sources
 from declared.datasets import DATASETS, FRESH, kind, load_dataset
 from declared.site import Site
 
@@ -13,13 +14,6 @@ from declared.site import Site
 NOT_PREPARING = ("__init__.py", "check.py", "fetch.py", "identity.py", "lock.py", "transfer.py", "verified.py")
 FETCHING_KEYS = ("url", "mirrors", "unpacked_bytes")
 TOLD_KEYS = ("title", "licence", "citation")  # for people
-# Digest of code -> of the code before it that prepares the same, byte by byte: who has that data, and runs on it, keeps them.
-PREPARES_THE_SAME = {
-    # other imports, since what is declared has a package of its own
-    "a0895b7a7586512b89c7758174a1e960ad15b1b7d425f66e4b579169cea34a6e": "0b43825dcce7b61f0a32b07eca7cd222120899ecbf1d84261233d1980f6a31ec",
-    # it prepares texts, too
-    "a3e2fd30042e7d91cf84720e89a65878e97f1c99ab4e8964c9da5944881c7266": "0b43825dcce7b61f0a32b07eca7cd222120899ecbf1d84261233d1980f6a31ec",
-}
 
 
 @functools.cache
@@ -31,7 +25,7 @@ def data_digest(dataset: str) -> str:
         entry["files"] = [
             {key: said for key, said in file.items() if key not in FETCHING_KEYS} for file in entry["files"]
         ]
-    return digest_text(json.dumps(entry, sort_keys=True) + PREPARES_THE_SAME.get(code, code))
+    return digest_text(json.dumps(entry, sort_keys=True) + code)
 
 
 def data_folder(site: Site, dataset: str) -> Path:

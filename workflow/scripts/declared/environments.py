@@ -10,7 +10,8 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_file, digest_text, load_yaml, shown
+from common.files import CHECKOUT, digest_text, load_yaml, shown
+from common.normal_form import digest_source
 from common.schemas import check
 from common.text import instead_of
 
@@ -20,13 +21,7 @@ TOOL_VARIANTS = ("cpu",)
 DEPLOYMENTS = ("venv", "apptainer")  # how a site wants what locks describe; what it has installed itself is "installed"
 WHOLE = "whole.json"  # beside a stamp, which it is a copy of: there once all else is
 BASE = "docker://debian:bookworm-slim"  # what images are built on, unless the site has another
-IMAGE_ABI = "cp311-linux_x86_64"  # of the Python in that base
-# Digest of a self-test -> of the one before it that tests the same of what is made here: who has that environment, and runs in it,
-# keeps them.
-TESTS_THE_SAME = {
-    # TensorFlow's own Keras 2 is enough, as sites may have it
-    "0e6f3e9b4ec6442b654b27b609cf3b78112d9c92d227899e2049496c177ceab2": "2a9da748611d292329920b24e356bca5d76428a7a7f85b287a5c158b96b8b68b",
-}
+IMAGE_ABI = "cp311-linux_x86_64"
 
 
 @dataclass(frozen=True)
@@ -177,13 +172,12 @@ class Environment:
         return None if self.brought(realization) or self.installed(realization) else self.parent
 
     def digests(self, files: Iterable[Path]) -> dict[str, str]:
-        """The SHA-256 of its files, by name. InputError when one is not there."""
+        """Return the SHA-256 of its files by name, of programs that of what they do. InputError when one is missing."""
         files = list(files)
         for file in files:
             if not file.is_file():
                 raise InputError(f"{shown(file)}: no such file; the environment '{self.name}' needs it")
-        digests = {file.name: digest_file(file) for file in files}
-        return {name: TESTS_THE_SAME.get(digest, digest) for name, digest in digests.items()}
+        return {file.name: digest_source(file) for file in files}
 
 
 def older(found: str, oldest: str) -> bool:

@@ -5,12 +5,13 @@ The key is computed while Snakemake parses, from files in git alone; what must c
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.files import digest_sources, digest_text
+from common.files import digest_text
+from common.normal_form import digest_sources
 from datasets.identity import data_digest, data_folder
 from declared.environments import older
 from declared.environments import read as read_environment
@@ -27,12 +28,9 @@ from plan.design import Geometry, Run
 # What every rank uses of the models' code.
 MODEL_CODE = tuple(RUNS.parent / "models" / name for name in ("graph.py", "initial.py", "mesh.py"))
 DIVISION = [RUNS.parent / "models" / "division.py"]  # what those use that divide models
+# Keys of framework.yaml that say nothing of what its ranks do.
+WORDS_OF_DESCRIPTIONS = ("title", "needs", "why", "notes")
 STRATEGY = [RUNS.parent / "models" / f"{name}.py" for name in ("soap", "strategy", "layout")]  # each layer by itself
-# Digest of ranks' code -> of the code before it that trains the same: who has runs of that code keeps them.
-TRAINS_THE_SAME = {
-    # pytorch-fsdp says which PyTorch it needs
-    "86b3aad3628af655acfdd2297ba2a7725bd03a7b4779a5541173819839f7049b": "5ba887e481f8080a30c5446d8a6000778a4116e6ab7b3f0c6eefedfd2ece5783",
-}
 
 
 def cores_per_rank(site: Site) -> int:
@@ -230,13 +228,16 @@ def rank_code(framework: str) -> list[Path]:
     ]
 
 
+def digest_rank_code(paths: Iterable[Path]) -> str:
+    """Return the SHA-256 of code of ranks; of descriptions of frameworks as far as they say what is done."""
+    return digest_sources(paths, words=WORDS_OF_DESCRIPTIONS)
+
+
 @functools.cache
 def code_digest(framework: str, model: str, dataset: str) -> str:
-    """SHA-256 of what trains: the shared worker, the libraries' modules, the adapter, the model as it is built."""
-    code = digest_sources([*MODEL_CODE, *rank_code(framework)])
-    return digest_text(
-        TRAINS_THE_SAME.get(code, code) + json.dumps(model_graph(model, dataset).to_json(), sort_keys=True)
-    )
+    """Return the SHA-256 of what trains: the shared worker, the libraries' modules, the adapter, the model as it is built."""
+    code = digest_rank_code([*MODEL_CODE, *rank_code(framework)])
+    return digest_text(code + json.dumps(model_graph(model, dataset).to_json(), sort_keys=True))
 
 
 def digests(site: Site, run: Run) -> dict[str, str]:

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.files import CHECKOUT, digest_sources, digest_text
+from common.files import CHECKOUT, digest_text
 from declared.factors import factor_table
 from declared.mesh import axes_of, is_mesh
 from declared.site import Site
 from models.collectives import ALL_REDUCE, COLLECTIVES, OF_AXES
 from plan.campaign import Campaign
 from plan.design import Geometry, Run
-from plan.identity import device, digests, lacks, links, rank_code, site_part, unlike
+from plan.identity import device, digest_rank_code, digests, lacks, links, rank_code, site_part, unlike
 from plan.scheduling import deferred_resources
 
 SMALLEST_BYTES = 1024
@@ -122,7 +122,7 @@ def spec(site: Site, sweep: Sweep) -> dict[str, Any]:
 @functools.cache
 def code_digest(framework: str) -> str:
     """SHA-256 of what exchanges and times: the sweep, the shared worker, the libraries' modules, the adapter."""
-    return digest_sources([PROGRAM, *rank_code(framework)])
+    return digest_rank_code([PROGRAM, *rank_code(framework)])
 
 
 def environment_digest(site: Site, sweep: Sweep) -> str:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_sources, digest_text, shown
+from common.files import CHECKOUT, digest_text, shown
 from declared.factors import factor_table
 from declared.mesh import FOUND
 from declared.site import Site
 from plan.campaign import Campaign
 from plan.design import Geometry, Run
-from plan.identity import STRATEGY, device, digests, lacks, links, rank_code, site_part, unlike
+from plan.identity import STRATEGY, device, digest_rank_code, digests, lacks, links, rank_code, site_part, unlike
 from plan.scheduling import deferred_resources
 
 PARTS, MESSAGES = "parts", "messages"  # what is timed
@@ -124,7 +124,7 @@ def spec(site: Site, timing: Timing) -> dict[str, Any]:
 @functools.cache
 def code_digest(framework: str, kind: str) -> str:
     """SHA-256 of what computes and times: the program, the shared worker, the libraries' modules, the adapter."""
-    return digest_sources([FOLDER / f"{PROGRAMS[kind]}.py", *STRATEGY, *rank_code(framework)])
+    return digest_rank_code([FOLDER / f"{PROGRAMS[kind]}.py", *STRATEGY, *rank_code(framework)])
 
 
 def environment_digest(site: Site, timing: Timing) -> str:

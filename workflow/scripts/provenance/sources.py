@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common.files import CHECKOUT, digest_file, digest_text, shown, source_files
+from common.normal_form import digest_source
 from datasets.identity import NOT_PREPARING, data_digest
 from declared.datasets import DATASETS, OWN_DATASETS
 from declared.environments import Environment, read
@@ -53,8 +54,10 @@ def files(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path]]:
 
 
 def sources(campaign: Campaign, code: Iterable[str]) -> dict[str, Group]:
-    """The groups as they are now: files, and what is no file: what of the site is measured, what a data set is."""
-    found = {group: {shown(file): digest_file(file) for file in some} for group, some in files(campaign, code).items()}
+    """Return the groups as they are now: files by what they do, what of the site is measured, what a data set is."""
+    found = {
+        group: {shown(file): digest_source(file) for file in some} for group, some in files(campaign, code).items()
+    }
     if campaign.published is None:
         found["site"] = {name: json.dumps(value, sort_keys=True) for name, value in site_part(campaign.site).items()}
         found["data"] |= {name: data_digest(name) for name in campaign.datasets}

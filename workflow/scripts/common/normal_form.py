@@ -1,0 +1,228 @@
+"""Digest what a source file does, not how it is worded.
+
+The normal form of a Python module is its syntax tree without what has no effect when it runs: comments, formatting, docstrings, `pass`,
+annotations that nothing reads, imports of names that only those annotations use, and blocks for type checkers. It is the same text on
+Python 3.11 to 3.14. The normal form of a YAML file is the value that it holds. Any other file, and one that cannot be parsed, stands for itself.
+
+A name, a message or the order of imports is part of what a module does: changing one changes the digest.
+"""
+
+import ast
+import atexit
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from common.files import CHECKOUT, digest_text, source_files, write_text
+
+VERSION = 1  # part of every kept digest: raise it when the normal form changes
+KEPT = "normal_forms.json"  # in the user's cache: SHA-256 of a file's bytes -> SHA-256 of its normal form
+MAX_KEPT = 20_000
+# Decorators that do not read the annotations of what they decorate. A function with any other one keeps its annotations.
+PLAIN_DECORATORS = {
+    *("abstractmethod", "cache", "cached_property", "classmethod", "contextmanager", "lru_cache"),
+    *("override", "property", "setter", "staticmethod", "wraps"),
+}
+FIELD_CLASSES = {"NamedTuple", "TypedDict"}  # bases for which an annotated name is a field, whatever its type
+PLAIN_BASES = {"Generic", "Protocol", "object"}
+FIELD_MARKERS = ("ClassVar", "InitVar", "KW_ONLY")  # types that dataclasses read
+TYPING_MODULES = {"__future__", "collections.abc", "numpy.typing", "types", "typing", "typing_extensions"}
+IGNORED_FIELDS = {"ctx", "kind", "type_comment", "type_ignores"}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def normal_form(source: str) -> str:
+    """Return the normal form of a Python module. SyntaxError where it is none."""
+    tree = _Stripped().visit(ast.parse(source))
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return _text(_WithoutUnusedTypes(used).visit(tree))
+
+
+def digest_source(file: Path, words: Sequence[str] = ()) -> str:
+    """Return the SHA-256, in hex, of a file's normal form. `words`: top-level keys of YAML that are for people alone, and left out."""
+    content = file.read_bytes()
+    if file.suffix == ".py":
+        return _kept().digest(content, "python", normal_form)
+    if file.suffix == ".yaml":
+        return _kept().digest(content, f"yaml without {','.join(words)}", functools.partial(_yaml_form, words=words))
+    return _sha256(content)
+
+
+def digest_sources(paths: Iterable[Path], root: Path = CHECKOUT, words: Sequence[str] = ()) -> str:
+    """Return the SHA-256 over names (relative to `root`) and normal forms of files and folders, independent of dates and order.
+
+    `words`: as in `digest_source`.
+    """
+    files = sorted({file for path in paths for file in (source_files(path) if path.is_dir() else [path])})
+    digest = digest_text("".join(f"{file.relative_to(root)} {digest_source(file, words)}\n" for file in files))
+    _kept().write()
+    return digest
+
+
+def _yaml_form(source: str, words: Sequence[str]) -> str:
+    """Return the value of a YAML file as JSON, in the order of its keys. ValueError where it is no YAML."""
+    try:
+        value = yaml.load(source, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+    if isinstance(value, dict):
+        value = {key: entry for key, entry in value.items() if key not in words}
+    return json.dumps(value, default=repr)
+
+
+class _Stripped(ast.NodeTransformer):
+    """Remove docstrings, `pass`, annotations without effect, and blocks for type checkers."""
+
+    def visit_Module(self, node: ast.Module) -> ast.AST:
+        return self._without_docstring(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        body = [_without_type(each, node) if isinstance(each, ast.AnnAssign) else [each] for each in node.body]
+        node.body = [each for group in body for each in group]
+        return self._without_docstring(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return self._function(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        """Annotated names of a class that still have one are fields; elsewhere an annotation says nothing."""
+        if getattr(node, "is_field", False):
+            return self.generic_visit(node)
+        return [self.generic_visit(assignment) for assignment in _assignments(node)]
+
+    def visit_If(self, node: ast.If) -> Any:
+        if _last_name(node.test) == "TYPE_CHECKING":
+            return [each for one in node.orelse if (each := self.visit(one)) is not None]
+        return self.generic_visit(node)
+
+    def visit_Pass(self, node: ast.Pass) -> None:
+        return None
+
+    def _function(self, node: Function) -> ast.AST:
+        if all(_last_name(decorator) in PLAIN_DECORATORS for decorator in node.decorator_list):
+            node.returns = None
+            for argument in ast.walk(node.args):
+                if isinstance(argument, ast.arg):
+                    argument.annotation = None
+        return self._without_docstring(node)
+
+    def _without_docstring(self, node: ast.Module | ast.ClassDef | Function) -> ast.AST:
+        if ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+        return self.generic_visit(node)
+
+
+class _WithoutUnusedTypes(ast.NodeTransformer):
+    """Remove imports of typing modules, as far as no name in `used` needs them."""
+
+    def __init__(self, used: set[str]) -> None:
+        self._used = used
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        if node.module in TYPING_MODULES and not node.level:
+            node.names = [alias for alias in node.names if (alias.asname or alias.name) in self._used]
+        return node if node.names else None
+
+    def visit_Import(self, node: ast.Import) -> ast.AST | None:
+        node.names = [
+            alias
+            for alias in node.names
+            if alias.name not in TYPING_MODULES or (alias.asname or alias.name.partition(".")[0]) in self._used
+        ]
+        return node if node.names else None
+
+
+def _without_type(node: ast.AnnAssign, owner: ast.ClassDef) -> list[ast.stmt]:
+    """Return an annotated name of a class with as much of its annotation as has an effect."""
+    decorators = {_last_name(decorator) for decorator in owner.decorator_list}
+    bases = {_last_name(base) for base in owner.bases}
+    if not decorators and bases <= PLAIN_BASES:
+        return list(_assignments(node))
+    node.is_field = True  # type: ignore[attr-defined]
+    marked = any(marker in ast.unparse(node.annotation) for marker in FIELD_MARKERS)
+    if not marked and decorators <= {"dataclass"} and bases <= FIELD_CLASSES | PLAIN_BASES:
+        node.annotation = ast.Name("field")
+    return [node]
+
+
+def _assignments(node: ast.AnnAssign) -> list[ast.Assign]:
+    """Return an annotated name as an assignment; nothing where it has no value."""
+    return [ast.Assign([node.target], node.value)] if node.value else []
+
+
+def _last_name(node: ast.expr) -> str:
+    """Return `wraps` of `functools.wraps(function)`, and so on; empty where it is no name."""
+    while isinstance(node, ast.Call | ast.Subscript):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _text(node: Any) -> str:
+    """Return a syntax tree as text. Unlike `ast.dump`'s, it is the same on all versions of Python that we support."""
+    if isinstance(node, ast.AST):
+        fields = ((name, getattr(node, name, None)) for name in node._fields if name not in IGNORED_FIELDS)
+        told = ",".join(f"{name}={_text(value)}" for name, value in fields if value is not None and value != [])
+        return f"{type(node).__name__}({told})"
+    if isinstance(node, list):
+        return f"[{','.join(map(_text, node))}]"
+    return ascii(node)
+
+
+class _Kept:
+    """Remember digests of normal forms by the digest of a file's bytes: parsing all of our modules takes seconds."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._known = self._read()
+        self._new: dict[str, str] = {}
+
+    def digest(self, content: bytes, kind: str, form: Callable[[str], str]) -> str:
+        """Return the SHA-256 of the normal form of `content`; of the content itself where it has none."""
+        key = _sha256(f"{VERSION} {kind}: ".encode() + content)
+        if key not in self._known:
+            try:
+                made = digest_text(form(content.decode("utf-8")))
+            except (ValueError, SyntaxError, RecursionError):
+                return _sha256(content)
+            self._known[key] = self._new[key] = made
+        return self._known[key]
+
+    def write(self) -> None:
+        """Keep what is new; another process may have written meanwhile. Where that fails, it is parsed again next time."""
+        if self._new:
+            known = {**self._read(), **self._new}
+            self._new = {}
+            with contextlib.suppress(OSError):
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                write_text(self._file, json.dumps(dict(list(known.items())[-MAX_KEPT:])))
+
+    def _read(self) -> dict[str, str]:
+        try:
+            kept = json.loads(self._file.read_text(encoding="utf-8"))
+            return {key: value for key, value in kept.items() if re.fullmatch("[0-9a-f]{64}", value)}
+        except (OSError, ValueError, AttributeError, TypeError):
+            return {}
+
+
+@functools.cache
+def _kept() -> _Kept:
+    folder = Path(os.environ.get("RINGSIDE_CACHE") or "~/.cache/ringside").expanduser()
+    kept = _Kept(folder / KEPT)
+    atexit.register(kept.write)
+    return kept
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
