@@ -106,7 +106,7 @@ def test_an_output_beside_that_is_removed_is_made_again(campaign: Checkout, name
 def test_products_of_another_checkout_are_made_again(campaign: Checkout, tmp_path: Path) -> None:
     other = campaign.copy(tmp_path / "other")
     file = other.path(FIGURE)
-    edit(file, file.read_text() + "# other\n", 3600)
+    edit(file, file.read_text() + "OTHER = True\n", 3600)
     assert made_again(other) == {"figure": 1}
     for folder in ("figures", "made_of/figures"):
         shutil.rmtree(campaign.results / folder)

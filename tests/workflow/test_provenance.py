@@ -66,7 +66,7 @@ def test_figures_say_what_has_changed_since_they_were_made(campaign: Checkout) -
     assert done.status == 0 and "changed since" not in done.output
 
     campaign.edit(STUDY, "title: the smallest", "title: the very smallest")
-    campaign.write(FIGURE, campaign.path(FIGURE).read_text() + "# changed\n")
+    campaign.write(FIGURE, campaign.path(FIGURE).read_text() + "CHANGED = True\n")
     campaign.edit("config/sites/local.yaml", "time_limit_s: 300", "time_limit_s: 301")
     for arguments in (["-n"], []):
         done = campaign.snakemake("figures", *arguments)
