@@ -23,7 +23,7 @@ from plan.design import Run
 from plan.sweeps import Sweeps
 from plan.timings import Timings
 from records.time_left import Reader, left_s, seconds
-from records.ways import REPEATABLE, arguments_for, to_repeat, ways_to_run
+from records.ways import REPEATABLE, arguments_for, repeat_command, ways_to_run
 from runs import attempts
 from runs.submit import is_of
 
@@ -179,7 +179,7 @@ def standing(campaign: Campaign, sweeps: Sweeps, timings: Timings, reader: Reade
                 *(("not here", campaign.lacks(run) or "", run.run_id) for run in not_here),
             ]
         ),
-        repeat="".join(to_repeat([said["status"] for _, said in not_ok], arguments)).removeprefix("to repeat them: "),
+        repeat=repeat_command([said["status"] for _, said in not_ok], arguments),
         run=ways_to_run(campaign.site.launcher, campaign.study.name, campaign.site.name)
         or f"make figures {arguments}".rstrip(),
         sweeps=_counted(len(sweeps.outputs), swept),
