@@ -171,7 +171,7 @@ def test_every_rule_of_the_tables_schema_is_one_that_tables_check():
     assert all(set(rules) <= understood for rules in schema("network")["properties"].values())
 
 
-def test_a_fit_above_the_link_is_named_and_the_share_is_a_measurement():
+def test_a_fit_above_the_link_is_named():
     rows = sweep_rows(nodes=2, noise=0.001, link_bytes_s=BANDWIDTH_BYTES_S)
     between = (rows["bytes"] > 4096) & (rows["bytes"] < 16 * 2**20)
     rows.loc[between, "seconds"] *= 0.6  # bursts

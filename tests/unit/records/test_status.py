@@ -218,7 +218,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return lambda said: monkeypatch.setattr(slurm, "ask", lambda *_, patience_s: said)
 
 
-def test_the_clusters_queue_tells_which_jobs_there_are_and_which_runs_live(queue: Callable[[str], None]) -> None:
+def test_the_queue_tells_which_jobs_and_runs_live(queue: Callable[[str], None]) -> None:
     here = campaign("virtual")
     begin(here, here.runs[0], job="7", host="node1")
     begin(here, here.runs[1], job="6", host="node1")

@@ -59,7 +59,7 @@ def test_the_path_goes_over_the_late_rank_and_its_parts_make_a_step():
     assert found.sum() == pytest.approx(20)
 
 
-def test_a_path_follows_computing_beside_an_exchange_that_is_told_from_its_first_gradient_on():
+def test_a_path_follows_computing_beside_an_exchange():
     """Both ranks start the one exchange at once; rank 1 computes until ms 8 beside it, rank 0 until 4; bytes are there at 10."""
     rows = [(rank, 2, 1, "exchange", 0.002, 0.010) for rank in (0, 1)]
     for rank, ready in ((0, 0.004), (1, 0.008)):
@@ -167,8 +167,9 @@ def test_what_a_rank_writes_is_read(tmp_path):
 )
 def test_a_broken_table_is_one_line(tmp_path, text):
     (tmp_path / "phases.csv").write_text(text)
-    with pytest.raises(InputError, match=r"phases.csv: .*repeat the run"):
+    with pytest.raises(InputError) as refused:
         read_intervals(tmp_path / "phases.csv")
+    assert "phases.csv" in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_a_run_of_one_rank_without_steps_has_its_start():
