@@ -74,7 +74,7 @@ def test_bus_bandwidth_is_what_a_rank_sends(collective):
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_the_link_bounds_what_leaves_a_node_however_many_ranks_it_has(collective):
+def test_the_link_bounds_what_leaves_a_node(collective):
     assert fit.bound(125e6, 3, 3, collective) == pytest.approx(125e6)
     seconds = SENT[collective][1] * 1000 / 125e6
     assert bus_bandwidth(1000, seconds, 4, collective) == pytest.approx(fit.bound(125e6, 2, 4, collective))
@@ -166,7 +166,7 @@ def test_sizes_are_written_as_people_write_them(size, text):
     assert fit.bytes_text(size) == text
 
 
-def test_every_rule_of_the_tables_schema_is_one_that_tables_check():
+def test_tables_check_every_rule_of_their_schema():
     understood = {"type", "enum", "pattern", "minimum", "exclusiveMinimum", "description", "default"}
     assert all(set(rules) <= understood for rules in schema("network")["properties"].values())
 

@@ -38,13 +38,13 @@ def test_the_cheapest_length_is_that_of_two_stage_sampling(fixed_s: float, run: 
     assert (rows["best_s"] <= rows["now_s"]).all()
 
 
-def test_longer_runs_do_not_help_where_runs_differ_and_their_epochs_do_not() -> None:
+def test_longer_runs_do_not_help_where_only_runs_differ() -> None:
     rows = pilot.compare(components(run=0.05, epoch=0.001), {"one": Times(60.0, 1.0)})
     assert (rows["best_epochs"] == 1).all()
 
 
 @pytest.mark.parametrize(("sd", "until"), [(0.02, 0.02), (0.1, 0.05), (0.001, 0.05)])
-def test_so_many_runs_have_the_wanted_interval_and_one_less_has_not(sd: float, until: float) -> None:
+def test_one_run_less_has_too_wide_an_interval(sd: float, until: float) -> None:
     n = int(pilot.runs_needed(sd, until, prior_df=0.0))
     drawn = np.linspace(-1, 1, n)
     drawn *= sd / drawn.std(ddof=1)  # logarithms with exactly this spread
@@ -58,7 +58,7 @@ def test_what_no_number_of_runs_reaches_has_none() -> None:
     assert rows.loc[0, ["now_runs", "now_s", "best_runs", "best_s"]].isna().all() and rows["now_runs"].notna().any()
 
 
-def test_times_are_split_into_what_grows_with_epochs_and_what_does_not() -> None:
+def test_times_are_split_by_what_grows_with_epochs() -> None:
     runs = pd.DataFrame(
         {"run_id": ["a", "b"], "cell": "c", "status": "ok", "epoch_time_s": 2.0, "wall_s": [20.0, 24.0]}
     )

@@ -369,6 +369,37 @@ def test_epochs_that_no_time_can_be_made_of_are_refused(
     assert (error.code, error.got) == (code, got)
 
 
+def test_refused_records_read_like_this(campaign: Campaign) -> None:
+    study = replace(campaign.study, replicates=Replicates(3, 3))
+    campaign = replace(campaign, study=study, possible=design(study, campaign.site))
+    wrong = [
+        ("record", '"status": "ok"', '"status": "failed"'),
+        ("epochs", "\n4,false", "\n"),
+        ("epochs", "\n4,false", "\n3,false"),
+        ("epochs", "false,0.2,", "false,,"),
+        ("epochs", "2,false", "2,true"),
+    ]
+    folders = [record(campaign, run, [1.0, 0.2, 0.2, 0.2]) for run in campaign.runs[: len(wrong)]]
+    for folder, (kind, old, new) in zip(folders, wrong, strict=True):
+        file = folder / "record.json" if kind == "record" else folder / "attempt-1" / "epochs.csv"
+        text = file.read_text()
+        assert old in text
+        file.write_text(text[: text.index(old)] + "\n" if new == "\n" else text.replace(old, new))
+    with pytest.raises(InputErrors) as refused:
+        aggregated(campaign)
+    problems = [
+        "record.json: is not of this run, or was changed by hand: status is failed, reason is null",
+        "attempt-1/epochs.csv: has 3 epochs; expected 4",
+        "attempt-1/epochs.csv: epochs are numbered 1, 2, 3, 3; expected 1 to 4",
+        "attempt-1/epochs.csv: no epoch is timed, all are warm-up",
+        "attempt-1/epochs.csv: epoch 2 has warm_up true, the study's warmup_epochs is 1",
+    ]
+    assert [str(error) for error in refused.value.errors] == [
+        f"{folder}/{problem}; repeat it: make repeat RUNS='{folder.parent.name}' STUDY=quickstart"
+        for folder, problem in zip(folders, problems, strict=True)
+    ]
+
+
 def test_runs_read_on_all_cores_make_the_same_tables(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
     for place, run in enumerate(campaign.runs[:-1]):  # the last one is missing
         record(campaign, run, [1.0, 0.2 + place / 100, 0.2, 0.3])
@@ -446,9 +477,7 @@ def test_a_run_whose_phases_are_damaged_counts_as_one_without(traced_campaign: C
     assert read_table(Path("runs.csv"), "runs").without_phases.notna().sum() == 1
 
 
-def test_who_was_not_traced_or_did_not_succeed_is_asked_for_no_phases(
-    campaign: Campaign, traced_campaign: Campaign
-) -> None:
+def test_only_successful_traced_runs_are_asked_for_phases(campaign: Campaign, traced_campaign: Campaign) -> None:
     record(campaign, campaign.runs[0], [9.0, 0.2, 0.3, 0.7])
     record(traced_campaign, traced_campaign.runs[0], [1.0], status="failed", reason="x", measured=None)
     for one in (campaign, traced_campaign):

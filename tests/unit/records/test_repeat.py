@@ -3,8 +3,10 @@
 import pandas as pd
 import pytest
 
+from common.errors import InputError
 from common.notes import find_note
 from network.gather import summary
+from records import repeat
 from records.repeat import counted
 from records.ways import to_repeat
 
@@ -29,3 +31,12 @@ def test_one_command_repeats_both() -> None:
     assert find_note(notes, "sweep-not-ok").facts.items() <= sweep.items()
     assert notes[-1:] == to_repeat(["invalid"], "STUDY=x")
     assert to_repeat(["missing", "ok"], "") == []
+
+
+def test_without_a_choice_nothing_is_repeated() -> None:
+    with pytest.raises(InputError) as refused:
+        repeat.main(["--runs", ""])
+    assert refused.value.code == "missing-option"
+    assert str(refused.value) == (
+        "RUNS: is not set; expected a status (ok, failed, timeout, invalid, broken) or a pattern of run_id; make repeat RUNS=invalid"
+    )

@@ -177,7 +177,7 @@ def test_a_record_of_other_settings_is_no_record() -> None:
     assert (found.done, found.left) == (0, 4) and found.problems[0].reason.startswith("old: ")
 
 
-def test_time_left_comes_from_runs_of_the_same_cells_and_the_gaps_between_them() -> None:
+def test_time_left_comes_from_runs_of_the_same_cells() -> None:
     here = campaign(replicates=3)
     lasts = {here.runs[0].cell: 10.0, here.runs[1].cell: 30.0}
     assert len(lasts) == 2
@@ -254,6 +254,7 @@ def test_without_an_answer_young_attempts_live(monkeypatch: pytest.MonkeyPatch) 
     assert [each.name for each in found.under_way] == [here.runs[0].run_id]
     assert found.jobs is None
     assert find_note([found.queue], "queue-unanswered").facts["answer"] == "squeue: no answer within 5 s"
+    assert json.loads(status.to_json(found))["queue"] == found.queue
 
 
 def test_where_slurm_is_not_installed_no_queue_answers(monkeypatch: pytest.MonkeyPatch) -> None:

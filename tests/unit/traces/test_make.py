@@ -101,6 +101,21 @@ def test_what_was_forgotten_is_said(arguments: list[str], code: str, option: str
     assert (refused.value.code, refused.value.file) == (code, option)
 
 
+def test_what_make_trace_refuses_reads_like_this(campaign: Campaign) -> None:
+    first, *_, last = campaign.by_id
+    fit = next(run for run in campaign.runs if run.levels["training_loop"] == "fit")
+    for do, text in (
+        (lambda: make.the_one(campaign, f"{first[:-1]}?"), f"RUN={first[:-1]}?: fits 2 runs of tf-strategies-small; expected one of {first[:-1]}"),
+        (lambda: make.the_one(campaign, f"{last}x"), f"RUN={last}x: no run of tf-strategies-small is called so; the nearest are {last}, "),
+        (lambda: make.at_level(campaign, fit, "phases"), f"RUN={fit.run_id}: {fit.framework.name} cannot be traced at level phases: "),
+        (lambda: make.main(["--run", ""]), "RUN: is not set; give a run_id, or a pattern that fits one: make trace RUN='*.n2.*.r1'"),
+        (lambda: make.main(["--run", "x", "--full", "maybe"]), "FULL=maybe: is not allowed; expected yes, no"),
+    ):  # fmt: skip
+        with pytest.raises(InputError) as refused:
+            do()
+        assert str(refused.value).startswith(text)
+
+
 def test_only_an_attempt_whose_phases_are_whole_is_taken(tmp_path: Path) -> None:
     place = tmp_path / "attempt-1"
     place.mkdir()

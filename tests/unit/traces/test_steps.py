@@ -41,7 +41,7 @@ def test_exchange_of_the_quick_rank_and_of_the_late_one():
     assert found[1].to_dict() == pytest.approx({**known, "until_first": 13})
 
 
-def test_a_rank_that_has_no_part_in_an_exchange_has_none_of_its_times():
+def test_a_rank_without_part_in_an_exchange_has_no_times():
     """By a strategy of layers two ranks may share weights that the third one does not have."""
     whole = attempt([0.0, 3.0, 0.0])
     found = Traced(whole[(whole["rank"] != 2) | (whole["phase"] != "exchange")], 1, STEPS).rows()
@@ -51,7 +51,7 @@ def test_a_rank_that_has_no_part_in_an_exchange_has_none_of_its_times():
     assert len(alone) and (alone["seconds"] == 0).all() and (alone["count"] == 0).all()
 
 
-def test_the_path_goes_over_the_late_rank_and_its_parts_make_a_step():
+def test_the_path_goes_over_the_late_rank():
     found = rows_of([0.0, 3.0])["path", -1]
     assert found.to_dict() == pytest.approx(
         {"data": 1, "forward": 5, "backward": 9, "exchange": 3, "metrics": 0.5, "optimizer": 1.5}
@@ -78,7 +78,7 @@ def test_a_path_without_an_exchange_is_the_slowest_ranks():
     assert (1e3 * Traced(steps, 1, STEPS).path()["step_s"]).sum() == pytest.approx(14)
 
 
-def test_start_up_counts_once_and_what_is_around_steps_once_an_epoch():
+def test_start_up_counts_once_the_rest_once_an_epoch():
     rows = Traced(attempt([0.0, 0.0]), 1, STEPS).rows()
     start = rows[(rows["scope"] == "start") & (rows["rank"] == 0)].set_index("phase")["seconds"]
     assert start.to_dict() == pytest.approx(
