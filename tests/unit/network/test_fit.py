@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from common.notes import codes, find_note
 from common.schemas import schema
 from common.tables import read_table, write_table
 from models.collectives import COLLECTIVES
@@ -20,7 +21,7 @@ def test_without_noise_the_fit_is_exact():
     assert made.deviation < 1e-9
 
 
-def test_small_messages_decide_the_latency_and_large_ones_the_bandwidth():
+def test_small_messages_decide_latency_large_ones_bandwidth():
     made = fit.fit(sweep_rows(noise=0.03))
     assert made.latency_s.value == pytest.approx(LATENCY_S, rel=0.03)
     assert made.bandwidth_bytes_s.value == pytest.approx(BANDWIDTH_BYTES_S, rel=0.03)
@@ -73,7 +74,7 @@ def test_bus_bandwidth_is_what_a_rank_sends(collective):
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_the_link_bounds_what_leaves_a_node_however_many_ranks_it_has(collective):
+def test_the_link_bounds_what_leaves_a_node(collective):
     assert fit.bound(125e6, 3, 3, collective) == pytest.approx(125e6)
     seconds = SENT[collective][1] * 1000 / 125e6
     assert bus_bandwidth(1000, seconds, 4, collective) == pytest.approx(fit.bound(125e6, 2, 4, collective))
@@ -102,7 +103,11 @@ def test_the_table_has_a_row_for_every_sweep(network):
     assert ok["largest_bytes"].tolist() == [64 * 2**20] * 3
     assert ok["achieved_bytes_s"].to_numpy() == pytest.approx(BANDWIDTH_BYTES_S, rel=0.05)
     assert "share of the link (%)" in made.shown and "at 64 MiB (MB/s)" in made.shown
-    assert "Missing sweeps: horovod-pytorch on 2 nodes (failed: rank 1 ended with status 1: it broke)." in made.notes
+    failed = ("failed", "rank 1 ended with status 1: it broke")
+    assert find_note(made.notes, "missing-sweeps").facts == {"sweeps": {"horovod-pytorch on 2 nodes": failed}}
+    facts = {"rounds": [5], "placements": ["virtual"], "repetitions": [25]}
+    assert find_note(made.notes, "circumstances").facts == facts
+    assert find_note(made.notes, "link-rates").facts == {"bytes_s": [125e6]}
 
 
 def test_each_collective_has_rows_of_its_own(network):
@@ -120,17 +125,16 @@ def test_each_collective_has_rows_of_its_own(network):
     for name, truth in (("latency_s", LATENCY_S), ("bandwidth_bytes_s", BANDWIDTH_BYTES_S)):
         assert ok[name].to_numpy() == pytest.approx(truth, rel=0.05)
     assert made.shown["collective"].tolist()[-2:] == ["all-gather", "reduce-scatter"]
-    assert any(
-        "2 (n − 1) / n of all-reduce; (n − 1) / n of all-gather and reduce-scatter." in note for note in made.notes
-    )
-    assert not any("more than the link" in note for note in made.notes)
+    factors = {"2 (n − 1) / n": ["all_reduce"], "(n − 1) / n": ["all_gather", "reduce_scatter"]}
+    assert find_note(made.notes, "how-fitted").facts == {"factors": factors}
+    assert "faster-than-link" not in codes(made.notes)
     assert "collective" not in fit.table(network).data, "tables of all-reduce alone are as they were"
 
 
 def test_without_the_links_rate_no_share_is_shown(network):
     made = fit.table(network.assign(link_bytes_s=float("nan")))
     assert "share of the link (%)" not in made.shown
-    assert "The site names no rate of its links." in made.notes
+    assert "no-link-rate" in codes(made.notes) and "link-rates" not in codes(made.notes)
 
 
 def test_disturbed_sweeps_give_no_numbers(network):
@@ -162,19 +166,39 @@ def test_sizes_are_written_as_people_write_them(size, text):
     assert fit.bytes_text(size) == text
 
 
-def test_every_rule_of_the_tables_schema_is_one_that_tables_check():
+def test_tables_check_every_rule_of_their_schema():
     understood = {"type", "enum", "pattern", "minimum", "exclusiveMinimum", "description", "default"}
     assert all(set(rules) <= understood for rules in schema("network")["properties"].values())
 
 
-def test_a_fit_above_the_link_is_named_and_the_share_is_a_measurement():
+def test_a_fit_above_the_link_is_named():
     rows = sweep_rows(nodes=2, noise=0.001, link_bytes_s=BANDWIDTH_BYTES_S)
     between = (rows["bytes"] > 4096) & (rows["bytes"] < 16 * 2**20)
     rows.loc[between, "seconds"] *= 0.6  # bursts
     made = fit.table(rows)
     assert made.data["bandwidth_bytes_s"][0] > BANDWIDTH_BYTES_S
     assert made.data["share"][0] == pytest.approx(1, abs=0.02)
-    assert any(
-        "The fitted bandwidth is more than the link allows for pytorch-ddp on 2 nodes" in note for note in made.notes
-    )
-    assert not any("more than the link" in note for note in fit.table(sweep_rows()).notes)
+    assert find_note(made.notes, "faster-than-link").facts == {"sweeps": ["pytorch-ddp on 2 nodes"]}
+    assert "faster-than-link" not in codes(fit.table(sweep_rows()).notes)
+
+
+def test_notes_of_the_network_read_like_this(network):
+    gathered = pd.concat([sweep_rows(collective="all_gather"), sweep_rows(nodes=2, rounds=2, repetitions=4)])
+    for note, text in (
+        (fit.shortfall(network), "Missing sweeps: horovod-pytorch on 2 nodes (failed: rank 1 ended with status 1: it broke)."),
+        (fit.shortfall(sweep_rows()), "No sweep is missing."),
+        (fit.link_rates_text(network), "Rate of the links, as the site states it: 125 MB/s."),
+        (fit.link_rates_text(network.assign(link_bytes_s=np.nan)), "The site names no rate of its links."),
+        (
+            fit.circumstances(gathered),
+            "n = 2 or 5 rounds in the same processes. Placement: virtual. Nodes are those of a virtual cluster on one machine. "
+            "8 to 25 repetitions of a size in a round; the time of a repetition is the slowest rank's.",
+        ),
+        (fit.factors_text(network), "Bandwidth is bus bandwidth, 2 (n − 1) / n × bytes / seconds with n ranks."),
+        (
+            fit.factors_text(gathered),
+            "Bandwidth is bus bandwidth, factor × bytes / seconds; the factor with n ranks is 2 (n − 1) / n of all-reduce; "
+            "(n − 1) / n of all-gather.",
+        ),
+    ):  # fmt: skip
+        assert note == text

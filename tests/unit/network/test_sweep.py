@@ -1,6 +1,7 @@
 """Real ranks sweep on this machine's loopback; a sweep that fails is data."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 
@@ -161,28 +162,24 @@ def test_a_sweep_by_a_framework_that_works(fake, study, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "reason"),
+    ("old", "new", "named"),
     [
-        (
-            "#",
-            "self.values[5] += self.context.rank",
-            "all_reduce of 1024 bytes over 2 ranks is wrong in 1 of 256 elements",
-        ),
-        ("#", "raise OSError('no such device')", "ended with status 1: OSError: no such device"),
-        ("def collectives(", "def other(", "module 'adapter' has no attribute 'collectives'"),
-        ("#", "self.context.rank and os._exit(7)", "rank 1 ended with status 7"),
+        ("#", "self.values[5] += self.context.rank", ["all_reduce", "1024 bytes", "1 of 256"]),
+        ("#", "raise OSError('no such device')", ["status 1", "OSError: no such device"]),
+        ("def collectives(", "def other(", ["AttributeError", "'adapter'", "'collectives'"]),
+        ("#", "self.context.rank and os._exit(7)", ["rank 1", "status 7"]),
     ],
 )
-def test_a_failing_sweep_is_data(fake, study, tmp_path, old, new, reason):
+def test_a_failing_sweep_is_data(fake, study, tmp_path, old, new, named):
     record = swept("pytorch-ddp", study, fake(old, new), tmp_path)
-    assert record["status"] == "failed" and reason in record["reason"]
+    assert record["status"] == "failed" and all(name in record["reason"] for name in named), record["reason"]
     assert record["sizes"] == [] and record["transport"] is None
 
 
 def test_a_sweep_that_hangs_is_ended(fake, study, tmp_path):
     site = replace(fake("#", "time.sleep(60)"), time_limit_s=3)
     record = swept("pytorch-ddp", study, site, tmp_path)
-    assert (record["status"], record["reason"]) == ("timeout", "not finished after the time limit of 3 s")
+    assert record["status"] == "timeout" and "3 s" in record["reason"]
     assert record["wall_s"] < 30
 
 
@@ -191,7 +188,7 @@ def test_a_disturbed_sweep_is_invalid(fake, study, tmp_path):
     assert record["status"] == "invalid" and record["reason"].startswith("disturbed: ")
 
 
-def test_a_successful_attempt_is_published_again_and_a_failed_one_repeated(fake, study, tmp_path):
+def test_only_a_failed_attempt_is_repeated(fake, study, tmp_path):
     site = fake("#", "raise OSError('once')")
     sweep = sweep_of("pytorch-ddp", study, site)
     out = gather.output(tmp_path, site, sweep)
@@ -224,7 +221,8 @@ def test_a_sweep_whose_bytes_went_elsewhere_is_invalid(collective, least, study,
     assert judged(0.51 * least) == ("ok", None)
     status, reason = judged(0.49 * least)
     assert status == "invalid"
-    assert reason.endswith(f"left through {there.interface} in the sweep, the messages are {least}.0 MB or more")
+    assert reason.startswith("network: ") and there.interface in reason
+    assert re.findall(r"[\d.]+ MB", reason) == [f"{0.49 * least:.1f} MB", f"{least}.0 MB"]
 
 
 def test_a_size_that_would_take_too_long_is_left_out(fake, study, tmp_path):
@@ -233,11 +231,8 @@ def test_a_size_that_would_take_too_long_is_left_out(fake, study, tmp_path):
     assert [size["bytes"] for size in record["sizes"]] == [1024]
 
 
-def test_the_command_refuses_an_old_key_and_what_the_study_lacks(study, capsys):
-    for name, said in (
-        ("pytorch-ddp.n2", "files have changed since it was planned"),
-        ("pytorch-ddp.n7", "has no sweep pytorch-ddp.n7"),
-    ):
+def test_an_old_key_and_an_unknown_sweep_are_refused(study):
+    for name, named in (("pytorch-ddp.n2", "000000000000"), ("pytorch-ddp.n7", "quickstart.yaml")):
         given = {
             "--study": "quickstart",
             "--site": "local",
@@ -245,8 +240,9 @@ def test_the_command_refuses_an_old_key_and_what_the_study_lacks(study, capsys):
             "--out": "sweep.json",
             "--sweep": name,
         }
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError) as refused:
             measuring.main([part for pair in given.items() for part in pair])
+        assert name in str(refused.value) and named in str(refused.value)
 
 
 def test_sweeps_of_other_links_are_told_apart(study):
@@ -261,19 +257,16 @@ def test_sweeps_of_other_links_are_told_apart(study):
 def test_a_broken_sweep_is_one_line(tmp_path, fake, study):
     record = swept("pytorch-ddp", study, fake(), tmp_path)
     file = tmp_path / "sweep.json"
-    for text, said in (
-        ("{", "is broken"),
-        (json.dumps({**record, "status": "fine"}), "status: 'fine' is not one of ok, failed"),
-        (
-            json.dumps({**record, "sizes": [{"bytes": 1024, "rounds": [[-1.0]]}]}),
-            "sizes.0.rounds.0: -1.0 is too small; expected more than 0",
-        ),
-        (json.dumps({name: value for name, value in record.items() if name != "transport"}), "'transport' is missing"),
+    for text, named in (
+        ("{", []),
+        (json.dumps({**record, "status": "fine"}), ["status: ", "'fine'"]),
+        (json.dumps({**record, "sizes": [{"bytes": 1024, "rounds": [[-1.0]]}]}), ["sizes.0.rounds.0: ", "-1.0"]),
+        (json.dumps({name: value for name, value in record.items() if name != "transport"}), ["transport"]),
     ):
         file.write_text(text)
-        with pytest.raises(InputError, match=said) as caught:
+        with pytest.raises(InputError) as refused:
             read(file)
-        assert "\n" not in str(caught.value)
+        assert all(name in str(refused.value) for name in ["sweep.json", *named]) and "\n" not in str(refused.value)
 
 
 def test_sweeps_are_gathered_whether_or_not_they_succeeded(fake, study, tmp_path, monkeypatch):
@@ -295,7 +288,7 @@ def test_sweeps_are_gathered_whether_or_not_they_succeeded(fake, study, tmp_path
     assert first["bus_bandwidth_bytes_s"] == pytest.approx(first["bytes"] / first["seconds"])
     reasons = dict(zip(rows["framework"], rows["reason"], strict=True))
     assert reasons["horovod-pytorch"].startswith("old: ")
-    assert reasons["tensorflow-multiworker"] == "absent: has not been measured"
+    assert reasons["tensorflow-multiworker"].startswith("absent: ")
 
 
 def done(collective, given):
@@ -324,13 +317,21 @@ def test_what_is_expected_is_what_the_collective_makes(collective, ranks):
         if collective in ("all_gather", "all_to_all"):
             wrong.append(np.roll(result, elements // ranks))  # every share at another's place
         for found in wrong:
-            with pytest.raises(ArithmeticError, match=f"{collective} of .* bytes over {ranks} ranks is wrong in"):
+            with pytest.raises(ArithmeticError) as refused:
                 rank_program.check(found, collective, elements, rank, ranks)
-    with pytest.raises(ArithmeticError, match="gives rank 1 an array"):
+            named = (
+                collective,
+                f"{4 * elements} bytes",
+                f"{np.count_nonzero(found != result)} of {len(found)}",
+                f"rank {rank}:",
+            )
+            assert all(name in str(refused.value) for name in named), refused.value
+    with pytest.raises(ArithmeticError) as refused:
         rank_program.check(results[1][1:], collective, elements, 1, ranks)
+    assert "rank 1" in str(refused.value) and str(results[1][1:].shape) in str(refused.value)
 
 
-def test_small_messages_are_repeated_more_often_and_large_ones_five_times_at_least():
+def test_small_messages_are_repeated_more_often():
     assert rank_program.repetitions(1e-4) == rank_program.MOST_REPETITIONS
     assert rank_program.repetitions(0.7) == 1
     assert rank_program.ROUNDS * rank_program.repetitions(0.1) * 0.1 <= rank_program.BUDGET_S == cost.SWEEP_S

@@ -8,6 +8,7 @@ import pytest
 
 from analysis import tables
 from analysis.measured import read_runs
+from common.notes import codes, find_note
 from common.schemas import check
 from declared.figures import Declared
 from declared.study import Replicates
@@ -44,26 +45,36 @@ def test_a_cell_that_is_not_precise_gets_another_run(runs: pd.DataFrame) -> None
     }
     assert said["cells"][FAILED]["half_width"] is None, "a cell without a successful run gets no more"
     assert said["cells"][ALONE]["expected"] == said["cells"][OTHER]["expected"] == 9
-    assert decide.summary(said) == (
-        f"precision after block 3: 1 of 3 cells within 10 %, 1 perhaps by chance; another run of 2 cells "
-        f"({ALONE}, {OTHER}) in block 4"
-    )
+    facts = {"block": 3, "refined": [ALONE, OTHER], "not_precise": [OTHER, FAILED], "used_up": False}
+    assert decide.summary(said).facts == facts
 
 
-def test_after_at_most_runs_or_where_all_are_precise_nothing_is_refined(runs: pd.DataFrame) -> None:
+def test_nothing_is_refined_after_at_most_runs(runs: pd.DataFrame) -> None:
     assert not looks(runs, Replicates(3, 3, 0.1))["refine"].any()
     said = decide.decision(runs, Replicates(3, 9, 0.9, {"batch_size": (16, 32)}), 9)
     assert {cell: one["reached"] for cell, one in said["cells"].items()}[FAILED] == NOT_ASKED
-    assert decide.summary(said) == (
-        "precision after block 9: ratios of 2 of 2 cells within 90 %, 2 perhaps by chance; no cell gets more runs, as at_most is reached"
-    )
+    assert decide.summary(said).facts == {"block": 9, "refined": [], "not_precise": [], "used_up": True}
     said = decide.decision(runs, Replicates(3, 9, 0.1), 9)
-    assert decide.summary(said).endswith(
-        f"1 of 3 cells within 10 %, 1 perhaps by chance; no cell gets more runs, as at_most is reached; not precise: {OTHER}, {FAILED}"
-    )
+    assert decide.summary(said).facts == {"block": 9, "refined": [], "not_precise": [OTHER, FAILED], "used_up": True}
 
 
-def test_contrasts_are_the_widest_ratio_of_a_cell_and_others_need_not_be_precise(runs: pd.DataFrame) -> None:
+def test_decisions_read_like_this() -> None:
+    cell = {"n": 3, "half_width": 0.2, "reached": NO, "refine": True}
+    cells, rule = {"a": cell, "b": {**cell, "reached": BY_CHANCE}}, {"until": 0.1, "at_most": 9, "contrasts": {}}
+    over = {name: {**cell, "refine": False} for name, cell in cells.items()}
+    said = [
+        {"block": 3, "cells": cells, "rule": rule},
+        {"block": 8, "cells": over, "rule": rule},
+        {"block": 9, "cells": {"b": over["b"]}, "rule": {**rule, "contrasts": {"batch_size": [16, 32]}}},
+    ]
+    assert list(map(decide.summary, said)) == [
+        "precision after block 3: 1 of 2 cells within 10 %, 1 perhaps by chance; another run of 2 cells (a, b) in block 4",
+        "precision after block 8: 1 of 2 cells within 10 %, 1 perhaps by chance; no cell gets more runs; not precise: a",
+        "precision after block 9: ratios of 1 of 1 cell within 10 %, 1 perhaps by chance; no cell gets more runs, as at_most is reached",
+    ]
+
+
+def test_contrasts_are_the_widest_ratio_of_a_cell(runs: pd.DataFrame) -> None:
     found = looks(runs, Replicates(3, 9, 0.001, {"batch_size": (16, 32)}))
     assert found["half_width"][ALONE] == found["half_width"][OTHER] > 0.1
     assert found["refine"].to_dict() == {ALONE: True, OTHER: True, FAILED: False}
@@ -75,28 +86,52 @@ def test_contrasts_are_the_widest_ratio_of_a_cell_and_others_need_not_be_precise
 
 def test_what_was_reached_is_said_once_for_all(runs: pd.DataFrame) -> None:
     assert reached.said(runs, Replicates(3, 3)) == ""
-    assert reached.said(runs, Replicates(3, 9, 0.1)) == (
-        "Replicates are chosen by precision: a cell has 3 to 9 runs, until half the 95 % interval of its mean epoch time is 10 % or less "
-        "(n = 3). This is so far not reached by 2 of 3 cells: batch size 32; batch size 64; by 1 cell perhaps by chance."
-    )
+    facts = {"n": [3, 3], "asked": 3, "not_reached": ["batch size 32", "batch size 64"], "by_chance": ["batch size 16"]}
+    open_ = find_note([reached.said(runs, Replicates(3, 9, 0.1))], "chosen-by-precision")
+    assert open_.facts == {**facts, "goes_on": True, "not_asked": []}
     used_up = Replicates(3, 3, 0.1)
-    assert reached.said(runs, used_up).startswith("Replicates were chosen") and "This was not" in reached.said(
-        runs, used_up
-    )
     made = reached.table(runs, used_up)
+    told = find_note(made.notes, "chosen-by-precision")
+    assert told.facts == {**facts, "goes_on": False, "not_asked": []} and told == reached.said(runs, used_up)
     assert made.shown["reached"].tolist() == [BY_CHANCE, NO, NO] and made.shown["half width (%)"].tolist()[2] == "–"
+    assert codes(made.notes) == ["half-width", "chosen-by-precision", "by-chance"]
 
 
 def test_a_cell_that_is_in_no_ratio_is_not_asked(runs: pd.DataFrame) -> None:
     made = reached.table(runs, Replicates(3, 3, 0.9, {"batch_size": (16, 32)}))
     assert made.data["reached"].tolist() == [BY_CHANCE, BY_CHANCE, NOT_ASKED]
-    assert "reached by all cells in such ratios; by 2 cells perhaps by chance" in " ".join(made.notes)
-    assert any(note.startswith("Not asked: the cell is in no ratio") for note in made.notes)
+    facts = find_note(made.notes, "chosen-by-precision").facts
+    assert (facts["asked"], facts["not_reached"], facts["not_asked"]) == (2, [], ["batch size 64"])
+    assert len(facts["by_chance"]) == 2 and codes(made.notes)[2:] == ["by-chance", "not-asked"]
+
+
+def test_precision_reads_like_this(runs: pd.DataFrame, tmp_path: Path) -> None:
+    """In notes, and in few words in captions."""
+    tables.write(reached.table(runs, Replicates(3, 3, 0.1)), tmp_path / "ended")
+    tables.write(reached.table(runs, Replicates(3, 9, 0.1)), tmp_path / "open")
+    for told, text in (
+        (
+            reached.said(runs, Replicates(3, 9, 0.1)),
+            "Replicates are chosen by precision: a cell has 3 to 9 runs, until half the 95 % interval of its mean epoch time is 10 % or less "
+            "(n = 3). This is so far not reached by 2 of 3 cells: batch size 32; batch size 64; by 1 cell perhaps by chance.",
+        ),
+        (
+            reached.in_few_words(tmp_path / "ended.csv"),
+            "The number of runs was chosen by precision (half intervals of 10 %): 2 of 3 cells did not reach it, 1 perhaps by chance.",
+        ),
+        (
+            reached.in_few_words(tmp_path / "open.csv"),
+            "The number of runs is chosen by precision (half intervals of 10 %): so far 2 of 3 cells have not reached it, 1 perhaps by chance.",
+        ),
+    ):
+        assert told == text
 
 
 @pytest.mark.slow
 def test_captions_say_it_in_few_words(runs: pd.DataFrame, tmp_path: Path) -> None:
     tables.write(reached.table(runs, Replicates(3, 3, 0.1)), tmp_path / "precision")
+    told = reached.in_few_words(tmp_path / "precision.csv")
+    assert told.facts == {"wanted": 0.1, "asked": 3, "not_reached": 2, "by_chance": 1, "goes_on": False}
     asked = Declared("overview", "overview").to_json()
     files = [
         "--runs",
@@ -109,10 +144,4 @@ def test_captions_say_it_in_few_words(runs: pd.DataFrame, tmp_path: Path) -> Non
     draw.main(["--asked", asked, *files])
     plain = (tmp_path / "made.caption.md").read_text()
     draw.main(["--asked", asked, *files, "--precision", str(tmp_path / "precision.csv")])
-    assert (tmp_path / "made.caption.md").read_text() == (
-        f"{plain[:-1]} The number of runs was chosen by precision (half intervals of 10 %): 2 of 3 cells did not reach it, 1 perhaps by chance.\n"
-    )
-    tables.write(reached.table(runs, Replicates(3, 9, 0.1)), tmp_path / "precision")
-    assert reached.in_few_words(tmp_path / "precision.csv") == (
-        "The number of runs is chosen by precision (half intervals of 10 %): so far 2 of 3 cells have not reached it, 1 perhaps by chance."
-    )
+    assert (tmp_path / "made.caption.md").read_text() == f"{plain[:-1]} {told}\n"

@@ -1,7 +1,6 @@
 """A pilot says which length of runs is cheapest: as two-stage sampling has it, and as simulated campaigns bear out."""
 
 import math
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +12,7 @@ from analysis.measured import read_timed
 from analysis.variance import Components
 from common.errors import InputError
 from common.files import CHECKOUT
+from common.notes import codes, find_note
 from common.tables import read_table
 from declared.study import Replicates, load_study
 from precision import pilot
@@ -38,13 +38,13 @@ def test_the_cheapest_length_is_that_of_two_stage_sampling(fixed_s: float, run: 
     assert (rows["best_s"] <= rows["now_s"]).all()
 
 
-def test_longer_runs_do_not_help_where_runs_differ_and_their_epochs_do_not() -> None:
+def test_longer_runs_do_not_help_where_only_runs_differ() -> None:
     rows = pilot.compare(components(run=0.05, epoch=0.001), {"one": Times(60.0, 1.0)})
     assert (rows["best_epochs"] == 1).all()
 
 
 @pytest.mark.parametrize(("sd", "until"), [(0.02, 0.02), (0.1, 0.05), (0.001, 0.05)])
-def test_so_many_runs_have_the_wanted_interval_and_one_less_has_not(sd: float, until: float) -> None:
+def test_one_run_less_has_too_wide_an_interval(sd: float, until: float) -> None:
     n = int(pilot.runs_needed(sd, until, prior_df=0.0))
     drawn = np.linspace(-1, 1, n)
     drawn *= sd / drawn.std(ddof=1)  # logarithms with exactly this spread
@@ -58,7 +58,7 @@ def test_what_no_number_of_runs_reaches_has_none() -> None:
     assert rows.loc[0, ["now_runs", "now_s", "best_runs", "best_s"]].isna().all() and rows["now_runs"].notna().any()
 
 
-def test_times_are_split_into_what_grows_with_epochs_and_what_does_not() -> None:
+def test_times_are_split_by_what_grows_with_epochs() -> None:
     runs = pd.DataFrame(
         {"run_id": ["a", "b"], "cell": "c", "status": "ok", "epoch_time_s": 2.0, "wall_s": [20.0, 24.0]}
     )
@@ -78,7 +78,7 @@ def test_of_a_measured_campaign() -> None:
     made = pilot.table(read_timed(KEPT / "runs.csv"), read_table(KEPT / "epochs.csv", "epochs"), Aim((0.03,)))
     assert made.shown["interval (± %)"].tolist()[2] == "3.00 (aim)"
     assert made.data.set_index("until").loc[0.03, ["best_epochs", "best_runs"]].tolist() == [2, 15]
-    assert any("71 % of a run is start-up" in note for note in made.notes)
+    assert find_note(made.notes, "measured-spread").facts["startup_share"] == pytest.approx(0.71, abs=0.005)
 
 
 def test_what_the_kept_campaigns_say_is_in_the_text() -> None:
@@ -87,10 +87,10 @@ def test_what_the_kept_campaigns_say_is_in_the_text() -> None:
         runs, epochs = read_timed(file), read_table(file.with_name("epochs.csv"), "epochs")
         if set(runs["placement"]) == {"virtual"} and epochs.groupby("run_id").size().min() > 2:  # two are timed
             made = pilot.table(runs, epochs, Aim((0.05,)))
-            shares += map(int, re.findall(r"(\d+) % of a run is start-up", " ".join(made.notes)))
+            shares.append(100 * find_note(made.notes, "measured-spread").facts["startup_share"])
             cheapest += made.data.loc[made.data["until"] == 0.05, "best_epochs"].tolist()
     sentences = [
-        f"{min(shares)} to {max(shares)} % of a run is start-up",
+        f"{min(shares):.0f} to {max(shares):.0f} % of a run is start-up",
         f"{min(cheapest):.0f} to {max(cheapest):.0f} timed epochs are the cheapest for ± 5 %",
     ]
     assert not_said(sentences, "docs/how-to/precision.md") == []
@@ -98,8 +98,9 @@ def test_what_the_kept_campaigns_say_is_in_the_text() -> None:
 
 def test_single_runs_say_nothing() -> None:
     runs, epochs = read_timed(KEPT / "runs.csv"), read_table(KEPT / "epochs.csv", "epochs")
-    with pytest.raises(InputError, match="two successful runs of a cell"):
+    with pytest.raises(InputError) as refused:
         pilot.table(runs[runs["replicate"] == 1], epochs)
+    assert refused.value.code == "too-few-runs"
 
 
 def test_the_aim_is_judged_by_the_rule_that_stops_its_cells() -> None:
@@ -114,15 +115,14 @@ def test_the_aim_is_judged_by_the_rule_that_stops_its_cells() -> None:
     assert by_rule.drop(index=0.2).equals(plain.drop(index=0.2))
 
 
-def test_of_an_aim_that_at_most_does_not_reach_and_of_ratios_the_notes_tell() -> None:
+def test_notes_tell_of_an_aim_out_of_reach_and_of_ratios() -> None:
     runs, epochs = read_timed(KEPT / "runs.csv"), read_table(KEPT / "epochs.csv", "epochs")
     narrow = pilot.table(runs, epochs, Aim((0.03,), Replicates(3, 12, 0.03)))
-    assert any(
-        "at_most: 12 is too few for the aim: with epochs as they are it needs 1" in note for note in narrow.notes
-    )
+    too_few = find_note(narrow.notes, "at-most-too-few")
+    assert too_few.facts["at_most"] == 12 < too_few.facts["runs"] < 20
     wide = pilot.table(runs, epochs, Aim((0.2,), Replicates(3, 12, 0.2)))
-    assert not any("at_most" in note for note in wide.notes)
+    assert "aim-by-rule" in codes(wide.notes) and "at-most-too-few" not in codes(wide.notes)
     ratios = Replicates(3, 12, 0.03, {"framework": ("a", "b")})
     made = pilot.table(runs, epochs, Aim.of(replace(load_study("quickstart"), replicates=ratios)))
     assert not made.shown["interval (± %)"].str.contains("aim").any()
-    assert any("the rows are of means" in note for note in made.notes)
+    assert "ratios-asked" in codes(made.notes)

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from common.errors import InputError, InputErrors
+from common.notes import codes, find_note
 from common.tables import read_table, write_table
 from declared.datasets import load_dataset
 from declared.site import load_site
@@ -125,7 +126,7 @@ def test_a_run_is_the_mean_of_its_epochs_that_are_not_warm_up(campaign: Campaign
     assert list(epochs.epoch) == [1, 2, 3, 4] and list(epochs.warm_up) == [True, False, False, False]
 
 
-def test_the_work_beside_a_run_is_that_of_the_slowest_node_at_both_ends(campaign: Campaign) -> None:
+def test_the_reference_is_that_of_the_slowest_node(campaign: Campaign) -> None:
     said = {"kind": "mixed-1", "geometry": "2 x 1 x 1", "reason": None, "waited_s": 20.0, "seen": [0.6, 0.5]}
     before, after = {"node1": 0.25, "node2": 0.3}, {"node1": 0.5, "node2": 0.5}
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], reference={**said, "before": before, "after": after})
@@ -150,33 +151,58 @@ def test_every_run_has_a_row_whether_or_not_it_ran(campaign: Campaign, tmp_path:
     (old / "record.json").write_text((failed / "record.json").read_text())
     runs, _ = aggregated(campaign)
     assert list(runs.status) == ["ok", "failed", "missing", "missing"]
-    assert list(runs.reason)[2:] == [
-        "old: measured with other software, code, data or settings only",
-        "absent: has not run",
-    ]
-    said = summary(runs)
-    assert "4 runs: 1 ok, 1 failed, 2 missing" in said and "make repeat RUNS=failed" in said
+    assert [reason.partition(": ")[0] for reason in runs.reason[2:]] == ["old", "absent"]
+    notes = summary(runs)
+    assert find_note(notes, "runs").facts == {"runs": 4, "ok": 1, "failed": 1, "missing": 2}
+    assert [note.facts["run"] for note in notes if note.code == "run-not-ok"] == runs.run_id[1:].tolist()
+    assert find_note(notes, "to-repeat").facts["command"] == "make repeat RUNS=failed"
+    assert find_note(notes, "to-run").facts["command"] == "make figures"
     write_table(runs, "runs", tmp_path / "runs.csv")
     assert list(read_table(tmp_path / "runs.csv", "runs").run_id) == [run.run_id for run in campaign.runs]
 
 
-def test_a_campaign_that_was_disturbed_throughout_is_told_what_decides(campaign: Campaign) -> None:
+def test_a_campaign_disturbed_throughout_says_what_decides(campaign: Campaign) -> None:
     reason = "disturbed: 20% of the processor time went to others (more than 5%)"
     for run in campaign.runs:
         record(campaign, run, [1.0, 0.2, 0.2, 0.2], status="invalid", reason=reason)
-    said = summary(aggregated(campaign)[0], "STUDY=x", site="config/sites/local.yaml").splitlines()
-    assert said[-2].startswith("all were disturbed and none is ok: end other programs on the machine, or raise ")
-    assert (
-        "max_foreign_cpu_share (other programs) or max_steal_share (a hypervisor) in config/sites/local.yaml"
-        in said[-2]
-    )
-    assert said[-1] == "to repeat them: make repeat RUNS=invalid STUDY=x"
+    notes = summary(aggregated(campaign)[0], "STUDY=x", site="config/sites/local.yaml")
+    assert codes(notes) == ["runs", *["run-not-ok"] * 4, "all-disturbed", "to-repeat"]
+    assert find_note(notes, "all-disturbed").facts == {"runs": 4, "site": "config/sites/local.yaml"}
+    assert find_note(notes, "to-repeat").facts["command"] == "make repeat RUNS=invalid STUDY=x"
 
 
 def test_one_disturbed_run_says_nothing_of_the_machine(campaign: Campaign) -> None:
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], status="invalid", reason="disturbed: 20%")
     record(campaign, campaign.runs[1], [1.0, 0.2, 0.2, 0.2])
-    assert "max_foreign_cpu_share" not in summary(aggregated(campaign)[0])
+    assert "all-disturbed" not in codes(summary(aggregated(campaign)[0]))
+
+
+def test_summaries_read_like_this() -> None:
+    """A run of each kind, in twenty-one that are not ok."""
+    run = {"status": "ok", "reason": None, "study": "s", "key": "k", "without_phases": None}
+    rows = [
+        {**run, "run_id": "a", "without_phases": "attempt-1/phases.csv: lacks rank 1"},
+        {**run, "run_id": "b", "status": "invalid", "reason": "disturbed: 20%"},
+        *(
+            {**run, "run_id": f"c{number}", "status": "missing", "reason": "absent: has not run"}
+            for number in range(20)
+        ),
+    ]
+    read = "\n".join(summary(pd.DataFrame(rows), "STUDY=s")).splitlines()
+    assert [*read[:3], *read[-4:]] == [
+        "22 runs: 1 ok, 1 invalid, 20 missing",
+        "  b: invalid: disturbed: 20%",
+        "  c0: missing: absent: has not run",
+        "  and 1 more, in runs.csv",
+        "  results/s/runs/a/k/attempt-1/phases.csv: lacks rank 1; it counts as a run without phases; repeat it: make repeat RUNS='a' STUDY=s",
+        "to repeat them: make repeat RUNS=invalid STUDY=s",
+        "to run what is missing: make figures STUDY=s",
+    ]
+    read = summary(pd.DataFrame([rows[1]]), site="config/sites/local.yaml")
+    assert find_note(read, "all-disturbed") == (
+        "all were disturbed and none is ok: end other programs on the machine, or raise max_foreign_cpu_share (other programs) or "
+        "max_steal_share (a hypervisor) in config/sites/local.yaml; captions say how much it was"
+    )
 
 
 def test_attempts_that_left_no_record_are_told(campaign: Campaign, tmp_path: Path) -> None:
@@ -186,10 +212,8 @@ def test_attempts_that_left_no_record_are_told(campaign: Campaign, tmp_path: Pat
     attempts.give_up(attempt, "stopped by SIGTERM (job 17 on node1)")
     runs, _ = aggregated(campaign)
     assert runs.iloc[0].unfinished_attempts == "1: lost: Node failure on node2"
-    assert (runs.iloc[1].status, runs.iloc[1].reason) == (
-        "missing",
-        "absent: attempt 1 stopped by SIGTERM (job 17 on node1)",
-    )
+    assert runs.iloc[1].status == "missing" and runs.iloc[1].reason.startswith("absent: ")
+    assert "stopped by SIGTERM (job 17 on node1)" in runs.iloc[1].reason
     write_table(runs, "runs", tmp_path / "runs.csv")
 
 
@@ -198,8 +222,9 @@ def test_a_framework_that_the_site_lacks_gives_missing_rows(campaign: Campaign) 
     assert set(poorer.records) == {run.run_id for run in poorer.runs if run.levels["framework"] == "pytorch-single"}
     assert list(poorer.environments) == ["pytorch"]
     runs, _ = aggregated(poorer)
-    reasons = set(runs[runs.framework == "pytorch-ddp"].reason)
-    assert reasons == {"site local does not have pytorch-ddp"}
+    without = runs[runs.framework == "pytorch-ddp"]
+    assert set(without.status) == {"missing"}
+    assert all("local" in reason and "pytorch-ddp" in reason for reason in without.reason)
 
 
 def test_a_loss_that_is_not_finite_is_an_empty_field(campaign: Campaign, tmp_path: Path) -> None:
@@ -217,7 +242,7 @@ def test_a_loss_that_is_not_finite_is_an_empty_field(campaign: Campaign, tmp_pat
     [
         ("2,false,1e300,", "epoch_time_s"),
         ("2,false,1e-320,", "epoch_time_s"),
-        ("2,false,\u0663,", "is broken"),
+        ("2,false,\u0663,", "ascii"),
     ],
 )
 def test_epochs_that_nobody_measures_are_refused(campaign: Campaign, new: str, said: str) -> None:
@@ -226,50 +251,53 @@ def test_epochs_that_nobody_measures_are_refused(campaign: Campaign, new: str, s
     table.write_text(table.read_text().replace("2,false,0.2,", new))
     with pytest.raises(InputErrors) as refused:
         aggregated(campaign)
-    (line,) = refused.value.lines
-    assert said in line and "epochs.csv" in line
+    (error,) = refused.value.errors
+    assert error.code == "broken-file" and said in error.got
+    assert table.is_relative_to(error.file)
 
 
 @pytest.mark.parametrize("broken", ["", "{", '{"run_id": "x"}', "[]"])
 def test_a_broken_record_is_refused_in_one_line(campaign: Campaign, broken: str) -> None:
     (record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2]) / "record.json").write_text(broken)
-    with pytest.raises(InputError, match=r"record.json: is broken .*; repeat it: make repeat RUNS=") as refused:
+    with pytest.raises(InputErrors) as refused:
         aggregated(campaign)
-    assert "\n" not in str(refused.value)
+    (error,) = refused.value.errors
+    assert (error.code, Path(error.file).name) == ("broken-file", "record.json")
+    assert error.hint.endswith(f"make repeat RUNS='{campaign.runs[0].run_id}' STUDY=quickstart")
+    assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "named"),
     [
-        ({"run_id": "another"}, "run_id is another, planned is pytorch-"),
-        ({"key": "0123456789ab"}, "key is 0123456789ab, planned is "),
-        ({"study": "another"}, "study is another, planned is quickstart"),
-        ({"site": "laptop"}, "site is laptop, planned is local"),
-        ({"code_digest": "0" * 64}, f"code_digest is {'0' * 64}, planned is "),
-        ({"cores_per_rank": 64}, "cores_per_rank is 64, planned is "),
-        ({"timing_scope": "master"}, "timing_scope is master, planned is ranks"),
-        ({"measured": None}, "status is ok, measured is null"),
-        ({"measured": {}}, "status is ok, measured is empty"),
-        ({"measured": {"weights_finite": False}}, "status is ok, weights_finite is false"),
-        ({"measured": {"foreign_cpu_share": 5}}, "status is ok, foreign_cpu_share is 5, its limit 0.05"),
-        ({"reason": "it fell"}, "status is ok, reason is it fell"),
-        ({"status": "failed"}, "status is failed, reason is null"),
+        ({"run_id": "another"}, ["run_id", "another", "pytorch-"]),
+        ({"key": "0123456789ab"}, ["key", "0123456789ab"]),
+        ({"study": "another"}, ["study", "another", "quickstart"]),
+        ({"site": "laptop"}, ["site", "laptop", "local"]),
+        ({"code_digest": "0" * 64}, ["code_digest", "0" * 64]),
+        ({"cores_per_rank": 64}, ["cores_per_rank", "64"]),
+        ({"timing_scope": "master"}, ["timing_scope", "master", "ranks"]),
+        ({"measured": None}, ["measured", "null"]),
+        ({"measured": {}}, ["measured", "empty"]),
+        ({"measured": {"weights_finite": False}}, ["weights_finite", "false"]),
+        ({"measured": {"foreign_cpu_share": 5}}, ["foreign_cpu_share", "5", "0.05"]),
+        ({"reason": "it fell"}, ["reason", "it fell"]),
+        ({"status": "failed"}, ["status", "failed", "reason", "null"]),
     ],
 )
-def test_a_record_that_says_otherwise_than_its_place_and_the_plan_is_refused(
-    campaign: Campaign, changes: dict[str, Any], said: str
+def test_a_record_that_contradicts_place_or_plan_is_refused(
+    campaign: Campaign, changes: dict[str, Any], named: list[str]
 ) -> None:
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], **changes)
     with pytest.raises(InputErrors) as refused:
         aggregated(campaign)
-    (line,) = refused.value.lines
-    assert f"record.json: is not of this run, or was changed by hand: {said}" in line
-    assert line.endswith(f"; repeat it: make repeat RUNS='{campaign.runs[0].run_id}' STUDY=quickstart")
+    (error,) = refused.value.errors
+    assert (error.code, Path(error.file).name) == ("wrong-record", "record.json")
+    assert all(name in error.got for name in named), error.got
+    assert error.hint.endswith(f"make repeat RUNS='{campaign.runs[0].run_id}' STUDY=quickstart")
 
 
-def test_each_record_that_is_refused_has_its_line_whoever_read_it(
-    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_refused_record_has_its_error_whoever_read_it(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
     """A record that was copied into the folder of another run, a broken one, a pipe, epochs that are a folder, marks of warm-up."""
     monkeypatch.setattr("records.aggregate.AT_ONCE", 1)
     folders = [record(campaign, run, [1.0, 0.2, 0.2, 0.2]) for run in campaign.runs]
@@ -282,65 +310,97 @@ def test_each_record_that_is_refused_has_its_line_whoever_read_it(
     table.write_text(table.read_text().replace("2,false,", "2,true,"))
     with pytest.raises(InputErrors) as refused:
         aggregated(campaign)
-    for line, run, said in zip(
-        refused.value.lines,
-        campaign.runs,
-        (
-            "run_id is",
-            "is no regular file",
-            "is no regular file",
-            "epoch 2 has warm_up true, the study's warmup_epochs is 1",
-        ),
-        strict=True,
-    ):
-        assert said in line and run.run_id in line
+    found = [(error.code, Path(error.file).name) for error in refused.value.errors]
+    assert found == [
+        ("wrong-record", "record.json"),
+        ("broken-file", "record.json"),
+        ("broken-file", "epochs.csv"),
+        ("wrong-warm-up", "epochs.csv"),
+    ]
+    assert refused.value.errors[-1].got == {"epoch": 2, "warm_up": "true"}
+    assert all(run.run_id in error.file for error, run in zip(refused.value.errors, campaign.runs, strict=True))
     assert not Path("epochs.csv").exists()
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('{"status": "ok", "status": "failed"}', "key 'status' stands twice"),
-        ("[" * 100_000, "nested too deeply"),
-        ('{"wall_s": NaN}', "NaN is no number of JSON"),
-    ],
-)
-def test_json_that_readers_would_take_in_different_ways_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    ("text", "named"), [('{"status": "ok", "status": "failed"}', "'status'"), ("[" * 100_000, "deep"), ('{"wall_s": NaN}', "NaN")]
+)  # fmt: skip
+def test_json_that_readers_take_in_different_ways_is_refused(tmp_path: Path, text: str, named: str) -> None:
     (tmp_path / "record.json").write_text(text)
-    assert said in record_of(tmp_path / "record.json")["reason"]
+    said = record_of(tmp_path / "record.json")
+    assert said["status"] == "broken" and named in said["reason"]
+
+
+def refused_epochs(campaign: Campaign) -> InputError:
+    """The one error of the run's attempt-1/epochs.csv, which says how to repeat it."""
+    with pytest.raises(InputErrors) as refused:
+        aggregated(campaign)
+    (error,) = refused.value.errors
+    assert error.file.endswith("/attempt-1/epochs.csv")
+    assert error.hint.endswith(f"make repeat RUNS='{campaign.runs[0].run_id}' STUDY=quickstart")
+    return error
 
 
 def test_a_cut_off_epochs_table_is_refused_in_one_line(campaign: Campaign) -> None:
     table = record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2]) / "attempt-1" / "epochs.csv"
     table.write_text(table.read_text()[:-30])
-    with pytest.raises(InputError, match=r"epochs.csv: is broken .it is cut off.*; repeat it: make repeat RUNS="):
-        aggregated(campaign)
+    assert refused_epochs(campaign).code == "broken-file"
 
 
-def test_a_measurement_that_lost_epochs_is_not_averaged_over_the_rest(campaign: Campaign) -> None:
+def test_a_run_that_lost_epochs_is_refused(campaign: Campaign) -> None:
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2])
-    with pytest.raises(InputError, match=r"epochs.csv: has 3 of 4 epochs; repeat it"):
-        aggregated(campaign)
+    error = refused_epochs(campaign)
+    assert (error.code, error.got, error.expected) == ("missing-epochs", 3, [4])
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "code", "got"),
     [
-        ("false,0.2,", "false,,", "no epoch is timed, all are warm-up; repeat it: make repeat RUNS="),
-        ("\n3,", "\n2,", "epochs are numbered 1, 2, 2, 4, not 1 to 4; repeat it"),
+        ("false,0.2,", "false,,", "no-timed-epoch", None),
+        ("\n3,", "\n2,", "misnumbered-epochs", ["1", "2", "2", "4"]),
     ],
 )
-def test_epochs_that_no_time_can_be_made_of_are_refused(campaign: Campaign, old: str, new: str, said: str) -> None:
+def test_epochs_that_no_time_can_be_made_of_are_refused(
+    campaign: Campaign, old: str, new: str, code: str, got: Any
+) -> None:
     table = record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2]) / "attempt-1" / "epochs.csv"
     table.write_text(table.read_text().replace(old, new))
-    with pytest.raises(InputError) as refused:
+    error = refused_epochs(campaign)
+    assert (error.code, error.got) == (code, got)
+
+
+def test_refused_records_read_like_this(campaign: Campaign) -> None:
+    study = replace(campaign.study, replicates=Replicates(3, 3))
+    campaign = replace(campaign, study=study, possible=design(study, campaign.site))
+    wrong = [
+        ("record", '"status": "ok"', '"status": "failed"'),
+        ("epochs", "\n4,false", "\n"),
+        ("epochs", "\n4,false", "\n3,false"),
+        ("epochs", "false,0.2,", "false,,"),
+        ("epochs", "2,false", "2,true"),
+    ]
+    folders = [record(campaign, run, [1.0, 0.2, 0.2, 0.2]) for run in campaign.runs[: len(wrong)]]
+    for folder, (kind, old, new) in zip(folders, wrong, strict=True):
+        file = folder / "record.json" if kind == "record" else folder / "attempt-1" / "epochs.csv"
+        text = file.read_text()
+        assert old in text
+        file.write_text(text[: text.index(old)] + "\n" if new == "\n" else text.replace(old, new))
+    with pytest.raises(InputErrors) as refused:
         aggregated(campaign)
-    assert said in str(refused.value) and "attempt-1/epochs.csv: " in str(refused.value)
+    problems = [
+        "record.json: is not of this run, or was changed by hand: status is failed, reason is null",
+        "attempt-1/epochs.csv: has 3 epochs; expected 4",
+        "attempt-1/epochs.csv: epochs are numbered 1, 2, 3, 3; expected 1 to 4",
+        "attempt-1/epochs.csv: no epoch is timed, all are warm-up",
+        "attempt-1/epochs.csv: epoch 2 has warm_up true, the study's warmup_epochs is 1",
+    ]
+    assert [str(error) for error in refused.value.errors] == [
+        f"{folder}/{problem}; repeat it: make repeat RUNS='{folder.parent.name}' STUDY=quickstart"
+        for folder, problem in zip(folders, problems, strict=True)
+    ]
 
 
-def test_many_runs_that_are_read_on_all_cores_make_the_same_tables(
-    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_read_on_all_cores_make_the_same_tables(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
     for place, run in enumerate(campaign.runs[:-1]):  # the last one is missing
         record(campaign, run, [1.0, 0.2 + place / 100, 0.2, 0.3])
     at_once = aggregated(campaign)[0]
@@ -350,18 +410,16 @@ def test_many_runs_that_are_read_on_all_cores_make_the_same_tables(
     assert Path("epochs.csv").read_bytes() == whole and not list(Path().glob(".epochs*"))
 
 
-def test_an_epoch_with_a_field_that_no_table_may_have_is_refused_with_its_attempt(
-    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_epoch_that_breaks_its_schema_names_its_run(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("records.aggregate.AT_ONCE", 2)
     for run in campaign.runs:
         table = record(campaign, run, [1.0, 0.2, 0.2, 0.2]) / "attempt-1" / "epochs.csv"
     table.write_text(table.read_text().replace("\n3,false,0.2,", "\n3,false,-0.2,"))
-    with pytest.raises(
-        InputError, match=r"epochs.csv of its attempt is broken \(epoch_time_s: '-0.2' .*; repeat it"
-    ) as refused:
+    with pytest.raises(InputErrors) as refused:
         aggregated(campaign)
-    assert table.parents[1].as_posix() in str(refused.value)
+    (error,) = refused.value.errors
+    assert (error.code, error.file) == ("broken-file", str(table.parents[1]))
+    assert "epoch_time_s" in error.got and "-0.2" in error.got
     assert not Path("epochs.csv").exists() and not list(Path().glob(".epochs*"))
 
 
@@ -407,19 +465,19 @@ def test_a_run_whose_phases_are_damaged_counts_as_one_without(traced_campaign: C
     runs, _ = aggregated(traced_campaign)
     rows = runs.set_index("run_id")
     assert list(runs.status) == ["ok", "ok"] and rows.without_phases.notna().sum() == 1
-    assert rows.at[run.run_id, "without_phases"] == "attempt-1/phases.csv: lacks rank 1"
-    said = summary(runs, "STUDY=quickstart").splitlines()
-    assert said[1:] == [
-        f"  results/quickstart/runs/{run.run_id}/{folder.parent.name}/attempt-1/phases.csv: lacks rank 1; it counts as a run "
-        f"without phases; repeat it: make repeat RUNS='{run.run_id}' STUDY=quickstart"
-    ]
+    assert rows.at[run.run_id, "without_phases"].startswith("attempt-1/phases.csv: ")
+    notes = summary(runs, "STUDY=quickstart")
+    assert codes(notes) == ["runs", "run-without-phases"]
+    assert notes[1].facts == {
+        "run": run.run_id,
+        "damage": f"{folder.parent}/{rows.at[run.run_id, 'without_phases']}",
+        "command": f"make repeat RUNS='{run.run_id}' STUDY=quickstart",
+    }
     write_table(runs, "runs", Path("runs.csv"))
     assert read_table(Path("runs.csv"), "runs").without_phases.notna().sum() == 1
 
 
-def test_who_was_not_traced_or_did_not_succeed_is_asked_for_no_phases(
-    campaign: Campaign, traced_campaign: Campaign
-) -> None:
+def test_only_successful_traced_runs_are_asked_for_phases(campaign: Campaign, traced_campaign: Campaign) -> None:
     record(campaign, campaign.runs[0], [9.0, 0.2, 0.3, 0.7])
     record(traced_campaign, traced_campaign.runs[0], [1.0], status="failed", reason="x", measured=None)
     for one in (campaign, traced_campaign):

@@ -36,11 +36,11 @@ def test_without_meters_the_table_has_no_rows(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "t,host,scope,watt\n1,a,socket,1\n", "t,host,scope,watt\n1,a,node,much\n"])
-def test_a_file_that_is_broken_is_said_in_one_line(text, tmp_path):
+def test_a_broken_file_of_power_is_refused(text, tmp_path):
     runs_csv, _ = write_frames(tmp_path, *campaign())
     runs = read_table(runs_csv, "runs")
     attempt(tmp_path, runs[runs["status"] == "ok"].iloc[0], text=text)
-    with pytest.raises(InputError) as said:
+    with pytest.raises(InputError) as refused:
         power.main(["--runs", str(runs_csv), "--results", str(tmp_path), "--out", str(tmp_path / "power.csv")])
-    assert "power.csv" in str(said.value) and "\n" not in str(said.value)
+    assert "power.csv" in str(refused.value) and "\n" not in str(refused.value)
     assert not (tmp_path / "power.csv").exists()

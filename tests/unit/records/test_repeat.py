@@ -3,7 +3,10 @@
 import pandas as pd
 import pytest
 
+from common.errors import InputError
+from common.notes import find_note
 from network.gather import summary
+from records import repeat
 from records.repeat import counted
 from records.ways import to_repeat
 
@@ -23,6 +26,17 @@ def test_runs_and_sweeps_are_counted_apart(names: list[str], said: str) -> None:
 def test_one_command_repeats_both() -> None:
     place = {"collective": "all_reduce", "framework": "a", "nodes": 2, "ranks": 2, "device": "cpu", "bandwidth": 0}
     sweep = {**place, "status": "invalid", "reason": "disturbed: 20%"}
-    said = summary(pd.DataFrame([sweep, {**sweep, "nodes": 3, "status": "ok"}]), "STUDY=x").splitlines()
-    assert said[0] == "2 sweeps, 1 ok" and said[-1:] == to_repeat(["invalid"], "STUDY=x")
+    notes = summary(pd.DataFrame([sweep, {**sweep, "nodes": 3, "status": "ok"}]), "STUDY=x")
+    assert find_note(notes, "sweeps").facts == {"sweeps": 2, "ok": 1}
+    assert find_note(notes, "sweep-not-ok").facts.items() <= sweep.items()
+    assert notes[-1:] == to_repeat(["invalid"], "STUDY=x")
     assert to_repeat(["missing", "ok"], "") == []
+
+
+def test_without_a_choice_nothing_is_repeated() -> None:
+    with pytest.raises(InputError) as refused:
+        repeat.main(["--runs", ""])
+    assert refused.value.code == "missing-option"
+    assert str(refused.value) == (
+        "RUNS: is not set; expected a status (ok, failed, timeout, invalid, broken) or a pattern of run_id; make repeat RUNS=invalid"
+    )

@@ -74,9 +74,7 @@ def test_steps_lie_around_their_phases(tmp_path: Path) -> None:
     ]
 
 
-def test_a_large_one_is_compressed_and_takes_the_place_of_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_one_is_compressed_in_place_of_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = chrome.write(TIMELINE, tmp_path)
     text = plain.read_bytes()
     monkeypatch.setattr(chrome, "LARGE", len(text))
@@ -154,5 +152,7 @@ def test_an_operator_that_ends_a_nanosecond_too_late_is_not_lost() -> None:
 def test_what_is_no_profile_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "operators-0.json"
     file.write_text(text)
-    with pytest.raises(InputError, match=r"operators-0.json: is no trace of a profiler \("):
+    with pytest.raises(InputError) as refused:
         chrome.write(Timeline(TIMELINE.intervals, operators={0: file}), tmp_path)
+    assert refused.value.code == "broken-file" and refused.value.file.endswith("operators-0.json")
+    assert refused.value.expected == "traceEvents"

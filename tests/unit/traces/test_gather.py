@@ -5,6 +5,7 @@ import pytest
 
 from analysis.measured import traced
 from common.errors import InputError
+from common.notes import codes, find_note
 from common.tables import read_table, write_table
 from support.synthetic import write_frames
 from support.traces_made import attempt, read_runs, traced_campaign, write_attempt
@@ -28,8 +29,15 @@ def gathered(folder, capsys):
     written = {"phases": "phases.csv", "steps": "trace_steps.csv"}
     options = {"runs": "runs.csv", "records": "runs", **written}
     gather.main([text for option, name in options.items() for text in (f"--{option}", f"{folder}/{name}")])
-    tables = (read_table(folder / f"{name}.csv", name) for name in ("phases", "trace_steps"))
-    return *tables, capsys.readouterr().out
+    phases, steps = (read_table(folder / f"{name}.csv", name) for name in ("phases", "trace_steps"))
+    notes = gather.summary(read_runs(folder), phases)
+    assert capsys.readouterr().out.splitlines() == notes
+    return phases, steps, notes
+
+
+def off(notes):
+    """By how much the phases of a step do not add up, by replicate."""
+    return {int(note.facts["run"][-1]): note.facts["share"] for note in notes if note.code == "phases-off"}
 
 
 def place(folder, replicate):
@@ -37,8 +45,8 @@ def place(folder, replicate):
 
 
 def test_every_traced_run_has_rows_of_every_rank(folder, capsys):
-    phases, _, said = gathered(folder, capsys)
-    assert said.splitlines() == ["3 traced runs, phases of 3"]
+    phases, _, notes = gathered(folder, capsys)
+    assert [(note.code, note.facts) for note in notes] == [("traced-runs", {"runs": 3, "with_phases": 3})]
     runs = traced(read_runs(folder))
     assert list(phases["run_id"].unique()) == runs["run_id"].tolist()
     assert (phases.groupby("run_id")["rank"].nunique() == 2).all()
@@ -58,8 +66,8 @@ def test_a_run_that_does_not_add_up_is_named(folder, capsys):
     file = place(folder, 3) / "phases.csv"
     lacking = pd.read_csv(file)
     lacking[lacking["phase"] != "forward"].to_csv(file, index=False)
-    phases, _, said = gathered(folder, capsys)
-    assert f"  {ONE}.trace=phases.r3: the phases of a step add up to 25 % more or less than its time" in said
+    phases, _, notes = gathered(folder, capsys)
+    assert off(notes) == {3: pytest.approx(0.25, abs=0.01)}
     assert phases.loc[phases["run_id"].str.endswith("r3"), "off_share"].iloc[0] == pytest.approx(0.25, abs=0.01)
 
 
@@ -68,16 +76,16 @@ def test_phases_are_held_against_the_epochs_clock(folder, capsys):
     file = place(folder, 1) / "epochs.csv"
     told = pd.read_csv(file)
     told.assign(closed_time_s=told["closed_time_s"] * 1.25).to_csv(file, index=False)
-    assert "r1: the phases of a step add up to 20 % more or less" in gathered(folder, capsys)[2]
+    assert off(gathered(folder, capsys)[2]) == {1: pytest.approx(0.2, abs=0.005)}
 
 
-def test_where_nobody_told_an_epochs_time_steps_alone_are_compared(folder, capsys):
+def test_without_epoch_times_steps_alone_are_compared(folder, capsys):
     """As where a program trains by itself."""
     for replicate in (1, 2, 3):
         file = place(folder, replicate) / "epochs.csv"
         pd.read_csv(file).assign(closed_time_s=None).to_csv(file, index=False)
-    phases, _, said = gathered(folder, capsys)
-    assert said.splitlines() == ["3 traced runs, phases of 3"] and phases["off_share"].max() < 1e-4
+    phases, _, notes = gathered(folder, capsys)
+    assert codes(notes) == ["traced-runs"] and phases["off_share"].max() < 1e-4
 
 
 def test_and_against_the_meters_steps_where_it_took_them(folder, capsys):
@@ -86,9 +94,9 @@ def test_and_against_the_meters_steps_where_it_took_them(folder, capsys):
     clock = own[(own["step"] > 0) & (own["phase"] != "exchange")].groupby(["epoch", "rank", "step"])
     took = (clock["end"].max() - clock["start"].min()).rename("step_time_s").reset_index()
     took.to_csv(place(folder, 1) / "steps.csv", index=False)
-    assert gathered(folder, capsys)[2].splitlines() == ["3 traced runs, phases of 3"]
+    assert codes(gathered(folder, capsys)[2]) == ["traced-runs"]
     took.assign(step_time_s=2 * took["step_time_s"]).to_csv(place(folder, 1) / "steps.csv", index=False)
-    assert "add up to 50 %" in gathered(folder, capsys)[2]
+    assert off(gathered(folder, capsys)[2]) == {1: pytest.approx(0.5, abs=0.005)}
 
 
 def lost(folder, *replicates):
@@ -101,9 +109,24 @@ def lost(folder, *replicates):
 
 def test_a_run_without_phases_is_left_out_and_named(folder, capsys):
     lost(folder, 2)
-    phases, _, said = gathered(folder, capsys)
+    phases, _, notes = gathered(folder, capsys)
     assert phases["run_id"].nunique() == 2
-    assert f"  {ONE}.trace=phases.r2: without phases: attempt-1/phases.csv: lacks rank 1" in said
+    assert find_note(notes, "traced-runs").facts == {"runs": 3, "with_phases": 2}
+    named = find_note(notes, "run-without-phases").facts
+    assert named == {"run": f"{ONE}.trace=phases.r2", "why": "attempt-1/phases.csv: lacks rank 1"}
+
+
+def test_what_is_gathered_reads_like_this():
+    row = {"status": "ok", "epoch_time_s": 1.0, "trace": "phases", "without_phases": None}
+    runs = pd.DataFrame(
+        [{**row, "run_id": "a"}, {**row, "run_id": "b", "without_phases": "attempt-1/phases.csv: lacks rank 1"}]
+    )
+    notes = gather.summary(runs, pd.DataFrame({"run_id": ["a"], "off_share": [0.25]}))
+    assert notes == [
+        "2 traced runs, phases of 1",
+        "  b: without phases: attempt-1/phases.csv: lacks rank 1",
+        "  a: the phases of a step add up to 25 % more or less than its time; at most 1 % is usual",
+    ]
 
 
 def test_without_any_the_tables_have_no_rows(folder, capsys):
@@ -115,5 +138,6 @@ def test_without_any_the_tables_have_no_rows(folder, capsys):
 def test_a_broken_table_of_a_run_is_one_line(folder):
     file = place(folder, 2) / "phases.csv"
     file.write_text("rank,epoch,step,phase,start,end\n0,1,1,data,2,1\n")
-    with pytest.raises(InputError, match=r"attempt-1/phases.csv: line 2: .* it ends before it starts; repeat the run"):
+    with pytest.raises(InputError) as refused:
         gather.gather(read_runs(folder), folder / "runs")
+    assert "attempt-1/phases.csv" in str(refused.value) and "line 2" in str(refused.value)

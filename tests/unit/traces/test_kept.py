@@ -28,7 +28,7 @@ def test_all_steps_of_timed_epochs_where_they_are_few():
     assert len(found) == len(one[one["epoch"] > 1])
 
 
-def test_of_many_steps_blocks_that_follow_each_other_from_the_first_to_the_last():
+def test_many_steps_are_kept_in_blocks_from_first_to_last():
     rows = trace(80)
     per_step = len(rows) / (3 * 80)
     found = kept.kept(rows, 1, int(4 * BLOCK * per_step))
@@ -103,5 +103,6 @@ def test_a_broken_table_is_named(campaign):
     runs, folder = campaign
     file = folder / RUN / ("0" * 12) / "attempt-2" / "phases.csv"
     file.write_text("rank,epoch\n0,x\n")
-    with pytest.raises(InputError, match=r"phases.csv: cannot be read"):
+    with pytest.raises(InputError) as refused:
         kept.gather(runs, folder)
+    assert file.name in str(refused.value)

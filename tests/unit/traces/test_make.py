@@ -29,15 +29,18 @@ def test_a_run_is_named_or_fitted(campaign: Campaign) -> None:
 
 
 def test_several_or_none_are_one_line_with_names(campaign: Campaign) -> None:
-    with pytest.raises(
-        InputError, match=rf"RUN=\*: fits {len(campaign.runs)} runs of tf-strategies-small; name one of \S+, \S+, "
-    ):
+    with pytest.raises(InputError) as refused:
         make.the_one(campaign, "*")
+    several, known = refused.value, list(campaign.by_id)
+    assert (several.code, several.file, several.got) == ("ambiguous-name", "RUN=*", "*")
+    assert str(len(campaign.runs)) in several.problem
+    assert all(run in several.expected for run in known[: make.MOST_NAMED]) and known[-1] not in several.expected
     some = campaign.runs[0].run_id
     with pytest.raises(InputError) as refused:
         make.the_one(campaign, f"{some}x")
-    assert "no run of tf-strategies-small is called so; the nearest are " in str(refused.value)
-    assert some in str(refused.value) and "\n" not in str(refused.value)
+    none = refused.value
+    assert (none.code, none.file, none.got) == ("unknown-name", f"RUN={some}x", f"{some}x")
+    assert some in none.hint and "\n" not in str(none)
 
 
 def test_a_traced_run_is_another_than_the_timed_one(campaign: Campaign) -> None:
@@ -49,20 +52,23 @@ def test_a_traced_run_is_another_than_the_timed_one(campaign: Campaign) -> None:
 
 def test_what_a_framework_cannot_be_traced_at_is_said(campaign: Campaign) -> None:
     run = next(run for run in campaign.runs if run.levels["training_loop"] == "fit")
-    with pytest.raises(InputError, match=f"RUN={run.run_id}: {run.framework.name} cannot be traced at level phases: "):
+    with pytest.raises(InputError) as refused:
         make.at_level(campaign, run, "phases")
+    error = refused.value
+    assert (error.code, error.file, error.got) == ("unsupported-level", f"RUN={run.run_id}", "phases")
+    assert run.framework.name in error.problem and run.framework.why["trace"] in error.problem
 
 
-def test_a_site_whose_score_p_is_gone_says_so_at_the_level_that_needs_it(campaign: Campaign) -> None:
+def test_only_full_traces_need_the_sites_score_p(campaign: Campaign) -> None:
     has = (("lbann", Installed("/opt/lbann/bin/lbann")),)
     there = replace(campaign, site=replace(campaign.site, installed=has, scorep=Path("/nowhere")))
     run = replace(campaign.runs[0], levels={**campaign.runs[0].levels, "framework": "lbann", "training_loop": "custom"})
     run = replace(run, framework=load_framework("lbann"))
     assert make.at_level(there, run, "phases").key
-    with pytest.raises(
-        InputError, match=rf"RUN={run.run_id}: site local names Score-P in /nowhere, whose bin/scorep-config"
-    ):
+    with pytest.raises(InputError) as refused:
         make.at_level(there, run, "full")
+    assert (refused.value.code, refused.value.file) == ("not-possible-here", f"RUN={run.run_id}")
+    assert "/nowhere" in refused.value.problem and "bin/scorep-config" in refused.value.problem
 
 
 def test_at_a_site_of_slurm_the_job_that_it_needs_is_named(
@@ -75,24 +81,39 @@ def test_at_a_site_of_slurm_the_job_that_it_needs_is_named(
     run = next(run for run in there.runs if run.levels["training_loop"] == "custom" and run.geometry.nodes == 2)
     with pytest.raises(InputError) as refused:
         make.measured(there, make.at_level(there, run, "phases"))
-    said = str(refused.value)
-    assert "launcher: slurm starts ranks inside a job only; say: salloc --nodes=2 " in said
-    assert (
-        said.endswith(f"make trace STUDY=tf-strategies-small SITE=virtual RUN={run.run_id}") and "--signal" not in said
-    )
+    error = refused.value
+    assert (error.code, error.key) == ("needs-job", "launcher") and error.file.endswith("virtual.yaml")
+    assert "salloc --nodes=2 " in error.hint and "--signal" not in error.hint
+    assert error.hint.endswith(f"make trace STUDY=tf-strategies-small SITE=virtual RUN={run.run_id}")
     assert not list(tmp_path.iterdir()), "nothing was begun"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "code", "option"),
     [
-        (["--run", ""], "RUN is not set; give a run_id"),
-        (["--run", "x", "--full", "maybe"], "FULL=maybe: is neither yes nor no"),
+        (["--run", ""], "missing-option", "RUN"),
+        (["--run", "x", "--full", "maybe"], "not-one-of", "FULL=maybe"),
     ],
 )
-def test_what_was_forgotten_is_said(arguments: list[str], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_what_was_forgotten_is_said(arguments: list[str], code: str, option: str) -> None:
+    with pytest.raises(InputError) as refused:
         make.main(arguments)
+    assert (refused.value.code, refused.value.file) == (code, option)
+
+
+def test_what_make_trace_refuses_reads_like_this(campaign: Campaign) -> None:
+    first, *_, last = campaign.by_id
+    fit = next(run for run in campaign.runs if run.levels["training_loop"] == "fit")
+    for do, text in (
+        (lambda: make.the_one(campaign, f"{first[:-1]}?"), f"RUN={first[:-1]}?: fits 2 runs of tf-strategies-small; expected one of {first[:-1]}"),
+        (lambda: make.the_one(campaign, f"{last}x"), f"RUN={last}x: no run of tf-strategies-small is called so; the nearest are {last}, "),
+        (lambda: make.at_level(campaign, fit, "phases"), f"RUN={fit.run_id}: {fit.framework.name} cannot be traced at level phases: "),
+        (lambda: make.main(["--run", ""]), "RUN: is not set; give a run_id, or a pattern that fits one: make trace RUN='*.n2.*.r1'"),
+        (lambda: make.main(["--run", "x", "--full", "maybe"]), "FULL=maybe: is not allowed; expected yes, no"),
+    ):  # fmt: skip
+        with pytest.raises(InputError) as refused:
+            do()
+        assert str(refused.value).startswith(text)
 
 
 def test_only_an_attempt_whose_phases_are_whole_is_taken(tmp_path: Path) -> None:

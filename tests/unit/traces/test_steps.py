@@ -41,7 +41,7 @@ def test_exchange_of_the_quick_rank_and_of_the_late_one():
     assert found[1].to_dict() == pytest.approx({**known, "until_first": 13})
 
 
-def test_a_rank_that_has_no_part_in_an_exchange_has_none_of_its_times():
+def test_a_rank_without_part_in_an_exchange_has_no_times():
     """By a strategy of layers two ranks may share weights that the third one does not have."""
     whole = attempt([0.0, 3.0, 0.0])
     found = Traced(whole[(whole["rank"] != 2) | (whole["phase"] != "exchange")], 1, STEPS).rows()
@@ -51,7 +51,7 @@ def test_a_rank_that_has_no_part_in_an_exchange_has_none_of_its_times():
     assert len(alone) and (alone["seconds"] == 0).all() and (alone["count"] == 0).all()
 
 
-def test_the_path_goes_over_the_late_rank_and_its_parts_make_a_step():
+def test_the_path_goes_over_the_late_rank():
     found = rows_of([0.0, 3.0])["path", -1]
     assert found.to_dict() == pytest.approx(
         {"data": 1, "forward": 5, "backward": 9, "exchange": 3, "metrics": 0.5, "optimizer": 1.5}
@@ -59,7 +59,7 @@ def test_the_path_goes_over_the_late_rank_and_its_parts_make_a_step():
     assert found.sum() == pytest.approx(20)
 
 
-def test_a_path_follows_computing_beside_an_exchange_that_is_told_from_its_first_gradient_on():
+def test_a_path_follows_computing_beside_an_exchange():
     """Both ranks start the one exchange at once; rank 1 computes until ms 8 beside it, rank 0 until 4; bytes are there at 10."""
     rows = [(rank, 2, 1, "exchange", 0.002, 0.010) for rank in (0, 1)]
     for rank, ready in ((0, 0.004), (1, 0.008)):
@@ -78,7 +78,7 @@ def test_a_path_without_an_exchange_is_the_slowest_ranks():
     assert (1e3 * Traced(steps, 1, STEPS).path()["step_s"]).sum() == pytest.approx(14)
 
 
-def test_start_up_counts_once_and_what_is_around_steps_once_an_epoch():
+def test_start_up_counts_once_the_rest_once_an_epoch():
     rows = Traced(attempt([0.0, 0.0]), 1, STEPS).rows()
     start = rows[(rows["scope"] == "start") & (rows["rank"] == 0)].set_index("phase")["seconds"]
     assert start.to_dict() == pytest.approx(
@@ -167,8 +167,9 @@ def test_what_a_rank_writes_is_read(tmp_path):
 )
 def test_a_broken_table_is_one_line(tmp_path, text):
     (tmp_path / "phases.csv").write_text(text)
-    with pytest.raises(InputError, match=r"phases.csv: .*repeat the run"):
+    with pytest.raises(InputError) as refused:
         read_intervals(tmp_path / "phases.csv")
+    assert "phases.csv" in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_a_run_of_one_rank_without_steps_has_its_start():

@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import intervals
+from analysis import conditions, intervals
 from analysis.intervals import Estimate
 from analysis.measured import timed
 from analysis.pooling import pooled
+from common.notes import Note, codes, find_note
 from common.schemas import schema
 from common.tables import write_table
 from declared.factors import factor_table
@@ -48,7 +49,7 @@ def test_phases_are_means_over_ranks_and_then_runs(made):
 def test_only_runs_as_they_are_count(made):
     other = cells.of(made.runs, made.phases.assign(key="0" * 12))
     assert cells.summarize(other).empty
-    assert cells.table(other).notes[0] == "No traced run has phases."
+    assert codes(cells.table(other).notes)[0] == "no-phases"
 
 
 def test_the_path_of_a_cell_is_as_long_as_its_step(made):
@@ -67,7 +68,8 @@ def test_what_tracing_costs_is_the_ratio_of_epoch_times(made):
     ratio = pooled(made.runs).ratios([TRACED], [DDP]).iloc[0]
     assert list(of[["ratio_low", "ratio_high", "p"]]) == pytest.approx(list(ratio[["low", "high", "p"]]))
     assert of["untraced_cell"] == DDP
-    assert "In 19, the interval does not exclude 2 %." in " ".join(cost.table(made.runs).notes)
+    facts = find_note(cost.table(made.runs).notes, "tracing-costs").facts
+    assert facts == {"cells": 19, "unknown": 0, "shown": 0, "more": 0, "unsure": 19}
     assert cost.table(timed(made.runs)).shown.empty
 
 
@@ -78,26 +80,36 @@ def one_replicate(made):
 
 def test_what_tracing_costs_cannot_be_told_without_replicates(made):
     table = cost.table(one_replicate(made)[0])
-    assert table.notes[:2] == [
-        "Runs: n = 1 per cell, too few for an interval of each cell by itself.",
-        "What tracing costs cannot be told without replicates.",
-    ]
+    assert table.notes[0] == conditions.counts(one_replicate(made)[0]), "and nothing of how cells are compared"
+    assert find_note(table.notes, "tracing-costs").facts == {"cells": 0, "unknown": 19}
     assert not table.shown["ratio"].str.contains("[", regex=False).any()
 
 
 def test_where_some_cells_have_no_interval_it_is_said_of_them(made):
     data = cost.compare(made.runs)
     data.loc[:1, ["ratio_low", "ratio_high", "p"]] = np.nan
-    assert cost._verdict(data).endswith(
-        "In 17, the interval does not exclude 2 %. In 2 more, it cannot be told without replicates."
-    )
+    assert cost._verdict(data).facts == {"cells": 17, "unknown": 2, "shown": 0, "more": 0, "unsure": 17}
+
+
+@pytest.mark.parametrize(
+    ("ratios", "text"),
+    [
+        ([(1.1, 1.2), (1.01, 1.03), (0.9, 1.01)],
+         "Tracing shows a cost in 2 of 3 cells, of more than 2 % in 1. In 1, the interval does not exclude 2 %."),
+        ([(0.9, 1.01), (np.nan, np.nan)],
+         "Tracing shows a cost in 0 of 1 cells. In 1 more, it cannot be told without replicates."),
+        ([(np.nan, np.nan)], "What tracing costs cannot be told without replicates."),
+    ],
+)  # fmt: skip
+def test_the_cost_of_tracing_reads_like_this(ratios, text):
+    assert cost._verdict(pd.DataFrame(ratios, columns=["ratio_low", "ratio_high"])) == text
 
 
 def test_a_study_whose_traced_runs_failed_is_not_told_to_trace(made):
     runs = made.runs.copy()
     runs.loc[runs["trace"] != "none", ["status", "epoch_time_s"]] = ["failed", None]
-    assert cost.table(runs).notes[0] == "No cell has successful runs both traced and untraced."
-    assert "say trace: [none, phases]" in cost.table(timed(runs)).notes[0]
+    assert codes(cost.table(runs).notes)[0] == "not-measured"
+    assert codes(cost.table(timed(runs)).notes)[0] == "not-planned"
 
 
 def test_start_up_is_listed_in_the_order_of_time(made):
@@ -115,27 +127,28 @@ def test_a_table_names_the_traced_runs_that_it_lacks_and_why(made, table):
     runs.loc[runs["run_id"] == some[0], "without_phases"] = "attempt-1/phases.csv: lacks rank 1"
     runs.loc[runs["run_id"] == some[1], ["status", "epoch_time_s"]] = ["failed", None]
     for left in (some, made.phases["run_id"].unique()):
-        notes = table(cells.of(runs, made.phases[~made.phases["run_id"].isin(left)])).notes
-        said = " ".join(notes)
-        assert f"Traced runs that did not succeed: {some[1]} (failed)." in said
-        assert (
-            f"Traced, but without phases: {some[0]} (attempt-1/phases.csv: lacks rank 1), {some[2]} (not in phases.csv)"
-            in said
-        )
+        measured = cells.of(runs, made.phases[~made.phases["run_id"].isin(left)])
+        said = measured.lacking
+        assert said in table(measured).notes
+        failed, damaged, absent = (said.index(some[place]) for place in (1, 0, 2))
+        assert failed < damaged < absent
+        assert "(failed)" in said[:damaged] and "(attempt-1/phases.csv: lacks rank 1)" in said[damaged:absent]
+        assert "phases.csv" in said[absent:]
 
 
 def test_so_does_the_table_of_what_is_exposed(made):
     runs = made.runs.copy()
     runs.loc[runs["trace"] != "none", ["status", "epoch_time_s"]] = ["failed", None]
-    notes = exposed.table(cells.of(runs, made.phases), runs).notes
-    assert notes[0] == "No traced cell on several replicas told its exchange."
-    assert notes[1].startswith("Traced runs that did not succeed: ")
+    measured = cells.of(runs, made.phases)
+    notes = exposed.table(measured, runs).notes
+    assert notes[:2] == [exposed.NOT_TOLD, measured.lacking] and "(failed)" in notes[1]
 
 
 def test_a_trace_that_costs_shows_it(made):
     slow = made.runs.copy()
     slow.loc[slow["trace"] != "none", "epoch_time_s"] *= 1.2
-    assert "Tracing shows a cost in 19 of 19 cells, of more than 2 % in 19." in cost.table(slow).notes
+    facts = find_note(cost.table(slow).notes, "tracing-costs").facts
+    assert facts == {"cells": 19, "unknown": 0, "shown": 19, "more": 19, "unsure": 0}
 
 
 def told(made, share: float) -> pd.DataFrame:
@@ -181,7 +194,26 @@ def test_what_nothing_is_known_of_is_not_to_be_told(made, left):
     measured = cells.of(kept, made.phases[made.phases["run_id"].isin(kept["run_id"])])
     data = exposed.summarize(measured, kept)
     assert row(data, TRACED)["verdict"] == exposed.UNKNOWN
-    assert "without replicates or a cell on one replica" in " ".join(exposed.table(measured, kept).notes)
+    counts = find_note(exposed.table(measured, kept).notes, "verdicts").facts["cells"]
+    assert counts == data["verdict"].value_counts().to_dict() and counts[exposed.UNKNOWN] > 0
+
+
+def test_verdicts_read_like_this():
+    verdicts = [
+        exposed.AGREE,
+        exposed.AGREE,
+        exposed.SLOWER,
+        exposed.FASTER,
+        exposed.COST,
+        exposed.OPEN,
+        exposed.UNKNOWN,
+    ]
+    assert exposed._said(pd.DataFrame({"verdict": verdicts})) == (
+        "Of 7 cells: in 2 exposed share and share by times agree within their intervals; in 1 they do once it is counted that computing is "
+        "slower than on one rank; in 1 they do once it is counted that computing is faster than on one rank; in 1 they do not, and tracing "
+        "itself changes the epoch time (table tracing); in 1 they do not, and nothing in the phases says why; in 1 it cannot be told, without "
+        "replicates or a cell on one replica."
+    )
 
 
 def test_a_reason_is_that_tracing_changes_the_epoch():
@@ -318,40 +350,59 @@ def test_rules_find_what_a_cell_was_made_of(seconds, limits):
     assert list(found.values()) == sorted(found.values(), reverse=True)
 
 
-def help_of(limit: str, **cell: Any) -> str:
+def help_of(limit: str, **cell: Any) -> Note:
     return next(rule.help(known_cell(**cell)) for rule in bottlenecks.RULES if rule.limit == limit)
 
 
 @pytest.mark.parametrize(
-    ("limit", "framework", "said"),
+    ("limit", "framework", "code", "facts"),
     [
-        ("computation", "pytorch-ddp", "more ranks"),
-        ("computation", "pytorch-single", "a framework that trains on several ranks"),
-        ("frequent exchanges", "pytorch-ddp", "sync_every"),
-        ("frequent exchanges", "lbann", "larger batches (the size is that of batches 4 times as large)"),
-        ("exchange behind computation, not beside it", "pytorch-ddp", "smaller first bucket"),
-        ("exchange behind computation, not beside it", "horovod-pytorch", "HOROVOD_CYCLE_TIME"),
-        ("exchange behind computation, not beside it", "tensorflow-multiworker", "a framework that sends gradients while"),
-        ("many small messages", "pytorch-ddp", "bucket_cap_mb"),
-        ("many small messages", "horovod-pytorch", "HOROVOD_CYCLE_TIME"),
-        ("a slower rank", "pytorch-hybrid", "(shares: measured)"),
-        ("a slower rank", "pytorch-ddp", "by speed, which pytorch-hybrid can give"),
-        ("a slower rank", "gone", "by speed, which pytorch-hybrid can give"),
+        ("computation", "pytorch-ddp", "more-ranks", {}),
+        ("computation", "pytorch-single", "distributed-framework", {}),
+        ("frequent exchanges", "pytorch-ddp", "accumulate", {"batches": 4}),
+        ("frequent exchanges", "lbann", "larger-batches", {"times": 4}),
+        ("exchange behind computation, not beside it", "pytorch-ddp", "overlap", {"packs": "buckets"}),
+        ("exchange behind computation, not beside it", "horovod-pytorch", "overlap", {"packs": "fusion"}),
+        ("exchange behind computation, not beside it", "tensorflow-multiworker", "overlap", {"packs": "ends"}),
+        ("many small messages", "pytorch-ddp", "larger-messages", {"packs": "buckets"}),
+        ("many small messages", "horovod-pytorch", "larger-messages", {"packs": "fusion"}),
+        ("a slower rank", "pytorch-hybrid", "measured-shares", {}),
+        ("a slower rank", "pytorch-ddp", "equal-ranks", {"able": ["pytorch-hybrid"]}),
+        ("a slower rank", "gone", "equal-ranks", {"able": ["pytorch-hybrid"]}),
     ],
 )  # fmt: skip
-def test_what_would_help_is_something_that_the_framework_can_do(limit: str, framework: str, said: str) -> None:
-    assert said in help_of(limit, framework=framework)
+def test_what_would_help_is_possible_with_the_framework(
+    limit: str, framework: str, code: str, facts: dict[str, Any]
+) -> None:
+    help_ = help_of(limit, framework=framework)
+    assert (help_.code, help_.facts) == (code, facts)
 
 
-def test_who_gathers_parameters_before_backward_is_not_told_to_accumulate() -> None:
-    assert "sync_every" not in help_of("frequent exchanges", framework="pytorch-fsdp", count=6.0, until_first=1.0)
-    assert "sync_every" in help_of("frequent exchanges", framework="pytorch-fsdp", count=6.0, until_first=31.0)
+@pytest.mark.parametrize(
+    ("limit", "framework", "option"),
+    [
+        ("frequent exchanges", "pytorch-ddp", "sync_every"),
+        ("exchange behind computation, not beside it", "horovod-pytorch", "HOROVOD_CYCLE_TIME"),
+        ("many small messages", "pytorch-ddp", "bucket_cap_mb"),
+        ("many small messages", "horovod-pytorch", "HOROVOD_CYCLE_TIME"),
+        ("a slower rank", "pytorch-hybrid", "shares: measured"),
+    ],
+)
+def test_what_would_help_names_the_option(limit: str, framework: str, option: str) -> None:
+    assert option in help_of(limit, framework=framework)
 
 
-def test_a_library_that_is_the_fastest_by_the_sweep_is_not_told_to_be_another() -> None:
+def test_parameters_gathered_before_backward_forbid_accumulation() -> None:
+    fsdp = {"framework": "pytorch-fsdp", "count": 6.0}
+    assert help_of("frequent exchanges", **fsdp, until_first=1.0).code == "larger-batches"
+    assert help_of("frequent exchanges", **fsdp, until_first=31.0).code == "accumulate"
+
+
+def test_the_fastest_library_is_not_told_to_be_another() -> None:
     cell = HIDDEN | {"other": 40.0, "count": 2.0}
-    assert help_of("slow all-reduce", framework="other", **cell).startswith("the reason why this one is slower")
-    assert help_of("slow all-reduce", **cell).startswith("the all-reduce of other, or the reason")
+    assert help_of("slow all-reduce", framework="other", **cell).code == "cores-for-communication"
+    other = help_of("slow all-reduce", **cell)
+    assert (other.code, other.facts) == ("other-library", {"library": "other"})
 
 
 def test_no_limit_is_larger_than_the_steps(made):
@@ -361,14 +412,53 @@ def test_no_limit_is_larger_than_the_steps(made):
     assert {rule.limit: size.value for rule, size in bottlenecks.found(late)}["a slower rank"] == 110
 
 
-def test_every_rule_has_a_sentence_with_numbers(made):
-    data = bottlenecks.summarize(made.measured, pd.DataFrame(columns=list(schema("network")["properties"])))
+def test_every_rule_has_evidence_with_numbers(made):
+    network = pd.DataFrame(columns=list(schema("network")["properties"]))
+    data = bottlenecks.summarize(made.measured, network)
     assert set(data["cell"]) == set(made.measured.order)
-    assert data["evidence"].str.contains(r"\d ms").all()
     assert (data["share"] >= bottlenecks.NOTABLE).all()
+    for of in bottlenecks.of_cells(made.measured, network).values():
+        for rule, _ in bottlenecks.found(of):
+            numbers = [fact for fact in rule.evidence(of).facts.values() if isinstance(fact, float)]
+            assert numbers and np.isfinite(numbers).all(), rule.limit
     of = data[data["cell"] == TRACED].set_index("limit")
-    assert of.at["computation", "seconds"] == pytest.approx(13.5e-3 * 12 * 1.5 * 1.02, rel=1e-3)
-    assert "Of 7.50 ms" not in of.at["exchange behind computation, not beside it", "evidence"]
+    step = 1.5 * 1.02  # times as long as in the trace that it was made of
+    assert of.at["computation", "seconds"] == pytest.approx(13.5e-3 * 12 * step, rel=1e-3)
+    hidden = evidence(
+        "exchange behind computation, not beside it", bottlenecks.of_cells(made.measured, network)[TRACED]
+    )
+    assert hidden.facts["communication"] == pytest.approx((8 + 7) / 2 * 1e-3 * step, rel=1e-3)
+    assert hidden.facts["backward"] == pytest.approx(6.5e-3 * step, rel=1e-3)
+
+
+def evidence(limit: str, of: bottlenecks.Cell) -> Note:
+    return next(rule.evidence(of) for rule in bottlenecks.RULES if rule.limit == limit)
+
+
+def test_evidence_reads_like_this() -> None:
+    cell = HIDDEN | {"data": 10.0, "count": 10.0, "latency": 0.05, "other": 40.0, "alone": 70.0, "until_first": 31.0}
+    waiting = {"exposed_waiting": 20.0, "slow": 15.0}
+    of, one, seldom = (
+        known_cell(**cell, **waiting),
+        known_cell(**cell | {"count": 1.0}),
+        known_cell(**HIDDEN, every=2.0),
+    )
+    assert [rule.evidence(of) for rule in bottlenecks.RULES] == [
+        "Computing takes 900 ms of a step of 1200 ms; its longest phase is backward.",
+        "The exposed exchange takes 200 ms of a step, computing only 1000 ms.",
+        "Bytes move for 750 ms of a step; by the sweep the same messages take 400 ms in the library of other.",
+        "There is an exchange every batch; bytes move for 200 ms of a step that no computing hides.",
+        "Of 750 ms of communication 550 ms is hidden; the backward pass, which could hide it, takes 600 ms. The first exchange begins 310 ms after the step does.",
+        "10.0 exchanges in a step move for 75.0 ms each, less than 2 times the 50.0 ms that the smallest message takes in the sweep.",
+        "Ranks wait 200 ms of a step for the last one to start an exchange; rank 1 computes 150 ms longer than the others.",
+        "Ranks wait 200 ms of a step for the last one to start an exchange, and none is always the last: each waits 200 ms or more. The slowest, 1, computes only 150 ms longer than the others.",
+        "The same batch takes 1000 ms of computing here and 700 ms on one rank: ranks share caches, memory or cores, or communication takes cores from them.",
+        "A step waits 100 ms for its batch.",
+    ]
+    assert [evidence("slow all-reduce", one), evidence("frequent exchanges", seldom)] == [
+        "Bytes move for 200 ms of a step that no computing hides; by the sweep the same messages take 400 ms in the library of other.",
+        "There is an exchange every 2 batches; bytes move for 200 ms of a step that no computing hides.",
+    ]
 
 
 def test_computing_on_one_rank_is_that_of_as_many_steps(made):
@@ -407,8 +497,9 @@ def test_the_sweep_tells_latency_and_other_libraries(made):
     assert of.latency_s == pytest.approx(5e-3)
     assert of.best == ("horovod-pytorch", pytest.approx(2 * 12 * 1e-3))
     limits = bottlenecks.summarize(made.measured, network).query("cell == @TRACED").set_index("limit")
-    assert "in the library of horovod-pytorch" in limits.at["slow all-reduce", "evidence"]
-    assert "many small messages" in limits.index
+    faster = evidence("slow all-reduce", of).facts
+    assert faster["library"] == "horovod-pytorch" and faster["by_sweep"] == pytest.approx(2 * 1e-3)
+    assert {"slow all-reduce", "many small messages"} <= set(limits.index)
 
 
 def test_all_tables_are_written_with_rows_in_three_forms(made, tmp_path):
@@ -422,8 +513,8 @@ def test_without_phases_every_table_says_so(made, tmp_path):
     write_table(made.phases[:0], "phases", tmp_path / "phases.csv")
     study.main(["--runs", f"{made.folder}/runs.csv", "--phases", f"{tmp_path}/phases.csv", "--out", str(tmp_path)])
     for name in ("phases", "bottlenecks", "critical_path"):
-        assert "No traced run has phases." in (tmp_path / f"{name}.md").read_text()
-    assert "No traced cell on several replicas told its exchange." in (tmp_path / "exposed.md").read_text()
+        assert f"{cells.NO_PHASES.capitalize()}." in (tmp_path / f"{name}.md").read_text()
+    assert exposed.NOT_TOLD in (tmp_path / "exposed.md").read_text()
 
 
 def test_notes_name_runs_that_do_not_add_up(made):
@@ -431,4 +522,4 @@ def test_notes_name_runs_that_do_not_add_up(made):
     first = bad["run_id"].iloc[0]
     bad.loc[bad["run_id"] == first, "off_share"] = 0.02
     notes = cells.table(cells.of(made.runs, bad)).notes
-    assert f"The phases of a step do not add up to its time to 1 %: {first}." in notes
+    assert find_note(notes, "phases-off").facts == {"runs": [first], "most": 0.01}

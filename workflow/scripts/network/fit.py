@@ -23,6 +23,7 @@ from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate, columns
 from analysis.measured import combination_text, one_line
 from common.errors import exit_status
+from common.notes import Note
 from common.tables import read_table
 from models.collectives import ALL_REDUCE, COLLECTIVES, titles
 from network.bus import bus_bandwidth
@@ -34,7 +35,7 @@ PLACEMENTS = {
     "emulated": "Nodes are groups of processes on one machine, so the numbers say nothing about a real network.",
 }
 FEWEST_SIZES = 2  # of which a model is made
-NO_SWEEP = "The study has no distributed framework on two nodes or more."
+NO_SWEEP = Note("no-sweep", "The study has no distributed framework on two nodes or more.")
 
 
 @dataclass(frozen=True)
@@ -140,33 +141,37 @@ def measured(network: pd.DataFrame) -> pd.DataFrame:
     return network[(network["status"] == "ok") & network["seconds"].notna()]
 
 
-def shortfall(network: pd.DataFrame) -> str:
-    """The sweeps that did not succeed, by name and with the reason, in one sentence."""
+def shortfall(network: pd.DataFrame) -> Note:
+    """Return the sweeps that did not succeed, by name and with the reason, in one sentence."""
     sweeps = network.drop_duplicates(KEYS)
     if sweeps.empty:
         return NO_SWEEP
-    bad = [
-        f"{_name(row)} ({row.status}: {one_line(row.reason)})" for row in sweeps[sweeps["status"] != "ok"].itertuples()
-    ]
-    return f"Missing sweeps: {'; '.join(bad)}." if bad else "No sweep is missing."
+    bad = {_name(row): (row.status, one_line(row.reason)) for row in sweeps[sweeps["status"] != "ok"].itertuples()}
+    if not bad:
+        return Note("no-missing-sweep", "No sweep is missing.")
+    each = "; ".join(f"{name} ({status}: {reason})" for name, (status, reason) in bad.items())
+    return Note("missing-sweeps", f"Missing sweeps: {each}.", sweeps=bad)
 
 
 def circumstances(network: pd.DataFrame) -> str:
-    """Placement, and how many rounds and repetitions stand behind a number."""
+    """Return placement, and how many rounds and repetitions stand behind a number; nothing where no sweep succeeded."""
     ok = measured(network)
     if ok.empty:
         return ""
-    said = [f"Placement: {name}. {PLACEMENTS[name]}" for name in sorted(set(ok["placement"].dropna()))]
+    placements = sorted(set(ok["placement"].dropna()))
+    said = [f"Placement: {name}. {PLACEMENTS[name]}" for name in placements]
     counts = sorted({*ok.groupby([*KEYS, "bytes"]).size()})
     repetitions = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     said.append(f"{repetitions} repetitions of a size in a round; the time of a repetition is the slowest rank's.")
-    return " ".join([rounds_text(network), *said])
+    rounds = rounds_text(network)
+    text = " ".join([rounds, *said])
+    return Note("circumstances", text, **rounds.facts, placements=placements, repetitions=counts)
 
 
-def rounds_text(network: pd.DataFrame) -> str:
-    """How many rounds stand behind a number."""
+def rounds_text(network: pd.DataFrame) -> Note:
+    """Return how many rounds stand behind a number."""
     rounds = sorted(set(measured(network).groupby(KEYS)["round"].nunique()))
-    return f"n = {' or '.join(map(str, rounds))} rounds in the same processes."
+    return Note("rounds", f"n = {' or '.join(map(str, rounds))} rounds in the same processes.", rounds=rounds)
 
 
 def several(network: pd.DataFrame) -> bool:
@@ -179,24 +184,26 @@ def collectives_text(network: pd.DataFrame) -> str:
     return titles(network["collective"]) or COLLECTIVES[ALL_REDUCE].title
 
 
-def factors_text(network: pd.DataFrame) -> str:
-    """What bus bandwidth is, of each collective that was swept, in one sentence."""
+def factors_text(network: pd.DataFrame) -> Note:
+    """Return what bus bandwidth is, of each collective that was swept, in one sentence."""
     factors: dict[str, list[str]] = {}
     for name, one in COLLECTIVES.items():
         if name in {ALL_REDUCE, *network["collective"]}:
             factors.setdefault(one.factor, []).append(name)
-    if len(factors) == 1:
-        return f"Bandwidth is bus bandwidth, {next(iter(factors))} × bytes / seconds with n ranks."
-    of_each = "; ".join(f"{factor} of {titles(names)}" for factor, names in factors.items())
-    return f"Bandwidth is bus bandwidth, factor × bytes / seconds; the factor with n ranks is {of_each}."
+    text = f"Bandwidth is bus bandwidth, {next(iter(factors))} × bytes / seconds with n ranks."
+    if len(factors) > 1:
+        of_each = "; ".join(f"{factor} of {titles(names)}" for factor, names in factors.items())
+        text = f"Bandwidth is bus bandwidth, factor × bytes / seconds; the factor with n ranks is {of_each}."
+    return Note("bus-bandwidth", text, factors=factors)
 
 
-def link_rates_text(network: pd.DataFrame) -> str:
-    """The rate that the site gives for its links, in a sentence."""
+def link_rates_text(network: pd.DataFrame) -> Note:
+    """Return the rate that the site gives for its links, in a sentence."""
     rates = sorted(set(measured(network)["link_bytes_s"].dropna()))
     if not rates:
-        return "The site names no rate of its links."
-    return f"Rate of the links, as the site states it: {', '.join(tables.number(rate / 1e6) for rate in rates)} MB/s."
+        return Note("no-link-rate", "The site names no rate of its links.")
+    shown = ", ".join(tables.number(rate / 1e6) for rate in rates)
+    return Note("link-rates", f"Rate of the links, as the site states it: {shown} MB/s.", bytes_s=rates)
 
 
 def bytes_text(size: float) -> str:
@@ -277,12 +284,9 @@ def table(network: pd.DataFrame) -> tables.Table:
     shown["n"] = data["n"].map(str)
     notes = [
         circumstances(network),
-        "Latency and bandwidth are from the line seconds = latency + bytes / bandwidth, fitted in every round by least "
-        f"absolute relative errors. {factors_text(network)} Intervals are 95 % t intervals "
-        "of the mean over rounds (n); they do not cover other processes, nodes or days. Deviation is the largest difference between "
-        "the median of a message size and the line. The share of the link is that of the largest message.",
+        _how_fitted(network),
         _too_fast(data),
-        "Latency includes how far apart the ranks start after the opening barrier.",
+        Note("latency-of-start", "Latency includes how far apart the ranks start after the opening barrier."),
         link_rates_text(network) if len(measured(network)) else "",
         shortfall(network),
     ]
@@ -297,13 +301,25 @@ def _name(sweep: Any) -> str:
     return ", ".join([f"{of}{sweep.framework} on {sweep.nodes} nodes", *more])
 
 
+def _how_fitted(network: pd.DataFrame) -> Note:
+    factors = factors_text(network)
+    text = (
+        "Latency and bandwidth are from the line seconds = latency + bytes / bandwidth, fitted in every round by least "
+        f"absolute relative errors. {factors} Intervals are 95 % t intervals "
+        "of the mean over rounds (n); they do not cover other processes, nodes or days. Deviation is the largest difference between "
+        "the median of a message size and the line. The share of the link is that of the largest message."
+    )
+    return Note("how-fitted", text, **factors.facts)
+
+
 def _too_fast(data: pd.DataFrame) -> str:
-    """A sentence about the sweeps whose fit promises more than the link allows."""
+    """Return a sentence about the sweeps whose fit promises more than the link allows; nothing where there is none."""
     every = data if "collective" in data else data.assign(collective=ALL_REDUCE)
     rows = every[every["bandwidth_bytes_s"] > every["bound_bytes_s"]]
-    names = ", ".join(_name(row) for row in rows.itertuples())
+    names = [_name(row) for row in rows.itertuples()]
     why = "their times do not follow a line, for example because links let bursts through: read their bandwidth with their deviation"
-    return f"The fitted bandwidth is more than the link allows for {names}; {why}." if names else ""
+    text = f"The fitted bandwidth is more than the link allows for {', '.join(names)}; {why}."
+    return Note("faster-than-link", text, sweeps=names) if names else ""
 
 
 def _shown(data: pd.DataFrame, name: str, factor: float) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from common.errors import exit_status
+from common.notes import Note
 from common.schemas import schema
 from common.tables import write_table
 from common.text import number_of
@@ -78,16 +79,19 @@ def gather(campaign: Campaign) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(schema("network")["properties"]))
 
 
-def summary(table: pd.DataFrame, arguments: str = "") -> str:
-    """How many sweeps are ok, which are not and why. `arguments`: see records.aggregate.summary."""
+def summary(table: pd.DataFrame, arguments: str = "") -> list[Note]:
+    """Return how many sweeps are ok, which are not and why, a line each. `arguments`: see records.aggregate.summary."""
     sweeps = table.drop_duplicates(KEYS)
     bad = sweeps[sweeps["status"] != "ok"]
-    lines = [
-        f"  {COLLECTIVES[row.collective].title} of {row.framework} on {row.nodes} nodes: {row.status}: {row.reason}"
-        for row in bad.itertuples()
-    ]
-    lines += to_repeat(bad["status"], arguments)
-    return "\n".join([f"{number_of(len(sweeps), 'sweep')}, {len(sweeps) - len(bad)} ok", *lines])
+    ok = len(sweeps) - len(bad)
+    lines = [Note("sweeps", f"{number_of(len(sweeps), 'sweep')}, {ok} ok", sweeps=len(sweeps), ok=ok)]
+    for row in bad.itertuples():
+        text = (
+            f"  {COLLECTIVES[row.collective].title} of {row.framework} on {row.nodes} nodes: {row.status}: {row.reason}"
+        )
+        facts = {name: getattr(row, name) for name in ("collective", "framework", "nodes", "status", "reason")}
+        lines.append(Note("sweep-not-ok", text, **facts))
+    return [*lines, *to_repeat(bad["status"], arguments)]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -100,7 +104,7 @@ def main(argv: list[str] | None = None) -> None:
     campaign = load_campaign({"study": options.study, "site": options.site, "records": "available"})
     table = gather(campaign)
     write_table(table, "network", options.out)
-    print(summary(table, arguments_for(options.study, options.site)))
+    print("\n".join(summary(table, arguments_for(options.study, options.site))))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import pandas as pd
 from analysis import conditions
 from common.errors import exit_status
 from common.files import write_json
+from common.notes import Note
 from common.schemas import check
 from common.text import number_of
 from declared.study import Replicates
@@ -48,18 +49,19 @@ def decision(runs: pd.DataFrame, rule: Replicates, block: int) -> dict[str, Any]
     return {"block": block, "rule": rule_of(rule), "cells": cells}
 
 
-def summary(said: dict[str, Any]) -> str:
-    """What a person should know of a decision, in one line."""
+def summary(said: dict[str, Any]) -> Note:
+    """Return what a person should know of a decision, in one line."""
     cells, block = said["cells"], said["block"]
-    head = f"precision after block {block}: {in_words(cells, said['rule'])}"
     refined = [name for name, cell in cells.items() if cell["refine"]]
-    if refined:
-        return f"{head}; {_named(refined)} in block {block + 1}"
     wide = [name for name, cell in cells.items() if cell["reached"] == NO]
-    last = f"; not precise: {conditions.named(wide)}" if wide else ""
-    return (
-        f"{head}; no cell gets more runs{', as at_most is reached' if block == said['rule']['at_most'] else ''}{last}"
-    )
+    used_up = block == said["rule"]["at_most"]
+    if refined:
+        what = f"{_named(refined)} in block {block + 1}"
+    else:
+        last = f"; not precise: {conditions.named(wide)}" if wide else ""
+        what = f"no cell gets more runs{', as at_most is reached' if used_up else ''}{last}"
+    text = f"precision after block {block}: {in_words(cells, said['rule'])}; {what}"
+    return Note("precision-decided", text, block=block, refined=refined, not_precise=wide, used_up=used_up)
 
 
 def _named(cells: Sequence[str]) -> str:

@@ -29,6 +29,7 @@ from analysis.measured import level_text, successful, timed
 from analysis.pooling import MOST_PRIOR
 from analysis.variance import Components, components, logarithms
 from common.errors import InputError, exit_status
+from common.notes import Note
 from common.tables import read_table
 from common.text import duration
 from declared.study import Replicates, Study
@@ -137,8 +138,9 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, aim: Aim = Aim()) -> tables.
     found, times = components(known), times_of(runs, epochs)
     if not (found.df["run"] > 0 and found.df["epoch"] > 0):
         raise InputError(
-            "a pilot needs two successful runs of a cell at least, of two timed epochs each; "
-            "say epochs: 3 or more in the study, and see make status for runs that failed"
+            "too-few-runs",
+            "a pilot needs two successful runs of a cell at least, of two timed epochs each",
+            hint="say epochs: 3 or more in the study, and see make status for runs that failed",
         )
     data = compare(found, times, aim)
     shown = pd.DataFrame(
@@ -168,7 +170,7 @@ def _whole(number: float) -> str:
     return tables.DASH if math.isnan(number) else f"{number:.0f}"
 
 
-def _notes(found: Components, times: Mapping[str, Times], runs: pd.DataFrame) -> list[str]:
+def _notes(found: Components, times: Mapping[str, Times], runs: pd.DataFrame) -> list[Note]:
     now = found.epochs
     whole = sum(cell.run_s(round(now)) for cell in times.values())
     start = sum(cell.fixed_s for cell in times.values()) / whole
@@ -179,27 +181,43 @@ def _notes(found: Components, times: Mapping[str, Times], runs: pd.DataFrame) ->
     told.append(f"epochs of one run by {sd['epoch']:.2g} % (df {found.df['epoch']})")
     lengths = sorted(set(runs["epochs"].dropna()))
     return [
-        f"Interval: 95 %, of a cell's mean epoch time. Time: of all {len(times)} cells, one run after the other, without what is between runs.",
-        f"Measured: {', '.join(told)}. {100 * start:.0f} % of a run is start-up, warm-up epochs and an end, which take as long however many "
-        "epochs are timed.",
-        "A pilot knows these variances only roughly, and so what is cheapest. To change the length, set "
-        f"`epochs` in the study (now {', '.join(map(level_text, lengths))}, warm-up included). Then the runs of this pilot stay on disk, but do not count "
-        "for the campaign. A study of accuracy needs its epochs for that.",
+        Note(
+            "interval-and-time",
+            f"Interval: 95 %, of a cell's mean epoch time. Time: of all {len(times)} cells, one run after the other, without what is between runs.",
+            cells=len(times),
+        ),
+        Note(
+            "measured-spread",
+            f"Measured: {', '.join(told)}. {100 * start:.0f} % of a run is start-up, warm-up epochs and an end, which take as long however many "
+            "epochs are timed.",
+            startup_share=start,
+            variance=dict(found.variance),
+            df=dict(found.df),
+        ),
+        Note(
+            "known-roughly",
+            "A pilot knows these variances only roughly, and so what is cheapest. To change the length, set "
+            f"`epochs` in the study (now {', '.join(map(level_text, lengths))}, warm-up included). Then the runs of this pilot stay on disk, but do not count "
+            "for the campaign. A study of accuracy needs its epochs for that.",
+            epochs=lengths,
+        ),
     ]
 
 
-def _of_aim(aim: Aim, data: pd.DataFrame) -> Iterator[str]:
+def _of_aim(aim: Aim, data: pd.DataFrame) -> Iterator[Note]:
     """How the study's own precision stands to the rows."""
     if aim.rule is None:
         return
     if aim.rule.contrasts:
-        yield "The study asks for the precision of ratios; the rows are of means. Ratios of cells that share blocks are mostly narrower."
+        text = "The study asks for the precision of ratios; the rows are of means. Ratios of cells that share blocks are mostly narrower."
+        yield Note("ratios-asked", text)
         return
     (row,) = data[data["until"].isin(aim.until)].itertuples()
     most = aim.rule.at_most
-    yield (
+    yield Note(
+        "aim-by-rule",
         "Aim: runs by the study's rule, which also asks that it is known how far runs spread; of the other rows by the width alone, as with a "
-        "fixed number of replicates."
+        "fixed number of replicates.",
     )
     if not row.now_runs <= most:
         there = (
@@ -207,7 +225,8 @@ def _of_aim(aim: Aim, data: pd.DataFrame) -> Iterator[str]:
             if math.isnan(row.now_runs)
             else f"it needs {row.now_runs:.0f} runs of a cell"
         )
-        yield f"at_most: {most} is too few for the aim: with epochs as they are {there}."
+        text = f"at_most: {most} is too few for the aim: with epochs as they are {there}."
+        yield Note("at-most-too-few", text, at_most=most, runs=float(row.now_runs))
 
 
 def main(argv: list[str] | None = None) -> None:

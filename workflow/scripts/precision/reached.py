@@ -12,6 +12,7 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.measured import cell_words, cells, read_runs, successful, timed
 from common.errors import exit_status
+from common.notes import Note
 from common.text import number_of
 from declared.study import Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, REACHED
@@ -25,10 +26,11 @@ def said(runs: pd.DataFrame, rule: Replicates) -> str:
     return "" if not rule.adaptive or runs.empty else _told(runs, rule, _in_order(looks(runs, rule), runs))
 
 
-def _told(runs: pd.DataFrame, rule: Replicates, found: pd.DataFrame) -> str:
+def _told(runs: pd.DataFrame, rule: Replicates, found: pd.DataFrame) -> Note:
     words = cell_words(timed(runs))
     n = successful(timed(runs)).groupby("cell").size()
-    each = " to ".join(dict.fromkeys(f"{end}" for end in (n.min(), n.max()))) if len(n) else "0"
+    ends = [int(n.min()), int(n.max())] if len(n) else [0]
+    each = " to ".join(dict.fromkeys(map(str, ends)))
     cells = {reached: [words[cell] for cell in found.index[found["reached"] == reached]] for reached in REACHED}
     asked = len(found) - len(cells[NOT_ASKED])
     if cells[NO]:
@@ -37,8 +39,18 @@ def _told(runs: pd.DataFrame, rule: Replicates, found: pd.DataFrame) -> str:
         told = "reached by all cells" + (" in such ratios" if cells[NOT_ASKED] else "")
     if cells[BY_CHANCE]:
         told += f"; by {number_of(len(cells[BY_CHANCE]), 'cell')} perhaps by chance"
-    are, was = ("are", "is so far") if _goes_on(runs, found, rule) else ("were", "was")
-    return f"Replicates {are} chosen by precision: a cell has {rule.words} (n = {each}). This {was} {told}."
+    goes_on = _goes_on(runs, found, rule)
+    are, was = ("are", "is so far") if goes_on else ("were", "was")
+    return Note(
+        "chosen-by-precision",
+        f"Replicates {are} chosen by precision: a cell has {rule.words} (n = {each}). This {was} {told}.",
+        goes_on=goes_on,
+        n=ends,
+        asked=asked,
+        not_reached=cells[NO],
+        by_chance=cells[BY_CHANCE],
+        not_asked=cells[NOT_ASKED],
+    )
 
 
 def _goes_on(runs: pd.DataFrame, found: pd.DataFrame, rule: Replicates) -> bool:
@@ -75,18 +87,18 @@ def table(runs: pd.DataFrame, rule: Replicates) -> tables.Table:
         if rule.contrasts
         else "Half width: half of the 95 % interval of the cell's mean epoch time, relative to the mean"
     )
-    notes = [f"{half}. Intervals are those of the other tables; a dash where there is none.", _told(runs, rule, found)]
+    text = f"{half}. Intervals are those of the other tables; a dash where there is none."
+    notes = [Note("half-width", text, ratios=bool(rule.contrasts)), _told(runs, rule, found)]
     if (data["reached"] == BY_CHANCE).any():
-        notes.append(
-            "Perhaps by chance: the interval is narrow enough, but too little is known of how far runs spread."
-        )
+        text = "Perhaps by chance: the interval is narrow enough, but too little is known of how far runs spread."
+        notes.append(Note("by-chance", text))
     if (data["reached"] == NOT_ASKED).any():
-        notes.append("Not asked: the cell is in no ratio that the study asks for.")
+        notes.append(Note("not-asked", "Not asked: the cell is in no ratio that the study asks for."))
     return tables.Table(TITLE, data, shown, notes, ["cell", "reached"])
 
 
-def in_few_words(table_csv: Path) -> str:
-    """What `said` says, for the caption of a figure, from the CSV of the table."""
+def in_few_words(table_csv: Path) -> Note:
+    """Return what `said` says, for the caption of a figure, from the CSV of the table."""
     rows = pd.read_csv(table_csv)
     wanted, rows = rows["wanted"].iloc[0], rows[rows["reached"] != NOT_ASKED]
     counts, goes_on = rows["reached"].value_counts(), bool(rows["goes_on"].any())
@@ -99,7 +111,9 @@ def in_few_words(table_csv: Path) -> str:
     )
     short += f", {chance} perhaps by chance" if chance else ""
     head = f"The number of runs {'is' if goes_on else 'was'} chosen by precision (half intervals of {100 * wanted:g} %)"
-    return f"{head}: {'so far ' * goes_on}{short}."
+    text = f"{head}: {'so far ' * goes_on}{short}."
+    facts = {"wanted": float(wanted), "asked": len(rows), "not_reached": others, "by_chance": chance}
+    return Note("chosen-by-precision", text, goes_on=goes_on, **facts)
 
 
 def _in_order(found: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import pandas as pd
 from common.cores import all_cores
 from common.errors import InputError, InputErrors, exit_status
 from common.files import shown, written_whole
+from common.notes import Note
 from common.schemas import schema
 from common.tables import read_table, write_table
 from common.text import number_of
@@ -87,9 +89,11 @@ def read_record(folder: Path, wanted: Resolved, site: str) -> dict[str, Any]:
     """The published record of a run. InputError when it is broken, or not of this run (`plan.recorded.contradiction`)."""
     record = record_of(file := folder / "record.json")
     if record["status"] == "broken":
-        raise InputError(f"{shown(file)}: is broken ({record['reason']}); {_advice(folder)}")
+        reason = record["reason"]
+        raise InputError("broken-file", f"is broken ({reason})", file=shown(file), got=reason, hint=_advice(folder))
     if said := contradiction(record, wanted, site):
-        raise InputError(f"{shown(file)}: is not of this run, or was changed by hand: {said}; {_advice(folder)}")
+        problem = f"is not of this run, or was changed by hand: {said}"
+        raise InputError("wrong-record", problem, file=shown(file), got=said, hint=_advice(folder))
     return record
 
 
@@ -100,34 +104,39 @@ def epoch_lines(folder: Path, record: dict[str, Any], epochs_wanted: int, warm_u
     timed, or the attempt's table is broken.
     """
     table = numbered(folder, record["attempt"]) / "epochs.csv"
+    refused = partial(InputError, file=table, hint=_advice(folder))
     try:
         lines = read_lines(table) if table.exists() else []
         if "n" in "".join(lines):  # nan, inf
             lines = [_NOT_FINITE.sub("", line) for line in lines]
     except (OSError, ValueError) as error:
-        raise InputError(f"{table}: is broken ({error}); {_advice(folder)}") from None
+        raise refused("broken-file", f"is broken ({error})", got=str(error)) from None
     if record["status"] == "ok" and len(lines) != epochs_wanted:
-        raise InputError(f"{table}: has {len(lines)} of {epochs_wanted} epochs; {_advice(folder)}")
+        raise refused(
+            "missing-epochs", f"has {number_of(len(lines), 'epoch')}", got=len(lines), expected=[epochs_wanted]
+        )
     if record["status"] == "ok":
         numbers = [line.partition(",")[0] for line in lines]
         if numbers != [str(number) for number in range(1, epochs_wanted + 1)]:
             told = ", ".join(numbers[:NAMED])
-            raise InputError(f"{table}: epochs are numbered {told}, not 1 to {epochs_wanted}; {_advice(folder)}")
+            expected = f"1 to {epochs_wanted}"
+            raise refused("misnumbered-epochs", f"epochs are numbered {told}", got=numbers, expected=expected)
         fields = (line.split(",", 3) for line in reversed(lines))
         if not any(warm_up == "false" and time for _, warm_up, time, _ in fields):
-            raise InputError(f"{table}: no epoch is timed, all are warm-up; {_advice(folder)}")
+            raise refused("no-timed-epoch", "no epoch is timed, all are warm-up")
     if wrong := _marked_wrong(lines, warm_up):
-        raise InputError(f"{table}: {wrong}; {_advice(folder)}")
+        problem = f"epoch {wrong['epoch']} has warm_up {wrong['warm_up']}, the study's warmup_epochs is {warm_up}"
+        raise refused("wrong-warm-up", problem, got=wrong)
     start = f"{folder.parent.name},{folder.name},"
     return "".join([f"{start}{line}\n" for line in lines])
 
 
-def _marked_wrong(lines: Sequence[str], warm_up: int) -> str | None:
-    """The first epoch whose mark says otherwise than that the first `warm_up` are warm-up."""
+def _marked_wrong(lines: Sequence[str], warm_up: int) -> dict[str, Any] | None:
+    """Return number and mark of the first epoch whose mark says otherwise than that the first `warm_up` are warm-up."""
     for number, line in enumerate(lines, start=1):
         marked = line.split(",", 2)[1]
         if marked != ("true" if number <= warm_up else "false"):
-            return f"epoch {number} has warm_up {marked}, the study's warmup_epochs is {warm_up}"
+            return {"epoch": number, "warm_up": marked}
     return None
 
 
@@ -303,7 +312,7 @@ def _read(
             except InputError as error:
                 what = str(error).partition(": ")[2]
                 problem = f"epochs.csv of its attempt is broken ({what})"
-                wrong.append(InputError("broken-epochs-csv", problem, file=folder, hint=_advice(folder)))
+                wrong.append(InputError("broken-file", problem, file=folder, got=what, hint=_advice(folder)))
         return rows, [], wrong
 
 
@@ -313,34 +322,43 @@ def _table(lines: Iterable[str], file: Path) -> pd.DataFrame:
     return read_table(file, "epochs")
 
 
-def summary(runs: pd.DataFrame, arguments: str = "", way: str = "", site: str = "the site's file") -> str:
-    """What a person should know: how many rows are ok, which are not and why, and the command that repeats them.
+def summary(runs: pd.DataFrame, arguments: str = "", way: str = "", site: str = "the site's file") -> list[Note]:
+    """Return what a person should know, a line each: how many rows are ok, which are not and why, and the command that repeats them.
 
-    `arguments` is what a command needs to find this study again, such as STUDY=NAME; `way` the command
-    that runs what is missing, where it is not make figures; `site` the file of the site.
+    Args:
+        runs: The rows of runs.csv.
+        arguments: What a command needs to find this study again, such as STUDY=NAME.
+        way: The command that runs what is missing, where it is not make figures.
+        site: The file of the site.
     """
     counts = Counter(runs.status)
     text = f"{number_of(len(runs), 'run')}: " + ", ".join(f"{counts[status]} {status}" for status in counts)
+    lines = [Note("runs", text, runs=len(runs), **counts)]
     not_ok = runs[runs.status != "ok"]
-    lines = [f"  {row.run_id}: {row.status}: {row.reason}" for row in not_ok.head(NAMED_RUNS).itertuples()]
-    if len(not_ok) > len(lines):
-        lines.append(f"  and {len(not_ok) - len(lines)} more, in runs.csv")
-    disturbed = not_ok.reason.str.startswith("disturbed: ").fillna(False).sum()
+    for row in not_ok.head(NAMED_RUNS).itertuples():
+        text = f"  {row.run_id}: {row.status}: {row.reason}"
+        lines.append(Note("run-not-ok", text, run=row.run_id, status=row.status, reason=row.reason))
+    if (more := len(not_ok) - NAMED_RUNS) > 0:
+        lines.append(Note("more-not-ok", f"  and {more} more, in runs.csv", runs=more))
+    disturbed = int(not_ok.reason.str.startswith("disturbed: ").fillna(False).sum())
     if disturbed and not counts["ok"]:
-        lines.append(
+        text = (
             f"{'all' if disturbed == len(runs) else disturbed} were disturbed and none is ok: end other programs on the machine, or "
             f"raise max_foreign_cpu_share (other programs) or max_steal_share (a hypervisor) in {site}; captions say how much it was"
         )
+        lines.append(Note("all-disturbed", text, runs=disturbed, site=site))
     for row in (lost := runs[runs.without_phases.notna()]).head(NAMED_RUNS).itertuples():
-        again = f"make repeat RUNS='{row.run_id}' {arguments}".rstrip()
-        file = f"results/{row.study}/runs/{row.run_id}/{row.key}/{row.without_phases}"
-        lines.append(f"  {file}; it counts as a run without phases; repeat it: {again}")
-    if len(lost) > NAMED_RUNS:
-        lines.append(f"  and {len(lost) - NAMED_RUNS} more without phases, in runs.csv")
+        command = f"make repeat RUNS='{row.run_id}' {arguments}".rstrip()
+        damage = f"results/{row.study}/runs/{row.run_id}/{row.key}/{row.without_phases}"
+        text = f"  {damage}; it counts as a run without phases; repeat it: {command}"
+        lines.append(Note("run-without-phases", text, run=row.run_id, damage=damage, command=command))
+    if (more := len(lost) - NAMED_RUNS) > 0:
+        lines.append(Note("more-without-phases", f"  and {more} more without phases, in runs.csv", runs=more))
     lines += to_repeat(counts, arguments)
     if not_ok.loc[not_ok.status == "missing", "reason"].str.startswith(TO_RUN).any():
-        lines.append(f"to run what is missing: {way or f'make figures {arguments}'}".rstrip())
-    return "\n".join([text, *lines])
+        command = way or f"make figures {arguments}".rstrip()
+        lines.append(Note("to-run", f"to run what is missing: {command}", command=command))
+    return lines
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -355,7 +373,7 @@ def main(argv: list[str] | None = None) -> None:
     runs = aggregate(campaign, options.epochs)
     write_table(runs, "runs", options.runs)
     way = ways_to_run(campaign.site.launcher, options.study, options.site)
-    print(summary(runs, arguments_for(options.study, options.site), way, shown(campaign.site.file)))
+    print("\n".join(summary(runs, arguments_for(options.study, options.site), way, shown(campaign.site.file))))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def gather(runs: pd.DataFrame, results: Path) -> pd.DataFrame:
             try:
                 found.append(pd.read_csv(file, dtype=TYPES).assign(run_id=run_id, key=key))
             except (OSError, ValueError) as error:
-                raise InputError(f"{shown(file)}: is broken ({error}); remove it") from None
+                raise InputError("broken-file", f"is broken ({error})", file=shown(file), hint="remove it") from None
     return pd.concat(found[1:] or found, ignore_index=True)
 
 

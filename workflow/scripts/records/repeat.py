@@ -18,6 +18,7 @@ from plan.timings import Timings
 from records.ways import ways_to_run
 from runs.attempts import put_aside
 
+WANTED = f"a status ({', '.join(STATUSES)}) or a pattern of run_id"
 KINDS = {"sweep": "sweep.", "timing": "timing."}  # what beside runs is repeated, and how its names begin
 
 
@@ -51,24 +52,22 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--run", action="store_true", help="then run them, if the site is this machine")
     options = parser.parse_args(argv)
     if not options.runs:
-        raise InputError(
-            f"RUNS is not set; give a status ({', '.join(STATUSES)}) or a pattern of run_id: make repeat RUNS=invalid"
-        )
+        raise InputError("missing-option", "is not set", file="RUNS", expected=WANTED, hint="make repeat RUNS=invalid")
     config = configured(options.config)
     bound = read_binding(Path("results") / config["study"])
     if bound and not any(argument.startswith("site=") for argument in options.config):
         config["site"] = bound["site"]  # where these results were made, whatever is configured now
     campaign = load_campaign({**config, "records": "campaign"})
-    runs = chosen(campaign, options.runs)
+    runs, given = chosen(campaign, options.runs), f"RUNS={options.runs}"
     if not runs and options.runs in STATUSES:
-        raise InputError(f"RUNS={options.runs}: no run of {campaign.study.name} is {options.runs}; nothing to repeat")
+        problem = f"no run of {campaign.study.name} is {options.runs}"
+        raise InputError("nothing-to-repeat", problem, file=given, got=options.runs, hint="nothing to repeat")
     if not runs:
-        raise InputError(
-            f"RUNS={options.runs}: no run of {campaign.study.name} that has a record matches; give a status ({', '.join(STATUSES)}) "
-            "or a pattern of run_id"
-        )
+        problem = f"no run of {campaign.study.name} that has a record matches"
+        raise InputError("unknown-name", problem, file=given, got=options.runs, expected=WANTED)
     if not ownership.hold(Path(".snakemake")):
-        raise InputError("a campaign is running in this checkout; nothing was changed; repeat runs when it has ended")
+        problem = "a campaign is running in this checkout"
+        raise InputError("campaign-running", problem, hint="nothing was changed; repeat runs when it has ended")
     unlock.main(["--if-stale"])
     for path in runs.values():
         put_aside(path)

@@ -15,6 +15,7 @@ from typing import Any
 
 from cluster import disturbance, slurm
 from common.files import held, read_json, utc
+from common.notes import Note
 from declared.site import JOB_MARGIN_S
 from plan.campaign import Campaign
 from plan.decisions import rule_of
@@ -22,15 +23,15 @@ from plan.design import Run
 from plan.sweeps import Sweeps
 from plan.timings import Timings
 from records.time_left import Reader, left_s, seconds
-from records.ways import REPEATABLE, arguments_for, to_repeat, ways_to_run
+from records.ways import REPEATABLE, arguments_for, repeat_command, ways_to_run
 from runs import attempts
 from runs.submit import is_of
 
 PATIENCE_S = 5.0  # with the cluster's queue
-NOT_READ = {  # queues by launcher
-    "oar": "OAR's queue is not read; see oarstat",
-    "pbs": "PBS's queue is not read; see qstat",
-    "flux": "Flux's queue is not read; see flux jobs",
+NOT_READ = {  # by launcher: the scheduler whose queue is not read here, and the command that shows it
+    "oar": ("OAR", "oarstat"),
+    "pbs": ("PBS", "qstat"),
+    "flux": ("Flux", "flux jobs"),
 }
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 
@@ -178,7 +179,7 @@ def standing(campaign: Campaign, sweeps: Sweeps, timings: Timings, reader: Reade
                 *(("not here", campaign.lacks(run) or "", run.run_id) for run in not_here),
             ]
         ),
-        repeat="".join(to_repeat([said["status"] for _, said in not_ok], arguments)).removeprefix("to repeat them: "),
+        repeat=repeat_command([said["status"] for _, said in not_ok], arguments),
         run=ways_to_run(campaign.site.launcher, campaign.study.name, campaign.site.name)
         or f"make figures {arguments}".rstrip(),
         sweeps=_counted(len(sweeps.outputs), swept),
@@ -280,15 +281,17 @@ def _told(name: str, attempt: Path, run: Run | None, now: float) -> UnderWay:
 
 def _jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | None, str]:
     """The campaign's jobs in Slurm's queue; None, and why, where it does not answer. `keys`: key -> run or sweep."""
-    if queue := NOT_READ.get(campaign.site.launcher):
-        return None, queue
+    if unread := NOT_READ.get(campaign.site.launcher):
+        scheduler, see = unread
+        return None, Note("queue-not-read", f"{scheduler}'s queue is not read; see {see}", scheduler=scheduler, see=see)
     if campaign.site.launcher != "slurm":
         return None, ""
     wanted = ("squeue", "--me", "--noheader", "--format=%i|%j|%T|%S|%R|%k")
     try:
         rows = [line.split("|", 5) for line in slurm.ask(*wanted, patience_s=PATIENCE_S).splitlines()]
     except slurm.Unanswered as unanswered:
-        return None, f"the queue does not answer: {unanswered}"
+        answer = str(unanswered)
+        return None, Note("queue-unanswered", f"the queue does not answer: {answer}", answer=answer)
     made = []
     for number, name, state, since, where, comment in (row for row in rows if len(row) == 6):
         run = keys.get(comment.rpartition("_")[2])  # Snakemake's own comment: rule_run_wildcards_<run_id>_<key>

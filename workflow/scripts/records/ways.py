@@ -3,15 +3,22 @@
 from collections.abc import Iterable
 
 from common.files import CHECKOUT, load_yaml
+from common.notes import Note
 
 REPEATABLE = ("failed", "timeout", "invalid", "broken")
 
 
-def to_repeat(statuses: Iterable[str], arguments: str) -> list[str]:
-    """The line with the commands that repeat runs and sweeps of these statuses; none where nothing has gone wrong."""
+def repeat_command(statuses: Iterable[str], arguments: str) -> str:
+    """Return the command that repeats runs and sweeps of these statuses; nothing where none has gone wrong."""
     again = [status for status in REPEATABLE if status in set(statuses)]
     other = "".join(f", or RUNS={status}" for status in again[1:])
-    return [f"to repeat them: make repeat RUNS={again[0]}{other} {arguments}".rstrip()] if again else []
+    return f"make repeat RUNS={again[0]}{other} {arguments}".rstrip() if again else ""
+
+
+def to_repeat(statuses: Iterable[str], arguments: str) -> list[Note]:
+    """Return the line that names `repeat_command`; none where nothing has gone wrong."""
+    command = repeat_command(statuses, arguments)
+    return [Note("to-repeat", f"to repeat them: {command}", command=command)] if command else []
 
 
 def arguments_for(study: str, site: str) -> str:

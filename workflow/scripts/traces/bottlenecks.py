@@ -19,6 +19,7 @@ from analysis.decomposition import SWEPT, all_reduce_s, gradient_bytes
 from analysis.intervals import Estimate, columns
 from analysis.measured import title
 from analysis.speedup import own_cells
+from common.notes import Note
 from declared.frameworks import Framework, framework_names, load_framework
 from traces import cells
 from traces.cells import EXCHANGED, STEP, Measured
@@ -35,6 +36,7 @@ SLOW = 1.5
 WELL_HIDDEN = 0.5
 #: batches that would be accumulated; what three of four exchanges cost goes
 ACCUMULATED = 4
+NOT_SWEPT = Note("no-sweep", "The network was not swept, so latency and other libraries are not judged.")
 #: of what the others wait, that the slowest rank's longer computing must explain to be called its cause
 OWN_FAULT = 0.5
 
@@ -134,16 +136,21 @@ class Cell:
         """Seconds of an epoch as milliseconds of a step."""
         return f"{tables.number(1e3 * seconds / self.steps)} ms"
 
+    def step(self, name: str) -> float:
+        """Mean over runs, s of a step."""
+        return self.mean(name) / self.steps
+
 
 @dataclass(frozen=True)
 class Rule:
-    """`applies`: whether the evidence is there; `size`: seconds of an epoch, by run; `evidence`: a sentence; `help`: what would."""
+    """`applies`: whether the evidence is there; `size`: seconds of an epoch, by run; `evidence`: a sentence, whose facts are s of a step;
+    `help`: what would."""
 
     limit: str
     applies: Callable[[Cell], bool]
     size: Callable[[Cell], pd.Series]
-    evidence: Callable[[Cell], str]
-    help: Callable[[Cell], str]
+    evidence: Callable[[Cell], Note]
+    help: Callable[[Cell], Note]
 
 
 def _small_messages(of: Cell) -> bool:
@@ -176,53 +183,152 @@ def _in_turn(of: Cell) -> bool:
     return len(of.waiting) > 1 and not _at_fault(of) and float(of.waiting.min()) >= OWN_FAULT * float(of.waiting.mean())
 
 
-def _faster(of: Cell) -> str:
+def _faster(of: Cell) -> Note:
     """What makes computing shorter."""
     if of.framework is None or of.framework.distributed or of.framework.mirrored:
-        return "faster or more processors for each rank; more ranks, as long as the exchange stays small beside it"
-    return "faster or more processors; a framework that trains on several ranks"
+        text = "faster or more processors for each rank; more ranks, as long as the exchange stays small beside it"
+        return Note("more-ranks", text)
+    return Note("distributed-framework", "faster or more processors; a framework that trains on several ranks")
 
 
-def _other_library(of: Cell) -> str:
+def _other_library(of: Cell) -> Note:
     why = "the reason why this one is slower beside computing than in the sweep (cores for its threads)"
-    return why if of.best[0] == of.levels.get("framework") else f"the all-reduce of {of.best[0]}, or {why}"
+    if of.best[0] == of.levels.get("framework"):
+        return Note("cores-for-communication", why)
+    return Note("other-library", f"the all-reduce of {of.best[0]}, or {why}", library=of.best[0])
 
 
-def _fewer(of: Cell) -> str:
-    larger = f"larger batches (the size is that of batches {ACCUMULATED} times as large)"
-    return (
-        f"one exchange for {ACCUMULATED} accumulated batches (sync_every), or larger batches"
-        if of.accumulates
-        else larger
-    )
+def _fewer(of: Cell) -> Note:
+    if of.accumulates:
+        text = f"one exchange for {ACCUMULATED} accumulated batches (sync_every), or larger batches"
+        return Note("accumulate", text, batches=ACCUMULATED)
+    text = f"larger batches (the size is that of batches {ACCUMULATED} times as large)"
+    return Note("larger-batches", text, times=ACCUMULATED)
 
 
-def _overlapped(of: Cell) -> str:
+def _overlapped(of: Cell) -> Note:
     """What makes a library exchange beside backward, by how it makes messages."""
     ways = {
         "buckets": "buckets that are sent while backward goes on (a smaller first bucket), or a core for its communication threads",
         "fusion": "a shorter cycle, so that gradients leave earlier (HOROVOD_CYCLE_TIME), or a core for its communication thread",
         "ends": "a framework that sends gradients while backward goes on: this one has them all first",
     }
-    return ways.get(of.packs or "", "a core for communication; else a framework that exchanges beside backward")
+    text = ways.get(of.packs or "", "a core for communication; else a framework that exchanges beside backward")
+    return Note("overlap", text, packs=of.packs)
 
 
-def _larger(of: Cell) -> str:
+def _larger(of: Cell) -> Note:
     """What makes a library's messages larger."""
     ways = {
         "buckets": "larger buckets (DDP's bucket_cap_mb)",
         "fusion": "a longer cycle, so that more gradients are fused into one message (HOROVOD_CYCLE_TIME)",
     }
-    return ways.get(of.packs or "", "more parameters or gradients in a message, or a framework that does so")
+    text = ways.get(of.packs or "", "more parameters or gradients in a message, or a framework that does so")
+    return Note("larger-messages", text, packs=of.packs)
 
 
-def _equal(of: Cell) -> str:
+def _equal(of: Cell) -> Note:
     """What makes ranks end together."""
     equal = "equal ranks: the same processors, cores and load"
     if of.framework is not None and of.framework.unlike:
-        return f"{equal}; or a smaller share of the batch for the slower one (shares: measured)"
+        return Note(
+            "measured-shares", f"{equal}; or a smaller share of the batch for the slower one (shares: measured)"
+        )
     able = [name for name in framework_names() if load_framework(name).unlike]
-    return f"{equal}; or shares of the batch by speed, which {' and '.join(able)} can give" if able else equal
+    text = f"{equal}; or shares of the batch by speed, which {' and '.join(able)} can give" if able else equal
+    return Note("equal-ranks", text, able=able)
+
+
+def _computing(of: Cell) -> Note:
+    computed, longest = float(of.computed.mean()), _largest(of)
+    text = f"Computing takes {of.ms(computed)} of a step of {of.ms(of.mean(STEP))}; its longest phase is {cells.PHASES.get(longest, 'one phase')}."
+    return Note("computing-longest", text, computed=computed / of.steps, step=of.step(STEP), longest=longest)
+
+
+def _exchange_longest(of: Cell) -> Note:
+    busy = float(of.busy.mean())
+    text = f"The exposed exchange takes {of.ms(of.mean('exposed'))} of a step, computing only {of.ms(busy)}."
+    return Note("exchange-longest", text, exposed=of.step("exposed"), busy=busy / of.steps)
+
+
+def _other_is_faster(of: Cell) -> Note:
+    library, seconds = of.best
+    moves = f"Bytes move for {of.ms(of.mean('moving'))} of a step; "
+    if not of.several:
+        moves = f"Bytes move for {of.ms(of.mean('exposed_moving'))} of a step that no computing hides; "
+    text = f"{moves}by the sweep the same messages take {of.ms(seconds)} in the library of {library}."
+    moving = of.step("moving" if of.several else "exposed_moving")
+    return Note("faster-library", text, moving=moving, library=library, by_sweep=seconds / of.steps)
+
+
+def _often(of: Cell) -> Note:
+    text = (
+        f"There is an exchange every {'batch' if of.every <= 1 else f'{of.every:g} batches'}; bytes move for "
+        f"{of.ms(of.mean('exposed_moving'))} of a step that no computing hides."
+    )
+    return Note("exchanges-often", text, every=of.every, exposed_moving=of.step("exposed_moving"))
+
+
+def _little_hidden(of: Cell) -> Note:
+    hidden = float(of.hidden.mean())
+    text = (
+        f"Of {of.ms(of.mean('communication'))} of communication {of.ms(hidden)} is hidden; the backward pass, which "
+        f"could hide it, takes {of.ms(of.mean('backward'))}. The first exchange begins {of.ms(of.mean('until_first'))} after the step does."
+    )
+    seconds = {name: of.step(name) for name in ("communication", "backward", "until_first")}
+    return Note("little-hidden", text, hidden=hidden / of.steps, **seconds)
+
+
+def _near_latency(of: Cell) -> Note:
+    each = of.step("moving") / of.counted
+    text = (
+        f"{tables.number(of.counted)} exchanges in a step move for {tables.number(1e3 * of.mean('moving') / of.steps / of.counted)} ms each, "
+        f"less than {NEAR_LATENCY:g} times the {tables.number(1e3 * of.latency_s)} ms that the smallest message takes in the sweep."
+    )
+    return Note("messages-small", text, exchanges=of.counted, each=each, latency=of.latency_s)
+
+
+def _slower_rank(of: Cell) -> Note:
+    rank, longer = of.slowest
+    text = (
+        f"Ranks wait {of.ms(of.mean('exposed_waiting'))} of a step for the last one to start an exchange; rank {rank} computes "
+        f"{of.ms(longer)} longer than the others."
+    )
+    return Note("rank-slower", text, waiting=of.step("exposed_waiting"), rank=rank, longer=longer / of.steps)
+
+
+def _none_always_last(of: Cell) -> Note:
+    rank, longer = of.slowest
+    least = float(of.waiting.min())
+    text = (
+        f"Ranks wait {of.ms(of.mean('exposed_waiting'))} of a step for the last one to start an exchange, and none is always the last: each "
+        f"waits {of.ms(least)} or more. The slowest, {rank}, computes only {of.ms(longer)} longer than the others."
+    )
+    facts = {
+        "waiting": of.step("exposed_waiting"),
+        "least": least / of.steps,
+        "rank": rank,
+        "longer": longer / of.steps,
+    }
+    return Note("ranks-wait-in-turn", text, **facts)
+
+
+def _slower_together(of: Cell) -> Note:
+    busy = float(of.busy.mean())
+    text = (
+        f"The same batch takes {of.ms(busy)} of computing here and {of.ms(of.alone_s)} on one rank: ranks share caches, memory "
+        "or cores, or communication takes cores from them."
+    )
+    return Note("slower-than-alone", text, busy=busy / of.steps, alone=of.alone_s / of.steps)
+
+
+def _waits_for_data(of: Cell) -> Note:
+    return Note("waits-for-data", f"A step waits {of.ms(of.mean('data'))} for its batch.", data=of.step("data"))
+
+
+def _advice(code: str, text: str) -> Callable[[Cell], Note]:
+    """What would help every cell alike."""
+    return lambda of: Note(code, text)
 
 
 RULES = (
@@ -230,109 +336,82 @@ RULES = (
         "computation",
         lambda of: of.told and float(of.computed.mean()) > of.mean(WAIT),
         lambda of: of.computed,
-        lambda of: (
-            f"Computing takes {of.ms(float(of.computed.mean()))} of a step of {of.ms(of.mean(STEP))}; its longest phase is {_largest(of)}."
-        ),
+        _computing,
         _faster,
     ),
     Rule(
         "exchange longer than computation",
         lambda of: of.mean("exposed") > float(of.busy.mean()),
         lambda of: of.of("exposed"),
-        lambda of: (
-            f"The exposed exchange takes {of.ms(of.mean('exposed'))} of a step, computing only {of.ms(float(of.busy.mean()))}."
-        ),
-        lambda of: "fewer ranks, or more work for each: a larger batch",
+        _exchange_longest,
+        _advice("fewer-ranks", "fewer ranks, or more work for each: a larger batch"),
     ),
     Rule(
         "slow all-reduce",
         _slow_library,
         lambda of: np.minimum(of.of("exposed_moving"), of.of("moving") - of.best[1]),
-        lambda of: (
-            (
-                f"Bytes move for {of.ms(of.mean('moving'))} of a step; "
-                if of.several
-                else f"Bytes move for {of.ms(of.mean('exposed_moving'))} of a step that no computing hides; "
-            )
-            + f"by the sweep the same messages take {of.ms(of.best[1])} in the library of {of.best[0]}."
-        ),
+        _other_is_faster,
         _other_library,
     ),
     Rule(
         "frequent exchanges",
         lambda of: of.counted > 0 and of.every < ACCUMULATED,
         lambda of: of.of("exposed_moving") * (1 - of.every / ACCUMULATED),
-        lambda of: (
-            f"There is an exchange every {'batch' if of.every <= 1 else f'{of.every:g} batches'}; bytes move for "
-            f"{of.ms(of.mean('exposed_moving'))} of a step that no computing hides."
-        ),
+        _often,
         _fewer,
     ),
     Rule(
         "exchange behind computation, not beside it",
         _poorly_hidden,
         lambda of: np.minimum(of.of("exposed_moving"), (of.of("backward") - of.hidden).clip(lower=0)),
-        lambda of: (
-            f"Of {of.ms(of.mean('communication'))} of communication {of.ms(float(of.hidden.mean()))} is hidden; the backward pass, which "
-            f"could hide it, takes {of.ms(of.mean('backward'))}. The first exchange begins {of.ms(of.mean('until_first'))} after the step does."
-        ),
+        _little_hidden,
         _overlapped,
     ),
     Rule(
         "many small messages",
         _small_messages,
         _of_latency,
-        lambda of: (
-            f"{tables.number(of.counted)} exchanges in a step move for {tables.number(1e3 * of.mean('moving') / of.steps / of.counted)} ms each, "
-            f"less than {NEAR_LATENCY:g} times the {tables.number(1e3 * of.latency_s)} ms that the smallest message takes in the sweep."
-        ),
+        _near_latency,
         _larger,
     ),
     Rule(
         "a slower rank",
         _at_fault,
         lambda of: of.others_wait.clip(upper=of.slowest[1]),  # who waits longer waits for something else, too
-        lambda of: (
-            f"Ranks wait {of.ms(of.mean('exposed_waiting'))} of a step for the last one to start an exchange; rank {of.slowest[0]} computes "
-            f"{of.ms(of.slowest[1])} longer than the others."
-        ),
+        _slower_rank,
         _equal,
     ),
     Rule(
         "ranks wait for each other in turn",
         _in_turn,
         lambda of: of.of("exposed_waiting"),
-        lambda of: (
-            f"Ranks wait {of.ms(of.mean('exposed_waiting'))} of a step for the last one to start an exchange, and none is always the last: each "
-            f"waits {of.ms(float(of.waiting.min()))} or more. The slowest, {of.slowest[0]}, computes only {of.ms(of.slowest[1])} longer than the others."
+        _none_always_last,
+        _advice(
+            "less-noise",
+            "less noise: ranks bound to cores, no other programs; fewer exchanges, over which it averages out",
         ),
-        lambda of: "less noise: ranks bound to cores, no other programs; fewer exchanges, over which it averages out",
     ),
     Rule(
         "computation slower than on one rank",
         lambda of: of.told and not math.isnan(of.alone_s),
         lambda of: of.busy - of.alone_s,
-        lambda of: (
-            f"The same batch takes {of.ms(float(of.busy.mean()))} of computing here and {of.ms(of.alone_s)} on one rank: ranks share caches, memory "
-            "or cores, or communication takes cores from them."
-        ),
-        lambda of: "ranks bound to cores of their own, fewer ranks on a machine, a core for communication",
+        _slower_together,
+        _advice("own-cores", "ranks bound to cores of their own, fewer ranks on a machine, a core for communication"),
     ),
     Rule(
         "input",
         lambda of: True,
         lambda of: of.of("data"),
-        lambda of: f"A step waits {of.ms(of.mean('data'))} for its batch.",
-        lambda of: "more cores for preparing batches, data in memory, less augmentation",
+        _waits_for_data,
+        _advice("faster-input", "more cores for preparing batches, data in memory, less augmentation"),
     ),
 )
 
 
 def _largest(of: Cell) -> str:
-    """The longest phase of computing."""
+    """The longest phase of computing; empty where no phase is known."""
     names = [name for name in of.runs if name in cells.PHASES and name not in (WAIT, "data")]
-    longest = max(names, key=of.mean) if names else ""
-    return cells.PHASES.get(longest, "one phase")
+    return max(names, key=of.mean) if names else ""
 
 
 def of_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]:
@@ -433,8 +512,8 @@ def summarize(measured: Measured, network: pd.DataFrame) -> pd.DataFrame:
 def _untold(measured: Measured, network: pd.DataFrame) -> str:
     """The cells whose exchange is not told, in a sentence; empty for none."""
     cells_untold = [cell for cell, of in of_cells(measured, network).items() if not of.told]
-    said = conditions.named(cells_untold)
-    return f"Exchange not told, so that computing is not told from waiting: {said}." if cells_untold else ""
+    text = f"Exchange not told, so that computing is not told from waiting: {conditions.named(cells_untold)}."
+    return Note("exchange-not-told", text, cells=cells_untold) if cells_untold else ""
 
 
 def table(measured: Measured, network: pd.DataFrame) -> tables.Table:
@@ -453,13 +532,20 @@ def table(measured: Measured, network: pd.DataFrame) -> tables.Table:
         "what would help": data["help"],
     }
     notes = [
-        f"{conditions.counts(measured.ok)} In brackets the interval.",
-        f"Seconds: what the remedy could save at most. Those of one cause overlap and must not be added. Named is what takes {100 * NOTABLE:g} % of the steps.",
-        "Thresholds: a message is small below "
-        f"{NEAR_LATENCY:g} times the latency of the sweep; a library slow above {SLOW:g} times the fastest; an exchange poorly overlapped where less than "
-        f"{100 * WELL_HIDDEN:g} % of what backward could hide is hidden; a rank is the cause where its longer computing is {100 * OWN_FAULT:g} % of what the others wait.",
+        cells.runs_behind(measured, "In brackets the interval."),
+        Note(
+            "seconds-saved-at-most",
+            f"Seconds: what the remedy could save at most. Those of one cause overlap and must not be added. Named is what takes {100 * NOTABLE:g} % of the steps.",
+            least_share=NOTABLE,
+        ),
+        Note(
+            "thresholds",
+            "Thresholds: a message is small below "
+            f"{NEAR_LATENCY:g} times the latency of the sweep; a library slow above {SLOW:g} times the fastest; an exchange poorly overlapped where less than "
+            f"{100 * WELL_HIDDEN:g} % of what backward could hide is hidden; a rank is the cause where its longer computing is {100 * OWN_FAULT:g} % of what the others wait.",
+        ),
         _untold(measured, network),
-        "" if len(network) else "The network was not swept, so latency and other libraries are not judged.",
+        "" if len(network) else NOT_SWEPT,
         *measured.notes,
         conditions.setting(measured.runs),
     ]

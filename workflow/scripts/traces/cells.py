@@ -10,6 +10,7 @@ import pandas as pd
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate, columns
 from analysis.measured import cells, factors, level_text, successful, title, traced, varying
+from common.notes import Note
 from runs.phases import EPOCH, START
 from runs.phases import STEP as OF_STEP
 from traces.gather import MOST_OFF
@@ -28,7 +29,7 @@ EXCHANGED = {
 STEP = "step"  # the whole one
 SCOPES = {"step": "phase of a step", "exchange": "exchange", "epoch": "after the steps", "start": "start-up, once"}
 ORDERS = {"step": PHASES, "exchange": EXCHANGED, "epoch": EPOCH, "start": START}  # of the rows of a scope
-NO_PHASES = "no traced run has phases"
+NO_PHASES = Note("no-phases", "no traced run has phases")
 TITLE = "Phases of a training step, and of what is around it, with 95 % intervals"
 
 
@@ -107,12 +108,8 @@ class Measured:
         """What must be said of these runs below each table of theirs."""
         off = self.current.drop_duplicates("run_id").set_index("run_id")["off_share"]
         bad = [str(run) for run in off.index[off > MOST_OFF]]
-        said = [
-            f"The phases of a step do not add up to its time to {100 * MOST_OFF:g} %: {conditions.named(bad)}."
-            if bad
-            else "",
-            self.lacking,
-        ]
+        text = f"The phases of a step do not add up to its time to {100 * MOST_OFF:g} %: {conditions.named(bad)}."
+        said = [Note("phases-off", text, runs=bad, most=MOST_OFF) if bad else "", self.lacking]
         return [sentence for sentence in said if sentence]
 
 
@@ -209,9 +206,12 @@ def table(measured: Measured) -> tables.Table:
         shown[name] = shown[name].where(~again, "")
     shown["of"] = shown["of"].where(~(again & (data["scope"] == data["scope"].shift()).to_numpy()), "")
     notes = [
-        f"{conditions.counts(measured.ok)} Means over ranks, then over runs; in brackets the interval over runs.",
-        "Communication is the union of a rank's exchanges, exposed what of it no computing of the rank covers. Until the last rank has started an "
-        "exchange, the others wait for the slowest; only then bytes move. Start-up is once a run.",
+        runs_behind(measured, "Means over ranks, then over runs; in brackets the interval over runs."),
+        Note(
+            "communication",
+            "Communication is the union of a rank's exchanges, exposed what of it no computing of the rank covers. Until the last rank has started an "
+            "exchange, the others wait for the slowest; only then bytes move. Start-up is once a run.",
+        ),
         *measured.notes,
         conditions.setting(measured.runs),
     ]
@@ -221,9 +221,15 @@ def table(measured: Measured) -> tables.Table:
     )
 
 
+def runs_behind(measured: Measured, more: str) -> Note:
+    """Return how many runs stand behind the numbers of a table, and what else its first note says."""
+    return Note("runs", f"{conditions.counts(measured.ok)} {more}")
+
+
 def nothing(heading: str, measured: Measured) -> tables.Table:
     """A table without rows, since no traced run has phases."""
-    notes = [f"{NO_PHASES.capitalize()}.", measured.lacking, conditions.setting(measured.runs)]
+    said = Note(NO_PHASES.code, f"{NO_PHASES.capitalize()}.")
+    notes = [said, measured.lacking, conditions.setting(measured.runs)]
     return tables.Table(
         heading, pd.DataFrame(), pd.DataFrame(columns=["framework"]), [n for n in notes if n], ["framework"]
     )

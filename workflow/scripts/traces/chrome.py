@@ -70,10 +70,9 @@ def operators(timeline: Timeline, rank: int) -> Iterator[Event]:
     try:
         yield from _below(read_json(file)["traceEvents"], rank)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{shown(file)}: is no trace of a profiler ({type(error).__name__}: {error}); expected traceEvents; "
-            "repeat the run, or remove the file"
-        ) from None
+        problem = f"is no trace of a profiler ({type(error).__name__}: {error})"
+        hint = "repeat the run, or remove the file"
+        raise InputError("broken-file", problem, file=shown(file), expected="traceEvents", hint=hint) from None
 
 
 def _below(told: Iterable[Event], rank: int) -> Iterator[Event]:

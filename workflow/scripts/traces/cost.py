@@ -8,11 +8,16 @@ from analysis import conditions, tables
 from analysis.intervals import columns
 from analysis.measured import cells, factors, level_text, successful, title, varying
 from analysis.pooling import pooled
+from common.notes import Note
 from declared.factors import UNTRACED, is_traced
 from traces.cells import estimate, texts
 
 TITLE = "What tracing costs: epoch time traced over untraced, with 95 % intervals"
 LITTLE = 1.02  # the ratio that a trace of phases should stay below
+NOT_MEASURED = Note("not-measured", "No cell has successful runs both traced and untraced.")
+NOT_PLANNED = Note(
+    "not-planned", "No cell was planned both traced and untraced; say trace: [none, phases] in the study."
+)
 
 
 def untraced_cells(runs: pd.DataFrame) -> dict[str, str]:
@@ -52,12 +57,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     """The table. `runs`: all of the study."""
     data = compare(runs)
     if data.empty:
-        why = (
-            "No cell has successful runs both traced and untraced."
-            if untraced_cells(runs)
-            else "No cell was planned both traced and untraced; say trace: [none, phases] in the study."
-        )
-        said = [why, conditions.setting(runs)]
+        said = [NOT_MEASURED if untraced_cells(runs) else NOT_PLANNED, conditions.setting(runs)]
         return tables.Table(TITLE, pd.DataFrame(), pd.DataFrame(columns=["framework"]), said, ["framework"])
     rows = cells(runs).set_index("cell")
     names = ["framework", *varying(runs, but=["framework"])]
@@ -84,20 +84,19 @@ def _compared(data: pd.DataFrame) -> list[str]:
     return [conditions.compared(data["within_blocks"]), "In brackets the interval."]
 
 
-def _verdict(data: pd.DataFrame) -> str:
-    """How many cells show a cost, where it is more than LITTLE, and where nobody can tell."""
+def _verdict(data: pd.DataFrame) -> Note:
+    """Return how many cells show a cost, where it is more than LITTLE, and where nobody can tell: without an interval."""
     known = data[data["ratio_low"].notna()]
-    untold = len(data) - len(known)
+    facts = {"cells": len(known), "unknown": len(data) - len(known)}
     if known.empty:
-        return "What tracing costs cannot be told without replicates."
-    said = _costs(known)
-    return f"{said} In {untold} more, it cannot be told without replicates." if untold else said
-
-
-def _costs(data: pd.DataFrame) -> str:
-    """What `_verdict` says of cells whose ratios have intervals."""
-    shown, more = (data["ratio_low"] > 1).sum(), (data["ratio_low"] > LITTLE).sum()
-    unsure = (~(data["ratio_high"] < LITTLE)).sum() - more
-    said = f"Tracing shows a cost in {shown} of {len(data)} cells"
-    said += f", of more than {100 * (LITTLE - 1):.0f} % in {more}." if shown else "."
-    return said + (f" In {unsure}, the interval does not exclude {100 * (LITTLE - 1):.0f} %." if unsure else "")
+        return Note("tracing-costs", "What tracing costs cannot be told without replicates.", **facts)
+    shown, more = int((known["ratio_low"] > 1).sum()), int((known["ratio_low"] > LITTLE).sum())
+    unsure = int((~(known["ratio_high"] < LITTLE)).sum()) - more
+    limit = f"{100 * (LITTLE - 1):.0f} %"
+    said = [
+        f"Tracing shows a cost in {shown} of {len(known)} cells"
+        + (f", of more than {limit} in {more}." if shown else "."),
+        f"In {unsure}, the interval does not exclude {limit}." if unsure else "",
+        f"In {facts['unknown']} more, it cannot be told without replicates." if facts["unknown"] else "",
+    ]
+    return Note("tracing-costs", " ".join(filter(None, said)), **facts, shown=shown, more=more, unsure=unsure)

@@ -14,6 +14,7 @@ from analysis.intervals import Estimate, columns
 from analysis.measured import cells as design_cells
 from analysis.measured import timed, title
 from analysis.speedup import own_cells
+from common.notes import Note
 from traces import cells, cost
 from traces.cells import STEP, Measured
 from traces.steps import WAIT
@@ -21,10 +22,12 @@ from traces.steps import WAIT
 TITLE = "The exchange by traces and by times, as shares of the step"
 AGREE, SLOWER, FASTER, COST = "agree", "computing is slower", "computing is faster", "tracing changes the epoch"
 OPEN, UNKNOWN = "not explained", "not to be told"
-HOW = (
+HOW = Note(
+    "by-times",
     "By times: T(n) − T(1) over T(n), untraced where there are such runs. Slower computing: how much longer a step's phases other than waiting "
-    "take than on one rank (shared caches, memory and cores, a busy network), over the step. Exposed and slower together should be what times tell."
+    "take than on one rank (shared caches, memory and cores, a busy network), over the step. Exposed and slower together should be what times tell.",
 )
+NOT_TOLD = Note("no-exchange-told", "No traced cell on several replicas told its exchange.")
 
 
 def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
@@ -112,7 +115,7 @@ def table(measured: Measured, runs: pd.DataFrame) -> tables.Table:
             TITLE,
             table.data,
             table.shown,
-            ["No traced cell on several replicas told its exchange.", *table.notes[1:]],
+            [NOT_TOLD, *table.notes[1:]],
             table.words,
         )
     shown = {
@@ -124,7 +127,7 @@ def table(measured: Measured, runs: pd.DataFrame) -> tables.Table:
         "verdict": data["verdict"].tolist(),
     }
     notes = [
-        f"{conditions.counts(measured.ok)} In brackets the interval.",
+        cells.runs_behind(measured, "In brackets the interval."),
         HOW,
         _said(data),
         *measured.notes,
@@ -136,8 +139,8 @@ def table(measured: Measured, runs: pd.DataFrame) -> tables.Table:
     )
 
 
-def _said(data: pd.DataFrame) -> str:
-    """The verdicts in words."""
+def _said(data: pd.DataFrame) -> Note:
+    """Return the verdicts in words; facts: how many cells have each."""
     counts = data["verdict"].value_counts()
     meanings = {
         AGREE: "exposed share and share by times agree within their intervals",
@@ -148,4 +151,5 @@ def _said(data: pd.DataFrame) -> str:
         UNKNOWN: "it cannot be told, without replicates or a cell on one replica",
     }
     said = [f"in {counts[name]} {meaning}" for name, meaning in meanings.items() if counts.get(name)]
-    return f"Of {len(data)} cells: {'; '.join(said)}."
+    cells_of = {str(name): int(count) for name, count in counts.items()}
+    return Note("verdicts", f"Of {len(data)} cells: {'; '.join(said)}.", cells=cells_of)

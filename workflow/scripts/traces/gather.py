@@ -13,6 +13,7 @@ from analysis.measured import successful, traced
 from common.cores import all_cores
 from common.errors import InputError, exit_status
 from common.files import shown
+from common.notes import Note
 from common.schemas import schema
 from common.tables import read_table, write_table
 from common.text import number_of
@@ -63,7 +64,7 @@ def _table(file: Path) -> pd.DataFrame:
     try:
         return pd.read_csv(file)
     except (OSError, ValueError) as error:
-        raise InputError(f"{shown(file)}: cannot be read: {error}; repeat the run") from None
+        raise InputError("broken-file", f"cannot be read: {error}", file=shown(file), hint="repeat the run") from None
 
 
 def gather(runs: pd.DataFrame, records: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -96,18 +97,19 @@ def _typical(found: list[Found]) -> list[Found]:
     return chosen
 
 
-def summary(runs: pd.DataFrame, phases: pd.DataFrame) -> str:
-    """How many traced runs there are, which have no phases, and of which a step's phases do not add up to it."""
+def summary(runs: pd.DataFrame, phases: pd.DataFrame) -> list[Note]:
+    """Return how many traced runs there are, which have no phases, and of which a step's phases do not add up to it, a line each."""
     wanted = successful(traced(runs)).set_index("run_id")["without_phases"]
     of_run = phases.drop_duplicates("run_id").set_index("run_id")
-    lines = [f"{number_of(len(wanted), 'traced run')}, phases of {len(of_run)}"]
-    lines += [f"  {run_id}: without phases: {why}" for run_id, why in wanted.dropna().items()]
-    lines += [
-        f"  {run_id}: the phases of a step add up to {100 * share:.3g} % more or less than its time; at most {100 * MOST_OFF:g} % is usual"
-        for run_id, share in of_run["off_share"].items()
-        if share > MOST_OFF
-    ]
-    return "\n".join(lines)
+    text = f"{number_of(len(wanted), 'traced run')}, phases of {len(of_run)}"
+    lines = [Note("traced-runs", text, runs=len(wanted), with_phases=len(of_run))]
+    for run_id, why in wanted.dropna().items():
+        lines.append(Note("run-without-phases", f"  {run_id}: without phases: {why}", run=run_id, why=why))
+    for run_id, share in of_run["off_share"].items():
+        if share > MOST_OFF:
+            text = f"  {run_id}: the phases of a step add up to {100 * share:.3g} % more or less than its time; at most {100 * MOST_OFF:g} % is usual"
+            lines.append(Note("phases-off", text, run=run_id, share=float(share)))
+    return lines
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -124,7 +126,7 @@ def main(argv: list[str] | None = None) -> None:
     phases, steps = gather(runs, options.records)
     write_table(phases, "phases", options.phases)
     write_table(steps, "trace_steps", options.steps)
-    print(summary(runs, phases))
+    print("\n".join(summary(runs, phases)))
 
 
 if __name__ == "__main__":

@@ -39,19 +39,19 @@ USABLE = ("ok", "invalid")  # what was disturbed can be looked at, too
 
 def the_one(campaign: Campaign, wanted: str) -> Run:
     """The run that is called so, or the only one that fits it as a pattern. InputError with the nearest where there is none, or several."""
-    known = campaign.by_id
+    known, given = campaign.by_id, f"RUN={wanted}"
     fitting = [wanted] if wanted in known else [each for each in known if fnmatch.fnmatchcase(each, wanted)]
     if len(fitting) > 1:
-        named = ", ".join(fitting[:MOST_NAMED]) + (", ..." if len(fitting) > MOST_NAMED else "")
-        raise InputError(f"RUN={wanted}: fits {len(fitting)} runs of {campaign.study.name}; name one of {named}")
+        named = fitting[:MOST_NAMED] + ["..."] * (len(fitting) > MOST_NAMED)
+        problem = f"fits {len(fitting)} runs of {campaign.study.name}"
+        raise InputError("ambiguous-name", problem, file=given, got=wanted, expected=f"one of {', '.join(named)}")
     if not fitting:
         close = difflib.get_close_matches(wanted.replace("*", ""), known, n=MOST_NEAREST, cutoff=0)
-        raise InputError(
-            f"RUN={wanted}: no run of {campaign.study.name} is called so; the nearest are {', '.join(close)}"
-        )
+        problem = f"no run of {campaign.study.name} is called so"
+        raise InputError("unknown-name", problem, file=given, got=wanted, hint=f"the nearest are {', '.join(close)}")
     run = known[fitting[0]]
     if why := campaign.lacks(run):
-        raise InputError(f"RUN={run.run_id}: {why}")
+        raise InputError("not-possible-here", why, file=f"RUN={run.run_id}")
     return run
 
 
@@ -60,9 +60,10 @@ def at_level(campaign: Campaign, run: Run, level: str) -> Resolved:
     levels = {**run.levels, "trace": level}
     if not run.framework.can(levels):
         why = run.framework.why.get("trace", "it is not among its capabilities")
-        raise InputError(f"RUN={run.run_id}: {run.framework.name} cannot be traced at level {level}: {why}")
+        problem = f"{run.framework.name} cannot be traced at level {level}: {why}"
+        raise InputError("unsupported-level", problem, file=f"RUN={run.run_id}", got=level)
     if lacking := lacks(campaign.site, levels):
-        raise InputError(f"RUN={run.run_id}: {lacking}")
+        raise InputError("not-possible-here", lacking, file=f"RUN={run.run_id}")
     return resolve(campaign.study, campaign.site, replace(run, levels=levels))
 
 
@@ -97,9 +98,8 @@ def measured(campaign: Campaign, wanted: Resolved) -> Path:
         record = supervise(wanted, results, current_session(), usable=lambda record: record["status"] in USABLE)
     attempt = numbered(folder, record["attempt"])
     if record["status"] not in USABLE:
-        raise InputError(
-            f"{shown(attempt / 'log.txt')}: the traced run ended as {record['status']}: {record['reason']}"
-        )
+        problem = f"the traced run ended as {record['status']}: {record['reason']}"
+        raise InputError("run-failed", problem, file=shown(attempt / "log.txt"), got=record["status"])
     return attempt
 
 
@@ -111,8 +111,11 @@ def _check_job(campaign: Campaign, wanted: Resolved) -> None:
         ]
         command = ["salloc", *options, "make", "trace", f"STUDY={campaign.study.name}", f"SITE={campaign.site.name}"]
         raise InputError(
-            f"{shown(campaign.site.file)}: launcher: slurm starts ranks inside a job only; "
-            f"say: {shlex.join([*command, f'RUN={wanted.run.run_id}'])}"
+            "needs-job",
+            "slurm starts ranks inside a job only",
+            file=shown(campaign.site.file),
+            key="launcher",
+            hint=f"say: {shlex.join([*command, f'RUN={wanted.run.run_id}'])}",
         )
 
 
@@ -157,9 +160,11 @@ def main(argv: list[str] | None = None) -> None:
     add_config_argument(parser)
     options = parser.parse_args(argv)
     if not options.run:
-        raise InputError("RUN is not set; give a run_id, or a pattern that fits one: make trace RUN='*.n2.*.r1'")
+        hint = "give a run_id, or a pattern that fits one: make trace RUN='*.n2.*.r1'"
+        raise InputError("missing-option", "is not set", file="RUN", hint=hint)
     if options.full not in LEVELS:
-        raise InputError(f"FULL={options.full}: is neither yes nor no")
+        file = f"FULL={options.full}"
+        raise InputError("not-one-of", "is not allowed", file=file, got=options.full, expected=["yes", "no"])
     campaign = load_campaign(_configured(options.config), look=True)
     run, level = the_one(campaign, options.run), LEVELS[options.full]
     there = traced(Path(campaign.records[run.run_id]).parent) if run.levels["trace"] in (level, "full") else None

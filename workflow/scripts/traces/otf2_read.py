@@ -185,7 +185,8 @@ def _first_of_processes(definitions: Any) -> list[Any]:
 def read(anchor: Path) -> Timeline:
     """The trace of an archive; `anchor` is its file with the ending .otf2. InputError where it is none, not whole, or tells no phase."""
     if not anchor.is_file():
-        raise InputError(f"{shown(anchor)}: no such file; expected the file of an archive of OTF2, such as traces.otf2")
+        expected = "the file of an archive of OTF2, such as traces.otf2"
+        raise InputError("missing-file", "no such file", file=shown(anchor), expected=expected)
     rows: list[tuple[Any, ...]] = []
     seen: Counter[Any] = Counter()
     try:
@@ -203,13 +204,15 @@ def read(anchor: Path) -> Timeline:
         whole = False
     if not whole:
         raise InputError(
-            f"{shown(anchor)}: is no archive of OTF2, or not whole; expected beside it {anchor.stem}.def and the folder "
-            f"{anchor.stem}: copy all three again, or trace again"
+            "broken-file",
+            "is no archive of OTF2, or not whole",
+            file=shown(anchor),
+            expected=f"beside it {anchor.stem}.def and the folder {anchor.stem}",
+            hint="copy all three again, or trace again",
         )
     if not rows:
-        raise InputError(
-            f"{shown(anchor)}: has no process with a call of MPI, or with a region that is called like a phase"
-        )
+        problem = "has no process with a call of MPI, or with a region that is called like a phase"
+        raise InputError("no-phases", problem, file=shown(anchor))
     intervals = pd.DataFrame(rows, columns=list(INTERVALS)).sort_values(["rank", "start", "end"], kind="stable")
     intervals[["start", "end"]] = (intervals[["start", "end"]] - clock.global_offset) / clock.timer_resolution
     mains = sorted({rank.number: rank.main for rank in ranks.values()}.items())
@@ -232,13 +235,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="the archive's file with the ending .otf2")
     options = parser.parse_args(argv)
     if options.file == Path():
-        raise InputError(
-            "FILE is not set; name the trace's file with the ending .otf2: make read-trace FILE=traces.otf2"
-        )
+        hint = "name the trace's file with the ending .otf2: make read-trace FILE=traces.otf2"
+        raise InputError("missing-option", "is not set", file="FILE", hint=hint)
     if options.file.suffix != ".otf2":
-        raise InputError(
-            f"FILE={options.file}: is no archive of OTF2; name its file .otf2: make read-trace FILE=traces.otf2"
-        )
+        hint = "name its file .otf2: make read-trace FILE=traces.otf2"
+        problem = "is no archive of OTF2"
+        raise InputError("bad-pattern", problem, file=f"FILE={options.file}", got=str(options.file), hint=hint)
     timeline, folder = read(options.file), options.file.parent
     write_intervals(folder / TABLE, timeline.intervals)
     print(f"{shown(folder / TABLE)}: {len(timeline.intervals)} intervals of {number_of(len(timeline.ranks), 'rank')}")

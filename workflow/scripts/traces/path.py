@@ -8,6 +8,7 @@ import pandas as pd
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate, columns
 from analysis.measured import title
+from common.notes import Note
 from runs.worker.phases import EXCHANGE
 from traces import cells
 from traces.cells import PHASES, STEP, Measured
@@ -15,9 +16,10 @@ from traces.cells import PHASES, STEP, Measured
 TITLE = "The critical path through a training step, over ranks"
 ORDER = ("data", "forward", "backward", EXCHANGE, "metrics", "optimizer")
 WORDS = {**PHASES, EXCHANGE: "exchange"}
-HOW = (
+HOW = Note(
+    "path",
     "The path goes through the rank that is last to have nothing left but the step's last exchange, until then; through this exchange; and "
-    "through the rank that ends the step last. What is on no path has time to spare."
+    "through the rank that ends the step last. What is on no path has time to spare.",
 )
 
 
@@ -64,7 +66,7 @@ def table(measured: Measured) -> tables.Table:
         "exchange (%)": [tables.percent(share) for share in data["exchange_share"]],
     }
     notes = [
-        f"{conditions.counts(measured.ok)} In brackets the interval over runs.",
+        cells.runs_behind(measured, "In brackets the interval over runs."),
         HOW,
         *measured.notes,
         conditions.setting(measured.runs),

@@ -103,9 +103,8 @@ def read(folder: Path) -> Timeline:
     """The trace of a finished attempt. InputError where it has none, or what is there is broken."""
     table = folder / TABLE
     if not table.exists():
-        raise InputError(
-            f"{shown(folder)}: has no {TABLE}: nobody traced the run, or it was removed; trace the run again"
-        )
+        problem = f"has no {TABLE}: nobody traced the run, or it was removed"
+        raise InputError("missing-file", problem, file=shown(folder), got=TABLE, hint="trace the run again")
     try:
         record, spec = (read_json(folder / name) for name in ("record.json", "spec.json"))
         hosts = [host for host in spec["hosts"] for _ in range(spec["spec"]["ranks_per_node"])]
@@ -120,6 +119,5 @@ def read(folder: Path) -> Timeline:
             operators={int(file.stem.rpartition("-")[2]): file for file in sorted(folder.glob(OPERATORS))},
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{shown(folder)}: is no whole attempt at a run ({type(error).__name__}: {error}); repeat the run"
-        ) from None
+        problem = f"is no whole attempt at a run ({type(error).__name__}: {error})"
+        raise InputError("broken-file", problem, file=shown(folder), hint="repeat the run") from None
