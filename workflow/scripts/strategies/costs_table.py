@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pandas as pd
 
 from analysis import tables
 from common.errors import exit_status
+from common.notes import Note
 from common.tables import read_table
 from common.text import number_of
 from plan.timings import OF_PARTS
@@ -78,7 +80,7 @@ def table(costs: pd.DataFrame, messages: pd.DataFrame) -> tables.Table:
     fewest = data["n"].dropna()
     notes = [
         HOW,
-        of_messages(messages),
+        " ".join(message_notes(messages)),
         f"{number_of(int(fewest.min()), 'repetition')} at least; the spread is the largest range between their quartiles over their median, of all "
         "ways to divide a layer."
         if len(fewest)
@@ -87,21 +89,24 @@ def table(costs: pd.DataFrame, messages: pd.DataFrame) -> tables.Table:
     return tables.Table(TITLE, data, pd.DataFrame(shown), [note for note in notes if note], WORDS)
 
 
-def of_messages(messages: pd.DataFrame) -> str:
-    """What a message costs its two ranks, in a sentence for each framework."""
-    said = []
+def message_notes(messages: pd.DataFrame) -> list[Note]:
+    """Return what a message costs its two ranks, in a sentence for each framework."""
+    notes = []
     for framework, rows in messages.groupby("framework"):
         if cost := message_cost(rows):
             each = [
                 f"{tables.number(1e6 * once)} µs, and {tables.number(1e9 * byte)} ns for each byte"
                 for once, byte in ((cost.send_s, cost.send_byte_s), (cost.receive_s, cost.receive_byte_s))
             ]
-            said.append(
+            text = (
                 f"A message of {framework} takes its sender {each[0]}, and its receiver {each[1]}, of processor time."
             )
+            notes.append(Note("message-cost", text, framework=framework, **asdict(cost)))
         else:
-            said.append(f"Messages of {framework}: {rows.iloc[0]['status']}: {rows.iloc[0]['reason']}.")
-    return " ".join(said)
+            status, reason = rows.iloc[0]["status"], rows.iloc[0]["reason"]
+            text = f"Messages of {framework}: {status}: {reason}."
+            notes.append(Note("messages-not-timed", text, framework=framework, status=status, reason=reason))
+    return notes
 
 
 def main(argv: list[str] | None = None) -> None:
