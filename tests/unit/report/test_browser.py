@@ -56,7 +56,7 @@ def column(driver: Any, title: str) -> list[str]:
 
 def info(driver: Any) -> list[int]:
     """Return the numbers of the line below the table of runs: first and last row, rows that match, and all where some do not."""
-    return [int(number.replace(",", "")) for number in re.findall(r"[\d,]+", texts(driver, ".dt-info")[0])]
+    return [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", texts(driver, ".dt-info")[0])]
 
 
 @pytest.fixture(scope="module")

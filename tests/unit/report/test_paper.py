@@ -161,7 +161,7 @@ def test_authors_are_those_of_the_study_or_to_be_named() -> None:
     ada = {"given-names": "Ada", "family-names": "Lovelace", "affiliation": "A & B"}
     study = replace(load_study("quickstart"), authors=(ada, {"given-names": "C.", "family-names": "Babbage"}))
     assert paper.authors(study) == r"Ada Lovelace\\A \& B \and C. Babbage"
-    assert paper.authors(replace(study, authors=())) == "TODO: name the authors"
+    assert paper.authors(replace(study, authors=())) == paper.NO_AUTHORS
     assert r"\author{\studyauthors}" in SKELETON.read_text()
 
 

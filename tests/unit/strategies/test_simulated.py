@@ -72,7 +72,7 @@ def test_what_one_rank_takes_beyond_its_layers_is_added_to_all(
 ) -> None:
     data, lacking = compare(runs, cells(campaign), simulator)
     (cell,) = [run.cell for run in campaign.runs if run.unfound and run.replicate == 1]
-    assert find_note(lacking, "not-simulated").facts == {"cells": [cell], "reason": "no-strategy"}
+    assert find_note(lacking, "not-simulated").facts == {"cells": [cell], "reason": "strategy-not-found-yet"}
     assert len(lacking) == 1 and cell in lacking[0]
     rows = data.set_index(["nodes", "parallelism"])
     assert rows["rest_s"].to_numpy() == pytest.approx(REST_S)
@@ -128,7 +128,7 @@ def test_cells_whose_strategies_are_gone_are_told_in_one_line_and_keep_what_was_
     }
     data, lacking = compare(runs, gone, simulator)
     (note,) = lacking
-    assert (note.code, note.facts["reason"], len(note.facts["cells"])) == ("not-simulated", "no-strategy", 3)
+    assert (note.code, note.facts["reason"], len(note.facts["cells"])) == ("not-simulated", "strategy-not-found-yet", 3)
     made = table(runs, data, lacking)
     assert lacking[0] in made.notes
     rows = data.set_index(["nodes", "parallelism"])

@@ -55,7 +55,7 @@ class Simulator:
     def of(self, run: Run) -> dict[str, Any]:
         """What `strategies.search.account` tells of a run's strategy."""
         if run.strategy is None:
-            raise Lacking(Note("no-strategy", self._unfound))
+            raise Lacking(Note("strategy-not-found-yet", self._unfound))
         question = tuple(run.levels[name] for name in ASKED)
         if question not in self._posed:
             self._posed[question] = search.posed_of(posed(run, self._of).job())
