@@ -230,14 +230,14 @@ def test_methods_state_what_was_done() -> None:
     notes = notes_of(facts)
     whole = methods(facts)
     assert all(note in whole for note in notes)
-    stated = {code: find_note(notes, code).facts for code in codes(notes)}
+    stated = {note.facts["model"] if note.code == "model" else note.code: note.facts for note in notes if codes([note])}
     assert stated["design"] == {"cells": 54, "replicates": [5], "runs": 270, "fraction": None}
     assert stated["blocks"] == {"seed": 20200517, "is_adaptive": False}
     day = date(2026, 11, 21)
     assert stated["sessions"] == {"sessions": 5, "first": day, "last": day}
     assert stated["frameworks"]["frameworks"] == ["tensorflow-multiworker"]
     assert r"TensorFlow MultiWorkerMirroredStrategy~\cite{abadi2016}" in find_note(notes, "frameworks")
-    assert stated["model"]["parameters"] == [2_483_026]
+    assert stated["small-cnn-600"]["parameters"] == [2_483_026]
     assert (stated["dataset"]["train_samples"], stated["dataset"]["validation_samples"]) == (4608, 512)
     assert stated["epochs"] == {"epochs": [3], "warmup_epochs": [1]}
     sizes = stated["collectives-swept"]["sizes_bytes"]
@@ -288,7 +288,7 @@ def test_methods_say_what_each_strategy_is_with_its_source() -> None:
 def test_what_a_check_found_is_told_with_what_follows_from_it() -> None:
     table = checks.table(read_table(KEPT / "runs.csv", "runs")).data
     notes = list(threat_notes(replace(facts_of(KEPT / "runs.csv"), checks=table)))
-    failed = {note.facts["assumption"]: note for note in notes if note.code == "failed-check"}
+    failed = {note.facts["assumption"]: note for note in notes if codes([note]) == ["failed-check"]}
     assert "blocks alike" in failed and all(note.facts["p"] < 0.05 for note in failed.values())
     assert failed["blocks alike"].endswith(CONSEQUENCES["blocks alike"])
 
