@@ -110,7 +110,7 @@ def test_tools_of_the_study_are_in_it(campaign: Campaign) -> None:
     assert [each.name for each in bundle.environments(searched)] == ["pytorch", "planner"]
 
 
-def test_what_cannot_be_had_here_is_said_before_anything_is_fetched(
+def test_missing_parts_are_refused_before_anything_is_fetched(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bundle, "python_abi", lambda: "cp399-linux_x86_64")

@@ -30,7 +30,7 @@ from support.synthetic import campaign
 KEPT = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
 
 
-def test_changes_are_told_by_group_with_values_where_they_are_short() -> None:
+def test_changes_are_told_by_group() -> None:
     before = {
         "study": {"a.yaml": "1"},
         "site": {"cores": "2", "interface": '"lo"'},
@@ -153,7 +153,7 @@ def test_what_runs_cost_is_counted() -> None:
     assert cost.records_bytes is cost.environments_bytes is None, "published tables say nothing of these"
 
 
-def test_a_citation_has_the_authors_that_a_study_names_or_says_whose_it_is() -> None:
+def test_a_citation_without_authors_names_the_study() -> None:
     study = load_study("quickstart")
     said = yaml.safe_load(citation(study, "2026-11-20", None))
     (author,) = said["authors"]

@@ -128,7 +128,7 @@ def test_methods_name_the_collectives_that_were_swept() -> None:
     assert counted.facts["collectives"] == ["all_gather", "reduce_scatter"] and "$(n - 1) / n$" in counted
 
 
-def test_results_open_with_the_answer_then_each_figure_with_what_it_shows(tmp_path: Path) -> None:
+def test_results_are_the_answer_then_the_figures(tmp_path: Path) -> None:
     runs_csv, _ = write_frames(tmp_path, *campaign(failures={}))
     made = sources(tmp_path, facts_of(runs_csv), runs_csv)
     (tmp_path / "figures" / "wide.caption.md").write_text(f"{NOT_DRAWN}nothing was measured. More.\n")

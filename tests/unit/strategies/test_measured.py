@@ -82,8 +82,8 @@ def test_links_of_a_virtual_cluster_let_bytes_through_at_once_so_that_latency_is
 def test_links_that_were_not_measured_are_named(network: pd.DataFrame, code: str, facts: dict[str, Any]) -> None:
     with pytest.raises(Lacking) as lacking:
         topology(network, handled(), run_of(), MEMORY)
-    asked = {"framework": "pytorch-strategy", "collective": "point_to_point", "nodes": 4}
-    assert (lacking.value.note.code, lacking.value.note.facts) == (code, asked | facts)
+    request = {"framework": "pytorch-strategy", "collective": "point_to_point", "nodes": 4}
+    assert (lacking.value.note.code, lacking.value.note.facts) == (code, request | facts)
 
 
 def test_links_within_a_node_are_not_made_up() -> None:

@@ -85,7 +85,7 @@ def test_what_one_rank_takes_beyond_its_layers_is_added_to_all(
     assert rows.loc[(4, "data"), "gradient_bytes"] > rows.loc[(4, "expert"), "gradient_bytes"]
 
 
-def test_without_a_cell_on_one_rank_nothing_is_added_and_the_table_says_so(
+def test_without_a_cell_on_one_rank_nothing_is_added(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
     several = {cell: run for cell, run in cells(campaign).items() if run.geometry.ranks > 1}
@@ -119,7 +119,7 @@ def test_the_table_is_read_by_model_link_and_strategy(
     ]
 
 
-def test_cells_whose_strategies_are_gone_are_told_in_one_line_and_keep_what_was_measured(
+def test_cells_without_strategies_keep_what_was_measured(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame, tmp_path: Path
 ) -> None:
     gone = {
@@ -142,7 +142,7 @@ def test_cells_whose_strategies_are_gone_are_told_in_one_line_and_keep_what_was_
     assert "2 measured cells are not drawn" in figure.draw(records, Declared("simulated", "simulated"))[1]
 
 
-def test_orders_and_gains_are_of_cells_that_differ_in_their_strategy_alone(
+def test_orders_and_gains_compare_strategies_alone(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
     data, _ = compare(runs, cells(campaign), simulator)

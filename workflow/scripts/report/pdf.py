@@ -73,15 +73,15 @@ def _environment() -> dict[str, str]:
 
 def tex_error(log: str, main: Path) -> InputError:
     """Return TeX's first error: its place, its message, and what to install where a package is missing."""
-    found = _ERROR.search(log)
-    if not found:
+    message = _ERROR.search(log)
+    if not message:
         return InputError("tex-failed", "pdflatex failed without a message", file=shown(main))
     place = _PLACE.search(log)  # of a missing file it comes in a later line
     file, line = (place["file"].removeprefix("./"), f":{place['line']}") if place else (main.name, "")
-    is_package = ".sty' not found" in found["said"]
+    is_package = ".sty' not found" in message["said"]
     return InputError(
         "not-installed" if is_package else "tex-error",
-        found["said"].strip(),
+        message["said"].strip(),
         file=f"{shown(main.parent)}/{file}{line}",
         hint=install() if is_package else "",
     )

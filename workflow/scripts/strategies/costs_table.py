@@ -17,12 +17,13 @@ from plan.timings import OF_PARTS
 from strategies.measured import message_cost
 
 TITLE = "What parts of layers cost"
-HOW = (
+HOW = Note(
+    "timing-method",
     "Medians over repetitions of one part on one rank that does nothing else: forward and backward pass, and update of its weights. A layer's "
     "largest number of equal parts is taken, up to the number of devices: by samples, and in the best other way. Parts are timed with what they "
-    "take at hand, so that messages are not in these times."
+    "take at hand, so that messages are not in these times.",
 )
-NO_COSTS = "No part was timed."
+NO_COSTS = Note("nothing-timed", "No part was timed.")
 WORDS = ["framework", "model", "layer", "status"]
 
 
@@ -81,8 +82,12 @@ def table(costs: pd.DataFrame, messages: pd.DataFrame) -> tables.Table:
     notes = [
         HOW,
         " ".join(message_notes(messages)),
-        f"{number_of(int(fewest.min()), 'repetition')} at least; the spread is the largest range between their quartiles over their median, of all "
-        "ways to divide a layer."
+        Note(
+            "repetitions",
+            f"{number_of(int(fewest.min()), 'repetition')} at least; the spread is the largest range between their quartiles over their median, of all "
+            "ways to divide a layer.",
+            least=int(fewest.min()),
+        )
         if len(fewest)
         else NO_COSTS,
     ]

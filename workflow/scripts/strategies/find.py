@@ -22,6 +22,7 @@ from analysis import tables
 from common.arguments import OneLineParser
 from common.errors import InputError, exit_status, system_faults
 from common.files import write_json, write_text
+from common.notes import Note
 from common.text import alternatives, number_of, size
 from declared.configuration import load_config
 from declared.environments import read
@@ -43,11 +44,12 @@ ENVIRONMENT = "planner"
 LIMIT_S = 3600
 MOST_DEVICES = 1024
 TITLE = "Strategies of {model} on {devices}, by the time of a step"
-HOW = (
+HOW = Note(
+    "simulation-method",
     "Simulated: computation by a roofline of what is written of the devices, messages by the rates and latencies of links. A device computes its "
-    "parts in the order of the program; a message waits for the links that it takes."
+    "parts in the order of the program; a message waits for the links that it takes.",
 )
-SPEED_UP = "Speed-up: over data parallelism on the same devices."
+SPEED_UP = Note("speedup-base", "Speed-up: over data parallelism on the same devices.")
 SEARCHED = "Searches: {proposals} proposals from each start."
 FITS_NOT = "too little memory"
 NAMES = {"data": "data parallelism", "expert": "an expert's rule", "random": "a random strategy"}
@@ -177,8 +179,8 @@ def asked(argv: Sequence[str] | None = None) -> tuple[Question, argparse.Namespa
     """The question of a command line. InputError in one line where it makes none."""
     args = parser().parse_args(argv)
     if args.model not in models():
-        known = alternatives(args.model, sorted(models()))
-        raise InputError("unknown-name", f"there is no {args.model}", file="--model", got=args.model, **known)
+        choices = alternatives(args.model, sorted(models()))
+        raise InputError("unknown-name", f"there is no {args.model}", file="--model", got=args.model, **choices)
     question = Question(
         _graph(args),
         args.batch_size,
@@ -329,7 +331,8 @@ def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table
         }
     )
     devices = number_of(question.topology.devices, "device")
-    notes = [HOW, SPEED_UP, SEARCHED.format(proposals=f"{question.proposals:,}")]
+    searched = Note("searches", SEARCHED.format(proposals=f"{question.proposals:,}"), proposals=question.proposals)
+    notes = [HOW, SPEED_UP, searched]
     return tables.Table(TITLE.format(model=question.graph.model, devices=devices), rows, shown, notes, WORDS)
 
 
@@ -342,12 +345,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     question, args = asked(argv)
     answers = found(question, interpreter())
     if not any(answer["seconds"] for answer in answers):
-        least, there = min(answer["memory_bytes"] for answer in answers), question.topology.device.memory_bytes
+        least, available = min(answer["memory_bytes"] for answer in answers), question.topology.device.memory_bytes
         raise InputError(
             "too-little-memory",
-            f"no strategy was found whose devices have the memory: the least is {size(least)} on a device, which has {size(there)}",
+            f"no strategy was found whose devices have the memory: the least is {size(least)} on a device, which has {size(available)}",
             file=args.model,
-            got=there,
+            got=available,
             hint="give more devices, or a smaller --batch-size",
         )
     made = table(question, answers)

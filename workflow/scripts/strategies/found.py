@@ -33,15 +33,16 @@ from strategies.measured import Known, Lacking, add_tables, costs_of, known, row
 PROPOSALS = 20_000
 SEED = 1
 TITLE = "Strategies that were found, by the simulated time of a step"
-HOW = (
+HOW = Note(
+    "simulation-method",
     "Simulated: computation of each part as it was timed at the site (costs.csv), messages and sums by latency and bandwidth as they were fitted to "
-    "its sweeps (network.csv), and what ranks do for messages as that was timed (messages.csv)."
+    "its sweeps (network.csv), and what ranks do for messages as that was timed (messages.csv).",
 )
 SEARCHED = (
     "The fastest of two searches from three starts, with {proposals} proposals each; data parallelism is one of the starts. "
     "Speed-up: over data parallelism."
 )
-NOTHING = "The study asks for no strategy that is found."
+NOTHING = Note("no-question", "The study asks for no strategy that is found.")
 
 
 def asked(runs: Sequence[Run], site: Site) -> dict[str, Run]:
@@ -112,9 +113,8 @@ def table(rows: Sequence[Mapping[str, Any]], missed: Mapping[str, str]) -> table
     shown["speed-up"] = [tables.DASH if pd.isna(ratio) else f"{ratio:.2f}" for ratio in ratios]
     shown["found by"] = [_by(method, start) for method, start in zip(data["method"], data["start"], strict=True)]
     words = [*map(title_with_unit, ("framework", "model", "dataset", "device", "optimizer")), "found by"]
-    return tables.Table(
-        TITLE, data, pd.DataFrame(shown), [HOW, SEARCHED.format(proposals=f"{PROPOSALS:,}"), *unanswered], words
-    )
+    searched = Note("searches", SEARCHED.format(proposals=f"{PROPOSALS:,}"), proposals=PROPOSALS)
+    return tables.Table(TITLE, data, pd.DataFrame(shown), [HOW, searched, *unanswered], words)
 
 
 def row_names() -> list[str]:

@@ -65,23 +65,23 @@ def costs_of(costs: pd.DataFrame, run: Run) -> pd.DataFrame:
     for name in OF_PARTS:
         same = same[same[name] == run.levels[name]]
     what = f"parts of {run.levels['model']} with {run.framework.name} in batches of {run.levels['batch_size']}"
-    asked = {"framework": run.framework.name, **{name: run.levels[name] for name in OF_PARTS}}
-    first = _first_row(same, what, "costs.csv", asked)
+    request = {"framework": run.framework.name, **{name: run.levels[name] for name in OF_PARTS}}
+    first = _first_row(same, what, "costs.csv", request)
     if int(first["devices"]) < run.geometry.ranks:
         text = f"{what}: measured for {first['devices']} devices at most, asked is {run.geometry.ranks}"
-        raise Lacking(Note("too-few-devices", text, **asked, devices=int(first["devices"]), ranks=run.geometry.ranks))
+        raise Lacking(Note("too-few-devices", text, **request, devices=int(first["devices"]), ranks=run.geometry.ranks))
     return same
 
 
-def _first_row(rows: pd.DataFrame, what: str, table: str, asked: Mapping[str, Any]) -> pd.Series:
-    """Return the first of the rows of a `table` that are of what is `asked`. Lacking where there is none, or it is not ok."""
+def _first_row(rows: pd.DataFrame, subject: str, table: str, request: Mapping[str, Any]) -> pd.Series:
+    """Return the first of the rows that a `request` selects from a `table`. Lacking where there is none, or it is not ok."""
     if rows.empty:
-        raise Lacking(Note("not-measured", f"{what}: not in {table}", table=table, **asked))
+        raise Lacking(Note("not-measured", f"{subject}: not in {table}", table=table, **request))
     first = rows.iloc[0]
     if first["status"] != "ok":
-        text = f"{what}: {first['status']}: {first['reason']}"
+        text = f"{subject}: {first['status']}: {first['reason']}"
         raise Lacking(
-            Note("measurement-failed", text, table=table, status=first["status"], reason=first["reason"], **asked)
+            Note("measurement-failed", text, table=table, status=first["status"], reason=first["reason"], **request)
         )
     return first
 
@@ -155,11 +155,13 @@ def _fitted(network: pd.DataFrame, run: Run, collective: str) -> fit.Fit:
     rows = swept(network, run, collective)
     at = f" at {run.levels['bandwidth']} Mbit/s" if run.levels["bandwidth"] else ""
     what = f"links: {collective} of {run.framework.name} on {run.geometry.nodes} nodes{at}"
-    asked = {"framework": run.framework.name, "collective": collective, "nodes": run.geometry.nodes}
-    _first_row(rows, what, "network.csv", asked)
+    request = {"framework": run.framework.name, "collective": collective, "nodes": run.geometry.nodes}
+    _first_row(rows, what, "network.csv", request)
     made = fit.fit_token_buckets(rows) if _burst_bytes(rows) else fit.fit(rows)
     if made is None or not made.bandwidth_bytes_s.value > 0:
-        raise Lacking(Note("times-do-not-grow", f"{what}: its times do not grow with sizes; repeat the sweep", **asked))
+        raise Lacking(
+            Note("times-do-not-grow", f"{what}: its times do not grow with sizes; repeat the sweep", **request)
+        )
     return made
 
 

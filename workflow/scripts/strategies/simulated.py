@@ -34,13 +34,17 @@ from strategies.measured import Known, Lacking, add_tables, known
 TITLE = "Strategies, simulated and measured"
 AIM = 0.10
 FEWEST = 3  # strategies that have an order worth telling
-HOW = (
+HOW = Note(
+    "simulation-method",
     "Simulated: from parts of layers timed on one rank (costs.csv), messages between two (messages.csv) and the network's sweeps (network.csv); nothing "
-    "was fitted to the cells themselves. What one rank takes beyond its own simulation, for samples and bookkeeping, is added to all cells of a model, so that its own error is 0."
+    "was fitted to the cells themselves. What one rank takes beyond its own simulation, for samples and bookkeeping, is added to all cells of a model, so that its own error is 0.",
 )
 NO_REST = "The study has no cell of {models} on one rank, so that what a step takes beside its layers is not in simulated times."
-NONE = "The study has no cell whose layers are divided each by itself."
-SENT = "Sent: outputs and their gradients, and gradients of weights, of all ranks in a step, by the strategy."
+NONE = Note("no-strategy-cell", "The study has no cell whose layers are divided each by itself.")
+SENT = Note(
+    "bytes-sent",
+    "Sent: outputs and their gradients, and gradients of weights, of all ranks in a step, by the strategy.",
+)
 
 
 class Simulator:
@@ -107,8 +111,8 @@ def compare(runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator
 
 def _not_simulated(cells: Sequence[str], why: Note) -> Note:
     """Return which cells are not simulated, or how many where they are several, and why."""
-    which = f"{cells[0]} is" if len(cells) == 1 else f"{len(cells)} cells are"
-    return Note("not-simulated", f"{which} not simulated: {why}", cells=list(cells), reason=why.code)
+    subject = f"{cells[0]} is" if len(cells) == 1 else f"{len(cells)} cells are"
+    return Note("not-simulated", f"{subject} not simulated: {why}", cells=list(cells), reason=why.code)
 
 
 def _each(whole: Estimate, parts: float) -> Estimate:
