@@ -2,15 +2,19 @@
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis import study
+from analysis.measured import Records
 from common.files import write_json, write_text
 from figures import panels, style
-from report import make
+from plan.campaign import Campaign, load_campaign
+from report import every_run, make
 from report.checkout import State
+from report.material import Material
 from support.synthetic import campaign, write_frames
 
 TABLES = ("cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "regression")
@@ -59,6 +63,20 @@ class Made:
             record = {"run_id": row["run_id"], "status": row["status"], "packages": {"torch": "2.13.0"}}
             write_json(folder / "record.json", record)
             (folder / "attempt-1" / "log.txt").write_bytes(log(row["run_id"]))
+
+    def campaign(self, records: str = "available") -> Campaign:
+        """Return the campaign of these files."""
+        return load_campaign({"study": "quickstart", "site": "local", "records": records})
+
+    def material(self, records: str = "available") -> Material:
+        """Return what its report is made of."""
+        phases = next(iter(self.results.glob("phases.csv")), None)
+        files = Records(self.runs_csv, self.epochs_csv, phases_csv=phases)
+        return make.material_of(self.campaign(records), files, self.figures, self.tables)
+
+    def details(self, records: str = "available") -> dict[str, dict[str, Any]]:
+        """Return by run_id what the report shows of a run when it is opened."""
+        return {run["run_id"]: run for run in every_run.details(self.material(records), self.campaign(records))}
 
     def report(self, records: str = "available", state: State = COMMIT, out: str = "report.html") -> Path:
         """The page, made by the program as its rule calls it."""

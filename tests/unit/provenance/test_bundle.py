@@ -73,11 +73,9 @@ def test_what_needs_no_file_or_lies_at_the_site_is_not_in_it(
     own = replace(campaign, site=replace(campaign.site, datasets=Archives(Path("/data"), None)))
     bundle._add_dataset(content, "mine", own)
     assert content.files == {}
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
-        "ringside: bundle: digits: needs no file",
-        "ringside: bundle: mine: not in it, since the site has it (config/sites/local.yaml: datasets.folder)",
-    ]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and "digits" in lines[0]
+    assert "mine" in lines[1] and "config/sites/local.yaml: datasets.folder" in lines[1]
 
 
 def test_a_built_wheel_comes_before_what_says_that_it_is_whole(campaign: Campaign, tmp_path: Path) -> None:
@@ -112,14 +110,14 @@ def test_tools_of_the_study_are_in_it(campaign: Campaign) -> None:
     assert [each.name for each in bundle.environments(searched)] == ["pytorch", "planner"]
 
 
-def test_what_cannot_be_had_here_is_said_before_anything_is_fetched(
+def test_missing_parts_are_refused_before_anything_is_fetched(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bundle, "python_abi", lambda: "cp399-linux_x86_64")
-    with pytest.raises(InputError, match=r"no SHA-256 of torch .* is recorded for cp399-linux_x86_64"):
+    with pytest.raises(InputError, match=r"\btorch\b.*\bcp399-linux_x86_64\b"):
         bundle.check(campaign)
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(InputError, match="is an Apptainer image, and there is no apptainer on this machine"):
+    with pytest.raises(InputError, match=r"\bapptainer\b"):
         bundle.check(replace(campaign, site=replace(campaign.site, deployment="apptainer")))
     assert exit_status(lambda: bundle.main(["--config", "study=quickstart", "site=nowhere"])) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1 and not campaign.site.cache.exists()

@@ -13,6 +13,7 @@ from PIL import Image
 
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file
+from common.notes import codes
 from common.schemas import schema
 from declared.study import load_study
 from plan.campaign import load_campaign
@@ -29,7 +30,7 @@ from support.synthetic import campaign
 KEPT = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
 
 
-def test_changes_are_told_by_group_with_values_where_they_are_short() -> None:
+def test_changes_are_told_by_group() -> None:
     before = {
         "study": {"a.yaml": "1"},
         "site": {"cores": "2", "interface": '"lo"'},
@@ -42,14 +43,19 @@ def test_changes_are_told_by_group_with_values_where_they_are_short() -> None:
         "code": {"a.py": "2", "c.py": "1"},
         "data": {"digits": "2"},
     }
-    assert changes(before, now) == [
-        "  the site, where it is measured: cores 2 → 4",
-        "  code: a.py; added: c.py; no longer used: b.py",
-        "  data: digits",
+    lines = changes(before, now)
+    assert codes(lines) == ["changed-sources"] * 3
+    assert [dict(line.facts) for line in lines] == [
+        {"group": "site", "changed": ["cores"], "added": [], "removed": []},
+        {"group": "code", "changed": ["a.py"], "added": ["c.py"], "removed": ["b.py"]},
+        {"group": "data", "changed": ["digits"], "added": [], "removed": []},
     ]
+    assert "cores 2 → 4" in lines[0]
     assert changes(before, before) == []
     many = {"code": {f"{i}.py": "1" for i in range(5)}}
-    assert changes(many, {"code": dict.fromkeys(many["code"], "2")}) == ["  code: 0.py, 1.py, 2.py and 2 more"]
+    (line,) = changes(many, {"code": dict.fromkeys(many["code"], "2")})
+    assert line.facts["changed"] == list(many["code"])
+    assert [name in line for name in many["code"]] == [True] * 3 + [False] * 2, "only the first are named"
     assert changes({"study": {}}, {"study": {}, "site": {"cores": "2"}}) == [], "of another mode"
 
 
@@ -107,27 +113,34 @@ def test_digests_of_runs_are_gathered_by_what_has_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "code", "facts"),
     [
-        ("a,b\n1,2.0\n", "a,b\n1,2.000000002\n", "numbers, by up to 1.0e-09 (relative)"),
-        ("a,b\n1,x\n", "a,b\n1,y\n", "'x' became 'y'"),
-        ("a,b\n1,x\n", "a,b\n", "rows or columns"),
+        ("a,b\n1,2.0\n", "a,b\n1,2.000000002\n", "other-numbers", {"relative": pytest.approx(1e-9, rel=1e-3)}),
+        ("a,b\n1,x\n", "a,b\n1,y\n", "other-text", {"before": "x", "after": "y"}),
+        ("a,b\n1,x\n", "a,b\n", "other-shape", {}),
     ],
 )
-def test_how_far_tables_differ_is_told(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_how_far_tables_differ_is_known(
+    tmp_path: Path, old: str, new: str, code: str, facts: dict[str, object]
+) -> None:
     for name, text in (("old.csv", old), ("new.csv", new)):
         (tmp_path / name).write_text(text)
-    assert verify.how_far(tmp_path / "old.csv", tmp_path / "new.csv") == said
+    note = verify.how_far(tmp_path / "old.csv", tmp_path / "new.csv")
+    assert note is not None and note.code == code and note.facts == facts
 
 
-def test_how_far_pictures_differ_is_told(tmp_path: Path) -> None:
+def test_how_far_pictures_differ_is_known(tmp_path: Path) -> None:
     picture = np.full((10, 10, 3), 255, np.uint8)
     Image.fromarray(picture).save(tmp_path / "old.png")
     picture[0, :5] = 0
     Image.fromarray(picture).save(tmp_path / "new.png")
-    assert verify.how_far(tmp_path / "old.png", tmp_path / "new.png") == "5 % of the pixels"
+    note = verify.how_far(tmp_path / "old.png", tmp_path / "new.png")
+    assert note is not None and note.code == "other-pixels" and note.facts["share"] == pytest.approx(0.05)
     Image.fromarray(picture[:5]).save(tmp_path / "small.png")
-    assert verify.how_far(tmp_path / "old.png", tmp_path / "small.png") == "10 x 10 pixels became 10 x 5"
+    note = verify.how_far(tmp_path / "old.png", tmp_path / "small.png")
+    assert note is not None and note.code == "other-size"
+    assert note.facts == {"before": (10, 10), "after": (10, 5)}
+    assert verify.how_far(tmp_path / "old.csv", tmp_path / "absent.csv") is None
 
 
 def test_what_runs_cost_is_counted() -> None:
@@ -140,10 +153,11 @@ def test_what_runs_cost_is_counted() -> None:
     assert cost.records_bytes is cost.environments_bytes is None, "published tables say nothing of these"
 
 
-def test_a_citation_has_the_authors_that_a_study_names_or_says_whose_it_is() -> None:
+def test_a_citation_without_authors_names_the_study() -> None:
     study = load_study("quickstart")
     said = yaml.safe_load(citation(study, "2026-11-20", None))
-    assert said["authors"] == [{"name": "The authors of quickstart"}] and "license" not in said and "commit" not in said
+    (author,) = said["authors"]
+    assert list(author) == ["name"] and study.name in author["name"] and "license" not in said and "commit" not in said
 
 
 def test_an_archive_has_no_dates_and_owners_of_its_own(tmp_path: Path) -> None:
@@ -204,8 +218,10 @@ def test_a_manifest_of_another_study_is_refused(tmp_path: Path) -> None:
         "products": {"tables/cells": {"files": {"results/other/tables/cells.csv": "0" * 64}, "made_of": []}},
     }  # fmt: skip
     (tmp_path / "manifest.json").write_text(json.dumps(said))
-    with pytest.raises(InputError, match=r"is of study other, not mine; name it with STUDY="):
+    with pytest.raises(InputError) as refused:
         verify.main(["--study", "mine", "--against", str(tmp_path / "manifest.json")])
+    assert (refused.value.code, refused.value.got) == ("other-study", "other") and "STUDY=" in refused.value.hint
+    assert refused.value.file == str(tmp_path / "manifest.json")
 
 
 def test_pandas_has_no_part_in_what_is_read_while_snakemake_parses() -> None:
@@ -228,5 +244,7 @@ def test_a_manifest_names_no_files_but_those_of_its_study(tmp_path: Path, file: 
         "products": {"tables/cells": {"files": {file: "0" * 64}, "made_of": []}},
     }  # fmt: skip
     (tmp_path / "manifest.json").write_text(json.dumps(said))
-    with pytest.raises(InputError, match=r"; expected the manifest.json of a study or an archive$"):
+    with pytest.raises(InputError) as refused:
         verify.main(["--study", "mine", "--against", str(tmp_path / "manifest.json")])
+    assert refused.value.code in ("foreign-product", "broken-file") and file in str(refused.value)
+    assert (refused.value.expected, refused.value.hint) == (verify.WHICH, "")

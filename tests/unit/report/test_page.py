@@ -13,16 +13,20 @@ from urllib.parse import unquote
 import pandas as pd
 import pytest
 
-from analysis import answers
+from analysis import answers, tables
 from common.errors import InputError
+from common.notes import Note, find_note
 from common.tables import read_table, write_table
 from figures.panels import NOT_DRAWN
-from report import libraries, material
+from report import answer, content, libraries, make, material, quality, setting, twelve_rules
 from report.checkout import State
+from report.every_run import ELSEWHERE
+from runs.phases import WAIT
 from support.reports import COMMIT, PICTURES
 from support.synthetic import campaign
 from support.traces_made import read_runs, traced_campaign, write_attempt
 from traces import gather
+from traces.cells import STEP, words
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&lt; \"'` \x1b[31m\x00\x07 \u202e {{ 7 * 7 }} ]]> <!--"
 SECTIONS = [
@@ -49,6 +53,9 @@ class Page(HTMLParser):
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.scripts: dict[str, str] = {}
         self.text = ""
+        self.starts: dict[str, int] = {}  # of sections, in the text
+        self.ends: dict[str, int] = {}
+        self._sections: list[str] = []
         self._inside: list[str] = []
         self._script = ""
         self.feed(file.read_text(encoding="utf-8"))
@@ -56,11 +63,16 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
+        if tag == "section":
+            self._sections.append(dict(attrs).get("id") or "")
+            self.starts[self._sections[-1]] = len(self.text)
         if tag in ("script", "style"):
             self._inside.append(tag)
             self._script = dict(attrs).get("id") or f"{tag}-{len(self.scripts)}"
 
     def handle_endtag(self, tag: str) -> None:
+        if tag == "section":
+            self.ends[self._sections.pop()] = len(self.text)
         if tag in ("script", "style"):
             self._inside.pop()
 
@@ -69,6 +81,10 @@ class Page(HTMLParser):
             self.scripts[self._script] = self.scripts.get(self._script, "") + data
         else:
             self.text += data
+
+    def text_of(self, section: str) -> str:
+        """Return the visible text of a section."""
+        return self.text[self.starts[section] : self.ends[section]]
 
     @property
     def data(self) -> dict:
@@ -111,7 +127,7 @@ def test_headings_have_an_order_and_images_a_text(page: Page) -> None:
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels) if before != 1)
     images = [attributes for tag, attributes in page.elements if tag == "img"]
     assert len(images) == 2 and all(attributes["alt"] and attributes["width"] for attributes in images)
-    assert images[0]["alt"] == "Epoch time of every cell: markers are means."
+    assert images[0]["alt"] == PICTURES["epoch_time"].partition(" Replicates")[0]
 
 
 def test_nothing_is_asked_for(page: Page) -> None:
@@ -149,8 +165,9 @@ def test_a_large_figure_is_an_image_of_points_where_that_is_smaller(made) -> Non
 
 def test_a_lost_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "TABLES", "html/gone.js")
-    with pytest.raises(InputError, match=r"^itables: has no html/gone\.js"):
+    with pytest.raises(InputError) as refused:
         libraries.load()
+    assert (refused.value.code, refused.value.file, refused.value.got) == ("missing-file", "itables", "html/gone.js")
 
 
 def test_the_table_of_runs_has_every_run(page: Page, made) -> None:
@@ -171,13 +188,13 @@ def test_a_run_has_its_record_its_curves_and_its_log(page: Page, made) -> None:
     assert run["epochs"]["epoch"] == [1, 2, 3, 4, 5, 6] and run["epochs"]["warm_up"] == 1
     timed = run["epochs"]["epoch_time_s"][1:]
     assert sum(timed) / 5 == pytest.approx(ok["epoch_time_s"], rel=1e-5)
-    assert run["log"] == "step 1\nred and plain\nlast line" and "log.txt: all of it" in run["note"]
+    assert run["log"] == "step 1\nred and plain\nlast line"
+    note = made.details()[ok["run_id"]]["note"]
+    assert run["note"] == note and (note.facts["file"].name, note.facts["extent"]) == ("log.txt", "whole-log")
     absent = details[made.runs.loc[made.runs["status"] == "missing", "run_id"].iloc[0]]
-    assert (
-        "log" not in absent
-        and absent["note"] == "This run was not attempted here."
-        and absent["row"]["status"] == "missing"
-    )
+    assert "log" not in absent and absent["row"]["status"] == "missing"
+    note = made.details()[absent["run_id"]]["note"]
+    assert absent["note"] == note and note.code == "not-attempted"
 
 
 def test_a_traced_run_has_its_phases_or_why_it_has_none(in_folder) -> None:
@@ -199,15 +216,8 @@ def test_a_traced_run_has_its_phases_or_why_it_has_none(in_folder) -> None:
     details = {run["run_id"]: run for run in Page(made.report()).details()}
     told = details[whole]["phases"]
     assert (told["ranks"], told["median"], told["slowest"]) == (2, 0, 1)
-    assert [row[0] for row in told["step"]] == [
-        "wait for data",
-        "forward",
-        "backward",
-        "wait for the exchange",
-        "metrics",
-        "optimizer",
-        "whole step",
-    ]
+    steps = ("data", "forward", "backward", WAIT, "metrics", "optimizer", STEP)
+    assert [row[0] for row in told["step"]] == [words("step", phase) for phase in steps]
     assert told["step"][2][1:] == pytest.approx([32.5, *(ms * 1.5 * 1.01 for ms in (6.5, 6, 7))], rel=0.01)
     assert told["step"][-1][1:] == pytest.approx([100, *[20 * 1.5 * 1.01] * 3], rel=0.01)
     assert told["start"][2][0] == "import" and told["start"][2][1:] == pytest.approx([2 * 1.5 * 1.01] * 2, rel=0.01)
@@ -222,9 +232,9 @@ def test_an_attempt_that_was_cut_short_shows_its_log_and_why(in_folder) -> None:
     attempt.mkdir(parents=True)
     (attempt / "log.txt").write_text("so far\n")
     (attempt / "unfinished.txt").write_text("stopped by SIGTERM\n")
-    details = {run["run_id"]: run for run in Page(made.report()).details()}
-    assert details[row["run_id"]]["log"] == "so far"
-    assert details[row["run_id"]]["note"].endswith("It left no record: stopped by SIGTERM.")
+    run = made.details()[row["run_id"]]
+    assert run["log"] == "so far" and "stopped by SIGTERM" in run["note"]
+    assert (run["note"].code, run["note"].facts["unfinished"]) == ("log", "stopped by SIGTERM")
 
 
 def test_a_run_under_score_p_says_where_its_trace_is(in_folder) -> None:
@@ -236,9 +246,10 @@ def test_a_run_under_score_p_says_where_its_trace_is(in_folder) -> None:
     anchor.parent.mkdir(parents=True)
     anchor.touch()
     (anchor.parent.parent / "log.txt").write_text("so far\n")
-    details = {run["run_id"]: run for run in Page(made.report()).details()}
-    assert f"It ran under Score-P: {anchor.relative_to(Path.cwd())} opens in Vampir" in details[row["run_id"]]["note"]
-    assert sum("Score-P" in run["note"] for run in details.values()) == 1
+    notes = {run_id: run["note"] for run_id, run in made.details().items()}
+    trace = anchor.relative_to(Path.cwd())
+    assert notes[row["run_id"]].facts["score_p"] == trace and str(trace) in notes[row["run_id"]]
+    assert sum(note.facts.get("score_p") is not None for note in notes.values()) == 1
 
 
 def test_failures_stand_with_reason_and_link(page: Page) -> None:
@@ -249,25 +260,33 @@ def test_failures_stand_with_reason_and_link(page: Page) -> None:
 
 
 def test_the_answer_has_the_numbers_of_the_tables(page: Page, made) -> None:
-    from analysis import tables
-
+    shown = made.material()
     cells = tables.read(made.results / "tables" / "cells")
     fastest = cells.data.sort_values("epoch_time_s_mean")["epoch_time_s_mean"].iloc[0]
-    text = " ".join(page.text.split())
-    answer = text[text.index("The answer in numbers", text.index("About this page")) :][:4000]
-    assert tables.number(fastest) in answer
-    assert "110 of 114 runs succeeded" in answer and "Speed-up on 2 replicas" in answer
+    section = " ".join(page.text_of("answer").split())
+    assert tables.number(fastest) in section
+    marks = [mark.name for mark in quality.marks(shown, twelve_rules.judged(shown))]
+    assert find_note(marks, "runs-succeeded").facts == {"succeeded": 110, "runs": 114}
+    assert all(mark in section for mark in marks)
+    note = answer.speedups(shown)
+    assert note is not None and note.facts["replicas"] == 2 and note.replace(" %", "\u00a0%") in page.text_of("answer")
+    speedup = tables.read(made.results / "tables" / "speedup").data
+    parallel = speedup.loc[speedup["replicas"] == 2, "speedup"]
+    assert (note.facts["least"], note.facts["greatest"]) == (parallel.min(), parallel.max())
 
 
-def test_the_answer_begins_with_sentences_then_the_main_figure_then_the_data(page: Page, made) -> None:
+def test_answer_is_sentences_main_figure_marks_tables(page: Page, made) -> None:
     effects = pd.read_csv(made.results / "tables" / "effects.csv")
     anova = pd.read_csv(made.results / "tables" / "anova.csv")
     every = answers.sentences(read_table(made.runs_csv, "runs"), effects, anova)
     first, more = ([str(one) for one in some] for some in answers.opening(every))
-    order = [*first, "Figure 1. Epoch time of every cell", "How good the data are:", *more, "Fastest and slowest cells"]
-    text = " ".join(page.text.split())
-    places = [text.index(part) for part in order]
-    assert places == sorted(places) and len(places) > 6
+    shown = made.material()
+    marks = [mark.name for mark in quality.marks(shown, twelve_rules.judged(shown))]
+    grids = [grid.caption for grid in answer.answer(shown).grids]
+    order = [*first, shown.pictures[0].heading, *marks, *more, *grids]
+    text = " ".join(page.text_of("answer").split())
+    places = [text.index(" ".join(part.split())) for part in order]
+    assert places == sorted(places) and len(places) > 12
     marks = {a["title"]: a for tag, a in page.elements if tag == "a" and a.get("class") in ("good", "bad", "unknown")}
     links = [one["href"] for one in marks.values()]
     assert {"#failures", "#table-checks", "#rules"} <= set(links)
@@ -277,12 +296,16 @@ def test_the_answer_begins_with_sentences_then_the_main_figure_then_the_data(pag
         assert marks[checks.loc[name, "verdict"]]["class"] == ("good" if is_good else "bad")
 
 
-def test_what_has_no_content_is_left_out_and_told_in_one_line(in_folder) -> None:
+def test_what_has_no_content_is_left_out_with_its_reason(in_folder) -> None:
     pictures = {**PICTURES, "energy": f"{NOT_DRAWN}no run measured energy. Replicates are independent runs."}
-    page = Page(in_folder(*campaign(failures={}), pictures=pictures).report())
+    made = in_folder(*campaign(failures={}), pictures=pictures)
+    page = Page(made.report())
     ids = {attributes.get("id") for _, attributes in page.elements}
     assert "figure-energy" not in ids and "table-missing" not in ids and "source-missing" not in page.scripts
-    assert "Not drawn: energy (no run measured energy); missing (all 114 runs succeeded)." in page.text
+    left_out = made.material().left_out
+    assert list(left_out) == ["energy", "missing"] and left_out["energy"] == "no run measured energy"
+    assert tables.read(made.results / "tables" / "missing").notes[0].startswith(left_out["missing"])
+    assert content.left_out(left_out) in page.text
     assert {"figure-residuals", "table-cells"} <= ids
 
 
@@ -290,15 +313,22 @@ def test_tables_are_there_with_notes_and_sources(page: Page, made) -> None:
     source = json.loads(page.unpacked("source-cells"))
     assert source["csv"] == (made.results / "tables" / "cells.csv").read_text()
     assert source["latex"] == (made.results / "tables" / "cells.tex").read_text()
-    assert "In brackets the interval." in page.text
+    notes = tables.read(made.results / "tables" / "cells").below
+    assert notes and all(note in page.text for note in notes)
 
 
 def test_how_to_reproduce_names_commit_changes_and_seeds(page: Page, made) -> None:
-    assert f"Made from commit {COMMIT.commit}, without any change." in page.text
     assert "make report STUDY=quickstart SITE=local" in page.text and "20261120" in page.text
-    dirty = Page(made.report(state=State(COMMIT.commit, ("a file",)), out="dirty.html"))
-    assert "with changes that are not in it: a file." in dirty.text
-    assert "not under version control" in Page(made.report(state=State(None), out="none.html")).text
+    state = State(COMMIT.commit, ("a file",))
+    note = setting.again(made.campaign(), None, "available", state).commit
+    assert (note.code, note.facts) == ("changed-commit", {"commit": COMMIT.commit, "changed": ("a file",)})
+    assert "a file" in note and note in Page(made.report(state=state, out="dirty.html")).text
+    for state, code, shown in (
+        (COMMIT, "clean-commit", page),
+        (State(None), "no-commit", Page(made.report(state=State(None), out="none.html"))),
+    ):
+        note = setting.again(made.campaign(), None, "available", state).commit
+        assert note.code == code and note in shown.text and (state.commit or "") in note
 
 
 def test_data_sets_have_licence_and_citation(page: Page) -> None:
@@ -308,7 +338,7 @@ def test_data_sets_have_licence_and_citation(page: Page) -> None:
 def test_published_tables_alone_make_a_page(made) -> None:
     page = Page(made.report(records=str(made.results), out="published.html"))
     run = page.details()[0]
-    assert "record" not in run and run["row"]["run_id"] == run["run_id"] and "where the campaign ran" in run["note"]
+    assert "record" not in run and run["row"]["run_id"] == run["run_id"] and run["note"] == ELSEWHERE
     assert run["epochs"]["epoch"] == [1, 2, 3, 4, 5, 6]
 
 
@@ -336,6 +366,11 @@ def test_hostile_text_stays_text(in_folder, monkeypatch: pytest.MonkeyPatch) -> 
         assert character not in raw
     assert "alert(1)" in page.text and "{{ 7 * 7 }}" in page.text, "it is shown, as text"
     assert "<img src=x onerror=alert(1)>" in page.details()[0]["log"]
+
+
+def test_a_note_on_the_page_is_cleaned_and_escaped() -> None:
+    shown = make._template().environment.from_string("{{ note }}").render(note=Note("hostile", HOSTILE))
+    assert "<img" not in shown and "alert(1)" in shown and not {"\x00", "\x07", "\x1b", "\u202e"} & set(shown)
 
 
 DEGENERATE = ["one run", "nothing ran", "all failed", "one cell", "one replicate", "no accuracy"]
@@ -367,6 +402,8 @@ def test_degenerate_studies_have_a_page(in_folder, case: str) -> None:
 
 def test_a_missing_file_is_one_line(made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(made, "tables", [*made.tables, made.results / "tables" / "absent"])
-    with pytest.raises(InputError, match=r"absent\.csv: No such file or directory; make it: snakemake figures"):
+    with pytest.raises(InputError) as refused:
         made.report(out="broken.html")
+    assert refused.value.code == "missing-file" and refused.value.file.endswith("tables/absent.csv")
+    assert "snakemake figures" in refused.value.hint
     assert not (made.results / "broken.html").exists()

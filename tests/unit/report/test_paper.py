@@ -4,15 +4,17 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from analysis import answers, checks, study
+from analysis import answers, checks, conditions, study
 from analysis.measured import read_runs
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import CHECKOUT
+from common.notes import codes, find_note
 from common.tables import read_table
 from declared.paper import Paper
 from declared.site import load_site
@@ -20,9 +22,10 @@ from declared.study import Replicates, load_study
 from figures import style
 from figures.panels import NOT_DRAWN
 from network import fit
+from precision import reached
 from report import design, paper, pdf
 from report.latex import cited, first_sentence, keys_of, references, text
-from report.methods import Facts, methods, reproducibility, threats
+from report.methods import CONSEQUENCES, Facts, method_notes, methods, reproducibility, threat_notes, threats
 from support.synthetic import campaign, write_frames
 
 KEPT = CHECKOUT / "docs" / "campaigns" / "tf-strategies-virtual"
@@ -107,17 +110,25 @@ def test_the_paper_of_a_kept_campaign_compiles(tex: None, tmp_path: Path) -> Non
     assert int(re.findall(r"\((\d+) pages", said)[-1]) > 10
 
 
+def notes_of(facts: Facts) -> list[str]:
+    """Return all sentences of the section on methods."""
+    return [note for notes in method_notes(facts).values() for note in notes]
+
+
 def test_methods_name_the_collectives_that_were_swept() -> None:
     facts = facts_of(KEPT / "runs.csv", KEPT / "network.csv")
-    assert "all-reduce was swept through the library of each distributed framework, on" in methods(facts)
+    swept = find_note(notes_of(facts), "collectives-swept")
+    assert swept.facts["collectives"] == ["all_reduce"] and "bytes-counted" not in codes(notes_of(facts))
     assert facts.network is not None
     others = [facts.network.assign(collective=name) for name in ("reduce_scatter", "all_gather")]
-    said = methods(replace(facts, network=pd.concat([facts.network, *others])))
-    assert "all-reduce, all-gather and reduce-scatter were swept through the library of each" in said
-    assert "In all-gather and reduce-scatter, bytes count $(n - 1) / n$ times." in said
+    notes = notes_of(replace(facts, network=pd.concat([facts.network, *others])))
+    swept, counted = find_note(notes, "collectives-swept"), find_note(notes, "bytes-counted")
+    assert swept.facts["collectives"] == ["all_reduce", "all_gather", "reduce_scatter"]
+    assert "all-reduce, all-gather and reduce-scatter" in swept
+    assert counted.facts["collectives"] == ["all_gather", "reduce_scatter"] and "$(n - 1) / n$" in counted
 
 
-def test_results_open_with_the_answer_then_each_figure_with_what_it_shows(tmp_path: Path) -> None:
+def test_results_are_the_answer_then_the_figures(tmp_path: Path) -> None:
     runs_csv, _ = write_frames(tmp_path, *campaign(failures={}))
     made = sources(tmp_path, facts_of(runs_csv), runs_csv)
     (tmp_path / "figures" / "wide.caption.md").write_text(f"{NOT_DRAWN}nothing was measured. More.\n")
@@ -139,14 +150,18 @@ def test_results_open_with_the_answer_then_each_figure_with_what_it_shows(tmp_pa
     assert r"\begin" not in (made / "figures" / "wide.tex").read_text(), "Snakemake wants a file all the same"
     beside = re.findall("tables/([a-z]+)", said["supplement"])
     assert beside == [name for name in TABLES if name not in ("anova", "effects", "missing")], "no run is missing"
-    assert "(the supplement)" in said["methods"] and r"\ref{tab:checks}" not in said["methods"]
+    supplement = replace(facts, shown=["anova", "effects"], beside=["checks"])
+    assert (
+        supplement.see("checks") == " (the supplement)" and supplement.see("effects") == r" (Table~\ref{tab:effects})"
+    )
+    assert supplement.see("checks") in said["methods"] and r"\ref{tab:checks}" not in said["methods"]
 
 
 def test_authors_are_those_of_the_study_or_to_be_named() -> None:
     ada = {"given-names": "Ada", "family-names": "Lovelace", "affiliation": "A & B"}
     study = replace(load_study("quickstart"), authors=(ada, {"given-names": "C.", "family-names": "Babbage"}))
     assert paper.authors(study) == r"Ada Lovelace\\A \& B \and C. Babbage"
-    assert paper.authors(replace(study, authors=())) == "TODO: name the authors"
+    assert paper.authors(replace(study, authors=())) == paper.NO_AUTHORS
     assert r"\author{\studyauthors}" in SKELETON.read_text()
 
 
@@ -185,9 +200,11 @@ def test_methods_say_what_the_nodes_were(tmp_path: Path) -> None:
     runs, epochs = campaign(replicates=1)
     runs.loc[runs.index[0], "node_memory_bytes"] = 6 * 2**30
     runs_csv, _ = write_frames(tmp_path, runs.assign(drivers="nvidia 580.65.06"), epochs)
-    said = " ".join(methods(facts_of(runs_csv)).split())
-    assert "Memory of a node: 6.00 to 24.0 GiB. " in said
-    assert "Systems and drivers: Debian GNU/Linux 12 (bookworm), Linux 6.1.0; nvidia 580.65.06." in said
+    notes = notes_of(facts_of(runs_csv))
+    memory = find_note(notes, "node-memory")
+    assert memory.facts == {"least_bytes": 6 * 2**30, "most_bytes": 24 * 2**30} and "6.00 to 24.0 GiB" in memory
+    systems = ["Debian GNU/Linux 12 (bookworm), Linux 6.1.0", "nvidia 580.65.06"]
+    assert find_note(notes, "systems").facts["systems"] == systems
 
 
 def test_methods_say_by_which_precision_replicates_were_chosen(tmp_path: Path) -> None:
@@ -197,83 +214,103 @@ def test_methods_say_by_which_precision_replicates_were_chosen(tmp_path: Path) -
     both = pd.concat([runs, more[later]])
     runs_csv, _ = write_frames(tmp_path, both, pd.concat([epochs, more_epochs]).drop_duplicates(["run_id", "epoch"]))
     facts = facts_of(runs_csv, replicates=Replicates(3, 5, 0.5))
-    said = " ".join(methods(facts).split())
-    assert "cells, each with 3 to 5 replicates" in said
-    assert (
-        "Replicates were chosen by precision: a cell has 3 to 5 runs, until half the 95 \\% interval of its mean"
-        in said
-    )
-    assert "is 50 \\% or less (n = 3 to 5). This was reached by all cells; by 38 cells perhaps by chance." in said
-    assert "contains every cell once (later blocks those that were not yet precise), in an order" in said
-    told = design.replication(read_runs(runs_csv), facts.study.replicates)
-    assert "each with 3 to 5 replicates" in told and "This was reached by all cells; by" in told
-    assert "precise" not in design.replication(read_runs(runs_csv), Replicates(5, 5))
+    notes = notes_of(facts)
+    assert find_note(notes, "design").facts["replicates"] == [3, 5]
+    assert find_note(notes, "blocks").facts["is_adaptive"]
+    chosen = reached.said(facts.runs, facts.study.replicates)
+    assert chosen and text(chosen) in notes
+    replication = design.replication(read_runs(runs_csv), facts.study.replicates)
+    assert replication.facts["replicates"] == [3, 5] and replication.facts["is_adaptive"] and chosen in replication
+    fixed = design.replication(read_runs(runs_csv), Replicates(5, 5))
+    assert not fixed.facts["is_adaptive"] and chosen not in fixed
 
 
-def test_methods_say_what_was_done() -> None:
+def test_methods_state_what_was_done() -> None:
     facts = facts_of(KEPT / "runs.csv", KEPT / "network.csv")
-    said = " ".join(methods(facts).split())
-    for part in (
-        "a full factorial design~\\cite{jain1991} of the factors in Table~\\ref{tab:factors}: 54 cells, each with 5 replicates, "
-        "270 runs in all",
-        "study's seed (20200517)",
-        "5 sessions on 2026-11-21 (UTC)",
-        "TensorFlow MultiWorkerMirroredStrategy~\\cite{abadi2016}",
-        "2,483,026 trained parameters",
-        "4,608 training and 512 validation images",
-        "virtual (nodes are those of a virtual cluster on one machine), each with 0.6 core, links of 125 MB/s",
-        "3 epochs, of which the first is warm-up",
-        "9 message sizes from 1 KiB to 64 MiB",
-        "n = 5 per cell; intervals of epoch time are 95 \\% intervals",
-        "training loop fit, batches per exchange 4, because tensorflow-multiworker cannot do training\\_loop=fit with "
-        "sync\\_every=4.",
-        "All 270 runs of the design succeeded.",
-    ):
-        assert part in said, part
-    assert "workflow/" not in said and ".yaml" not in said, "methods are told in words, not in paths"
-    assert "cpu (the records do not name its model); each rank has 1 thread for computation. All nodes share" in said
-    assert "may rank treatments differently." in threats(facts) and "frameworks" not in threats(facts)
-    assert "In 9 of 270 runs a hypervisor" in said and "9 of 270 runs" in threats(facts)
-    assert "virtual cluster" in threats(facts) and "make submit STUDY=tf-strategies-virtual" in reproducibility(
-        facts
-    ).replace(r"\allowbreak{}", "")
+    notes = notes_of(facts)
+    whole = methods(facts)
+    assert all(note in whole for note in notes)
+    stated = {note.facts["model"] if note.code == "model" else note.code: note.facts for note in notes if codes([note])}
+    assert stated["design"] == {"cells": 54, "replicates": [5], "runs": 270, "fraction": None}
+    assert stated["blocks"] == {"seed": 20200517, "is_adaptive": False}
+    day = date(2026, 11, 21)
+    assert stated["sessions"] == {"sessions": 5, "first": day, "last": day}
+    assert stated["frameworks"]["frameworks"] == ["tensorflow-multiworker"]
+    assert r"TensorFlow MultiWorkerMirroredStrategy~\cite{abadi2016}" in find_note(notes, "frameworks")
+    assert stated["small-cnn-600"]["parameters"] == [2_483_026]
+    assert (stated["dataset"]["train_samples"], stated["dataset"]["validation_samples"]) == (4608, 512)
+    assert stated["epochs"] == {"epochs": [3], "warmup_epochs": [1]}
+    sizes = stated["collectives-swept"]["sizes_bytes"]
+    assert (len(sizes), sizes[0], sizes[-1]) == (9, 1024, 64 * 2**20)
+    assert stated["excluded"]["levels"] == {"training_loop": ["fit"], "sync_every": [4]}
+    assert stated["excluded"]["reason"].startswith("tensorflow-multiworker ")
+    assert stated["all-succeeded"] == {"runs": 270}
+    assert stated["devices"] == {"devices": ["cpu"], "threads": [1], "placement": "virtual"}
+    for other in (conditions.circumstances(facts.runs), fit.circumstances(facts.network)):
+        assert other and text(other) in notes
+    assert cited(text(conditions.replicates(facts.runs))) in notes
+    assert "workflow/" not in whole and ".yaml" not in whole, "methods are told in words, not in paths"
+    assert r"\cite{jain1991}" in whole and r"\ref{tab:factors}" in whole
+
+
+def test_threats_are_those_that_the_records_show() -> None:
+    facts = facts_of(KEPT / "runs.csv", KEPT / "network.csv")
+    notes = list(threat_notes(facts))
+    assert {"virtual-nodes", "network-swept-once", "short-training"} < set(codes(notes)) and "no-success" not in codes(
+        notes
+    )
+    assert find_note(notes, "one-site").facts["compared"] == "treatments"
+    steal = find_note(notes, "cpu-steal").facts
+    assert (steal["runs"], steal["successful"]) == (9, 270)
+    assert all(note in threats(facts) for note in notes)
+    commands = reproducibility(facts).replace(r"\allowbreak{}", "")
+    assert "make submit STUDY=tf-strategies-virtual" in commands
 
 
 def test_methods_say_what_each_strategy_is_with_its_source() -> None:
     facts = facts_of(KEPT / "runs.csv")
-    assert "subsection{Strategies}" not in methods(facts), "all divide samples alone"
+    assert not method_notes(facts)["Strategies"] and "subsection{Strategies}" not in methods(facts), (
+        "all divide samples"
+    )
     several = facts.runs["ranks"] > 1
     divided = facts.runs.assign(
         parallelism=facts.runs["parallelism"].mask(several, "pipeline"),
         microbatches=facts.runs["microbatches"].mask(several, 4),
     )
-    said = methods(replace(facts, runs=divided))
-    assert "divide the training by pipeline." in said and "Along the axis tensor" not in said
-    assert "each rank has a stage of the model" in said and r"\cite{huang2019}" in said
-    assert r"4 microbatches, scheduled by 1F1B~\cite{narayanan2019}" in said
+    notes = method_notes(replace(facts, runs=divided))["Strategies"]
+    assert find_note(notes, "meshes").facts["strategies"] == ["pipeline"]
+    axis = find_note(notes, "axis")
+    assert axis.facts["axis"] == "pipeline" and r"\cite{huang2019}" in axis
+    batches = find_note(notes, "microbatches")
+    assert batches.facts == {"microbatches": [4], "schedules": ["1f1b"]} and r"\cite{narayanan2019}" in batches
 
 
 def test_what_a_check_found_is_told_with_what_follows_from_it() -> None:
     table = checks.table(read_table(KEPT / "runs.csv", "runs")).data
-    said = threats(replace(facts_of(KEPT / "runs.csv"), checks=table))
-    assert "Check of the assumption ``blocks alike'': " in said and "Assumed" not in said
-    assert "Comparisons within blocks remove this difference; intervals of means do not." in said
+    notes = list(threat_notes(replace(facts_of(KEPT / "runs.csv"), checks=table)))
+    failed = {note.facts["assumption"]: note for note in notes if codes([note]) == ["failed-check"]}
+    assert "blocks alike" in failed and all(note.facts["p"] < 0.05 for note in failed.values())
+    assert failed["blocks alike"].endswith(CONSEQUENCES["blocks alike"])
 
 
 def test_what_failed_is_said_with_its_reasons(tmp_path: Path) -> None:
     runs_csv, _ = write_frames(tmp_path, *campaign())
     facts = facts_of(runs_csv)
-    said = methods(facts)
-    assert "Of the 114 runs of the design, 4 did not succeed (Table~\\ref{tab:missing})" in said
-    assert "1 invalid (disturbed: foreign\\_cpu\\_share 0.09)" in said
-    assert "Speed-ups are relative to an undistributed framework: " in said and "no real network" not in said
-    assert "exchange gradients through its memory" in threats(facts)
+    notes = notes_of(facts)
+    failed = find_note(notes, "unsuccessful-runs")
+    assert (failed.facts["runs"], failed.facts["unsuccessful"]) == (114, 4) and r"Table~\ref{tab:missing}" in failed
+    assert failed.facts["reasons"]["invalid", "disturbed: foreign_cpu_share 0.09"] == 1
+    assert r"1 invalid (disturbed: foreign\_cpu\_share 0.09)" in failed
+    assert find_note(notes, "speedup-bases").facts["frameworks"]
+    assert "emulated-nodes" in codes(threat_notes(facts))
 
 
 def test_a_fraction_says_what_it_cannot_tell_apart() -> None:
     facts = facts_of(KEPT / "runs.csv")
     screening = load_study("screening")
-    assert "a fraction, 2\\textasciicircum{}(5-1) of resolution V" in methods(replace(facts, study=screening))
+    design_of = find_note(notes_of(replace(facts, study=screening)), "design")
+    assert screening.fraction and design_of.facts["fraction"] == screening.fraction.name()
+    assert text(screening.fraction.name()) in design_of and "2\\textasciicircum{}(5-1)" in design_of
 
 
 def test_references_are_of_frameworks_and_of_published_data_sets() -> None:
@@ -309,14 +346,14 @@ def test_a_caption_begins_with_a_sentence() -> None:
     assert first_sentence("Times by nodes, e.g. 0.6 core: means. The rest.") == "Times by nodes, e.g. 0.6 core: means"
 
 
-def test_without_tex_one_line_says_what_to_install_and_where_the_sources_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_tex_the_error_names_packages_and_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     argv = ["--main", str(tmp_path / "main.tex"), "--out", str(tmp_path / "paper.pdf"), "--log", str(tmp_path / "log")]
-    assert exit_status(lambda: pdf.main(argv)) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and f"apt-get install {' '.join(pdf.PACKAGES)}" in said and str(tmp_path) in said
+    with pytest.raises(InputError) as refused:
+        pdf.main(argv)
+    assert (refused.value.code, refused.value.got) == ("not-installed", ["pdflatex", "bibtex"])
+    assert pdf.install() in str(refused.value) and str(tmp_path) in refused.value.hint
+    assert f"apt-get install {' '.join(pdf.PACKAGES)}" in pdf.install()
 
 
 @pytest.fixture
@@ -331,22 +368,38 @@ def written(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "problem"),
     [
-        ("\\nothing", "main.tex:3: Undefined control sequence."),
-        ("\\input{gone}", "main.tex:3: LaTeX Error: File `gone.tex' not found."),
+        ("\\nothing", "Undefined control sequence."),
+        ("\\input{gone}", "LaTeX Error: File `gone.tex' not found."),
     ],
 )
-def test_a_mistake_of_the_author_is_one_line(tex: None, written: Callable[[str], Path], body: str, said: str) -> None:
+def test_a_mistake_of_the_author_is_one_line(
+    tex: None, written: Callable[[str], Path], body: str, problem: str
+) -> None:
     folder = written(f"\\documentclass{{article}}\n\\begin{{document}}\n{body}\n\\end{{document}}\n")
     with pytest.raises(InputError) as refused:
         pdf.compiled(folder / "main.tex", folder, folder / "log")
-    assert str(refused.value).endswith(said) and "\n" not in str(refused.value)
+    assert (refused.value.code, refused.value.problem) == ("tex-error", problem)
+    assert refused.value.file.endswith("main.tex:3") and "\n" not in str(refused.value)
 
 
 def test_a_package_that_is_missing_is_named_with_what_to_install(tex: None, written: Callable[[str], Path]) -> None:
     folder = written("\\documentclass{article}\n\\usepackage{gone}\n\\begin{document}\n\\end{document}\n")
-    with pytest.raises(
-        InputError, match=r"main.tex:\d+: LaTeX Error: File `gone.sty' not found.; on Debian: apt-get install"
-    ):
+    with pytest.raises(InputError) as refused:
         pdf.compiled(folder / "main.tex", folder, folder / "log")
+    assert (refused.value.code, refused.value.hint) == ("not-installed", pdf.install())
+    assert "gone.sty" in refused.value.problem and re.search(r"main\.tex:\d+$", refused.value.file)
+
+
+@pytest.mark.parametrize(
+    ("log", "code", "place"),
+    [
+        ("./main.tex:3: Undefined control sequence.\n", "tex-error", "main.tex:3"),
+        ("! LaTeX Error: File `gone.sty' not found.\n\n./main.tex:2: Emergency stop.\n", "not-installed", "main.tex:2"),
+        ("nothing of use\n", "tex-failed", "main.tex"),
+    ],
+)
+def test_first_error_of_a_log_has_its_place(tmp_path: Path, log: str, code: str, place: str) -> None:
+    error = pdf.tex_error(log, tmp_path / "main.tex")
+    assert error.code == code and error.file.endswith(place) and bool(error.hint) == (code == "not-installed")

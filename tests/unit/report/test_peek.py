@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import exit_status
+from common.errors import InputError, exit_status
 from common.files import CHECKOUT
 from report import peek
 from support.recorded import content
@@ -36,25 +36,25 @@ def test_nothing_of_the_campaigns_is_written(tmp_path: Path) -> None:
     assert not (tmp_path / ".snakemake").exists() and not (results / "network").exists()
 
 
-def test_without_any_record_there_is_nothing_to_draw(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_status(lambda: peek.main(["--config", "study=quickstart"])) == 2
-    assert "results/quickstart: no run has ended yet, so there is nothing to draw" in capsys.readouterr().err
+def test_without_any_record_there_is_nothing_to_draw() -> None:
+    with pytest.raises(InputError) as refused:
+        peek.main(["--config", "study=quickstart"])
+    assert (refused.value.code, refused.value.file) == ("no-record", "results/quickstart")
     assert not Path("results").exists()
 
 
-def test_without_a_successful_run_nothing_is_drawn_and_the_machine_is_not_taken(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_success_the_machine_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peek, "machine_lock", lambda *_: pytest.fail("the machine was taken"))
     for run, status in (("a", "invalid"), ("b", "failed")):
         folder = Path("results/quickstart/runs") / run / "0123456789ab"
         folder.mkdir(parents=True)
         (folder / "record.json").write_text(json.dumps(content(status=status, reason="no")))
-    assert exit_status(lambda: peek.main(["--config", "study=quickstart"])) == 2
-    assert "no run has succeeded yet, so there is nothing to draw" in capsys.readouterr().err
+    with pytest.raises(InputError) as refused:
+        peek.main(["--config", "study=quickstart"])
+    assert refused.value.code == "no-success"
 
 
 def test_a_study_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status(lambda: peek.main(["--config", "study=nothing"])) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "there is no config/studies/nothing.yaml" in said
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1 and "config/studies/nothing.yaml" in printed

@@ -10,14 +10,15 @@ from report.quality import BAD, GOOD, UNKNOWN
 
 
 @pytest.mark.parametrize(
-    ("reached", "name", "outcome", "said"),
+    ("reached", "cells", "wide", "by_chance", "outcome"),
     [
-        ((YES, NO, BY_CHANCE), "2 of 3 cells as precise as wanted", BAD, "not: b. perhaps by chance: c"),
-        ((YES, NOT_ASKED, BY_CHANCE), "2 of 2 cells as precise as wanted", UNKNOWN, "perhaps by chance: c"),
-        ((YES, YES, NOT_ASKED), "2 of 2 cells as precise as wanted", GOOD, ""),
+        ((YES, NO, BY_CHANCE), 3, ["b"], ["c"], BAD),
+        ((YES, NOT_ASKED, BY_CHANCE), 2, [], ["c"], UNKNOWN),
+        ((YES, YES, NOT_ASKED), 2, [], [], GOOD),
     ],
 )
-def test_whether_cells_are_as_precise_as_wanted(reached, name, outcome, said):  # type: ignore[no-untyped-def]
+def test_mark_counts_precise_cells(reached, cells, wide, by_chance, outcome):  # type: ignore[no-untyped-def]
     rows = pd.DataFrame({"cell": ["a", "b", "c"], "reached": reached})
     mark = quality._precise(Table("t", rows, rows, []))
-    assert (mark.name, mark.outcome, mark.said) == (name, outcome, said)
+    assert mark.name.facts == {"cells": cells, "wide": wide, "by_chance": by_chance} and mark.outcome == outcome
+    assert all(cell in mark.said for cell in (*wide, *by_chance)) and bool(mark.said) == bool(wide or by_chance)

@@ -40,11 +40,12 @@ def log_of(folder: Path, raw: bytes) -> Path:
 
 def test_a_short_log_is_whole(tmp_path: Path) -> None:
     tail = text.tail(log_of(tmp_path, b"one\ntwo\n"), 1000)
-    assert tail == text.Tail("one\ntwo", "all of it")
+    assert tail is not None and (tail.text, tail.extent.code) == ("one\ntwo", "whole-log")
 
 
 def test_an_empty_log_says_so_and_no_log_is_none(tmp_path: Path) -> None:
-    assert text.tail(log_of(tmp_path, b""), 1000) == text.Tail("", "is empty")
+    empty = text.tail(log_of(tmp_path, b""), 1000)
+    assert empty is not None and (empty.text, empty.extent.code) == ("", "empty-log")
     assert text.tail(tmp_path / "absent", 1000) is None
     assert text.tail(tmp_path, 1000) is None, "a folder is no log"
 
@@ -53,7 +54,7 @@ def test_of_a_long_log_the_last_lines_are_kept(tmp_path: Path) -> None:
     tail = text.tail(log_of(tmp_path, b"".join(b"line %d\n" % i for i in range(1000))), 100_000)
     assert tail is not None
     assert tail.text.split("\n") == [f"line {i}" for i in range(800, 1000)]
-    assert tail.said == "its last 200 lines, of 8.9 kB"
+    assert tail.extent.facts == {"lines": 200, "bytes": 8890}
 
 
 def test_of_a_huge_log_only_the_end_is_read(tmp_path: Path) -> None:
@@ -63,7 +64,7 @@ def test_of_a_huge_log_only_the_end_is_read(tmp_path: Path) -> None:
         out.write(b"\nthe end\n")
     tail = text.tail(file, 1000)
     assert tail is not None and tail.text.endswith("the end") and len(tail.text) <= 1000
-    assert tail.said.endswith("of 50.0 MB")
+    assert tail.extent.facts["bytes"] == 50_000_009
 
 
 def test_one_endless_line_is_cut(tmp_path: Path) -> None:

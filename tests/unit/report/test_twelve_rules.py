@@ -8,8 +8,6 @@ import pandas as pd
 import pytest
 
 from analysis import tables
-from analysis.measured import Records
-from plan.campaign import load_campaign
 from report import make, twelve_rules
 from report.material import Material
 from report.twelve_rules import MET, NOT_APPLICABLE, NOT_MET
@@ -17,9 +15,7 @@ from support.synthetic import campaign
 
 
 def material(in_folder, runs, epochs, **options) -> Material:
-    made = in_folder(runs, epochs, **options)
-    loaded = load_campaign({"study": "quickstart", "site": "local", "records": "available"})
-    return make.material_of(loaded, Records(made.runs_csv, made.epochs_csv), made.figures, made.tables)
+    return in_folder(runs, epochs, **options).material()
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +51,10 @@ def test_there_are_twelve_with_names_of_their_own() -> None:
 
 def test_a_whole_study_meets_them_all(whole: Material) -> None:
     judged = twelve_rules.judged(whole)
-    assert {rule.number: verdict.said for rule, verdict in judged if verdict.outcome != MET} == {}
-    assert twelve_rules.summary(judged) == "12 met."
+    assert {rule.number: verdict.note for rule, verdict in judged if verdict.outcome != MET} == {}
+    assert twelve_rules.summary(judged).facts == {"counts": {MET: 12}}
     for _, verdict in judged:
-        assert any(letter.isdigit() for letter in verdict.said), "each has its numbers"
+        assert any(letter.isdigit() for letter in verdict.note), "each has its numbers"
 
 
 def test_a_verdict_links_to_what_the_page_has(whole: Material) -> None:
@@ -83,14 +79,14 @@ def test_speedups_without_a_base_are_counted(in_folder) -> None:
     alone = (runs["nodes"] == 1) & (runs["batch_size"] == 64)
     runs.loc[alone, ["status", "epoch_time_s", "reason"]] = ["failed", None, "broken"]
     verdict = outcome(1, material(in_folder, runs, epochs))
-    assert verdict.outcome == NOT_MET and verdict.said.startswith("4 of 16 cells")
+    assert verdict.outcome == NOT_MET and verdict.note.facts == {"without": 4, "cells": 16}
 
 
 def test_failures_without_a_reason_are_not_explained(whole: Material) -> None:
     runs = whole.runs.copy()
     runs.loc[runs.index[0], ["status", "reason"]] = ["failed", None]
     verdict = outcome(2, replace(whole, runs=runs))
-    assert verdict.outcome == NOT_MET and "1 run without a result have no reason" in verdict.said
+    assert verdict.outcome == NOT_MET and verdict.note.facts["unexplained"] == 1
     runs.loc[runs.index[0], "reason"] = "rank 1 ended with exit status 1"
     assert outcome(2, replace(whole, runs=runs)).outcome == MET
 
@@ -100,13 +96,14 @@ def test_exclusions_want_a_comment_in_the_study(whole: Material, tmp_path: Path)
     silent = tmp_path / "quickstart.yaml"
     silent.write_text(text.replace("# the undistributed bases", ""))
     verdict = outcome(2, replace(whole, study=replace(whole.study, file=silent)))
-    assert verdict.outcome == NOT_MET and "no reason for 1 of 3 exclusions" in verdict.said
+    assert verdict.outcome == NOT_MET
+    assert (verdict.note.facts["silent_exclusions"], verdict.note.facts["exclusions"]) == (1, 3)
 
 
 def test_nodes_that_stay_unused_want_a_reason(whole: Material) -> None:
     assert whole.site is not None
     verdict = outcome(2, replace(whole, site=replace(whole.site, nodes=5)))
-    assert verdict.outcome == NOT_MET and "2 of the site's 5 nodes" in verdict.said
+    assert verdict.outcome == NOT_MET and (verdict.note.facts["nodes"], verdict.note.facts["site_nodes"]) == (2, 5)
     assert outcome(2, replace(whole, site=None)).outcome == NOT_MET
 
 
@@ -137,7 +134,8 @@ def test_one_replicate_leaves_no_interval_no_test_and_no_median(in_folder) -> No
 def test_equal_runs_are_called_deterministic(in_folder) -> None:
     equal = material(in_folder, *recorded(*campaign(noise=0.0, failures={})))
     runs = equal.runs.assign(epoch_time_s=equal.runs.groupby("cell")["epoch_time_s"].transform("first"))
-    assert "do not differ at all" in outcome(5, replace(equal, runs=runs)).said
+    note = outcome(5, replace(equal, runs=runs)).note
+    assert note.facts["least_cv"] == note.facts["greatest_cv"] == 0 and "%" not in note.partition(";")[0]
 
 
 def test_a_normality_that_does_not_hold_is_still_checked(in_folder) -> None:
@@ -145,7 +143,7 @@ def test_a_normality_that_does_not_hold_is_still_checked(in_folder) -> None:
     far = np.random.default_rng(1).choice(runs.index, 20, replace=False)
     runs.loc[far, "epoch_time_s"] *= 3
     verdict = outcome(6, material(in_folder, runs, epochs))
-    assert verdict.outcome == MET and "p < 0.001" in verdict.said and "not normal" in verdict.said
+    assert verdict.outcome == MET and verdict.note.code == "normality-checked" and verdict.note.facts["p"] < 0.001
 
 
 def test_one_cell_is_compared_with_nothing(in_folder) -> None:
@@ -157,35 +155,42 @@ def test_one_cell_is_compared_with_nothing(in_folder) -> None:
 def test_a_median_far_from_the_mean_is_told(whole: Material) -> None:
     high = whole.data("cells")["epoch_time_s_high"]
     verdict = outcome(8, with_data(whole, "cells", epoch_time_s_median=high * 1.5))
-    assert "outside of the mean's interval in 38 cells: use the median there" in verdict.said
+    assert verdict.note.facts["outside"] == whole.data("cells")["cell"].tolist() and len(high) == 38
 
 
 @pytest.mark.parametrize("name", sorted(twelve_rules.SETUP))
-def test_records_that_lack_something_do_not_list_the_setup(whole: Material, name: str) -> None:
+def test_records_with_gaps_do_not_list_the_setup(whole: Material, name: str) -> None:
     runs = whole.runs.copy()
     runs[name] = runs[name].astype(object)
     runs.loc[runs.index[0], name] = None
     verdict = outcome(9, replace(whole, runs=runs))
-    assert verdict.outcome == NOT_MET and f"{twelve_rules.SETUP[name]} (1 of 114 runs)" in verdict.said
+    assert (verdict.outcome, verdict.note.code) == (NOT_MET, "setup-incomplete")
+    assert verdict.note.facts["without"] == {name: 1} and verdict.note.facts["runs"] == 114
+    assert twelve_rules.SETUP[name] in verdict.note
 
 
 def test_a_processor_without_a_name_is_not_a_setup(whole: Material) -> None:
     verdict = outcome(9, replace(whole, runs=whole.runs.assign(devices="cpu")))
-    assert verdict.outcome == NOT_MET and "do not name the model of the processors" in verdict.said
+    assert verdict.outcome == NOT_MET and not verdict.note.facts["is_processor_named"]
+    assert verdict.note.facts["without"] == {}
 
 
 def test_times_that_are_not_the_mean_of_their_epochs_are_found(whole: Material) -> None:
     runs = whole.runs.assign(epoch_time_s=whole.runs["epoch_time_s"] * 1.01)
     verdict = outcome(10, replace(whole, runs=runs))
-    assert verdict.outcome == NOT_MET and "differ by up to 1.0 %" in verdict.said
-    assert outcome(10, replace(whole, epochs=whole.epochs.iloc[:0])).outcome == NOT_MET
-    assert outcome(10, replace(whole, runs=whole.runs.assign(timing_scope=None))).outcome == NOT_MET
+    assert verdict.outcome == NOT_MET and verdict.note.facts["share"] == pytest.approx(0.01)
+    for changed, fact in (
+        (replace(whole, epochs=whole.epochs.iloc[:0]), "untimed"),
+        (replace(whole, runs=whole.runs.assign(timing_scope=None)), "unscoped"),
+    ):
+        verdict = outcome(10, changed)
+        assert verdict.outcome == NOT_MET and verdict.note.facts[fact] == len(whole.ok)
 
 
 def test_a_caption_without_n_does_not_say_what_is_behind_a_mark(whole: Material) -> None:
     silent = replace(whole.pictures[0], caption="A figure.")
     verdict = outcome(12, replace(whole, pictures=[silent, *whole.pictures[1:]]))
-    assert verdict.outcome == NOT_MET and silent.name in verdict.said
+    assert verdict.outcome == NOT_MET and verdict.note.facts["without"] == [silent.name]
     assert outcome(12, replace(whole, pictures=[])).outcome == NOT_MET
 
 
@@ -194,7 +199,7 @@ def test_a_study_without_any_result_says_so_in_every_rule(in_folder) -> None:
     nothing = runs.assign(status="failed", reason="broken", epoch_time_s=None)
     for rule, verdict in twelve_rules.judged(material(in_folder, nothing, epochs)):
         assert verdict.outcome in (NOT_MET, NOT_APPLICABLE) or rule.number == 2, rule
-        assert verdict.said
+        assert verdict.note
 
 
 def test_a_table_that_is_read_is_the_one_that_was_written(tmp_path: Path) -> None:

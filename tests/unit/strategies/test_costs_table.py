@@ -1,6 +1,9 @@
 """The table of costs: each layer whole and in its smallest parts, and what messages take."""
 
-from strategies.costs_table import compare, table
+import pytest
+
+from common.notes import find_note
+from strategies.costs_table import compare, message_notes, table
 from support.timed_parts import handled, run_of, timed
 
 
@@ -12,6 +15,8 @@ def test_the_table_has_each_layer_whole_and_its_smallest_parts() -> None:
     assert (conv["parts_by_samples"], conv["by_samples_s"], conv["otherwise_s"]) == (4, 1.25, 1.25)
     assert made.shown["layer"].tolist()[:2] == ["conv1", "average_pool1"]
     assert made.shown["a part by samples (ms)"].iloc[0] == "1250 (of 4)"
-    assert "takes its sender 50.0 µs, and 1.00 ns for each byte, and its receiver 80.0 µs" in " ".join(made.notes)
+    cost = find_note(message_notes(handled()), "message-cost")
+    times = {"send_s": 5e-5, "send_byte_s": 1e-9, "receive_s": 8e-5, "receive_byte_s": 2e-9}
+    assert {name: cost.facts[name] for name in times} == pytest.approx(times) and cost in made.notes
     failed = table(timed(run, status="failed", reason="it broke").iloc[:1], handled())
     assert failed.shown["status"].tolist() == ["failed"]

@@ -388,13 +388,13 @@ def test_a_search_finds_the_best_of_all_strategies_of_a_small_model() -> None:
 
 def test_what_no_bound_holds_for_is_said() -> None:
     data = starts.data_parallel
-    for name, topology, said in (
-        ("lenet-5", FOUR, "links of several levels"),
-        ("gpt-nano", PAIR, "gpt-nano: a layer takes what others than the one before it make"),
-        ("lenet-5", PAIR, "sums of gradients wait for each other"),
+    for name, topology, words in (
+        ("lenet-5", FOUR, "levels"),
+        ("gpt-nano", PAIR, "^gpt-nano: "),
+        ("lenet-5", PAIR, "bucket_bytes"),
     ):
         made = posed(name, topology)
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=words):
             exact.fastest(made, data(made))
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from analysis.measured import Records
 from analysis.pooling import pooled
+from common.notes import codes, find_note
 from common.schemas import schema
 from common.tables import write_table
 from declared.factors import factor_table
@@ -20,7 +21,7 @@ from figures import simulated as figure
 from plan.campaign import Campaign, planned
 from records.aggregate import planned_row
 from strategies.measured import Known
-from strategies.simulated import Simulator, compare, gains, in_order, ordered, orders, said, table
+from strategies.simulated import Simulator, compare, findings, gains, in_order, ordered, orders, table
 from support.timed_parts import DATASET, FRAMEWORK, both, handled, timed
 
 REST_S = 0.25  # that a step takes beside its layers
@@ -71,7 +72,8 @@ def test_what_one_rank_takes_beyond_its_layers_is_added_to_all(
 ) -> None:
     data, lacking = compare(runs, cells(campaign), simulator)
     (cell,) = [run.cell for run in campaign.runs if run.unfound and run.replicate == 1]
-    assert lacking == [f"{cell} is not simulated: call make strategies"]
+    assert find_note(lacking, "not-simulated").facts == {"cells": [cell], "reason": "strategy-not-found-yet"}
+    assert len(lacking) == 1 and cell in lacking[0]
     rows = data.set_index(["nodes", "parallelism"])
     assert rows["rest_s"].to_numpy() == pytest.approx(REST_S)
     assert rows.loc[(1, "data"), "error"] == pytest.approx(0, abs=1e-9)
@@ -83,14 +85,14 @@ def test_what_one_rank_takes_beyond_its_layers_is_added_to_all(
     assert rows.loc[(4, "data"), "gradient_bytes"] > rows.loc[(4, "expert"), "gradient_bytes"]
 
 
-def test_without_a_cell_on_one_rank_nothing_is_added_and_the_table_says_so(
+def test_without_a_cell_on_one_rank_nothing_is_added(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
     several = {cell: run for cell, run in cells(campaign).items() if run.geometry.ranks > 1}
     runs = runs[runs["nodes"] > 1]
     made = table(runs, *compare(runs, several, simulator))
     assert made.data["rest_s"].isna().all() and made.data["error"].notna().all()
-    assert any("no cell of lenet-5 on one rank" in note for note in made.notes)
+    assert find_note(made.notes, "no-rest").facts == {"models": ["lenet-5"]}
 
 
 def test_the_table_is_read_by_model_link_and_strategy(
@@ -117,7 +119,7 @@ def test_the_table_is_read_by_model_link_and_strategy(
     ]
 
 
-def test_cells_whose_strategies_are_gone_are_told_in_one_line_and_keep_what_was_measured(
+def test_cells_without_strategies_keep_what_was_measured(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame, tmp_path: Path
 ) -> None:
     gone = {
@@ -125,21 +127,22 @@ def test_cells_whose_strategies_are_gone_are_told_in_one_line_and_keep_what_was_
         for cell, run in cells(campaign).items()
     }
     data, lacking = compare(runs, gone, simulator)
-    assert lacking == ["3 cells are not simulated: call make strategies"]
+    (note,) = lacking
+    assert (note.code, note.facts["reason"], len(note.facts["cells"])) == ("not-simulated", "strategy-not-found-yet", 3)
     made = table(runs, data, lacking)
     assert lacking[0] in made.notes
     rows = data.set_index(["nodes", "parallelism"])
     assert set(rows.index) == {(1, "data"), (4, "data"), (4, "expert"), (4, "random1")}, "found was never measured"
     assert rows.loc[4, "step_s"].notna().all() and rows.loc[4, "simulated_s"].isna().sum() == 2
-    said = made.shown.set_index(["nodes", "parallelism"]).loc[("4", "expert")]
-    assert said[["simulated (ms)", "error (%)", "sent (MB)"]].tolist() == ["–"] * 3 and said["measured (ms)"] != "–"
+    shown = made.shown.set_index(["nodes", "parallelism"]).loc[("4", "expert")]
+    assert shown[["simulated (ms)", "error (%)", "sent (MB)"]].tolist() == ["–"] * 3 and shown["measured (ms)"] != "–"
     data.to_csv(tmp_path / "simulated.csv", index=False)
     write_table(runs, "runs", tmp_path / "runs.csv")
     records = Records(tmp_path / "runs.csv", tmp_path / "epochs.csv", simulated_csv=tmp_path / "simulated.csv")
     assert "2 measured cells are not drawn" in figure.draw(records, Declared("simulated", "simulated"))[1]
 
 
-def test_orders_and_gains_are_of_cells_that_differ_in_their_strategy_alone(
+def test_orders_and_gains_compare_strategies_alone(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
     data, _ = compare(runs, cells(campaign), simulator)
@@ -149,8 +152,9 @@ def test_orders_and_gains_are_of_cells_that_differ_in_their_strategy_alone(
     ((levels, gain),) = gains(told, pooled(runs))
     by_level = told[told["ranks"] > 1].set_index("parallelism")["step_s"]
     assert levels["nodes"] == 4 and gain.value == pytest.approx(by_level["data"] / by_level["found"], rel=1e-3)
-    sentences = said(told, pooled(runs))
-    assert "tau 1.00 on average of 1 sets" in sentences[1] and "slower in" in sentences[2]
+    notes = findings(told, pooled(runs))
+    assert codes(notes) == ["errors", "order", "gains"]
+    assert find_note(notes, "order").facts["taus"] == [1.0] and find_note(notes, "gains").facts["gains"] == [gain.value]
     upside_down = data.assign(step_s=1 / data["step_s"])
     assert orders(upside_down) == [-1.0]
 

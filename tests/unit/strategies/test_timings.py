@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from common.errors import InputError
+from common.notes import find_note
 from common.schemas import schema
 from common.tables import read_table, write_table
 from declared.factors import factor_table
@@ -113,51 +114,60 @@ def test_what_was_not_measured_is_said_and_nothing_is_written(real: Any, here: P
     real("planner")
     campaign = load_campaign({"study": NAME, "site": "local", "records": "available"})
     tables = gather.gather(campaign)
-    assert (
-        tables["costs"]["reason"].tolist() == tables["messages"]["reason"].tolist() == ["absent: has not been measured"]
-    )
-    assert "2 timings, 0 ok\n  parts of lenet-5: missing: absent" in gather.summary(tables)
+    absent = gather.missing(here / "timings" / "none" / "timing.json")
+    assert absent.code == "absent"
+    assert tables["costs"]["reason"].tolist() == tables["messages"]["reason"].tolist() == [absent]
+    lines = gather.summary(tables)
+    assert find_note(lines, "timings").facts == {"timings": 2, "ok": 0}
+    parts = next(line for line in lines if "lenet-5" in line)
+    assert (parts.code, parts.facts["status"], parts.facts["reason"]) == ("timing-not-ok", "missing", absent)
     for name, table in tables.items():
         write_table(table, name, Path(f"{name}.csv"))
     write_table(pd.DataFrame(line("all_reduce"), columns=list(schema("network")["properties"])), "network", Path("network.csv"))  # fmt: skip
-    with pytest.raises(InputError, match=r"not written: parts of lenet-5 .*: missing: absent: has not been measured$"):
+    with pytest.raises(InputError) as refused:
         found.main(FROM_TABLES)
+    assert refused.value.code == "measurement-failed" and refused.value.problem.endswith(absent)
+    assert "lenet-5" in refused.value.problem
     assert not Path("found.json").exists()
 
 
 @pytest.mark.parametrize(
-    ("outcome", "result", "said"),
+    ("outcome", "result", "status", "words"),
     [
-        (Outcome("timeout", "not finished", 1.0), None, ("timeout", "not finished")),
-        (Outcome("ok", None, 1.0), None, ("failed", "ended without a result")),
-        (Outcome("ok", None, 1.0), {"foreign_cpu_share": 0.5}, ("invalid", "disturbed: 50% of the processor time went to others (more than 5%)")),
-        (Outcome("ok", None, 1.0), {"foreign_cpu_share": 0.01}, ("ok", None)),
+        (Outcome("timeout", "not finished", 1.0), None, "timeout", ["not finished"]),
+        (Outcome("ok", None, 1.0), None, "failed", []),
+        (Outcome("ok", None, 1.0), {"foreign_cpu_share": 0.5}, "invalid", ["50%", "5%"]),
+        (Outcome("ok", None, 1.0), {"foreign_cpu_share": 0.01}, "ok", None),
     ],
-)  # fmt: skip
+)
 def test_a_timing_that_fails_is_data(
-    outcome: Outcome, result: dict[str, Any] | None, said: tuple[str, str | None]
+    outcome: Outcome, result: dict[str, Any] | None, status: str, words: list[str] | None
 ) -> None:
     found = result and {**result, "ranks": [{"host": "node1", "machine": "a"}]}
-    assert alone.judge(outcome, found, load_site("local"), ["node1"]) == said
+    became, reason = alone.judge(outcome, found, load_site("local"), ["node1"])
+    assert became == status
+    assert reason is None if words is None else bool(reason) and all(word in reason for word in words)
 
 
 def test_the_command_refuses_an_old_key_and_what_the_study_lacks(study: Study, site: Site, monkeypatch: Any) -> None:
     monkeypatch.setattr(measure, "load_site", lambda name: site)
     monkeypatch.setattr(measure, "load_study", lambda name: study)
-    for name, said in (
-        ("pytorch-strategy.messages", "files have changed since it was planned"),
-        ("pytorch-ddp.messages", "has no timing pytorch-ddp.messages"),
+    for name, words in (
+        ("pytorch-strategy.messages", ["timing pytorch-strategy.messages", "0" * 12]),
+        ("pytorch-ddp.messages", [study.file.name, "timing pytorch-ddp.messages"]),
     ):
         given = {"--study": NAME, "--site": "local", "--timing": name, "--key": "0" * 12, "--out": "timing.json"}
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError) as refused:
             measure.main([part for pair in given.items() for part in pair])
+        assert all(word in str(refused.value) for word in words)
 
 
 def test_a_broken_timing_is_one_line(here: Path, study: Study, site: Site) -> None:
     timing: Timing = next(one for one in planned(design(study, site), site) if one.kind == MESSAGES)
     file = output(here, site, timing)
     file.parent.mkdir(parents=True)
-    for text, said in (("{", "is broken"), ("{}", "'study' is missing")):
+    for text, words in (("{", [file.name, str(file.parent)]), ("{}", [file.name, "study"])):
         file.write_text(text)
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError) as refused:
             measure.read(file)
+        assert all(word in str(refused.value) for word in words) and len(str(refused.value).splitlines()) == 1

@@ -38,6 +38,7 @@ from provenance.manifest import read
 from report.checkout import GIT_LIMIT_S, state
 
 WORKFLOW = "ringside"
+AGAIN = "make it again: snakemake figures"
 BESIDE_GIT = (  # the checkout where there is no git to ask: these, and of folders what ends as our files do
     "Snakefile", "Makefile", "README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md", "pyproject.toml", "mkdocs.yml",
     "requirements.in", "requirements.txt", ".gitignore", "config/config.yaml", "config/slurm.yaml", "config/oar.yaml", "config/pbs.yaml", "config/flux.yaml",
@@ -78,11 +79,17 @@ def members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Path]:
     """What the archive holds: name in it -> a file, or its content."""
     said = read(manifest)
     if said["study"] != campaign.study.name:
-        raise InputError(f"{shown(manifest)}: is of study {said['study']}; make it again: snakemake figures")
+        raise InputError(
+            "other-study",
+            f"is of study {said['study']}",
+            file=shown(manifest),
+            got=said["study"],
+            hint=AGAIN,
+        )
     certified = {campaign.runs_csv.parent / name: sha256 for name, sha256 in said["sources"]["tables"].items()}
     certified |= {Path(name): sha256 for name, sha256 in said["sources"]["records"].items()}
     if changed := [file for file, sha256 in certified.items() if not file.is_file() or digest_file(file) != sha256]:
-        raise InputError(f"{changed[0]}: is not what {shown(manifest)} says; make it again: snakemake figures")
+        raise InputError("checksum-mismatch", f"is not what {shown(manifest)} says", file=changed[0], hint=AGAIN)
     runs = read_table(campaign.runs_csv, "runs")
     study, site = campaign.study, campaign.site.name
     records = "available" if campaign.published is None else "../records"
@@ -196,7 +203,7 @@ def main(argv: list[str] | None = None) -> None:
     contents = members(campaign, options.manifest)
     gone = [content for content in contents.values() if isinstance(content, Path) and not os.path.lexists(content)]
     if gone:
-        raise InputError(f"{gone[0]}: is gone; make it again: snakemake figures")
+        raise InputError("missing-file", "is gone", file=gone[0], hint=AGAIN)
     ends = read_table(campaign.runs_csv, "runs")["ended_at"].dropna().astype(str)
     date_s = int(datetime.fromisoformat(ends.max()).timestamp()) if len(ends) else 0
     write(contents, options.study, date_s, options.out)

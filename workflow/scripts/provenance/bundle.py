@@ -219,7 +219,9 @@ def main(argv: list[str] | None = None) -> None:
     campaign = planned(load_study(config["study"]), load_site(config["site"]))
     if not campaign.records:
         raise InputError(
-            f"{shown(campaign.site.file)}: can run nothing of {campaign.study.name}, so there is nothing to pack"
+            "nothing-to-run",
+            f"can run nothing of {campaign.study.name}, so there is nothing to pack",
+            file=shown(campaign.site.file),
         )
     check(campaign)
     out = campaign.results / f"{campaign.study.name}-{campaign.site.name}.bundle.tar"

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
+from common.notes import Note
 from datasets.identity import data_digest
 from declared.frameworks import load_framework
 from environments.identity import environment_digest
@@ -42,24 +43,28 @@ def differing(campaign: Campaign, manifest: Path, code: Sequence[str]) -> list[s
         return [str(error)]
     lines = changes(said["sources"], sources(campaign, code))
     if lines:
-        lines.insert(0, f"{campaign.study.name}: changed since its figures were made; what stands on it is made again:")
+        text = f"{campaign.study.name}: changed since its figures were made; what stands on it is made again:"
+        lines.insert(0, Note("figures-outdated", text, study=campaign.study.name))
     return lines + (measured_otherwise(said, campaign) if campaign.published else [])
 
 
 def changes(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """A line for each group of which something differs, was added or is gone."""
-    lines = []
+    """Return a line for each group of sources of which something differs, was added or is gone."""
+    lines: list[str] = []
     for group, title in TITLES.items():
         old, new = before.get(group, {}), now.get(group, {})
         if group not in before or group not in now:  # of another mode
             continue
+        changed = [name for name in new if name in old and new[name] != old[name]]
+        added, removed = ([name for name in one if name not in other] for one, other in ((new, old), (old, new)))
         parts = [
-            _named([_with_value(name, old, new, group) for name in new if name in old and new[name] != old[name]], ""),
-            _named([name for name in new if name not in old], "added: "),
-            _named([name for name in old if name not in new], "no longer used: "),
+            _named([_with_value(name, old, new, group) for name in changed], ""),
+            _named(added, "added: "),
+            _named(removed, "no longer used: "),
         ]
         if any(parts):
-            lines.append(f"  {title}: {'; '.join(part for part in parts if part)}")
+            text = f"  {title}: {'; '.join(part for part in parts if part)}"
+            lines.append(Note("changed-sources", text, group=group, changed=changed, added=added, removed=removed))
     return lines
 
 
@@ -75,12 +80,11 @@ def measured_otherwise(said: Mapping[str, Any], campaign: Campaign) -> list[str]
     }
     if said["sites"] == [campaign.site.name]:
         now["environment"] = lambda name: environment_of(name, campaign)
-    lines = []
+    lines: list[str] = []
     for kind, digest in now.items():
         if other := [name for name, had in said["measured_with"][kind].items() if had != [_now(digest, name)]]:
-            lines.append(
-                f"{campaign.study.name}: the published runs were measured with other {PUBLISHED[kind]}: {_named(other, '')}"
-            )
+            text = f"{campaign.study.name}: the published runs were measured with other {PUBLISHED[kind]}: {_named(other, '')}"
+            lines.append(Note("measured-otherwise", text, kind=kind, names=other))
     return lines
 
 

@@ -51,7 +51,10 @@ def manifest(campaign: Campaign, products: Mapping[str, Mapping[str, Any]], of: 
     behind = sources.sources(campaign, code)
     if sources.digest(behind) != of:
         raise InputError(
-            f"{campaign.study.name}: what its figures are made of has changed while they were made; {AGAIN}"
+            "changed-since",
+            "what its figures are made of has changed while they were made",
+            file=campaign.study.name,
+            hint=AGAIN,
         )
     with open(campaign.runs_csv, encoding="utf-8", newline="") as table:
         rows = list(csv.DictReader(table))
@@ -82,16 +85,16 @@ def certified(files: Sequence[str], said: Path) -> Made:
     """What `files` were made of, as it stands in the file `said`. InputError unless all of it, and they, are what is there now."""
     made = made_of.read(said)
     if made is None:
-        raise InputError(f"{files[0]}: it is not known what it was made of; {AGAIN}")
+        raise InputError("unknown-origin", "it is not known what it was made of", file=files[0], hint=AGAIN)
     if absent := [file for file in files if file not in made.outputs]:
-        raise InputError(f"{absent[0]}: was not made with {files[0]}; {AGAIN}")
-    for kept, what in (
+        raise InputError("unknown-origin", f"was not made with {files[0]}", file=absent[0], hint=AGAIN)
+    for kept, problem in (
         (made.outputs, "has changed since it was made"),
         (made.inputs, f"has changed since {files[0]} was made of it"),
     ):
         now = made_of.digests(kept)
         if changed := [file for file in kept if kept[file] != now[file]]:
-            raise InputError(f"{changed[0]}: {what}; {AGAIN}")
+            raise InputError("changed-since", problem, file=changed[0], hint=AGAIN)
     return made
 
 
@@ -108,20 +111,39 @@ def retire(results: Path, products: Mapping[str, Mapping[str, Any]], kept: Seque
     return list(dict.fromkeys(moved))
 
 
-def read(file: Path, advice: str = ANEW) -> dict[str, Any]:
-    """The manifest in a file. InputError in one line, with this advice, where it is none."""
+def read(file: Path, expected: str = "") -> dict[str, Any]:
+    """Return the manifest in a file.
+
+    Args:
+        file: manifest.json of a study, or of an archive.
+        expected: What else could have been named, where a person has named the file.
+
+    Raises:
+        InputError: If it is none.
+    """
+    hint = "" if expected else ANEW
     try:
         said = read_json(file)
     except FileNotFoundError:
-        raise InputError(f"{shown(file)}: no such file; make it: snakemake figures") from None
+        raise InputError("missing-file", "no such file", file=shown(file), hint="make it: snakemake figures") from None
     except (OSError, ValueError) as error:
-        raise InputError(f"{shown(file)}: cannot be read: {error}; {advice}") from None
+        raise InputError(
+            "broken-file", f"cannot be read: {error}", file=shown(file), expected=expected, hint=hint
+        ) from None
     try:
         check(said, "manifest", file)
-        if outside := [name for name in _files(said) if not name.startswith(f"results/{said['study']}/")]:
-            raise InputError(f"{shown(file)}: products: {outside[0]} is no product of {said['study']}")
     except InputError as error:
-        raise InputError(f"{error}; {advice}") from None
+        raise InputError("broken-file", str(error), expected=expected, hint=hint) from None
+    if outside := [name for name in _files(said) if not name.startswith(f"results/{said['study']}/")]:
+        raise InputError(
+            "foreign-product",
+            f"{outside[0]} is no product of {said['study']}",
+            file=shown(file),
+            key="products",
+            got=outside[0],
+            expected=expected,
+            hint=hint,
+        )
     return dict(said)
 
 

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from common.errors import InputError, exit_status
 from common.files import digest_file
+from common.notes import Note
 from declared.configuration import check_name, read_config
-from provenance.manifest import ANEW, read
+from provenance.manifest import read
 
 DESIGN = "design.csv"  # which lies with the records themselves
+WHICH = "the manifest.json of a study or an archive"
 IDENTICAL, GONE, DIFFERS = "identical", "not there", "differs"
 
 
@@ -23,7 +25,7 @@ class Verdict:
 
     file: str
     verdict: str
-    detail: str = ""
+    detail: str = ""  # how they differ: a Note, or nothing
 
 
 def verdicts(against: Path, results: Path) -> list[Verdict]:
@@ -56,11 +58,11 @@ def _verdict(file: Path, sha256: str, before: Path | None = None) -> Verdict:
         return Verdict(str(file), IDENTICAL)
     places = [before / file.parent.name / file.name, before / "records" / file.name] if before else []
     old = next((place for place in places if place.is_file() and digest_file(place) == sha256), None)
-    return Verdict(str(file), DIFFERS, how_far(old, file) if old else "")
+    return Verdict(str(file), DIFFERS, (how_far(old, file) if old else None) or "")
 
 
-def how_far(old: Path, new: Path) -> str:
-    """By how much two files of the same kind differ, in words."""
+def how_far(old: Path, new: Path) -> Note | None:
+    """Return by how much two files of the same kind differ; None where that cannot be said."""
     try:
         match new.suffix:
             case ".csv":
@@ -69,33 +71,34 @@ def how_far(old: Path, new: Path) -> str:
                 return _pixels(old, new)
     except (OSError, ValueError):
         pass
-    return ""
+    return None
 
 
-def _numbers(old: Path, new: Path) -> str:
+def _numbers(old: Path, new: Path) -> Note:
     rows = [list(csv.reader(path.open(encoding="utf-8", newline=""))) for path in (old, new)]
     if [len(row) for row in rows[0]] != [len(row) for row in rows[1]]:
-        return "rows or columns"
+        return Note("other-shape", "rows or columns")
     largest = 0.0
     for a, b in zip(*([cell for row in table for cell in row] for table in rows), strict=True):
         if a != b:
             try:
                 x, y = float(a), float(b)
             except ValueError:
-                return f"{a[:40]!r} became {b[:40]!r}"
+                return Note("other-text", f"{a[:40]!r} became {b[:40]!r}", before=a, after=b)
             largest = max(largest, abs(x - y) / max(abs(x), abs(y)) if math.isfinite(x - y) else math.inf)
-    return f"numbers, by up to {largest:.1e} (relative)"
+    return Note("other-numbers", f"numbers, by up to {largest:.1e} (relative)", relative=largest)
 
 
-def _pixels(old: Path, new: Path) -> str:
+def _pixels(old: Path, new: Path) -> Note:
     from PIL import Image, ImageChops
 
     with Image.open(old) as a, Image.open(new) as b:
         if a.size != b.size:
-            return f"{a.size[0]} x {a.size[1]} pixels became {b.size[0]} x {b.size[1]}"
+            text = f"{a.size[0]} x {a.size[1]} pixels became {b.size[0]} x {b.size[1]}"
+            return Note("other-size", text, before=a.size, after=b.size)
         apart = ImageChops.difference(a.convert("L"), b.convert("L"))
         share = 1 - apart.histogram()[0] / (apart.size[0] * apart.size[1])
-    return f"{100 * share:.2g} % of the pixels"
+    return Note("other-pixels", f"{100 * share:.2g} % of the pixels", share=share)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -108,9 +111,15 @@ def main(argv: list[str] | None = None) -> None:
     check_name("study", study)
     results = Path("results") / study
     against = options.against or results / "manifest.json"
-    said = read(against, "expected the manifest.json of a study or an archive" if options.against else ANEW)
+    said = read(against, WHICH if options.against else "")
     if said["study"] != study:
-        raise InputError(f"{against}: is of study {said['study']}, not {study}; name it with STUDY=")
+        raise InputError(
+            "other-study",
+            f"is of study {said['study']}, not {study}",
+            file=against,
+            got=said["study"],
+            hint="name it with STUDY=",
+        )
     found = verdicts(against, results)
     for one in found:
         if one.verdict != IDENTICAL:

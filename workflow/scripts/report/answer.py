@@ -12,6 +12,7 @@ from analysis import answers, tables
 from analysis.answers import Sentence
 from analysis.intervals import COLUMNS, LEVEL, Estimate
 from analysis.measured import cell_words, level_text, levels_in_order, title, varying
+from common.notes import Note
 from declared.factors import WORK
 from report.material import Material, column
 from report.setting import Grid
@@ -41,7 +42,7 @@ def answer(material: Material) -> Answer:
     said, more = answers.opening(answers.sentences(runs, material.data("effects"), material.data("anova")))
     if ok.empty:
         return Answer(said)
-    details = [*more, *(Sentence("", text) for text in (variation(material), speedups(material)) if text)]
+    details = [*more, *(Sentence("", note) for note in (variation(material), speedups(material)) if note)]
     grids = [ends(material), main_effects(material), effects(material)]
     note = answers.NOTE if varying(runs) else ""
     return Answer(said, note, details, [grid for grid in grids if grid and grid.rows])
@@ -143,34 +144,46 @@ def effects(material: Material) -> Grid | None:
     return Grid(caption, header, rows[:MOST_ROWS], ("factor", "change", "least at", "greatest at"))
 
 
-def variation(material: Material) -> str:
-    """What the analysis of variance says of how much each term explains, in a sentence; empty without one."""
+def variation(material: Material) -> Note | None:
+    """Return how much of the variation each term explains, by the analysis of variance; None without one."""
     data = material.data("anova")
     share = column(data, "share")
     terms = data.assign(share=share)[(share >= LEAST_SHARE) & (data.get("term", "") != "total")] if len(data) else data
     if terms.empty:
-        return ""
+        return None
     named = terms.sort_values("share", ascending=False, kind="stable").head(MOST_TERMS)
-    said = [
+    shares = dict(named[["term", "share"]].itertuples(index=False, name=None))
+    parts = [
         f"{term if term != 'error' else 'differences between runs of a cell'} {100 * part:.1f} %"
-        for term, part in named[["term", "share"]].itertuples(index=False)
+        for term, part in shares.items()
     ]
-    return f"Of the variation of the logarithm of epoch time: {', '.join(said)} (analysis of variance)."
+    return Note(
+        "variation",
+        f"Of the variation of the logarithm of epoch time: {', '.join(parts)} (analysis of variance).",
+        shares=shares,
+    )
 
 
-def speedups(material: Material) -> str:
-    """Least and greatest speed-up at the most replicas, in a sentence; empty without one."""
+def speedups(material: Material) -> Note | None:
+    """Return the least and the greatest speed-up at the most replicas; None without one."""
     data = material.data("speedup")
     scaled = data[(column(data, "replicas") > 1) & column(data, "speedup").notna()] if len(data) else data
     if scaled.empty:
-        return ""
+        return None
     most = int(scaled["replicas"].max())
     own = scaled[scaled["replicas"] == most]
     least, greatest = own.loc[own["speedup"].idxmin()], own.loc[own["speedup"].idxmax()]
     words = cell_words(material.runs)
-    said = [f"{_speedup(row)} ({words.get(str(row['cell']), row['cell'])})" for row in (least, greatest)]
-    between = said[0] if len(own) == 1 else f"from {said[0]} to {said[1]}"
-    return f"Speed-up on {most} replicas (bases are in the table of speed-up): {between}."
+    ends = [f"{_speedup(row)} ({words.get(str(row['cell']), row['cell'])})" for row in (least, greatest)]
+    between = ends[0] if len(own) == 1 else f"from {ends[0]} to {ends[1]}"
+    return Note(
+        "speedups",
+        f"Speed-up on {most} replicas (bases are in the table of speed-up): {between}.",
+        replicas=most,
+        least=float(least["speedup"]),
+        greatest=float(greatest["speedup"]),
+        cells=[str(least["cell"]), str(greatest["cell"])],
+    )
 
 
 def _speedup(row: pd.Series) -> str:

@@ -9,6 +9,7 @@ import pandas as pd
 import yaml
 
 from analysis.measured import level_text, title, title_with_unit
+from common.notes import Note
 from common.text import number_of
 from declared.datasets import load_dataset
 from declared.factors import factor_table
@@ -93,28 +94,40 @@ def _comment(lines: list[str], node: Any) -> str | None:
     return " ".join(said) or None
 
 
-def replication(runs: pd.DataFrame, rule: Replicates) -> str:
-    """How many runs a cell has, by which rule, and how they stand in blocks."""
+def replication(runs: pd.DataFrame, rule: Replicates) -> Note:
+    """Return how many runs a cell has, by which rule, and how they stand in blocks."""
     each = runs.groupby("cell")["replicate"].nunique()
     least, most = int(each.min()), int(each.max())
     n = number_of(most, "replicate") if least == most else f"{least} to {most} replicates"
-    return (
+    return Note(
+        "replication",
         f"{number_of(len(runs), 'run')}: {number_of(len(each), 'cell')}, each with {n}, "
         f"which are new processes. Runs are in {number_of(runs['block'].nunique(), 'block')} "
         f"(a block contains every cell once{', later ones those that were not yet precise' if rule.adaptive else ''}), in random order "
-        f"within each block. {said(runs, rule)}".rstrip()
+        f"within each block. {said(runs, rule)}".rstrip(),
+        runs=len(runs),
+        cells=len(each),
+        replicates=sorted(set(each)),
+        blocks=runs["block"].nunique(),
+        is_adaptive=rule.adaptive,
     )
 
 
-def kept_order(runs: pd.DataFrame) -> str:
-    """Whether the runs started in the planned order, as far as their clocks tell."""
+def kept_order(runs: pd.DataFrame) -> Note:
+    """Return whether the runs started in the planned order, as far as their clocks show it."""
     started = runs[runs["started_at"].notna()].sort_values("order_key")["started_at"].tolist()
     if len(started) < 2:
-        return "Start times were not recorded, so only the planned order is known."
+        return Note("order-unknown", "Start times were not recorded, so only the planned order is known.")
     earlier = sum(after < before for before, after in itertools.pairwise(started))
     if not earlier:
-        return f"All {len(started)} runs with a record started in the planned order."
-    return f"Of {len(started)} runs with a record, {earlier} started before the run that was planned right before it."
+        text = f"All {len(started)} runs with a record started in the planned order."
+        return Note("order-kept", text, runs=len(started))
+    return Note(
+        "order-changed",
+        f"Of {len(started)} runs with a record, {earlier} started before the run that was planned right before it.",
+        runs=len(started),
+        earlier=earlier,
+    )
 
 
 def seeds(runs: pd.DataFrame) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from analysis.measured import level_text, series_factors, title, treatment_text, varying
 from common.files import read_json
+from common.notes import Note
 from declared.factors import is_numeric
 from environments import scorep
 from plan.campaign import Campaign
@@ -26,7 +27,10 @@ LOG_LEAST, LOG_MOST = 1_000, 20_000  # of one
 MOST_LEVELS = 40  # that a filter lists
 DIGITS = 3  # of the numbers in the table; those that are opened have DETAIL_DIGITS
 DETAIL_DIGITS = 6
-ELSEWHERE = "Logs and records are where the campaign ran; this page was made from its published tables alone."
+ELSEWHERE = Note(
+    "records-elsewhere",
+    "Logs and records are where the campaign ran; this page was made from its published tables alone.",
+)
 
 
 @dataclass(frozen=True)
@@ -176,20 +180,25 @@ def _short(number: float) -> float:
 
 
 def _log(attempt: Path | None, log: Tail | None) -> dict[str, str]:
-    """The end of the log, where it lies, and what is to be said instead of one."""
+    """Return the end of the log, and a note of where it is, or of why there is none."""
     if attempt is None:
-        return {"note": "This run was not attempted here."}
-    unfinished = attempt / UNFINISHED
-    left = f" It left no record: {clean(_text(unfinished))}." if unfinished.is_file() else ""
+        return {"note": Note("not-attempted", "This run was not attempted here.")}
+    ended = clean(_text(attempt / UNFINISHED)) if (attempt / UNFINISHED).is_file() else None
+    left = f" It left no record: {ended}." if ended is not None else ""
     if log is None:
-        return {"note": f"{attempt} has no log.{left}"}
-    anchor = attempt / scorep.ANCHOR
-    traced = (
-        f" It ran under Score-P: {anchor} opens in Vampir; make trace shows it beside the phases."
-        if anchor.is_file()
-        else ""
+        return {"note": Note("no-log", f"{attempt} has no log.{left}", attempt=attempt, unfinished=ended)}
+    file, anchor = attempt / "log.txt", attempt / scorep.ANCHOR
+    trace = anchor if anchor.is_file() else None
+    traced = f" It ran under Score-P: {trace} opens in Vampir; make trace shows it beside the phases." if trace else ""
+    note = Note(
+        "log",
+        f"{file}: {log.extent}.{left}{traced}",
+        file=file,
+        extent=log.extent.code,
+        unfinished=ended,
+        score_p=trace,
     )
-    return {"note": f"{attempt / 'log.txt'}: {log.said}.{left}{traced}", "log": log.text}
+    return {"note": note, "log": log.text}
 
 
 def _attempt(folder: Path, row: dict[str, Any]) -> Path | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from common.latex import latex_text
+from common.notes import Note
 
 BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
 _ENTRY = re.compile(r"^@\w+\{(?P<key>[^,\s]+),.*?^\}", re.MULTILINE | re.DOTALL)
@@ -14,8 +15,9 @@ _FIELD = {name: re.compile(rf"^\s*{name}\s*=\s*\{{(?P<said>.*)\}},$", re.MULTILI
 
 
 def text(said: str) -> str:
-    """What a person or a program wrote, as LaTeX prints it; long names may be broken."""
-    return latex_text(said, breaks=True)
+    """Return what a person or a program wrote as LaTeX prints it; long names may be broken. A note keeps its code and facts."""
+    printed = latex_text(said, breaks=True)
+    return Note(said.code, printed, **said.facts) if isinstance(said, Note) else printed
 
 
 def cite(*keys: str) -> str:

@@ -30,7 +30,9 @@ def load() -> Libraries:
     """Read them. InputError where the environment lacks a package, or a package no longer has its file."""
     style = _text("itables", TABLES_STYLE)
     if "</" in style or "@import" in style or "url(http" in style:
-        raise InputError(f"itables: {TABLES_STYLE} cannot stand in a page that carries all that it needs")
+        raise InputError(
+            "broken-file", f"{TABLES_STYLE} cannot stand in a page that carries all that it needs", file="itables"
+        )
     return Libraries(
         tables=_text("itables", TABLES),
         tables_style=style,
@@ -42,8 +44,16 @@ def load() -> Libraries:
 def _text(package: str, name: str) -> str:
     found = importlib.util.find_spec(package)  # which does not import it
     if found is None or found.origin is None:
-        raise InputError(f"requirements.txt: package {package} is not installed; remove .venv and call make again")
+        raise InputError(
+            "not-installed",
+            f"package {package} is not installed",
+            file="requirements.txt",
+            got=package,
+            hint="remove .venv and call make again",
+        )
     file = Path(found.origin).parent / name
     if not file.is_file():
-        raise InputError(f"{package}: has no {name}; expected it in the version of requirements.txt")
+        raise InputError(
+            "missing-file", f"has no {name}", file=package, got=name, expected="it in the version of requirements.txt"
+        )
     return file.read_text(encoding="utf-8")

@@ -158,7 +158,7 @@ def _template() -> Any:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
-        finalize=lambda value: clean(value) if type(value) is str else value,
+        finalize=lambda value: clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -202,7 +202,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         state = State.from_json(options.checkout)
     except ValueError as error:
-        raise InputError(f"--checkout: {error}") from None
+        raise InputError("wrong-type", str(error), file="--checkout") from None
     campaign = measured_campaign(options)
     files = Records(options.runs, options.epochs, phases_csv=options.phases)
     material = material_of(campaign, files, options.figures, options.tables)

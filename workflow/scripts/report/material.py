@@ -137,7 +137,9 @@ def _inches(svg: str, file: Path) -> tuple[float, float]:
     try:
         width, height = (float(length.removesuffix("pt")) / POINTS_IN for length in found)
     except ValueError:
-        raise InputError(f"{shown(file)}: does not say its size; remove it, then run the command again") from None
+        raise InputError(
+            "broken-file", "does not say its size", file=shown(file), hint="remove it, then run the command again"
+        ) from None
     return width, height
 
 
@@ -145,4 +147,6 @@ def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise InputError(f"{shown(file)}: {error.strerror}; make it: snakemake figures") from None
+        code = "missing-file" if isinstance(error, FileNotFoundError) else "broken-file"
+        problem = error.strerror or str(error)
+        raise InputError(code, problem, file=shown(file), hint="make it: snakemake figures") from None

@@ -27,6 +27,7 @@ from analysis.measured import (
 )
 from common.errors import InputError
 from common.files import load_yaml
+from common.notes import Note
 from common.text import number_of
 from declared.datasets import NEXT, TOKENS, class_count, kind, load_dataset, targets
 from declared.frameworks import Framework, has_strategies, load_framework
@@ -108,7 +109,12 @@ class Facts:
 
 
 def methods(facts: Facts) -> str:
-    """The section on methods, without its heading."""
+    """Return the section on methods, without its heading."""
+    return "\n".join(made for heading, notes in method_notes(facts).items() if (made := paragraph(heading, notes)))
+
+
+def method_notes(facts: Facts) -> dict[str, list[str]]:
+    """Return the sentences of the section on methods by their headings."""
     parts = (
         ("Design", _design(facts)),
         ("Frameworks", _frameworks(facts)),
@@ -120,12 +126,12 @@ def methods(facts: Facts) -> str:
         ("Statistics", _statistics(facts)),
         ("What was left out, and what failed", _left_out(facts)),
     )
-    return "\n".join(made for heading, sentences in parts if (made := paragraph(heading, sentences)))
+    return {heading: [sentence for sentence in sentences if sentence] for heading, sentences in parts}
 
 
 def threats(facts: Facts) -> str:
-    """What limits the study's conclusions, as far as its records show it."""
-    return items(_threats(facts))
+    """Return what limits the study's conclusions, as far as its records show it."""
+    return items(threat_notes(facts))
 
 
 def reproducibility(facts: Facts) -> str:
@@ -220,18 +226,28 @@ def _design(facts: Facts) -> Iterator[str]:
         kind = f"a fraction, {text(study.fraction.name())}, of the combinations of two levels{cite('jain1991')},"
     else:
         kind = f"a full factorial design{cite('jain1991')}"
-    yield f"The study is {kind} {several}: {number_of(cells, 'cell')}, each with {each}, {number_of(len(runs), 'run')} in all."
+    yield Note(
+        "design",
+        f"The study is {kind} {several}: {number_of(cells, 'cell')}, each with {each}, {number_of(len(runs), 'run')} in all.",
+        cells=cells,
+        replicates=sorted(set(replicates)),
+        runs=len(runs),
+        fraction=study.fraction.name() if study.fraction else None,
+    )
     if study.fraction:
-        yield f"Aliases of effects: {text(fraction_line(study.fraction).partition(': ')[2])}."
+        yield Note("aliases", f"Aliases of effects: {text(fraction_line(study.fraction).partition(': ')[2])}.")
     yield text(conditions.constants(runs))
     yield text(said(runs, study.replicates))
     later = " (later blocks those that were not yet precise)" if study.replicates.adaptive else ""
-    yield (
+    yield Note(
+        "blocks",
         "A replicate is an independent run, in new processes. Replicates form blocks, in a randomized complete block "
         f"design{cite('jain1991')}: a block contains every cell once{later}, in an order that was drawn from the study's seed "
         f"({study.seed}) before the first run. So slow changes of the machine add noise to cells, not "
         f"bias{cite('hoefler2015')}. The runs of a block share the seed of their weights and of the order of samples (common "
-        "random numbers)."
+        "random numbers).",
+        seed=study.seed,
+        is_adaptive=study.replicates.adaptive,
     )
     yield _when(facts)
 
@@ -244,7 +260,13 @@ def _when(facts: Facts) -> str:
     first, last = (datetime.fromisoformat(date) for date in (started.min(), facts.runs["ended_at"].dropna().max()))
     sessions = facts.runs["session"].dropna().nunique()
     when = f"on {first:%Y-%m-%d}" if first.date() == last.date() else f"from {first:%Y-%m-%d} to {last:%Y-%m-%d}"
-    return f"They were made in {number_of(sessions, 'session')} {when} (UTC)."
+    return Note(
+        "sessions",
+        f"They were made in {number_of(sessions, 'session')} {when} (UTC).",
+        sessions=sessions,
+        first=first.date(),
+        last=last.date(),
+    )
 
 
 def _frameworks(facts: Facts) -> Iterator[str]:
@@ -254,20 +276,35 @@ def _frameworks(facts: Facts) -> Iterator[str]:
         keys = keys_of(name, *(found.libraries if found else ()))
         named.append(f"{text(name)} ({text(found.title) if found else 'a framework of its own'}{cite(*keys)})")
     one = len(named) == 1
-    yield f"{'The framework is' if one else 'The study compares'} {listed(named)}, in the versions of {see('tab', 'frameworks')}."
+    yield Note(
+        "frameworks",
+        f"{'The framework is' if one else 'The study compares'} {listed(named)}, in the versions of {see('tab', 'frameworks')}.",
+        frameworks=framework_order(facts.runs),
+    )
     bases = facts.runs[facts.runs["base"].isin(facts.runs["framework"])][["framework", "base"]].drop_duplicates()
     own = {base: sorted(set(rows["framework"]) - {base}) for base, rows in bases.groupby("base")}
     said = [f"{text(str(base))} for {text(listed(names))}" for base, names in own.items() if names]
     if said:
-        yield f"Speed-ups are relative to an undistributed framework: {listed(said)}."
+        yield Note(
+            "speedup-bases", f"Speed-ups are relative to an undistributed framework: {listed(said)}.", frameworks=own
+        )
     brought = sorted(set(facts.ok.loc[facts.ok["deployment"] == "installed", "framework"]))
     if facts.site and set(facts.runs["framework"]) - set(brought):
         kind = "images" if facts.site.deployment == "apptainer" else "virtual environments"
-        yield f"Software is installed in {kind}, from locks that list every package with its hash."
+        yield Note(
+            "locked-software",
+            f"Software is installed in {kind}, from locks that list every package with its hash.",
+            deployment=facts.site.deployment,
+        )
     if brought:
         modules = sorted({name for names in facts.ok["modules"].dropna() for name in names.split("; ")})
         loaded = f" (environment modules: {text(listed(modules))})" if modules else ""
-        yield f"The software of {text(listed(brought))} is the site's own{loaded}; the records list its packages."
+        yield Note(
+            "site-software",
+            f"The software of {text(listed(brought))} is the site's own{loaded}; the records list its packages.",
+            frameworks=brought,
+            modules=modules,
+        )
 
 
 def _strategies(facts: Facts) -> Iterator[str]:
@@ -278,21 +315,29 @@ def _strategies(facts: Facts) -> Iterator[str]:
     if not divided:
         return
     used = {axis for mesh in divided.values() for axis in mesh.axes}
-    yield (
+    yield Note(
+        "meshes",
         f"Beside data parallelism, in which every rank has the whole model and samples of its own, ranks divide the training by {text(listed(divided))}. "
         "A name lists axes of a mesh of ranks, with their sizes, from the outermost to that of neighbouring ranks; an axis without a size takes "
-        "the ranks that the others leave."
+        "the ranks that the others leave.",
+        strategies=list(divided),
     )
-    yield from (AXES_DO[axis] for axis in AXES_DO if axis in used)
+    yield from (Note("axis", AXES_DO[axis], axis=axis) for axis in AXES_DO if axis in used)
     ok = facts.runs
     if "pipeline" in used:
         own = ok[ok["parallelism"].isin([level for level, mesh in divided.items() if mesh.pipeline > 1])]
-        schedules = [f"{SCHEDULES[name]}" for name in SCHEDULES if name in set(own["schedule"])]
+        schedules = [name for name in SCHEDULES if name in set(own["schedule"])]
         counts = sorted(set(own["microbatches"].astype(int)))
-        yield f"A batch has {listed(map(str, counts))} microbatches, scheduled by {listed(schedules)}."
-    yield (
+        yield Note(
+            "microbatches",
+            f"A batch has {listed(map(str, counts))} microbatches, scheduled by {listed(SCHEDULES[name] for name in schedules)}.",
+            microbatches=counts,
+            schedules=schedules,
+        )
+    yield Note(
+        "same-weights",
         "All strategies start with the same weights and reach those of one rank that has the whole batch, except where dropout or batch normalization "
-        "see other samples together."
+        "see other samples together.",
     )
 
 
@@ -303,11 +348,13 @@ def _of_layers(facts: Facts) -> Iterator[str]:
     if not kinds:
         return
     frameworks = listed(sorted(set(own["framework"])))
-    yield (
+    yield Note(
+        "layers-divided",
         f"With {text(frameworks)} each layer is divided by itself{cite('jia2019')}: its output is cut along samples, along height, width or "
-        "positions, and along channels, units or heads, and each part has a rank."
+        "positions, and along channels, units or heads, and each part has a rank.",
+        frameworks=sorted(set(own["framework"])),
     )
-    yield from (OF_LAYERS[kind] for kind in OF_LAYERS if kind in kinds)
+    yield from (Note("layer-strategy", OF_LAYERS[kind], kind=kind) for kind in OF_LAYERS if kind in kinds)
 
 
 def _workload(facts: Facts) -> Iterator[str]:
@@ -324,19 +371,25 @@ def _workload(facts: Facts) -> Iterator[str]:
         counts = [
             f"{count:,}" + (f" with {text(dataset)}" if len(sizes) > 1 else "") for count, dataset in sizes.items()
         ]
-        yield f"The model {text(name)}{what}" + (
-            f" has {listed(counts)} trained parameters." if counts else " is trained."
+        yield Note(
+            "model",
+            f"The model {text(name)}{what}"
+            + (f" has {listed(counts)} trained parameters." if counts else " is trained."),
+            model=name,
+            parameters=sorted(sizes),
         )
-    yield (
+    yield Note(
+        "one-graph",
         "A model is described once, as a graph of operators. Every framework's model is built from this graph, and all begin with "
-        "the same weights, drawn once for each seed."
+        "the same weights, drawn once for each seed.",
     )
     for name in dict.fromkeys(dataset for _, dataset in pairs):
         yield _dataset(name)
-    yield (
+    yield Note(
+        "same-samples",
         "Every framework reads the same samples in the same order. Every replica reads an equal part of each epoch and "
         "makes the same number of steps. Samples that do not fill a step (at most 2~\\% of all) are left out of an epoch, and "
-        "the epoch time is scaled to all samples."
+        "the epoch time is scaled to all samples.",
     )
 
 
@@ -352,7 +405,7 @@ def _dataset(name: str) -> str:
     try:
         entry = load_dataset(name)
     except InputError:
-        return f"The data set {text(name)} is not described here."
+        return Note("unknown-dataset", f"The data set {text(name)} is not described here.", dataset=name)
     cited = cite(dataset_key(name)) if published(entry) else ""
     made = "" if cited else ", generated for measurements,"
     if kind(entry) == TOKENS:
@@ -365,9 +418,14 @@ def _dataset(name: str) -> str:
     else:
         height, width, channels = entry["shape"]
         shape = rf"images of ${height} \times {width} \times {channels}$ in {class_count(entry)} classes"
-    return (
+    return Note(
+        "dataset",
         f"The data set {text(name)} ({text(entry['title'])}{cited}){made} has {entry['train_samples']:,} training and "
-        f"{entry['validation_samples']:,} validation {shape}; its licence: {text(entry['licence'])}."
+        f"{entry['validation_samples']:,} validation {shape}; its licence: {text(entry['licence'])}.",
+        dataset=name,
+        train_samples=entry["train_samples"],
+        validation_samples=entry["validation_samples"],
+        shape=entry["shape"],
     )
 
 
@@ -375,21 +433,30 @@ def _machine(facts: Facts) -> Iterator[str]:
     ok = facts.ok
     if facts.site:
         description = load_yaml(facts.site.file)["description"]
-        yield f"The runs were made at the site {text(facts.site.name)}: {text(description)}."
+        yield Note(
+            "site",
+            f"The runs were made at the site {text(facts.site.name)}: {text(description)}.",
+            site=facts.site.name,
+        )
     if hosts := named_of(ok, "hosts"):
-        yield f"Host names of the nodes: {text(conditions.named(hosts))}."
+        yield Note("hosts", f"Host names of the nodes: {text(conditions.named(hosts))}.", hosts=hosts)
     if memory := node_memory(ok):
-        yield f"Memory of a node: {memory}."
+        least_bytes, most_bytes = ok["node_memory_bytes"].min(), ok["node_memory_bytes"].max()
+        yield Note("node-memory", f"Memory of a node: {memory}.", least_bytes=least_bytes, most_bytes=most_bytes)
     if below := named_of(ok, "systems") + named_of(ok, "drivers"):
-        yield f"Systems and drivers: {text('; '.join(below))}."
+        yield Note("systems", f"Systems and drivers: {text('; '.join(below))}.", systems=below)
     devices = named_of(ok, "devices")
     cores = sorted(set(ok["cores_per_rank"].dropna()))
     if devices and cores:
         unnamed = " (the records do not name its model)" if devices == ["cpu"] else ""
         threads = "thread" if cores == [1] else "threads"
-        yield (
+        yield Note(
+            "devices",
             f"Training device: {text(listed(devices))}{unnamed}; each rank has {' or '.join(f'{count:.0f}' for count in cores)} {threads} "
-            f"for computation.{_cores(facts.site)}"
+            f"for computation.{_cores(facts.site)}",
+            devices=devices,
+            threads=cores,
+            placement=facts.site.placement if facts.site else None,
         )
     yield text(conditions.circumstances(facts.runs))
 
@@ -415,31 +482,38 @@ def _compared(runs: pd.DataFrame) -> str:
 
 def _measurement(facts: Facts) -> Iterator[str]:
     runs = facts.runs
-    epochs, warm_up = (
-        listed([level_text(level) for level in sorted(runs[name].unique())]) for name in ("epochs", "warmup_epochs")
-    )
-    yield (
+    counts = {name: sorted(runs[name].unique()) for name in ("epochs", "warmup_epochs")}
+    epochs, warm_up = (listed(map(level_text, levels)) for levels in counts.values())
+    yield Note(
+        "epoch-timing",
         "A run starts new processes. All ranks meet at a barrier before and after each epoch; the barrier uses TCP and is the same "
         "for all frameworks. Each rank reads its own monotonic clock at the release of the first barrier and at the end of its own "
         "epoch, when its device is synchronized. The epoch time is that of the slowest rank, always for the same number of samples. "
-        "Start-up, imports, the first step and validation are timed separately."
+        "Start-up, imports, the first step and validation are timed separately.",
     )
     masters = sorted(set(facts.ok.loc[facts.ok["timing_scope"] == "master", "framework"]))
     if masters:
-        yield f"For {text(listed(masters))}, only the master's clock is known."
+        yield Note(
+            "master-clock", f"For {text(listed(masters))}, only the master's clock is known.", frameworks=masters
+        )
     warm = {"0": "none of them warm-up", "1": "of which the first is warm-up, which does not count"}.get(
         warm_up, f"of which the first {warm_up} are warm-up, which does not count"
     )
-    yield (
+    yield Note(
+        "epochs",
         f"A run has {epochs} epochs, {warm}; its epoch time is the arithmetic mean "
         "of the others. Runs of the study do not overlap. The processor time that other processes use meanwhile is measured. A run is invalid if this was too much, if its gradients did not use the site's network, if its ranks "
-        "were not placed as planned, or if its loss is not finite."
+        "were not placed as planned, or if its loss is not finite.",
+        **counts,
     )
 
 
 def _network(facts: Facts) -> Iterator[str]:
     if facts.network is None or facts.network.empty:
-        yield "The network was not measured on its own: the study has no exchange between nodes, or no sweep was made."
+        yield Note(
+            "network-not-measured",
+            "The network was not measured on its own: the study has no exchange between nodes, or no sweep was made.",
+        )
         return
     found = fit.measured(facts.network)
     if len(found):
@@ -451,15 +525,24 @@ def _network(facts: Facts) -> Iterator[str]:
         )
         nodes = listed([str(count) for count in sorted(set(found["nodes"]))])
         others = [name for name in COLLECTIVES if name != ALL_REDUCE and name in set(found["collective"])]
-        yield (
+        yield Note(
+            "collectives-swept",
             f"In the same campaign, {titles([ALL_REDUCE, *others])} {'were' if others else 'was'} swept through the library of each "
             f"distributed framework{' that has them' if others else ''}, on {nodes} nodes, "
             f"over {number_of(len(sizes), 'message size')} from {span}. Bandwidths are bus bandwidths, "
-            rf"$2 (n-1)/n$ times bytes over seconds with $n$ ranks{cite('patarasuk2009')}{facts.see('network')}."
+            rf"$2 (n-1)/n$ times bytes over seconds with $n$ ranks{cite('patarasuk2009')}{facts.see('network')}.",
+            collectives=[ALL_REDUCE, *others],
+            nodes=sorted(set(found["nodes"])),
+            sizes_bytes=sizes,
         )
         for factor in dict.fromkeys(COLLECTIVES[name].factor for name in others):
-            own = titles(name for name in others if COLLECTIVES[name].factor == factor)
-            yield f"In {own}, bytes count ${factor.replace('−', '-')}$ times."
+            own = [name for name in others if COLLECTIVES[name].factor == factor]
+            yield Note(
+                "bytes-counted",
+                f"In {titles(own)}, bytes count ${factor.replace('−', '-')}$ times.",
+                collectives=own,
+                factor=factor,
+            )
         yield text(fit.circumstances(facts.network))
         yield text(fit.link_rates_text(facts.network))
     yield text(fit.shortfall(facts.network))
@@ -469,9 +552,10 @@ def _statistics(facts: Facts) -> Iterator[str]:
     yield cited(text(conditions.replicates(facts.runs)))
     if len(facts.ok):
         yield cited(text(conditions.contrasts(facts.runs, compare(facts.runs)["within_blocks"])))
-    yield (
+    yield Note(
+        "summaries",
         "Times are summarized by arithmetic means, rates by harmonic means, and a speed-up is reported with its base in "
-        f"seconds{cite('hoefler2015')}{facts.see('speedup')}."
+        f"seconds{cite('hoefler2015')}{facts.see('speedup')}.",
     )
     told = {
         "effects": f"Comparisons of cells are corrected for their number within each factor{cite('holm1979')}",
@@ -484,32 +568,52 @@ def _statistics(facts: Facts) -> Iterator[str]:
     }
     for name, sentence in told.items():
         if name in (*facts.shown, *facts.beside):
-            yield f"{sentence}{facts.see(name)}."
-    yield "The notes of each table say how its numbers are computed."
+            yield Note("table-method", f"{sentence}{facts.see(name)}.", table=name)
+    yield Note("table-notes", "The notes of each table say how its numbers are computed.")
 
 
 def _left_out(facts: Facts) -> Iterator[str]:
     for entry in facts.study.exclude:
         names = combination_text({name: " or ".join(map(level_text, levels)) for name, levels in entry.items()})
         why = _why_excluded(facts, entry)
-        yield f"Not part of the design: {text(names)}, {f'because {text(why)}' if why else 'by choice'}."
+        yield Note(
+            "excluded",
+            f"Not part of the design: {text(names)}, {f'because {text(why)}' if why else 'by choice'}.",
+            levels=entry,
+            reason=why,
+        )
     bad = unsuccessful(facts.runs)
     if bad.empty:
-        yield f"All {number_of(len(facts.runs), 'run')} of the design succeeded."
+        yield Note(
+            "all-succeeded",
+            f"All {number_of(len(facts.runs), 'run')} of the design succeeded.",
+            runs=len(facts.runs),
+        )
     else:
-        yield (
+        counts = _reasons(bad)
+        yield Note(
+            "unsuccessful-runs",
             f"Of the {number_of(len(facts.runs), 'run')} of the design, {len(bad):,} did not succeed"
-            f"{facts.see('missing')} and are in no mean: {text(_reasons(bad))}."
+            f"{facts.see('missing')} and are in no mean: {text(_reasons_text(counts))}.",
+            runs=len(facts.runs),
+            unsuccessful=len(bad),
+            reasons=counts,
         )
         yield text(conditions.shortfall(facts.runs))
     again = facts.runs[facts.runs["attempt"].fillna(1) > 1]
     if len(again):
         lost = again["unfinished_attempts"].notna().sum()
-        yield (
+        yield Note(
+            "repeated-runs",
             f"{number_of(len(again), 'run')} {'was' if len(again) == 1 else 'were'} made in more than one attempt ("
-            f"{lost} after an attempt that left no record, the others on request); the last attempt counts."
+            f"{lost} after an attempt that left no record, the others on request); the last attempt counts.",
+            runs=len(again),
+            without_record=int(lost),
         )
-    yield f"No successful run was left out because of its value{facts.see('checks', ': outliers are listed in ', '')}."
+    yield Note(
+        "no-value-left-out",
+        f"No successful run was left out because of its value{facts.see('checks', ': outliers are listed in ', '')}.",
+    )
 
 
 def _why_excluded(facts: Facts, entry: Mapping[str, list[Any]]) -> str:
@@ -527,72 +631,108 @@ def _why_excluded(facts: Facts, entry: Mapping[str, list[Any]]) -> str:
     return conditions.named(list(why), "; ")
 
 
-def _reasons(bad: pd.DataFrame) -> str:
-    """Statuses and reasons with their numbers, the most frequent first."""
+def _reasons(bad: pd.DataFrame) -> dict[tuple[str, str], int]:
+    """Return how many runs have each status and reason, the most frequent first."""
     counts = (
         bad.assign(reason=bad["reason"].map(one_line)).groupby(["status", "reason"]).size().sort_values(ascending=False)
     )
-    said = [f"{count} {status} ({reason})" for (status, reason), count in counts.head(MOST_REASONS).items()]
-    more = counts.iloc[MOST_REASONS:].sum()
-    return "; ".join([*said, *([f"{more} for other reasons"] if more else [])])
+    return {(str(status), str(reason)): int(count) for (status, reason), count in counts.items()}
+
+
+def _reasons_text(counts: Mapping[tuple[str, str], int]) -> str:
+    """Render what `_reasons` returns."""
+    parts = [f"{count} {status} ({reason})" for (status, reason), count in counts.items()]
+    more = sum(list(counts.values())[MOST_REASONS:])
+    return "; ".join([*parts[:MOST_REASONS], *([f"{more} for other reasons"] if more else [])])
 
 
 def _disturbances(ok: pd.DataFrame) -> Iterator[str]:
     """What others took from successful runs."""
     if (most := ok["foreign_cpu_share"].max()) > conditions.NOTABLE_FOREIGN_SHARE:
-        yield (
-            f"Beside runs, other programs used up to {100 * most:.2g}~\\% of the processor time, so differences between cells may be theirs."
+        yield Note(
+            "other-programs",
+            f"Beside runs, other programs used up to {100 * most:.2g}~\\% of the processor time, so differences between cells may be theirs.",
+            share=most,
         )
     stolen = ok["steal_share"] > conditions.NOTABLE_STEAL_SHARE
     if stolen.any():
-        yield (
+        yield Note(
+            "cpu-steal",
             f"A hypervisor took more than {100 * conditions.NOTABLE_STEAL_SHARE:.0f}~\\% of the processor time in "
-            f"{stolen.sum():,} of {len(ok):,} runs; none was left out for this reason."
+            f"{stolen.sum():,} of {len(ok):,} runs; none was left out for this reason.",
+            share=conditions.NOTABLE_STEAL_SHARE,
+            runs=int(stolen.sum()),
+            successful=len(ok),
         )
 
 
-def _threats(facts: Facts) -> Iterator[str]:
+def threat_notes(facts: Facts) -> Iterator[str]:
+    """Yield what limits the study's conclusions, as far as its records show it, a sentence or two for each limit."""
     ok = facts.ok
     if ok.empty:
-        yield "No run succeeded: nothing can be concluded."
+        yield Note("no-success", "No run succeeded: nothing can be concluded.")
         return
     placements = set(ok["placement"].dropna())
     if "emulated" in placements:
-        yield (
+        yield Note(
+            "emulated-nodes",
             "Nodes are groups of processes on one machine that exchange gradients through its memory: the results do not show how "
-            "a real network would perform, and ranks compete for caches and memory bandwidth."
+            "a real network would perform, and ranks compete for caches and memory bandwidth.",
         )
     if "virtual" in placements:
-        yield (
+        yield Note(
+            "virtual-nodes",
             "Nodes are those of a virtual cluster: they share one machine's memory and caches, their processors are parts of "
-            "its cores, and their links are shaped by its kernel. With faster processors, the same network would matter more."
+            "its cores, and their links are shaped by its kernel. With faster processors, the same network would matter more.",
         )
     where = f" ({text(facts.site.name)})" if facts.site else ""
     compared = _compared(facts.runs)
     other = f"rank {compared} differently" if compared else "give other times"
-    yield (
-        f"All runs are of one site{where} and one version of each library: other machines, versions and settings may {other}."
+    yield Note(
+        "one-site",
+        f"All runs are of one site{where} and one version of each library: other machines, versions and settings may {other}.",
+        compared=compared,
     )
     counts = ok.groupby("cell").size()
     if counts.min() < FEW_REPLICATES:
-        yield (
+        yield Note(
+            "few-replicates",
             f"Some cells have only {number_of(int(counts.min()), 'successful run')}: small differences cannot be detected"
-            f"{facts.see('checks', ' (', ' says how small)')}."
+            f"{facts.see('checks', ' (', ' says how small)')}.",
+            least=int(counts.min()),
         )
     if facts.checks is not None and {"assumption", "verdict", "p", "run_id"} <= set(facts.checks):
         told = facts.checks[(facts.checks["p"] < 0.05) & facts.checks["run_id"].isna()]
         for row in told.itertuples():
             so = CONSEQUENCES.get(str(row.assumption), "")
-            yield f"Check of the assumption ``{text(str(row.assumption))}'': {text(str(row.verdict))}{facts.see('checks')}.{so}"
+            yield Note(
+                "failed-check",
+                f"Check of the assumption ``{text(str(row.assumption))}'': {text(str(row.verdict))}{facts.see('checks')}.{so}",
+                assumption=row.assumption,
+                p=row.p,
+            )
     if work := conditions.work(facts.runs) if "nodes" in varying(facts.runs) else "":
         yield text(work)
     crowded = ok["oversubscribed"].fillna(False).astype(bool)
     if crowded.any():
-        yield f"{number_of(int(crowded.sum()), 'run')} had more threads than cores, so ranks competed for cores."
+        yield Note(
+            "oversubscribed",
+            f"{number_of(int(crowded.sum()), 'run')} had more threads than cores, so ranks competed for cores.",
+            runs=int(crowded.sum()),
+        )
     yield from _disturbances(ok)
     if facts.network is not None and len(fit.measured(facts.network)):
-        yield "Each sweep of the network was made once, in one set of processes: its intervals do not cover changes from day to day."
+        yield Note(
+            "network-swept-once",
+            "Each sweep of the network was made once, in one set of processes: its intervals do not cover changes from day to day.",
+        )
     if len(unsuccessful(facts.runs)):
-        yield f"Failed runs are in no mean{facts.see('missing')}: if slow runs are the ones that failed, means look better than they are."
+        yield Note(
+            "failed-runs",
+            f"Failed runs are in no mean{facts.see('missing')}: if slow runs are the ones that failed, means look better than they are.",
+        )
     if ok["epochs"].max() < FEW_EPOCHS:
-        yield "Training runs are short: accuracies are those after few epochs, not those that training reaches in the end."
+        yield Note(
+            "short-training",
+            "Training runs are short: accuracies are those after few epochs, not those that training reaches in the end.",
+        )

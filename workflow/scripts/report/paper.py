@@ -60,6 +60,7 @@ PREAMBLE = r"""\usepackage[T1]{fontenc}
   \parbox{\dimexpr\linewidth-2\fboxsep-2\fboxrule}{\textbf{To be written:} #1}}\par\medskip}
 """
 
+NO_AUTHORS = "TODO: name the authors"
 NOTHING_MORE = "All figures and tables of the study are in its paper.\n"
 SUPPLEMENT = r"""\documentclass[10pt]{article}
 \input{preamble}
@@ -131,7 +132,7 @@ def authors(study: Study) -> str:
         + (rf"\\{text(one['affiliation'])}" if "affiliation" in one else "")
         for one in study.authors
     ]
-    return r" \and ".join(named) or "TODO: name the authors"
+    return r" \and ".join(named) or NO_AUTHORS
 
 
 def results(facts: Facts, captions: Mapping[str, str], answer: Sequence[Sentence]) -> str:

@@ -50,7 +50,7 @@ def _tex(main: Path, work: Path, log: Path) -> str:
     said = done.stdout.decode(errors="replace")
     write_text(log, said)
     if done.returncode:
-        raise InputError(error(said, main))
+        raise tex_error(said, main)
     return said
 
 
@@ -63,7 +63,7 @@ def _bibtex(main: Path, work: Path) -> None:
     if done.returncode > 1:  # 1: warnings, or a database that the author broke in a place that nobody cites
         lines = done.stdout.decode(errors="replace").splitlines()
         telling = [line for line in lines if "---" in line or line.startswith("I ")] or lines or ["failed"]
-        raise InputError(f"{shown(main.parent)}/references.bib: bibtex: {telling[0]}")
+        raise InputError("broken-file", f"bibtex: {telling[0]}", file=f"{shown(main.parent)}/references.bib")
 
 
 def _environment() -> dict[str, str]:
@@ -71,15 +71,20 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "max_print_line": "10000"}
 
 
-def error(said: str, main: Path) -> str:
-    """TeX's first error as one line: where, what, and what to install where a file is missing."""
-    found = _ERROR.search(said)
-    if not found:
-        return f"{shown(main)}: pdflatex failed without a message"
-    place = _PLACE.search(said)  # of a missing file it comes in a later line
+def tex_error(log: str, main: Path) -> InputError:
+    """Return TeX's first error: its place, its message, and what to install where a package is missing."""
+    message = _ERROR.search(log)
+    if not message:
+        return InputError("tex-failed", "pdflatex failed without a message", file=shown(main))
+    place = _PLACE.search(log)  # of a missing file it comes in a later line
     file, line = (place["file"].removeprefix("./"), f":{place['line']}") if place else (main.name, "")
-    advice = f"; {install()}" if ".sty' not found" in found["said"] else ""
-    return f"{shown(main.parent)}/{file}{line}: {found['said'].strip()}{advice}"
+    is_package = ".sty' not found" in message["said"]
+    return InputError(
+        "not-installed" if is_package else "tex-error",
+        message["said"].strip(),
+        file=f"{shown(main.parent)}/{file}{line}",
+        hint=install() if is_package else "",
+    )
 
 
 def install() -> str:
@@ -96,7 +101,11 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if missing := [program for program in ("pdflatex", "bibtex") if not shutil.which(program)]:
         raise InputError(
-            f"{shown(args.out)}: {' and '.join(missing)} not found on this machine ({install()}); the sources are in {shown(args.main.parent)}"
+            "not-installed",
+            f"{' and '.join(missing)} not found on this machine ({install()})",
+            file=shown(args.out),
+            got=missing,
+            hint=f"the sources are in {shown(args.main.parent)}",
         )
     with tempfile.TemporaryDirectory(prefix="ringside-tex-") as work:
         said = compiled(args.main, Path(work), args.log)

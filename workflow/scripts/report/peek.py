@@ -81,8 +81,13 @@ def main(argv: list[str] | None = None) -> None:
     results = Path("results") / study
     statuses = map(record_status, results.glob("runs/*/*/record.json"))
     if (first := next(statuses, None)) != "ok" and "ok" not in statuses:
-        ended = "ended" if first is None else "succeeded"
-        raise InputError(f"{results}: no run has {ended} yet, so there is nothing to draw; for details: make status")
+        code, ended = ("no-record", "ended") if first is None else ("no-success", "succeeded")
+        raise InputError(
+            code,
+            f"no run has {ended} yet, so there is nothing to draw",
+            file=results,
+            hint="for details: make status",
+        )
 
     def waiting(holder: str) -> None:
         print(f"peek: waiting for {holder or 'another run'}", flush=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from analysis import checks, conditions
 from analysis.measured import missing_cells
 from analysis.tables import Table
+from common.notes import Note
 from common.text import number_of
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED
 from report.material import Material
@@ -19,7 +20,7 @@ SIGNS = {GOOD: "✓", BAD: "✗", UNKNOWN: "?"}
 class Mark:
     """One thing that was looked at: `outcome` is a key of SIGNS, `link` the part of the page that says more."""
 
-    name: str
+    name: Note
     outcome: str
     said: str
     link: str
@@ -34,29 +35,39 @@ def marks(material: Material, verdicts: Sequence[tuple[Rule, Verdict]]) -> Itera
     """All marks, in the order in which they are shown; `verdicts`: of the twelve rules."""
     ok, runs = material.ok, material.runs
     yield Mark(
-        f"{len(ok):,} of {number_of(len(runs), 'run')} succeeded",
+        Note(
+            "runs-succeeded",
+            f"{len(ok):,} of {number_of(len(runs), 'run')} succeeded",
+            succeeded=len(ok),
+            runs=len(runs),
+        ),
         GOOD if len(ok) == len(runs) else BAD,
         conditions.shortfall(runs),
         "failures",
     )
     if missing := missing_cells(runs):
-        yield Mark(f"{number_of(len(missing), 'cell')} missing", BAD, conditions.named(missing), "failures")
+        name = Note("cells-missing", f"{number_of(len(missing), 'cell')} missing", cells=missing)
+        yield Mark(name, BAD, conditions.named(missing), "failures")
     if "precision" in material.tables:
         yield _precise(material.tables["precision"].table)
     if "checks" in material.tables:
         for assumption, holds, said in checks.judged(material.data("checks")):
-            yield Mark(assumption, UNKNOWN if holds is None else GOOD if holds else BAD, said, "table-checks")
+            name = Note("assumption", assumption, assumption=assumption)
+            yield Mark(name, UNKNOWN if holds is None else GOOD if holds else BAD, said, "table-checks")
     if ok["foreign_cpu_share"].notna().any():
         disturbed = int((ok["foreign_cpu_share"] > conditions.NOTABLE_FOREIGN_SHARE).sum())
         said = f"beside {disturbed} of {len(ok)} runs they used more than {100 * conditions.NOTABLE_FOREIGN_SHARE:g} %"
-        yield Mark("no other programs", BAD if disturbed else GOOD, said, "environment")
+        name = Note("other-programs", "no other programs", disturbed=disturbed, runs=len(ok))
+        yield Mark(name, BAD if disturbed else GOOD, said, "environment")
     if ok["steal_share"].notna().any():
         stolen = int((ok["steal_share"] > conditions.NOTABLE_STEAL_SHARE).sum())
         said = f"{stolen} of {len(ok)} runs lost more than {100 * conditions.NOTABLE_STEAL_SHARE:g} %"
-        yield Mark("no processor time withheld", BAD if stolen else GOOD, said, "environment")
+        name = Note("cpu-steal", "no processor time withheld", disturbed=stolen, runs=len(ok))
+        yield Mark(name, BAD if stolen else GOOD, said, "environment")
     outcomes = [verdict.outcome for _, verdict in verdicts]
     met, applicable = outcomes.count(MET), outcomes.count(MET) + outcomes.count(NOT_MET)
-    yield Mark(f"{met} of {applicable} rules of benchmarking met", GOOD if met == applicable else BAD, "", "rules")
+    name = Note("rules-met", f"{met} of {applicable} rules of benchmarking met", met=met, applicable=applicable)
+    yield Mark(name, GOOD if met == applicable else BAD, "", "rules")
 
 
 def _precise(table: Table) -> Mark:
@@ -69,7 +80,13 @@ def _precise(table: Table) -> Mark:
         if cells
     ]
     return Mark(
-        f"{len(asked) - len(wide)} of {number_of(len(asked), 'cell')} as precise as wanted",
+        Note(
+            "cells-precise",
+            f"{len(asked) - len(wide)} of {number_of(len(asked), 'cell')} as precise as wanted",
+            cells=len(asked),
+            wide=wide,
+            by_chance=chance,
+        ),
         BAD if wide else UNKNOWN if chance else GOOD,
         ". ".join(said),
         "table-precision",

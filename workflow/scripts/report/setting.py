@@ -13,6 +13,7 @@ from analysis.measured import named_of
 from analysis.tables import DASH, number
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, shown
+from common.notes import Note
 from datasets.identity import data_digest, data_folder
 from declared.datasets import TOKENS, kind, load_dataset
 from declared.environments import VARIANTS, Environment, read
@@ -267,7 +268,7 @@ def _sums(folder: Path) -> list[tuple[str, str]]:
 class Again:
     """How to make it again: the commit in words, and command lines with what each does."""
 
-    commit: str
+    commit: Note
     commands: list[tuple[str, str]]
 
 
@@ -292,14 +293,19 @@ def again(campaign: Campaign, site: Site | None, records: str, state: State) -> 
     return Again(_commit(state), commands)
 
 
-def _commit(state: State) -> str:
+def _commit(state: State) -> Note:
     if state.commit is None:
-        return "The checkout that made this page is not under version control, so there is no commit to name."
+        return Note(
+            "no-commit", "The checkout that made this page is not under version control, so there is no commit to name."
+        )
     if not state.changed:
-        return f"Made from commit {state.commit}, without any change."
-    return (
+        return Note("clean-commit", f"Made from commit {state.commit}, without any change.", commit=state.commit)
+    return Note(
+        "changed-commit",
         f"Made from commit {state.commit} with changes that are not in it: {conditions.named(state.changed)}. Commit them and "
-        "make the page again before you publish it."
+        "make the page again before you publish it.",
+        commit=state.commit,
+        changed=state.changed,
     )
 
 

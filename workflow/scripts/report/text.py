@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.notes import Note
 from common.text import number_of, size
 
 TAIL_BYTES = 1 << 18  # of a log's end that are read, however long the log is
@@ -22,10 +23,10 @@ UNSHOWN = "\ufffd"
 
 @dataclass(frozen=True)
 class Tail:
-    """The end of a log, and in words how much of it that is."""
+    """The end of a log, and how much of it that is."""
 
     text: str
-    said: str
+    extent: Note
 
 
 def clean(text: str) -> str:
@@ -43,7 +44,7 @@ def tail(log: Path, characters: int) -> Tail | None:
             file.seek(max(0, length - TAIL_BYTES))
             raw = file.read(TAIL_BYTES)
     except OSError as error:
-        return Tail("", f"cannot be read: {error.strerror}")
+        return Tail("", Note("unreadable-log", f"cannot be read: {error.strerror}"))
     rows = raw.decode("utf-8", errors="replace").split("\n")
     if rows[-1] == "":
         del rows[-1]
@@ -56,8 +57,11 @@ def tail(log: Path, characters: int) -> Tail | None:
     room = itertools.accumulate(map(len, reversed(lines)))
     kept = lines[len(lines) - max(1, sum(used <= characters for used in room)) :] if lines else []
     if whole and len(kept) == len(rows):
-        return Tail("\n".join(kept), "all of it" if kept else "is empty")
-    return Tail("\n".join(kept), f"its last {number_of(len(kept), 'line')}, of {size(length)}")
+        return Tail("\n".join(kept), Note("whole-log", "all of it") if kept else Note("empty-log", "is empty"))
+    extent = Note(
+        "last-lines", f"its last {number_of(len(kept), 'line')}, of {size(length)}", lines=len(kept), bytes=length
+    )
+    return Tail("\n".join(kept), extent)
 
 
 def _cut(line: str) -> str:

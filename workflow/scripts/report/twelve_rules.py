@@ -13,6 +13,7 @@ import pandas as pd
 from analysis import conditions
 from analysis.measured import bases, named_of, one_line, title, unsuccessful, varying
 from analysis.tables import number
+from common.notes import Note
 from common.text import number_of
 from declared.factors import is_numeric
 from report.design import exclusions, kept_order
@@ -43,10 +44,10 @@ Links = tuple[tuple[str, str], ...]  # where on the page, what it is called
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rule came to; `said` has the numbers, or the reason."""
+    """What a rule came to, with a note that has the numbers, or the reason."""
 
     outcome: str
-    said: str
+    note: Note
     links: Links = ()
 
 
@@ -64,15 +65,23 @@ def base_of_speedup(material: Material) -> Verdict:
     links: Links = (("table-speedup", "table of speed-up"),)
     data = material.data("speedup")
     if (material.runs["replicas"] <= 1).all():
-        return Verdict(NOT_APPLICABLE, "no cell has more than one replica, so there is no speed-up.")
+        return Verdict(
+            NOT_APPLICABLE, Note("one-replica", "no cell has more than one replica, so there is no speed-up.")
+        )
     parallel = data[column(data, "replicas") > 1] if len(data) else data
     if parallel.empty:
-        return Verdict(NOT_MET, "no cell with several replicas has a successful run, so there is no speed-up.", links)
+        none = Note("no-speedup", "no cell with several replicas has a successful run, so there is no speed-up.")
+        return Verdict(NOT_MET, none, links)
     without = int(parallel["base_cell"].isna().sum())
     if without:
         return Verdict(
             NOT_MET,
-            f"{without} of {number_of(len(parallel), 'cell')} with several replicas have no successful base.",
+            Note(
+                "bases-missing",
+                f"{without} of {number_of(len(parallel), 'cell')} with several replicas have no successful base.",
+                without=without,
+                cells=len(parallel),
+            ),
             links,
         )
     own = int((parallel["base_framework"] == parallel["framework"]).sum())
@@ -85,8 +94,16 @@ def base_of_speedup(material: Material) -> Verdict:
     seconds = column(parallel, "base_epoch_time_s")
     return Verdict(
         MET,
-        f"{number_of(len(parallel), 'cell')} with several replicas have a base: {', '.join(kind for kind in kinds if kind)}. Each "
-        f"base is in the same row, in seconds ({_range(seconds)} s per epoch).",
+        Note(
+            "speedups-have-bases",
+            f"{number_of(len(parallel), 'cell')} with several replicas have a base: {', '.join(kind for kind in kinds if kind)}. Each "
+            f"base is in the same row, in seconds ({_range(seconds)} s per epoch).",
+            cells=len(parallel),
+            undistributed=undistributed,
+            own=own,
+            least_s=seconds.min(),
+            greatest_s=seconds.max(),
+        ),
         links,
     )
 
@@ -109,13 +126,24 @@ def subsets(material: Material) -> Verdict:
     ]
     made_up = [name for name in study.factors["dataset"] if drawn(name)]
     noted = f" Data sets that a program generates, which are no benchmarks: {', '.join(made_up)}." if made_up else ""
+    counts = {
+        "exclusions": len(excluded),
+        "silent_exclusions": silent,
+        "unsuccessful": len(bad),
+        "unexplained": unexplained,
+        "nodes": most,
+        "site_nodes": site.nodes if site else None,
+        "generated_datasets": made_up,
+    }
     if any(why):
-        return Verdict(NOT_MET, f"{'; '.join(part for part in why if part)}.{noted}", links)
+        note = Note("unexplained-subset", f"{'; '.join(part for part in why if part)}.{noted}", **counts)
+        return Verdict(NOT_MET, note, links)
     reasons = f"{number_of(len(excluded), 'exclusion')}, none without a reason" if excluded else "nothing is excluded"
     lacking = (
         f"{number_of(len(bad), 'run')} without a result, each with its reason" if len(bad) else "no run is missing"
     )
-    return Verdict(MET, f"{reasons}; {lacking}; all {number_of(most, 'node')} of the site are used.{noted}", links)
+    text = f"{reasons}; {lacking}; all {number_of(most, 'node')} of the site are used.{noted}"
+    return Verdict(MET, Note("subset-explained", text, **counts), links)
 
 
 def means(material: Material) -> Verdict:
@@ -123,9 +151,9 @@ def means(material: Material) -> Verdict:
     links: Links = (("table-cells", "table of cells"),)
     data, ok = material.data("cells"), material.ok
     if ok.empty:
-        return Verdict(NOT_APPLICABLE, "no run succeeded, so there is no mean.")
+        return Verdict(NOT_APPLICABLE, Note("no-success", "no run succeeded, so there is no mean."))
     if "cell" not in data:
-        return Verdict(NOT_MET, "there is no table of cells.")
+        return Verdict(NOT_MET, Note("no-table", "there is no table of cells."))
     rows = data.set_index("cell")
     times = ok.groupby("cell")["epoch_time_s"].mean()
     rates = 1 / (1 / ok["throughput_samples_s"].astype(float)).groupby(ok["cell"]).mean()
@@ -136,13 +164,22 @@ def means(material: Material) -> Verdict:
     if not off < SAME:
         return Verdict(
             NOT_MET,
-            f"means in the table of cells differ by up to {_share(off)} from means that are computed here from the runs.",
+            Note(
+                "means-differ",
+                f"means in the table of cells differ by up to {_share(off)} from means that are computed here from the runs.",
+                share=off,
+            ),
             links,
         )
     return Verdict(
         MET,
-        f"{len(times)} arithmetic means of epoch time and {len(rates.dropna())} harmonic means of throughput were computed again from the "
-        "runs and agree with the table of cells.",
+        Note(
+            "means-agree",
+            f"{len(times)} arithmetic means of epoch time and {len(rates.dropna())} harmonic means of throughput were computed again from the "
+            "runs and agree with the table of cells.",
+            times=len(times),
+            rates=len(rates.dropna()),
+        ),
         links,
     )
 
@@ -157,11 +194,17 @@ def ratios(material: Material) -> Verdict:
     ]
     count = sum(int(shown.notna().sum()) for shown, _ in pairs)
     if not count:
-        return Verdict(NOT_APPLICABLE, "the study has no ratio of two measured times.")
+        return Verdict(NOT_APPLICABLE, Note("no-ratio", "the study has no ratio of two measured times."))
     off = max(_apart(shown, made) for shown, made in pairs)
     if not off < SAME:
         return Verdict(
-            NOT_MET, f"ratios in tables differ by up to {_share(off)} from the quotients of their two means.", links
+            NOT_MET,
+            Note(
+                "ratios-differ",
+                f"ratios in tables differ by up to {_share(off)} from the quotients of their two means.",
+                share=off,
+            ),
+            links,
         )
     tables = [
         words
@@ -173,7 +216,8 @@ def ratios(material: Material) -> Verdict:
         if tables
         else ""
     )
-    return Verdict(MET, f"each of {count} ratios is the quotient of the two mean times in its row.{errors}", links)
+    text = f"each of {count} ratios is the quotient of the two mean times in its row.{errors}"
+    return Verdict(MET, Note("ratios-of-means", text, ratios=count), links)
 
 
 def intervals(material: Material) -> Verdict:
@@ -181,12 +225,19 @@ def intervals(material: Material) -> Verdict:
     links: Links = (("table-cells", "table of cells"),)
     cells = material.pooling.cells
     if cells.empty:
-        return Verdict(NOT_APPLICABLE, "no run succeeded, so there is no result that needs an interval.")
+        return Verdict(
+            NOT_APPLICABLE, Note("no-success", "no run succeeded, so there is no result that needs an interval.")
+        )
     without = int(cells["low"].isna().sum())
     if without:
         return Verdict(
             NOT_MET,
-            f"{without} of {number_of(len(cells), 'cell')} have no interval, because they have too few runs.",
+            Note(
+                "intervals-missing",
+                f"{without} of {number_of(len(cells), 'cell')} have no interval, because they have too few runs.",
+                without=without,
+                cells=len(cells),
+            ),
             links,
         )
     spread = cells["cv"].dropna()
@@ -196,9 +247,19 @@ def intervals(material: Material) -> Verdict:
         else "no cell has two runs"
     )
     same = bool(len(spread)) and bool((spread == 0).all())
-    said = "runs of a cell do not differ at all" if same else chance
+    differ = "runs of a cell do not differ at all" if same else chance
     return Verdict(
-        MET, f"{said}; all {number_of(len(cells), 'cell')} have a 95 % interval, {_counts(cells['n'])}.", links
+        MET,
+        Note(
+            "cells-have-intervals",
+            f"{differ}; all {number_of(len(cells), 'cell')} have a 95 % interval, {_counts(cells['n'])}.",
+            cells=len(cells),
+            least_cv=spread.min(),
+            greatest_cv=spread.max(),
+            least_n=cells["n"].min(),
+            most_n=cells["n"].max(),
+        ),
+        links,
     )
 
 
@@ -209,26 +270,35 @@ def normality(material: Material) -> Verdict:
     found = data[data["assumption"] == "normal residuals"] if "assumption" in data else data
     if found.empty or found["test"].iloc[0] == "none":
         why = found["verdict"].iloc[0] if len(found) else "nothing can be checked"
-        return Verdict(NOT_MET, f"{why}; intervals assume that logarithms of epoch times are normal.", links)
+        note = Note("normality-unchecked", f"{why}; intervals assume that logarithms of epoch times are normal.")
+        return Verdict(NOT_MET, note, links)
     row = found.iloc[0]
     p = "p < 0.001" if row["p"] < 0.001 else f"p = {row['p']:.3f}"
-    return Verdict(MET, f"{row['test']}: {p}; {row['verdict']}.", links)
+    note = Note("normality-checked", f"{row['test']}: {p}; {row['verdict']}.", test=row["test"], p=row["p"])
+    return Verdict(MET, note, links)
 
 
 def comparisons(material: Material) -> Verdict:
     """Rule 7."""
     links: Links = (("table-effects", "table of effects"), ("table-anova", "analysis of variance"))
     if not varying(material.runs):
-        return Verdict(NOT_APPLICABLE, "no factor varies, so nothing is compared.")
+        return Verdict(NOT_APPLICABLE, Note("no-factor", "no factor varies, so nothing is compared."))
     effects, anova = material.data("effects"), material.data("anova")
     tested, terms = int(column(effects, "p").notna().sum()), int(column(anova, "p").notna().sum())
     if not tested and not terms:
-        return Verdict(NOT_MET, "no comparison has a test: a test needs two runs of a cell.", links)
+        note = Note("no-test", "no comparison has a test: a test needs two runs of a cell.")
+        return Verdict(NOT_MET, note, links)
     significant = int((column(effects, "p_holm") < 0.05).sum())
     return Verdict(
         MET,
-        f"{number_of(tested, 'pair')} of cells that differ in one factor are tested (t test on the log scale); {significant} of them "
-        f"differ with p < 0.05 after Holm's correction. The analysis of variance has {number_of(terms, 'tested term')}.",
+        Note(
+            "differences-tested",
+            f"{number_of(tested, 'pair')} of cells that differ in one factor are tested (t test on the log scale); {significant} of them "
+            f"differ with p < 0.05 after Holm's correction. The analysis of variance has {number_of(terms, 'tested term')}.",
+            pairs=tested,
+            significant=significant,
+            terms=terms,
+        ),
         links,
     )
 
@@ -242,14 +312,20 @@ def centre(material: Material) -> Verdict:
     data = material.data("cells")
     several = data[column(data, "n") > 2] if len(data) else data
     if material.ok.empty:
-        return Verdict(NOT_APPLICABLE, "no run succeeded, so there is no mean.")
+        return Verdict(NOT_APPLICABLE, Note("no-success", "no run succeeded, so there is no mean."))
     if several.empty:
-        return Verdict(NOT_MET, "no cell has three runs; with two, the median is the mean.", links)
+        note = Note("too-few-for-median", "no cell has three runs; with two, the median is the mean.")
+        return Verdict(NOT_MET, note, links)
     mean, median = column(several, "epoch_time_s_mean"), column(several, "epoch_time_s_median")
     if median.isna().any():
-        return Verdict(
-            NOT_MET, f"{int(median.isna().sum())} of {number_of(len(several), 'cell')} have no median.", links
+        without = int(median.isna().sum())
+        note = Note(
+            "medians-missing",
+            f"{without} of {number_of(len(several), 'cell')} have no median.",
+            without=without,
+            cells=len(several),
         )
+        return Verdict(NOT_MET, note, links)
     low, high = column(several, "epoch_time_s_low"), column(several, "epoch_time_s_high")
     outside = several["cell"][(median < low) | (median > high)].tolist()
     ok = material.ok
@@ -267,7 +343,14 @@ def centre(material: Material) -> Verdict:
     )
     return Verdict(
         MET,
-        f"medians of {number_of(len(several), 'cell')} differ from the means by at most {_share(_apart(median, mean))}{where}{epochs}.",
+        Note(
+            "medians-compared",
+            f"medians of {number_of(len(several), 'cell')} differ from the means by at most {_share(_apart(median, mean))}{where}{epochs}.",
+            cells=len(several),
+            share=_apart(median, mean),
+            outside=outside,
+            within_runs=float(within),
+        ),
         links,
     )
 
@@ -282,21 +365,21 @@ def setup(material: Material) -> Verdict:
     )
     runs, ok = material.runs, material.ok
     if ok.empty:
-        return Verdict(NOT_MET, "no run succeeded, so no record describes the setup.", links)
+        return Verdict(NOT_MET, Note("no-success", "no run succeeded, so no record describes the setup."), links)
     factors = f"{len(varying(runs))} factors vary, and every level of all {len(material.study.factors)} is listed"
-    lacking = [
-        f"{words} ({int(ok[name].isna().sum())} of {len(ok)} runs)"
-        for name, words in SETUP.items()
-        if ok[name].isna().any()
-    ]
+    without = {name: int(ok[name].isna().sum()) for name in SETUP if ok[name].isna().any()}
+    lacking = [f"{SETUP[name]} ({count} of {len(ok)} runs)" for name, count in without.items()]
     unnamed = "cpu" in named_of(ok, "devices")
     why = [
         f"records lack {', '.join(lacking)}" if lacking else "",
         "records do not name the model of the processors" if unnamed else "",
     ]
     if any(why):
-        return Verdict(NOT_MET, f"{'; '.join(part for part in why if part)}. {factors}.", links)
-    return Verdict(MET, f"{factors}; all {len(ok)} runs name {', '.join(SETUP.values())}. {kept_order(runs)}", links)
+        text = f"{'; '.join(part for part in why if part)}. {factors}."
+        note = Note("setup-incomplete", text, without=without, runs=len(ok), is_processor_named=not unnamed)
+        return Verdict(NOT_MET, note, links)
+    text = f"{factors}; all {len(ok)} runs name {', '.join(SETUP.values())}. {kept_order(runs)}"
+    return Verdict(MET, Note("setup-listed", text, runs=len(ok), varying=len(varying(runs))), links)
 
 
 def timing(material: Material) -> Verdict:
@@ -307,20 +390,21 @@ def timing(material: Material) -> Verdict:
     )
     ok, epochs = material.ok, material.epochs
     if ok.empty:
-        return Verdict(NOT_APPLICABLE, "no run succeeded, so nothing was timed.")
+        return Verdict(NOT_APPLICABLE, Note("no-success", "no run succeeded, so nothing was timed."))
     timed = epochs[~epochs["warm_up"].astype(bool) & epochs["run_id"].isin(ok["run_id"])]
     made = timed.groupby("run_id")["epoch_time_s"].mean().reindex(ok["run_id"])
     off = _apart(ok.set_index("run_id")["epoch_time_s"].astype(float), made)
     unscoped = int(ok["timing_scope"].isna().sum())
+    untimed = int(made.isna().sum())
     why = [
-        f"{int(made.isna().sum())} of {number_of(len(ok), 'run')} have no timed epochs in epochs.csv"
-        if made.isna().any()
-        else "",
+        f"{untimed} of {number_of(len(ok), 'run')} have no timed epochs in epochs.csv" if untimed else "",
         f"times of runs differ by up to {_share(off)} from the means of their epochs" if off >= SAME else "",
         f"{number_of(unscoped, 'run')} do not say which clock was read" if unscoped else "",
     ]
     if any(why):
-        return Verdict(NOT_MET, f"{'; '.join(part for part in why if part)}.", links)
+        text = f"{'; '.join(part for part in why if part)}."
+        note = Note("timing-unsound", text, untimed=untimed, share=off, unscoped=unscoped, runs=len(ok))
+        return Verdict(NOT_MET, note, links)
     ranks, master = (int((ok["timing_scope"] == scope).sum()) for scope in ("ranks", "master"))
     whose = [
         f"the slowest rank's in {ranks} runs" if ranks else "",
@@ -331,9 +415,17 @@ def timing(material: Material) -> Verdict:
     warm = sorted(set(material.runs["warmup_epochs"]))
     return Verdict(
         MET,
-        "an epoch lasts from one barrier of all ranks to the next; its time is "
-        f"{' and '.join(part for part in whose if part)}. A run's time is the arithmetic mean of its epochs after "
-        f"{' or '.join(map(str, warm))} of warm-up: computed again from {len(timed)} epochs, all {len(ok)} agree.{apart}",
+        Note(
+            "timing-agrees",
+            "an epoch lasts from one barrier of all ranks to the next; its time is "
+            f"{' and '.join(part for part in whose if part)}. A run's time is the arithmetic mean of its epochs after "
+            f"{' or '.join(map(str, warm))} of warm-up: computed again from {len(timed)} epochs, all {len(ok)} agree.{apart}",
+            by_ranks=ranks,
+            by_master=master,
+            epochs=len(timed),
+            runs=len(ok),
+            imbalance_share=float(imbalance.max()),
+        ),
         links,
     )
 
@@ -347,9 +439,10 @@ def bounds(material: Material) -> Verdict:
     what = "collectives" if "collective" in network else "all-reduce"
     if (material.runs["replicas"] <= 1).all():
         return Verdict(
-            NOT_APPLICABLE, "no cell has more than one replica, so there is no ideal speed-up to compare with."
+            NOT_APPLICABLE,
+            Note("one-replica", "no cell has more than one replica, so there is no ideal speed-up to compare with."),
         )
-    said = [
+    parts = [
         f"{number_of(len(ideal), 'cell')} reach {_range(100 * ideal)} % of the ideal speed-up, the number of replicas"
         if len(ideal)
         else "",
@@ -357,18 +450,18 @@ def bounds(material: Material) -> Verdict:
         if len(shares)
         else "",
     ]
-    if not any(said):
-        return Verdict(
-            NOT_MET, "no speed-up has a base, and no sweep has the rate of its link, so there is no bound.", links
-        )
-    return Verdict(MET, f"{'; '.join(part for part in said if part)}.", links)
+    if not any(parts):
+        note = Note("no-bound", "no speed-up has a base, and no sweep has the rate of its link, so there is no bound.")
+        return Verdict(NOT_MET, note, links)
+    text = f"{'; '.join(part for part in parts if part)}."
+    return Verdict(MET, Note("bounds-shown", text, cells=len(ideal), sweeps=len(shares)), links)
 
 
 def plots(material: Material) -> Verdict:
     """Rule 12: what captions say, and which factors lines run along."""
     links: Links = (("figures", "figures"), ("runs", "every run"))
     if material.ok.empty:
-        return Verdict(NOT_APPLICABLE, "no run succeeded, so figures have nothing to show.")
+        return Verdict(NOT_APPLICABLE, Note("no-success", "no run succeeded, so figures have nothing to show."))
     silent = [picture.name for picture in material.pictures if not _says_n(picture.caption)]
     if not material.pictures or silent:
         why = (
@@ -376,7 +469,8 @@ def plots(material: Material) -> Verdict:
             if silent
             else "there is no figure"
         )
-        return Verdict(NOT_MET, f"{why}.", links)
+        note = Note("captions-without-n", f"{why}.", figures=len(material.pictures), without=silent)
+        return Verdict(NOT_MET, note, links)
     along = [title(name) for name in varying(material.runs) if is_numeric(name)]
     joined = (
         f"lines join cells only along numeric factors ({', '.join(along)})"
@@ -385,8 +479,14 @@ def plots(material: Material) -> Verdict:
     )
     return Verdict(
         MET,
-        f"the captions of all {len(material.pictures)} figures say how many runs a marker stands for; {joined}. Each of the "
-        f"{len(material.ok)} successful runs is a point in the chart of runs.",
+        Note(
+            "captions-have-n",
+            f"the captions of all {len(material.pictures)} figures say how many runs a marker stands for; {joined}. Each of the "
+            f"{len(material.ok)} successful runs is a point in the chart of runs.",
+            figures=len(material.pictures),
+            along=along,
+            runs=len(material.ok),
+        ),
         links,
     )
 
@@ -412,13 +512,13 @@ def judged(material: Material) -> list[tuple[Rule, Verdict]]:
     return [(rule, rule.judge(material)) for rule in RULES]
 
 
-def summary(verdicts: Sequence[tuple[Rule, Verdict]]) -> str:
-    """How many of each outcome, in a sentence."""
+def summary(verdicts: Sequence[tuple[Rule, Verdict]]) -> Note:
+    """Return how many of each outcome there are, in a sentence."""
     outcomes = [verdict.outcome for _, verdict in verdicts]
-    told = {MET: "met", NOT_MET: "not met", NOT_APPLICABLE: "not applicable to this study"}
-    return (
-        ", ".join(f"{outcomes.count(outcome)} {words}" for outcome, words in told.items() if outcome in outcomes) + "."
-    )
+    words = {MET: "met", NOT_MET: "not met", NOT_APPLICABLE: "not applicable to this study"}
+    counts = {outcome: outcomes.count(outcome) for outcome in words if outcome in outcomes}
+    text = ", ".join(f"{count} {words[outcome]}" for outcome, count in counts.items()) + "."
+    return Note("rules-summary", text, counts=counts)
 
 
 def _says_n(caption: str) -> bool:

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +10,20 @@ import pandas as pd
 
 from analysis import tables
 from common.errors import exit_status
+from common.notes import Note
 from common.tables import read_table
 from common.text import number_of
 from plan.timings import OF_PARTS
 from strategies.measured import message_cost
 
 TITLE = "What parts of layers cost"
-HOW = (
+HOW = Note(
+    "timing-method",
     "Medians over repetitions of one part on one rank that does nothing else: forward and backward pass, and update of its weights. A layer's "
     "largest number of equal parts is taken, up to the number of devices: by samples, and in the best other way. Parts are timed with what they "
-    "take at hand, so that messages are not in these times."
+    "take at hand, so that messages are not in these times.",
 )
-NO_COSTS = "No part was timed."
+NO_COSTS = Note("nothing-timed", "No part was timed.")
 WORDS = ["framework", "model", "layer", "status"]
 
 
@@ -78,30 +81,37 @@ def table(costs: pd.DataFrame, messages: pd.DataFrame) -> tables.Table:
     fewest = data["n"].dropna()
     notes = [
         HOW,
-        of_messages(messages),
-        f"{number_of(int(fewest.min()), 'repetition')} at least; the spread is the largest range between their quartiles over their median, of all "
-        "ways to divide a layer."
+        " ".join(message_notes(messages)),
+        Note(
+            "repetitions",
+            f"{number_of(int(fewest.min()), 'repetition')} at least; the spread is the largest range between their quartiles over their median, of all "
+            "ways to divide a layer.",
+            least=int(fewest.min()),
+        )
         if len(fewest)
         else NO_COSTS,
     ]
     return tables.Table(TITLE, data, pd.DataFrame(shown), [note for note in notes if note], WORDS)
 
 
-def of_messages(messages: pd.DataFrame) -> str:
-    """What a message costs its two ranks, in a sentence for each framework."""
-    said = []
+def message_notes(messages: pd.DataFrame) -> list[Note]:
+    """Return what a message costs its two ranks, in a sentence for each framework."""
+    notes = []
     for framework, rows in messages.groupby("framework"):
         if cost := message_cost(rows):
             each = [
                 f"{tables.number(1e6 * once)} µs, and {tables.number(1e9 * byte)} ns for each byte"
                 for once, byte in ((cost.send_s, cost.send_byte_s), (cost.receive_s, cost.receive_byte_s))
             ]
-            said.append(
+            text = (
                 f"A message of {framework} takes its sender {each[0]}, and its receiver {each[1]}, of processor time."
             )
+            notes.append(Note("message-cost", text, framework=framework, **asdict(cost)))
         else:
-            said.append(f"Messages of {framework}: {rows.iloc[0]['status']}: {rows.iloc[0]['reason']}.")
-    return " ".join(said)
+            status, reason = rows.iloc[0]["status"], rows.iloc[0]["reason"]
+            text = f"Messages of {framework}: {status}: {reason}."
+            notes.append(Note("messages-not-timed", text, framework=framework, status=status, reason=reason))
+    return notes
 
 
 def main(argv: list[str] | None = None) -> None:

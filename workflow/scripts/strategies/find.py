@@ -22,7 +22,8 @@ from analysis import tables
 from common.arguments import OneLineParser
 from common.errors import InputError, exit_status, system_faults
 from common.files import write_json, write_text
-from common.text import instead_of, number_of, size
+from common.notes import Note
+from common.text import alternatives, number_of, size
 from declared.configuration import load_config
 from declared.environments import read
 from declared.site import Site, load_site
@@ -43,11 +44,12 @@ ENVIRONMENT = "planner"
 LIMIT_S = 3600
 MOST_DEVICES = 1024
 TITLE = "Strategies of {model} on {devices}, by the time of a step"
-HOW = (
+HOW = Note(
+    "simulation-method",
     "Simulated: computation by a roofline of what is written of the devices, messages by the rates and latencies of links. A device computes its "
-    "parts in the order of the program; a message waits for the links that it takes."
+    "parts in the order of the program; a message waits for the links that it takes.",
 )
-SPEED_UP = "Speed-up: over data parallelism on the same devices."
+SPEED_UP = Note("speedup-base", "Speed-up: over data parallelism on the same devices.")
 SEARCHED = "Searches: {proposals} proposals from each start."
 FITS_NOT = "too little memory"
 NAMES = {"data": "data parallelism", "expert": "an expert's rule", "random": "a random strategy"}
@@ -177,7 +179,8 @@ def asked(argv: Sequence[str] | None = None) -> tuple[Question, argparse.Namespa
     """The question of a command line. InputError in one line where it makes none."""
     args = parser().parse_args(argv)
     if args.model not in models():
-        raise InputError(f"--model: there is no {args.model}; {instead_of(args.model, sorted(models()))}")
+        choices = alternatives(args.model, sorted(models()))
+        raise InputError("unknown-name", f"there is no {args.model}", file="--model", got=args.model, **choices)
     question = Question(
         _graph(args),
         args.batch_size,
@@ -191,7 +194,11 @@ def asked(argv: Sequence[str] | None = None) -> tuple[Question, argparse.Namespa
     if rest := question.batch % (devices := question.topology.devices):
         next_size = question.batch + devices - rest
         raise InputError(
-            f"--batch-size: {question.batch} samples cannot be divided by {devices} devices; the next that can is {next_size}"
+            "indivisible-batch",
+            f"{question.batch} samples cannot be divided by {devices} devices",
+            file="--batch-size",
+            got=question.batch,
+            hint=f"the next that can is {next_size}",
         )
     return question, args
 
@@ -200,8 +207,12 @@ def _graph(args: argparse.Namespace) -> Graph:
     takes = models()[args.model].takes
     shape, classes, *rest = inputs_of(args.model)[-1]
     if (args.tokens and takes == IMAGES) or (args.image and takes != IMAGES):
-        wanted = "--image, not --tokens" if takes == IMAGES else "--tokens, not --image"
-        raise InputError(f"--model {args.model} takes {takes}: give {wanted}")
+        given, right = ("--tokens", "--image") if takes == IMAGES else ("--image", "--tokens")
+        raise InputError(
+            "conflicting-keys",
+            f"--model {args.model} takes {takes}: give {right}, not {given}",
+            got=given,
+        )
     classes = args.classes or classes
     if takes == IMAGES:
         samples: tuple[Any, ...] = (args.image or shape, classes)
@@ -216,7 +227,7 @@ def _graph(args: argparse.Namespace) -> Graph:
     try:
         return graph(args.model, *samples)
     except ValueError as error:
-        raise InputError(str(error)) from None
+        raise InputError("not-possible-here", str(error), got=args.model) from None
 
 
 def _topology(args: argparse.Namespace) -> Topology:
@@ -226,13 +237,23 @@ def _topology(args: argparse.Namespace) -> Topology:
     node = args.node or min(inner.of, args.devices or inner.of)
     devices = args.devices or (told.devices // inner.of * node)
     if devices % node:
-        raise InputError(f"--devices: {devices} devices do not fill nodes of {node}; expected a multiple of it")
+        raise InputError(
+            "indivisible-devices",
+            f"{devices} devices do not fill nodes of {node}",
+            file="--devices",
+            got=devices,
+            expected="a multiple of it",
+        )
     rates = args.links or []
     between: list[Level] = []
     if devices > node:
         if not outer and len(rates) < 2:
             raise InputError(
-                f"--links: {args.topology} has no links between nodes; give --links within,between in Gbit/s"
+                "missing-key",
+                f"{args.topology} has no links between nodes",
+                file="--links",
+                got=args.links,
+                hint="give --links within,between in Gbit/s",
             )
         usual = outer[0] if outer else inner
         between = [replace(usual, of=devices // node, bytes_s=_bytes_s(rates[1]) if len(rates) > 1 else usual.bytes_s)]
@@ -266,9 +287,16 @@ def found(question: Question, python: str) -> list[dict[str, Any]]:
             check=True,
         )
     except subprocess.TimeoutExpired:
-        raise InputError(f"--proposals: the search took more than {LIMIT_S} s; ask for fewer") from None
+        raise InputError(
+            "too-slow",
+            f"the search took more than {LIMIT_S} s",
+            file="--proposals",
+            got=question.proposals,
+            hint="ask for fewer",
+        ) from None
     except subprocess.CalledProcessError as error:
-        raise InputError(f"the search ended with status {error.returncode}; what it printed stands above") from None
+        problem = f"the search ended with status {error.returncode}"
+        raise InputError("search-failed", problem, got=error.returncode, hint="what it printed stands above") from None
     answers: list[dict[str, Any]] = json.loads(done.stdout)
     return answers
 
@@ -303,7 +331,8 @@ def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table
         }
     )
     devices = number_of(question.topology.devices, "device")
-    notes = [HOW, SPEED_UP, SEARCHED.format(proposals=f"{question.proposals:,}")]
+    searched = Note("searches", SEARCHED.format(proposals=f"{question.proposals:,}"), proposals=question.proposals)
+    notes = [HOW, SPEED_UP, searched]
     return tables.Table(TITLE.format(model=question.graph.model, devices=devices), rows, shown, notes, WORDS)
 
 
@@ -316,10 +345,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     question, args = asked(argv)
     answers = found(question, interpreter())
     if not any(answer["seconds"] for answer in answers):
-        least = min(answer["memory_bytes"] for answer in answers)
+        least, available = min(answer["memory_bytes"] for answer in answers), question.topology.device.memory_bytes
         raise InputError(
-            f"{args.model}: no strategy was found whose devices have the memory: the least is {size(least)} on a device, which has "
-            f"{size(question.topology.device.memory_bytes)}; give more devices, or a smaller --batch-size"
+            "too-little-memory",
+            f"no strategy was found whose devices have the memory: the least is {size(least)} on a device, which has {size(available)}",
+            file=args.model,
+            got=available,
+            hint="give more devices, or a smaller --batch-size",
         )
     made = table(question, answers)
     if not args.out:

@@ -18,6 +18,7 @@ from analysis import tables
 from analysis.measured import title_with_unit
 from common.errors import InputError, exit_status
 from common.files import digest_text, shown, write_text
+from common.notes import Note
 from common.schemas import check
 from common.text import number_of
 from declared.mesh import FOUND
@@ -32,15 +33,16 @@ from strategies.measured import Known, Lacking, add_tables, costs_of, known, row
 PROPOSALS = 20_000
 SEED = 1
 TITLE = "Strategies that were found, by the simulated time of a step"
-HOW = (
+HOW = Note(
+    "simulation-method",
     "Simulated: computation of each part as it was timed at the site (costs.csv), messages and sums by latency and bandwidth as they were fitted to "
-    "its sweeps (network.csv), and what ranks do for messages as that was timed (messages.csv)."
+    "its sweeps (network.csv), and what ranks do for messages as that was timed (messages.csv).",
 )
 SEARCHED = (
     "The fastest of two searches from three starts, with {proposals} proposals each; data parallelism is one of the starts. "
     "Speed-up: over data parallelism."
 )
-NOTHING = "The study asks for no strategy that is found."
+NOTHING = Note("no-question", "The study asks for no strategy that is found.")
 
 
 def asked(runs: Sequence[Run], site: Site) -> dict[str, Run]:
@@ -71,7 +73,7 @@ def fastest(answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The answer whose step takes the least time. Lacking where no strategy has the memory."""
     fits = [answer for answer in answers if answer["seconds"]]
     if not fits:
-        raise Lacking("no strategy was found whose devices have the memory")
+        raise Lacking(Note("too-little-memory", "no strategy was found whose devices have the memory"))
     return min(fits, key=lambda answer: answer["seconds"])
 
 
@@ -95,9 +97,11 @@ def table(rows: Sequence[Mapping[str, Any]], missed: Mapping[str, str]) -> table
     """The table of what was found."""
     head = ["framework", *ASKED]
     data = pd.DataFrame(rows, columns=[*head, *row_names()])
-    told = [f"{name}: {why}." for name, why in missed.items()]
+    unanswered = [
+        Note("question-unanswered", f"{name}: {why}.", question=name, reason=why) for name, why in missed.items()
+    ]
     if data.empty:
-        return tables.Table(TITLE, data, pd.DataFrame(columns=["model"]), told or [NOTHING], head)
+        return tables.Table(TITLE, data, pd.DataFrame(columns=["model"]), unanswered or [NOTHING], head)
     told_of = [name for name in head if name == "model" or data[name].nunique() > 1]
     shown: dict[str, Any] = {title_with_unit(name): data[name].map(str) for name in told_of}
     for name in ("data", "expert", "found"):
@@ -109,9 +113,8 @@ def table(rows: Sequence[Mapping[str, Any]], missed: Mapping[str, str]) -> table
     shown["speed-up"] = [tables.DASH if pd.isna(ratio) else f"{ratio:.2f}" for ratio in ratios]
     shown["found by"] = [_by(method, start) for method, start in zip(data["method"], data["start"], strict=True)]
     words = [*map(title_with_unit, ("framework", "model", "dataset", "device", "optimizer")), "found by"]
-    return tables.Table(
-        TITLE, data, pd.DataFrame(shown), [HOW, SEARCHED.format(proposals=f"{PROPOSALS:,}"), *told], words
-    )
+    searched = Note("searches", SEARCHED.format(proposals=f"{PROPOSALS:,}"), proposals=PROPOSALS)
+    return tables.Table(TITLE, data, pd.DataFrame(shown), [HOW, searched, *unanswered], words)
 
 
 def row_names() -> list[str]:
@@ -130,7 +133,7 @@ def in_few_lines(content: Mapping[str, Any]) -> str:
 
 def answered(
     runs: Mapping[str, Run], of: Known, python: str
-) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, str]]:
+) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Note]]:
     """The content of the file of strategies, the rows of the table, and why questions have no answer."""
     strategies, made_of, rows, missed = {}, {}, [], {}
     for name, run in runs.items():
@@ -139,7 +142,7 @@ def answered(
             answers = found(wanted, python)
             best, told = fastest(answers), row(run, answers)
         except Lacking as lacking:
-            missed[name] = str(lacking)
+            missed[name] = lacking.note
             continue
         made_of[name] = digest_text(json.dumps(wanted.job(), sort_keys=True))
         strategies[name] = {"step_s": best["seconds"], "parts": best["parts"]}
@@ -163,7 +166,8 @@ def main(argv: list[str] | None = None) -> None:
     for name, why in missed.items():
         print(f"{name}: no strategy: {why}", flush=True)
     if missed and not content["strategies"]:
-        raise InputError(f"{shown(file)}: not written: {next(iter(missed.values()))}")
+        first = next(iter(missed.values()))
+        raise InputError(first.code, f"not written: {first}", file=shown(file), got=list(missed))
     check(content, "strategies", file)
     write_text(file, in_few_lines(content))
     tables.write(table(rows, missed), options.out)

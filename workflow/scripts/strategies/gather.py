@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from common.errors import exit_status
+from common.notes import Note
 from common.schemas import schema
 from common.tables import write_table
 from common.text import number_of
@@ -32,11 +33,11 @@ def known(campaign: Campaign, timing: Timing) -> dict[str, Any]:
     return {**told, **of, "devices": timing.devices}
 
 
-def missing(file: Path) -> str:
-    """Why there is no timing.json under the current key."""
+def missing(file: Path) -> Note:
+    """Return why there is no timing.json under the current key."""
     if any(file.parents[1].glob("*/timing.json")):
-        return "old: measured with other software, code or settings only"
-    return "absent: has not been measured"
+        return Note("old", "old: measured with other software, code or settings only")
+    return Note("absent", "absent: has not been measured")
 
 
 def middle(times: Sequence[float]) -> tuple[float, float]:
@@ -121,8 +122,8 @@ def gather(campaign: Campaign) -> dict[str, pd.DataFrame]:
     return {name: pd.DataFrame(rows[name], columns=list(schema(name)["properties"])) for name in rows}
 
 
-def summary(tables: Mapping[str, pd.DataFrame], arguments: str = "") -> str:
-    """How many timings are ok, which are not and why. `arguments`: see records.aggregate.summary."""
+def summary(tables: Mapping[str, pd.DataFrame], arguments: str = "") -> list[str]:
+    """Return lines: how many timings are ok, which are not and why. `arguments`: see records.aggregate.summary."""
     keys = ["framework", "model", "dataset", "batch_size", "device", "optimizer"]
     models, messages = (
         tables["costs"].drop_duplicates(keys),
@@ -131,9 +132,12 @@ def summary(tables: Mapping[str, pd.DataFrame], arguments: str = "") -> str:
     told = [(f"parts of {row.model}", row) for row in models.itertuples()]
     told += [(f"messages of {row.framework}", row) for row in messages.itertuples()]
     bad = [(what, row) for what, row in told if row.status != "ok"]
-    lines = [f"  {what}: {row.status}: {row.reason}" for what, row in bad]
-    lines += to_repeat([row.status for _, row in bad], arguments)
-    return "\n".join([f"{number_of(len(told), 'timing')}, {len(told) - len(bad)} ok", *lines])
+    text = f"{number_of(len(told), 'timing')}, {len(told) - len(bad)} ok"
+    lines: list[str] = [Note("timings", text, timings=len(told), ok=len(told) - len(bad))]
+    for what, row in bad:
+        text = f"  {what}: {row.status}: {row.reason}"
+        lines.append(Note("timing-not-ok", text, timing=what, status=row.status, reason=row.reason))
+    return [*lines, *to_repeat([row.status for _, row in bad], arguments)]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -148,7 +152,7 @@ def main(argv: list[str] | None = None) -> None:
     tables = gather(campaign)
     for name, table in tables.items():
         write_table(table, name, getattr(options, name))
-    print(summary(tables, arguments_for(options.study, options.site)))
+    print("\n".join(summary(tables, arguments_for(options.study, options.site))))
 
 
 if __name__ == "__main__":

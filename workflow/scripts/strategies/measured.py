@@ -2,12 +2,14 @@
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
+from common.notes import Note
 from common.tables import read_table
 from declared.site import Site
 from declared.virtual import burst_bytes
@@ -25,7 +27,11 @@ VIRTUAL = "virtual"  # a placement
 
 
 class Lacking(Exception):
-    """What a search needs was not measured, in one line."""
+    """What a search needs was not measured, or not found: `note` says what, in one line."""
+
+    def __init__(self, note: Note) -> None:
+        self.note = note
+        super().__init__(str(note))
 
 
 @dataclass(frozen=True)
@@ -59,13 +65,25 @@ def costs_of(costs: pd.DataFrame, run: Run) -> pd.DataFrame:
     for name in OF_PARTS:
         same = same[same[name] == run.levels[name]]
     what = f"parts of {run.levels['model']} with {run.framework.name} in batches of {run.levels['batch_size']}"
-    if same.empty:
-        raise Lacking(f"{what}: not in costs.csv")
-    if (first := same.iloc[0])["status"] != "ok":
-        raise Lacking(f"{what}: {first['status']}: {first['reason']}")
+    request = {"framework": run.framework.name, **{name: run.levels[name] for name in OF_PARTS}}
+    first = _first_row(same, what, "costs.csv", request)
     if int(first["devices"]) < run.geometry.ranks:
-        raise Lacking(f"{what}: measured for {first['devices']} devices at most, asked is {run.geometry.ranks}")
+        text = f"{what}: measured for {first['devices']} devices at most, asked is {run.geometry.ranks}"
+        raise Lacking(Note("too-few-devices", text, **request, devices=int(first["devices"]), ranks=run.geometry.ranks))
     return same
+
+
+def _first_row(rows: pd.DataFrame, subject: str, table: str, request: Mapping[str, Any]) -> pd.Series:
+    """Return the first of the rows that a `request` selects from a `table`. Lacking where there is none, or it is not ok."""
+    if rows.empty:
+        raise Lacking(Note("not-measured", f"{subject}: not in {table}", table=table, **request))
+    first = rows.iloc[0]
+    if first["status"] != "ok":
+        text = f"{subject}: {first['status']}: {first['reason']}"
+        raise Lacking(
+            Note("measurement-failed", text, table=table, status=first["status"], reason=first["reason"], **request)
+        )
+    return first
 
 
 def rows_of(costs: pd.DataFrame) -> list[Measured]:
@@ -97,9 +115,11 @@ def topology(
     if geometry.ranks == 1:
         return Topology(device, (Level(1, math.inf),))
     if geometry.ranks_per_node > 1:
-        raise Lacking(
-            f"links: {geometry.ranks_per_node} ranks are on a node, and no sweep measures links within one; say devices_per_node: 1"
+        text = (
+            f"links: {geometry.ranks_per_node} ranks are on a node, and no sweep measures links within one; "
+            "say devices_per_node: 1"
         )
+        raise Lacking(Note("links-within-node", text, ranks_per_node=geometry.ranks_per_node))
     sent, summed = (_fitted(network, run, collective) for collective in (POINT_TO_POINT, ALL_REDUCE))
     burst = _burst_bytes(swept(network, run, POINT_TO_POINT))
     steps = 2 * (geometry.ranks - 1)
@@ -135,13 +155,13 @@ def _fitted(network: pd.DataFrame, run: Run, collective: str) -> fit.Fit:
     rows = swept(network, run, collective)
     at = f" at {run.levels['bandwidth']} Mbit/s" if run.levels["bandwidth"] else ""
     what = f"links: {collective} of {run.framework.name} on {run.geometry.nodes} nodes{at}"
-    if rows.empty:
-        raise Lacking(f"{what}: not in network.csv")
-    if (first := rows.iloc[0])["status"] != "ok":
-        raise Lacking(f"{what}: {first['status']}: {first['reason']}")
+    request = {"framework": run.framework.name, "collective": collective, "nodes": run.geometry.nodes}
+    _first_row(rows, what, "network.csv", request)
     made = fit.fit_token_buckets(rows) if _burst_bytes(rows) else fit.fit(rows)
     if made is None or not made.bandwidth_bytes_s.value > 0:
-        raise Lacking(f"{what}: its times do not grow with sizes; repeat the sweep")
+        raise Lacking(
+            Note("times-do-not-grow", f"{what}: its times do not grow with sizes; repeat the sweep", **request)
+        )
     return made
 
 

@@ -21,6 +21,7 @@ from analysis.intervals import COLUMNS, Estimate, columns
 from analysis.measured import factors, level_text, read_timed, successful, title_with_unit, varying
 from analysis.pooling import Pooling, pooled
 from common.errors import exit_status
+from common.notes import Note
 from declared.mesh import FOUND, PLAIN, kind_of
 from declared.site import load_site
 from declared.study import load_study
@@ -33,13 +34,17 @@ from strategies.measured import Known, Lacking, add_tables, known
 TITLE = "Strategies, simulated and measured"
 AIM = 0.10
 FEWEST = 3  # strategies that have an order worth telling
-HOW = (
+HOW = Note(
+    "simulation-method",
     "Simulated: from parts of layers timed on one rank (costs.csv), messages between two (messages.csv) and the network's sweeps (network.csv); nothing "
-    "was fitted to the cells themselves. What one rank takes beyond its own simulation, for samples and bookkeeping, is added to all cells of a model, so that its own error is 0."
+    "was fitted to the cells themselves. What one rank takes beyond its own simulation, for samples and bookkeeping, is added to all cells of a model, so that its own error is 0.",
 )
 NO_REST = "The study has no cell of {models} on one rank, so that what a step takes beside its layers is not in simulated times."
-NONE = "The study has no cell whose layers are divided each by itself."
-SENT = "Sent: outputs and their gradients, and gradients of weights, of all ranks in a step, by the strategy."
+NONE = Note("no-strategy-cell", "The study has no cell whose layers are divided each by itself.")
+SENT = Note(
+    "bytes-sent",
+    "Sent: outputs and their gradients, and gradients of weights, of all ranks in a step, by the strategy.",
+)
 
 
 class Simulator:
@@ -54,14 +59,14 @@ class Simulator:
     def of(self, run: Run) -> dict[str, Any]:
         """What `strategies.search.account` tells of a run's strategy."""
         if run.strategy is None:
-            raise Lacking(self._unfound)
+            raise Lacking(Note("strategy-not-found-yet", self._unfound))
         question = tuple(run.levels[name] for name in ASKED)
         if question not in self._posed:
             self._posed[question] = search.posed_of(posed(run, self._of).job())
         return search.account(self._posed[question], run.strategy)
 
 
-def compare(runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator) -> tuple[pd.DataFrame, list[str]]:
+def compare(runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator) -> tuple[pd.DataFrame, list[Note]]:
     """One row per cell that trains by a strategy and was measured or can be simulated, and what keeps cells from being simulated.
 
     `step_s` with its interval is measured, `simulated_s` is what a simulation says of its layers, `rest_s` what is added to it; `error`: of
@@ -70,13 +75,13 @@ def compare(runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator
     ok = successful(runs)
     steps = (ok["samples_per_epoch"].astype(float) / ok["local_batch"].astype(float)).groupby(ok["cell"]).first()
     pooling, rows = pooled(runs), []
-    lacking: dict[str, list[str]] = {}
+    lacking: dict[Note, list[str]] = {}
     for cell, run in planned.items():
         measured = cell in pooling.samples
         try:
             told = simulator.of(run)
         except Lacking as why:
-            lacking.setdefault(str(why), []).append(cell)
+            lacking.setdefault(why.note, []).append(cell)
             if not measured:
                 continue
             told = {}
@@ -95,18 +100,19 @@ def compare(runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator
             }
         )
     data = pd.DataFrame(rows)
-    said = [_not_simulated(cells, why) for why, cells in lacking.items()]
+    not_simulated = [_not_simulated(cells, why) for why, cells in lacking.items()]
     if data.empty:
-        return pd.DataFrame(columns=["cell", "error"]), said
+        return pd.DataFrame(columns=["cell", "error"]), not_simulated
     rest = data.apply(lambda row: _rest(data, row), axis=1)
     data.insert(data.columns.get_loc("simulated_s") + 1, "rest_s", rest)
     data["error"] = (data["simulated_s"] + data["rest_s"].fillna(0)) / data["step_s"] - 1
-    return data, said
+    return data, not_simulated
 
 
-def _not_simulated(cells: Sequence[str], why: str) -> str:
-    """Which cells are not simulated, or how many where they are several, and why."""
-    return f"{cells[0]} is not simulated: {why}" if len(cells) == 1 else f"{len(cells)} cells are not simulated: {why}"
+def _not_simulated(cells: Sequence[str], why: Note) -> Note:
+    """Return which cells are not simulated, or how many where they are several, and why."""
+    subject = f"{cells[0]} is" if len(cells) == 1 else f"{len(cells)} cells are"
+    return Note("not-simulated", f"{subject} not simulated: {why}", cells=list(cells), reason=why.code)
 
 
 def _each(whole: Estimate, parts: float) -> Estimate:
@@ -171,31 +177,51 @@ def gains(data: pd.DataFrame, pooling: Pooling) -> list[tuple[dict[str, Any], Es
     return found
 
 
-def said(data: pd.DataFrame, pooling: Pooling) -> list[str]:
-    """What the table says in sentences: errors, orders, and whether what was found is faster."""
+def findings(data: pd.DataFrame, pooling: Pooling) -> list[Note]:
+    """Return what the table shows: errors, orders, and whether what was found is faster."""
     several = data[(data["ranks"] > 1) & data["error"].notna()]
     if several.empty:
         return []
     errors = several["error"].abs()
-    within = f"{int((errors <= AIM).sum())} of {len(errors)} within {100 * AIM:g} %"
-    told = [
-        f"Errors on several ranks: {100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % at most; {within}."
+    within = int((errors <= AIM).sum())
+    notes = [
+        Note(
+            "errors",
+            f"Errors on several ranks: {100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % at most; "
+            f"{within} of {len(errors)} within {100 * AIM:g} %.",
+            mean=errors.mean(),
+            most=errors.max(),
+            within=within,
+            cells=len(errors),
+        )
     ]
     if taus := orders(data):
         right, resolved = ordered(data, pooling)
-        told.append(
-            f"Order: of {resolved} pairs of strategies whose measured times differ beyond the noise, {right} are simulated in that order; Kendall's "
-            f"tau {sum(taus) / len(taus):.2f} on average of {len(taus)} sets, {min(taus):.2f} at least."
+        notes.append(
+            Note(
+                "order",
+                f"Order: of {resolved} pairs of strategies whose measured times differ beyond the noise, {right} are simulated in that order; Kendall's "
+                f"tau {sum(taus) / len(taus):.2f} on average of {len(taus)} sets, {min(taus):.2f} at least.",
+                pairs=resolved,
+                right=right,
+                taus=taus,
+            )
         )
     if gained := gains(data, pooling):
         slower = [estimate for _, estimate in gained if estimate.high < 1]
         values = [estimate.value for _, estimate in gained]
         faster = sum(estimate.low > 1 for _, estimate in gained)
-        told.append(
-            f"What was found, over data parallelism: {min(values):.2f} to {max(values):.2f} times as fast; faster beyond the noise in {faster} of "
-            f"{len(gained)} sets, slower in {len(slower)}."
+        notes.append(
+            Note(
+                "gains",
+                f"What was found, over data parallelism: {min(values):.2f} to {max(values):.2f} times as fast; faster beyond the noise in {faster} of "
+                f"{len(gained)} sets, slower in {len(slower)}.",
+                gains=values,
+                faster=faster,
+                slower=len(slower),
+            )
         )
-    return told
+    return notes
 
 
 def in_order(data: pd.DataFrame) -> pd.DataFrame:
@@ -224,9 +250,9 @@ def table(runs: pd.DataFrame, data: pd.DataFrame, lacking: Sequence[str]) -> tab
     shown["sent (MB)"] = [tables.number(value / 1e6) for value in sent]
     without = sorted(set(data.loc[data["rest_s"].isna(), "model"]))
     notes = [
-        *said(data, pooled(runs)),
+        *findings(data, pooled(runs)),
         HOW,
-        *([NO_REST.format(models=", ".join(without))] if without else []),
+        *([Note("no-rest", NO_REST.format(models=", ".join(without)), models=without)] if without else []),
         SENT,
         *lacking,
         conditions.setting(runs),
