@@ -294,7 +294,7 @@ def report(cost: Cost) -> str:
     """Return the estimate as text, in lines for a terminal."""
     fraction = cost.campaign.study.fraction
     rows = aligned(table_rows(cost), left=[name in WORDS for name in HEADER])
-    lines = [fraction_line(fraction)] if fraction else []
+    lines: list[str] = [fraction_line(fraction)] if fraction else []
     lines += ["  ".join(row).rstrip() for row in rows]
     return "\n".join([title(cost), *(f"  {line}" for line in [*lines, *notes(cost)])])
 
