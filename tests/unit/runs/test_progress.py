@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from common.notes import codes
 from runs.progress import Held, Interruption, Session, quiet
 
 
@@ -70,8 +71,8 @@ def test_a_timing_has_a_line_too(
 
 def test_a_disturbed_machine_is_said_at_once(tmp_path: Path) -> None:
     session = Session(tmp_path, "s", planned=9, done=0)
-    said = [[hint.split()[0] for hint in session.hints(disturbed)] for disturbed in [True] * 7]
-    assert said == [["a"], [], [], [], ["the"], [], []]
+    said = [codes(session.hints(disturbed)) for disturbed in [True] * 7]
+    assert said == [["first-disturbed-run"], [], [], [], ["all-disturbed"], [], []]
     session = Session(tmp_path, "s", planned=9, done=0)
     assert [len(list(session.hints(disturbed))) for disturbed in (False, True, True, True, True, True)] == [
         0,

@@ -89,7 +89,8 @@ def read_intervals(table: Path) -> pd.DataFrame:
     try:
         return _intervals(table)
     except (OSError, ValueError, OverflowError) as error:
-        raise InputError("broken-file", _one_line(error), file=shown(table), hint="repeat the run") from None
+        said = _reason(error)
+        raise InputError(said.code, said, file=shown(table), hint="repeat the run") from None
 
 
 def _intervals(table: Path) -> pd.DataFrame:
@@ -97,13 +98,14 @@ def _intervals(table: Path) -> pd.DataFrame:
     try:
         found = pd.read_csv(table, dtype={**_TYPES, "phase": "category"}, usecols=list(INTERVALS))[list(INTERVALS)]
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"cannot be read: {error}; expected {','.join(INTERVALS)}") from None
+        text = f"cannot be read: {_one_line(error)}; expected {','.join(INTERVALS)}"
+        raise ValueError(Note("broken-file", text)) from None
     ends = found[["start", "end"]].to_numpy()
     wrong = ~np.isfinite(ends).all(axis=1) | (ends[:, 1] < ends[:, 0])
     if wrong.any():
-        raise ValueError(
-            f"line {2 + int(wrong.argmax())}: start or end is missing or not finite, or it ends before it starts"
-        )
+        line = 2 + int(wrong.argmax())
+        text = f"line {line}: start or end is missing or not finite, or it ends before it starts"
+        raise ValueError(Note("bad-interval", text, line=line))
     return found
 
 
@@ -111,8 +113,14 @@ def _clocks(table: Path) -> pd.DataFrame:
     """What the ranks' clocks were found to be: CLOCK_COLUMNS. ValueError where a number is missing or not finite."""
     found = pd.read_csv(table, dtype={"rank": "int64"}, usecols=list(CLOCK_COLUMNS))
     if found.empty or not np.isfinite(found.to_numpy(float)).all():
-        raise ValueError("a number is missing or not finite")
+        raise ValueError(Note("not-finite", "a number is missing or not finite"))
     return found
+
+
+def _reason(error: Exception) -> Note:
+    """Return why a table cannot be used: as it was found here, or as who could not read it says."""
+    said = error.args[0] if error.args else None
+    return said if isinstance(said, Note) else Note("broken-file", _one_line(error))
 
 
 def _one_line(error: Exception) -> str:
@@ -133,7 +141,7 @@ def damage(attempt: Path, ranks: int, epochs: int, steps: int) -> Note | None:
             text = f"is not there; {', '.join(parts)} could not be put together" if parts else "is not there"
             said = Note("missing-file", text, parts=parts)
         except (OSError, ValueError, OverflowError) as error:
-            said = Note("broken-file", _one_line(error))
+            said = _reason(error)
         if said:
             return Note(said.code, f"{name}: {said}", file=name, **said.facts)
     return None

@@ -43,7 +43,7 @@ def end(folder: Path, outcome: Outcome) -> Outcome:
     if outcome.status != "ok":
         return outcome
     if not (folder / scorep.ANCHOR).exists():
-        reason = Note("no-trace", f"Score-P left no {scorep.ANCHOR}", file=scorep.ANCHOR)
+        reason = Note("no-trace", f"Score-P left no {scorep.ANCHOR}", file=str(scorep.ANCHOR))
         return replace(outcome, status="failed", reason=reason)
     if read_json(folder / "result.json")["ranks"][0]["machine"] == machine():
         began = float(pd.read_csv(folder / "phases-0.csv")["start"].min())

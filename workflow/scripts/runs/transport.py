@@ -15,6 +15,8 @@ _CHOSEN = re.compile(r"Using network (\S.*)")
 _DEVICE = re.compile(r"\[\d+\]([^\s:<\[]+)(?::\d+/(\w+))?")
 # Of what these do with accelerators and with InfiniBand their libraries tell nothing; they choose by themselves.
 UNTOLD = ("mpi", "gaspi")
+UNTOLD_NETWORK = "a network that it does not name"
+UNNAMED = "a network that its log does not name"
 WITHIN = "links within the node"
 LEAST_SHARE = 0.5
 
@@ -28,7 +30,7 @@ def described(library: str, spec: Mapping[str, Any], folder: Path) -> str:
     if spec["ranks"] == 1:
         return f"{library} over {WITHIN}" if spec["replicas_per_rank"] > 1 else "none"
     if library in UNTOLD and spec["fabric"] == "infiniband":
-        return f"{library} over a network that it does not name"
+        return f"{library} over {UNTOLD_NETWORK}"
     if library != "nccl":
         return f"{library} over tcp {spec['interface']}"
     said = "\n".join(log.read_text(errors="replace") for log in sorted(folder.glob("nccl.*.log")))
@@ -81,7 +83,7 @@ def objection(
 def _nccl_network(log: str) -> str:
     """Protocol and interface that NCCL's log names; what its channels went through counts more than what it had found."""
     used = sorted(set(_CHANNEL.findall(log)) or set(_CHOSEN.findall(log)))
-    return " and ".join(dict.fromkeys(_network(name, log) for name in used)) or "a network that its log does not name"
+    return " and ".join(dict.fromkeys(_network(name, log) for name in used)) or UNNAMED
 
 
 def _network(plugin: str, log: str) -> str:
