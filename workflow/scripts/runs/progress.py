@@ -103,7 +103,7 @@ class Session:
             )
             yield Note("all-disturbed", text, runs=FIRST)
 
-    def line(self, run_id: str, status: str, what: str) -> str:
+    def line(self, run_id: str, status: str, what: str) -> Note:
         """The line to print after `add`."""
         ended = self._state["ended"]
         planned, more = self._known()
@@ -113,7 +113,9 @@ class Session:
         width, left_s = len(str(planned)), self._left_s() if left else None
         about = "" if left_s is None else f", about {duration(left_s)}"
         tail = f"{left} left{about}" if left else "whether cells get more is decided next" if more else "all runs done"
-        return f"[{done:{width}d}/{planned}] {status:8s}{run_id:58s} {what} | {tail} | {failed} not ok"
+        text = f"[{done:{width}d}/{planned}] {status:8s}{run_id:58s} {what} | {tail} | {failed} not ok"
+        facts = {"done": done, "planned": planned, "open": more, "left_s": left_s, "not_ok": failed}
+        return Note("run-ended", text, **facts)
 
 
 def quiet(session: Session | None, record: logging.LogRecord) -> bool:
