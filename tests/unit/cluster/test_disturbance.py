@@ -84,7 +84,7 @@ def test_what_it_costs_is_said_where_the_campaign_tells(tmp_path: Path) -> None:
     assert without is not None and without.facts["times"] is None
 
 
-def test_the_doctor_names_the_nodes_and_does_not_take_nodes_of_one_machine_for_others(tmp_path: Path) -> None:
+def test_doctor_names_disturbed_nodes_and_nodes_of_one_machine(tmp_path: Path) -> None:
     def judged(site: Site, **of_nodes: Any) -> Finding:
         reports = [{"host": name, "disturbed": {**QUIET, **shares}} for name, shares in of_nodes.items()]
         return finding(reports, site, tmp_path / "runs.csv")

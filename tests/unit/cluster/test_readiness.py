@@ -40,7 +40,7 @@ def test_a_path_that_breaks_the_schedulers_scripts_is_refused(folder: str, monke
         (False, 'use snakemake --profile slurm, or make with ARGS="--profile slurm"'),
     ],
 )  # fmt: skip
-def test_where_a_job_of_the_clusters_is_needed_the_way_to_one_is_told(
+def test_launch_outside_of_a_job_is_refused_with_the_way_to_one(
     runs: bool, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
@@ -60,7 +60,7 @@ def test_where_a_job_of_the_clusters_is_needed_the_way_to_one_is_told(
         (Settings(4, 125e6, 0.6, None, scheduler="oar"), None, "", None),
     ],
 )
-def test_a_virtual_cluster_has_to_be_the_one_that_the_site_describes(
+def test_virtual_cluster_must_be_the_one_of_the_site(
     there: Settings | None, code: str | None, key: str, got: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(virtual, "running", lambda: there)

@@ -103,7 +103,7 @@ def test_what_a_site_has_installed_is_told_where_results_are_only_looked_at(monk
     assert there.records != planned(load_study("quickstart"), at("a" * 64)).records
 
 
-def test_published_tables_need_no_design_at_this_site_but_the_right_study(tmp_path: Path) -> None:
+def test_published_tables_need_the_right_study(tmp_path: Path) -> None:
     for name in ("runs.csv", "epochs.csv"):
         (tmp_path / name).write_text("run_id,study\nx,quickstart\n")
     assert load_campaign({**CONFIG, "records": str(tmp_path)}).runs == []
@@ -148,7 +148,7 @@ def levels_of(framework: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", ["lbann", "tarantella"])
-def test_what_no_lock_describes_is_missing_where_the_site_does_not_have_it(name):
+def test_framework_without_lock_must_be_installed_at_the_site(name):
     site, levels = load_site("local"), levels_of(name)
     assert stated(lacks(site, levels)) == ("not-installed", {"environment": name})
     has = ((name, Installed("/opt/bin/it")),)
@@ -160,7 +160,7 @@ def test_what_no_lock_describes_is_missing_where_the_site_does_not_have_it(name)
     )
 
 
-def test_operators_that_a_framework_lacks_on_a_device_are_lacking_there_alone() -> None:
+def test_missing_operators_are_missing_on_that_device_only() -> None:
     has = (("lbann", Installed("/opt/lbann/bin/lbann")),)
     site = replace(load_site("local"), installed=has)
     levels = levels_of("lbann") | {"model": "efficientnet-b0", "dataset": "tiny-imagenet-200"}
@@ -186,7 +186,7 @@ def test_lbann_is_missing_where_nothing_joins_programs_of_mpi():
     assert lacks(replace(load_site("grid5000"), installed=has), levels_of("lbann")) is None, "mpirun over oarsh"
 
 
-def test_score_p_is_part_of_what_runs_under_it_and_of_nothing_else(tmp_path: Path) -> None:
+def test_score_p_is_part_of_runs_under_it_only(tmp_path: Path) -> None:
     site, study = load_site("local"), load_study("quickstart")
     has = (("lbann", Installed("/opt/lbann/bin/lbann")), ("horovod-pytorch", Installed("/opt/bin/python")))
     without = replace(site, installed=has)

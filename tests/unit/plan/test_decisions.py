@@ -131,7 +131,7 @@ def test_wording_of_a_cost_by_precision() -> None:
     assert any(re.fullmatch(r"  at most 12 runs, \d+ (s|min) one after the other", line) for line in lines)
 
 
-def test_cells_of_which_nothing_is_asked_are_not_counted_beyond_the_first_blocks() -> None:
+def test_cells_without_a_target_get_only_the_first_blocks() -> None:
     traced = campaign()
     study = replace(traced.study, factors=traced.study.factors | {"trace": ["none", "phases"]})
     here = planned(study, traced.site)
@@ -145,7 +145,7 @@ def test_cells_of_which_nothing_is_asked_are_not_counted_beyond_the_first_blocks
     assert {levels["batch_size"] for levels in among.refinable} == {16, 32}
 
 
-def test_a_rule_that_no_number_of_runs_up_to_at_most_can_fulfil_is_said() -> None:
+def test_rule_that_cannot_be_fulfilled_is_reported() -> None:
     def said(at_most: int, **changes: Any) -> list[Note]:
         return notes(Cost(campaign(Replicates(3, at_most, 0.05, **changes)), measured_at("local"), {}))
 
@@ -161,7 +161,7 @@ def test_a_rule_that_no_number_of_runs_up_to_at_most_can_fulfil_is_said() -> Non
     assert [RULE.known_after(cells) for cells in (1, 2, 4, 8)] == [17, 9, 5, 3]
 
 
-def test_where_all_possible_runs_are_there_another_rule_leaves_nothing_to_decide() -> None:
+def test_complete_campaign_leaves_nothing_to_decide() -> None:
     here = campaign()
     for run in here.possible:
         record(here, run.run_id)

@@ -199,7 +199,7 @@ def test_images_are_refused_for_tokens_and_tokens_for_images(
     assert (refused.value.file, refused.value.key) == ("config/studies/quickstart.yaml", "factors")
 
 
-def test_processors_and_accelerators_train_together_where_there_are_accelerators(local: Site) -> None:
+def test_hybrid_cells_need_accelerators(local: Site) -> None:
     site = replace(
         local, device="cuda", devices_per_node=4, ranks_per_node=4, nodes=2, cores=32, placement="distinct-nodes"
     )
@@ -219,7 +219,7 @@ def test_processors_and_accelerators_train_together_where_there_are_accelerators
     assert code_of(lacks(replace(site, launcher="flux"), runs[0].levels)) == "no-hybrid-here"
 
 
-def test_a_run_is_told_of_unlike_nodes_and_ranks_only_where_there_are_such(local: Site) -> None:
+def test_spec_has_shares_of_heterogeneous_nodes_and_ranks_only(local: Site) -> None:
     study, runs = of_unlike(local)
     assert not {"cpu_shares", "rank_cores"} & set(spec(study, local, runs[0]))
     virtual = load_site("virtual-unlike")

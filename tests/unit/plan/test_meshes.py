@@ -113,7 +113,7 @@ def test_a_mesh_of_one_rank_is_plain_whoever_trains_it(site: Site) -> None:
     assert run.geometry.mesh is None and run.geometry.replicas == 4
 
 
-def test_a_capability_that_names_axes_holds_for_meshes_of_these_axes(site: Site) -> None:
+def test_capability_with_axes_holds_for_meshes_of_these_axes(site: Site) -> None:
     (run,) = runs_of(site, framework=["jax"], parallelism=["data-sharded2"], trace=["phases"])
     assert run.geometry.mesh == Mesh(data=2, sharded=2)
     with pytest.raises(InputError) as refused:

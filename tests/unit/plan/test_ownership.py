@@ -79,7 +79,7 @@ def test_a_second_snakemake_is_refused_and_does_not_wait(state: Path, holder: su
     ownership.claim(state)
 
 
-def test_results_of_somebody_else_are_refused_before_anything_runs() -> None:
+def test_results_of_somebody_else_are_refused() -> None:
     user = os.geteuid()
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results", "small")

@@ -84,7 +84,7 @@ def test_what_was_found_is_an_input_of_the_run(site: Site, file: Path) -> None:
 @pytest.mark.parametrize(
     ("launcher", "way"), [("local", ""), ("slurm", ' ARGS="--profile slurm"'), ("oar", ' ARGS="--profile oar"')]
 )
-def test_cells_without_a_strategy_are_told_once_with_the_command_that_finds_it(
+def test_cells_without_a_strategy_name_the_command_that_finds_it(
     site: Site, file: Path, launcher: str, way: str
 ) -> None:
     study = replace(study_of(parallelism=["data", "found"], batch_size=[32, 64]), replicates=Replicates(3, 3))

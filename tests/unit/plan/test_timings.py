@@ -62,7 +62,7 @@ def test_what_the_site_lacks_is_wanted_but_not_planned(site: Site) -> None:
     assert len(wanted(runs_of(site))) == 2 and planned(runs_of(site), poor) == []
 
 
-def test_where_nothing_is_to_be_timed_it_is_said_in_place_of_doing_nothing(site: Site) -> None:
+def test_asking_for_strategies_without_timings_is_refused(site: Site) -> None:
     asks = campaign_of(study_of(), site)
     assert Timings(asks).behind(["costs.csv"]) == ["costs.csv"]
     poor = replace(site, frameworks=("pytorch-single",))

@@ -167,7 +167,7 @@ def test_who_is_at_an_attempt_is_told_until_it_ends(tmp_path: Path, monkeypatch:
     assert attempts.under_way(published.parent) is None and attempts.machine_holder() is None
 
 
-def test_of_an_attempt_begun_elsewhere_nobody_here_knows_whether_it_lives(tmp_path: Path) -> None:
+def test_attempt_begun_elsewhere_may_still_run(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "key"
     _, attempt = attempts.start(folder)
     (attempt / "holder.json").write_text('{"host": "another-node"}')

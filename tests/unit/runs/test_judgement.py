@@ -68,7 +68,7 @@ def test_a_loss_that_is_not_finite_is_invalid(tmp_path: Path, loss: float) -> No
     assert stated(judged(epochs(tmp_path, 2.0, loss))) == ("invalid", "loss-not-finite", {"epoch": 1})
 
 
-def test_weights_that_are_not_finite_are_invalid_whatever_the_loss(tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_are_invalid(tmp_path: Path) -> None:
     judgement = judged(epochs(tmp_path, 2.0, 1.0), weights_finite=False)
     assert stated(judgement) == ("invalid", "weights-not-finite", {})
 
@@ -78,12 +78,12 @@ def test_a_disturbed_run_is_invalid(tmp_path: Path) -> None:
     assert stated(judgement) == ("invalid", "foreign-cpu-time", {"share": 0.2, "limit": 0.05})
 
 
-def test_a_run_from_which_a_hypervisor_withheld_too_much_is_invalid(tmp_path: Path) -> None:
+def test_run_with_too_much_cpu_steal_is_invalid(tmp_path: Path) -> None:
     judgement = judged(epochs(tmp_path, 2.0, 1.0), steal_share=0.4)
     assert stated(judgement) == ("invalid", "cpu-steal", {"share": 0.4, "limit": 0.15})
 
 
-def test_ranks_that_were_not_where_they_should_be_make_a_run_invalid(tmp_path: Path) -> None:
+def test_misplaced_ranks_make_a_run_invalid(tmp_path: Path) -> None:
     rows = epochs(tmp_path, 2.0, 1.0)
     judgement = judged(rows, CLUSTER, hosts=["node1"])
     assert stated(judgement) == ("invalid", "misplaced", {"hosts": ["node1"], "expected": HOSTS})
@@ -98,7 +98,7 @@ def test_nodes_on_one_machine_are_no_distinct_nodes(tmp_path: Path) -> None:
     assert stated(judgement) == ("invalid", "nodes-share-a-machine", {"hosts": HOSTS, "machines": 1})
 
 
-def test_gradients_that_did_not_take_the_sites_network_make_a_run_invalid(tmp_path: Path) -> None:
+def test_gradients_on_another_network_make_a_run_invalid(tmp_path: Path) -> None:
     status, reason = judged(epochs(tmp_path, 2.0, 1.0, sent="9000"), CLUSTER)
     assert status == "invalid" and reason is not None and reason.code == "too-few-bytes"
     assert (reason.facts["interface"], reason.facts["epoch"], reason.facts["sent_bytes"]) == ("eth0", 1, 9000)
@@ -132,7 +132,7 @@ def test_an_outcome_that_is_not_ok_stands_with_its_reason(tmp_path: Path) -> Non
     assert judged(epochs(tmp_path, 2.0, 1.0), outcome=outcome) == ("timeout", outcome.reason)
 
 
-def test_the_reason_quotes_the_line_of_the_log_that_names_an_error(tmp_path: Path) -> None:
+def test_reason_quotes_the_line_of_the_log_with_an_error(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("starting\nRuntimeError: out of memory\nshutting down\n\n")
     failed = Note("rank-failed", "rank 1", rank=1)

@@ -358,9 +358,7 @@ def test_without_an_mpirun_programs_of_mpi_are_refused_in_a_line(oar: Site, tmp_
     assert line.startswith("Error: ") and "mpirun" in line
 
 
-def test_outside_of_a_job_and_in_a_job_that_is_too_small_nothing_starts(
-    oar: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_starts_outside_of_a_job_or_in_a_too_small_one(oar: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError) as refused:
         launch.launcher(oar, spec(4, 1))
     assert (refused.value.code, refused.value.got) == ("too-few-nodes", 3)

@@ -378,9 +378,7 @@ def test_wording_of_damage(whole: Path, how: Callable[[Path], object], line: str
         (RAW.format(1), "{"),
     ],
 )
-def test_what_cannot_be_put_together_stays_and_is_a_run_without_phases(
-    tmp_path: Path, name: str, text: str | None
-) -> None:
+def test_phases_that_cannot_be_merged_stay_as_they_are(tmp_path: Path, name: str, text: str | None) -> None:
     for rank in (0, 1):
         (tmp_path / f"phases-{rank}.csv").write_text("epoch,step,phase,start,end\n0,0,import,1,2\n")
     (tmp_path / "clocks.csv").write_text("epoch,rank,at,offset_s,error_s\n0,0,10,0,0\n0,1,10,0,1e-5\n")

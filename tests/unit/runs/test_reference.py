@@ -82,7 +82,7 @@ def test_accelerators_do_it_by_pytorch_as_far_as_a_processor_can_tell(real: Call
         ("", "program-error", {"error": "FileNotFoundError"}),
     ],
 )
-def test_work_that_fails_is_a_time_that_is_missing_and_keeps_its_log(
+def test_failed_reference_has_no_time_and_keeps_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, code: str, facts: dict[str, Any]
 ) -> None:
     (tmp_path / "failing.py").write_text(program)
@@ -97,9 +97,7 @@ def test_work_that_fails_is_a_time_that_is_missing_and_keeps_its_log(
 
 
 @pytest.mark.parametrize("stopped", [launch.Stopped("SIGTERM"), launch.Lost(GONE)])
-def test_a_run_that_is_stopped_or_whose_node_is_lost_before_it_begins_is_not_made(
-    tmp_path: Path, stopped: Exception
-) -> None:
+def test_run_stopped_or_lost_before_it_begins_is_not_made(tmp_path: Path, stopped: Exception) -> None:
     def ranks() -> launch.Launcher:
         raise stopped
 

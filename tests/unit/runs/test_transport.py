@@ -97,7 +97,7 @@ def test_without_a_log_nothing_is_claimed(tmp_path: Path) -> None:
     assert described("nccl", TWO_NODES, tmp_path) == f"nccl over {UNNAMED}"
 
 
-def test_gloo_goes_over_the_sites_interface_and_one_replica_over_nothing(tmp_path: Path) -> None:
+def test_gloo_uses_the_interface_and_one_replica_nothing(tmp_path: Path) -> None:
     assert described("gloo", TWO_NODES, tmp_path) == "gloo over tcp eth0"
     alone = {**TWO_NODES, "ranks": 1, "nodes": 1}
     assert described("gloo", alone, tmp_path) == "none"
@@ -187,7 +187,7 @@ def test_what_mpi_and_gaspi_do_with_accelerators_is_theirs(library: str, nodes: 
     assert (told is None) == (nodes == 1), "on Ethernet its bytes are counted, too"
 
 
-def test_accelerators_of_one_node_that_exchange_by_the_network_are_objected_to(tmp_path: Path) -> None:
+def test_network_between_accelerators_of_a_node_is_objected_to(tmp_path: Path) -> None:
     spec = {**TWO_NODES, "device": "cuda", "nodes": 1, "ranks": 2}
     (tmp_path / "nccl.gpu1.9.log").write_text("gpu1:9:94 [0] NCCL INFO NET/Socket : Using [0]eth0:10.1.0.11<0>\n")
     assert described("nccl", spec, tmp_path) == f"nccl over {WITHIN}"

@@ -46,7 +46,7 @@ def test_a_long_run_is_asked_for_in_parts() -> None:
     assert wattmeter.joules(kind, samples, NODES[:1], START, START + 1500)[0] == pytest.approx(75_000)
 
 
-def test_a_window_that_is_too_short_or_has_a_gap_or_no_end_is_empty_with_the_reason() -> None:
+def test_short_or_incomplete_window_is_empty_with_a_reason() -> None:
     def watts(node: str, at: float) -> float | None:
         gone = node == NODES[1] and 4 < at - START < 7
         return None if gone or at > START + 20 else 100.0
@@ -91,7 +91,7 @@ def test_what_is_no_power_is_no_sample_and_said(wrong: float) -> None:
     assert wattmeter.refused(samples) is None
 
 
-def test_a_record_says_what_was_refused_and_power_over_time_lacks_it() -> None:
+def test_refused_samples_are_reported_and_left_out() -> None:
     with kwollect(lambda node, at: -1.0 if 12 < at - START < 15 else 100.0) as server:
         windows = [(START, START + 8), (START + 9, START + 17)]
         _, values, reasons, kept = meters._asked(server.meter(), NODES, windows)
