@@ -218,7 +218,7 @@ class TestCluster:
         kind = asked.kinds[0]
         many = replace(kind, nodes=tuple(replace(kind.nodes[0], name=f"g{i}") for i in range(124)))
         assert site(replace(asked, kinds=[many])).nodes == 8
-        assert "is 16 (MaxNodes)" not in written(replace(asked, kinds=[many]), Looked(REPORT))
+        assert " 16 (MaxNodes)" in written(replace(asked, kinds=[many]), Looked(REPORT))
         few = replace(asked, kinds=[many], partition={**asked.partition, "MaxNodes": "2"})
         assert site(few).nodes == 2
 

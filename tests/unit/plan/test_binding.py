@@ -39,7 +39,7 @@ for line in sys.stdin:
 
 
 def test_of_two_that_come_at_once_one_binds(tmp_path: Path) -> None:
-    sites = ("here", "there")
+    sites = ("alpine", "boreal")
     processes = {
         site: subprocess.Popen(
             [sys.executable, "-c", BIND, site],
@@ -65,7 +65,7 @@ def test_of_two_that_come_at_once_one_binds(tmp_path: Path) -> None:
         _, said = process.communicate()
         firsts = [first for second, first in losers if second == site]
         for line, first in zip(said.splitlines(), firsts, strict=True):
-            assert line.endswith("[other-place]") and f"site {first}, here it is {site};" in line
+            assert line.endswith("[other-place]") and first in line and site in line
 
 
 @pytest.mark.parametrize("linking", [True, False])

@@ -211,10 +211,12 @@ def test_report_of_one_run_is_worded_in_the_singular() -> None:
     assert "records so far: none; without an ok record: 1 run, 6." in said
 
 
-def test_a_block_can_be_asked_for_as_people_write_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_block_can_be_asked_for_as_people_write_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for: list[Cost] = []
+    monkeypatch.setattr("plan.cost.report", asked_for.append)
     for asked in (["block=2"], ["--config", "study=rehearsal", "site=virtual", "block=2"]):
         main(asked)
-        assert " in 1 block\n" in capsys.readouterr().out
+        assert title(asked_for.pop()).facts["blocks"] == 1
     for asked, code, got in (("block=99", "unknown-name", 99), ("--wait", "unknown-argument", "--wait")):
         with pytest.raises(InputError) as refused:
             main([asked])

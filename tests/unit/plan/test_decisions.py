@@ -125,7 +125,6 @@ def test_wording_of_a_cost_by_precision() -> None:
     lines = report(Cost(campaign(), measured_at("local"), {})).splitlines()
     rule = "a cell has 3 to 6 runs, until half the 95 % interval of its mean epoch time is 5 % or less"
     pilot = "make pilot STUDY=quickstart SITE=local tells it after two"
-    assert lines[0] == "quickstart at local: 6 to 12 runs, 2 cells in 3 blocks"
     assert f"  replicates by precision: {rule}; the numbers above are of the runs that are certain" in lines
     assert f"  how many are to be expected is told after block 3; {pilot}" in lines
     assert any(re.fullmatch(r"  at most 12 runs, \d+ (s|min) one after the other", line) for line in lines)

@@ -88,7 +88,6 @@ def test_what_cannot_be_divided_is_refused(
         ({"parallelism": ["data2-tensor4"]}, "parallelism=data2-tensor4 is 8 ranks, the cell has 4; change the sizes"),
         ({"parallelism": ["pipeline2"], "nodes": [2]}, "schedule=1f1b wants a microbatch for each of 2 stages, microbatches=1"),
         ({"parallelism": ["pipeline2"], "nodes": [2], "microbatches": [5]}, "microbatches=5 do not divide the 96 samples"),
-        ({"parallelism": ["tensor2"], "nodes": [2], "framework": ["pytorch-ddp"]}, "the factors, or take jax or pytorch-mesh or tensorflow-dtensor"),
         ({"parallelism": ["data", "data4"]}, "parallelism=data4 and data are the same on these ranks; take one of them"),
         ({"schedule": ["gpipe", "1f1b"]}, "it has no pipeline; hold schedule"),
     ],
@@ -97,6 +96,12 @@ def test_error_of_a_mesh_is_one_line(site: Site, factors: dict[str, list[object]
     with pytest.raises(InputError) as refused:
         runs_of(site, **factors)
     assert line in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_frameworks_that_can_are_suggested(site: Site) -> None:
+    with pytest.raises(InputError) as refused:
+        runs_of(site, parallelism=["tensor2"], nodes=[2], framework=["pytorch-ddp"])
+    assert all(name in refused.value.hint for name in ("jax", "pytorch-mesh", "tensorflow-dtensor"))
 
 
 def test_axes_out_of_order_are_refused(tmp_path: Path) -> None:

@@ -374,7 +374,7 @@ def test_nothing_starts_outside_of_a_job_or_in_a_too_small_one(oar: Site, monkey
             launch.launcher(site, spec(2, 1))
         error = refused.value
         assert (error.code, error.key, error.got) == ("outside-of-job", "launcher", site.launcher)
-        assert error.file == f"config/sites/{name}.yaml" and error.hint.startswith("use ")
+        assert error.file == f"config/sites/{name}.yaml" and "snakemake --profile " in error.hint
 
 
 def test_wording_of_refused_launches() -> None:
