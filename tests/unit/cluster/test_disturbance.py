@@ -10,6 +10,7 @@ import pytest
 
 from cluster import disturbance, node_report
 from cluster.disturbance import finding, told, wider
+from cluster.verdicts import Finding
 from declared.site import Site, load_site
 
 SITE = load_site("local")
@@ -50,21 +51,26 @@ def test_disturbed_runs_are_held_against_others_of_their_cells() -> None:
 
 
 @pytest.mark.parametrize(
-    "shares, said",
+    "shares, invalid, said",
     [
-        (QUIET, None),
-        (None, None),
-        ({"withheld": 0.05, "others": None}, None),
-        ({"withheld": 0.12, "others": 0.02}, "a hypervisor withholds 12% of the processor time"),
+        (QUIET, None, None),
+        (None, None, None),
+        ({"withheld": 0.05, "others": None}, None, None),
+        ({"withheld": 0.12, "others": 0.02}, [], "a hypervisor withholds 12% of the processor time"),
         (
             {"withheld": 0.2, "others": 0.4},
+            ["max_steal_share", "max_foreign_cpu_share"],
             "a hypervisor withholds 20% of the processor time (runs with more than 15% are invalid: max_steal_share) and other "
             "programs use 40% of the processor time (runs with more than 5% are invalid: max_foreign_cpu_share)",
         ),
     ],
 )
-def test_a_disturbed_machine_is_said_in_a_sentence(tmp_path: Path, shares: Any, said: str | None) -> None:
-    assert told(shares, SITE, tmp_path / "runs.csv") == (said and f"this machine is disturbed: {said}")
+def test_a_disturbed_machine_is_said_in_a_sentence(
+    tmp_path: Path, shares: Any, invalid: list[str] | None, said: str | None
+) -> None:
+    sentence = told(shares, SITE, tmp_path / "runs.csv")
+    assert (sentence and sentence.facts["invalid"]) == invalid
+    assert sentence == (said and f"this machine is disturbed: {said}")
 
 
 def test_what_it_costs_is_said_where_the_campaign_tells(tmp_path: Path) -> None:
@@ -72,20 +78,23 @@ def test_what_it_costs_is_said_where_the_campaign_tells(tmp_path: Path) -> None:
     sentence = told({"withheld": 0.12, "others": None}, SITE, file)
     times = wider(rows(0.02, 0.06, 200))
     assert sentence is not None and times is not None
+    assert sentence.code == "disturbed" and sentence.facts["times"] == pytest.approx(times)
     assert f"vary {times:.1f} times as much" in sentence and f"or take {times**2:.1f} times the runs" in sentence
-    assert "times" not in str(told({"withheld": 0.12, "others": None}, SITE, runs_csv(tmp_path, rows(0.06, 0.02, 99))))
+    without = told({"withheld": 0.12, "others": None}, SITE, runs_csv(tmp_path, rows(0.06, 0.02, 99)))
+    assert without is not None and without.facts["times"] is None
 
 
-def test_the_doctor_names_the_nodes_and_does_not_take_nodes_of_one_machine_for_others(tmp_path: Path) -> None:
-    def judged(site: Site, **of_nodes: Any) -> tuple[str, str]:
+def test_doctor_names_disturbed_nodes_and_nodes_of_one_machine(tmp_path: Path) -> None:
+    def judged(site: Site, **of_nodes: Any) -> Finding:
         reports = [{"host": name, "disturbed": {**QUIET, **shares}} for name, shares in of_nodes.items()]
-        found = finding(reports, site, tmp_path / "runs.csv")
-        return found.verdict, found.text
+        return finding(reports, site, tmp_path / "runs.csv")
 
-    assert judged(SITE, node1={})[0] == "ok"
-    verdict, text = judged(SITE, node1={}, node2={"withheld": 0.1}, node3={"withheld": 0.1})
-    assert verdict == "warn" and text == "node2, node3: a hypervisor withholds 10% of the processor time"
-    assert judged(load_site("virtual"), node1={"others": 0.5}, node2={"others": 0.5})[0] == "ok"
+    assert judged(SITE, node1={}).verdict == "ok"
+    found = judged(SITE, node1={}, node2={"withheld": 0.1}, node3={"withheld": 0.1})
+    assert (found.verdict, found.code, list(found.facts["shares"])) == ("warn", "disturbed", ["node2", "node3"])
+    assert found.facts["shares"]["node2"]["withheld"] == 0.1 and found.facts["times"] is None
+    assert found.text.startswith("node2, node3: ")
+    assert judged(load_site("virtual"), node1={"others": 0.5}, node2={"others": 0.5}).verdict == "ok"
 
 
 def test_this_machine_is_asked_while_it_works_and_own_work_is_not_that_of_others() -> None:

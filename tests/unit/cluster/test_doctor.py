@@ -12,6 +12,7 @@ from cluster.node_job import reports
 from cluster.node_report import MARK, failing_line, interfaces, lock_state, not_writable
 from cluster.node_verdicts import clocks, file_locks, node_findings
 from cluster.slurm import Node
+from cluster.verdicts import Finding
 from common.files import shown
 from declared.site import Site, load_site
 
@@ -91,9 +92,8 @@ def report(host: str = "node1", **differs: Any) -> dict[str, Any]:
     return {**healthy, **differs}
 
 
-def judged(reports: list[dict[str, Any]], site: Site) -> dict[str, tuple[str, str]]:
-    found = node_findings(reports, site, "/p/python", "3.11")
-    return {finding.subject: (finding.verdict, finding.text) for finding in found}
+def judged(reports: list[dict[str, Any]], site: Site) -> dict[str, Finding]:
+    return {finding.subject: finding for finding in node_findings(reports, site, "/p/python", "3.11")}
 
 
 class TestWhatSlurmPrints:
@@ -146,30 +146,39 @@ class TestStatusOfJobs:
     ACCOUNTING = "accounting_storage/slurmdbd"
 
     @pytest.mark.parametrize(
-        ("written", "accounting", "age", "sacct", "verdict", "advice"),
+        ("written", "accounting", "age", "sacct", "verdict", "code", "advice"),
         [
-            ("squeue", False, "300 sec", True, "ok", ""),
-            ("squeue", False, "60 sec", True, "ok", ""),
-            ("squeue", False, "59 sec", True, "FAIL", "make submit"),
-            ("squeue", False, "0 sec", True, "FAIL", "make submit"),
-            ("squeue", True, "2 sec", True, "FAIL", "set slurm-status-command: sacct"),
-            ("squeue", True, "2 sec", False, "FAIL", "MinJobAge=60"),
-            ("sacct", False, "300 sec", True, "FAIL", "set slurm-status-command: squeue"),
-            ("sacct", True, "2 sec", True, "ok", ""),
-            ("sacct", True, "2 sec", False, "FAIL", "set slurm-status-command: squeue"),
-            (None, False, "300 sec", True, "FAIL", "set slurm-status-command: squeue"),
-            (None, False, "300 sec", False, "ok", ""),
-            (None, True, "300 sec", True, "ok", ""),
+            ("squeue", False, "300 sec", True, "ok", "ok", None),
+            ("squeue", False, "60 sec", True, "ok", "ok", None),
+            ("squeue", False, "59 sec", True, "FAIL", "forgets-jobs", "make submit"),
+            ("squeue", False, "0 sec", True, "FAIL", "forgets-jobs", "make submit"),
+            ("squeue", True, "2 sec", True, "FAIL", "forgets-jobs", "sacct"),
+            ("squeue", True, "2 sec", False, "FAIL", "forgets-jobs", "make submit"),
+            ("sacct", False, "300 sec", True, "FAIL", "no-accounts", "squeue"),
+            ("sacct", True, "2 sec", True, "ok", "ok", None),
+            ("sacct", True, "2 sec", False, "FAIL", "not-installed", "squeue"),
+            (None, False, "300 sec", True, "FAIL", "no-accounts", "squeue"),
+            (None, False, "300 sec", False, "ok", "ok", None),
+            (None, True, "300 sec", True, "ok", "ok", None),
         ],
     )
     def test_verdict(
-        self, written: str | None, accounting: bool, age: str, sacct: bool, verdict: str, advice: str
+        self, written: str | None, accounting: bool, age: str, sacct: bool, verdict: str, code: str, advice: str | None
     ) -> None:
         config = {"MinJobAge": age, "AccountingStorageType": self.ACCOUNTING if accounting else ""}
         found = verdicts.job_status(config, written, PROFILE, sacct)
-        assert found.verdict == verdict
-        assert advice in found.text
+        assert (found.verdict, found.code, found.facts.get("advice")) == (verdict, code, advice)
         assert found.text.startswith("profiles/slurm/config.yaml: slurm-status-command: ")
+
+    @pytest.mark.parametrize(
+        ("written", "sacct", "end"),
+        [
+            ("sacct", True, "Snakemake would wait for ever; set slurm-status-command: squeue"),
+            ("squeue", True, "use make submit, or ask the administrators for MinJobAge=60 or more"),
+        ],
+    )
+    def test_wording(self, written: str, sacct: bool, end: str) -> None:
+        assert verdicts.job_status({"MinJobAge": "2 sec"}, written, PROFILE, sacct).text.endswith(end)
 
 
 class TestPartition:
@@ -181,24 +190,26 @@ class TestPartition:
 
     def test_unknown(self, site: Site) -> None:
         found, name = verdicts.partition(self.PARTITIONS, with_scheduler(site, partition="cpus"))
-        assert (found.verdict, name) == ("FAIL", None)
-        assert (
-            found.text == "config/sites/virtual.yaml: scheduler.partition: 'cpus' is unknown; expected one of cpu, gpu"
+        assert (found.verdict, found.code, name) == ("FAIL", "unknown-name", None)
+        assert found.facts == {"got": "cpus", "expected": ["cpu", "gpu"]}
+        assert str(found) == (
+            "FAIL  partition: config/sites/virtual.yaml: scheduler.partition: 'cpus' is unknown; expected one of cpu, gpu"
         )
 
     def test_without_a_default(self, site: Site) -> None:
         found, _ = verdicts.partition({"gpu": self.PARTITIONS["gpu"]}, site)
-        assert found.verdict == "FAIL"
-        assert "Slurm has no default" in found.text
+        assert (found.verdict, found.code, found.facts["expected"]) == ("FAIL", "missing-key", ["gpu"])
 
     def test_down(self, site: Site) -> None:
         found, _ = verdicts.partition(self.PARTITIONS, with_scheduler(site, partition="gpu"))
-        assert (found.verdict, "gpu is DOWN" in found.text) == ("FAIL", True)
+        assert (found.verdict, found.code) == ("FAIL", "partition-down")
+        assert found.facts == {"partition": "gpu", "state": "DOWN"}
 
     def test_closed_to_the_account(self, site: Site) -> None:
         open_ = {"gpu": {**self.PARTITIONS["gpu"], "State": "UP"}}
         found, _ = verdicts.partition(open_, with_scheduler(site, partition="gpu", account="c"))
-        assert (found.verdict, found.text.endswith("expected a,b")) == ("FAIL", True)
+        assert (found.verdict, found.code) == ("FAIL", "account-not-allowed")
+        assert found.facts == {"account": "c", "allowed": "a,b"}
         found, _ = verdicts.partition(open_, with_scheduler(site, partition="gpu", account="b"))
         assert found.verdict == "ok"
 
@@ -208,13 +219,14 @@ class TestNodes:
 
     def test_enough_although_one_is_lost(self, site: Site) -> None:
         found = verdicts.nodes(slurm.nodes(NODES)[:4], self.KNOWN, site)
-        assert found.verdict == "warn"
+        assert (found.verdict, found.code) == ("warn", "nodes-lost")
+        assert found.facts == {"usable": 3, "idle": 1, "wanted": 3, "lost": ["node3"]}
         assert found.text == "3 can be had, 1 idle; a run may have 3; node3 is drained* (bad fan | see 42)"
 
     def test_too_few(self, site: Site) -> None:
         found = verdicts.nodes(slurm.nodes(NODES)[:3], self.KNOWN, site)
-        assert found.verdict == "FAIL"
-        assert "nodes: is 3, but 2 can be had (node3 is drained* (bad fan | see 42))" in found.text
+        assert (found.verdict, found.code) == ("FAIL", "too-few-nodes")
+        assert found.facts == {"usable": 2, "wanted": 3, "lost": ["node3"]}
 
     def test_the_site_leaves_too_few(self, site: Site) -> None:
         there = [node("node1"), node("node2"), node("node3")]
@@ -233,13 +245,15 @@ class TestNodes:
     @pytest.mark.parametrize("key", ["nodelist", "exclude"])
     def test_unknown_names(self, site: Site, key: str) -> None:
         found = verdicts.nodes([], self.KNOWN, with_scheduler(site, **{key: "node[4-6]"}))
-        assert f"scheduler.{key}: node6 unknown to Slurm; it has node1, node2, node3, node4 and 1 more" in found.text
+        assert found.code == "unknown-name" and found.facts == {"key": f"scheduler.{key}", "got": ["node6"]}
+        assert found.text.endswith("node6 unknown to Slurm; it has node1, node2, node3, node4 and 1 more")
 
     def test_processors(self, site: Site) -> None:
         there = [node("node1"), node("node2", processors=8)]
         assert verdicts.processors(there, replace(site, cores=8)).verdict == "ok"
         found = verdicts.processors(there, replace(site, cores=9))
-        assert (found.verdict, "node2 has 8" in found.text) == ("FAIL", True)
+        assert (found.verdict, found.code) == ("FAIL", "too-few-processors")
+        assert found.facts == {"node": "node2", "processors": 8}
 
 
 class TestTimes:
@@ -253,14 +267,15 @@ class TestTimes:
     def test_over(self, site: Site) -> None:
         block, *rest = verdicts.time_limits(self.row("07:59:00"), site)
         assert (block.verdict, block.subject, rest) == ("FAIL", "time of a block", [])
-        assert block.text.endswith("expected at most 28740")
+        assert (block.code, block.facts["expected_s"]) == ("time-limit", 28740)
         run, _ = verdicts.time_limits(self.row("04:00"), site)  # a run asks for 100 + 180 s, in whole minutes
-        assert (run.verdict, run.text.endswith("expected at most 60")) == ("FAIL", True)
+        assert (run.verdict, run.code) == ("FAIL", "time-limit")
+        assert run.facts == {"key": "time_limit_s", "asked_s": 300, "most_s": 240, "expected_s": 60}
 
     def test_a_wait_for_a_quiet_machine_is_the_jobs(self, site: Site) -> None:
         run, _ = verdicts.time_limits(self.row("05:00"), replace(site, wait_for_quiet=100))
-        assert run.subject == "time of a run" and "asks for 100 + 100 + 180 s" in run.text
-        assert run.text.endswith("expected at most 20"), "time_limit_s, beside the rest"
+        assert run.subject == "time of a run" and "100 + 100 + 180 s" in run.text
+        assert (run.facts["asked_s"], run.facts["expected_s"]) == (420, 20), "time_limit_s, beside the rest"
 
     def test_builds_in_jobs(self, site: Site) -> None:
         found = verdicts.time_limits(self.row("01:00:00"), with_scheduler(site, build_on="job", block_limit_s=3600))
@@ -319,50 +334,97 @@ class TestAccount:
 class TestWhatNodesSay:
     def test_healthy(self, site: Site) -> None:
         found = judged([report("node1"), report("node2")], site)
-        assert {verdict for verdict, _ in found.values()} == {"ok"}
+        assert {finding.verdict for finding in found.values()} == {"ok"}
 
     @pytest.mark.parametrize(
-        ("subject", "differs", "said"),
+        ("subject", "differs", "code", "facts", "said"),
         [
-            ("checkout", {"checkout": False}, "node2: does not see it"),
-            ("controller's python", {"python": "/usr/bin/python3"}, "node2: cannot run it"),
-            ("controller's python", {"version": "3.9"}, "node2: it is Python 3.9 there, 3.11 here"),
-            ("results", {"results": "Read-only file system"}, "node2: cannot write there: Read-only file system"),
-            ("cache", {"cache_seen": False}, "node2: does not see it"),
-            ("interface", {"interfaces": {"lo": "127.0.0.1"}}, "node2: eth0 is not there; there are lo"),
-            ("interface", {"interfaces": {"eth0": None}}, "eth0 has no IPv4 address; there are eth0 (no IPv4)"),
-            ("setup", {"setup": ["module load x", "not found"]}, "node2: 'module load x' fails: not found"),
-            ("processors of the machine", {"processors": 1}, "node2: has 1"),
-            ("devices", {"devices": [1, None]}, "node2: has 1"),
-            ("devices", {"devices": [0, "no driver"]}, "node2: has 0 (no driver)"),
-            ("fabric", {"infiniband": []}, "node2: has no InfiniBand device"),
-            ("scratch", {"scratch": "No such file or directory"}, "node2: cannot write to /scratch"),
+            ("checkout", {"checkout": False}, "not-seen", {}, "does not see it"),
+            ("controller's python", {"python": "/usr/bin/python3"}, "no-python", {}, "cannot run it"),
+            (
+                "controller's python",
+                {"version": "3.9"},
+                "other-python",
+                {"there": "3.9", "here": "3.11"},
+                "it is Python 3.9 there, 3.11 here",
+            ),
+            (
+                "results",
+                {"results": "Read-only file system"},
+                "not-writable",
+                {"error": "Read-only file system"},
+                "cannot write there: Read-only file system",
+            ),
+            ("cache", {"cache_seen": False}, "not-seen", {}, "does not see it"),
+            (
+                "interface",
+                {"interfaces": {"lo": "127.0.0.1"}},
+                "no-interface",
+                {"interfaces": {"lo": "127.0.0.1"}},
+                "eth0 is not there; there are lo",
+            ),
+            (
+                "interface",
+                {"interfaces": {"eth0": None}},
+                "no-address",
+                {"interfaces": {"eth0": None}},
+                "eth0 has no IPv4 address; there are eth0 (no IPv4)",
+            ),
+            (
+                "setup",
+                {"setup": ["module load x", "not found"]},
+                "setup-fails",
+                {"line": "module load x", "error": "not found"},
+                "'module load x' fails: not found",
+            ),
+            ("processors of the machine", {"processors": 1}, "too-few-processors", {"count": 1}, "has 1"),
+            ("devices", {"devices": [1, None]}, "too-few-devices", {"count": 1, "error": None}, "has 1"),
+            (
+                "devices",
+                {"devices": [0, "no driver"]},
+                "too-few-devices",
+                {"count": 0, "error": "no driver"},
+                "has 0 (no driver)",
+            ),
+            ("fabric", {"infiniband": []}, "no-infiniband", {}, "has no InfiniBand device (/sys/class/infiniband)"),
+            (
+                "scratch",
+                {"scratch": "No such file or directory"},
+                "not-writable",
+                {"error": "No such file or directory"},
+                "cannot write to /scratch: No such file or directory",
+            ),
         ],
     )
-    def test_what_one_node_lacks(self, site: Site, subject: str, differs: dict[str, Any], said: str) -> None:
+    def test_what_one_node_lacks(
+        self, site: Site, subject: str, differs: dict[str, Any], code: str, facts: dict[str, Any], said: str
+    ) -> None:
         wanted = {"device": "cuda", "devices_per_node": 2, "cores": 2, "fabric": "infiniband"}
         site = replace(site, **wanted, setup=("module load x",), scratch=Path("/scratch"))
         able = {"devices": [2, None], "infiniband": ["mlx5_0"]}
         found = judged([report("node1", **able), report("node2", **{**able, **differs})], site)
-        assert [name for name, (verdict, _) in found.items() if verdict == "FAIL"] == [subject]
-        assert said in found[subject][1]
+        assert [name for name, finding in found.items() if finding.verdict == "FAIL"] == [subject]
+        complaints = found[subject].facts["complaints"]
+        assert list(complaints) == ["node2"] and found[subject].code == complaints["node2"].code == code
+        assert complaints["node2"].facts == facts
+        assert complaints["node2"] == said and found[subject].text.startswith(f"node2: {said}; ")
 
     def test_a_cache_that_nodes_only_read(self, site: Site) -> None:
         reports = [report(cache="Permission denied")]
-        assert judged(reports, site)["cache"][0] == "ok"
-        assert judged(reports, with_scheduler(site, build_on="job"))["cache"][0] == "FAIL"
+        assert judged(reports, site)["cache"].verdict == "ok"
+        assert judged(reports, with_scheduler(site, build_on="job"))["cache"].verdict == "FAIL"
 
     def test_apptainer_counts_only_where_it_is_used(self, site: Site) -> None:
         assert "apptainer" not in judged([report()], site)
         site = replace(site, deployment="apptainer")
-        assert judged([report()], site)["apptainer"][0] == "FAIL"
+        assert judged([report()], site)["apptainer"].verdict == "FAIL"
         there = report(apptainer="apptainer version 1.4.5")
-        assert judged([there], site)["apptainer"][0] == "ok"
-        assert judged([{**there, "fuse": False}], site)["fuse"][0] == "warn"
-        assert judged([{**there, "binds": ["/data"]}], site)["binds"] == (
-            "FAIL",
-            f"node1: has no /data; {shown(site.file)}: binds: name what every node has",
-        )
+        assert judged([there], site)["apptainer"].verdict == "ok"
+        assert judged([{**there, "fuse": False}], site)["fuse"].verdict == "warn"
+        binds = judged([{**there, "binds": ["/data"]}], site)["binds"]
+        assert (binds.verdict, binds.code) == ("FAIL", "missing-folder")
+        assert binds.facts["complaints"]["node1"].facts == {"folders": ["/data"]}
+        assert binds.text == f"node1: has no /data; {shown(site.file)}: binds: name what every node has"
 
     @pytest.mark.parametrize(
         ("lock", "verdict"), [("held", "ok"), ("free", "warn"), ("Function not implemented", "warn")]
@@ -376,7 +438,7 @@ class TestWhatNodesSay:
     def test_clocks(self, apart_s: float, verdict: str) -> None:
         found = clocks([report(), report("node2", clock_apart_s=apart_s)])
         assert found.verdict == verdict
-        assert ("node2" in found.text) == (verdict != "ok")
+        assert ("node2" in found.facts.get("apart_s", {})) == (verdict != "ok")
 
     def test_lines_of_srun(self) -> None:
         first, second = (MARK + json.dumps({"host": host, "clock": 100.0}) for host in ("node1", "node2"))

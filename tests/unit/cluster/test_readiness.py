@@ -28,8 +28,9 @@ def somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("folder", ["/a b", "/a$(b)", "/a'b", "/a;b"])
 def test_a_path_that_breaks_the_schedulers_scripts_is_refused(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "CHECKOUT", Path(folder))
-    with pytest.raises(InputError, match="such a path breaks the scheduler's scripts"):
+    with pytest.raises(InputError) as refused:
         check_launch(load_campaign({**CONFIG, "site": "slurm-example"}), "slurm")
+    assert (refused.value.code, refused.value.file) == ("bad-pattern", folder)
 
 
 @pytest.mark.parametrize(
@@ -39,60 +40,62 @@ def test_a_path_that_breaks_the_schedulers_scripts_is_refused(folder: str, monke
         (False, 'use snakemake --profile slurm, or make with ARGS="--profile slurm"'),
     ],
 )  # fmt: skip
-def test_where_a_job_of_the_clusters_is_needed_the_way_to_one_is_told(
+def test_launch_outside_of_a_job_is_refused_with_the_way_to_one(
     runs: bool, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with pytest.raises(
-        InputError, match=r"slurm-example\.yaml: launcher: slurm needs a job of the cluster's"
-    ) as refused:
+    with pytest.raises(InputError) as refused:
         check_launch(load_campaign({**CONFIG, "site": "slurm-example"}), "local", runs)
-    assert str(refused.value).endswith(way)
+    error = refused.value
+    assert (error.code, error.file, error.key) == ("outside-of-job", "config/sites/slurm-example.yaml", "launcher")
+    assert error.hint == way
 
 
 @pytest.mark.parametrize(
-    ("there", "said"),
+    ("there", "code", "key", "got"),
     [
-        (None, "the virtual cluster is not up; start it: make cluster-up NODES=3 BANDWIDTH=1000mbit CPU=0.6 SCHEDULER=oar"),
-        (Settings(3, 125e6, 0.6, None), "launcher: is oar, of the virtual cluster that is up slurm; make cluster-down, then"),
-        (Settings(2, 125e6, 0.6, None, scheduler="oar"), "nodes: is 3, of the virtual cluster that is up 2"),
-        (Settings(4, 125e6, 0.6, None, scheduler="oar"), None),
+        (None, "not-running", "placement", None),
+        (Settings(3, 125e6, 0.6, None), "other-cluster", "launcher", "oar"),
+        (Settings(2, 125e6, 0.6, None, scheduler="oar"), "other-cluster", "nodes", 3),
+        (Settings(4, 125e6, 0.6, None, scheduler="oar"), None, "", None),
     ],
-)  # fmt: skip
-def test_a_virtual_cluster_has_to_be_the_one_that_the_site_describes(
-    there: Settings | None, said: str | None, monkeypatch: pytest.MonkeyPatch
+)
+def test_virtual_cluster_must_be_the_one_of_the_site(
+    there: Settings | None, code: str | None, key: str, got: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(virtual, "running", lambda: there)
-    if said is None:
+    if code is None:
         check_virtual(load_site("virtual-oar"))
         return
     with pytest.raises(InputError) as refused:
         check_virtual(load_site("virtual-oar"))
-    assert said in str(refused.value)
+    error = refused.value
+    assert (error.code, error.file, error.key, error.got) == (code, "config/sites/virtual-oar.yaml", key, got)
+    assert error.hint.endswith("make cluster-up NODES=3 BANDWIDTH=1000mbit CPU=0.6 SCHEDULER=oar")
 
 
 @pytest.mark.parametrize(
-    ("there", "said"),
+    ("there", "up"),
     [
-        (Settings(3, 125e6, 0.6, None), "cpu_share: is [0.9, 0.6, 0.3], of the virtual cluster that is up 0.6"),
-        (
-            Settings(3, 125e6, None, None, cpu_shares=(0.3, 0.6, 0.9)),
-            "of the virtual cluster that is up [0.3, 0.6, 0.9]",
-        ),
+        (Settings(3, 125e6, 0.6, None), 0.6),
+        (Settings(3, 125e6, None, None, cpu_shares=(0.3, 0.6, 0.9)), [0.3, 0.6, 0.9]),
         (Settings(4, 125e6, None, None, cpu_shares=(0.9, 0.6, 0.3, 0.3)), None),
     ],
 )
 def test_unlike_nodes_have_to_be_those_of_the_site(
-    there: Settings, said: str | None, monkeypatch: pytest.MonkeyPatch
+    there: Settings, up: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(virtual, "running", lambda: there)
-    if said is None:
+    if up is None:
         check_virtual(load_site("virtual-unlike"))
         return
     with pytest.raises(InputError) as refused:
         check_virtual(load_site("virtual-unlike"))
-    assert said in str(refused.value)
-    assert "then make cluster-up NODES=3 BANDWIDTH=1000mbit CPU=0.9,0.6,0.3" in str(refused.value)
+    assert (refused.value.code, refused.value.key, refused.value.got) == ("other-cluster", "cpu_share", [0.9, 0.6, 0.3])
+    assert str(refused.value) == (
+        f"config/sites/virtual-unlike.yaml: cpu_share: is [0.9, 0.6, 0.3], of the virtual cluster that is up {up}; "
+        "make cluster-down, then make cluster-up NODES=3 BANDWIDTH=1000mbit CPU=0.9,0.6,0.3"
+    )
 
 
 class TestImages:
@@ -112,7 +115,7 @@ class TestImages:
         for start in (lambda: check_launch(imaged, "local"), lambda: check_builds(imaged.site, ["pytorch"])):
             with pytest.raises(InputError) as refused:
                 start()
-            assert "there is no apptainer on this machine" in str(refused.value) and "\n" not in str(refused.value)
+            assert "apptainer" in str(refused.value) and "\n" not in str(refused.value)
 
     def test_what_setup_lines_and_other_nodes_have_is_not_judged_here(self, imaged: Campaign) -> None:
         module = replace(imaged, site=replace(imaged.site, setup=("module load apptainer",)))
@@ -155,27 +158,24 @@ class TestABundle:
 
     def test_another_study_variant_python_or_lock(self, site: Site) -> None:
         said = self.refusal(site, ["pytorch", "tensorflow"])
-        assert (
-            "has no wheels of containers/tensorflow/requirements.cpu.txt as it is now; the bundles there are of small at local"
-            in said
-        )
+        assert "containers/tensorflow/requirements.cpu.txt" in said and "small at local" in said
         assert "requirements.cuda.txt" in self.refusal(replace(site, device="cuda"), ["pytorch"])
         assert "requirements.cpu.txt" in self.refusal(site, ["extrap"])
         self.edit(site, files={})
-        assert "has no torch 2" in self.refusal(site, ["pytorch"])
-        assert "has no horovod 0" in self.refusal(site, ["horovod-pytorch"])
+        assert " torch 2" in self.refusal(site, ["pytorch"])
+        assert " horovod 0" in self.refusal(site, ["horovod-pytorch"])
         self.edit(site, python_abi="cp399-linux_x86_64")
         assert "small at local for cp399-linux_x86_64" in self.refusal(site, ["pytorch"])
 
     def test_another_data_set(self, site: Site) -> None:
         said = self.refusal(site, [], ["cifar-10", "fashion-mnist"])
-        assert "has no train-images-idx3-ubyte.gz of the data set fashion-mnist" in said
+        assert "train-images-idx3-ubyte.gz" in said and "fashion-mnist" in said
         own = replace(site, datasets=Archives(Path("/data"), None))
         check_bundle(own, [], ["fashion-mnist"])
 
     def test_an_image(self, site: Site, tmp_path: Path) -> None:
         imaged = replace(site, deployment="apptainer")
-        assert "has no image of the environment pytorch as it is now" in self.refusal(imaged, ["pytorch"])
+        assert {"image", "pytorch"} <= set(self.refusal(imaged, ["pytorch"]).split())
         (tmp_path / "bundle" / "images").mkdir()
         wanted = digest(read("pytorch"), imaged.realization)
         (tmp_path / "bundle" / "images" / f"pytorch-{wanted[:12]}.sif").touch()
@@ -186,7 +186,7 @@ class TestABundle:
 
     def test_a_manifest_that_cannot_be_read(self, site: Site) -> None:
         (site.cache / "bundle" / "small-local.json").write_text("{")
-        assert "unpack the bundle again: make unbundle" in self.refusal(site, ["pytorch"])
+        assert "make unbundle" in self.refusal(site, ["pytorch"])
 
     def test_without_a_bundle_everything_can_be_had(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RINGSIDE_CACHE", "/nowhere")

@@ -142,21 +142,30 @@ class TestPartition:
         assert partition(self.FOUND, "")["PartitionName"] == "cpu"
 
     @pytest.mark.parametrize(
-        ("wanted", "said"),
+        ("wanted", "code", "got", "line"),
         [
-            ("gpus", "PARTITION=gpus: is unknown to Slurm; expected one of cpu, gpu, debug, old"),
-            ("old", "PARTITION=old: is DRAIN; wait, or name another (cpu, gpu, debug, old)"),
-            ("debug", "PARTITION=debug: gives a job 180 s (MaxTime); expected 240 s or more; name another (cpu, gpu, "),
+            ("gpus", "unknown-name", "gpus", "is unknown to Slurm; expected one of cpu, gpu, debug, old"),
+            ("old", "partition-down", "DRAIN", "is DRAIN; wait, or name another (cpu, gpu, debug, old)"),
+            (
+                "debug",
+                "time-limit",
+                180,
+                "gives a job 180 s (MaxTime); expected 240 s or more; name another (cpu, gpu, debug, old)",
+            ),
         ],
     )
-    def test_refused(self, wanted: str, said: str) -> None:
+    def test_refused(self, wanted: str, code: str, got: object, line: str) -> None:
         with pytest.raises(InputError) as refused:
             partition(self.FOUND, wanted)
-        assert str(refused.value).startswith(said)
+        error = refused.value
+        assert (error.code, error.file, error.got) == (code, f"PARTITION={wanted}", got)
+        assert str(error) == f"PARTITION={wanted}: {line}"
 
     def test_without_a_default(self) -> None:
-        with pytest.raises(InputError, match="Slurm has no default; say PARTITION=NAME, one of gpu"):
+        with pytest.raises(InputError) as refused:
             partition({"gpu": self.FOUND["gpu"]}, "")
+        assert (refused.value.code, refused.value.file) == ("missing-key", "PARTITION")
+        assert refused.value.hint.endswith("gpu")
 
 
 class TestCluster:
@@ -209,7 +218,7 @@ class TestCluster:
         kind = asked.kinds[0]
         many = replace(kind, nodes=tuple(replace(kind.nodes[0], name=f"g{i}") for i in range(124)))
         assert site(replace(asked, kinds=[many])).nodes == 8
-        assert "is 16 (MaxNodes)" not in written(replace(asked, kinds=[many]), Looked(REPORT))
+        assert " 16 (MaxNodes)" in written(replace(asked, kinds=[many]), Looked(REPORT))
         few = replace(asked, kinds=[many], partition={**asked.partition, "MaxNodes": "2"})
         assert site(few).nodes == 2
 
@@ -372,36 +381,53 @@ def test_a_key_is_one_line(value: Any, line: str) -> None:
 
 class TestRefused:
     @pytest.mark.parametrize(
-        ("name", "said"),
+        ("name", "code", "file"),
         [
-            ("", "NAME: is absent; say make site NAME=my-cluster"),
-            ("My_Cluster", "NAME=My_Cluster: expected a-z, 0-9 and -, such as NAME=my-cluster"),
-            ("../x", "NAME=../x: expected"),
-            ("local", "config/sites/local.yaml: is there already and stays as it is; say another NAME, or remove it: rm "),
+            ("", "missing-key", "NAME"),
+            ("My_Cluster", "bad-pattern", "NAME=My_Cluster"),
+            ("../x", "bad-pattern", "NAME=../x"),
+            ("local", "already-there", "config/sites/local.yaml"),
         ],
-    )  # fmt: skip
-    def test_names(self, name: str, said: str) -> None:
+    )
+    def test_names(self, name: str, code: str, file: str) -> None:
         with pytest.raises(InputError) as refused:
             site_file.main([f"--name={name}"])
-        assert str(refused.value).startswith(said)
+        assert (refused.value.code, refused.value.file) == (code, file)
 
     @pytest.mark.parametrize(
-        ("there", "arguments", "said"),
+        ("there", "arguments", "code", "line"),
         [
-            ([], ["--partition=gpu"], "PARTITION=gpu: Slurm is not on this machine (sinfo)"),
-            (["sinfo"], ["--partition=gpu", "--local=yes"], "PARTITION=gpu: is not for LOCAL=yes"),
-            (["sinfo"], ["--local=maybe"], "LOCAL=maybe: expected yes or no"),
-            (["oarnodes"], [], "OAR is here: copy config/sites/grid5000.yaml to a file of its own and correct each line by hand; for this machine "
-             "alone: make site NAME=nowhere LOCAL=yes"),
-            (["sinfo"], [], "Slurm is here, but does not answer (scontrol: is not on this machine); call make site on a "),
+            ([], ["--partition=gpu"], "not-installed", "PARTITION=gpu: Slurm is not on this machine (sinfo)"),
+            (["sinfo"], ["--partition=gpu", "--local=yes"], "conflicting-keys", "PARTITION=gpu: is not for LOCAL=yes"),
+            (["sinfo"], ["--local=maybe"], "unknown-name", "LOCAL=maybe: is neither yes nor no; expected yes or no"),
+            (
+                ["oarnodes"],
+                [],
+                "not-possible-here",
+                "OAR is here: copy config/sites/grid5000.yaml to a file of its own and correct each line by hand; "
+                "for this machine alone: make site NAME=nowhere LOCAL=yes",
+            ),
+            (
+                ["sinfo"],
+                [],
+                "scheduler-silent",
+                "Slurm is here, but does not answer (scontrol: is not on this machine); call make site on a login node, "
+                "or for this machine alone: make site NAME=nowhere LOCAL=yes",
+            ),
         ],
-    )  # fmt: skip
+    )
     def test_machines(
-        self, there: list[str], arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        there: list[str],
+        arguments: list[str],
+        code: str,
+        line: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         for program in there:
             (tmp_path / program).touch(0o755)
         monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(InputError) as refused:
             site_file.main(["--name=nowhere", *arguments])
-        assert str(refused.value).startswith(said)
+        assert refused.value.code == code and str(refused.value) == line

@@ -208,9 +208,7 @@ def test_small_images_get_the_small_stem() -> None:
 
 
 def test_images_that_are_too_small_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match="model lenet-5 cannot be built for images of 8 x 8 pixels: conv of 5 x 5 on 2 x 2"
-    ):
+    with pytest.raises(ValueError, match="5 x 5 on 2 x 2"):
         graph("lenet-5", (8, 8, 1), 10)
 
 

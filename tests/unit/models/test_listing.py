@@ -1,5 +1,7 @@
 """What `make models` prints, for shipped models and for one that a person has just written."""
 
+import re
+
 import pytest
 
 from common.errors import InputError
@@ -17,10 +19,7 @@ def test_why_a_model_has_dashes_is_said_below_the_table(capsys: pytest.CaptureFi
     text = capsys.readouterr().out
     assert cells(text, "lenet-5")[0] == ["lenet-5", "8x8x1", "10", *"–––––"]
     (said,) = [line for line in text.splitlines() if line.startswith("  model")]
-    assert (
-        said
-        == "  model lenet-5 cannot be built for images of 8 x 8 pixels: conv of 5 x 5 on 2 x 2 pixels: nothing is left"
-    )
+    assert said.startswith("  model lenet-5 ") and {"8 x 8", "5 x 5", "2 x 2"} <= set(re.findall(r"\d x \d", said))
 
 
 def test_a_mistake_in_a_models_function_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +29,8 @@ def test_a_mistake_in_a_models_function_is_told(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(named, "models", lambda: {**models(), "ours": Model(wrong, "mine", "", "he")})
     monkeypatch.setattr(listing, "models", named.models)
     said = listing.listing(["ours"], {IMAGES: [((32, 32, 3), 10)]})
-    assert "images of 32 x 32 pixels: cannot add conv1 (30, 30, 8) and input (32, 32, 3)" in said
+    (line,) = [line for line in said.splitlines() if line.startswith("  model ours ")]
+    assert "32 x 32" in line and "conv1 (30, 30, 8)" in line and "input (32, 32, 3)" in line
 
 
 def test_only_models_with_two_stems_have_one_named() -> None:
@@ -67,16 +67,21 @@ def test_models_of_sequences_are_listed_for_sequences(capsys: pytest.CaptureFixt
     listing.main(["--tokens", "12:300"])
     assert not cells(capsys.readouterr().out, "vgg-16"), "only what takes them"
     listing.main(["vgg-16", "--tokens", "12:300"])
-    assert "sequences of 12 tokens: it takes images, not texts with a class" in capsys.readouterr().out
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  model vgg-16 ")]
+    assert "12 tokens" in line
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [(["resnet"], "'resnet' is no model; expected one of alexnet"), (["--classes", "1"], "expected at least 2")],
+    ("arguments", "code", "got", "line"),
+    [
+        (["resnet"], "unknown-name", "resnet", "'resnet' is no model; did you mean 'resnet-50'?"),
+        (["--classes", "1"], "out-of-range", 1, "--classes: 1 is too small; expected at least 2"),
+    ],
 )
-def test_a_wrong_question_is_refused_in_one_line(arguments: list[str], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_a_wrong_question_is_refused_in_one_line(arguments: list[str], code: str, got: object, line: str) -> None:
+    with pytest.raises(InputError) as refused:
         listing.main(arguments)
+    assert (refused.value.code, refused.value.got) == (code, got) and str(refused.value) == line
 
 
 def test_help_names_what_people_call(capsys: pytest.CaptureFixture[str]) -> None:

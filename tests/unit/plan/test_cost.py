@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from common.errors import InputError
+from common.notes import codes, find_note
 from common.tables import write_table
 from declared.models import model_graph
 from declared.site import load_site
@@ -18,12 +19,17 @@ from plan.cost import (
     ASSUMED_GFLOPS,
     DEPTHWISE,
     REFERENCE_S,
+    SAME_CELL,
+    SCALED,
     START_S,
     Cost,
     main,
     measured_at,
+    notes,
     report,
     swept_at,
+    table_rows,
+    title,
     weighed_macs,
 )
 from support.recorded import content
@@ -35,11 +41,6 @@ NOTHING = measured_at("nowhere", Path("nowhere"))
 def campaign(study: str, site: str, **changes: object) -> Campaign:
     """Without the work beside runs, unless a test wants it."""
     return planned(load_study(study), replace(load_site(site), **({"reference": False} | changes)))
-
-
-def rows(cost: Cost) -> list[list[str]]:
-    """The table of the report: without its title, its header and the lines that are not rows."""
-    return [re.split(r"  +", line.strip()) for line in report(cost).splitlines()[2:] if line.count("  ") > 4]
 
 
 def test_the_work_beside_a_run_counts() -> None:
@@ -55,8 +56,10 @@ def test_without_any_run_a_rate_is_assumed_and_said() -> None:
     operations = 2 * model_graph("resnet-50", "tiny-imagenet-200").macs * (3 * 50_000 + 5_000) * 3
     expected = START_S + operations / (0.6 * ASSUMED_GFLOPS["cpu"] * 1e9)
     assert cost.estimates[run.run_id].run_s == pytest.approx(expected)
-    assert "72 GFLOP/s a device (cpu), assumed; exchange not counted" in report(cost)
-    assert len(wanted.runs) == 270 and "270 runs, 54 cells in 5 blocks" in report(cost)
+    origin = cost.estimates[run.run_id].origin
+    assert origin.code == "assumed-rate" and origin.facts == {"gflops": pytest.approx(72), "device": "cpu"}
+    assert len(wanted.runs) == 270 and title(cost).facts == {"runs": 270, "most": 270, "cells": 54, "blocks": 5}
+    assert origin in report(cost) and "assumed-rate" in codes(notes(cost))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +88,9 @@ def test_a_rate_that_the_site_states_is_taken() -> None:
     fast, slow = (Cost(campaign("tf-strategies", "virtual", gflops=rate), NOTHING, {}) for rate in (200.0, 100.0))
     starts = len(fast.made) * START_S
     assert slow.seconds(slow.made) - starts == pytest.approx(2 * (fast.seconds(fast.made) - starts))
-    assert "200 GFLOP/s a device (cpu), stated" in report(fast) and "assumed" not in report(fast)
+    origins = {estimate.origin.code for estimate in fast.estimates.values()}
+    assert origins == {"stated-rate"} and "assumed-rate" not in codes(notes(fast))
+    assert {estimate.origin.facts["gflops"] for estimate in fast.estimates.values()} == {200.0}
 
 
 def test_measured_runs_of_the_same_cell_go_before_everything(tmp_path: Path) -> None:
@@ -102,7 +107,8 @@ def test_measured_runs_of_the_same_cell_go_before_everything(tmp_path: Path) -> 
         START_S + 3 * (own.epoch_time_s + own.validation_time_s).mean()
     )
     assert cost.estimates[run.run_id].measured == len(own) == 5
-    assert [row[-1] for row in rows(cost)[:2]] == ["135 runs of the same cells"] * 2
+    origins = [row[-1] for row in table_rows(cost)[1:3]]
+    assert [(origin.code, origin.facts["runs"]) for origin in origins] == [("same-cell", 135)] * 2
     assert measured_at("elsewhere", tmp_path).empty
     started = Cost(wanted, cost.measured.assign(startup_s=7.0), {})
     assert started.seconds(wanted.runs) == pytest.approx(cost.seconds(wanted.runs) + 270 * (7.0 - START_S))
@@ -116,8 +122,8 @@ def test_a_data_set_of_another_size_is_another_cell() -> None:
         Cost(wanted, known.assign(samples_per_epoch=factor * known.samples_per_epoch.astype(int)), {}).estimates
         for factor in (1, 10)
     )
-    assert {estimate.origin for estimate in same.values()} == {"the same cell"}
-    assert {estimate.origin for estimate in larger.values()} == {"other cells, by samples"}
+    assert {estimate.origin for estimate in same.values()} == {SAME_CELL}
+    assert {estimate.origin for estimate in larger.values()} == {SCALED}
     epochs = {name: sum(e.run_s - START_S for e in each.values()) for name, each in (("1", same), ("10", larger))}
     assert epochs["10"] == pytest.approx(epochs["1"] / 10, rel=0.3), "ten times the samples took as long"
 
@@ -129,7 +135,7 @@ def test_processors_and_accelerators_are_told_apart(tmp_path: Path) -> None:
         next(cost.estimates[run.run_id] for run in cost.made if run.levels["device"] == kind)
         for kind in ("cpu", "cuda")
     )
-    assert cpu.run_s > 3 * cuda.run_s and "1920 GFLOP/s a device (cpu), assumed" in cpu.origin
+    assert cpu.run_s > 3 * cuda.run_s and cpu.origin.code == "assumed-rate" and cpu.origin.facts["gflops"] == 1920
     run = next(run for run in cost.made if run.levels["device"] == "cpu")
     row = {**run.levels, "epoch_time_s": 1200.0, "validation_time_s": 100.0, "samples_per_epoch": 50_000}
     row |= {"ranks": 2, "replicas": 2}
@@ -141,7 +147,7 @@ def test_processors_and_accelerators_are_told_apart(tmp_path: Path) -> None:
         if each.levels["device"] == "cuda"
     )
     other = Cost(wanted, pd.DataFrame([{**row, "startup_s": None, "compiler": "torch-compile"}]), {})
-    assert other.estimates[run.run_id].origin == "other cells, by samples"
+    assert other.estimates[run.run_id].origin == SCALED
     assert other.estimates[run.run_id].run_s == pytest.approx(START_S + 10 * 1300)
 
 
@@ -164,14 +170,14 @@ def test_sweeps_are_counted_from_their_budget_or_as_they_were(tmp_path: Path) ->
     assert known.total_s == pytest.approx(known.seconds(known.made) + START_S + 9 * 1.2 + 25.0)
     nodes = sum(known.seconds([run]) * run.geometry.nodes for run in known.made) + 2 * (START_S + 10.8) + 3 * 25
     assert known.node_hours == pytest.approx(nodes / 3600)
-    assert [row[-1] for row in rows(known)[-2:]] == ["2 sweeps of the same", "the time that a sweep gives itself"]
+    measured, budget = (row[-1] for row in table_rows(known)[-2:])
+    assert (measured.code, measured.facts["count"], budget.code) == ("measured-before", 2, "own-budget")
 
 
 def test_runs_that_the_site_will_end_are_told() -> None:
-    assert "270 of 270 runs are estimated to exceed time_limit_s: 100 of config/sites/virtual.yaml" in report(
-        Cost(campaign("tf-strategies", "virtual"), NOTHING, {})
-    )
-    assert "time_limit_s" not in report(Cost(campaign("quickstart", "local"), NOTHING, {}))
+    too_long = find_note(notes(Cost(campaign("tf-strategies", "virtual"), NOTHING, {})), "too-long")
+    assert too_long.facts == {"runs": 270, "of": 270, "time_limit_s": 100}
+    assert "too-long" not in codes(notes(Cost(campaign("quickstart", "local"), NOTHING, {})))
 
 
 def test_rows_are_sorted_and_a_wide_mean_has_its_span() -> None:
@@ -180,14 +186,15 @@ def test_rows_are_sorted_and_a_wide_mean_has_its_span() -> None:
         study, factors=study.factors | {name: study.factors[name][::-1] for name in ("framework", "dataset")}
     )
     cost = Cost(planned(turned, load_site("slurm-example")), NOTHING, {})
-    names = [row[:3] for row in rows(cost) if "sweeps" not in row[1]]
+    rows = table_rows(cost)[1:]
+    names = [row[:3] for row in rows if "sweeps" not in row[1]]
     assert names == sorted(names) and len(names) == 12
-    (single,) = [row for row in rows(cost) if row[:3] == ["pytorch-single", "cnn-cifar10", "cifar-10"]]
-    (ddp,) = [row for row in rows(cost) if row[:3] == ["pytorch-ddp", "cnn-cifar10", "cifar-10"]]
+    (single,) = [row for row in rows if row[:3] == ("pytorch-single", "cnn-cifar10", "cifar-10")]
+    (ddp,) = [row for row in rows if row[:3] == ("pytorch-ddp", "cnn-cifar10", "cifar-10")]
     assert re.fullmatch(r"\d+ s", single[4]) and re.fullmatch(r"[\d.]+ s \([\d.]+ s to \d+ s\)", ddp[4])
 
 
-def test_one_is_not_said_in_the_plural() -> None:
+def test_report_of_one_run_is_worded_in_the_singular() -> None:
     study = load_study("quickstart")
     one = {"framework": ["pytorch-ddp"], "nodes": [1], "batch_size": [32], "sync_every": [1]}
     said = report(
@@ -204,17 +211,18 @@ def test_one_is_not_said_in_the_plural() -> None:
     assert "records so far: none; without an ok record: 1 run, 6." in said
 
 
-def test_a_block_can_be_asked_for_as_people_write_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_block_can_be_asked_for_as_people_write_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for: list[Cost] = []
+    monkeypatch.setattr("plan.cost.report", asked_for.append)
     for asked in (["block=2"], ["--config", "study=rehearsal", "site=virtual", "block=2"]):
         main(asked)
-        assert " in 1 block\n" in capsys.readouterr().out
-    for asked, said in (
-        ("block=99", "block: 99 is none of the study's blocks; expected one of 1, 2, 3"),
-        ("block=two", "config/config.yaml: block: 'two' must be a whole number"),
-        ("--wait", "'--wait' is not understood; expected KEY=VALUE"),
-    ):
-        with pytest.raises(InputError, match=said):
+        assert title(asked_for.pop()).facts["blocks"] == 1
+    for asked, code, got in (("block=99", "unknown-name", 99), ("--wait", "unknown-argument", "--wait")):
+        with pytest.raises(InputError) as refused:
             main([asked])
+        assert (refused.value.code, refused.value.got) == (code, got)
+    with pytest.raises(InputError, match="block"):
+        main(["block=two"])
 
 
 def test_what_remains_is_told_by_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,13 +235,12 @@ def test_what_remains_is_told_by_status(tmp_path: Path, monkeypatch: pytest.Monk
 
     leave(campaign("rehearsal", "virtual"), ["ok"] * 18 + ["invalid"] * 2 + ["failed", "broken"])
     wanted = campaign("rehearsal", "virtual")
-    assert "records so far: 18 ok, 1 failed, 2 invalid, 1 broken; without an ok record: 6 runs, " in report(
-        Cost(wanted, NOTHING, {})
-    )
+    state = find_note(notes(Cost(wanted, NOTHING, {})), "records-so-far")
+    assert state.facts["statuses"] == {"ok": 18, "failed": 1, "invalid": 2, "broken": 1} and state.facts["left"] == 6
     assert wanted.outlook() == "rehearsal at virtual: 24 runs: 18 ok, 1 failed, 2 invalid, 1 broken, 2 to run"
     leave(wanted, ["ok"] * 24)
     wanted = campaign("rehearsal", "virtual")
-    assert report(Cost(wanted, NOTHING, {})).endswith("every run has an ok record")
+    assert codes(notes(Cost(wanted, NOTHING, {})))[-1] == "complete"
     assert wanted.outlook() == "rehearsal at virtual: 24 runs: 24 ok"
 
 
@@ -244,12 +251,14 @@ def test_nodes_and_accelerators_are_counted(tmp_path: Path) -> None:
     assert cost.node_hours == pytest.approx((runs + sweeps) / 3600)
     assert cost.gpu_hours == pytest.approx(2 * cost.node_hours), "two accelerators a node, held by every run"
     assert Cost(campaign("frameworks", "plafrim"), NOTHING, {}).gpu_hours == 0
-    without = {
-        f"40 runs of 8 cells cannot run here: {name} is not installed at site slurm-example (see installed.{name} or "
-        f"images.brought.{name} in config/schemas/site.schema.yaml)"
-        for name in ("lbann", "tarantella")
-    }
-    assert set(cost.campaign.left_out()) == without and without < {line.strip() for line in report(cost).splitlines()}
+    left = {note.facts["environment"]: note for note in cost.campaign.left_out()}
+    assert set(left) == {"lbann", "tarantella"} and {note.code for note in left.values()} == {"not-installed"}
+    assert {(note.facts["runs"], note.facts["cells"]) for note in left.values()} == {(40, 8)}
+    assert left["lbann"] == (
+        "40 runs of 8 cells cannot run here: lbann is not installed at site slurm-example (see installed.lbann or "
+        "images.brought.lbann in config/schemas/site.schema.yaml)"
+    )
+    assert set(left.values()) < {line.strip() for line in report(cost).splitlines()}
     archives = 170_052_171 + 26_421_880 + 29_515 + 4_422_102 + 5_148
     images = 60_000 * (32 * 32 * 3 + 8) + 70_000 * (28 * 28 + 8)
     assert cost.data_bytes == archives + images

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from common.notes import Note, codes, find_note
 from declared.site import load_site
 from declared.study import Replicates, load_study
 from plan.campaign import Campaign, planned
-from plan.cost import Cost, measured_at, report
+from plan.cost import Cost, measured_at, notes, report, title
 from plan.decisions import decided, place, rule_of
 
 RULE = Replicates(3, 6, 0.05)
@@ -101,33 +102,41 @@ def test_what_has_a_record_is_never_left_out() -> None:
 
 
 def test_the_cost_is_told_from_to_and_what_is_expected() -> None:
-    def said() -> str:
-        return report(Cost(campaign(), measured_at("local"), {}))
+    def cost() -> Cost:
+        return Cost(campaign(), measured_at("local"), {})
 
-    assert "quickstart at local: 6 to 12 runs, 2 cells in 3 blocks\n" in said()
-    assert (
-        "replicates by precision: a cell has 3 to 6 runs, until half the 95 % interval of its mean epoch time is 5 % or less"
-        in said()
-    )
-    assert re.search(r"at most 12 runs, \d+ (s|min)", said())
-    not_yet = (
-        "how many are to be expected is told after block 3; make pilot STUDY=quickstart SITE=local tells it after two"
-    )
-    assert not_yet in said()
+    assert title(cost()).facts == {"runs": 6, "most": 12, "cells": 2, "blocks": 3}
+    said = notes(cost())
+    assert find_note(said, "replicates-by-precision").facts == {"rule": RULE, "open": True}
+    at_most = find_note(said, "at-most").facts
+    assert at_most["runs"] == 12 and at_most["total_s"] > find_note(said, "total").facts["total_s"]
+    assert find_note(said, "expected-later").facts == {"block": 3, "command": "make pilot STUDY=quickstart SITE=local"}
     decide(3, A)
-    assert not_yet not in said()
-    assert "7 to 12 runs, 2 cells in 4 blocks" in said()
-    assert "expected, by what was measured up to block 3: 10 runs" in said()
+    said = notes(cost())
+    assert title(cost()).facts == {"runs": 7, "most": 12, "cells": 2, "blocks": 4}
+    assert "expected-later" not in codes(said)
+    expected = find_note(said, "expected").facts
+    assert (expected["block"], expected["runs"]) == (3, 10)
     decide(4)
-    assert "quickstart at local: 7 runs, 2 cells" in said() and "at most 12" not in said()
+    assert title(cost()).facts["runs"] == title(cost()).facts["most"] == 7 and "at-most" not in codes(notes(cost()))
 
 
-def test_cells_of_which_nothing_is_asked_are_not_counted_beyond_the_first_blocks() -> None:
+def test_wording_of_a_cost_by_precision() -> None:
+    lines = report(Cost(campaign(), measured_at("local"), {})).splitlines()
+    rule = "a cell has 3 to 6 runs, until half the 95 % interval of its mean epoch time is 5 % or less"
+    pilot = "make pilot STUDY=quickstart SITE=local tells it after two"
+    assert f"  replicates by precision: {rule}; the numbers above are of the runs that are certain" in lines
+    assert f"  how many are to be expected is told after block 3; {pilot}" in lines
+    assert any(re.fullmatch(r"  at most 12 runs, \d+ (s|min) one after the other", line) for line in lines)
+
+
+def test_cells_without_a_target_get_only_the_first_blocks() -> None:
     traced = campaign()
     study = replace(traced.study, factors=traced.study.factors | {"trace": ["none", "phases"]})
     here = planned(study, traced.site)
     assert (len(here.runs), len(here.most), len(here.possible)) == (12, 18, 24)
-    assert "quickstart at local: 12 to 18 runs, 4 cells" in report(Cost(here, measured_at("local"), {}))
+    counted = title(Cost(here, measured_at("local"), {})).facts
+    assert (counted["runs"], counted["most"], counted["cells"]) == (12, 18, 4)
     record(here, next(run.run_id for run in here.possible if run.levels["trace"] == "phases" and run.block == 5))
     assert len(here.now().most) == 19, "what is recorded counts"
     among = replace(study, factors=study.factors | {"batch_size": [16, 32, 64]})
@@ -135,26 +144,28 @@ def test_cells_of_which_nothing_is_asked_are_not_counted_beyond_the_first_blocks
     assert {levels["batch_size"] for levels in among.refinable} == {16, 32}
 
 
-def test_a_rule_that_no_number_of_runs_up_to_at_most_can_fulfil_is_said() -> None:
-    def said(at_most: int, **changes: Any) -> str:
-        return report(Cost(campaign(Replicates(3, at_most, 0.05, **changes)), measured_at("local"), {}))
+def test_rule_that_cannot_be_fulfilled_is_reported() -> None:
+    def said(at_most: int, **changes: Any) -> list[Note]:
+        return notes(Cost(campaign(Replicates(3, at_most, 0.05, **changes)), measured_at("local"), {}))
 
-    assert "at_most: 8 cannot be enough: how far runs spread is known after 9 runs of 2 cells at best" in said(8)
-    assert "cannot be enough" not in said(9)
-    assert campaign(Replicates(3, 8, 0.05)).never_precise()[0] in said(8), "make figures says it first, too"
+    never = find_note(said(8), "never-precise")
+    assert never.facts == {"at_most": 8, "known_after": 9, "cells": 2}
+    assert "never-precise" not in codes(said(9))
+    assert campaign(Replicates(3, 8, 0.05)).never_precise() == [never], "make figures says it first, too"
     pairs = {"contrasts": {"batch_size": (16, 32)}}
-    assert "make pilot" in said(16) and "make pilot" not in said(16, **pairs), "which tells nothing of ratios"
-    assert "is known after 17 runs" in said(16, **pairs) and "cannot be enough" not in said(17, **pairs)
+    assert find_note(said(16), "expected-later").facts["command"].startswith("make pilot")
+    assert find_note(said(16, **pairs), "expected-later").facts["command"] is None, "a pilot tells nothing of ratios"
+    assert find_note(said(16, **pairs), "never-precise").facts["known_after"] == 17
+    assert "never-precise" not in codes(said(17, **pairs))
     assert [RULE.known_after(cells) for cells in (1, 2, 4, 8)] == [17, 9, 5, 3]
 
 
-def test_where_all_possible_runs_are_there_another_rule_leaves_nothing_to_decide() -> None:
+def test_complete_campaign_leaves_nothing_to_decide() -> None:
     here = campaign()
     for run in here.possible:
         record(here, run.run_id)
-    assert not here.now().open and "quickstart at local: 12 runs, 2 cells" in report(
-        Cost(here.now(), measured_at("local"), {})
-    )
+    counted = title(Cost(here.now(), measured_at("local"), {})).facts
+    assert not here.now().open and (counted["runs"], counted["most"], counted["cells"]) == (12, 12, 2)
 
 
 def test_a_decision_that_a_repeated_run_will_change_is_not_the_last_word() -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
+from common.notes import Note
 from common.schemas import schema
 from common.tables import read_table
 from declared.site import Site, load_site
 from declared.study import Replicates, Study, load_study
-from plan.design import Run, design, to_csv
+from plan.design import UNSUPPORTED, Run, design, to_csv
 from plan.identity import cores_per_rank, lacks, link_rate, links, run_key, spec
 from plan.scheduling import run_resources, slurm_options
 
@@ -26,6 +27,10 @@ def quickstart() -> Study:
 @pytest.fixture
 def local() -> Site:
     return replace(load_site("local"), cores=2)
+
+
+def code_of(note: Note | None) -> str | None:
+    return note and note.code
 
 
 def rows(study: Study, site: Site) -> dict[str, dict[str, str]]:
@@ -131,38 +136,58 @@ def test_shares_stand_in_a_name_that_is_a_folders(local: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("factors", "said"),
+    ("factors", "code", "got"),
     [
-        ({"shares": ["0.8/0.3"]}, "shares=0.8/0.3 add up to 1.1, not to 1; correct them"),
-        ({"shares": ["0.5/0.3/0.2"]}, "shares=0.5/0.3/0.2 are 3 numbers, the cell has 2 ranks; give one number for each rank"),
-        ({"shares": ["0.995/0.005"]}, "shares=0.995/0.005 leave a rank fewer than 1 of the 96 samples of a step"),
-        ({"shares": ["measured"], "framework": ["pytorch-ddp"]}, "shares=measured: pytorch-ddp gives every rank as many samples; say"),
-        ({"compiler": ["torch-compile"]}, "pytorch-hybrid cannot do compiler=torch-compile: speeds are measured on the model as it is built"),
-        ({"device": ["hybrid"], "devices_per_node": [1]}, "device=hybrid is an accelerator and the processors, devices_per_node=1 is one"),
-        ({"device": ["hybrid"], "devices_per_node": [3]}, "devices_per_node=3 is more than the 2 devices of config/sites/local.yaml"),
+        ({"shares": ["0.8/0.3"]}, "wrong-sum", {"shares": "0.8/0.3"}),
+        ({"shares": ["0.5/0.3/0.2"]}, "wrong-count", {"shares": "0.5/0.3/0.2", "nodes": 2}),
+        ({"shares": ["0.995/0.005"]}, "too-few-samples", {"shares": "0.995/0.005", "batch_size": 96}),
+        ({"shares": ["measured"], "framework": ["pytorch-ddp"]}, UNSUPPORTED, {"shares": "measured", "framework": "pytorch-ddp"}),
+        ({"compiler": ["torch-compile"]}, UNSUPPORTED, {"compiler": "torch-compile", "framework": "pytorch-hybrid"}),
+        ({"device": ["hybrid"], "devices_per_node": [1]}, "too-few-devices", {"device": "hybrid", "devices_per_node": 1}),
+        ({"device": ["hybrid"], "devices_per_node": [3]}, "too-many-devices", {"devices_per_node": 3}),
     ],
 )  # fmt: skip
-def test_shares_that_cannot_be_are_refused_in_one_line(
-    local: Site, factors: dict[str, list[object]], said: str
+def test_shares_that_cannot_be_are_refused(
+    local: Site, factors: dict[str, list[object]], code: str, got: dict[str, object]
 ) -> None:
     with pytest.raises(InputError) as refused:
         of_unlike(local, **factors)
-    (line,) = str(refused.value).splitlines()
-    assert "config/studies/hybrid-virtual.yaml: factors: cell " in line and said in line
+    error = refused.value
+    assert (error.code, error.file, error.key) == (code, "config/studies/hybrid-virtual.yaml", "factors")
+    assert error.got.items() >= got.items() and error.problem.startswith("cell ")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
-    ("factors", "said"),
+    ("factors", "line"),
     [
-        ({"augmentation": ["flip"]}, "augmentation=flip changes images, text8-small has sequences of tokens; say augmentation: none"),
-        ({"memory_format": ["channels-last"]}, "memory_format=channels-last lays out the channels of images, text8-small has"),
-        ({"model": ["small-cnn"]}, "model small-cnn cannot be built for sequences of 64 tokens: it takes images, not tokens that"),
-        ({"dataset": ["digits"]}, "model gpt-nano cannot be built for images of 8 x 8 pixels: it takes tokens that predict the next"),
-        ({"dataset": ["synthetic-text-50-64-4"]}, "it takes tokens that predict the next one, not texts with a class; use another"),
+        ({"shares": ["0.8/0.3"]}, "shares=0.8/0.3 add up to 1.1, not to 1; correct them"),
+        ({"shares": ["0.5/0.3/0.2"]}, "shares=0.5/0.3/0.2 are 3 numbers, the cell has 2 ranks; give one number for each rank"),
+        (
+            {"compiler": ["torch-compile"]},
+            "pytorch-hybrid cannot do compiler=torch-compile: speeds are measured on the model as it is built "
+            "(capabilities in workflow/scripts/runs/frameworks/pytorch-hybrid/framework.yaml); change the factors, or take horovod-pytorch or pytorch-ddp",
+        ),
     ],
 )  # fmt: skip
-def test_what_is_of_images_is_refused_for_tokens_and_the_other_way_round(
-    quickstart: Study, local: Site, factors: dict[str, list[object]], said: str
+def test_error_of_a_cell_is_one_line(local: Site, factors: dict[str, list[object]], line: str) -> None:
+    with pytest.raises(InputError) as refused:
+        of_unlike(local, **factors)
+    assert str(refused.value).startswith("config/studies/hybrid-virtual.yaml: factors: cell pytorch-hybrid.small-cnn.")
+    assert str(refused.value).endswith(f": {line}") and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("factors", "code", "got"),
+    [
+        ({"augmentation": ["flip"]}, "images-only", {"augmentation": "flip", "dataset": "text8-small"}),
+        ({"memory_format": ["channels-last"]}, "images-only", {"memory_format": "channels-last", "dataset": "text8-small"}),
+        ({"model": ["small-cnn"]}, "model-does-not-fit-data", {"model": "small-cnn", "dataset": "text8-small"}),
+        ({"dataset": ["digits"]}, "model-does-not-fit-data", {"model": "gpt-nano", "dataset": "digits"}),
+        ({"dataset": ["synthetic-text-50-64-4"]}, "model-does-not-fit-data", {"model": "gpt-nano", "dataset": "synthetic-text-50-64-4"}),
+    ],
+)  # fmt: skip
+def test_images_are_refused_for_tokens_and_tokens_for_images(
+    quickstart: Study, local: Site, factors: dict[str, list[object]], code: str, got: dict[str, str]
 ) -> None:
     held = {"framework": ["pytorch-single"], "model": ["gpt-nano"], "dataset": ["text8-small"], "nodes": [1]}
     told = held | {"batch_size": [64], "sync_every": [1]}
@@ -170,11 +195,11 @@ def test_what_is_of_images_is_refused_for_tokens_and_the_other_way_round(
     assert len(design(fitting, local)) == 3
     with pytest.raises(InputError) as refused:
         design(replace(fitting, factors=fitting.factors | factors), local)
-    (line,) = str(refused.value).splitlines()
-    assert "config/studies/quickstart.yaml: factors: cell " in line and said in line
+    assert (refused.value.code, refused.value.got) == (code, got)
+    assert (refused.value.file, refused.value.key) == ("config/studies/quickstart.yaml", "factors")
 
 
-def test_processors_and_accelerators_train_together_where_there_are_accelerators(local: Site) -> None:
+def test_hybrid_cells_need_accelerators(local: Site) -> None:
     site = replace(
         local, device="cuda", devices_per_node=4, ranks_per_node=4, nodes=2, cores=32, placement="distinct-nodes"
     )
@@ -187,13 +212,14 @@ def test_processors_and_accelerators_train_together_where_there_are_accelerators
         assert planned["cores_per_rank"] == max(cores)
         asked = run_resources(replace(site, launcher="slurm"), runs[0].geometry)
         assert asked["cpus_per_task"] * len(cores) <= 32, "no more than a node has; it is the job's own"
-    assert "has no device cuda to train on together" in str(lacks(local, runs[0].levels))
-    other = {**runs[0].levels, "framework": "pytorch-ddp"}
-    assert lacks(site, other) == "pytorch-ddp cannot train on processors and accelerators together: pytorch-hybrid can"
-    assert "none is left to train on processors" in str(lacks(replace(site, launcher="flux"), runs[0].levels))
+    assert code_of(lacks(local, runs[0].levels)) == "no-accelerator"
+    other = lacks(site, {**runs[0].levels, "framework": "pytorch-ddp"})
+    assert other and other.code == "no-hybrid"
+    assert other.facts == {"framework": "pytorch-ddp", "able": ["pytorch-hybrid"]}
+    assert code_of(lacks(replace(site, launcher="flux"), runs[0].levels)) == "no-hybrid-here"
 
 
-def test_a_run_is_told_of_unlike_nodes_and_ranks_only_where_there_are_such(local: Site) -> None:
+def test_spec_has_shares_of_heterogeneous_nodes_and_ranks_only(local: Site) -> None:
     study, runs = of_unlike(local)
     assert not {"cpu_shares", "rank_cores"} & set(spec(study, local, runs[0]))
     virtual = load_site("virtual-unlike")
@@ -204,7 +230,7 @@ def test_a_run_is_told_of_unlike_nodes_and_ranks_only_where_there_are_such(local
     site = replace(local, cores=3, nodes=1, ranks_per_node=2, rank_cores=(2, 1))
     study, (run, *_) = of_unlike(site, nodes=[1])
     assert spec(study, site, run)["rank_cores"] == [2, 1]
-    assert "mirrored wants as many for each" in str(lacks(site, {**run.levels, "framework": "tensorflow-mirrored"}))
+    assert code_of(lacks(site, {**run.levels, "framework": "tensorflow-mirrored"})) == "heterogeneous-ranks"
 
 
 def test_links_get_another_rate_only_where_they_can_be_set(quickstart: Study, local: Site) -> None:

@@ -14,7 +14,12 @@ from plan.machine import check_machine
 def test_a_site_with_accelerators_is_a_machine_that_has_one(tmp_path: Path, driver: str) -> None:
     accelerated = replace(load_site("local"), device="cuda")
     (tmp_path / "nvidia-caps").touch()
-    with pytest.raises(InputError, match=r"local.yaml: device: this machine has no accelerator .*; use device: cpu"):
+    with pytest.raises(InputError) as refused:
         check_machine(accelerated, tmp_path)
+    assert (refused.value.code, refused.value.file, refused.value.key) == (
+        "missing-device",
+        "config/sites/local.yaml",
+        "device",
+    )
     (tmp_path / driver).touch()
     check_machine(accelerated, tmp_path)

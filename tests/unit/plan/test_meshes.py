@@ -9,7 +9,7 @@ from common.errors import InputError
 from declared.site import Site, load_site
 from declared.study import Replicates, load_study
 from models.mesh import Mesh
-from plan.design import Run, design
+from plan.design import UNSUPPORTED, Run, design
 from plan.identity import spec
 
 
@@ -54,42 +54,61 @@ def test_ranks_of_a_replica_share_its_samples_and_plain_cells_keep_their_spec(si
 
 
 @pytest.mark.parametrize(
-    ("factors", "said"),
+    ("factors", "code", "decide"),
     [
-        ({"parallelism": ["data2-tensor4"]}, "parallelism=data2-tensor4 is 8 ranks, the cell has 4; change the sizes"),
-        ({"parallelism": ["tensor3-data"]}, "factors.parallelism: 'tensor3-data' is not in order; write data-tensor3"),
-        ({"parallelism": ["tensor"], "nodes": [3]}, "dense1 of small-cnn has 128 units, which 3 ranks cannot divide"),
-        ({"parallelism": ["tensor"], "model": ["resnet-18"]}, "has neither attention nor two dense operators"),
-        ({"parallelism": ["pipeline"], "nodes": [6], "microbatches": [6]}, "small-cnn cannot be cut into 6 stages"),
-        ({"parallelism": ["pipeline2"], "nodes": [2]}, "schedule=1f1b wants a microbatch for each of 2 stages"),
-        ({"parallelism": ["pipeline2"], "nodes": [2], "microbatches": [5]}, "microbatches=5 do not divide the 96 samples"),
-        ({"parallelism": ["tensor2"], "nodes": [2], "framework": ["pytorch-ddp"]}, "the factors, or take jax or pytorch-mesh or tensorflow-dtensor"),
-        ({"parallelism": ["tensor2"], "nodes": [2], "framework": ["pytorch-ddp"]}, "pytorch-ddp cannot do parallelism=tensor2 ("),
-        ({"framework": ["jax"], "training_loop": ["fit"]}, "jax cannot do training_loop=fit (capabilities in"),
-        ({"parallelism": ["sharded"], "sharding": ["optimizer"]}, "pytorch-mesh cannot do sharding=optimizer: FSDP"),
-        ({"parallelism": ["sharded"], "sharding": ["optimizer"]}, "DeepSpeed can shard (capabilities in"),
-        ({"parallelism": ["data", "data4"]}, "parallelism=data4 and data are the same on these ranks; take one of them"),
-        ({"parallelism": ["data-tensor2", "tensor2"], "nodes": [2]}, "are the same on these ranks"),
-        ({"microbatches": [1, 2]}, "trains exactly as pytorch-mesh"),
-        ({"schedule": ["gpipe", "1f1b"]}, "it has no pipeline; hold schedule"),
-        ({"sharding": ["gradients", "parameters"]}, "it has no axis sharded; hold sharding"),
+        ({"parallelism": ["data2-tensor4"]}, "mesh-does-not-fit", {"parallelism", "nodes"}),
+        ({"parallelism": ["tensor"], "nodes": [3]}, "model-not-divisible", {"parallelism", "model", "nodes"}),
+        ({"parallelism": ["tensor"], "model": ["resnet-18"]}, "model-not-divisible", {"parallelism", "model"}),
+        ({"parallelism": ["pipeline"], "nodes": [6], "microbatches": [6]}, "model-not-divisible", {"parallelism", "model"}),
+        ({"parallelism": ["pipeline2"], "nodes": [2]}, "too-few-microbatches", {"schedule", "microbatches", "parallelism"}),
+        ({"parallelism": ["pipeline2"], "nodes": [2], "microbatches": [5]}, "not-divisible", {"microbatches", "batch_size"}),
+        ({"parallelism": ["tensor2"], "nodes": [2], "framework": ["pytorch-ddp"]}, UNSUPPORTED, {"framework", "parallelism"}),
+        ({"framework": ["jax"], "training_loop": ["fit"]}, UNSUPPORTED, {"framework", "training_loop"}),
+        ({"parallelism": ["sharded"], "sharding": ["optimizer"]}, UNSUPPORTED, {"framework", "sharding"}),
+        ({"parallelism": ["data", "data4"]}, "duplicate", {"parallelism", "nodes", "devices_per_node"}),
+        ({"parallelism": ["data-tensor2", "tensor2"], "nodes": [2]}, "duplicate", {"parallelism", "nodes", "devices_per_node"}),
+        ({"microbatches": [1, 2]}, "duplicate", {"parallelism", "microbatches"}),
+        ({"schedule": ["gpipe", "1f1b"]}, "duplicate", {"parallelism", "schedule"}),
+        ({"sharding": ["gradients", "parameters"]}, "duplicate", {"parallelism", "sharding"}),
     ],
 )  # fmt: skip
-def test_what_cannot_be_divided_is_refused_in_one_line(
-    site: Site, tmp_path: Path, factors: dict[str, list[object]], said: str
+def test_what_cannot_be_divided_is_refused(
+    site: Site, factors: dict[str, list[object]], code: str, decide: set[str]
 ) -> None:
     with pytest.raises(InputError) as refused:
-        if "order" in said:
-            text = (
-                Path("config/studies/hybrid-virtual.yaml")
-                .read_text()
-                .replace("  framework:", "  parallelism: tensor3-data\n  framework:")
-            )
-            (tmp_path / "wrong.yaml").write_text(text)
-            load_study("wrong", tmp_path)
         runs_of(site, **factors)
-    (line,) = str(refused.value).splitlines()
-    assert said in line
+    assert (refused.value.code, refused.value.key) == (code, "factors")
+    levels: dict[str, object] = refused.value.got  # type: ignore[assignment]
+    assert decide <= set(levels) and all(levels[name] in factors[name] for name in set(factors) & set(levels))
+
+
+@pytest.mark.parametrize(
+    ("factors", "line"),
+    [
+        ({"parallelism": ["data2-tensor4"]}, "parallelism=data2-tensor4 is 8 ranks, the cell has 4; change the sizes"),
+        ({"parallelism": ["pipeline2"], "nodes": [2]}, "schedule=1f1b wants a microbatch for each of 2 stages, microbatches=1"),
+        ({"parallelism": ["pipeline2"], "nodes": [2], "microbatches": [5]}, "microbatches=5 do not divide the 96 samples"),
+        ({"parallelism": ["data", "data4"]}, "parallelism=data4 and data are the same on these ranks; take one of them"),
+        ({"schedule": ["gpipe", "1f1b"]}, "it has no pipeline; hold schedule"),
+    ],
+)  # fmt: skip
+def test_error_of_a_mesh_is_one_line(site: Site, factors: dict[str, list[object]], line: str) -> None:
+    with pytest.raises(InputError) as refused:
+        runs_of(site, **factors)
+    assert line in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_frameworks_that_can_are_suggested(site: Site) -> None:
+    with pytest.raises(InputError) as refused:
+        runs_of(site, parallelism=["tensor2"], nodes=[2], framework=["pytorch-ddp"])
+    assert all(name in refused.value.hint for name in ("jax", "pytorch-mesh", "tensorflow-dtensor"))
+
+
+def test_axes_out_of_order_are_refused(tmp_path: Path) -> None:
+    text = Path("config/studies/hybrid-virtual.yaml").read_text()
+    (tmp_path / "wrong.yaml").write_text(text.replace("  framework:", "  parallelism: tensor3-data\n  framework:"))
+    with pytest.raises(InputError, match="data-tensor3"):
+        load_study("wrong", tmp_path)
 
 
 def test_a_mesh_of_one_rank_is_plain_whoever_trains_it(site: Site) -> None:
@@ -99,12 +118,11 @@ def test_a_mesh_of_one_rank_is_plain_whoever_trains_it(site: Site) -> None:
     assert run.geometry.mesh is None and run.geometry.replicas == 4
 
 
-def test_a_capability_that_names_axes_holds_for_meshes_of_these_axes(site: Site) -> None:
+def test_capability_with_axes_holds_for_meshes_of_these_axes(site: Site) -> None:
     (run,) = runs_of(site, framework=["jax"], parallelism=["data-sharded2"], trace=["phases"])
     assert run.geometry.mesh == Mesh(data=2, sharded=2)
-    with pytest.raises(
-        InputError,
-        match="jax cannot do parallelism=data-tensor2 with trace=phases: along a tensor axis XLA itself places what is exchanged",
-    ):
+    with pytest.raises(InputError) as refused:
         runs_of(site, framework=["jax"], parallelism=["data-tensor2"], trace=["phases"])
+    assert refused.value.code == UNSUPPORTED
+    assert refused.value.got == {"framework": "jax", "parallelism": "data-tensor2", "trace": "phases"}
     assert runs_of(site, framework=["jax"], parallelism=["data-tensor2"])

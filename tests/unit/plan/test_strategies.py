@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
+from common.files import shown
 from declared.site import Site, load_site
 from declared.study import Replicates, Study, load_study
 from models import strategy
 from models.soap import divide
 from plan import design as planner
 from plan.campaign import planned
-from plan.design import design
+from plan.design import UNSUPPORTED, design
 from plan.identity import run_key, spec
 from plan.strategies import question
 
@@ -83,32 +84,41 @@ def test_what_was_found_is_an_input_of_the_run(site: Site, file: Path) -> None:
 @pytest.mark.parametrize(
     ("launcher", "way"), [("local", ""), ("slurm", ' ARGS="--profile slurm"'), ("oar", ' ARGS="--profile oar"')]
 )
-def test_cells_without_a_strategy_are_told_once_with_the_command_that_finds_it(
+def test_cells_without_a_strategy_name_the_command_that_finds_it(
     site: Site, file: Path, launcher: str, way: str
 ) -> None:
     study = replace(study_of(parallelism=["data", "found"], batch_size=[32, 64]), replicates=Replicates(3, 3))
     campaign = planned(study, replace(site, launcher=launcher))
     command = f"make strategies STUDY={study.name} SITE=local{way}"
-    assert campaign.left_out() == [f"6 runs of 2 cells cannot run here: no strategy was found yet; call {command}"]
+    (note,) = campaign.left_out()
+    assert note.code == "strategy-not-found-yet" and note.facts == {"runs": 6, "cells": 2, "command": command}
+    assert note.endswith(f"call {command}")
     assert len(campaign.records) == 6, "of data parallelism"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "code", "key"),
     [
-        ("{", "found.json: is broken .* remove it, and call make strategies"),
-        ('{"made_of": {}, "strategies": {"QUESTION": {"step_s": 0.1, "parts": {}}}}', "are not those of lenet-5; call"),
-        ('{"strategies": {}}', "made_of"),
+        ("{", "broken-file", ""),
+        ('{"made_of": {}, "strategies": {"QUESTION": {"step_s": 0.1, "parts": {}}}}', "model-mismatch", "QUESTION"),
     ],
 )
-def test_what_was_found_and_is_none_is_refused_in_one_line(site: Site, file: Path, text: str, said: str) -> None:
+def test_broken_file_of_strategies_is_refused(site: Site, file: Path, text: str, code: str, key: str) -> None:
     study = study_of(parallelism=["found"])
-    file.unlink(missing_ok=True)
     (run,) = design(study, site)
-    file.write_text(text.replace("QUESTION", question(run.levels)))
-    with pytest.raises(InputError, match=said) as refused:
+    asked = question(run.levels)
+    file.write_text(text.replace("QUESTION", asked))
+    with pytest.raises(InputError) as refused:
         design(study, site)
-    assert len(str(refused.value).splitlines()) == 1
+    error = refused.value
+    assert (error.code, error.file, error.key) == (code, shown(file), key.replace("QUESTION", asked))
+    assert "make strategies" in error.hint and "\n" not in str(error)
+
+
+def test_file_of_strategies_keeps_its_schema(site: Site, file: Path) -> None:
+    file.write_text('{"strategies": {}}')
+    with pytest.raises(InputError, match="made_of"):
+        design(study_of(parallelism=["found"]), site)
 
 
 def test_cells_that_differ_in_what_decides_nothing_share_a_strategy(site: Site) -> None:
@@ -117,17 +127,19 @@ def test_cells_that_differ_in_what_decides_nothing_share_a_strategy(site: Site) 
 
 
 @pytest.mark.parametrize(
-    ("factors", "said"),
+    ("factors", "code", "got"),
     [
+        ({"batch_scope": ["local"]}, UNSUPPORTED, {"framework": "pytorch-strategy", "batch_scope": "local"}),
         (
-            {"batch_scope": ["local"]},
-            "pytorch-strategy cannot do batch_scope=local: a strategy divides the samples of one",
+            {"framework": ["pytorch-ddp"], "parallelism": ["found"]},
+            UNSUPPORTED,
+            {"framework": "pytorch-ddp", "parallelism": "found"},
         ),
-        ({"framework": ["pytorch-ddp"], "parallelism": ["found"]}, "pytorch-ddp cannot do parallelism=found"),
-        ({"parallelism": ["tensor"]}, "pytorch-strategy cannot do parallelism=tensor"),
-        ({"nodes": [1], "parallelism": ["data", "random1"]}, "trains exactly as"),
+        ({"parallelism": ["tensor"]}, UNSUPPORTED, {"framework": "pytorch-strategy", "parallelism": "tensor"}),
+        ({"nodes": [1], "parallelism": ["data", "random1"]}, "duplicate", {"parallelism": "random1", "nodes": 1}),
     ],
 )
-def test_cells_that_cannot_be(site: Site, factors: dict[str, list[object]], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_cells_that_cannot_be(site: Site, factors: dict[str, list[object]], code: str, got: dict[str, object]) -> None:
+    with pytest.raises(InputError) as refused:
         design(study_of(**factors), site)
+    assert refused.value.code == code and refused.value.got.items() >= got.items()  # type: ignore[attr-defined]

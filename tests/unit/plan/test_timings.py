@@ -10,7 +10,7 @@ from declared.factors import factor_table
 from declared.site import Site, load_site
 from declared.study import Replicates, Study, load_study
 from plan.campaign import planned as campaign_of
-from plan.cost import START_S, Cost, measured_at, report, swept_at
+from plan.cost import START_S, Cost, measured_at, swept_at, table_rows
 from plan.design import Run, design
 from plan.scheduling import run_resources
 from plan.timings import BUDGET_S, MESSAGES, PARTS, Timing, Timings, key, of_run, planned, spec, wanted
@@ -62,21 +62,20 @@ def test_what_the_site_lacks_is_wanted_but_not_planned(site: Site) -> None:
     assert len(wanted(runs_of(site))) == 2 and planned(runs_of(site), poor) == []
 
 
-def test_where_nothing_is_to_be_timed_it_is_said_in_place_of_doing_nothing(site: Site) -> None:
+def test_asking_for_strategies_without_timings_is_refused(site: Site) -> None:
     asks = campaign_of(study_of(), site)
     assert Timings(asks).behind(["costs.csv"]) == ["costs.csv"]
     poor = replace(site, frameworks=("pytorch-single",))
-    for campaign, said in (
-        (
-            campaign_of(study_of(parallelism=["data", "random1"]), site),
-            "quickstart.yaml: factors.parallelism: no cell has the level found, so that no run would use",
-        ),
-        (campaign_of(study_of(), poor), f"no strategy can be found here: site local does not have {FRAMEWORK}"),
-        (replace(asks, mode="available"), "config/config.yaml: records: strategies are found for runs that are made"),
+    study, config = "config/studies/quickstart.yaml", "config/config.yaml"
+    for campaign, expected in (
+        (campaign_of(study_of(parallelism=["data", "random1"]), site), ("missing-level", study, "factors.parallelism")),
+        (campaign_of(study_of(), poor), ("framework-not-at-site", study, "")),
+        (replace(asks, mode="available"), ("not-possible-here", config, "records")),
     ):
         with pytest.raises(InputError) as refused:
             Timings(campaign).behind(["costs.csv"])
-        assert said in str(refused.value) and "\n" not in str(refused.value)
+        error = refused.value
+        assert (error.code, error.file, error.key) == expected and "\n" not in str(error)
 
 
 def test_parts_are_timed_on_one_rank_and_messages_between_two_nodes(site: Site) -> None:
@@ -126,5 +125,6 @@ def test_a_plan_counts_timings(site: Site, tmp_path: Path) -> None:
     known = Cost(campaign, measured_at("nowhere", tmp_path), swept_at("local", tmp_path))
     assert [estimate.run_s for _, estimate in known.timings] == [25.0, START_S + BUDGET_S[PARTS]]
     assert known.total_s == cost.total_s - START_S - BUDGET_S[MESSAGES] + 25
-    said = report(known)
-    assert "(parts of layers)" in said and "2 timings of the same" in said
+    messages, parts = (estimate.origin for _, estimate in known.timings)
+    assert (messages.code, messages.facts["count"], parts.code) == ("measured-before", 2, "own-budget")
+    assert {row[1] for row in table_rows(known)} >= {"(parts of layers)", "(messages)"}

@@ -87,9 +87,9 @@ def test_an_attempt_that_left_no_record_is_told_with_its_reason(tmp_path: Path) 
     finish(whole, "done")
     assert attempts.unfinished(folder) == [
         {"attempt": 1, "reason": "lost: Node failure on node2 (job 17 on node1)"},
-        {"attempt": 2, "reason": "ended without a word: it was killed, or its node was lost"},
+        {"attempt": 2, "reason": attempts.UNKNOWN_END},
         {"attempt": 3, "reason": "stopped by SIGTERM"},
-        {"attempt": 4, "reason": "ended without a word: it was killed, or its node was lost"},
+        {"attempt": 4, "reason": attempts.UNKNOWN_END},
     ]
     assert attempts.finished(folder) == whole
     assert attempts.unfinished(tmp_path / "nothing") == []
@@ -154,21 +154,35 @@ def test_who_is_at_an_attempt_is_told_until_it_ends(tmp_path: Path, monkeypatch:
         holder = attempts.holder(folder)
         assert (holder["process"], holder["host"], holder["job"]) == (os.getpid(), os.uname().nodename, "17")
         assert attempts.under_way(published.parent) == folder
-        assert attempts.why_absent(published) == "absent: attempt 1 is under way"
+        absent = attempts.why_absent(published)
+        assert (absent.code, absent.facts) == ("under-way", {"attempt": 1})
         assert f"process {os.getpid()} on" in (attempts.machine_holder() or "")
         raise Stopped("SIGTERM")
 
     with pytest.raises(Stopped):
         attempts.settle(published, "a run", "record", lambda: None, measure)
-    assert attempts.why_absent(published).startswith("absent: attempt 1 stopped by SIGTERM (job 17 on ")
+    absent = attempts.why_absent(published)
+    assert (absent.code, absent.facts["attempt"]) == ("unfinished", 1)
+    assert "SIGTERM" in absent.facts["reason"] and "job 17 on" in absent.facts["reason"]
     assert attempts.under_way(published.parent) is None and attempts.machine_holder() is None
 
 
-def test_of_an_attempt_begun_elsewhere_nobody_here_knows_whether_it_lives(tmp_path: Path) -> None:
+def test_attempt_begun_elsewhere_may_still_run(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "key"
     _, attempt = attempts.start(folder)
     (attempt / "holder.json").write_text('{"host": "another-node"}')
     said = attempts.why_absent(folder / "record.json")
-    assert said == "absent: attempt 1, begun on another-node, has not ended, or was killed"
+    assert (said.code, said.facts) == ("begun-elsewhere", {"attempt": 1, "host": "another-node"})
     (attempt / "holder.json").write_text("cut o")
-    assert attempts.why_absent(folder / "record.json").endswith(attempts.UNKNOWN_END)
+    said = attempts.why_absent(folder / "record.json")
+    assert (said.code, said.facts) == ("unfinished", {"attempt": 1, "reason": attempts.UNKNOWN_END})
+
+
+def test_wording_of_absent_records(tmp_path: Path) -> None:
+    published = tmp_path / "run" / "key" / "record.json"
+    _, attempt = attempts.start(published.parent)
+    (attempt / "holder.json").write_text('{"host": "another-node"}')
+    text = "absent: attempt 1, begun on another-node, has not ended, or was killed"
+    assert attempts.why_absent(published) == text
+    attempts.give_up(attempt, "stopped by SIGTERM")
+    assert attempts.why_absent(published) == "absent: attempt 1 stopped by SIGTERM"

@@ -9,6 +9,7 @@ import pytest
 
 from common.errors import InputError
 from common.files import write_json
+from common.notes import Note
 from declared.site import Site, load_site
 from environments.identity import environment_stamp
 from environments.made import read_made
@@ -46,8 +47,15 @@ def epochs(folder: Path, *losses: float, sent: str = "") -> list[dict[str, Any]]
 
 def judged(
     rows: list[dict[str, Any]], site: Site = SITE, outcome: Outcome = OK, **changes: Any
-) -> tuple[str, str | None]:
+) -> tuple[str, Note | None]:
     return judge(outcome, {**MEASURED, **changes}, rows, SPEC, site, HOSTS, GRADIENTS)
+
+
+def stated(judgement: tuple[str, Note | None]) -> tuple[str, str, dict[str, Any]]:
+    """Status, and code and facts of the reason."""
+    status, reason = judgement
+    assert reason is not None
+    return status, reason.code, dict(reason.facts)
 
 
 def test_a_whole_undisturbed_run_is_ok(tmp_path: Path) -> None:
@@ -57,31 +65,28 @@ def test_a_whole_undisturbed_run_is_ok(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_is_invalid(tmp_path: Path, loss: float) -> None:
-    assert judged(epochs(tmp_path, 2.0, loss)) == ("invalid", "the loss is not finite in epoch 1")
+    assert stated(judged(epochs(tmp_path, 2.0, loss))) == ("invalid", "loss-not-finite", {"epoch": 1})
 
 
-def test_weights_that_are_not_finite_are_invalid_whatever_the_loss(tmp_path: Path) -> None:
-    said = "weights are not finite after the last epoch"
-    assert judged(epochs(tmp_path, 2.0, 1.0), weights_finite=False) == ("invalid", said)
+def test_weights_that_are_not_finite_are_invalid(tmp_path: Path) -> None:
+    judgement = judged(epochs(tmp_path, 2.0, 1.0), weights_finite=False)
+    assert stated(judgement) == ("invalid", "weights-not-finite", {})
 
 
 def test_a_disturbed_run_is_invalid(tmp_path: Path) -> None:
-    status, reason = judged(epochs(tmp_path, 2.0, 1.0), foreign_cpu_share=0.2)
-    assert (status, reason) == ("invalid", "disturbed: 20% of the processor time went to others (more than 5%)")
+    judgement = judged(epochs(tmp_path, 2.0, 1.0), foreign_cpu_share=0.2)
+    assert stated(judgement) == ("invalid", "foreign-cpu-time", {"share": 0.2, "limit": 0.05})
 
 
-def test_a_run_from_which_a_hypervisor_withheld_too_much_is_invalid(tmp_path: Path) -> None:
-    status, reason = judged(epochs(tmp_path, 2.0, 1.0), steal_share=0.4)
-    assert (status, reason) == (
-        "invalid",
-        "disturbed: 40% of the processor time was withheld by the hypervisor (more than 15%)",
-    )
+def test_run_with_too_much_cpu_steal_is_invalid(tmp_path: Path) -> None:
+    judgement = judged(epochs(tmp_path, 2.0, 1.0), steal_share=0.4)
+    assert stated(judgement) == ("invalid", "cpu-steal", {"share": 0.4, "limit": 0.15})
 
 
-def test_ranks_that_were_not_where_they_should_be_make_a_run_invalid(tmp_path: Path) -> None:
+def test_misplaced_ranks_make_a_run_invalid(tmp_path: Path) -> None:
     rows = epochs(tmp_path, 2.0, 1.0)
-    status, reason = judged(rows, CLUSTER, hosts=["node1"])
-    assert (status, reason) == ("invalid", "misplaced: ranks were on node1, expected node1, node2")
+    judgement = judged(rows, CLUSTER, hosts=["node1"])
+    assert stated(judgement) == ("invalid", "misplaced", {"hosts": ["node1"], "expected": HOSTS})
     assert judged(rows, CLUSTER, hosts=["node1.cluster.example", "node2.cluster.example"])[0] == "ok", "with domains"
     assert judged(rows, SITE, hosts=["this-machine"])[0] == "ok", "emulated nodes are one machine"
 
@@ -89,37 +94,59 @@ def test_ranks_that_were_not_where_they_should_be_make_a_run_invalid(tmp_path: P
 def test_nodes_on_one_machine_are_no_distinct_nodes(tmp_path: Path) -> None:
     distinct, rows = replace(CLUSTER, placement="distinct-nodes"), epochs(tmp_path, 2.0, 1.0)
     assert judged(rows, distinct, machines=2)[0] == "ok"
-    said = "misplaced: node1, node2 are 1 machine, the site says distinct-nodes"
-    assert judged(rows, distinct, machines=1) == ("invalid", said)
+    judgement = judged(rows, distinct, machines=1)
+    assert stated(judgement) == ("invalid", "nodes-share-a-machine", {"hosts": HOSTS, "machines": 1})
 
 
-def test_gradients_that_did_not_take_the_sites_network_make_a_run_invalid(tmp_path: Path) -> None:
+def test_gradients_on_another_network_make_a_run_invalid(tmp_path: Path) -> None:
     status, reason = judged(epochs(tmp_path, 2.0, 1.0, sent="9000"), CLUSTER)
-    assert status == "invalid" and (reason or "").startswith("network: 0.0 MB left through eth0 in epoch 1")
+    assert status == "invalid" and reason is not None and reason.code == "too-few-bytes"
+    assert (reason.facts["interface"], reason.facts["epoch"], reason.facts["sent_bytes"]) == ("eth0", 1, 9000)
+
+
+@pytest.mark.parametrize(
+    ("site", "changes", "line"),
+    [
+        (SITE, {"weights_finite": False}, "weights are not finite after the last epoch"),
+        (SITE, {"foreign_cpu_share": 0.2}, "disturbed: 20% of the processor time went to others (more than 5%)"),
+        (SITE, {"steal_share": 0.4}, "disturbed: 40% of the processor time was withheld by the hypervisor (more than 15%)"),
+        (CLUSTER, {"hosts": ["node1"]}, "misplaced: ranks were on node1, expected node1, node2"),
+        (
+            replace(CLUSTER, placement="distinct-nodes"),
+            {"machines": 1},
+            "misplaced: node1, node2 are 1 machine, the site says distinct-nodes",
+        ),
+    ],
+)  # fmt: skip
+def test_wording_of_reasons(tmp_path: Path, site: Site, changes: dict[str, Any], line: str) -> None:
+    assert judged(epochs(tmp_path, 2.0, 1.0), site, **changes)[1] == line
 
 
 def test_a_run_that_ends_early_has_failed(tmp_path: Path) -> None:
-    assert judged(epochs(tmp_path, 2.0)) == ("failed", "ended after 1 of 2 epochs")
+    assert stated(judged(epochs(tmp_path, 2.0))) == ("failed", "ended-early", {"epochs": 1, "planned": 2})
     assert judge(OK, None, epochs(tmp_path, 2.0, 1.0), SPEC, SITE, HOSTS, GRADIENTS)[0] == "failed"
 
 
 def test_an_outcome_that_is_not_ok_stands_with_its_reason(tmp_path: Path) -> None:
-    outcome = Outcome("timeout", "not finished after the time limit of 4 s", 4.0)
+    outcome = Outcome("timeout", Note("time-limit", "as it was said", time_limit_s=4), 4.0)
     assert judged(epochs(tmp_path, 2.0, 1.0), outcome=outcome) == ("timeout", outcome.reason)
 
 
-def test_the_reason_quotes_the_line_of_the_log_that_names_an_error(tmp_path: Path) -> None:
+def test_reason_quotes_the_line_of_the_log_with_an_error(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("starting\nRuntimeError: out of memory\nshutting down\n\n")
-    said = with_last_line("rank 1 ended with status 1", log)
-    assert said == "rank 1 ended with status 1: RuntimeError: out of memory"
+    failed = Note("rank-failed", "rank 1", rank=1)
+    said = with_last_line(failed, log)
+    assert said == "rank 1: RuntimeError: out of memory"
+    assert (said.code, said.facts) == ("rank-failed", {"rank": 1, "last_line": "RuntimeError: out of memory"})
     log.write_text("RuntimeError: no luck\nsrun: error: node2: task 1: Exited with exit code 1\n")
-    assert with_last_line("rank 1 on node2", log) == "rank 1 on node2: RuntimeError: no luck", "srun does not say why"
+    assert with_last_line(failed, log).facts["last_line"] == "RuntimeError: no luck", "srun does not say why"
     log.write_text(
         "LBANN error on rank 1 (reader.cpp:94): can't open file : x\nmodel0 training epoch 3 accuracy : 99%\n"
     )
-    assert with_last_line("rank 1", log) == "rank 1: LBANN error on rank 1 (reader.cpp:94): can't open file : x"
-    assert with_last_line("killed", tmp_path / "nothing") == "killed"
+    error = "LBANN error on rank 1 (reader.cpp:94): can't open file : x"
+    assert with_last_line(failed, log).facts["last_line"] == error
+    assert with_last_line(failed, tmp_path / "nothing") is failed
 
 
 def test_an_environment_is_there_while_another_campaign_has_its_stamp_made_again(tmp_path: Path) -> None:

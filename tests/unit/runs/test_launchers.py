@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from common.errors import InputError
+from common.notes import Note
 from declared.site import Site, load_site
 from runs import launch
 from runs.launchers import slurm as slurm_launcher
@@ -178,6 +179,17 @@ def alive(folder: Path) -> list[str]:
     return found
 
 
+def stated(reason: Note | None) -> tuple[str, dict[str, Any]]:
+    """Code and facts of a reason."""
+    assert reason is not None
+    return reason.code, dict(reason.facts)
+
+
+def failure(rank: int | str, host: str | None, status: int | str) -> tuple[str, dict[str, Any]]:
+    """What the reason of a failed rank states."""
+    return "rank-failed", {"rank": rank, "host": host, "status": status}
+
+
 def none_left(folder: Path) -> bool:
     end = time.monotonic() + 10  # the kernel needs a moment for what was killed
     while alive(folder) and time.monotonic() < end:
@@ -250,8 +262,8 @@ def test_a_rank_that_fails_is_named_and_the_others_are_ended(
     monkeypatch.setattr(launch, "GRACE_S", 0.2)
     folder = tmp_path / "attempt-1"
     outcome = run(any_site, folder, "together()\nif rank == 1:\n    sys.exit(3)\ntime.sleep(300)", ranks_per_node=1)
-    where = "rank 1 on gros-2" if any_site.launcher != "local" else "rank 1"
-    assert (outcome.status, outcome.reason) == ("failed", f"{where} ended with status 3")
+    host = "gros-2" if any_site.launcher != "local" else None
+    assert outcome.status == "failed" and stated(outcome.reason) == failure(1, host, 3)
     assert none_left(folder)
 
 
@@ -259,7 +271,7 @@ def test_ranks_over_the_time_limit_are_ended(any_site: Site, tmp_path: Path) -> 
     folder = tmp_path / "attempt-1"
     body = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntogether()\ntime.sleep(300)"
     outcome = run(replace(any_site, time_limit_s=3.0), folder, body)
-    assert (outcome.status, outcome.reason) == ("timeout", "not finished after the time limit of 3 s")
+    assert outcome.status == "timeout" and stated(outcome.reason) == ("time-limit", {"time_limit_s": 3.0})
     assert none_left(folder)
 
 
@@ -288,7 +300,8 @@ def test_a_node_that_cannot_be_reached_is_lost(
     programs("oarsh", f'#!/bin/sh\n[ "$1" = gros-1 ] && exit 0\necho "{said}" >&2\nexit 255\n')
     with pytest.raises(launch.Lost) as lost:
         run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
-    assert str(lost.value) == f"rank 1 on gros-2: {said}"
+    assert stated(lost.value.reason) == ("node-unreachable", {"rank": 1, "host": "gros-2"})
+    assert said in str(lost.value)
 
 
 def test_a_rank_that_is_killed_on_its_node_is_a_failure(
@@ -296,8 +309,8 @@ def test_a_rank_that_is_killed_on_its_node_is_a_failure(
 ) -> None:
     programs("oarsh", "#!/bin/sh\nexit 255\n")  # as ssh does where the remote end was killed
     outcome = run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
-    seen_first = [f"rank {rank} on gros-{rank + 1} was killed, or ended with status 255" for rank in (0, 1)]
-    assert outcome.status == "failed" and outcome.reason in seen_first
+    seen_first = [failure(rank, f"gros-{rank + 1}", 255) for rank in (0, 1)]
+    assert outcome.status == "failed" and stated(outcome.reason) in seen_first
 
 
 def test_a_rank_that_was_killed_with_its_neighbour_alive_is_no_lost_node(
@@ -314,8 +327,9 @@ def test_ranks_whose_job_is_ended_under_them_are_lost(
 ) -> None:
     programs("oarsh", "#!/bin/sh\nexit 137\n")
     programs("oarstat", OARSTAT.format(state=state))
-    with pytest.raises(launch.Lost, match=rf"^job 4711 ended under it \({state}\)$"):
+    with pytest.raises(launch.Lost) as lost:
         run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
+    assert stated(lost.value.reason) == ("job-ended", {"job": "4711", "state": state})
 
 
 def test_a_node_where_oarsh_finds_no_job_is_lost(
@@ -323,8 +337,10 @@ def test_a_node_where_oarsh_finds_no_job_is_lost(
 ) -> None:
     said = "oarsh: Cannot find cpuset file : /dev/cpuset/oar/user_4711/tasks"
     programs("oarsh", f'#!/bin/sh\n[ "$1" = gros-1 ] && exit 1\necho "{said}" >&2\nexit 61\n')
-    with pytest.raises(launch.Lost, match=rf"^rank 1 on gros-2: {said}$"):
+    with pytest.raises(launch.Lost) as lost:
         run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
+    assert stated(lost.value.reason) == ("node-unreachable", {"rank": 1, "host": "gros-2"})
+    assert said in str(lost.value)
 
 
 def test_without_an_mpirun_programs_of_mpi_are_refused_in_a_line(oar: Site, tmp_path: Path) -> None:
@@ -336,28 +352,44 @@ def test_without_an_mpirun_programs_of_mpi_are_refused_in_a_line(oar: Site, tmp_
     folder, planned = tmp_path / "attempt-1", spec(2, 1)
     folder.mkdir()
     outcome = launch.run(launch.launcher(oar, planned, mpi=True), environment, folder, planned, oar, program="rank")
-    assert (outcome.status, outcome.reason) == ("failed", "mpirun ended with status 1")
-    said = "Error: there is no mpirun here; say where it is by PATH in the site's variables or setup\n"
-    assert (folder / "log.txt").read_text() == said
+    assert outcome.status == "failed"
+    assert stated(outcome.reason) == ("starter-failed", {"program": "mpirun", "status": 1})
+    (line,) = (folder / "log.txt").read_text().splitlines()
+    assert line.startswith("Error: ") and "mpirun" in line
 
 
-def test_outside_of_a_job_and_in_a_job_that_is_too_small_nothing_starts(
-    oar: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(InputError, match="nodes: has 3 nodes, the run needs 4; ask for more"):
+def test_nothing_starts_outside_of_a_job_or_in_a_too_small_one(oar: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError) as refused:
         launch.launcher(oar, spec(4, 1))
-    monkeypatch.delenv("OAR_NODEFILE")
-    with pytest.raises(InputError, match=r"grid5000.yaml: launcher: oar starts ranks inside an OAR job only"):
-        launch.launcher(oar, spec(2, 1))
-    monkeypatch.delenv("PBS_NODEFILE", raising=False)
-    with pytest.raises(InputError, match=r"pbs-example.yaml: launcher: pbs starts ranks inside a PBS job only"):
-        launch.launcher(load_site("pbs-example"), spec(2, 1))
-    monkeypatch.delenv("FLUX_URI", raising=False)
-    with pytest.raises(InputError, match=r"flux-example.yaml: launcher: flux starts ranks inside an instance of Flux"):
-        launch.launcher(load_site("flux-example"), spec(2, 1))
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with pytest.raises(InputError, match=r"virtual.yaml: launcher: slurm starts ranks inside a Slurm job only"):
-        launch.launcher(load_site("virtual"), spec(2, 1))
+    assert (refused.value.code, refused.value.got) == ("too-few-nodes", 3)
+    assert refused.value.file == os.environ["OAR_NODEFILE"]
+    for variable, site, name in (
+        ("OAR_NODEFILE", oar, "grid5000"),
+        ("PBS_NODEFILE", load_site("pbs-example"), "pbs-example"),
+        ("FLUX_URI", load_site("flux-example"), "flux-example"),
+        ("SLURM_JOB_ID", load_site("virtual"), "virtual"),
+    ):
+        monkeypatch.delenv(variable, raising=False)
+        with pytest.raises(InputError) as refused:
+            launch.launcher(site, spec(2, 1))
+        error = refused.value
+        assert (error.code, error.key, error.got) == ("outside-of-job", "launcher", site.launcher)
+        assert error.file == f"config/sites/{name}.yaml" and "snakemake --profile " in error.hint
+
+
+def test_wording_of_refused_launches() -> None:
+    site = load_site("grid5000")
+    assert str(launch.outside_of_job(site, "an OAR job", "use snakemake --profile oar")) == (
+        "config/sites/grid5000.yaml: launcher: oar starts ranks inside an OAR job only; use snakemake --profile oar"
+    )
+    assert str(launch.too_few_nodes("nodes", 3, 4)) == "nodes: has 3 nodes, the run needs 4; ask for more"
+
+
+def test_wording_of_reasons() -> None:
+    assert launch.rank_failure(1, 3, "node2") == "rank 1 on node2 ended with status 3"
+    assert launch.rank_failure(1, -9) == "rank 1 was killed by SIGKILL"
+    assert launch.starter_failure("srun", 137) == "srun ended with status 137"
+    assert str(launch.job_ended("17", "CANCELLED")) == "job 17 ended under it (CANCELLED)"
 
 
 def test_pbs_starts_every_rank_on_its_node_and_what_they_say_gets_into_the_log(pbs: Site, tmp_path: Path) -> None:
@@ -376,15 +408,18 @@ def test_pbs_starts_every_rank_on_its_node_and_what_they_say_gets_into_the_log(p
 
 def test_a_rank_that_is_killed_under_pbs_is_a_failure(pbs: Site, tmp_path: Path) -> None:
     outcome = run(pbs, tmp_path / "attempt-1", "if rank == 1:\n    os.kill(os.getpid(), 9)", ranks_per_node=1)
-    assert (outcome.status, outcome.reason) == ("failed", "rank 1 on gros-2 was killed by SIGKILL")
+    assert outcome.status == "failed" and stated(outcome.reason) == failure(1, "gros-2", -9)
 
 
 def test_a_task_that_pbs_cannot_start_is_lost(pbs: Site, tmp_path: Path, programs: Callable[[str, str], None]) -> None:
     said = 'pbs_tmrsh: tm_poll(spawn): host "gros-2" err TM_ESYSTEM 17000'
     programs("pbs_tmrsh", f"#!/bin/sh\n[ $1 = gros-1 ] && exit 0\necho '{said}' >&2\nexit 255\n")
-    with pytest.raises(launch.Lost, match="PBS cannot reach gros-2") as lost:
+    with pytest.raises(launch.Lost) as lost:
         run(pbs, tmp_path / "attempt-1", "", ranks_per_node=1)
-    assert str(lost.value.__context__) == f"rank 1 on gros-2: {said}"
+    assert stated(lost.value.reason) == ("node-unreachable", {"job": "4711.head", "hosts": ["gros-2"]})
+    first = lost.value.__context__
+    assert isinstance(first, launch.Lost) and said in str(first)
+    assert stated(first.reason) == ("node-unreachable", {"rank": 1, "host": "gros-2"})
 
 
 def test_a_run_whose_node_died_without_a_word_is_lost(
@@ -392,8 +427,9 @@ def test_a_run_whose_node_died_without_a_word_is_lost(
 ) -> None:
     """The task manager waits for such a node; only that nothing can be ended there shows that it is gone."""
     programs("pbs_tmrsh", TMRSH.replace("shift", "shift; [ $1$host = pkillgros-2 ] && exit 255"))
-    with pytest.raises(launch.Lost, match=r"^job 4711.head: PBS cannot reach gros-2$"):
+    with pytest.raises(launch.Lost) as lost:
         run(replace(pbs, time_limit_s=1.0), tmp_path / "attempt-1", "time.sleep(4)", ranks_per_node=1)
+    assert stated(lost.value.reason) == ("node-unreachable", {"job": "4711.head", "hosts": ["gros-2"]})
 
 
 @pytest.mark.parametrize("state", ["E", "F"])
@@ -401,8 +437,9 @@ def test_ranks_whose_pbs_job_is_ended_under_them_are_lost(
     pbs: Site, tmp_path: Path, programs: Callable[[str, str], None], state: str
 ) -> None:
     programs("qstat", QSTAT.format(state=state))
-    with pytest.raises(launch.Lost, match=rf"^job 4711.head ended under it \(state {state}\)$"):
+    with pytest.raises(launch.Lost) as lost:
         run(pbs, tmp_path / "attempt-1", "sys.exit(9)", ranks_per_node=1)
+    assert stated(lost.value.reason) == ("job-ended", {"job": "4711.head", "state": state})
 
 
 def at_flux() -> launch.Launcher:
@@ -419,7 +456,7 @@ def test_flux_is_asked_for_the_geometry_of_the_run(flux: Path, monkeypatch: pyte
     alone = launch.launcher(load_site("flux-example"), spec(3, 1))
     assert alone.job is not None and isinstance(alone.job["number"], str)
     (process,) = ranks.start(["python", "-m", "rank", "/attempt"], {"OMP_NUM_THREADS": "1"}, flux / "log.txt")
-    assert process.wait() == 3 and ranks.explain([3], flux / "log.txt") == "rank 1 on node2 ended with status 3"
+    assert process.wait() == 3 and stated(ranks.explain([3], flux / "log.txt")) == failure(1, "node2", 3)
     ranks.end()
     asked = (flux / "asked").read_text()
     assert (
@@ -429,21 +466,24 @@ def test_flux_is_asked_for_the_geometry_of_the_run(flux: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("events", "state", "said"),
+    ("events", "state", "said", "facts"),
     [
-        (EXCEPTION % ("exec", "node failure on node3 (rank 2)"), "RUN", "node failure on node3 (rank 2)"),
-        (EXCEPTION % ("cancel", ""), "RUN", "cancel"),
-        (START, "CLEANUP", "job fpEk7nF ended under it (CLEANUP)"),
+        (EXCEPTION % ("exec", "node failure on node3 (rank 2)"), "RUN", "node failure on node3 (rank 2)", {"type": "exec"}),
+        (EXCEPTION % ("cancel", ""), "RUN", "cancel", {"type": "cancel"}),
+        (START, "CLEANUP", "CLEANUP", {"job": "fpEk7nF", "state": "CLEANUP"}),
     ],
-)
-def test_a_node_or_an_instance_that_flux_lost_is_lost(flux: Path, events: str, state: str, said: str) -> None:
+)  # fmt: skip
+def test_a_node_or_an_instance_that_flux_lost_is_lost(
+    flux: Path, events: str, state: str, said: str, facts: dict[str, str]
+) -> None:
     ranks = at_flux()
     ranks.start(["true"], {}, flux / "log.txt")
     (flux / "events.json").write_text(f"{START}\n{events}\n")
     (flux / "state").write_text(state)
     with pytest.raises(launch.Lost) as lost:
         ranks.explain([143], flux / "log.txt")
-    assert str(lost.value) == said
+    assert stated(lost.value.reason) == ("flux-exception" if "type" in facts else "job-ended", facts)
+    assert said in str(lost.value)
     ranks.end()
 
 
@@ -453,7 +493,7 @@ def test_a_task_that_flux_saw_killed_is_a_failure(flux: Path) -> None:
     ranks.start(["true"], {}, flux / "log.txt")
     (flux / "events.json").write_text(f"{START}\n{EXCEPTION % ('exec', note)}\n")
     (flux / "exec.json").write_text(TASK % (9, 9, 137) + "\n")
-    assert ranks.explain([137], flux / "log.txt") == "rank 1 on node2 was killed by SIGKILL"
+    assert stated(ranks.explain([137], flux / "log.txt")) == failure(1, "node2", -9)
     (flux / "exec.json").write_text("")
     assert ranks.explain([137], flux / "log.txt") == note
     ranks.end()
@@ -470,10 +510,12 @@ def test_ranks_that_flux_does_not_start_are_lost(flux: Path) -> None:
 
 def test_nodes_that_are_down_are_lost_and_too_few_are_refused(flux: Path) -> None:
     (flux / "known").write_text("5")
-    with pytest.raises(launch.Lost, match="only node1 is up, the run needs 2 nodes"):
+    with pytest.raises(launch.Lost) as lost:
         at_flux()
-    with pytest.raises(InputError, match="flux resource list: has 1 nodes, the run needs 4; ask for more"):
+    assert stated(lost.value.reason) == ("nodes-down", {"up": ["node1"], "needed": 2})
+    with pytest.raises(InputError) as refused:
         launch.launcher(load_site("flux-example"), spec(4, 1))
+    assert (refused.value.code, refused.value.file, refused.value.got) == ("too-few-nodes", "flux resource list", 1)
 
 
 def machines() -> Site:
@@ -503,17 +545,18 @@ def test_a_slurm_job_is_read_as_slurm_describes_it(slurm: launch.Launcher) -> No
     assert slurm.job == {
         "number": "17", "submitted_at": "2026-01-05T09:00:00.000Z", "started_at": "2026-01-05T10:30:00.000Z",
     }  # fmt: skip
-    with pytest.raises(InputError, match="Slurm job 17: has 3 nodes, the run needs 4; ask for more"):
+    with pytest.raises(InputError) as refused:
         launch.launcher(machines(), spec(4, 1))
+    assert (refused.value.code, refused.value.file, refused.value.got) == ("too-few-nodes", "Slurm job 17", 3)
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("said", "stands"),
     [
-        (["srun: error: node2: task 1: Killed"], "rank 1 on node2: killed"),
-        (["srun: error: node2: task 1: Exited with exit code 3"], "rank 1 on node2: exited with exit code 3"),
-        (["srun: error: node2: tasks 1-2: Exited with exit code 1"], "rank 1-2 on node2: exited with exit code 1"),
-        (["srun: error: node[1-2]: tasks 0-1: Exited with exit code 1"], "rank 0-1 on node[1-2]: exited with exit code 1"),
+        (["srun: error: node2: task 1: Killed"], failure("1", "node2", "killed")),
+        (["srun: error: node2: task 1: Exited with exit code 3"], failure("1", "node2", "exited with exit code 3")),
+        (["srun: error: node2: tasks 1-2: Exited with exit code 1"], failure("1-2", "node2", "exited with exit code 1")),
+        (["srun: error: node[1-2]: tasks 0-1: Exited with exit code 1"], failure("0-1", "node[1-2]", "exited with exit code 1")),
         (
             [
                 "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=17.0. Some of your processes may have been killed.",
@@ -521,19 +564,19 @@ def test_a_slurm_job_is_read_as_slurm_describes_it(slurm: launch.Launcher) -> No
                 "srun: Terminating StepId=17.0",
                 "srun: error: node1: task 0: Killed",
             ],
-            "rank 1 on node2: out of memory",
+            failure("1", "node2", "out of memory"),
         ),
-        (["srun: error: node2: task 1: Segmentation fault (core dumped)"], "rank 1 on node2: segmentation fault (core dumped)"),
-        (["Traceback (most recent call last):", "RuntimeError: no luck"], "srun ended with status 137"),
-        (["a rank prints: srun: error: node9: task 9: Killed"], "srun ended with status 137"),
+        (["srun: error: node2: task 1: Segmentation fault (core dumped)"], failure("1", "node2", "segmentation fault (core dumped)")),
+        (["Traceback (most recent call last):", "RuntimeError: no luck"], ("starter-failed", {"program": "srun", "status": 137})),
+        (["a rank prints: srun: error: node9: task 9: Killed"], ("starter-failed", {"program": "srun", "status": 137})),
     ],
 )  # fmt: skip
 def test_sruns_first_word_about_a_task_is_the_reason(
-    slurm: launch.Launcher, tmp_path: Path, said: list[str], reason: str
+    slurm: launch.Launcher, tmp_path: Path, said: list[str], stands: tuple[str, dict[str, Any]]
 ) -> None:
     log = tmp_path / "log.txt"
     log.write_text("\n".join(["starting", *said, "srun: error: Timed out waiting for job step to complete"]) + "\n")
-    assert slurm.explain([137], log) == reason
+    assert stated(slurm.explain([137], log)) == stands
 
 
 def test_srun_that_started_no_rank_is_lost_and_not_a_failed_training(slurm: launch.Launcher, tmp_path: Path) -> None:
@@ -565,24 +608,24 @@ SACCT = "17|ringside-a|900|x\n17.batch|batch|900\n17.0|ringside-a|111\n17.1|ring
     ("said", "joules", "reason"),
     [
         (SACCT.format(48210), 48210.0, None),
-        (SACCT.format(0), None, "sacct says 0: no plugin of this cluster measures (AcctGatherEnergyType)"),
-        (SACCT.format(""), None, "sacct says nothing: no plugin of this cluster measures (AcctGatherEnergyType)"),
-        (SACCT.format(2**64 - 2), None, "sacct says 18446744073709551614: no plugin"),
-        ("17|ringside-a|900", None, "sacct has no step ringside-a of job 17"),
+        (SACCT.format(0), None, ("no-meter", {"answer": "0"})),
+        (SACCT.format(""), None, ("no-meter", {"answer": ""})),
+        (SACCT.format(2**64 - 2), None, ("no-meter", {"answer": "18446744073709551614"})),
+        ("17|ringside-a|900", None, ("no-step", {"step": "ringside-a", "job": "17"})),
     ],
     ids=["joules", "0", "empty", "unknown", "no step"],
 )
 def test_energy_of_the_runs_step_is_what_sacct_says(
     said: str,
     joules: float | None,
-    reason: str | None,
+    reason: tuple[str, dict[str, str]] | None,
     programs: Callable[[str, str], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
     programs("sacct", f"#!/bin/sh\ncat <<'END'\n{said}\nEND\n")
     found, why = slurm_launcher.consumed("17", "ringside-a")
-    assert found == joules and (why or "").startswith(reason or "")
+    assert found == joules and (why and stated(why)) == reason
 
 
 def test_without_accounting_there_is_no_energy_and_a_reason(
@@ -600,5 +643,8 @@ def test_a_scheduler_that_does_not_answer_is_lost(
 ) -> None:
     programs("scontrol", "#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2\nexit 1\n")
     monkeypatch.setattr("time.sleep", lambda _: None)
-    with pytest.raises(launch.Lost, match="scontrol: slurm_load_jobs error: Unable to contact slurm controller"):
+    with pytest.raises(launch.Lost) as lost:
         launch.launcher(machines(), spec(2, 1))
+    reason = lost.value.reason
+    assert (reason.code, reason.facts["program"]) == ("scheduler-silent", "scontrol")
+    assert reason == "scontrol: slurm_load_jobs error: Unable to contact slurm controller"

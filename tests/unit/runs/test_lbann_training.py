@@ -16,6 +16,7 @@ from scipy import stats
 
 from common.schemas import check_value, schema
 from datasets.prepare import prepare
+from runs.launch import rank_failure
 from runs.phases import damage, put_together
 from support.installed_site import INSTALLED
 from support.trainings import SEED, Trainings, epochs
@@ -208,7 +209,7 @@ def test_a_rank_that_is_killed_ends_the_run_with_lbanns_own_word(trainings: Trai
                 return
 
     threading.Thread(target=kill_one, daemon=True).start()
-    with pytest.raises(AssertionError, match=r"rank 0 ended with status 1") as failed:
+    with pytest.raises(AssertionError, match=str(rank_failure(0, 1))) as failed:
         trainings.of("lbann", batch_size=8, nodes=2, epochs=500)
     assert "Error: LBANN ended with status" in str(failed.value)
     time.sleep(1)

@@ -311,41 +311,61 @@ def test_so_are_those_of_a_run_of_which_every_third_step_is_traced_and_the_first
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "code", "facts"),
     [
-        (lambda folder: without(folder / "phases.csv", "rank != 1"), "phases.csv: lacks rank 1"),
-        (lambda folder: cut(folder / "phases.csv", 1), "phases.csv: lacks validation of rank 1 in epoch 3"),
-        (lambda folder: cut(folder / "phases.csv", 2), "phases.csv: lacks barrier of rank 1 in epoch 3"),
-        (lambda folder: cut(folder / "phases.csv", 4), "phases.csv: lacks metrics of rank 1 in epoch 3, step 4"),
-        (lambda folder: without(folder / "phases.csv", "epoch < 3"), "phases.csv: lacks data of rank 0 in epoch 3, step 1"),
-        (lambda folder: without(folder / "phases.csv", "step < 4"), "phases.csv: lacks step 4 of all epochs"),
-        (lambda folder: without(folder / "phases.csv", "epoch == 0"), "phases.csv: lacks step 1 of all epochs"),
-        (lambda folder: without(folder / "phases.csv", "epoch > 0 or rank > 0"), "phases.csv: rank 0 does not tell its start"),
-        (lambda folder: replaced(folder / "phases.csv", ",forward,", ",forwart,"), "phases.csv: tells of a phase 'forwart', expected one of backward, "),
-        (lambda folder: replaced(folder / "phases.csv", ",forward,", ",,"), "phases.csv: tells of a phase 'nothing'"),
-        (lambda folder: replaced(folder / "phases.csv", "\n1,", "\n7,"), "phases.csv: tells of rank 7; the run has 2"),
-        (lambda folder: replaced(folder / "phases.csv", "\n1,3,", "\n1,9,"), "phases.csv: tells of epoch 9; the run has 3"),
-        (lambda folder: replaced(folder / "phases.csv", "\n1,3,4,", "\n1,3,5,"), "phases.csv: tells of step 5; the run has 4"),
-        (lambda folder: replaced(folder / "phases.csv", ",0.4000000\n", ",nan\n"), "phases.csv: line 2: start or end is missing"),
-        (lambda folder: replaced(folder / "phases.csv", ",0.4000000\n", ",inf\n"), "phases.csv: line 2: start or end is missing"),
-        (lambda folder: replaced(folder / "phases.csv", ",0.4000000\n", ",-1\n"), "phases.csv: line 2: start or end is missing or not finite, or it ends before it starts"),
-        (lambda folder: replaced(folder / "phases.csv", ",0.4000000\n", "\n"), "phases.csv: line 2: start or end is missing"),
-        (lambda folder: replaced(folder / "phases.csv", "rank,epoch", "rank,epok"), "phases.csv: cannot be read: "),
-        (lambda folder: replaced(folder / "phases.csv", "\n1,3,4,", "\n1,3,99999999999999999999,"), "phases.csv: cannot be read: "),
-        (lambda folder: (folder / "phases.csv").write_bytes(b"\xff\x00"), "phases.csv: cannot be read: "),
-        (lambda folder: (folder / "phases.csv").write_text(""), "phases.csv: cannot be read: "),
-        (lambda folder: (folder / "phases.csv").unlink(), "phases.csv: is not there"),
-        (lambda folder: (folder / "clocks.csv").unlink(), "clocks.csv: is not there"),
-        (lambda folder: without(folder / "clocks.csv", "rank == 0"), "clocks.csv: lacks rank 1"),
-        (lambda folder: replaced(folder / "clocks.csv", "\n3,1,", "\n3,5,"), "clocks.csv: tells of rank 5; the run has 2"),
-        (lambda folder: replaced(folder / "clocks.csv", "1e-5\n", "nan\n"), "clocks.csv: a number is missing or not finite"),
-        (lambda folder: cut(folder / "clocks.csv", 8), "clocks.csv: a number is missing or not finite"),
+        (lambda folder: without(folder / "phases.csv", "rank != 1"), "rank-missing", {"rank": 1}),
+        (lambda folder: cut(folder / "phases.csv", 1), "phase-missing", {"phase": "validation", "rank": 1, "epoch": 3}),
+        (lambda folder: cut(folder / "phases.csv", 2), "phase-missing", {"phase": "barrier", "rank": 1, "epoch": 3}),
+        (lambda folder: cut(folder / "phases.csv", 4), "phase-missing", {"phase": "metrics", "rank": 1, "epoch": 3, "step": 4}),
+        (lambda folder: without(folder / "phases.csv", "epoch < 3"), "phase-missing", {"phase": "data", "rank": 0, "epoch": 3, "step": 1}),
+        (lambda folder: without(folder / "phases.csv", "step < 4"), "step-missing", {"step": 4}),
+        (lambda folder: without(folder / "phases.csv", "epoch == 0"), "step-missing", {"step": 1}),
+        (lambda folder: without(folder / "phases.csv", "epoch > 0 or rank > 0"), "start-missing", {"rank": 0}),
+        (lambda folder: replaced(folder / "phases.csv", ",forward,", ",forwart,"), "unknown-phase", {"phase": "forwart"}),
+        (lambda folder: replaced(folder / "phases.csv", ",forward,", ",,"), "unknown-phase", {"phase": "nothing"}),
+        (lambda folder: replaced(folder / "phases.csv", "\n1,", "\n7,"), "unknown-rank", {"got": 7, "most": 2}),
+        (lambda folder: replaced(folder / "phases.csv", "\n1,3,", "\n1,9,"), "unknown-epoch", {"got": 9, "most": 3}),
+        (lambda folder: replaced(folder / "phases.csv", "\n1,3,4,", "\n1,3,5,"), "unknown-step", {"got": 5, "most": 4}),
+        (lambda folder: replaced(folder / "phases.csv", ",0.4000000\n", ",nan\n"), "bad-interval", {"line": 2}),
+        (lambda folder: replaced(folder / "phases.csv", ",0.4000000\n", ",inf\n"), "bad-interval", {"line": 2}),
+        (lambda folder: replaced(folder / "phases.csv", ",0.4000000\n", ",-1\n"), "bad-interval", {"line": 2}),
+        (lambda folder: replaced(folder / "phases.csv", ",0.4000000\n", "\n"), "bad-interval", {"line": 2}),
+        (lambda folder: replaced(folder / "phases.csv", "rank,epoch", "rank,epok"), "broken-file", {}),
+        (lambda folder: replaced(folder / "phases.csv", "\n1,3,4,", "\n1,3,99999999999999999999,"), "broken-file", {}),
+        (lambda folder: (folder / "phases.csv").write_bytes(b"\xff\x00"), "broken-file", {}),
+        (lambda folder: (folder / "phases.csv").write_text(""), "broken-file", {}),
+        (lambda folder: (folder / "phases.csv").unlink(), "missing-file", {"parts": []}),
+        (lambda folder: (folder / "clocks.csv").unlink(), "missing-file", {"file": "clocks.csv"}),
+        (lambda folder: without(folder / "clocks.csv", "rank == 0"), "rank-missing", {"file": "clocks.csv", "rank": 1}),
+        (lambda folder: replaced(folder / "clocks.csv", "\n3,1,", "\n3,5,"), "unknown-rank", {"file": "clocks.csv", "got": 5, "most": 2}),
+        (lambda folder: replaced(folder / "clocks.csv", "1e-5\n", "nan\n"), "not-finite", {"file": "clocks.csv"}),
+        (lambda folder: cut(folder / "clocks.csv", 8), "not-finite", {"file": "clocks.csv"}),
     ],
 )  # fmt: skip
-def test_whatever_is_damaged_is_told_in_one_line(whole: Path, how: Callable[[Path], object], said: str) -> None:
+def test_damaged_phases_are_reported(
+    whole: Path, how: Callable[[Path], object], code: str, facts: dict[str, object]
+) -> None:
     how(whole)
-    found = damage(whole, RANKS, EPOCHS, STEPS) or ""
-    assert found.startswith(said) and "\n" not in found
+    found = damage(whole, RANKS, EPOCHS, STEPS)
+    assert found is not None and found.code == code and "\n" not in found
+    assert found.facts.items() >= ({"file": "phases.csv"} | facts).items()
+    assert found.startswith(f"{found.facts['file']}: ")
+
+
+@pytest.mark.parametrize(
+    ("how", "line"),
+    [
+        (lambda file: cut(file, 4), "phases.csv: lacks metrics of rank 1 in epoch 3, step 4"),
+        (lambda file: without(file, "step < 4"), "phases.csv: lacks step 4 of all epochs"),
+        (lambda file: without(file, "epoch > 0 or rank > 0"), "phases.csv: rank 0 does not tell its start"),
+        (lambda file: replaced(file, "\n1,", "\n7,"), "phases.csv: tells of rank 7; the run has 2"),
+        (lambda file: replaced(file, "\n1,3,", "\n1,9,"), "phases.csv: tells of epoch 9; the run has 3"),
+        (lambda file: file.unlink(), "phases.csv: is not there"),
+    ],
+)
+def test_wording_of_damage(whole: Path, how: Callable[[Path], object], line: str) -> None:
+    how(whole / "phases.csv")
+    assert damage(whole, RANKS, EPOCHS, STEPS) == line
 
 
 @pytest.mark.parametrize(
@@ -358,9 +378,7 @@ def test_whatever_is_damaged_is_told_in_one_line(whole: Path, how: Callable[[Pat
         (RAW.format(1), "{"),
     ],
 )
-def test_what_cannot_be_put_together_stays_and_is_a_run_without_phases(
-    tmp_path: Path, name: str, text: str | None
-) -> None:
+def test_phases_that_cannot_be_merged_stay_as_they_are(tmp_path: Path, name: str, text: str | None) -> None:
     for rank in (0, 1):
         (tmp_path / f"phases-{rank}.csv").write_text("epoch,step,phase,start,end\n0,0,import,1,2\n")
     (tmp_path / "clocks.csv").write_text("epoch,rank,at,offset_s,error_s\n0,0,10,0,0\n0,1,10,0,1e-5\n")
@@ -369,7 +387,8 @@ def test_what_cannot_be_put_together_stays_and_is_a_run_without_phases(
     assert damage(tmp_path, 2, 1, 1), "whatever it has become"
     if not (tmp_path / "phases.csv").exists():
         said = damage(tmp_path, 2, 1, 1)
-        assert said == "phases.csv: is not there; phases-0.csv, phases-1.csv could not be put together"
+        assert said is not None and said.code == "missing-file"
+        assert said.facts == {"file": "phases.csv", "parts": ["phases-0.csv", "phases-1.csv"]}
 
 
 def test_all_phases_that_are_marked_anywhere_have_a_place_in_the_order() -> None:

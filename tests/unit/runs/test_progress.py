@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from common.notes import codes
 from runs.progress import Held, Interruption, Session, quiet
 
 
@@ -14,25 +15,37 @@ def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path) -> None:
     left_s = iter([200.0, None])
     session = Session(tmp_path, "s", planned=4, done=1, left_s=lambda: next(left_s))
     session.add("b", "ok")
-    assert session.line("b", "ok", "0.2 s/epoch").split("|")[1:] == [" 2 left, about 3 min ", " 0 not ok"]
+    facts = session.line("b", "ok", "0.2 s/epoch").facts
+    assert facts == {"done": 2, "planned": 4, "open": False, "left_s": 200.0, "not_ok": 0}
     session.add("c", "failed")
-    line = session.line("c", "failed", "rank 0 ended")
-    assert line.startswith("[3/4] failed") and line.endswith("rank 0 ended | 1 left | 1 not ok")
+    facts = session.line("c", "failed", "rank 0 ended").facts
+    assert facts == {"done": 3, "planned": 4, "open": False, "left_s": None, "not_ok": 1}
     session.add("d", "ok")
-    assert "all runs done" in session.line("d", "ok", "x")
+    assert session.line("d", "ok", "x").facts["done"] == 4
     ended = json.loads((tmp_path / "sessions" / "s.json").read_text())["ended"]
     assert [entry["run_id"] for entry in ended] == ["b", "c", "d"]
+
+
+def test_wording_of_a_line(tmp_path: Path) -> None:
+    def line(done: int, more: bool = False, left_s: float | None = None) -> str:
+        session = Session(tmp_path, "s", 4, done, lambda: left_s, lambda: (4, more))
+        session.add("b", "ok")
+        return session.line("b", "ok", "x").rpartition(" x | ")[2]
+
+    assert line(1, left_s=200.0) == "2 left, about 3 min | 0 not ok"
+    assert line(3) == "all runs done | 0 not ok"
+    assert line(3, more=True) == "whether cells get more is decided next | 0 not ok"
 
 
 def test_what_is_planned_may_grow_until_it_is_decided(tmp_path: Path) -> None:
     known = iter([(1, True), (2, True), (2, False)])
     session = Session(tmp_path, "s", planned=1, done=0, known=lambda: next(known))
     session.add("a", "ok")
-    line = session.line("a", "ok", "x")
-    assert line.startswith("[1/1] ok") and line.endswith("| whether cells get more is decided next | 0 not ok")
-    assert session.line("a", "ok", "x").endswith("| 1 left | 0 not ok")
+    lines = [session.line("a", "ok", "x") for _ in range(2)]
     session.add("b", "ok")
-    assert session.line("b", "ok", "x").endswith("| all runs done | 0 not ok")
+    lines.append(session.line("b", "ok", "x"))
+    facts = [(line.facts["done"], line.facts["planned"], line.facts["open"]) for line in lines]
+    assert facts == [(1, 1, True), (1, 2, True), (2, 2, False)] and lines[0].startswith("[1/1] ok")
 
 
 def test_a_line_is_printed_when_snakemake_finishes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,8 +83,8 @@ def test_a_timing_has_a_line_too(
 
 def test_a_disturbed_machine_is_said_at_once(tmp_path: Path) -> None:
     session = Session(tmp_path, "s", planned=9, done=0)
-    said = [[hint.split()[0] for hint in session.hints(disturbed)] for disturbed in [True] * 7]
-    assert said == [["a"], [], [], [], ["the"], [], []]
+    said = [codes(session.hints(disturbed)) for disturbed in [True] * 7]
+    assert said == [["first-disturbed-run"], [], [], [], ["all-disturbed"], [], []]
     session = Session(tmp_path, "s", planned=9, done=0)
     assert [len(list(session.hints(disturbed))) for disturbed in (False, True, True, True, True, True)] == [
         0,

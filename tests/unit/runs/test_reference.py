@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from common.notes import Note
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import design
@@ -19,6 +20,7 @@ from runs.reference import Took, band, before, earlier, geometry, work
 from runs.reference_work import KINDS, USUAL
 from support.one_run import one_run
 
+GONE = Note("node-unreachable", "a node is gone")
 HERE = replace(load_site("local"), cores=2, ranks_per_node=1)
 KIND = f"{USUAL}-{KINDS[USUAL].version}"
 
@@ -74,14 +76,14 @@ def test_accelerators_do_it_by_pytorch_as_far_as_a_processor_can_tell(real: Call
 
 
 @pytest.mark.parametrize(
-    "program, said",
+    "program, code, facts",
     [
-        ("raise SystemExit('no numpy')", "reference-before: rank 0 ended with status 1"),
-        ("", "reference-before: FileNotFoundError"),
+        ("raise SystemExit('no numpy')", "rank-failed", {"rank": 0, "host": None, "status": 1}),
+        ("", "program-error", {"error": "FileNotFoundError"}),
     ],
 )
-def test_work_that_fails_is_a_time_that_is_missing_and_keeps_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, said: str
+def test_failed_reference_has_no_time_and_keeps_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, code: str, facts: dict[str, Any]
 ) -> None:
     (tmp_path / "failing.py").write_text(program)
     monkeypatch.setattr(reference, "PROGRAM", "failing")
@@ -89,14 +91,13 @@ def test_work_that_fails_is_a_time_that_is_missing_and_keeps_its_log(
     environment = {"python": {"executable": sys.executable}, "variables": {"PYTHONPATH": str(tmp_path)}}
     folder = tmp_path / "reference-before"
     found = work(folder, told, [], environment, lambda: launch.launcher(HERE, told), HERE)
-    assert (found.kind, found.times) == (None, None) and str(found.reason).startswith(said)
+    assert (found.kind, found.times) == (None, None) and found.reason is not None
+    assert (found.reason.code, found.reason.facts) == (code, facts) and found.reason.startswith("reference-before: ")
     assert (folder / "log.txt").exists()
 
 
-@pytest.mark.parametrize("stopped", [launch.Stopped("SIGTERM"), launch.Lost("a node is gone")])
-def test_a_run_that_is_stopped_or_whose_node_is_lost_before_it_begins_is_not_made(
-    tmp_path: Path, stopped: Exception
-) -> None:
+@pytest.mark.parametrize("stopped", [launch.Stopped("SIGTERM"), launch.Lost(GONE)])
+def test_run_stopped_or_lost_before_it_begins_is_not_made(tmp_path: Path, stopped: Exception) -> None:
     def ranks() -> launch.Launcher:
         raise stopped
 
@@ -106,10 +107,10 @@ def test_a_run_that_is_stopped_or_whose_node_is_lost_before_it_begins_is_not_mad
 
 def test_what_is_lost_after_a_run_leaves_the_run() -> None:
     def lost() -> Took:
-        raise launch.Lost("a node is gone")
+        raise launch.Lost(GONE)
 
     said = reference.after(lost, before(took(0.3)))
-    assert (said["before"], said["after"], said["reason"]) == ({"node1": 0.3}, None, "lost: a node is gone")
+    assert (said["before"], said["after"]) == ({"node1": 0.3}, None) and GONE in said["reason"]
     whole = reference.after(took(0.4), before(took(0.3)))
     assert (whole["kind"], whole["after"], whole["reason"]) == (KIND, {"node1": 0.4}, None)
 
@@ -149,11 +150,12 @@ def test_a_run_waits_until_the_work_takes_no_longer_than_usual(
     seen: list[float],
 ) -> None:
     monkeypatch.setattr(reference, "PAUSE_S", 0.01)
-    told: list[str] = []
+    told: list[Note] = []
     said = before(took(*seconds), lambda: known, wait_s, told.append)
     assert said["seen"] == seen and said["before"] == {"node1": seconds[-1]}
     assert (said["waited_s"] >= 0.01) == bool(seen)
-    assert len(told) == bool(seen) and all("0.50 s, usually 0.30 s" in line for line in told)
+    facts = {"wait_s": wait_s, "took_s": 0.5, "usual_s": 0.3}
+    assert [(note.code, note.facts) for note in told] == [("waiting", facts)] * bool(seen)
 
 
 def test_a_machine_that_stays_busy_is_not_waited_for_longer_than_the_site_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,4 +200,6 @@ def test_a_run_is_held_against_the_records_of_its_campaign(
     look = took(0.5, 0.3)
     said = supervise._right_before(wanted, attempt, lambda name: look())
     assert (said["geometry"], said["seen"], said["before"]) == (where, [0.5], {"node1": 0.3})
-    assert capsys.readouterr().out.startswith(f"{wanted.run.run_id}: waiting for a quiet machine, 60 s at most: ")
+    assert capsys.readouterr().out == (
+        f"{wanted.run.run_id}: waiting for a quiet machine, 60 s at most: a fixed piece of work takes 0.50 s, usually 0.30 s\n"
+    )

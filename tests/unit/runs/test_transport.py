@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from common.notes import Note
 from declared.site import Site, load_site
-from runs.transport import described, objection
+from runs import transport
+from runs.transport import UNNAMED, WITHIN, described, objection
 
 TWO_NODES: dict[str, Any] = {
     "device": "cpu",
@@ -82,7 +84,7 @@ gpu1:46:461 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/AWS Libf
         (CONVERGED_ETHERNET, "nccl over roce mlx5_10,mlx5_11"),
         (OTHER_PLUGIN, "nccl over AWS Libfabric"),
         (SOCKETS.split("gpu1:2101:2171", maxsplit=1)[0], "nccl over tcp eth0"),
-        ("gpu1:1:1 [0] NCCL INFO cudaDriverVersion 13000\n", "nccl over a network that its log does not name"),
+        ("gpu1:1:1 [0] NCCL INFO cudaDriverVersion 13000\n", f"nccl over {UNNAMED}"),
     ],
 )
 def test_nccls_log_says_what_it_took(tmp_path: Path, log: str, said: str) -> None:
@@ -92,53 +94,54 @@ def test_nccls_log_says_what_it_took(tmp_path: Path, log: str, said: str) -> Non
 
 
 def test_without_a_log_nothing_is_claimed(tmp_path: Path) -> None:
-    assert described("nccl", TWO_NODES, tmp_path) == "nccl over a network that its log does not name"
+    assert described("nccl", TWO_NODES, tmp_path) == f"nccl over {UNNAMED}"
 
 
-def test_gloo_goes_over_the_sites_interface_and_one_replica_over_nothing(tmp_path: Path) -> None:
+def test_gloo_uses_the_interface_and_one_replica_nothing(tmp_path: Path) -> None:
     assert described("gloo", TWO_NODES, tmp_path) == "gloo over tcp eth0"
     alone = {**TWO_NODES, "ranks": 1, "nodes": 1}
     assert described("gloo", alone, tmp_path) == "none"
-    assert described("memory", {**alone, "replicas_per_rank": 2}, tmp_path) == "memory over links within the node"
-    assert described("nccl", {**TWO_NODES, "nodes": 1}, tmp_path) == "nccl over links within the node"
+    assert described("memory", {**alone, "replicas_per_rank": 2}, tmp_path) == f"memory over {WITHIN}"
+    assert described("nccl", {**TWO_NODES, "nodes": 1}, tmp_path) == f"nccl over {WITHIN}"
 
 
 def test_what_mpi_takes_on_infiniband_nobody_tells(tmp_path: Path) -> None:
     assert described("mpi", TWO_NODES, tmp_path) == "mpi over tcp eth0", "where we say so"
     said = described("mpi", {**TWO_NODES, "fabric": "infiniband"}, tmp_path)
-    assert said == "mpi over a network that it does not name"
+    assert said == f"mpi over {transport.UNTOLD_NETWORK}"
 
 
 MB = 1_000_000
+
+
+def stated(note: Note | None) -> tuple[str, dict[str, Any]] | None:
+    return note and (note.code, dict(note.facts))
 
 
 def epochs(*sent: float | None, exchanges: int = 10) -> list[dict[str, Any]]:
     return [{"epoch": float(i), "exchanges": exchanges, "sent_bytes": count} for i, count in enumerate(sent, start=1)]
 
 
-def objected(transport: str, rows: list[dict[str, Any]], site: Site = CLUSTER, nodes: int = 2) -> str | None:
+def objected(transport: str, rows: list[dict[str, Any]], site: Site = CLUSTER, nodes: int = 2) -> Note | None:
     return objection(transport, {**TWO_NODES, "nodes": nodes}, site, rows, 4 * MB * (nodes - 1) / nodes)
 
 
 @pytest.mark.parametrize(
-    ("transport", "said"),
+    ("transport", "network"),
     [
         ("nccl over ib mlx5_0", None),
-        ("nccl over tcp ib0", "the site says infiniband, but the gradients went over tcp ib0"),
-        ("nccl over ib mlx5_0 and tcp ib0", "the site says infiniband, but the gradients went over ib mlx5_0 and tcp ib0"),
-        ("nccl over roce mlx5_0", "the site says infiniband, but the gradients went over roce mlx5_0"),
-        (
-            "nccl over a network that its log does not name",
-            "the site says infiniband, but the gradients went over a network that its log does not name",
-        ),
+        ("nccl over tcp ib0", "tcp ib0"),
+        ("nccl over ib mlx5_0 and tcp ib0", "ib mlx5_0 and tcp ib0"),
+        ("nccl over roce mlx5_0", "roce mlx5_0"),
+        (f"nccl over {UNNAMED}", UNNAMED),
     ],
-)  # fmt: skip
-def test_a_fall_back_from_infiniband_is_objected_to(transport: str, said: str | None) -> None:
+)
+def test_a_fall_back_from_infiniband_is_objected_to(transport: str, network: str | None) -> None:
     infiniband = replace(CLUSTER, fabric="infiniband")
     spec = {**TWO_NODES, "device": "cuda"}
-    assert objection(transport, spec, infiniband, epochs(0.0), 2 * MB) == said, (
-        "bytes on the interface say nothing of it"
-    )
+    said = objection(transport, spec, infiniband, epochs(0.0), 2 * MB)
+    expected = ("not-infiniband", {"network": network}) if network else None
+    assert stated(said) == expected, "bytes on the interface say nothing of it"
     assert objected(transport, epochs(0.0), infiniband, nodes=1) is None, "one node needs no network"
     assert objected("gloo over tcp ib0", epochs(41.0 * MB), infiniband) is None, (
         "processors have no InfiniBand of their own"
@@ -147,7 +150,8 @@ def test_a_fall_back_from_infiniband_is_objected_to(transport: str, said: str | 
 
 def test_too_few_bytes_through_the_interface_are_objected_to() -> None:
     said = objected("gloo over tcp eth0", epochs(41.0 * MB, 9.0 * MB))
-    assert said == "9.0 MB left through eth0 in epoch 2, the gradients are 20.0 MB or more"
+    facts = {"interface": "eth0", "epoch": 2, "sent_bytes": 9 * MB, "expected_bytes": 20 * MB}
+    assert stated(said) == ("too-few-bytes", facts)
     assert objected("nccl over tcp eth0", epochs(9.0 * MB)) is not None
     assert objected("gloo over tcp eth0", epochs(14.0 * MB), nodes=4) is not None, "30 MB from the node that sends most"
 
@@ -167,8 +171,8 @@ def test_accelerators_exchange_through_nccl_or_not_at_all(nodes: int) -> None:
     spec = {**TWO_NODES, "device": "cuda", "nodes": nodes, "ranks": 2}
     site = load_site("virtual-unshaped")
     said = objection("gloo over tcp eth0", spec, site, [], 4 * MB)
-    assert said == "the gradients of accelerators went through gloo over tcp eth0, not through NCCL"
-    ours = "nccl over tcp eth0" if nodes == 2 else "nccl over links within the node"
+    assert stated(said) == ("not-nccl", {"transport": "gloo over tcp eth0"})
+    ours = "nccl over tcp eth0" if nodes == 2 else f"nccl over {WITHIN}"
     assert objection(ours, spec, site, [], 4 * MB) is None
     assert objection("none", {**spec, "ranks": 1, "nodes": 1}, site, [], 4 * MB) is None
 
@@ -178,15 +182,37 @@ def test_accelerators_exchange_through_nccl_or_not_at_all(nodes: int) -> None:
 def test_what_mpi_and_gaspi_do_with_accelerators_is_theirs(library: str, nodes: int) -> None:
     spec = {**TWO_NODES, "device": "cuda", "nodes": nodes, "ranks": 2}
     infiniband = replace(CLUSTER, fabric="infiniband")
-    assert objection(f"{library} over a network that it does not name", spec, infiniband, epochs(0.0), 4 * MB) is None
+    assert objection(f"{library} over {transport.UNTOLD_NETWORK}", spec, infiniband, epochs(0.0), 4 * MB) is None
     told = objection(f"{library} over tcp eth0", spec, CLUSTER, epochs(9.0 * MB), 2 * MB)
     assert (told is None) == (nodes == 1), "on Ethernet its bytes are counted, too"
 
 
-def test_accelerators_of_one_node_that_exchange_by_the_network_are_objected_to(tmp_path: Path) -> None:
+def test_network_between_accelerators_of_a_node_is_objected_to(tmp_path: Path) -> None:
     spec = {**TWO_NODES, "device": "cuda", "nodes": 1, "ranks": 2}
     (tmp_path / "nccl.gpu1.9.log").write_text("gpu1:9:94 [0] NCCL INFO NET/Socket : Using [0]eth0:10.1.0.11<0>\n")
-    assert described("nccl", spec, tmp_path) == "nccl over links within the node"
+    assert described("nccl", spec, tmp_path) == f"nccl over {WITHIN}"
     (tmp_path / "nccl.gpu1.9.log").write_text(SOCKETS)
     said = objection(described("nccl", spec, tmp_path), spec, load_site("local"), [], 4 * MB)
-    assert said == "the accelerators of one node exchanged their gradients by nccl over tcp eth0"
+    assert stated(said) == ("network-within-node", {"transport": "nccl over tcp eth0"})
+
+
+@pytest.mark.parametrize(
+    ("transport", "changes", "line"),
+    [
+        ("nccl over tcp ib0", {"device": "cuda"}, "the site says infiniband, but the gradients went over tcp ib0"),
+        ("gloo over tcp ib0", {}, "9.0 MB left through eth0 in epoch 1, the gradients are 20.0 MB or more"),
+        (
+            "gloo over tcp eth0",
+            {"device": "cuda"},
+            "the gradients of accelerators went through gloo over tcp eth0, not through NCCL",
+        ),
+        (
+            "nccl over tcp eth0",
+            {"device": "cuda", "nodes": 1},
+            "the accelerators of one node exchanged their gradients by nccl over tcp eth0",
+        ),
+    ],
+)
+def test_wording_of_objections(transport: str, changes: dict[str, Any], line: str) -> None:
+    infiniband = replace(CLUSTER, fabric="infiniband", interface="eth0")
+    assert objection(transport, {**TWO_NODES, **changes}, infiniband, epochs(9.0 * MB), 2 * MB) == line

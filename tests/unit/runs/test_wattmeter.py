@@ -46,7 +46,7 @@ def test_a_long_run_is_asked_for_in_parts() -> None:
     assert wattmeter.joules(kind, samples, NODES[:1], START, START + 1500)[0] == pytest.approx(75_000)
 
 
-def test_a_window_that_is_too_short_or_has_a_gap_or_no_end_is_empty_with_the_reason() -> None:
+def test_short_or_incomplete_window_is_empty_with_a_reason() -> None:
     def watts(node: str, at: float) -> float | None:
         gone = node == NODES[1] and 4 < at - START < 7
         return None if gone or at > START + 20 else 100.0
@@ -55,16 +55,16 @@ def test_a_window_that_is_too_short_or_has_a_gap_or_no_end_is_empty_with_the_rea
         samples = wattmeter.ask(server.meter(0), NODES, START, START + 30)
     kind = wattmeter.kind(server.meter(), samples)
 
-    def reason(begin: float, end: float, nodes: list[str] = NODES) -> str:
+    def reason(begin: float, end: float, nodes: list[str] = NODES) -> tuple[str, str | None] | None:
         found, said = wattmeter.joules(kind, samples, nodes, START + begin, START + end)
         assert (found is None) == (said is not None)
-        return said or ""
+        return said and (said.code, said.facts.get("node"))
 
-    assert reason(8, 12) == "" and reason(0, 10, NODES[:1]) == ""
-    assert "shorter than the 2 s that wattmeter can resolve" in reason(8, 9.5)
-    assert reason(0, 10).startswith("taurus-8 has no sample for 3")
-    assert reason(15, 25) == "samples of taurus-7 do not reach over an epoch"
-    assert reason(8, 12, ["taurus-9"]) == "taurus-9 has no samples"
+    assert reason(8, 12) is None and reason(0, 10, NODES[:1]) is None
+    assert reason(8, 9.5) == ("too-coarse", None)
+    assert reason(0, 10) == ("gap-in-samples", "taurus-8")
+    assert reason(15, 25) == ("samples-too-short", "taurus-7")
+    assert reason(8, 12, ["taurus-9"]) == ("no-samples", "taurus-9")
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -5.0])
@@ -81,19 +81,24 @@ def test_what_is_no_power_is_no_sample_and_said(wrong: float) -> None:
     found, reason = wattmeter.joules(kind, samples, NODES, START, START + 8)
     assert found == pytest.approx(2 * 8 * 100) and reason is None
     found, reason = wattmeter.joules(kind, samples, NODES, START + 9, START + 17)
-    assert found is None and str(reason).startswith("taurus-8 has no sample for 3")
-    assert wattmeter.refused(told) == f"samples that are no power were left out: 16 of taurus-8, such as {wrong:g} W"
+    assert (
+        found is None and reason is not None and (reason.code, reason.facts["node"]) == ("gap-in-samples", "taurus-8")
+    )
+    assert 3 < reason.facts["gap_s"] < 4
+    refused = wattmeter.refused(told)
+    assert refused is not None and (refused.code, refused.facts) == ("samples-left-out", {"counts": {"taurus-8": 16}})
+    assert refused == f"samples that are no power were left out: 16 of taurus-8, such as {wrong:g} W"
     assert wattmeter.refused(samples) is None
 
 
-def test_a_record_says_what_was_refused_and_power_over_time_lacks_it() -> None:
+def test_refused_samples_are_reported_and_left_out() -> None:
     with kwollect(lambda node, at: -1.0 if 12 < at - START < 15 else 100.0) as server:
         windows = [(START, START + 8), (START + 9, START + 17)]
-        _, values, reason, kept = meters._asked(server.meter(), NODES, windows)
+        _, values, reasons, kept = meters._asked(server.meter(), NODES, windows)
     assert values == [pytest.approx(1600), None]
-    assert str(reason).startswith(
-        "taurus-7 has no sample for 3"
-    ) and "; samples that are no power were left out: 15 of" in str(reason)
+    gap, left_out = reasons
+    assert (gap.code, gap.facts["node"]) == ("gap-in-samples", "taurus-7")
+    assert (left_out.code, left_out.facts) == ("samples-left-out", {"counts": dict.fromkeys(NODES, 15)})
     assert all((rows[:, 1] == 100).all() for rows in kept.values())
 
 
@@ -101,10 +106,8 @@ def test_a_node_of_which_no_sample_is_a_power_has_none() -> None:
     with kwollect(lambda node, at: -1.0) as server:
         told = wattmeter.ask(server.meter(), NODES[:1], START, START + 10)
     kind = wattmeter.kind(server.meter(), told)
-    assert wattmeter.joules(kind, wattmeter.readings(told), NODES[:1], START, START + 10) == (
-        None,
-        "taurus-7 has no samples",
-    )
+    found, reason = wattmeter.joules(kind, wattmeter.readings(told), NODES[:1], START, START + 10)
+    assert found is None and reason is not None and (reason.code, reason.facts["node"]) == ("no-samples", "taurus-7")
 
 
 def test_samples_that_come_late_are_waited_for_and_errors_asked_again() -> None:
@@ -118,34 +121,51 @@ def test_samples_that_come_late_are_waited_for_and_errors_asked_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "code", "facts", "line"),
     [
-        ((500, b"oh"), "status 500"),
-        ((401, b""), "status 401"),
-        ((200, b"<html>"), "is no JSON"),
-        ((200, b'{"error": "too much"}'), "is no list of samples"),
-        ((200, b'[{"device_id": "taurus-7"}]'), "is not Kwollect's (KeyError: 'metric_id')"),
+        ((500, b"oh"), "http-status", {"status": 500}, "status 500"),
+        ((401, b""), "http-status", {"status": 401}, "status 401"),
+        ((200, b"<html>"), "bad-answer", {}, "its answer is no JSON"),
+        ((200, b'{"error": "too much"}'), "bad-answer", {}, "its answer is no list of samples"),
+        (
+            (200, b'[{"device_id": "taurus-7"}]'),
+            "bad-answer",
+            {"error": "KeyError"},
+            "its answer is not Kwollect's (KeyError: 'metric_id')",
+        ),
         (
             (200, b'[{"device_id": "taurus-7", "metric_id": "wattmetre_power_watt", "value": 1, "timestamp": "2025-01-01"}]'),
+            "bad-answer",
+            {"error": "ValueError"},
             "has no zone",
         ),
-        ((200, b"[]"), "has no wattmetre_power_watt of taurus-7, taurus-8 until the end of the run"),
+        (
+            (200, b"[]"),
+            "samples-too-late",
+            {"nodes": ["taurus-7", "taurus-8"]},
+            "has no wattmetre_power_watt of taurus-7, taurus-8 until the end of the run",
+        ),
     ],
 )  # fmt: skip
-def test_whatever_is_wrong_there_is_said_in_one_line(answer: tuple[int, bytes], said: str) -> None:
+def test_wrong_answers_are_reported_in_one_line(
+    answer: tuple[int, bytes], code: str, facts: dict[str, object], line: str
+) -> None:
     with kwollect(rising) as server:
         server.broken = [answer] * 50
         with pytest.raises(Away) as away:
             wattmeter.ask(server.meter(0.2), NODES, START, START + 10)
-    assert said in str(away.value) and "\n" not in str(away.value) and server.meter().url in str(away.value)
+    reason = away.value.reason
+    assert reason.code == code and reason.facts == {"url": server.meter().url} | facts
+    assert line in reason and "\n" not in reason and reason.startswith(server.meter().url)
 
 
 def test_nobody_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     away = Wattmeter("kwollect", f"http://127.0.0.1:{port}/metrics", "m", None, 0.1)
-    with pytest.raises(Away, match="ConnectionError"):
+    with pytest.raises(Away) as nobody:
         wattmeter.ask(away, NODES, START, START + 10)
+    assert (nobody.value.reason.code, nobody.value.reason.facts["error"]) == ("no-connection", "ConnectionError")
 
 
 def test_nodes_are_known_by_their_short_names() -> None:

@@ -102,7 +102,8 @@ def oar_conf(packaged: str, state: Path, password: str) -> str:
     for name, value in values.items():
         text, found = re.subn(rf"^#?{name}=.*$", f'{name}="{value}"', text, count=1, flags=re.MULTILINE)
         if not found:
-            raise InputError(f"oar.conf: the Debian package's has no {name}; expected that of OAR 2.5")
+            problem = f"the Debian package's has no {name}"
+            raise InputError("missing-key", problem, file="oar.conf", got=name, expected="that of OAR 2.5")
     return f"{MARK}\n{text}"
 
 
@@ -124,7 +125,8 @@ def job_manager(packaged: str, groups: bool) -> str:
     text = packaged
     for old, new in edits.items():
         if old not in text:
-            raise InputError(f"job_resource_manager_cgroups.pl: has no {old.strip()}; expected that of OAR 2.5")
+            problem, file = f"has no {old.strip()}", "job_resource_manager_cgroups.pl"
+            raise InputError("missing-key", problem, file=file, got=old.strip(), expected="that of OAR 2.5")
         text = text.replace(old, new)
     return text
 

@@ -133,9 +133,8 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + READY_S
     while not condition():
         if time.monotonic() > deadline:
-            raise InputError(
-                f"virtual cluster: not ready after {READY_S:.0f} s, waiting until {what}; logs: {STATE}/*.log"
-            )
+            problem = f"not ready after {READY_S:.0f} s, waiting until {what}"
+            raise InputError("not-ready", problem, file="virtual cluster", hint=f"logs: {STATE}/*.log")
         time.sleep(0.1)
 
 
@@ -151,7 +150,7 @@ def run(*command: str) -> str:
     )
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines() or [f"status {done.returncode}"]
-        raise InputError(f"virtual cluster: {shlex.join(command)[:200]}: {said[-1]}")
+        raise InputError("command-failed", said[-1], file="virtual cluster", key=shlex.join(command)[:200])
     return done.stdout
 
 

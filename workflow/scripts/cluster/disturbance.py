@@ -10,6 +10,7 @@ from typing import Any
 from cluster import node_report
 from cluster.slurm import hosts
 from cluster.verdicts import Finding, ok, warn
+from common.notes import Note
 from declared.site import Site
 
 WORTH_SAYING = 0.05  # of the processor time
@@ -38,27 +39,35 @@ def looks(site: Site) -> Callable[[bool], Shares | None]:
     return look
 
 
-def told(shares: Shares | None, site: Site, runs_csv: Path) -> str | None:
+def told(shares: Shares | None, site: Site, runs_csv: Path) -> Note | None:
     """One sentence on a machine that is disturbed now, and what it costs by a campaign's runs.csv; None where it is not."""
     said = list(_said(shares or {}, site))
-    return f"this machine is disturbed: {' and '.join(said)}{_costs(runs_csv)}" if said else None
+    if not said:
+        return None
+    cost = _costs(runs_csv)
+    text = f"this machine is disturbed: {' and '.join(said)}{cost}"
+    return Note("disturbed", text, invalid=[key for one in said for key in one.facts["invalid"]], **cost.facts)
 
 
 def finding(reports: Sequence[Mapping[str, Any]], site: Site, runs_csv: Path) -> Finding:
     """The doctor's verdict on what all nodes said of themselves. Nodes of one machine, asked at once, are the others of each other."""
     found: dict[str, list[str]] = defaultdict(list)
+    disturbed: dict[str, Shares] = {}
     for report in reports:
         shares = report["disturbed"]
         if site.placement == "virtual":
             shares = {**shares, "others": None}
         if said := " and ".join(_said(shares, site)):
             found[said].append(report["host"])
+            disturbed[report["host"]] = shares
     if not found:
         return ok("quiet", f"nothing withholds or uses more than {WORTH_SAYING:.0%} of the processor time now")
-    return warn("quiet", "; ".join(f"{hosts(names)}: {said}" for said, names in found.items()) + _costs(runs_csv))
+    cost = _costs(runs_csv)
+    text = "; ".join(f"{hosts(names)}: {said}" for said, names in found.items()) + cost
+    return warn("quiet", "disturbed", text, shares=disturbed, **cost.facts)
 
 
-def _said(shares: Shares, site: Site) -> Iterator[str]:
+def _said(shares: Shares, site: Site) -> Iterator[Note]:
     for name, what, most, key in (
         ("withheld", "a hypervisor withholds", site.max_steal_share, "max_steal_share"),
         ("others", "other programs use", site.max_foreign_cpu_share, "max_foreign_cpu_share"),
@@ -66,18 +75,20 @@ def _said(shares: Shares, site: Site) -> Iterator[str]:
         share = shares.get(name) or 0.0
         if share > min(WORTH_SAYING, most):
             invalid = f" (runs with more than {most:.0%} are invalid: {key})" if share > most else ""
-            yield f"{what} {share:.0%} of the processor time{invalid}"
+            text = f"{what} {share:.0%} of the processor time{invalid}"
+            yield Note(name, text, share=share, invalid=[key] * (share > most))
 
 
-def _costs(runs_csv: Path) -> str:
+def _costs(runs_csv: Path) -> Note:
     """What runs that were disturbed cost in this campaign, as the end of a sentence; empty where its runs do not tell."""
     times = wider(_rows(runs_csv))
     if times is None or times < 1.05:
-        return ""
-    return (
+        return Note("no-cost", "", times=None)
+    text = (
         f"; in this campaign disturbed runs vary {times:.1f} times as much as others: intervals of such runs are about as many times "
         f"as wide, or take {times**2:.1f} times the runs"
     )
+    return Note("cost", text, times=times)
 
 
 def wider(rows: Iterable[Mapping[str, str]]) -> float | None:

@@ -42,11 +42,11 @@ def examine(site: Site, results: Path, unseen: str = "") -> Iterator[Finding]:
         try:
             yield from _slurm(site, results, unseen)
         except Unanswered as error:
-            yield fail("controller", f"{error}; is slurmctld up, and is this host one of the cluster's?")
+            text = f"{error}; is slurmctld up, and is this host one of the cluster's?"
+            yield fail("controller", "scheduler-silent", text)
     else:
-        yield warn(
-            "site", f"{shown(site.file)}: launcher: {site.launcher}: the doctor knows Slurm and this machine only"
-        )
+        text = f"{shown(site.file)}: launcher: {site.launcher}: the doctor knows Slurm and this machine only"
+        yield warn("site", "unknown-launcher", text, launcher=site.launcher)
 
 
 def _local(site: Site, results: Path) -> Iterator[Finding]:
@@ -55,12 +55,12 @@ def _local(site: Site, results: Path) -> Iterator[Finding]:
         check_machine(site)
         yield ok("machine", f"has {site.cores} processors for runs, and {site.interface}")
     except InputError as error:
-        yield fail("machine", str(error))
+        yield fail("machine", error.code, str(error), key=error.key)
     try:
         with probes(site, results) as question:
             reports = ask_here(question)
     except Unwritable as error:
-        yield fail(error.subject, str(error))
+        yield fail(error.subject, "not-writable", str(error))
         return
     yield from node_findings(reports, site, sys.executable, _version())
     yield disturbance.finding(reports, site, results / "runs.csv")
@@ -69,9 +69,8 @@ def _local(site: Site, results: Path) -> Iterator[Finding]:
 def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
     missing = [program for program in PROGRAMS if not shutil.which(program)]
     if missing:
-        yield fail(
-            "programs", f"{', '.join(missing)} not on this machine; call the doctor on a login node of the cluster"
-        )
+        text = f"{', '.join(missing)} not on this machine; call the doctor on a login node of the cluster"
+        yield fail("programs", "not-installed", text, programs=missing)
         return
     config = slurm.configuration(slurm.ask("scontrol", "show", "config"))
     partitions = slurm.partitions(slurm.ask("scontrol", "show", "partition", "--oneliner"))
@@ -81,7 +80,7 @@ def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
         try:
             check_virtual(site)
         except InputError as error:
-            yield fail("virtual cluster", str(error))
+            yield fail("virtual cluster", error.code, str(error), key=error.key)
     written = load_yaml(PROFILE).get(verdicts.STATUS_COMMAND)
     yield verdicts.job_status(config, written, PROFILE, shutil.which("sacct") is not None)
     yield verdicts.lost_node(config, site)
@@ -90,7 +89,7 @@ def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
     found, partition = verdicts.partition(partitions, site)
     yield found
     if partition is None:
-        yield warn("test job", "not tried: there is no partition for it")
+        yield warn("test job", "not-tried", "not tried: there is no partition for it", lacks="partition")
         return
     there = slurm.nodes(slurm.ask(*slurm.NODES, f"--partition={partition}"))
     possible = verdicts.eligible(there, site)
@@ -99,11 +98,11 @@ def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
     yield from verdicts.time_limits(partitions[partition], site)
     yield verdicts.memory(config, partitions[partition], possible, site)
     if account.verdict == "FAIL":
-        yield warn("test job", "not tried: there is no account for it")
+        yield warn("test job", "not-tried", "not tried: there is no account for it", lacks="account")
         return
     yield _allocation(site)
     if unseen:
-        yield warn("test job", f"not tried again: {unseen}")
+        yield warn("test job", "not-tried", f"not tried again: {unseen}", lacks="node")
         return
     yield from _test_job(site, possible, results)
 
@@ -114,7 +113,7 @@ def _account(config: dict[str, str], site: Site) -> Finding:
     try:
         return verdicts.account(config, slurm.accounts(getpass.getuser()), site)
     except Unanswered as error:
-        return warn("account", f"could not be checked: sacctmgr: {error}")
+        return warn("account", "scheduler-silent", f"could not be checked: sacctmgr: {error}")
 
 
 def _allocation(site: Site) -> Finding:
@@ -130,17 +129,19 @@ def _allocation(site: Site) -> Finding:
             timeout=slurm.PATIENCE_S,
         )
     except subprocess.TimeoutExpired:
-        return warn("allocation", f"sbatch --test-only: no answer within {slurm.PATIENCE_S} s")
+        text = f"sbatch --test-only: no answer within {slurm.PATIENCE_S} s"
+        return warn("allocation", "scheduler-silent", text)
     if done.returncode:
         said = slurm.last_line(done.stderr).removeprefix("allocation failure: ")
-        return fail("allocation", f"sbatch refuses it: {said}; asked: {' '.join(options)}; see {shown(site.file)}")
+        text = f"sbatch refuses it: {said}; asked: {' '.join(options)}; see {shown(site.file)}"
+        return fail("allocation", "scheduler-refused", text, answer=said, options=options)
     return ok("allocation", "sbatch would take a block's job")
 
 
 def _test_job(site: Site, possible: Sequence[Node], results: Path) -> Iterator[Finding]:
     usable = [node for node in possible if node.usable]
     if not usable:
-        yield warn("test job", "not tried: there is no node for it")
+        yield warn("test job", "not-tried", "not tried: there is no node for it", lacks="node")
         return
     wanted = min(site.nodes, len(usable), max(1, sum(node.idle for node in usable)))
     cores = min(site.cores, *(node.processors for node in usable))
@@ -148,25 +149,25 @@ def _test_job(site: Site, possible: Sequence[Node], results: Path) -> Iterator[F
         with probes(site, results) as question:
             reports, said, status = ask_nodes(site, wanted, cores, question)
     except Unwritable as error:
-        yield fail(error.subject, str(error))
+        yield fail(error.subject, "not-writable", str(error))
         return
     count = f"{wanted} of the {site.nodes} nodes of a run" if wanted < site.nodes else f"{wanted} nodes"
     if not reports and "busy" in said:
-        yield warn(
-            "test job", f"no {count} free within {WAIT_S} s, so the nodes were not checked; run make doctor again"
-        )
+        text = f"no {count} free within {WAIT_S} s, so the nodes were not checked; run make doctor again"
+        yield warn("test job", "nodes-busy", text, wanted=wanted)
         return
     if len(reports) < wanted:
         there = f"{len(reports)} of {wanted} nodes answered; " if reports else ""
-        yield fail("test job", f"{there}srun: {slurm.last_line(said) or f'status {status}'}")
+        text = f"{there}srun: {slurm.last_line(said) or f'status {status}'}"
+        yield fail("test job", "nodes-silent", text, answered=len(reports), wanted=wanted)
     elif wanted < site.nodes:
-        yield warn("test job", f"looked at {count}, the others are busy or cannot be had: {_names(reports)}")
+        text = f"looked at {count}, the others are busy or cannot be had: {_names(reports)}"
+        yield warn("test job", "some-nodes-only", text, answered=len(reports), wanted=site.nodes)
     else:
         yield ok("test job", f"ran on {_names(reports)}")
     if reports:
         yield from node_findings(reports, site, sys.executable, _version())
         yield disturbance.finding(reports, site, results / "runs.csv")
-    yield disturbance.finding(reports, site, results / "runs.csv")
 
 
 def _names(reports: Sequence[dict[str, Any]]) -> str:

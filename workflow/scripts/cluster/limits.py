@@ -51,9 +51,8 @@ class Limits:
                 limit = ROOT / "memory" / FAMILY / self._node / "memory.limit_in_bytes"
                 limit.write_text(str(memory_bytes))
         except OSError as error:
-            raise InputError(
-                f"{error.filename}: {error.strerror}; the virtual cluster needs cgroups for cpu and memory"
-            ) from None
+            problem, hint = error.strerror or str(error), "the virtual cluster needs cgroups for cpu and memory"
+            raise InputError("not-possible-here", problem, file=error.filename, hint=hint) from None
 
     def _make_unified(self, cpu_share: float | None, memory_bytes: int | None) -> None:
         for parent in (ROOT, ROOT / FAMILY):

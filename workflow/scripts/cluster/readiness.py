@@ -37,15 +37,14 @@ def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
         way, instead = f'snakemake --profile {launcher}, or make with ARGS="--profile {launcher}"', ""
     if launcher != "local" and shlex.quote(str(CHECKOUT)) != str(CHECKOUT):
         expected = "letters, digits and @%+=:,./-_"
-        raise InputError(
-            f"{CHECKOUT}: such a path breaks the scheduler's scripts; move the checkout to one of {expected}"
-        )
+        hint = f"move the checkout to one of {expected}"
+        raise InputError("bad-pattern", "such a path breaks the scheduler's scripts", file=CHECKOUT, hint=hint)
     if executor not in executors:
-        raise InputError(
-            f"{file}: launcher: {launcher} and Snakemake's executor {executor} do not go together; use {way}"
-        )
+        problem = f"{launcher} and Snakemake's executor {executor} do not go together"
+        raise InputError("conflicting-keys", problem, file=file, key="launcher", got=launcher, hint=f"use {way}")
     if job and executor == "local" and job not in os.environ:
-        raise InputError(f"{file}: launcher: {launcher} needs a job of the cluster's; use {way}{instead}")
+        problem, hint = f"{launcher} needs a job of the cluster's", f"use {way}{instead}"
+        raise InputError("outside-of-job", problem, file=file, key="launcher", got=launcher, hint=hint)
     if campaign.images and launcher == "local" and not site.setup:
         container.check_machine(campaign.images[0])
     if site.placement == "virtual":
@@ -98,8 +97,9 @@ def check_virtual(site: Site) -> None:
     """InputError when the virtual cluster that is up on this machine is not the one that the site describes."""
     there = virtual.running()
     if there is None:
+        hint = f"start it: {virtual.command_for(site)}"
         raise InputError(
-            f"{shown(site.file)}: placement: the virtual cluster is not up; start it: {virtual.command_for(site)}"
+            "not-running", "the virtual cluster is not up", file=shown(site.file), key="placement", hint=hint
         )
     shares = [there.share_of(node) for node in range(1, min(site.nodes, there.nodes) + 1)]
     alike, unlike = as_settings([share for share in shares if share])
@@ -115,6 +115,10 @@ def check_virtual(site: Site) -> None:
     for key, (value, found) in wanted.items():
         if found != value and not (key == "nodes" and found > site.nodes):
             raise InputError(
-                f"{shown(site.file)}: {key}: is {value}, of the virtual cluster that is up {found}; "
-                f"make cluster-down, then {virtual.command_for(site)}"
+                "other-cluster",
+                f"is {value}, of the virtual cluster that is up {found}",
+                file=shown(site.file),
+                key=key,
+                got=value,
+                hint=f"make cluster-down, then {virtual.command_for(site)}",
             )

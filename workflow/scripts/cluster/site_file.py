@@ -41,9 +41,8 @@ def asked(wanted: str) -> Asked:
     found = kinds(slurm.nodes(slurm.ask(*slurm.NODES, f"--partition={name}")))
     if not found or not found[0].usable:
         states = "; ".join(f"{node.name} is {node.state}" for kind in found[:4] for node in kind.nodes[:2])
-        raise InputError(
-            f"PARTITION={name}: none of its nodes can be had ({states or 'it has none'}); wait, or name another"
-        )
+        problem = f"none of its nodes can be had ({states or 'it has none'})"
+        raise InputError("too-few-nodes", problem, file=f"PARTITION={name}", hint="wait, or name another")
     names = ",".join(name for kind in found[1:] for name in kind.names)
     listed = slurm.ask("scontrol", "show", "hostlist", names).strip() if names else ""
     node = slurm.ask("scontrol", "show", "node", found[0].nodes[0].name, "--oneliner")
@@ -127,9 +126,8 @@ def machine(name: str) -> str:
     }
     reports = ask_here({**question, "setup": [], "device": "cuda", "binds": [], "survey": True})
     if not reports:
-        raise InputError(
-            "this machine does not answer questions about itself; copy config/sites/local.yaml and correct it"
-        )
+        problem = "this machine does not answer questions about itself"
+        raise InputError("machine-silent", problem, hint="copy config/sites/local.yaml and correct it")
     return text(_head(name, "this machine"), of_machine(reports[0]))
 
 
@@ -182,17 +180,17 @@ def loaded(name: str, written: str) -> Site:
 def _new(name: str) -> Path:
     """The file that is to be written. InputError where it cannot be."""
     if not name:
-        raise InputError("NAME: is absent; say make site NAME=my-cluster")
+        raise InputError("missing-key", "is absent", file="NAME", hint="say make site NAME=my-cluster")
     entry = schema("config")["properties"]["site"]
     if not re.search(entry["pattern"], name) or len(name) > entry["maxLength"]:
-        raise InputError(f"NAME={name[:100]}: expected a-z, 0-9 and -, such as NAME=my-cluster")
+        expected = "a-z, 0-9 and -, such as NAME=my-cluster"
+        raise InputError("bad-pattern", "is no name of a site", file=f"NAME={name[:100]}", got=name, expected=expected)
     return FOLDER / f"{name}.yaml"
 
 
 def _there(file: Path) -> InputError:
-    return InputError(
-        f"{shown(file)}: is there already and stays as it is; say another NAME, or remove it: rm {shown(file)}"
-    )
+    hint = f"say another NAME, or remove it: rm {shown(file)}"
+    return InputError("already-there", "is there already and stays as it is", file=shown(file), hint=hint)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -206,27 +204,30 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     file = _new(options.name)
     if options.local not in LOCAL:
-        raise InputError(f"LOCAL={options.local}: expected yes or no")
+        place = f"LOCAL={options.local}"
+        raise InputError("unknown-name", "is neither yes nor no", file=place, got=options.local, expected="yes or no")
     alone = LOCAL[options.local]
     if file.exists():
         raise _there(file)
-    unseen = ""
+    unseen, here_alone = "", f"make site NAME={options.name} LOCAL=yes"
     if shutil.which("sinfo") and not alone:
         try:
             written, unseen = cluster(options.name, options.partition)
         except Unanswered as error:
             raise InputError(
-                f"Slurm is here, but does not answer ({error}); call make site on a login node, or for this machine alone: "
-                f"make site NAME={options.name} LOCAL=yes"
+                "scheduler-silent",
+                f"Slurm is here, but does not answer ({error})",
+                hint=f"call make site on a login node, or for this machine alone: {here_alone}",
             ) from None
     elif options.partition:
-        raise InputError(
-            f"PARTITION={options.partition}: {'is not for LOCAL=yes' if alone else 'Slurm is not on this machine (sinfo)'}"
-        )
+        code = "conflicting-keys" if alone else "not-installed"
+        problem = "is not for LOCAL=yes" if alone else "Slurm is not on this machine (sinfo)"
+        raise InputError(code, problem, file=f"PARTITION={options.partition}", got=options.partition)
     elif shutil.which("oarnodes") and not alone:
         raise InputError(
-            "OAR is here: copy config/sites/grid5000.yaml to a file of its own and correct each line by hand; for this machine alone: "
-            f"make site NAME={options.name} LOCAL=yes"
+            "not-possible-here",
+            "OAR is here: copy config/sites/grid5000.yaml to a file of its own and correct each line by hand",
+            hint=f"for this machine alone: {here_alone}",
         )
     else:
         written = machine(options.name)

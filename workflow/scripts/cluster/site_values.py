@@ -103,17 +103,25 @@ def partition(partitions: Mapping[str, Mapping[str, str]], wanted: str) -> Mappi
     there = ", ".join(partitions) or "none"
     found = wanted if wanted else next((name for name, row in partitions.items() if row.get("Default") == "YES"), "")
     if not found:
-        raise InputError(f"PARTITION: is absent, and Slurm has no default; say PARTITION=NAME, one of {there}")
+        hint = f"say PARTITION=NAME, one of {there}"
+        raise InputError("missing-key", "is absent, and Slurm has no default", file="PARTITION", hint=hint)
+    place = f"PARTITION={found}"
     if found not in partitions:
-        raise InputError(f"PARTITION={found}: is unknown to Slurm; expected one of {there}")
+        raise InputError("unknown-name", "is unknown to Slurm", file=place, got=found, expected=f"one of {there}")
     row = partitions[found]
     if row.get("State", "UP") != "UP":
-        raise InputError(f"PARTITION={found}: is {row['State']}; wait, or name another ({there})")
+        hint = f"wait, or name another ({there})"
+        raise InputError("partition-down", f"is {row['State']}", file=place, got=row["State"], hint=hint)
     most_s = slurm.seconds(row.get("MaxTime", ""))
     if most_s is not None and most_s < LEAST_RUN_S + JOB_MARGIN_S:
         expected = f"{LEAST_RUN_S + JOB_MARGIN_S} s or more"
         raise InputError(
-            f"PARTITION={found}: gives a job {most_s:g} s (MaxTime); expected {expected}; name another ({there})"
+            "time-limit",
+            f"gives a job {most_s:g} s (MaxTime)",
+            file=place,
+            got=most_s,
+            expected=expected,
+            hint=f"name another ({there})",
         )
     return row
 

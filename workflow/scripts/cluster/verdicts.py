@@ -5,10 +5,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cluster import slurm
 from cluster.slurm import Node, hosts
 from common.files import shown
+from common.notes import Note
 from declared.site import Site, host_names
 from plan.scheduling import BUILD_MINUTES, JOB_MARGIN_S
 
@@ -23,25 +25,35 @@ class Finding:
 
     verdict: str
     subject: str
-    text: str
+    text: Note
+
+    @property
+    def code(self) -> str:
+        """What kind of finding it is: ok, or what is wrong."""
+        return self.text.code
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What was found, unformatted."""
+        return self.text.facts
 
     def __str__(self) -> str:
         return f"{self.verdict:4}  {self.subject}: {self.text}"
 
 
-def ok(subject: str, text: str) -> Finding:
+def ok(subject: str, text: str, **facts: Any) -> Finding:
     """All is well."""
-    return Finding("ok", subject, text)
+    return Finding("ok", subject, Note("ok", text, **facts))
 
 
-def warn(subject: str, text: str) -> Finding:
+def warn(subject: str, code: str, text: str, **facts: Any) -> Finding:
     """It will work, but not as one may think."""
-    return Finding("warn", subject, text)
+    return Finding("warn", subject, Note(code, text, **facts))
 
 
-def fail(subject: str, text: str) -> Finding:
+def fail(subject: str, code: str, text: str, **facts: Any) -> Finding:
     """It will not work."""
-    return Finding("FAIL", subject, text)
+    return Finding("FAIL", subject, Note(code, text, **facts))
 
 
 def job_status(config: Mapping[str, str], written: str | None, profile: Path, sacct: bool) -> Finding:
@@ -54,18 +66,23 @@ def job_status(config: Mapping[str, str], written: str | None, profile: Path, sa
     if used == "sacct" and not accounts:
         return fail(
             subject,
+            "no-accounts",
             f"{here}, but this cluster keeps no accounts (AccountingStorageType none): Snakemake would wait for ever; "
             f"set {STATUS_COMMAND}: squeue",
+            advice="squeue",
         )
     if used == "sacct" and not sacct:
-        return fail(subject, f"{here}, but sacct is not on this machine; set {STATUS_COMMAND}: squeue")
+        text = f"{here}, but sacct is not on this machine; set {STATUS_COMMAND}: squeue"
+        return fail(subject, "not-installed", text, program="sacct", advice="squeue")
     if used == "squeue" and age_s < LEAST_JOB_AGE_S:
+        advice = "sacct" if accounts and sacct else "make submit"
         other = (
             f"set {STATUS_COMMAND}: sacct"
-            if accounts and sacct
+            if advice == "sacct"
             else f"use make submit, or ask the administrators for MinJobAge={LEAST_JOB_AGE_S} or more"
         )
-        return fail(subject, f"{here}, but Slurm forgets a job {age_s:g} s after its end (MinJobAge); {other}")
+        text = f"{here}, but Slurm forgets a job {age_s:g} s after its end (MinJobAge); {other}"
+        return fail(subject, "forgets-jobs", text, min_job_age_s=age_s, advice=advice)
     return ok(subject, here + (f", MinJobAge {age_s:g} s" if used == "squeue" else ""))
 
 
@@ -76,21 +93,24 @@ def partition(partitions: Mapping[str, Mapping[str, str]], site: Site) -> tuple[
     if wanted is None:
         default = next((name for name, row in partitions.items() if row.get("Default") == "YES"), None)
         if default is None:
-            return fail("partition", f"{key}: is absent, and Slurm has no default; expected one of {there}"), None
+            text = f"{key}: is absent, and Slurm has no default; expected one of {there}"
+            return fail("partition", "missing-key", text, expected=list(partitions)), None
         wanted = default
     for name in wanted.split(","):
         if name not in partitions:
-            return fail("partition", f"{key}: '{name}' is unknown; expected one of {there}"), None
+            text = f"{key}: '{name}' is unknown; expected one of {there}"
+            return fail("partition", "unknown-name", text, got=name, expected=list(partitions)), None
     name = wanted.split(",")[0]
     row = partitions[name]
     if row.get("State", "UP") != "UP":
-        return fail("partition", f"{name} is {row['State']}; wait, or name another in {key} ({there})"), None
+        text = f"{name} is {row['State']}; wait, or name another in {key} ({there})"
+        return fail("partition", "partition-down", text, partition=name, state=row["State"]), None
     allowed = row.get("AllowAccounts", "ALL")
     if site.scheduler.account and allowed != "ALL" and site.scheduler.account not in allowed.split(","):
         text = (
             f"{shown(site.file)}: scheduler.account: '{site.scheduler.account}' may not use {name}; expected {allowed}"
         )
-        return fail("partition", text), None
+        return fail("partition", "account-not-allowed", text, account=site.scheduler.account, allowed=allowed), None
     return ok("partition", name + (", the default" if site.scheduler.partition is None else "")), name
 
 
@@ -101,7 +121,7 @@ def nodes(there: Sequence[Node], known: Sequence[str], site: Site) -> Finding:
         unknown = [name for name in host_names(names or "") if name not in known]
         if unknown:
             text = f"{file}: scheduler.{key}: {hosts(unknown)} unknown to Slurm; it has {hosts(known)}"
-            return fail("nodes", text)
+            return fail("nodes", "unknown-name", text, key=f"scheduler.{key}", got=unknown)
     left = eligible(there, site)
     usable = [node for node in left if node.usable]
     lost = "; ".join(f"{node.name} is {node.state}{_because(node)}" for node in left if not node.usable)
@@ -111,9 +131,14 @@ def nodes(there: Sequence[Node], known: Sequence[str], site: Site) -> Finding:
             f"wait for them, or lower nodes in {file}" if lost else f"lower nodes in {file}, or take another partition"
         )
         text = f"{file}: nodes: is {site.nodes}, but {len(usable)} can be had{f' ({lost})' if lost else ''}; {advice}"
-        return fail("nodes", text)
+        bad = [node.name for node in left if not node.usable]
+        return fail("nodes", "too-few-nodes", text, usable=len(usable), wanted=site.nodes, lost=bad)
     said = f"{len(usable)} can be had, {idle} idle; a run may have {site.nodes}"
-    return warn("nodes", f"{said}; {lost}") if lost and len(lost) < 500 else ok("nodes", said)
+    facts = {"usable": len(usable), "idle": idle, "wanted": site.nodes}
+    if lost and len(lost) < 500:
+        bad = [node.name for node in left if not node.usable]
+        return warn("nodes", "nodes-lost", f"{said}; {lost}", **facts, lost=bad)
+    return ok("nodes", said, **facts)
 
 
 def eligible(there: Sequence[Node], site: Site) -> list[Node]:
@@ -139,8 +164,11 @@ def processors(there: Sequence[Node], site: Site) -> Finding:
     if least is not None and least.processors < site.cores:
         return fail(
             "processors",
+            "too-few-processors",
             f"{shown(site.file)}: cores: is {site.cores}, but {least.name} has {least.processors} (sinfo --format=%c); "
             f"expected at most {least.processors}",
+            node=least.name,
+            processors=least.processors,
         )
     return ok("processors", f"{least.processors if least else '?'} or more on a node, cores is {site.cores}")
 
@@ -163,14 +191,17 @@ def time_limits(row: Mapping[str, str], site: Site) -> list[Finding]:
     findings = []
     for what, key, words, limit_s, margin_s in asked:
         if most_s is not None and limit_s > most_s:
+            expected_s = math.floor(most_s / 60) * 60 - margin_s
             text = (
                 f"{file}: {key}: a job asks for {words}, but {row['PartitionName']} gives {most_s:g} s (MaxTime) and would "
-                f"let it wait for ever; expected at most {math.floor(most_s / 60) * 60 - margin_s:g}"
+                f"let it wait for ever; expected at most {expected_s:g}"
             )
-            findings.append(fail(f"time of a {what}", text))
+            facts = {"key": key, "asked_s": limit_s, "most_s": most_s, "expected_s": expected_s}
+            findings.append(fail(f"time of a {what}", "time-limit", text, **facts))
     if site.scheduler.build_on == "job" and most_s is not None and most_s < BUILD_MINUTES * 60:
         text = f"a build asks for {BUILD_MINUTES} min, {row['PartitionName']} gives {most_s / 60:g}; set scheduler.build_on: login"
-        findings.append(fail("time of a build", f"{file}: scheduler.build_on: {text}"))
+        text = f"{file}: scheduler.build_on: {text}"
+        findings.append(fail("time of a build", "time-limit", text, key="scheduler.build_on", most_s=most_s))
     given = "no limit" if most_s is None else f"{most_s:g} s"
     return findings or [ok("time", f"a run's job asks for {run_s:g} s, a block's for {block_s:g} s; MaxTime {given}")]
 
@@ -181,8 +212,11 @@ def lost_node(config: Mapping[str, str], site: Site) -> Finding:
     if timeout_s and site.time_limit_s >= timeout_s:
         return warn(
             "lost node",
+            "time-limit",
             f"{shown(site.file)}: time_limit_s: {site.time_limit_s:g} s is not below SlurmdTimeout ({timeout_s:g} s): where "
             "a node is lost the job ends before the run's own limit, and is tried again instead of recorded as timeout",
+            time_limit_s=site.time_limit_s,
+            slurmd_timeout_s=timeout_s,
         )
     if not timeout_s:
         return ok("lost node", "Slurm never gives one up (SlurmdTimeout 0); runs end by their own limit")
@@ -195,7 +229,8 @@ def memory(config: Mapping[str, str], row: Mapping[str, str], there: Sequence[No
     node_mb = min((node.memory_mb for node in there), default=0)
     most = slurm.number(row.get("MaxMemPerNode", "")) or slurm.number(config.get("MaxMemPerNode", "")) or node_mb
     if asked is not None and asked > most:
-        return fail("memory", f"{key}: is {asked}, but a node gives {most}; expected at most {most}")
+        text = f"{key}: is {asked}, but a node gives {most}; expected at most {most}"
+        return fail("memory", "too-little-memory", text, asked_mb=asked, most_mb=most)
     if asked is not None or "MEMORY" not in config.get("SelectTypeParameters", "").upper():
         return ok("memory", f"{asked} MB a node" if asked else "is not rationed by Slurm")
     per_node, per_cpu = (
@@ -206,8 +241,11 @@ def memory(config: Mapping[str, str], row: Mapping[str, str], there: Sequence[No
     if given is not None and given < LEAST_MB_PER_RANK * site.ranks_per_node:
         return warn(
             "memory",
+            "memory-not-asked",
             f"{key}: is absent, and Slurm gives {given} MB a node then; {site.ranks_per_node} ranks may need more; "
             f"set it (a node has {node_mb})",
+            given_mb=given,
+            node_mb=node_mb,
         )
     return ok("memory", f"{given or 'all'} MB a node without asking" if given else "all of a node without asking")
 
@@ -221,7 +259,9 @@ def account(config: Mapping[str, str], mine: Sequence[str] | None, site: Site) -
     enforced = "associations" in config.get("AccountingStorageEnforce", "").lower()
     verdict = fail if enforced else warn
     if wanted is not None and wanted not in mine:
-        return verdict("account", f"{key}: '{wanted}' is none of yours; expected one of {', '.join(mine) or 'none'}")
+        text = f"{key}: '{wanted}' is none of yours; expected one of {', '.join(mine) or 'none'}"
+        return verdict("account", "unknown-name", text, got=wanted, expected=list(mine))
     if wanted is None and not mine:
-        return verdict("account", "you have none here, and jobs need one; ask the administrators")
+        text = "you have none here, and jobs need one; ask the administrators"
+        return verdict("account", "no-account", text)
     return ok("account", wanted or f"your default among {', '.join(mine)}")

@@ -36,12 +36,15 @@ def up(settings: Settings) -> None:
     """Start the cluster and return when all its nodes are idle. InputError when it cannot be; nothing is left then."""
     scheduler = SCHEDULERS[settings.scheduler]
     if os.geteuid() != 0:
-        raise InputError("the virtual cluster needs root: it makes network namespaces and control groups")
+        problem = "the virtual cluster needs root: it makes network namespaces and control groups"
+        raise InputError("needs-root", problem)
     if running() is not None:
-        raise InputError(f"the virtual cluster is already up ({STATE}); take it down first: make cluster-down")
+        problem = f"the virtual cluster is already up ({STATE})"
+        raise InputError("already-running", problem, hint="take it down first: make cluster-down")
     scheduler.refuse_another()
     if subprocess.run([INSTALL, *scheduler.packages(settings), *PACKAGES], check=False).returncode:
-        raise InputError(f"{INSTALL.name}: the packages that the virtual cluster needs cannot be installed")
+        problem = "the packages that the virtual cluster needs cannot be installed"
+        raise InputError("not-installed", problem, file=INSTALL.name)
     started = time.monotonic()
     down()
     try:
@@ -93,7 +96,10 @@ def refuse_busy() -> None:
     there = running()
     if there is not None and (left := SCHEDULERS[there.scheduler].jobs()):
         raise InputError(
-            f"the virtual cluster has jobs that wait or run ({', '.join(left)}); let them end, or make cluster-down ARGS=--force"
+            "jobs-left",
+            f"the virtual cluster has jobs that wait or run ({', '.join(left)})",
+            got=left,
+            hint="let them end, or make cluster-down ARGS=--force",
         )
 
 
@@ -118,7 +124,7 @@ def shape(names: Iterable[str], bandwidth_bytes_s: float | None) -> None:
     """Give the links of these nodes this rate in both directions; None: no limit. From anywhere on the machine, as root."""
     settings = running()
     if settings is None:
-        raise InputError("the virtual cluster is not up, so links cannot be shaped")
+        raise InputError("not-running", "the virtual cluster is not up, so links cannot be shaped")
     controller = pid_of(SCHEDULERS[settings.scheduler].CONTROLLER)
     host = ["nsenter", f"--net=/proc/{controller}/ns/net"]  # a node sees its own end of its link only
     for name in names:

@@ -78,7 +78,8 @@ def packages(settings: Settings) -> list[str]:
 def refuse_another() -> None:
     """InputError where this machine belongs to another OAR: its oar.conf is not as the Debian package brought it."""
     if CONF.exists() and not _mounts() and (not PACKAGED.exists() or CONF.read_text() != PACKAGED.read_text()):
-        raise InputError(f"{CONF}: belongs to another OAR; the virtual cluster needs a machine without one")
+        hint = "the virtual cluster needs a machine without one"
+        raise InputError("not-possible-here", "belongs to another OAR", file=CONF, hint=hint)
 
 
 def start(settings: Settings) -> None:

@@ -26,7 +26,8 @@ def refuse_another() -> None:
     """InputError where this machine belongs to another Slurm."""
     for file in (SLURM_CONF, SLURMDBD_CONF):
         if file.exists() and not file.read_text().startswith(MARK):
-            raise InputError(f"{file}: belongs to another Slurm; the virtual cluster needs a machine without one")
+            hint = "the virtual cluster needs a machine without one"
+            raise InputError("not-possible-here", "belongs to another Slurm", file=file, hint=hint)
 
 
 def start(settings: Settings) -> None:

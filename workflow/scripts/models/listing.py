@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from common.errors import InputError, exit_status
-from common.text import aligned
+from common.text import aligned, alternatives
 from models.graph import Graph, Shape
 from models.named import IMAGES, SMALL, TEXTS, TOKENS, graph, has_small_stem, is_small, models
 
@@ -112,9 +112,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     options = parser.parse_args(argv)
     if unknown := [name for name in options.models if name not in models()]:
-        raise InputError(f"'{unknown[0]}' is no model; expected one of {', '.join(sorted(models()))}")
+        problem = f"'{unknown[0]}' is no model"
+        raise InputError("unknown-name", problem, got=unknown[0], **alternatives(unknown[0], sorted(models())))
     if options.classes < 2:
-        raise InputError(f"--classes {options.classes} is too small; expected at least 2")
+        problem = f"{options.classes} is too small"
+        raise InputError("out-of-range", problem, file="--classes", got=options.classes, expected="at least 2")
     inputs = _asked(options)
     print(listing(options.models or [name for name in sorted(models()) if models()[name].takes in inputs], inputs))
 

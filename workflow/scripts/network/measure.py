@@ -9,6 +9,7 @@ from typing import Any
 
 from common.errors import exit_status
 from common.files import utc, write_json
+from common.notes import Note
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 from models.collectives import COLLECTIVES
@@ -45,7 +46,7 @@ def attempt_sweep(
     described = transport.described(result["transport"], sweep_spec, folder) if result else None
     status, reason = judge(outcome, result, described, sweep_spec, site, ranks.hosts)
     if status == "failed":
-        reason = failure(reason or "", folder / "log.txt")
+        reason = failure(reason, folder / "log.txt") if reason else None
     return {
         "study": study.name,
         "site": site.name,
@@ -82,7 +83,7 @@ def judge(
     sweep_spec: Mapping[str, Any],
     site: Site,
     hosts: Sequence[str],
-) -> tuple[str, str | None]:
+) -> tuple[str, Note | None]:
     """Status and reason of an attempt. `result` is what the ranks left, `hosts` the nodes that it was started on."""
     status, reason = alone.judge(outcome, result, site, hosts)
     if status != "ok" or result is None or described is None:
@@ -90,8 +91,8 @@ def judge(
     # The transport's objections are those of a run with one epoch in which all messages of the sweep were exchanged.
     row = {"epoch": 1, "exchanges": 1, "sent_bytes": _most_sent(result)}
     leaves = COLLECTIVES[sweep_spec["collective"]].leaves(sweep_spec["nodes"], sweep_spec["ranks_per_node"])
-    if said := transport.objection(described, sweep_spec, site, [row], leaves * result["message_bytes"]):
-        return "invalid", f"network: {said.replace('in epoch 1, the gradients', 'in the sweep, the messages')}"
+    if said := transport.objection(described, sweep_spec, site, [row], leaves * result["message_bytes"], sweep=True):
+        return "invalid", Note(said.code, f"network: {said}", **said.facts)
     return "ok", None
 
 

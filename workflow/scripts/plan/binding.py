@@ -62,7 +62,9 @@ def read_binding(results: Path) -> dict[str, Any] | None:
             return {key: bound[key] for key in KINDS} | {INSTALLED: dict(bound.get(INSTALLED, {}))}
     except (OSError, ValueError, TypeError, KeyError):
         pass
-    raise InputError(f"{file}: is broken; expected {', '.join(KINDS)}; remove it if the results were made here")
+    raise InputError(
+        "broken-file", "is broken", file=file, expected=list(KINDS), hint="remove it if the results were made here"
+    )
 
 
 def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
@@ -73,8 +75,12 @@ def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
     said = [f"{key} {_said(bound[key])}, here it is {_said(here[key])}" for key in told]
     if said:
         raise InputError(
-            f"{results / BINDING}: these results belong to {'; '.join(said)}; for figures of them: make figures "
-            f"ARGS=records=available, or add --config records=available to snakemake; for the cost here: make plan; to run here, move {results} away"
+            "other-place",
+            f"these results belong to {'; '.join(said)}",
+            file=results / BINDING,
+            got={key: bound[key] for key in told},
+            hint="for figures of them: make figures ARGS=records=available, or add --config records=available to snakemake; "
+            f"for the cost here: make plan; to run here, move {results} away",
         )
 
 

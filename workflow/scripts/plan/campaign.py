@@ -15,6 +15,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import CHECKOUT, shown
+from common.notes import Note
 from common.text import number_of
 from datasets.identity import data_folder
 from declared.configuration import load_config, read_config
@@ -136,11 +137,11 @@ class Campaign:
         """Where the record of every run lies that the site can make: run_id -> record.json, in planned order."""
         return {run.run_id: self._record(run) for run in self.runs if self.lacks(run) is None}
 
-    def lacks(self, run: Run) -> str | None:
+    def lacks(self, run: Run) -> Note | None:
         """Why the site cannot make a run that was planned; None where it can."""
         return lacks(self.site, run.levels) or (to_find(self.study.name, self.site) if run.unfound else None)
 
-    def never_precise(self) -> list[str]:
+    def never_precise(self) -> list[Note]:
         """That no cell can be called as precise as the study wants, in a line; else nothing."""
         rule = self.study.replicates
         timed = {cell_name(levels) for levels in self.study.timed}
@@ -148,20 +149,23 @@ class Campaign:
         if not rule.adaptive or not cells or rule.at_most >= (known := rule.known_after(cells)):
             return []
         return [
-            f"at_most: {rule.at_most} cannot be enough: how far runs spread is known after {known} runs of {number_of(cells, 'cell')} at best, "
-            f"and no cell is called precise before; say at_most: {known + 1} or more, or replicates: {rule.at_most}"
+            Note(
+                "never-precise",
+                f"at_most: {rule.at_most} cannot be enough: how far runs spread is known after {known} runs of {number_of(cells, 'cell')} at best, "
+                f"and no cell is called precise before; say at_most: {known + 1} or more, or replicates: {rule.at_most}",
+                at_most=rule.at_most,
+                known_after=known,
+                cells=cells,
+            )
         ]
 
-    def left_out(self) -> list[str]:
+    def left_out(self) -> list[Note]:
         """Why the site cannot make runs that were planned: a line for each reason, with how many runs of how many cells."""
-        of: dict[str, list[Run]] = {}
+        left: dict[Note, list[Run]] = {}
         for run in self.runs:
             if run.run_id not in self.records and (reason := self.lacks(run)):
-                of.setdefault(reason, []).append(run)
-        return [
-            f"{number_of(len(runs), 'run')} of {number_of(len({run.cell for run in runs}), 'cell')} cannot run here: {reason}"
-            for reason, runs in of.items()
-        ]
+                left.setdefault(reason, []).append(run)
+        return [_left_out(reason, runs) for reason, runs in left.items()]
 
     def records_of_block(self, block: int | None) -> list[str]:
         """The records of one block, in planned order; of all blocks without one. InputError when there is no such block."""
@@ -171,8 +175,10 @@ class Campaign:
     def of_block(self, block: int | None) -> "Campaign":
         """The campaign with the runs of one block only; as it is without one. InputError when there is no such block."""
         if block not in (None, *self.blocks):
-            there = ", ".join(map(str, self.blocks))
-            raise InputError(f"block: {block} is none of the study's blocks; expected one of {there}")
+            expected = f"one of {', '.join(map(str, self.blocks))}"
+            raise InputError(
+                "unknown-name", f"{block} is none of the study's blocks", key="block", got=block, expected=expected
+            )
         return self if block is None else replace(self, possible=[run for run in self.possible if run.block == block])
 
     @cached_property
@@ -223,8 +229,12 @@ class Campaign:
         """The stamps of the images. InputError when there is none to be made."""
         if not self.images:
             raise InputError(
-                f"{shown(self.site.file)}: deployment: {self.site.deployment}; with it none of the study's environments is an "
-                "image; say deployment: apptainer"
+                "no-images",
+                f"{self.site.deployment}; with it none of the study's environments is an image",
+                file=shown(self.site.file),
+                key="deployment",
+                got=self.site.deployment,
+                hint="say deployment: apptainer",
             )
         return [self.environments[name] for name in self.images]
 
@@ -295,11 +305,19 @@ class Campaign:
         return environment_stamp(self.site.cache, environment, self.site.variant, self.site.realization)
 
 
+def _left_out(reason: Note, runs: Sequence[Run]) -> Note:
+    """Return the line of the runs that cannot be made for one `reason`, with its code and facts."""
+    cells = len({run.cell for run in runs})
+    text = f"{number_of(len(runs), 'run')} of {number_of(cells, 'cell')} cannot run here: {reason}"
+    return Note(reason.code, text, runs=len(runs), cells=cells, **reason.facts)
+
+
 def configured(arguments: Sequence[str], *files: str) -> dict[str, Any]:
     """The configuration of a program outside Snakemake: config.yaml, overlaid by other `files` of config/ and KEY=VALUE `arguments`."""
     for argument in arguments:
         if "=" not in argument:
-            raise InputError(f"'{argument}' is not understood; expected KEY=VALUE, such as study=NAME")
+            expected = "KEY=VALUE, such as study=NAME"
+            raise InputError("unknown-argument", f"'{argument}' is not understood", got=argument, expected=expected)
     config: dict[str, Any] = {}
     for name in ("config.yaml", *files):
         config |= read_config(CHECKOUT / "config" / name)
@@ -366,9 +384,19 @@ def published_tables(records: str, study: Study) -> Path:
     for name in ("runs.csv", "epochs.csv"):
         if not os.path.isfile(folder / name) or set("{}") & set(records):
             expected = f"{', '.join(MODES)} or a folder (without braces) with runs.csv and epochs.csv"
-            raise InputError(f"config/config.yaml: records: there is no {records[:200]}/{name}; expected {expected}")
+            raise InputError(
+                "missing-file",
+                f"there is no {records[:200]}/{name}",
+                file="config/config.yaml",
+                key="records",
+                got=records,
+                expected=expected,
+            )
     with open(folder / "runs.csv", encoding="utf-8", errors="replace", newline="") as table:
         first = next(csv.DictReader(table), {})
     if first.get("study", study.name) != study.name:
-        raise InputError(f"{folder / 'runs.csv'}: is of study {first['study']}, not {study.name}; name it with study=")
+        problem = f"is of study {first['study']}, not {study.name}"
+        raise InputError(
+            "other-study", problem, file=folder / "runs.csv", got=first["study"], hint="name it with study="
+        )
     return folder

@@ -15,6 +15,7 @@ import functools
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,7 @@ import pandas as pd
 
 from common.errors import InputError, exit_status
 from common.files import shown
+from common.notes import Note
 from common.tables import read_table
 from common.text import aligned, duration, number_of, size
 from declared.configuration import load_config
@@ -55,8 +57,8 @@ NOT_OF_TIME = ("epochs", "warmup_epochs", "learning_rate", "momentum", "lr_scali
 OF_CELL = [*(name for name in factor_table() if name not in NOT_OF_TIME), "samples_per_epoch"]
 TIMES = ["startup_s", "epoch_time_s", "validation_time_s", "ranks", "replicas"]
 ASSUMED = "assumed"
-SAME_CELL = "the same cell"
-SCALED = "other cells, by samples"
+SAME_CELL = Note("same-cell", "the same cell")
+SCALED = Note("scaled-by-samples", "other cells, by samples")
 HEADER: tuple[str, ...] = ("framework", "model", "data set", "runs", "a run, mean", "together", "estimated from")
 WORDS = (*HEADER[:3], *HEADER[-1:])
 MUCH = 1.5  # times as long as the shortest: then the span is said beside the mean
@@ -66,7 +68,7 @@ class Estimate(NamedTuple):
     """Seconds of one run or sweep, where they come from, and the number of measured ones behind them."""
 
     run_s: float
-    origin: str
+    origin: Note
     measured: int = 0
 
 
@@ -124,14 +126,15 @@ class Cost:
     def sweeps(self) -> list[tuple[Sweep, Estimate]]:
         """The sweeps of the network, each with its estimate."""
         site = self.campaign.site
-        budget = Estimate(START_S + len(sizes(site.sweep_max_bytes)) * SWEEP_S, "the time that a sweep gives itself")
+        origin = Note("own-budget", "the time that a sweep gives itself")
+        budget = Estimate(START_S + len(sizes(site.sweep_max_bytes)) * SWEEP_S, origin)
         return [(sweep, self._known(sweep.name, budget, "sweep")) for sweep in planned_sweeps(self.campaign.runs, site)]
 
     @cached_property
     def timings(self) -> list[tuple[Timing, Estimate]]:
         """The timings of parts and messages, each with its estimate."""
-        said = "the time that a timing gives itself"
-        budgets = {kind: Estimate(START_S + budget_s, said) for kind, budget_s in BUDGET_S.items()}
+        origin = Note("own-budget", "the time that a timing gives itself")
+        budgets = {kind: Estimate(START_S + budget_s, origin) for kind, budget_s in BUDGET_S.items()}
         return [
             (timing, self._known(timing.name, budgets[timing.kind], "timing"))
             for timing in planned_timings(self.campaign.runs, self.campaign.site)
@@ -142,7 +145,8 @@ class Cost:
         times = self.sweep_times.get(name)
         if not times:
             return budget
-        return Estimate(sum(times) / len(times), f"{number_of(len(times), what)} of the same", len(times))
+        origin = Note("measured-before", f"{number_of(len(times), what)} of the same", count=len(times))
+        return Estimate(sum(times) / len(times), origin, len(times))
 
     def seconds(self, runs: Iterable[Run]) -> float:
         """Of `runs`, one after the other."""
@@ -211,7 +215,7 @@ class Cost:
         known = self._of_framework.get((run.levels["framework"],))
         return Estimate((known.start_s if known else START_S) + epochs * operations / rate / 1e9, origin)
 
-    def _rate(self, run: Run) -> tuple[float, str]:
+    def _rate(self, run: Run) -> tuple[float, Note]:
         """Operations of one replica in 1e9 a second, the mean of unlike ones, and who says so."""
         site, said, kind = self.campaign.site, ASSUMED, device(self.campaign.site, run.levels)
         if kind == "hybrid":  # the processors add little
@@ -224,7 +228,8 @@ class Cost:
             rate = ASSUMED_GFLOPS[kind]
         if site.gflops and kind == site.device:
             rate, said = site.gflops, "stated"
-        return rate, f"{rate:g} GFLOP/s a device ({kind}), {said}; exchange not counted"
+        text = f"{rate:g} GFLOP/s a device ({kind}), {said}; exchange not counted"
+        return rate, Note(f"{said}-rate", text, gflops=rate, device=kind)
 
 
 @functools.cache
@@ -286,51 +291,82 @@ def swept_at(site: str, results: Path = Path("results")) -> dict[str, list[float
 
 
 def report(cost: Cost) -> str:
-    """The estimate as text, in lines for a terminal."""
+    """Return the estimate as text, in lines for a terminal."""
+    fraction = cost.campaign.study.fraction
+    rows = aligned(table_rows(cost), left=[name in WORDS for name in HEADER])
+    lines: list[str] = [fraction_line(fraction)] if fraction else []
+    lines += ["  ".join(row).rstrip() for row in rows]
+    return "\n".join([title(cost), *(f"  {line}" for line in [*lines, *notes(cost)])])
+
+
+def title(cost: Cost) -> Note:
+    """Return the first line of the report: how many runs, cells and blocks there are."""
+    campaign = cost.campaign
+    cells, blocks = len({run.cell for run in campaign.runs}), len({run.block for run in campaign.runs})
+    least, most = len(campaign.runs), len(campaign.most if campaign.open else campaign.runs)
+    count = f"{least:,} to {number_of(most, 'run')}" if campaign.open else number_of(least, "run")
+    text = f"{campaign.study.name} at {campaign.site.name}: {count}, {number_of(cells, 'cell')} in {number_of(blocks, 'block')}"
+    return Note("size-of-campaign", text, runs=least, most=most, cells=cells, blocks=blocks)
+
+
+def table_rows(cost: Cost) -> list[tuple[str, ...]]:
+    """Return the rows of the report's table, HEADER first."""
+    return [HEADER, *_of_runs(cost), *_of_sweeps(cost), *_of_timings(cost)]
+
+
+def notes(cost: Cost) -> list[Note]:
+    """Return the lines of the report below its table."""
     campaign, site = cost.campaign, cost.campaign.site
-    cells = number_of(len({run.cell for run in campaign.runs}), "cell")
-    count, blocks = number_of(len(campaign.runs), "run"), len({run.block for run in campaign.runs})
-    if campaign.open:
-        count = f"{len(campaign.runs):,} to {number_of(len(campaign.most), 'run')}"
-    head = f"{campaign.study.name} at {site.name}: {count}, {cells} in {number_of(blocks, 'block')}"
-    rows = [HEADER, *_of_runs(cost), *_of_sweeps(cost), *_of_timings(cost)]
-    lines = ["  ".join(row).rstrip() for row in aligned(rows, left=[name in WORDS for name in HEADER])]
-    if campaign.study.fraction:
-        lines.insert(0, fraction_line(campaign.study.fraction))
-    lines += campaign.left_out()
-    if any(ASSUMED in estimate.origin for estimate in cost.estimates.values()):
-        lines.append(
-            "estimates from an assumed rate give the order of magnitude; ratios between models are about right"
-        )
+    lines = campaign.left_out()
+    if any(estimate.origin.code == "assumed-rate" for estimate in cost.estimates.values()):
+        text = "estimates from an assumed rate give the order of magnitude; ratios between models are about right"
+        lines.append(Note("assumed-rate", text))
     if cost.too_long:
-        lines.append(
+        text = (
             f"{len(cost.too_long)} of {number_of(len(cost.made), 'run')} are estimated to exceed "
             f"time_limit_s: {site.time_limit_s:g} of {shown(site.file)}"
         )
-    if site.wait_for_quiet:
-        lines.append(f"without waiting for a quiet machine, up to {site.wait_for_quiet:g} s a run (wait_for_quiet)")
-    kept = size(KEPT_BYTES * len(campaign.runs))
+        facts = {"runs": len(cost.too_long), "of": len(cost.made), "time_limit_s": site.time_limit_s}
+        lines.append(Note("too-long", text, **facts))
+    if (wait_s := site.wait_for_quiet) > 0:
+        text = f"without waiting for a quiet machine, up to {wait_s:g} s a run (wait_for_quiet)"
+        lines.append(Note("without-waiting", text, wait_s=wait_s))
+    return [*lines, _total(cost), *_of_precision(cost), _state(cost)]
+
+
+def _total(cost: Cost) -> Note:
+    """Return what all takes together: time, hours of nodes and accelerators, disk."""
+    kept_bytes = KEPT_BYTES * len(cost.campaign.runs)
     held = f", {_hours(cost.gpu_hours)} GPU hours" if cost.gpu_hours else ""
-    lines.append(
+    return Note(
+        "total",
         f"together {duration(cost.total_s)} one after the other, {_hours(cost.node_hours)} node hours{held}; "
-        f"{size(cost.data_bytes)} of data, {kept} of logs and records"
+        f"{size(cost.data_bytes)} of data, {size(kept_bytes)} of logs and records",
+        total_s=cost.total_s,
+        node_hours=cost.node_hours,
+        gpu_hours=cost.gpu_hours,
+        data_bytes=cost.data_bytes,
+        kept_bytes=kept_bytes,
     )
-    return "\n".join([head, *(f"  {line}" for line in [*lines, *_of_precision(cost), _state(cost)])])
 
 
-def _of_precision(cost: Cost) -> Iterator[str]:
+def _of_precision(cost: Cost) -> Iterator[Note]:
     """The rule of a study that says a precision, and what the runs that may follow will cost; what is expected, where something is known."""
     campaign, rule = cost.campaign, cost.campaign.study.replicates
     if not rule.adaptive:
         return
     certain = "; the numbers above are of the runs that are certain" if campaign.open else ""
-    yield f"replicates by precision: a cell has {rule.words}{certain}"
+    text = f"replicates by precision: a cell has {rule.words}{certain}"
+    yield Note("replicates-by-precision", text, rule=rule, open=campaign.open)
     yield from campaign.never_precise()
     if campaign.open:
-        yield f"at most {number_of(cost.most, 'run')}, {duration(cost.most_s)} one after the other"
+        text = f"at most {number_of(cost.most, 'run')}, {duration(cost.most_s)} one after the other"
+        yield Note("at-most", text, runs=cost.most, total_s=cost.most_s)
         if not campaign.decisions:
-            pilot = f"; make pilot STUDY={campaign.study.name} SITE={campaign.site.name} tells it after two"
-            yield f"how many are to be expected is told after block {rule.at_least}{'' if rule.contrasts else pilot}"
+            command = None if rule.contrasts else f"make pilot STUDY={campaign.study.name} SITE={campaign.site.name}"
+            pilot = f"; {command} tells it after two" if command else ""
+            text = f"how many are to be expected is told after block {rule.at_least}{pilot}"
+            yield Note("expected-later", text, block=rule.at_least, command=command)
     if campaign.decisions and campaign.open:
         last = campaign.decisions[-1]
         wanted = {cell: said["expected"] for cell, said in last.cells.items()}
@@ -338,15 +374,17 @@ def _of_precision(cost: Cost) -> Iterator[str]:
             run for run in cost.possible if run.run_id in campaign.records or run.block <= wanted.get(run.cell, 0)
         ]
         seconds = sum(cost.of(run).run_s for run in expected)
-        yield f"expected, by what was measured up to block {last.block}: {number_of(len(expected), 'run')}, {duration(seconds)}"
+        text = f"expected, by what was measured up to block {last.block}: {number_of(len(expected), 'run')}, {duration(seconds)}"
+        yield Note("expected", text, block=last.block, runs=len(expected), total_s=seconds)
 
 
-def fraction_line(fraction: Fraction) -> str:
-    """Which fraction is run, and which main effects and two-way interactions its cells cannot tell apart."""
+def fraction_line(fraction: Fraction) -> Note:
+    """Return which fraction is run, and which main effects and two-way interactions its cells cannot tell apart."""
     titles = {name: factor_table()[name].get("title", name) for name in fraction.factors}
-    aliases = [" = ".join(" x ".join(titles[name] for name in names) for names in same) for same in fraction.aliases()]
+    confounded = fraction.aliases()
+    aliases = [" = ".join(" x ".join(titles[name] for name in names) for names in same) for same in confounded]
     cannot = "; ".join(aliases) if aliases else "all main effects and two-way interactions can be separated"
-    return f"{fraction.name()}: {cannot}"
+    return Note("fraction", f"{fraction.name()}: {cannot}", name=fraction.name(), aliases=confounded)
 
 
 def _of_runs(cost: Cost) -> list[tuple[str, ...]]:
@@ -393,21 +431,25 @@ def _times(estimates: list[Estimate]) -> tuple[str, str, str]:
 
 def _origin(origin: str, of_cells: Mapping[str, Estimate]) -> str:
     """Where the estimates of some cells come from, in words."""
+    measured = [estimate.measured for estimate in of_cells.values()]
     if origin == SAME_CELL:
-        return f"{number_of(sum(estimate.measured for estimate in of_cells.values()), 'run')} of the same cells"
+        return Note(SAME_CELL.code, f"{number_of(sum(measured), 'run')} of the same cells", runs=sum(measured))
     if origin == SCALED:
-        return f"{number_of(max(estimate.measured for estimate in of_cells.values()), 'run')} of {origin}"
+        return Note(SCALED.code, f"{number_of(max(measured), 'run')} of {origin}", runs=max(measured))
     return origin
 
 
-def _state(cost: Cost) -> str:
+def _state(cost: Cost) -> Note:
     """What is there already, and what it takes to have a good record of every run."""
     statuses = cost.campaign.statuses
     left = [run for run in cost.made if statuses.get(run.run_id) != "ok"]
     if not left:
-        return "every run has an ok record" if cost.made else "no run can be made here"
-    there = cost.campaign.counted()
-    return f"records so far: {there or 'none'}; without an ok record: {number_of(len(left), 'run')}, {duration(cost.seconds(left))}"
+        return (
+            Note("complete", "every run has an ok record") if cost.made else Note("no-runs", "no run can be made here")
+        )
+    there, left_s = cost.campaign.counted(), cost.seconds(left)
+    text = f"records so far: {there or 'none'}; without an ok record: {number_of(len(left), 'run')}, {duration(left_s)}"
+    return Note("records-so-far", text, statuses=Counter(statuses.values()), left=len(left), left_s=left_s)
 
 
 def _hours(hours: float) -> str:

@@ -35,15 +35,24 @@ LARGEST_DROPPED_SHARE = 0.02
 LARGEST_MISSUM = 1e-6  # of shares, which have to add up to 1
 MOST_NAMED = 4  # frameworks that can what another one cannot
 SHARING = ("framework", "dataset", "nodes", "devices_per_node", "batch_size", "batch_scope")  # what decides about steps
+UNSUPPORTED = "unsupported-by-framework"
 BOOKKEEPING = ("run_id", "cell", "replicate", "block", "order_key", "seed")
 
 
-class Refused(Exception):
-    """A cell that cannot be: `why`, the factors that decide about it (`of`), what helps (`instead`), and the place that says so."""
+class InfeasibleCell(Exception):
+    """Report that a cell cannot be trained.
 
-    def __init__(self, why: str, of: Sequence[str], instead: str, place: str = "") -> None:
-        super().__init__(f"{why} ({place})" if place else why)
-        self.why, self.of, self.instead = why, of, instead
+    Args:
+        code: What kind of reason this is, as an InputError has it.
+        reason: Why the cell cannot be trained, as a clause.
+        factors: The factors whose levels decide about it.
+        hint: What to change.
+        place: The file that says so.
+    """
+
+    def __init__(self, code: str, reason: str, factors: Sequence[str], hint: str, place: str = "") -> None:
+        super().__init__(f"{reason} ({place})" if place else reason)
+        self.code, self.reason, self.factors, self.hint = code, reason, factors, hint
 
 
 @dataclass(frozen=True)
@@ -124,7 +133,13 @@ def design(study: Study, site: Site) -> list[Run]:
         for replicate in range(1, study.replicates.at_most + 1)
     ]
     if not runs:
-        raise InputError(f"{shown(study.file)}: exclude: removes every cell; expected at least one cell to be left")
+        raise InputError(
+            "no-cells",
+            "removes every cell",
+            file=shown(study.file),
+            key="exclude",
+            expected="at least one cell to be left",
+        )
     return sorted(runs, key=lambda run: (run.order_key, run.run_id))
 
 
@@ -138,7 +153,7 @@ def cell_name(levels: Levels) -> str:
 
 
 def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
-    """Ranks, replicas and batches of a cell. Refused where it cannot be trained. Where each layer is divided by itself, all ranks see
+    """Ranks, replicas and batches of a cell. InfeasibleCell where it cannot be trained. Where each layer is divided by itself, all ranks see
     the same samples, as along the axis tensor of a mesh."""
     _check_capabilities(levels, framework)
     _check_epochs(levels)
@@ -177,8 +192,10 @@ def _mesh(levels: Levels, framework: Framework, ranks: int) -> Mesh | None:
     try:
         mesh = mesh_of(level, ranks)
     except ValueError as error:
-        of = ("parallelism", "nodes", "devices_per_node", "framework")
-        raise Refused(f"parallelism={level} {error}", of, "change the sizes, or the number of ranks") from None
+        factors = ("parallelism", "nodes", "devices_per_node", "framework")
+        raise InfeasibleCell(
+            "mesh-does-not-fit", f"parallelism={level} {error}", factors, "change the sizes, or the number of ranks"
+        ) from None
     return None if mesh.is_plain else mesh
 
 
@@ -191,25 +208,27 @@ def _check_division(levels: Levels, mesh: Mesh, local_batch: int) -> None:
         elif mesh.tensor > 1:
             division.tensor_parts(graph, mesh.tensor)
     except ValueError as error:
-        of = ("parallelism", "model", "nodes", "devices_per_node")
-        raise Refused(
-            f"parallelism={levels['parallelism']}: {error}", of, "use another size, or another model"
-        ) from None
+        factors = ("parallelism", "model", "nodes", "devices_per_node")
+        reason = f"parallelism={levels['parallelism']}: {error}"
+        raise InfeasibleCell("model-not-divisible", reason, factors, "use another size, or another model") from None
     if mesh.pipeline == 1:
         return
     if levels["schedule"] == "1f1b" and microbatches < mesh.pipeline:
-        why = f"schedule=1f1b wants a microbatch for each of {mesh.pipeline} stages, microbatches={microbatches}"
-        raise Refused(
-            why,
+        reason = f"schedule=1f1b wants a microbatch for each of {mesh.pipeline} stages, microbatches={microbatches}"
+        raise InfeasibleCell(
+            "too-few-microbatches",
+            reason,
             ("schedule", "microbatches", "parallelism"),
             f"say microbatches: {mesh.pipeline} or more, or schedule: gpipe",
         )
     if local_batch % microbatches:
-        why = f"microbatches={microbatches} do not divide the {local_batch} samples of a batch"
-        raise Refused(why, ("microbatches", *SHARING), "use a divisor of the batch")
+        reason = f"microbatches={microbatches} do not divide the {local_batch} samples of a batch"
+        raise InfeasibleCell("not-divisible", reason, ("microbatches", *SHARING), "use a divisor of the batch")
     if local_batch // microbatches < graph.fewest_samples:
-        why = f"with one sample per microbatch, batch normalization of {levels['model']} has one value per channel (its image is one pixel there)"
-        raise Refused(why, ("microbatches", *SHARING, "model"), "use fewer microbatches, or larger images")
+        reason = f"with one sample per microbatch, batch normalization of {levels['model']} has one value per channel (its image is one pixel there)"
+        raise InfeasibleCell(
+            "too-few-samples", reason, ("microbatches", *SHARING, "model"), "use fewer microbatches, or larger images"
+        )
 
 
 def _check_capabilities(levels: Levels, framework: Framework) -> None:
@@ -223,15 +242,17 @@ def _check_capabilities(levels: Levels, framework: Framework) -> None:
         place = f"capabilities in {shown(framework.file)}"
         able = [name for name in framework_names() if load_framework(name).adapter and load_framework(name).can(levels)]
         instead = f", or take {' or '.join(able)}" if 0 < len(able) <= MOST_NAMED else ""
-        of = ("framework", *missed)
-        raise Refused(f"{framework.name} cannot do {told}{because}", of, f"change the factors{instead}", place)
+        reason, hint = f"{framework.name} cannot do {told}{because}", f"change the factors{instead}"
+        raise InfeasibleCell(UNSUPPORTED, reason, ("framework", *missed), hint, place)
 
 
 def _check_epochs(levels: Levels) -> None:
     for name, use in (("warmup_epochs", "to time"), ("lr_warmup_epochs", "with the whole learning rate")):
         if levels[name] >= levels["epochs"]:
-            why = f"{name}={levels[name]} leaves none of {levels['epochs']} epochs {use}"
-            raise Refused(why, ("epochs", name), f"say {name}: {levels['epochs'] - 1}, or more epochs")
+            reason = f"{name}={levels[name]} leaves none of {levels['epochs']} epochs {use}"
+            raise InfeasibleCell(
+                "no-epoch-left", reason, ("epochs", name), f"say {name}: {levels['epochs'] - 1}, or more epochs"
+            )
 
 
 def _check_of_images(levels: Levels) -> None:
@@ -240,8 +261,8 @@ def _check_of_images(levels: Levels) -> None:
         return
     for name, neutral, what in OF_IMAGES:
         if levels[name] != neutral:
-            why = f"{name}={levels[name]} {what}, {levels['dataset']} has sequences of tokens"
-            raise Refused(why, (name, "dataset"), f"say {name}: {neutral}")
+            reason = f"{name}={levels[name]} {what}, {levels['dataset']} has sequences of tokens"
+            raise InfeasibleCell("images-only", reason, (name, "dataset"), f"say {name}: {neutral}")
 
 
 def _devices(levels: Levels, framework: Framework, site: Site) -> int:
@@ -250,14 +271,16 @@ def _devices(levels: Levels, framework: Framework, site: Site) -> int:
     most = site.ranks_per_node + hybrid  # the accelerators, and the processors
     devices: int = levels["devices_per_node"] or most
     if devices > most:
-        why = f"devices_per_node={devices} is more than the {most} {'devices' if hybrid else 'ranks_per_node'} of {shown(site.file)}"
-        raise Refused(why, ("devices_per_node",), "use fewer, or another site")
+        reason = f"devices_per_node={devices} is more than the {most} {'devices' if hybrid else 'ranks_per_node'} of {shown(site.file)}"
+        raise InfeasibleCell("too-many-devices", reason, ("devices_per_node",), "use fewer, or another site")
     if hybrid and devices == 1:
-        why = "device=hybrid is an accelerator and the processors, devices_per_node=1 is one of them"
-        raise Refused(why, ("device", "devices_per_node"), "say devices_per_node: 2 or more")
+        reason = "device=hybrid is an accelerator and the processors, devices_per_node=1 is one of them"
+        raise InfeasibleCell(
+            "too-few-devices", reason, ("device", "devices_per_node"), "say devices_per_node: 2 or more"
+        )
     if levels["devices_per_node"] > 1 and not (framework.distributed or framework.mirrored):
-        why = f"devices_per_node={devices}: {framework.name} trains on one device"
-        raise Refused(why, ("framework", "devices_per_node"), "say devices_per_node: 1")
+        reason = f"devices_per_node={devices}: {framework.name} trains on one device"
+        raise InfeasibleCell(UNSUPPORTED, reason, ("framework", "devices_per_node"), "say devices_per_node: 1")
     return devices
 
 
@@ -266,28 +289,37 @@ def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
     try:
         model = model_graph(levels["model"], levels["dataset"])
     except ValueError as error:
-        raise Refused(str(error), ("model", "dataset"), "use another model or data set") from None
+        raise InfeasibleCell(
+            "model-does-not-fit-data", str(error), ("model", "dataset"), "use another model or data set"
+        ) from None
     samples, size = load_dataset(levels["dataset"])["train_samples"], levels["batch_size"]
     together = replicas if levels["batch_scope"] == "local" else 1  # how often a batch of that size is in a step
     step = size * together
     if step % replicas:
-        why = f"batch_size={size} (batch_scope=global) cannot be divided by {replicas} replicas"
-        raise Refused(why, SHARING, _next_sizes(size, samples, together, replicas))
+        reason = f"batch_size={size} (batch_scope=global) cannot be divided by {replicas} replicas"
+        raise InfeasibleCell("not-divisible", reason, SHARING, _next_sizes(size, samples, together, replicas))
     local_batch, steps = step // replicas, samples // step
     if local_batch < model.fewest_samples:
-        why = f"with one sample per replica, batch normalization of {levels['model']} has one value per channel (its image is one pixel there)"
-        raise Refused(why, (*SHARING, "model"), "use a larger batch_size, or larger images")
+        reason = f"with one sample per replica, batch normalization of {levels['model']} has one value per channel (its image is one pixel there)"
+        raise InfeasibleCell(
+            "too-few-samples", reason, (*SHARING, "model"), "use a larger batch_size, or larger images"
+        )
     if _dropped(step, samples) > LARGEST_DROPPED_SHARE:
-        why = f"{replicas} x {local_batch} samples a step " + (
+        reason = f"{replicas} x {local_batch} samples a step " + (
             f"drop {_dropped(step, samples):.1%} of the {samples} training samples of {levels['dataset']} "
             f"(at most {LARGEST_DROPPED_SHARE:.0%})"
             if steps
             else f"are more than the {samples} training samples of {levels['dataset']}"
         )
-        raise Refused(why, SHARING, _next_sizes(size, samples, together, replicas))
+        raise InfeasibleCell(
+            "drops-samples" if steps else "too-few-samples",
+            reason,
+            SHARING,
+            _next_sizes(size, samples, together, replicas),
+        )
     if levels["sync_every"] > steps:
-        why = f"sync_every={levels['sync_every']} is more than the {steps} batches of an epoch"
-        raise Refused(why, (*SHARING, "sync_every"), f"use {steps} at most")
+        reason = f"sync_every={levels['sync_every']} is more than the {steps} batches of an epoch"
+        raise InfeasibleCell("too-few-batches", reason, (*SHARING, "sync_every"), f"use {steps} at most")
     return local_batch, steps
 
 
@@ -295,19 +327,24 @@ def _check_shares(levels: Levels, framework: Framework, ranks: int, local_batch:
     """Whether a step's samples can be divided among the ranks as the cell says."""
     shares, block = levels["shares"], ranks * local_batch
     if shares != "equal" and not framework.unlike:
-        why = f"shares={shares}: {framework.name} gives every rank as many samples"
-        raise Refused(why, ("framework", "shares"), "say shares: equal")
+        reason = f"shares={shares}: {framework.name} gives every rank as many samples"
+        raise InfeasibleCell(UNSUPPORTED, reason, ("framework", "shares"), "say shares: equal")
     if not (fixed := fixed_shares(shares)):
         return
     if abs(sum(fixed) - 1) > LARGEST_MISSUM:
-        raise Refused(f"shares={shares} add up to {sum(fixed):.6g}, not to 1", ("shares",), "correct them")
+        reason = f"shares={shares} add up to {sum(fixed):.6g}, not to 1"
+        raise InfeasibleCell("wrong-sum", reason, ("shares",), "correct them")
     if len(fixed) != ranks:
-        why = f"shares={shares} are {len(fixed)} numbers, the cell has {ranks} rank{'s' * (ranks > 1)}"
-        raise Refused(why, ("shares", "nodes", "devices_per_node"), "give one number for each rank")
+        reason = f"shares={shares} are {len(fixed)} numbers, the cell has {ranks} rank{'s' * (ranks > 1)}"
+        raise InfeasibleCell(
+            "wrong-count", reason, ("shares", "nodes", "devices_per_node"), "give one number for each rank"
+        )
     fewest = model_graph(levels["model"], levels["dataset"]).fewest_samples
     if min(fixed) * block < fewest:
-        why = f"shares={shares} leave a rank fewer than {fewest} of the {block} samples of a step"
-        raise Refused(why, ("shares", *SHARING), "use a larger batch_size, or larger shares")
+        reason = f"shares={shares} leave a rank fewer than {fewest} of the {block} samples of a step"
+        raise InfeasibleCell(
+            "too-few-samples", reason, ("shares", *SHARING), "use a larger batch_size, or larger shares"
+        )
 
 
 def _dropped(step: int, samples: int) -> float:
@@ -344,8 +381,12 @@ def _cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
     too_many = [nodes for nodes in study.factors["nodes"] if nodes > site.nodes]
     if too_many:
         raise InputError(
-            f"{shown(study.file)}: factors.nodes: {too_many[0]} is more than the {site.nodes} nodes of {shown(site.file)}; "
-            "take fewer, or another site"
+            "out-of-range",
+            f"{too_many[0]} is more than the {site.nodes} nodes of {shown(site.file)}",
+            file=shown(study.file),
+            key="factors.nodes",
+            got=too_many[0],
+            hint="take fewer, or another site",
         )
     used = [False] * len(study.exclude)
     trained: dict[tuple[Any, ...], Levels] = {}
@@ -361,11 +402,18 @@ def _cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
             if (other := trained.setdefault(effective(levels, made), levels)) is not levels:
                 raise _double(levels, other)
             yield name, levels, made
-        except Refused as refused:
-            raise InputError(_refusal(study, site, levels, refused)) from None
+        except InfeasibleCell as infeasible:
+            raise _cell_error(study, site, levels, infeasible) from None
     if not all(used):
         i = used.index(False)
-        raise InputError(f"{shown(study.file)}: exclude.{i}: matches no cell; correct it or take it out")
+        raise InputError(
+            "unused-exclude",
+            "matches no cell",
+            file=shown(study.file),
+            key=f"exclude.{i}",
+            got=study.exclude[i],
+            hint="correct it or take it out",
+        )
 
 
 def effective(levels: Levels, made: Geometry) -> tuple[Any, ...]:
@@ -380,33 +428,44 @@ def effective(levels: Levels, made: Geometry) -> tuple[Any, ...]:
     return tuple(None if name in idle else level for name, level in told.items())
 
 
-def _double(levels: Levels, other: Levels) -> Refused:
+def _double(levels: Levels, other: Levels) -> InfeasibleCell:
     """Why there is no cell with these levels beside the `other` one, which trains the same."""
-    why = f"trains exactly as {cell_name(other)} does: "
+    reason = f"trains exactly as {cell_name(other)} does: "
     for idle in IDLE:
         if levels[idle.factor] != other[idle.factor]:
-            return Refused(why + idle.why, (idle.where, idle.factor), f"hold {idle.factor}")
-    why += f"parallelism={levels['parallelism']} and {other['parallelism']} are the same on these ranks"
-    return Refused(why, ("parallelism", "nodes", "devices_per_node"), "take one of them")
+            factors = (idle.where, idle.factor)
+            return InfeasibleCell("duplicate", reason + idle.why, factors, f"hold {idle.factor}")
+    reason += f"parallelism={levels['parallelism']} and {other['parallelism']} are the same on these ranks"
+    return InfeasibleCell("duplicate", reason, ("parallelism", "nodes", "devices_per_node"), "take one of them")
 
 
-def _refusal(study: Study, site: Site, levels: Levels, refused: Refused) -> str:
-    """What a person reads: why a cell cannot be, what helps, and what to exclude where other cells would be left."""
-    varied = [name for name, possible in study.factors.items() if name in refused.of and len(possible) > 1]
-    advice = refused.instead
+def _cell_error(study: Study, site: Site, levels: Levels, infeasible: InfeasibleCell) -> InputError:
+    """Return what a person reads: why a cell cannot be, what helps, and what to exclude where other cells would be left.
+
+    `got` are the levels that decide about it, by factor.
+    """
+    varied = [name for name, possible in study.factors.items() if name in infeasible.factors and len(possible) > 1]
+    hint = infeasible.hint
     if study.fraction:
-        advice += " (a fraction needs all of its cells)"
+        hint += " (a fraction needs all of its cells)"
     elif varied and _others_remain(study, site, {name: [levels[name]] for name in varied}):
         line = ", ".join(f"{name}: {levels[name]}" for name in varied)
-        advice += f", or add to exclude: - {{{line}}}"
-    return f"{shown(study.file)}: factors: cell {cell_name(levels)}: {refused}; {advice}"
+        hint += f", or add to exclude: - {{{line}}}"
+    return InputError(
+        infeasible.code,
+        f"cell {cell_name(levels)}: {infeasible}",
+        file=shown(study.file),
+        key="factors",
+        got={name: levels[name] for name in infeasible.factors},
+        hint=hint,
+    )
 
 
 def _others_remain(study: Study, site: Site, entry: Mapping[str, list[Any]]) -> bool:
     """Whether there is a cell that can be when the study excludes `entry`, too."""
     for levels in study.combinations():
         if not any(matches(levels, excluded) for excluded in (entry, *study.exclude)):
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(InfeasibleCell):
                 geometry(levels, load_framework(levels["framework"]), site)
                 return True
     return False

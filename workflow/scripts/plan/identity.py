@@ -12,6 +12,7 @@ from typing import Any
 
 from common.files import digest_text
 from common.normal_form import digest_sources
+from common.notes import Note
 from datasets.identity import data_digest, data_folder
 from declared.environments import older
 from declared.environments import read as read_environment
@@ -113,49 +114,101 @@ def under_scorep(site: Site, levels: Mapping[str, Any]) -> bool:
 WITHOUT_MPI = {"pbs": "pbs_tmrsh", "flux": "flux submit"}
 
 
-def lacks(site: Site, levels: Mapping[str, Any]) -> str | None:
+def lacks(site: Site, levels: Mapping[str, Any]) -> Note | None:
     """Why the site cannot run cells with these levels, although they can be planned; None where it can."""
     name, what = levels["framework"], device(site, levels)
     if not site.has(name):
-        return f"site {site.name} does not have {name}"
+        return Note("framework-not-at-site", f"site {site.name} does not have {name}", framework=name)
     framework = load_framework(name)
     if not framework.adapter:
-        return f"site {site.name} cannot run {name}: its adapter is not written yet"
+        return Note("no-adapter", f"site {site.name} cannot run {name}: its adapter is not written yet", framework=name)
     if not _available(framework.environment, site):
         where = f"installed.{framework.environment} or images.brought.{framework.environment}"
-        return f"{framework.environment} is not installed at site {site.name} (see {where} in config/schemas/site.schema.yaml)"
+        return Note(
+            "not-installed",
+            f"{framework.environment} is not installed at site {site.name} (see {where} in config/schemas/site.schema.yaml)",
+            environment=framework.environment,
+        )
     if said := _too_old(name, site):
         return said
     if framework.mpi and site.launcher in WITHOUT_MPI:
-        return f"site {site.name} starts ranks by {WITHOUT_MPI[site.launcher]}, {name} needs srun or mpirun"
+        return Note(
+            "no-mpi",
+            f"site {site.name} starts ranks by {WITHOUT_MPI[site.launcher]}, {name} needs srun or mpirun",
+            framework=name,
+            launcher=site.launcher,
+            starts=WITHOUT_MPI[site.launcher],
+        )
     if said := _lacks_devices(site, framework, what):
         return said
     if levels["bandwidth"] and site.placement != "virtual":
-        return f"site {site.name} cannot set the rate of its links: only the virtual cluster can"
+        return Note(
+            "no-link-rate",
+            f"site {site.name} cannot set the rate of its links: only the virtual cluster can",
+            bandwidth=levels["bandwidth"],
+        )
     if levels["precision"] == "tf32" and what != "cuda":
-        return f"site {site.name} cannot compute in tf32: only device cuda can"
+        return Note(
+            "unsupported-precision",
+            f"site {site.name} cannot compute in tf32: only device cuda can",
+            precision="tf32",
+            device=what,
+        )
     if without := _cannot_compute(name, levels["model"], levels["dataset"], what):
-        return f"site {site.name} has device {what}, on which {name} cannot compute {', '.join(without)} of {levels['model']}"
+        return Note(
+            "missing-operators",
+            f"site {site.name} has device {what}, on which {name} cannot compute {', '.join(without)} of {levels['model']}",
+            framework=name,
+            model=levels["model"],
+            device=what,
+            operators=without,
+        )
     if site.scorep and under_scorep(site, levels) and scorep.version(site.scorep) is None:
-        return f"site {site.name} names Score-P in {site.scorep}, whose bin/scorep-config tells no version here"
+        return Note(
+            "no-scorep",
+            f"site {site.name} names Score-P in {site.scorep}, whose bin/scorep-config tells no version here",
+            scorep=site.scorep,
+        )
     if levels["compiler"] != "none" and site.deployment == "apptainer":
-        return f"site {site.name} trains in images, which have no compiler for {levels['compiler']}"
+        return Note(
+            "no-compiler",
+            f"site {site.name} trains in images, which have no compiler for {levels['compiler']}",
+            compiler=levels["compiler"],
+        )
     return None
 
 
-def _lacks_devices(site: Site, framework: Framework, what: str) -> str | None:
+def _lacks_devices(site: Site, framework: Framework, what: str) -> Note | None:
     """Why a site cannot train with a framework on these devices; None where it can."""
     if what == "hybrid" and not framework.unlike:
-        return f"{framework.name} cannot train on processors and accelerators together: {_unlike()} can"
+        return Note(
+            "no-hybrid",
+            f"{framework.name} cannot train on processors and accelerators together: {' and '.join(_unlike())} can",
+            framework=framework.name,
+            able=_unlike(),
+        )
     if what in ("cpu", "cuda") and what not in framework.devices:
-        return f"{framework.name} does not train on device {what}, which site {site.name} has"
+        return Note(
+            "unsupported-device",
+            f"{framework.name} does not train on device {what}, which site {site.name} has",
+            framework=framework.name,
+            device=what,
+        )
     if what != site.device != "cuda":
         together = " to train on together with its processors" if what == "hybrid" else ""
-        return f"site {site.name} has no device cuda{together}"
+        return Note("no-accelerator", f"site {site.name} has no device cuda{together}", device=what)
     if what == "hybrid" and site.launcher == "flux":
-        return f"site {site.name} starts ranks by flux submit, each with an accelerator: none is left to train on processors"
+        return Note(
+            "no-hybrid-here",
+            f"site {site.name} starts ranks by flux submit, each with an accelerator: none is left to train on processors",
+            launcher=site.launcher,
+        )
     if site.rank_cores and (framework.mpi or framework.mirrored):
-        return f"site {site.name} has ranks of unlike cores (rank_cores), {framework.name} wants as many for each"
+        return Note(
+            "heterogeneous-ranks",
+            f"site {site.name} has ranks of unlike cores (rank_cores), {framework.name} wants as many for each",
+            framework=framework.name,
+        )
     return None
 
 
@@ -178,9 +231,9 @@ def site_part(site: Site) -> dict[str, Any]:
 
 
 @functools.cache
-def _unlike() -> str:
+def _unlike() -> list[str]:
     """The frameworks whose ranks may be unlike."""
-    return " and ".join(name for name in framework_names() if load_framework(name).unlike)
+    return [name for name in framework_names() if load_framework(name).unlike]
 
 
 @functools.cache
@@ -193,14 +246,21 @@ def _cannot_compute(framework: str, model: str, dataset: str, device: str) -> li
 
 
 @functools.cache
-def _too_old(name: str, site: Site) -> str | None:
+def _too_old(name: str, site: Site) -> Note | None:
     """Why the software that a site has installed cannot run a framework; None where it can, or was made here."""
     framework = load_framework(name)
     has = dict(site.installed).get(framework.environment)
     for package, oldest in framework.needs.items() if has else ():
         found = dict(has.packages).get(package) if has else None
         if found and older(found, oldest):
-            return f"site {site.name} has {package} {found} installed, {name} needs {oldest} or newer"
+            return Note(
+                "too-old",
+                f"site {site.name} has {package} {found} installed, {name} needs {oldest} or newer",
+                framework=name,
+                package=package,
+                installed=found,
+                needed=oldest,
+            )
     return None
 
 

@@ -19,7 +19,7 @@ def check_folder(folder: Path, advice: str) -> None:
     """InputError, with this advice, when there is something else where `folder` is or is to be."""
     there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     if not os.path.isdir(there):
-        raise InputError(f"{there}: is a file; expected a folder; {advice}")
+        raise InputError("not-a-folder", "is a file", file=there, expected="a folder", hint=advice)
 
 
 def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
@@ -28,11 +28,30 @@ def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
         return
     cores = len(os.sched_getaffinity(0))
     if site.cores > cores:
-        raise InputError(f"{shown(site.file)}: cores: {site.cores} is more than the {cores} that this process may use")
+        raise InputError(
+            "out-of-range",
+            f"{site.cores} is more than the {cores} that this process may use",
+            file=shown(site.file),
+            key="cores",
+            got=site.cores,
+        )
     interfaces = [name for _, name in socket.if_nameindex()]
     if site.interface not in interfaces:
-        there = ", ".join(interfaces)
-        raise InputError(f"{shown(site.file)}: interface: '{site.interface}' is not on this machine; it has {there}")
+        raise InputError(
+            "unknown-name",
+            f"'{site.interface}' is not on this machine",
+            file=shown(site.file),
+            key="interface",
+            got=site.interface,
+            hint=f"it has {', '.join(interfaces)}",
+        )
     if site.device == "cuda" and not any(any(devices.glob(pattern)) for pattern in ACCELERATORS):
         expected = ", ".join(f"{devices}/{name.removesuffix('[0-9]*')}" for name in ACCELERATORS)
-        raise InputError(f"{shown(site.file)}: device: this machine has no accelerator ({expected}); use device: cpu")
+        raise InputError(
+            "missing-device",
+            f"this machine has no accelerator ({expected})",
+            file=shown(site.file),
+            key="device",
+            got=site.device,
+            hint="use device: cpu",
+        )

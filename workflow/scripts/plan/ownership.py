@@ -49,8 +49,9 @@ def claim(state: Path) -> None:
 def refuse_second() -> NoReturn:
     """InputError: there is another."""
     raise InputError(
-        "another Snakemake is running in this checkout; wait until it ends, or use a second clone (to draw the runs so "
-        "far: make peek)"
+        "already-running",
+        "another Snakemake is running in this checkout",
+        hint="wait until it ends, or use a second clone (to draw the runs so far: make peek)",
     )
 
 
@@ -58,11 +59,21 @@ def refuse_unwritable(results: Path) -> None:
     """InputError where nothing can be written in `results`, or where they are to be."""
     there = next(folder for folder in (results, *results.absolute().parents) if os.path.exists(folder))
     if not os.access(there, os.W_OK, effective_ids=True):
-        raise InputError(f"{there}: you cannot write here; change its permissions, or work in a clone of your own")
+        raise InputError(
+            "not-writable",
+            "you cannot write here",
+            file=there,
+            hint="change its permissions, or work in a clone of your own",
+        )
 
 
 def refuse_stale(state: Path) -> None:
     """InputError when a Snakemake that is dead has left its lock; otherwise hold `state` if nobody does."""
     if hold(state) and locks(state):
         release()
-        raise InputError(f"{state.name}/locks: left by a Snakemake that was killed; run make unlock, then start again")
+        raise InputError(
+            "stale-lock",
+            "left by a Snakemake that was killed",
+            file=f"{state.name}/locks",
+            hint="run make unlock, then start again",
+        )

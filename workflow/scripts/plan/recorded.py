@@ -6,6 +6,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import read_json, shown
+from common.notes import Note
 from common.schemas import check, schema
 from plan.identity import Resolved
 
@@ -18,11 +19,12 @@ def record_of(file: Path) -> dict[str, Any]:
         said: dict[str, Any] = read_json(file)
         check(said, file.stem, file)
     except (OSError, ValueError, InputError) as error:
-        return {"status": "broken", "reason": str(error).removeprefix(f"{shown(file)}: ")}
+        code = error.code if isinstance(error, InputError) else "broken-file"
+        return {"status": "broken", "reason": Note(code, str(error).removeprefix(f"{shown(file)}: "))}
     return said
 
 
-def contradiction(record: Mapping[str, Any], wanted: Resolved, site: str) -> str | None:
+def contradiction(record: Mapping[str, Any], wanted: Resolved, site: str) -> Note | None:
     """What a whole record of a run says of itself that its place and the plan do not; None where they agree.
 
     `wanted`: the run under whose key it lies; `site`: the name of the site that the results belong to.
@@ -39,24 +41,26 @@ def contradiction(record: Mapping[str, Any], wanted: Resolved, site: str) -> str
     }
     for name, value in planned.items():
         if record[name] != value:
-            return f"{name} is {record[name]}, planned is {value}"
+            text = f"{name} is {record[name]}, planned is {value}"
+            return Note("not-as-planned", text, key=name, got=record[name], planned=value)
     if record["status"] == "ok" and (said := _spoiled(record)):
-        return f"status is ok, {said}"
+        return Note(said.code, f"status is ok, {said}", **said.facts)
     if (record["status"] == "ok") != (record["reason"] is None):
-        return f"status is {record['status']}, reason is {record['reason'] or 'null'}"
+        text = f"status is {record['status']}, reason is {record['reason'] or 'null'}"
+        return Note("status-without-reason", text, status=record["status"], reason=record["reason"])
     return None
 
 
-def _spoiled(record: Mapping[str, Any]) -> str | None:
-    """What in a record is not so of a successful run."""
+def _spoiled(record: Mapping[str, Any]) -> Note | None:
+    """Return what in a record is not so of a successful run."""
     measured = record["measured"]
     if not measured:
-        return "measured is empty" if measured == {} else "measured is null"
+        return Note("nothing-measured", "measured is empty" if measured == {} else "measured is null")
     if measured.get("weights_finite") is False:
-        return "weights_finite is false"
+        return Note("weights-not-finite", "weights_finite is false")
     share, most = measured.get("foreign_cpu_share"), record["max_foreign_cpu_share"]
     if share is not None and share > most:
-        return f"foreign_cpu_share is {share}, its limit {most}"
+        return Note("foreign-cpu-time", f"foreign_cpu_share is {share}, its limit {most}", share=share, limit=most)
     return None
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import CHECKOUT, shown
+from common.notes import Note
 from common.schemas import check
 from declared.factors import Levels, factor_table
 from declared.mesh import EXPERT, FOUND, RANDOM, kind_of
@@ -30,10 +31,11 @@ def file_of(study: str, site: str) -> Path:
     return CHECKOUT / "config" / "strategies" / f"{study}.{site}.json"
 
 
-def to_find(study: str, site: Site) -> str:
+def to_find(study: str, site: Site) -> Note:
     """Why a run cannot be made whose strategy was not found yet, with the command that finds those of its study at its site."""
     way = "" if site.launcher == "local" else f' ARGS="--profile {site.launcher}"'
-    return f"no strategy was found yet; call make strategies STUDY={study} SITE={site.name}{way}"
+    command = f"make strategies STUDY={study} SITE={site.name}{way}"
+    return Note("strategy-not-found-yet", f"no strategy was found yet; call {command}", command=command)
 
 
 def question(levels: Levels) -> str:
@@ -59,7 +61,9 @@ def _read(file: Path, stamp: int) -> dict[str, Any]:
     try:
         told = json.loads(file.read_text())
     except ValueError as error:
-        raise InputError(f"{shown(file)}: is broken ({error}); remove it, and call make strategies") from None
+        raise InputError(
+            "broken-file", f"is broken ({error})", file=shown(file), hint="remove it, and call make strategies"
+        ) from None
     check(told, "strategies", file)
     strategies: dict[str, Any] = told["strategies"]
     return strategies
@@ -85,4 +89,6 @@ def strategy_of(
     try:
         return strategy.checked(strategy.from_json(entry["parts"]), space, nodes * inside)
     except ValueError as error:
-        raise InputError(f"{shown(file)}: {asked}: {error}; call make strategies again") from None
+        raise InputError(
+            "model-mismatch", str(error), file=shown(file), key=asked, hint="call make strategies again"
+        ) from None

@@ -166,15 +166,23 @@ class Timings:
         study, site = self._campaign.study, self._campaign.site
         if self._campaign.mode != "campaign":
             raise InputError(
-                "config/config.yaml: records: strategies are found for runs that are made; expected campaign"
+                "not-possible-here",
+                "strategies are found for runs that are made",
+                file="config/config.yaml",
+                key="records",
+                got=self._campaign.mode,
+                expected=["campaign"],
             )
         if timings := wanted(self._campaign.runs):
-            raise InputError(
-                f"{shown(study.file)}: no strategy can be found here: {lacks(site, timings[0].run.levels)}"
-            )
+            reason = lacks(site, timings[0].run.levels)
+            code = reason.code if reason else "not-possible-here"
+            raise InputError(code, f"no strategy can be found here: {reason}", file=shown(study.file))
         raise InputError(
-            f"{shown(study.file)}: factors.parallelism: no cell has the level {FOUND}, so that no run would use a strategy that is found; add it, or "
-            'ask for a model without a study: make strategies ARGS="--model NAME --batch-size N"'
+            "missing-level",
+            f"no cell has the level {FOUND}, so that no run would use a strategy that is found",
+            file=shown(study.file),
+            key="factors.parallelism",
+            hint='add it, or ask for a model without a study: make strategies ARGS="--model NAME --batch-size N"',
         )
 
     def environment(self, name: str) -> str:

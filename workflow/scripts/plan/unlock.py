@@ -22,7 +22,12 @@ def main(argv: list[str] | None = None) -> None:
         release()
         print("removed the lock of a Snakemake that was killed")
     elif left and not options.if_stale:
-        raise InputError(f"{STATE}/locks: the Snakemake that holds it is still running; end it first")
+        raise InputError(
+            "already-running",
+            "the Snakemake that holds it is still running",
+            file=f"{STATE}/locks",
+            hint="end it first",
+        )
     elif not options.if_stale:
         print("there is no lock")
 

@@ -39,7 +39,7 @@ from models.collectives import ALL_REDUCE, COLLECTIVES, titles
 from models.named import models
 from network import fit
 from plan.cost import fraction_line
-from plan.design import Refused, geometry
+from plan.design import InfeasibleCell, geometry
 from precision.reached import said
 from report.latex import cite, cited, command, dataset_key, items, keys_of, listed, paragraph, published, see, text
 from report.setting import node_memory
@@ -626,8 +626,8 @@ def _why_excluded(facts: Facts, entry: Mapping[str, list[Any]]) -> str:
             try:
                 geometry(levels, load_framework(levels["framework"]), facts.site)
                 return ""
-            except Refused as refused:
-                why[refused.why] = None
+            except InfeasibleCell as infeasible:
+                why[infeasible.reason] = None
     return conditions.named(list(why), "; ")
 
 

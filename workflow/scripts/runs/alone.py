@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from common.errors import InputError
+from common.notes import Note
 from common.schemas import check
 from declared.site import Site
 from declared.study import Study
@@ -21,7 +22,7 @@ from plan.design import Run
 from plan.identity import environment_of
 from runs import attempts, launch
 from runs.progress import current_session
-from runs.supervise import ending_well, spoiled
+from runs.supervise import changed_since_planned, ending_well, spoiled
 
 Attempt = Callable[[Mapping[str, Any], launch.Launcher, Path], dict[str, Any]]
 
@@ -70,7 +71,8 @@ def read(file: Path, kind: str) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads(file.read_text())
     except (OSError, ValueError) as error:
-        raise InputError(f"{file}: is broken ({error}); remove {file.parent} and start again") from None
+        hint = f"remove {file.parent} and start again"
+        raise InputError("broken-file", f"is broken ({error})", file=file, hint=hint) from None
     check(record, kind, file)
     return record
 
@@ -86,12 +88,12 @@ def left(folder: Path) -> dict[str, Any] | None:
 
 def judge(
     outcome: launch.Outcome, result: Mapping[str, Any] | None, site: Site, hosts: Sequence[str]
-) -> tuple[str, str | None]:
+) -> tuple[str, Note | None]:
     """Status and reason of an attempt. `result` is what the ranks left, `hosts` the nodes that it was started on."""
     if outcome.status != "ok":
         return outcome.status, outcome.reason
     if result is None:
-        return "failed", "ended without a result"
+        return "failed", Note("no-result", "ended without a result")
     found = list(dict.fromkeys(rank["host"] for rank in result["ranks"]))
     machines = len({rank["machine"] for rank in result["ranks"]})
     shares = result["foreign_cpu_share"], 0.0  # of a hypervisor these ranks tell nothing
@@ -115,7 +117,8 @@ def named(kind: str, planned: Sequence[Any], name: str, study: Study) -> Any:
     for one in planned:
         if one.name == name:
             return one
-    raise InputError(f"{study.file.name}: has no {kind} {name} any more; start Snakemake again")
+    problem = f"has no {kind} {name} any more"
+    raise InputError("changed-since-planned", problem, file=study.file.name, got=name, hint="start Snakemake again")
 
 
 def carry_out(
@@ -123,9 +126,7 @@ def carry_out(
 ) -> None:
     """Have `measure` write the record, given results/<study>. InputError where the `key` is not the one that the caller expects."""
     if key != options.key:
-        raise InputError(
-            f"{kind} {name}: files have changed since it was planned (key {options.key}); start Snakemake again"
-        )
+        raise changed_since_planned(f"{kind} {name}", options.key)
     with ending_well(f"{kind} {name}", options.out):
         results = options.out.parents[3]
         check_bound(results, site)

@@ -21,6 +21,7 @@ from typing import Any, TextIO, TypeVar
 
 from common.errors import InputError
 from common.files import held, read_json, utc, write_json, write_text, written_whole
+from common.notes import Note
 from common.schemas import check
 from runs.launch import Lost, Stopped
 
@@ -29,8 +30,9 @@ PUT_ASIDE = "put-aside"
 UNFINISHED = "unfinished.txt"
 HOLDER = "holder.json"
 LOCKED = ".lock"  # beside the attempts, held while one is made
-NOT_RUN = "absent: has not run"
-UNKNOWN_END = "ended without a word: it was killed, or its node was lost"
+NOT_RUN = Note("not-run", "absent: has not run")
+UNKNOWN_END = Note("unknown-end", "ended without a word: it was killed, or its node was lost")
+DISTURBED = "disturbed: "  # how the reason of a record begins whose run lost processor time to others
 LOCK = "/dev/shm/ringside-machine.lock"  # noqa: S108 (one place that all users and all virtual nodes of a machine share)
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -73,18 +75,21 @@ def unfinished(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def why_absent(published: Path) -> str:
+def why_absent(published: Path) -> Note:
     """Why there is no record `published` under its current key."""
     folder = published.parent
     if any(folder.parent.glob(f"*/{published.name}")):
-        return "old: measured with other software, code, data or settings only"
+        return Note("old", "old: measured with other software, code, data or settings only")
     attempt = under_way(folder)
     if attempt and held(folder / LOCKED):
-        return f"absent: attempt {_number(attempt)} is under way"
+        number = _number(attempt)
+        return Note("under-way", f"absent: attempt {number} is under way", attempt=number)
     if attempt and (host := holder(attempt).get("host", os.uname().nodename)) != os.uname().nodename:
-        return f"absent: attempt {_number(attempt)}, begun on {host}, has not ended, or was killed"
+        number = _number(attempt)
+        text = f"absent: attempt {number}, begun on {host}, has not ended, or was killed"
+        return Note("begun-elsewhere", text, attempt=number, host=host)
     if left := unfinished(folder):
-        return f"absent: attempt {left[-1]['attempt']} {left[-1]['reason']}"
+        return Note("unfinished", f"absent: attempt {left[-1]['attempt']} {left[-1]['reason']}", **left[-1])
     return NOT_RUN
 
 
@@ -248,7 +253,8 @@ def _open_lock(path: Path) -> TextIO:
             if flags & os.O_CREAT:
                 os.fchmod(descriptor, 0o666)
             return open(descriptor, "r" if flags == os.O_RDONLY else "r+")
-    raise InputError(f"{path}: cannot be opened; it keeps two runs from overlapping on this machine")
+    hint = "it keeps two runs from overlapping on this machine"
+    raise InputError("not-writable", "cannot be opened", file=path, hint=hint)
 
 
 def _say(lock: TextIO, text: str) -> None:

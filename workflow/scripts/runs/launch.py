@@ -16,7 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from common.files import CHECKOUT
+from common.errors import InputError
+from common.files import CHECKOUT, shown
+from common.notes import Note
 from declared.site import Site
 from environments import container
 from environments.container import Bind
@@ -34,7 +36,7 @@ class Outcome:
     """How the ranks ended: ok, failed or timeout, with the reason; seconds from launch to the last end."""
 
     status: str
-    reason: str | None
+    reason: Note | None
     wall_s: float
 
 
@@ -43,7 +45,11 @@ class Stopped(Exception):
 
 
 class Lost(Exception):
-    """The infrastructure failed, not the program: a node or the scheduler is gone. The job has to be tried again."""
+    """The infrastructure failed, not the program: a node or the scheduler is gone, as `reason` says. The job has to be tried again."""
+
+    def __init__(self, reason: Note) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Launcher(Protocol):
@@ -59,7 +65,7 @@ class Launcher(Protocol):
     def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
         """Start all ranks with their output in `log`; the processes to watch: one a rank, or one for all."""
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> str:
+    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
         """The first failure in words; `codes` are the exit statuses of the processes. May raise Lost."""
 
     def end(self) -> None:
@@ -200,7 +206,9 @@ def told(command: Sequence[str], pattern: re.Pattern[str], environment: Mapping[
                 return found[1]
             said = " ".join((done.stderr or done.stdout).split())[:300]
         time.sleep(pause_s)
-    raise Lost(f"{command[0]} does not tell of job {command[-1]}: {said}")
+    program, number = command[0], command[-1]
+    text = f"{program} does not tell of job {number}: {said}"
+    raise Lost(Note("scheduler-silent", text, program=program, job=number, answer=said))
 
 
 def pkill(command: Sequence[str]) -> list[str]:
@@ -212,6 +220,34 @@ def pkill(command: Sequence[str]) -> list[str]:
     return ["pkill", "-KILL", "-f", "--", f"[{words[0]}]{re.escape(words[1:])}"]
 
 
+def outside_of_job(site: Site, where: str, hint: str) -> InputError:
+    """Return the error of a site whose launcher starts ranks inside a job only; `where`: a Slurm job."""
+    problem = f"{site.launcher} starts ranks inside {where} only"
+    return InputError("outside-of-job", problem, file=shown(site.file), key="launcher", got=site.launcher, hint=hint)
+
+
+def too_few_nodes(job: str, n_nodes: int, needed: int) -> InputError:
+    """Return the error of a job that has fewer nodes than a run needs; `job`: what lists its nodes."""
+    problem = f"has {n_nodes} nodes, the run needs {needed}"
+    return InputError("too-few-nodes", problem, file=job, got=n_nodes, hint="ask for more")
+
+
+def job_ended(number: str, state: str, prefix: str = "") -> Lost:
+    """Return that the scheduler's job ended while ranks ran in it; `prefix` stands before its state."""
+    return Lost(Note("job-ended", f"job {number} ended under it ({prefix}{state})", job=number, state=state))
+
+
+def rank_failure(rank: int, code: int, host: str | None = None) -> Note:
+    """Return that a rank ended with this `code` of its process: a status, or a negative signal."""
+    where = f"rank {rank} on {host}" if host else f"rank {rank}"
+    return Note("rank-failed", f"{where} {ending(code)}", rank=rank, host=host, status=code)
+
+
+def starter_failure(program: str, code: int) -> Note:
+    """Return that the program which starts all ranks ended with this `code`, and no rank is known to have failed."""
+    return Note("starter-failed", f"{program} {ending(code)}", program=program, status=code)
+
+
 def ending(code: int) -> str:
     """The end of a process in words."""
     names = {number.value: number.name for number in signal.Signals}  # real-time signals have none
@@ -220,7 +256,7 @@ def ending(code: int) -> str:
 
 def _watch(
     ranks: Launcher, processes: list[subprocess.Popen[bytes]], log: Path, started: float, time_limit_s: float
-) -> tuple[str, str | None]:
+) -> tuple[str, Note | None]:
     failed_at: float | None = None
     first: list[int | None] = []
     while True:
@@ -231,5 +267,6 @@ def _watch(
         if all(code is not None for code in codes) or (failed_at is not None and now - failed_at > GRACE_S):
             return ("failed", ranks.explain(first, log)) if first else ("ok", None)
         if now - started > time_limit_s:
-            return "timeout", f"not finished after the time limit of {time_limit_s:g} s"
+            text = f"not finished after the time limit of {time_limit_s:g} s"
+            return "timeout", Note("time-limit", text, time_limit_s=time_limit_s)
         time.sleep(POLL_S)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.files import create_json, read_json, utc, write_json, written_whole
+from common.notes import Note
 from declared.site import Site, Wattmeter
 from runs import launch, wattmeter
 from runs.epochs import read_epochs, read_lines
@@ -31,9 +32,9 @@ def read_after(folder: Path, spec: Mapping[str, Any], site: Site, ranks: launch.
     if site.energy:
         nodes = wattmeter.nodes_of([rank["host"] for rank in result["ranks"]])
         windows = _windows(read_epochs(folder / "epochs.csv"), spec["samples_per_epoch"], result["closed_at"])
-        kind, values, reason, samples = _asked(site.energy, nodes, windows)
+        kind, values, reasons, samples = _asked(site.energy, nodes, windows)
         _fill_in(folder / "epochs.csv", NODE, values)
-        told.append(entry(kind, reason))
+        told.append(entry(kind, "; ".join(reasons) or None))
         power += [(t, node, wattmeter.SCOPE, watt) for node, rows in samples.items() for t, watt in rows.tolist()]
     if power:
         with written_whole(folder / "power.csv") as partial, open(partial, "w", newline="") as table:
@@ -78,19 +79,19 @@ def _windows(epochs: Sequence[Mapping[str, Any]], samples: int, closed_at: float
 
 def _asked(
     meter: Wattmeter, nodes: Sequence[str], windows: Sequence[tuple[float, float]], what: str = "an epoch"
-) -> tuple[Kind, list[float | None], str | None, wattmeter.Samples]:
+) -> tuple[Kind, list[float | None], list[Note], wattmeter.Samples]:
     """What the wattmeters are, their joules of each window, why one has none or samples were refused, and the samples that were not."""
     if not windows:
-        return _UNKNOWN, [], "the run has no epoch", {}
+        return _UNKNOWN, [], [Note("no-epoch", "the run has no epoch")], {}
     try:
         samples = wattmeter.ask(meter, nodes, windows[0][0], windows[-1][1])
         kind = wattmeter.kind(meter, samples)
     except wattmeter.Away as away:
-        return _UNKNOWN, [None] * len(windows), str(away), {}
+        return _UNKNOWN, [None] * len(windows), [away.reason], {}
     read = wattmeter.readings(samples)
     told = [wattmeter.joules(kind, read, nodes, *window, what) for window in windows]
     reasons = [*(why for _, why in told if why)][:1] + [why for why in [wattmeter.refused(samples)] if why]
-    return kind, [value for value, _ in told], "; ".join(reasons) or None, read
+    return kind, [value for value, _ in told], reasons, read
 
 
 def _fill_in(table: Path, column: str, values: Sequence[float | None]) -> None:
@@ -149,9 +150,9 @@ def _idle(
             wattmeter.nodes_of([node["host"] for node in said["nodes"]]),
             (said["began_at"], said["ended_at"]),
         )
-        kind, (value,), reason, _ = _asked(site.energy, nodes, [window], "the time")
+        kind, (value,), reasons, _ = _asked(site.energy, nodes, [window], "the time")
         watts[wattmeter.SCOPE] = None if value is None else value / (window[1] - window[0]) / len(nodes)
-        meters.append(entry(kind, reason))
+        meters.append(entry(kind, "; ".join(reasons) or None))
     hosts = [node["host"] for node in said["nodes"]]
     return {"at": utc(said["began_at"]), "hosts": hosts, "watts": watts, "meters": meters, "reason": None}
 

@@ -13,6 +13,7 @@ import pandas as pd
 
 from common.errors import InputError
 from common.files import shown, written_whole
+from common.notes import Note
 from runs.worker.operators import RAW
 from runs.worker.phases import CLOCKS as CLOCK_COLUMNS
 from runs.worker.phases import COLUMNS, EXCHANGE, MOST_STEPS
@@ -88,7 +89,8 @@ def read_intervals(table: Path) -> pd.DataFrame:
     try:
         return _intervals(table)
     except (OSError, ValueError, OverflowError) as error:
-        raise InputError(f"{shown(table)}: {_one_line(error)}; repeat the run") from None
+        said = _reason(error)
+        raise InputError(said.code, said, file=shown(table), hint="repeat the run") from None
 
 
 def _intervals(table: Path) -> pd.DataFrame:
@@ -96,13 +98,14 @@ def _intervals(table: Path) -> pd.DataFrame:
     try:
         found = pd.read_csv(table, dtype={**_TYPES, "phase": "category"}, usecols=list(INTERVALS))[list(INTERVALS)]
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"cannot be read: {error}; expected {','.join(INTERVALS)}") from None
+        text = f"cannot be read: {_one_line(error)}; expected {','.join(INTERVALS)}"
+        raise ValueError(Note("broken-file", text)) from None
     ends = found[["start", "end"]].to_numpy()
     wrong = ~np.isfinite(ends).all(axis=1) | (ends[:, 1] < ends[:, 0])
     if wrong.any():
-        raise ValueError(
-            f"line {2 + int(wrong.argmax())}: start or end is missing or not finite, or it ends before it starts"
-        )
+        line = 2 + int(wrong.argmax())
+        text = f"line {line}: start or end is missing or not finite, or it ends before it starts"
+        raise ValueError(Note("bad-interval", text, line=line))
     return found
 
 
@@ -110,15 +113,21 @@ def _clocks(table: Path) -> pd.DataFrame:
     """What the ranks' clocks were found to be: CLOCK_COLUMNS. ValueError where a number is missing or not finite."""
     found = pd.read_csv(table, dtype={"rank": "int64"}, usecols=list(CLOCK_COLUMNS))
     if found.empty or not np.isfinite(found.to_numpy(float)).all():
-        raise ValueError("a number is missing or not finite")
+        raise ValueError(Note("not-finite", "a number is missing or not finite"))
     return found
+
+
+def _reason(error: Exception) -> Note:
+    """Return why a table cannot be used: as it was found here, or as who could not read it says."""
+    said = error.args[0] if error.args else None
+    return said if isinstance(said, Note) else Note("broken-file", _one_line(error))
 
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def damage(attempt: Path, ranks: int, epochs: int, steps: int) -> str | None:
+def damage(attempt: Path, ranks: int, epochs: int, steps: int) -> Note | None:
     """Why what an attempt kept of its phases is not that of its run, file first; None where it is. `steps`: of an epoch.
 
     A run has phases where all of its ranks tell all of its epochs, on clocks that were compared: what one rank did in one epoch, waiting
@@ -129,38 +138,41 @@ def damage(attempt: Path, ranks: int, epochs: int, steps: int) -> str | None:
             said = wrong(attempt / name, ranks, epochs, steps)
         except FileNotFoundError:
             parts = sorted(file.name for file in attempt.glob(PARTS)) if name == TABLE else []
-            said = f"is not there; {', '.join(parts)} could not be put together" if parts else "is not there"
+            text = f"is not there; {', '.join(parts)} could not be put together" if parts else "is not there"
+            said = Note("missing-file", text, parts=parts)
         except (OSError, ValueError, OverflowError) as error:
-            said = _one_line(error)
+            said = _reason(error)
         if said:
-            return f"{name}: {said}"
+            return Note(said.code, f"{name}: {said}", file=name, **said.facts)
     return None
 
 
-def _damaged_phases(table: Path, ranks: int, epochs: int, steps: int) -> str | None:
+def _damaged_phases(table: Path, ranks: int, epochs: int, steps: int) -> Note | None:
     found = _intervals(table)
     if said := _other_ranks(found["rank"], ranks):
         return said
     unknown = sorted({"nothing" if pd.isna(name) else str(name) for name in found["phase"].unique()} - NAMES)
     if unknown:
-        return f"tells of a phase {unknown[0]!r}, expected one of {', '.join(sorted(NAMES))}"
+        text = f"tells of a phase {unknown[0]!r}, expected one of {', '.join(sorted(NAMES))}"
+        return Note("unknown-phase", text, phase=unknown[0])
     for name, most in (("epoch", epochs), ("step", steps)):
         outside = found.loc[(found[name] < 0) | (found[name] > most), name]
         if len(outside):
-            return f"tells of {name} {outside.iloc[0]}; the run has {most}"
+            text = f"tells of {name} {outside.iloc[0]}; the run has {most}"
+            return Note(f"unknown-{name}", text, got=int(outside.iloc[0]), most=most)
     if lacking := set(range(ranks)) - set(found.loc[found["epoch"] == 0, "rank"]):
-        return f"rank {min(lacking)} does not tell its start"
+        return Note("start-missing", f"rank {min(lacking)} does not tell its start", rank=min(lacking))
     return _other_epochs(found, ranks, epochs, steps)
 
 
-def _other_epochs(found: pd.DataFrame, ranks: int, epochs: int, steps: int) -> str | None:
+def _other_epochs(found: pd.DataFrame, ranks: int, epochs: int, steps: int) -> Note | None:
     """Whether a rank lacks a part of an epoch: a phase of a traced step, or what follows the steps."""
     traced = range(1, steps + 1, -(-steps // MOST_STEPS) or 1)
     kept = (found["epoch"] > 0) & ~found["phase"].isin((WAIT, EXCHANGE, BETWEEN)) & found["step"].isin((0, *traced))
     told = found.loc[kept, ["rank", "epoch", "step", "phase"]].drop_duplicates()
     parts = told[["step", "phase"]].drop_duplicates()
     if absent := set(traced) - set(parts["step"]):
-        return f"lacks step {min(absent)} of all epochs"
+        return Note("step-missing", f"lacks step {min(absent)} of all epochs", step=min(absent))
     counts = told.groupby(["rank", "epoch"]).size()
     for rank in range(ranks):
         for epoch in range(1, epochs + 1):
@@ -170,7 +182,8 @@ def _other_epochs(found: pd.DataFrame, ranks: int, epochs: int, steps: int) -> s
                 step, phase = min(
                     lacking, key=lambda part: (part[0] or steps + 1, [*STEP, *EPOCH, part[1]].index(part[1]))
                 )
-                return f"lacks {phase} of rank {rank} in epoch {epoch}" + (f", step {step}" if step else "")
+                text = f"lacks {phase} of rank {rank} in epoch {epoch}" + (f", step {step}" if step else "")
+                return Note("phase-missing", text, phase=phase, rank=rank, epoch=epoch, step=step or None)
     return None
 
 
@@ -178,16 +191,18 @@ def _pairs(parts: pd.DataFrame) -> set[tuple[int, str]]:
     return set(zip(parts["step"], parts["phase"].astype(str), strict=True))
 
 
-def _damaged_clocks(table: Path, ranks: int, epochs: int, steps: int) -> str | None:
+def _damaged_clocks(table: Path, ranks: int, epochs: int, steps: int) -> Note | None:
     return _other_ranks(_clocks(table)["rank"], ranks)
 
 
-def _other_ranks(found: pd.Series, ranks: int) -> str | None:
+def _other_ranks(found: pd.Series, ranks: int) -> Note | None:
     """Whether the ranks of a table are others than those of its run."""
     told, wanted = set(found), set(range(ranks))
     if lacking := wanted - told:
-        return f"lacks rank {min(lacking)}"
-    return f"tells of rank {max(told)}; the run has {ranks}" if told - wanted else None
+        return Note("rank-missing", f"lacks rank {min(lacking)}", rank=min(lacking))
+    if not told - wanted:
+        return None
+    return Note("unknown-rank", f"tells of rank {max(told)}; the run has {ranks}", got=int(max(told)), most=ranks)
 
 
 def write_intervals(table: Path, intervals: pd.DataFrame) -> None:

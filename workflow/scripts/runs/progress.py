@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from common.files import write_json
+from common.notes import Note
 from common.text import duration
-from runs.attempts import numbered
+from runs.attempts import DISTURBED, numbered
 from runs.epochs import mean_of_timed, read_epochs
 
 FIRST = 5  # runs, which tell whether a machine is fit for a campaign
@@ -80,7 +81,7 @@ class Session:
         record = json.loads((folder / "record.json").read_text())
         self.add(run["run_id"], record["status"])
         print(self.line(run["run_id"], record["status"], _said(record, folder)), flush=True)
-        for hint in self.hints(str(record["reason"] or "").startswith("disturbed")):
+        for hint in self.hints(str(record["reason"] or "").startswith(DISTURBED)):
             print(f"ringside: {hint}", flush=True)
 
     def add(self, run_id: str, status: str) -> None:
@@ -88,19 +89,21 @@ class Session:
         self._state["ended"].append({"run_id": run_id, "status": status, "at": time.time()})
         write_json(self._file, self._state)
 
-    def hints(self, disturbed: bool) -> Iterator[str]:
+    def hints(self, disturbed: bool) -> Iterator[Note]:
         """What somebody should know at once after a run that was `disturbed` or not, each hint once."""
         self._disturbed.append(disturbed)
         here = f"STUDY={self._results.name}"
         if disturbed and sum(self._disturbed) == 1:
-            yield f"a disturbed run is invalid and does not count; when this campaign has ended and the machine is quiet, repeat such runs: make repeat RUNS=invalid {here}"
+            text = f"a disturbed run is invalid and does not count; when this campaign has ended and the machine is quiet, repeat such runs: make repeat RUNS=invalid {here}"
+            yield Note("first-disturbed-run", text)
         if len(self._disturbed) == FIRST and all(self._disturbed):
-            yield (
+            text = (
                 f"the first {FIRST} runs were all disturbed. Ctrl-C interrupts, and nothing is lost: end other programs, or raise "
                 f"max_foreign_cpu_share (other programs) or max_steal_share (a hypervisor) in the site's file; then make repeat RUNS=invalid {here}"
             )
+            yield Note("all-disturbed", text, runs=FIRST)
 
-    def line(self, run_id: str, status: str, what: str) -> str:
+    def line(self, run_id: str, status: str, what: str) -> Note:
         """The line to print after `add`."""
         ended = self._state["ended"]
         planned, more = self._known()
@@ -110,7 +113,9 @@ class Session:
         width, left_s = len(str(planned)), self._left_s() if left else None
         about = "" if left_s is None else f", about {duration(left_s)}"
         tail = f"{left} left{about}" if left else "whether cells get more is decided next" if more else "all runs done"
-        return f"[{done:{width}d}/{planned}] {status:8s}{run_id:58s} {what} | {tail} | {failed} not ok"
+        text = f"[{done:{width}d}/{planned}] {status:8s}{run_id:58s} {what} | {tail} | {failed} not ok"
+        facts = {"done": done, "planned": planned, "open": more, "left_s": left_s, "not_ok": failed}
+        return Note("run-ended", text, **facts)
 
 
 def quiet(session: Session | None, record: logging.LogRecord) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from common.files import read_json, write_json
+from common.notes import Note
 from declared.site import Site
 from runs import launch
 
@@ -33,7 +34,7 @@ class Took:
 
     kind: str | None
     times: Mapping[str, float] | None
-    reason: str | None
+    reason: Note | None
 
     @property
     def slowest_s(self) -> float | None:
@@ -98,7 +99,8 @@ def work(
         limited = replace(site, time_limit_s=min(TIME_LIMIT_S, site.time_limit_s))
         outcome = launch.run(launcher, environment, folder.resolve(), spec, limited, program=PROGRAM)
         if outcome.status != "ok":
-            return Took(None, None, f"{folder.name}: {outcome.reason}")
+            failed = outcome.reason or Note(outcome.status, outcome.status)
+            return Took(None, None, Note(failed.code, f"{folder.name}: {failed}", **failed.facts))
         said = read_json(folder / "result.json")
         times: dict[str, float] = {}
         for host, took_s in said["ranks"]:
@@ -108,14 +110,15 @@ def work(
     except (launch.Stopped, launch.Lost):
         raise
     except Exception as error:  # whatever it is, the run goes on
-        return Took(None, None, f"{folder.name}: {type(error).__name__}: {error}")
+        text = f"{folder.name}: {type(error).__name__}: {error}"
+        return Took(None, None, Note("program-error", text, error=type(error).__name__))
 
 
 def before(
     look: Callable[[], Took],
     known: Callable[[], Sequence[tuple[str, float]]] = tuple,
     wait_s: float = 0.0,
-    say: Callable[[str], None] = print,
+    say: Callable[[Note], None] = print,
 ) -> dict[str, Any]:
     """What a record says of the work right before a run, which `look` does.
 
@@ -132,10 +135,11 @@ def before(
         and (left_s := started + wait_s - time.monotonic()) > 0
     ):
         if not seen:
-            say(
+            text = (
                 f"waiting for a quiet machine, {wait_s:g} s at most: a fixed piece of work takes {found.slowest_s:.2f} s, usually "
                 f"{usual.usual_s:.2f} s"
             )
+            say(Note("waiting", text, wait_s=wait_s, took_s=found.slowest_s, usual_s=usual.usual_s))
         seen.append(found.slowest_s)
         time.sleep(min(PAUSE_S, left_s))
         found = look()
@@ -154,8 +158,9 @@ def after(look: Callable[[], Took], said: Mapping[str, Any]) -> dict[str, Any]:
     try:
         found = look()
     except launch.Lost as lost:
-        found = Took(None, None, f"lost: {lost}")
+        found = Took(None, None, Note("lost", f"lost: {lost}"))
     if None not in (found.kind, said["kind"]) and found.kind != said["kind"]:
-        found = Took(None, None, f"is {found.kind}, was {said['kind']}")
+        text = f"is {found.kind}, was {said['kind']}"
+        found = Took(None, None, Note("other-kind", text, before=said["kind"], after=found.kind))
     reasons = [reason for reason in (said["reason"], found.reason) if reason]
     return {**said, "kind": said["kind"] or found.kind, "after": found.times, "reason": "; ".join(reasons) or None}

@@ -10,6 +10,7 @@ import pandas as pd
 
 from common.errors import InputError
 from common.files import read_json, shown, write_json
+from common.notes import Note
 from declared.site import Site
 from environments import scorep
 from environments.installed import PROGRAM_VARIABLE
@@ -22,8 +23,9 @@ def start(environment: Mapping[str, Any], site: Site, version: str, folder: Path
     """An environment whose program starts under Score-P, for an attempt in `folder` (absolute). InputError where it cannot, or where the
     site's Score-P is of another version than was planned."""
     if site.scorep is None or scorep.version(site.scorep) != version:
+        problem = f"is not Score-P {version}, as it was planned"
         raise InputError(
-            f"{shown(site.file)}: scorep: is not Score-P {version}, as it was planned; start Snakemake again"
+            "changed-since-planned", problem, file=shown(site.file), key="scorep", hint="start Snakemake again"
         )
     program = environment["variables"][PROGRAM_VARIABLE]
     starter = scorep.starter(site.scorep, program, folder, (*site.setup, *environment.get("setup", ())))
@@ -41,7 +43,8 @@ def end(folder: Path, outcome: Outcome) -> Outcome:
     if outcome.status != "ok":
         return outcome
     if not (folder / scorep.ANCHOR).exists():
-        return replace(outcome, status="failed", reason=f"Score-P left no {scorep.ANCHOR}")
+        reason = Note("no-trace", f"Score-P left no {scorep.ANCHOR}", file=str(scorep.ANCHOR))
+        return replace(outcome, status="failed", reason=reason)
     if read_json(folder / "result.json")["ranks"][0]["machine"] == machine():
         began = float(pd.read_csv(folder / "phases-0.csv")["start"].min())
         write_json(folder / scorep.CLOCK, {"rank_0_began": began + unix_ahead()})

@@ -40,17 +40,25 @@ def check(campaign: Campaign) -> None:
     """InputError when the site is none of Slurm's, or Slurm is not here."""
     if campaign.site.launcher != "slurm":
         raise InputError(
-            f"{shown(campaign.site.file)}: launcher: is {campaign.site.launcher}, make submit needs slurm; "
-            "name a site in config/slurm.yaml or with --config site="
+            "not-possible-here",
+            f"is {campaign.site.launcher}, make submit needs slurm",
+            file=shown(campaign.site.file),
+            key="launcher",
+            got=campaign.site.launcher,
+            hint="name a site in config/slurm.yaml or with --config site=",
         )
     for program in ("sbatch", "squeue"):
         if not shutil.which(program):
-            raise InputError(f"{program}: is not on this machine; make submit runs on a cluster's login node")
+            hint = "make submit runs on a cluster's login node"
+            raise InputError("not-installed", "is not on this machine", file=program, hint=hint)
     check_launch(campaign, "slurm")
     if there := jobs(campaign):
         said = "; ".join(f"{number} {what}" for number, what in there.items())
         raise InputError(
-            f"jobs of this study wait or run already ({said}); wait for them, or end them: scancel {' '.join(there)}"
+            "already-running",
+            f"jobs of this study wait or run already ({said})",
+            got=there,
+            hint=f"wait for them, or end them: scancel {' '.join(there)}",
         )
 
 
@@ -108,7 +116,7 @@ def jobs(campaign: Campaign) -> dict[str, str]:
     try:
         listed = ask("squeue", "--me", "--noheader", "--format=%i|%j|%k|%T").splitlines()
     except Lost as lost:
-        raise InputError(str(lost)) from None
+        raise InputError(lost.reason.code, str(lost)) from None
     rows = [line.split("|", 3) for line in listed]
     return {number: f"{comment} {state}" for number, name, comment, state in rows if is_of(campaign, name, comment)}
 
@@ -155,7 +163,7 @@ def submit(campaign: Campaign, config: list[str]) -> list[str]:
         )
         if done.returncode:
             said = (done.stderr.strip() or "failed").splitlines()[-1]
-            raise InputError(f"sbatch: {said} (options: {shlex.join(options)})")
+            raise InputError("scheduler-refused", f"{said} (options: {shlex.join(options)})", file="sbatch")
         numbers.append(done.stdout.strip().split(";")[0])
         what = "the runs that are decided then" if open_ else number_of(len(todo), "run")
         print(f"block {block}: job {numbers[-1]}, {what}; log: {logs}/block-{block}.{numbers[-1]}.log")
@@ -183,10 +191,13 @@ def wait(campaign: Campaign) -> None:
     done = len(campaign.available())
     if done < len(campaign.records) or campaign.open or missing_sweeps(campaign):
         raise InputError(
-            f"{campaign.results}: {done} of {len(campaign.records)} runs have a record"
+            "incomplete-campaign",
+            f"{done} of {len(campaign.records)} runs have a record"
             f"{', it is not decided which cells get more' if campaign.open else ''}"
-            f"{', sweeps of the network are missing' if missing_sweeps(campaign) else ''}; see {campaign.results}/logs/submit; "
-            "make submit again runs the others"
+            f"{', sweeps of the network are missing' if missing_sweeps(campaign) else ''}",
+            file=campaign.results,
+            got=done,
+            hint=f"see {campaign.results}/logs/submit; make submit again runs the others",
         )
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from common.errors import InputError, exit_status
 from common.files import utc, write_json
+from common.notes import Note
 from datasets.check import check_data
 from declared.frameworks import Framework
 from declared.site import Site, load_site
@@ -89,8 +90,8 @@ def attempt_run(
     status, reason = judge(outcome, measured, epochs, wanted.spec, site, ranks.hosts, run.graph.gradient_bytes)
     if status == "failed":
         if _started_by() != started_by:
-            raise launch.Lost("what had started it was killed")
-        reason = failure(reason or "", folder / "log.txt")
+            raise launch.Lost(Note("starter-killed", "what had started it was killed"))
+        reason = failure(reason, folder / "log.txt") if reason else None
     return {
         "run_id": run.run_id,
         "key": folder.parent.name,
@@ -255,30 +256,33 @@ def judge(
     site: Site,
     hosts: Sequence[str],
     gradient_bytes: int,
-) -> tuple[str, str | None]:
+) -> tuple[str, Note | None]:
     """Status and reason of an attempt. `hosts` are the nodes that it was started on, `gradient_bytes` the size of all gradients."""
     if outcome.status != "ok":
         return outcome.status, outcome.reason
     if measured is None or len(epochs) != run_spec["levels"]["epochs"]:
-        return "failed", f"ended after {len(epochs)} of {run_spec['levels']['epochs']} epochs"
+        planned = run_spec["levels"]["epochs"]
+        text = f"ended after {len(epochs)} of {planned} epochs"
+        return "failed", Note("ended-early", text, epochs=len(epochs), planned=planned)
     for row in epochs:
         if not all(math.isfinite(row[loss]) for loss in ("train_loss", "validation_loss")):
-            return "invalid", f"the loss is not finite in epoch {row['epoch']:.0f}"
+            text = f"the loss is not finite in epoch {row['epoch']:.0f}"
+            return "invalid", Note("loss-not-finite", text, epoch=row["epoch"])
     if measured["weights_finite"] is False:
-        return "invalid", "weights are not finite after the last epoch"
+        return "invalid", Note("weights-not-finite", "weights are not finite after the last epoch")
     shares = measured["foreign_cpu_share"], measured["steal_share"]
     if said := spoiled(measured["hosts"], measured["machines"], hosts, shares, site):
         return "invalid", said
     # Whatever the algorithm, the node that sends most sends at least (n - 1) / n of the gradients of each exchange.
     least_bytes = gradient_bytes * (run_spec["nodes"] - 1) / run_spec["nodes"]
     if said := transport.objection(measured["transport"], run_spec, site, epochs, least_bytes):
-        return "invalid", f"network: {said}"
+        return "invalid", Note(said.code, f"network: {said}", **said.facts)
     return "ok", None
 
 
 def spoiled(
     found: Sequence[str], machines: int, expected: Sequence[str], shares: tuple[float, float], site: Site
-) -> str | None:
+) -> Note | None:
     """Why what was measured is not of the nodes that it was started on, or not of the ranks alone; None where it is.
 
     `found` are the ranks' hosts, `expected` the hosts that they were started on, `machines` the number of kernels below,
@@ -287,29 +291,32 @@ def spoiled(
     if site.placement != "emulated" and [name.split(".")[0] for name in found] != [
         name.split(".")[0] for name in expected
     ]:
-        return f"misplaced: ranks were on {', '.join(found)}, expected {', '.join(expected)}"
+        text = f"misplaced: ranks were on {', '.join(found)}, expected {', '.join(expected)}"
+        return Note("misplaced", text, hosts=list(found), expected=list(expected))
     if site.placement == "distinct-nodes" and machines < len(found):
-        return (
+        text = (
             f"misplaced: {', '.join(found)} are {machines} machine{'s' * (machines > 1)}, the site says distinct-nodes"
         )
-    for share, most, whither in (
-        (shares[0], site.max_foreign_cpu_share, "went to others"),
-        (shares[1], site.max_steal_share, "was withheld by the hypervisor"),
+        return Note("nodes-share-a-machine", text, hosts=list(found), machines=machines)
+    for code, share, most, whither in (
+        ("foreign-cpu-time", shares[0], site.max_foreign_cpu_share, "went to others"),
+        ("cpu-steal", shares[1], site.max_steal_share, "was withheld by the hypervisor"),
     ):
         if share > most:
-            return f"disturbed: {share:.0%} of the processor time {whither} (more than {most:.0%})"
+            text = f"{attempts.DISTURBED}{share:.0%} of the processor time {whither} (more than {most:.0%})"
+            return Note(code, text, share=share, limit=most)
     return None
 
 
-def failure(reason: str, log: Path) -> str:
+def failure(reason: Note, log: Path) -> Note:
     """The reason of a failure with the log's last word on it. Lost where the disk was full."""
     said = with_last_line(reason, log)
     if os.strerror(errno.ENOSPC) in said:
-        raise launch.Lost(said)
+        raise launch.Lost(Note("disk-full", said))
     return said
 
 
-def with_last_line(reason: str, log: Path) -> str:
+def with_last_line(reason: Note, log: Path) -> Note:
     """`reason`, and the last line of the log that names an error; that others noticed the loss of a rank is no cause."""
     lines = (
         [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
@@ -318,7 +325,7 @@ def with_last_line(reason: str, log: Path) -> str:
     errors = [line for line in lines if _ERROR.search(line)]
     telling = [line for line in errors if "a rank is gone" not in line] or errors
     last = (telling or lines or [""])[-1]
-    return f"{reason}: {last[:300]}" if last else reason
+    return Note(reason.code, f"{reason}: {last[:300]}", **reason.facts, last_line=last[:300]) if last else reason
 
 
 def find(runs: list[Run], run_id: str, study: Study) -> Run:
@@ -326,7 +333,14 @@ def find(runs: list[Run], run_id: str, study: Study) -> Run:
     for run in runs:
         if run.run_id == run_id:
             return run
-    raise InputError(f"{study.file.name}: run {run_id} is not in the design any more; start Snakemake again")
+    problem = f"run {run_id} is not in the design any more"
+    raise InputError("changed-since-planned", problem, file=study.file.name, got=run_id, hint="start Snakemake again")
+
+
+def changed_since_planned(what: str, key: str) -> InputError:
+    """Return the error of a measurement whose key is not the one that its caller expects."""
+    problem = f"files have changed since it was planned (key {key})"
+    return InputError("changed-since-planned", problem, key=what, got=key, hint="start Snakemake again")
 
 
 @contextmanager
@@ -363,9 +377,7 @@ def main(argv: list[str] | None = None) -> None:
     study, site = load_study(options.study), load_site(options.site)
     wanted = resolve(study, site, find(design(study, site), options.run_id, study))
     if wanted.key != options.key:
-        raise InputError(
-            f"{options.run_id}: files have changed since it was planned (key {options.key}); start Snakemake again"
-        )
+        raise changed_since_planned(options.run_id, options.key)
     with ending_well(options.run_id, options.results):
         check_bound(options.results, site)
         supervise(wanted, options.results, current_session())

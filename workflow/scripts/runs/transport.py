@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.notes import Note
 from declared.site import Site
 
 # NCCL names a network by its plugin: IB, IBext_v8 (Mellanox's), Socket, or another vendor's such as AWS Libfabric.
@@ -14,6 +15,8 @@ _CHOSEN = re.compile(r"Using network (\S.*)")
 _DEVICE = re.compile(r"\[\d+\]([^\s:<\[]+)(?::\d+/(\w+))?")
 # Of what these do with accelerators and with InfiniBand their libraries tell nothing; they choose by themselves.
 UNTOLD = ("mpi", "gaspi")
+UNTOLD_NETWORK = "a network that it does not name"
+UNNAMED = "a network that its log does not name"
 WITHIN = "links within the node"
 LEAST_SHARE = 0.5
 
@@ -27,7 +30,7 @@ def described(library: str, spec: Mapping[str, Any], folder: Path) -> str:
     if spec["ranks"] == 1:
         return f"{library} over {WITHIN}" if spec["replicas_per_rank"] > 1 else "none"
     if library in UNTOLD and spec["fabric"] == "infiniband":
-        return f"{library} over a network that it does not name"
+        return f"{library} over {UNTOLD_NETWORK}"
     if library != "nccl":
         return f"{library} over tcp {spec['interface']}"
     said = "\n".join(log.read_text(errors="replace") for log in sorted(folder.glob("nccl.*.log")))
@@ -37,22 +40,31 @@ def described(library: str, spec: Mapping[str, Any], folder: Path) -> str:
 
 
 def objection(
-    transport: str, spec: Mapping[str, Any], site: Site, epochs: Sequence[Mapping[str, Any]], least_bytes: float
-) -> str | None:
+    transport: str,
+    spec: Mapping[str, Any],
+    site: Site,
+    epochs: Sequence[Mapping[str, Any]],
+    least_bytes: float,
+    sweep: bool = False,
+) -> Note | None:
     """Why a run did not measure the site's network; None where nothing speaks against it.
 
     `least_bytes` leave the node that sends most in each exchange, whatever the algorithm; `epochs` are rows of epochs.csv as
-    numbers.
+    numbers, or the one row of a sweep of the network, of all its messages.
     """
     by_nccl = spec["device"] == "cuda" and not transport.startswith(UNTOLD)
     if by_nccl and spec["ranks"] > 1 and not transport.startswith("nccl "):
-        return f"the gradients of accelerators went through {transport}, not through NCCL"
+        text = f"the gradients of accelerators went through {transport}, not through NCCL"
+        return Note("not-nccl", text, transport=transport)
     if spec["nodes"] == 1:
         left = by_nccl and spec["ranks"] > 1 and not transport.endswith(WITHIN)
-        return f"the accelerators of one node exchanged their gradients by {transport}" if left else None
+        text = f"the accelerators of one node exchanged their gradients by {transport}"
+        return Note("network-within-node", text, transport=transport) if left else None
     words = f" {transport} "
     if site.fabric == "infiniband" and by_nccl and (" ib " not in words or " tcp " in words):
-        return f"the site says infiniband, but the gradients went over {transport.partition(' over ')[2]}"
+        network = transport.partition(" over ")[2]
+        text = f"the site says infiniband, but the gradients went over {network}"
+        return Note("not-infiniband", text, network=network)
     if " tcp " not in words or site.placement == "emulated":
         return None
     if "mesh" in spec:  # who sends what to whom follows from its axes, and from where they lie
@@ -61,14 +73,17 @@ def objection(
         least = row["exchanges"] * least_bytes
         if row["sent_bytes"] is not None and row["sent_bytes"] < LEAST_SHARE * least:
             sent, expected = row["sent_bytes"] / 1e6, least / 1e6
-            return f"{sent:.1f} MB left through {site.interface} in epoch {row['epoch']:.0f}, the gradients are {expected:.1f} MB or more"
+            where, what = ("the sweep", "messages") if sweep else (f"epoch {row['epoch']:.0f}", "gradients")
+            text = f"{sent:.1f} MB left through {site.interface} in {where}, the {what} are {expected:.1f} MB or more"
+            facts = {"interface": site.interface, "epoch": row["epoch"], "sent_bytes": row["sent_bytes"]}
+            return Note("too-few-bytes", text, **facts, expected_bytes=least)
     return None
 
 
 def _nccl_network(log: str) -> str:
     """Protocol and interface that NCCL's log names; what its channels went through counts more than what it had found."""
     used = sorted(set(_CHANNEL.findall(log)) or set(_CHOSEN.findall(log)))
-    return " and ".join(dict.fromkeys(_network(name, log) for name in used)) or "a network that its log does not name"
+    return " and ".join(dict.fromkeys(_network(name, log) for name in used)) or UNNAMED
 
 
 def _network(plugin: str, log: str) -> str:

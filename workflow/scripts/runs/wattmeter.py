@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import requests
 
+from common.notes import Note
 from declared.site import Wattmeter
 from runs.worker.energy import MOST_ERROR, Kind
 
@@ -21,12 +22,17 @@ AT_ONCE_S = 600.0  # of one request, since the size of an answer is limited
 ANSWER_S = 20.0
 PAUSE_S = 2.0
 SOURCE, SCOPE = "wattmeter", "node"
+BAD_ANSWER = "bad-answer"  # the code of answers that are not Kwollect's
 
 Samples = dict[str, np.ndarray]  # node -> [samples, 2]: Unix time in s, W as it was told; ascending
 
 
 class Away(Exception):
-    """The wattmeters do not tell; the message says why."""
+    """The wattmeters do not tell; `reason` says why."""
+
+    def __init__(self, reason: Note) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 def nodes_of(hosts: Sequence[str]) -> list[str]:
@@ -38,15 +44,16 @@ def ask(meter: Wattmeter, nodes: Sequence[str], start: float, end: float) -> Sam
     """Samples of every node from before `start` until after `end`, as far as they come within the site's patience. Away."""
     deadline = time.monotonic() + meter.patience_s
     while True:
-        late = "no sample came"
+        late = Note("no-samples", "no sample came")
         try:
             found = _asked(meter, nodes, start - MARGIN_S, end + MARGIN_S)
             behind = [node for node in nodes if node not in found or found[node][-1, 0] < end]
             if not behind or (time.monotonic() > deadline and found):
                 return found
-            late = f"{meter.url}: has no {meter.metric} of {', '.join(behind)} until the end of the run"
+            text = f"{meter.url}: has no {meter.metric} of {', '.join(behind)} until the end of the run"
+            late = Note("samples-too-late", text, url=meter.url, nodes=behind)
         except Away as away:
-            late = str(away)
+            late = away.reason
         if time.monotonic() > deadline:
             raise Away(late)
         time.sleep(min(PAUSE_S, max(0.05, meter.patience_s / 10)))
@@ -62,7 +69,8 @@ def _asked(meter: Wattmeter, nodes: Sequence[str], start: float, end: float) -> 
                 if row["metric_id"] == meter.metric and row["device_id"] in nodes and row["value"] is not None:
                     rows.setdefault(row["device_id"], {})[_seconds(row["timestamp"])] = float(row["value"])
             except (KeyError, TypeError, ValueError) as error:
-                raise Away(f"{meter.url}: its answer is not Kwollect's ({type(error).__name__}: {error})") from None
+                text = f"{meter.url}: its answer is not Kwollect's ({type(error).__name__}: {error})"
+                raise Away(Note(BAD_ANSWER, text, url=meter.url, error=type(error).__name__)) from None
     return {node: np.array(sorted(values.items())) for node, values in rows.items()}
 
 
@@ -70,14 +78,16 @@ def _get(url: str, asked: Mapping[str, str]) -> list[Any]:
     try:
         answer = requests.get(url, params=asked, timeout=ANSWER_S)
         if answer.status_code != requests.codes.ok:
-            raise Away(f"{url}: status {answer.status_code} {answer.reason}")
+            text = f"{url}: status {answer.status_code} {answer.reason}"
+            raise Away(Note("http-status", text, url=url, status=answer.status_code))
         said = answer.json()
     except requests.JSONDecodeError:
-        raise Away(f"{url}: its answer is no JSON") from None
+        raise Away(Note(BAD_ANSWER, f"{url}: its answer is no JSON", url=url)) from None
     except requests.RequestException as error:
-        raise Away(f"{url}: {type(error).__name__}") from None
+        name = type(error).__name__
+        raise Away(Note("no-connection", f"{url}: {name}", url=url, error=name)) from None
     if not isinstance(said, list):
-        raise Away(f"{url}: its answer is no list of samples")
+        raise Away(Note(BAD_ANSWER, f"{url}: its answer is no list of samples", url=url))
     return said
 
 
@@ -93,7 +103,8 @@ def kind(meter: Wattmeter, samples: Samples) -> Kind:
     """What the wattmeters are, by the samples that came: new as often as the median of their distances says. Away where there are too few."""
     apart = np.concatenate([np.diff(rows[:, 0]) for rows in samples.values()])
     if not len(apart):
-        raise Away(f"{meter.url}: one sample of {meter.metric} is too few")
+        text = f"{meter.url}: one sample of {meter.metric} is too few"
+        raise Away(Note("too-few-samples", text, url=meter.url, metric=meter.metric))
     return Kind(SOURCE, SCOPE, "power", float(np.median(apart)), meter.error_share, None)
 
 
@@ -102,11 +113,13 @@ def readings(samples: Samples) -> Samples:
     return {node: rows[_is_power(rows)] for node, rows in samples.items()}
 
 
-def refused(samples: Samples) -> str | None:
+def refused(samples: Samples) -> Note | None:
     """How many samples are no power, and an example; None where all are."""
     wrong = [(node, rows[~_is_power(rows), 1]) for node, rows in samples.items()]
     said = [f"{len(watts)} of {node}, such as {watts[0]:g} W" for node, watts in wrong if len(watts)]
-    return f"samples that are no power were left out: {'; '.join(said)}" if said else None
+    left_out = {node: len(watts) for node, watts in wrong if len(watts)}
+    text = f"samples that are no power were left out: {'; '.join(said)}"
+    return Note("samples-left-out", text, counts=left_out) if said else None
 
 
 def _is_power(rows: np.ndarray) -> np.ndarray:
@@ -115,25 +128,26 @@ def _is_power(rows: np.ndarray) -> np.ndarray:
 
 def joules(
     of: Kind, samples: Samples, nodes: Sequence[str], start: float, end: float, what: str = "an epoch"
-) -> tuple[float | None, str | None]:
+) -> tuple[float | None, Note | None]:
     """Energy of all nodes from `start` to `end` by trapezoids, power at the ends interpolated; or why it cannot be told. `samples`: `readings`."""
     total = 0.0
     for node in nodes:
         rows = samples.get(node)
         if rows is None or not len(rows):
-            return None, f"{node} has no samples"
+            return None, Note("no-samples", f"{node} has no samples", node=node)
         if rows[0, 0] > start or rows[-1, 0] < end:
-            return None, f"samples of {node} do not reach over {what}"
+            return None, Note("samples-too-short", f"samples of {node} do not reach over {what}", node=node)
         inside = rows[(rows[:, 0] > start) & (rows[:, 0] < end)]
         at = np.concatenate([[start], inside[:, 0], [end]])
         longest = float(
             np.diff(rows[(rows[:, 0] >= _before(rows, start)) & (rows[:, 0] <= _after(rows, end)), 0]).max()
         )
         if longest > max(2 * of.sampling_s, MOST_ERROR * (end - start)):
-            return None, f"{node} has no sample for {longest:.3g} s of {what}"
+            text = f"{node} has no sample for {longest:.3g} s of {what}"
+            return None, Note("gap-in-samples", text, node=node, gap_s=longest)
         total += float(np.trapezoid(np.interp(at, rows[:, 0], rows[:, 1]), at))
     reason = of.objection(total, end - start, what)
-    return (None, reason) if reason else (total, None)
+    return (None, Note("too-coarse", reason)) if reason else (total, None)
 
 
 def _before(rows: np.ndarray, at: float) -> float:

@@ -44,7 +44,7 @@ def attempt_timing(
     result = alone.left(folder)
     status, reason = alone.judge(outcome, result, site, ranks.hosts)
     if status == "failed":
-        reason = failure(reason or "", folder / "log.txt")
+        reason = failure(reason, folder / "log.txt") if reason else None
     found = result or {}
     return {
         "study": study.name,

@@ -9,14 +9,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError
-from common.files import shown, utc
+from common.files import utc
+from common.notes import Note
 from common.shell import shell_command
 from declared.site import Site
-from runs.launch import GRACE_S, Lost, cores_per_task, ending, kept_variables, kill, spawn
+from runs.launch import (
+    GRACE_S,
+    Lost,
+    cores_per_task,
+    job_ended,
+    kept_variables,
+    kill,
+    outside_of_job,
+    rank_failure,
+    spawn,
+    starter_failure,
+    too_few_nodes,
+)
 
 PATIENCE_S = 10.0  # for Flux to start the ranks, or to end them
 RUNNING = "RUN"
+EXCEPTION = "flux-exception"  # the code of what Flux itself says of a job that it ended
 _LOST = ("node failure", "lost contact")  # how Flux's exceptions of type exec begin where no rank is the cause
 
 
@@ -25,15 +38,13 @@ class Flux:
 
     def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
         if "FLUX_URI" not in os.environ:
-            raise InputError(
-                f"{shown(site.file)}: launcher: flux starts ranks inside an instance of Flux only; "
-                "use snakemake --profile flux"
-            )
+            raise outside_of_job(site, "an instance of Flux", "use snakemake --profile flux")
         hosts = list(dict.fromkeys(_nodes()))
         if len(hosts) < spec["nodes"]:
             if int(ask("getattr", "size")) >= spec["nodes"]:
-                raise Lost(f"only {', '.join(hosts) or 'no node'} is up, the run needs {spec['nodes']} nodes")
-            raise InputError(f"flux resource list: has {len(hosts)} nodes, the run needs {spec['nodes']}; ask for more")
+                text = f"only {', '.join(hosts) or 'no node'} is up, the run needs {spec['nodes']} nodes"
+                raise Lost(Note("nodes-down", text, up=hosts, needed=spec["nodes"]))
+            raise too_few_nodes("flux resource list", len(hosts), spec["nodes"])
         self._site, self._spec = site, spec
         self._id, self._process = "", None  # type: tuple[str, subprocess.Popen[bytes] | None]
         self._asked_for = [f"--requires=host:{','.join(hosts[: spec['nodes']])}"] if hosts[spec["nodes"] :] else []
@@ -61,26 +72,27 @@ class Flux:
             ask("job", "wait-event", f"--timeout={PATIENCE_S:.0f}", self._id, "start", tries=1)
         events = self._events()
         if not any(event["name"] == "start" for event in events):
-            raise Lost(_fatal(events) or f"Flux did not start job {self._id} within {PATIENCE_S:.0f} s: nodes are busy")
+            text = f"Flux did not start job {self._id} within {PATIENCE_S:.0f} s: nodes are busy"
+            raise Lost(_fatal(events) or Note("not-started", text, job=self._id, within_s=PATIENCE_S))
         with open(log, "ab") as out:
             self._process = spawn(["flux", "job", "attach", self._id], _environment(), out)
         return [self._process]
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> str:
+    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
         """See Launcher. What Flux's events say of the first task that failed, or that a node or the job itself is gone."""
         if self._around and (state := job_state(self._around)) != RUNNING:
-            raise Lost(f"job {self.job['number']} ended under it ({state})")
+            raise job_ended(self.job["number"], state)
         events = self._events()
         for event in events:
             said = event.get("context", {})
             if event["name"] == "exception" and (said["type"] != "exec" or said["note"].startswith(_LOST)):
-                raise Lost(said["note"] or said["type"])
+                raise Lost(Note(EXCEPTION, said["note"] or said["type"], type=said["type"]))
         for event in self._events("--path=exec"):
             if event["name"] == "shell.task-exit":
                 said = event["context"]
                 host = self.hosts[said["rank"] // self._spec["ranks_per_node"]]
-                return f"rank {said['rank']} on {host} {ending(-said['signaled'] or said['exitcode'])}"
-        return _fatal(events) or f"flux job attach {ending(codes[0] or 0)}"
+                return rank_failure(said["rank"], -said["signaled"] or said["exitcode"], host)
+        return _fatal(events) or starter_failure("flux job attach", codes[0] or 0)
 
     def end(self) -> None:
         """End the ranks through Flux, then what is attached to them."""
@@ -111,7 +123,8 @@ def ask(*words: str, tries: int = 3) -> str:
                 ["flux", *words], capture_output=True, text=True, check=False, timeout=30, env=_environment()
             )
         except FileNotFoundError:
-            raise Lost("flux: there is no such program on this node") from None
+            text = "flux: there is no such program on this node"
+            raise Lost(Note("not-installed", text, program="flux")) from None
         except subprocess.TimeoutExpired:
             said = "no answer"
         else:
@@ -119,7 +132,8 @@ def ask(*words: str, tries: int = 3) -> str:
                 return done.stdout.strip()
             said = " ".join((done.stderr or done.stdout).split())[:300]
         time.sleep(2 if left else 0)
-    raise Lost(f"flux {' '.join(words[:2])}: {said}")
+    text = f"flux {' '.join(words[:2])}: {said}"
+    raise Lost(Note("scheduler-silent", text, program="flux", answer=said))
 
 
 def _nodes() -> list[str]:
@@ -136,9 +150,10 @@ def _job(number: str | None) -> dict[str, Any]:
     return {"number": told[0], "submitted_at": utc(float(told[1])), "started_at": utc(float(told[2]))}
 
 
-def _fatal(events: Sequence[Mapping[str, Any]]) -> str | None:
-    """What ended a job for good."""
-    return next((event["context"]["note"] for event in events if event["name"] == "exception"), None)
+def _fatal(events: Sequence[Mapping[str, Any]]) -> Note | None:
+    """Return what ended a job for good, in Flux's words."""
+    said = next((event["context"] for event in events if event["name"] == "exception"), None)
+    return Note(EXCEPTION, said["note"], type=said["type"]) if said else None
 
 
 def _environment() -> dict[str, str]:

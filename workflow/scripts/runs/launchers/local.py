@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.notes import Note
 from common.shell import shell_command
 from declared.site import Site
-from runs.launch import ending, kept_variables, kill, spawn
+from runs.launch import kept_variables, kill, rank_failure, spawn
 
 
 class Local:
@@ -36,10 +37,10 @@ class Local:
                 self._processes.append(spawn(here, kept_variables(), out))
         return self._processes
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> str:
+    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
         """See Launcher."""
         rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
-        return f"rank {rank} {ending(code)}"
+        return rank_failure(rank, code)
 
     def end(self) -> None:
         """See Launcher."""

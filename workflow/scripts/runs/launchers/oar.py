@@ -13,11 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from cluster import virtual
-from common.errors import InputError
-from common.files import shown
+from common.notes import Note
 from common.shell import shell_command
 from declared.site import Site
-from runs.launch import Lost, ending, kept_variables, kill, pkill, spawn, told
+from runs.launch import (
+    Lost,
+    job_ended,
+    kept_variables,
+    kill,
+    outside_of_job,
+    pkill,
+    rank_failure,
+    spawn,
+    starter_failure,
+    told,
+    too_few_nodes,
+)
 
 SSH_FAILED = 255  # of ssh, and so of oarsh: its own failure, and also a remote end by a signal
 OARSH_FAILED = (SSH_FAILED, *range(61, 67))  # the others: oarsh found no job on the node
@@ -47,12 +58,10 @@ class Oar:
     def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
         listed = os.environ.get("OAR_NODEFILE")
         if not listed:
-            raise InputError(
-                f"{shown(site.file)}: launcher: oar starts ranks inside an OAR job only; use snakemake --profile oar"
-            )
+            raise outside_of_job(site, "an OAR job", "use snakemake --profile oar")
         hosts = list(dict.fromkeys(Path(listed).read_text().split()))
         if len(hosts) < spec["nodes"]:
-            raise InputError(f"{listed}: has {len(hosts)} nodes, the run needs {spec['nodes']}; ask for more")
+            raise too_few_nodes(listed, len(hosts), spec["nodes"])
         self._site, self._spec, self._mpi = site, spec, mpi
         self._processes: list[subprocess.Popen[bytes]] = []
         self._command: Sequence[str] = ()
@@ -93,28 +102,33 @@ class Oar:
             self._site.setup, "", {**variables, **_BY_ROOT}, ["sh", "-c", _MPIRUN, "ringside", *words, *ranks]
         )
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> str:
+    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
         """See Launcher. Where a connection failed, ssh says so in the log: whoever failed first, it was by that."""
         text = log.read_text(errors="replace")
         for rank, process in enumerate(self._processes):
             if not self._mpi and process.poll() in OARSH_FAILED and (said := _LOST.search(text)):
-                raise Lost(f"{self._where(rank)}: {said[0].strip()}")
+                text = f"rank {rank} on {self._host(rank)}: {said[0].strip()}"
+                raise Lost(Note("node-unreachable", text, rank=rank, host=self._host(rank)))
         if self._mpi and (said := _LOST.search(text) or _UNREACHED.search(text)):
-            raise Lost(f"mpirun: {said[0].strip()}")
+            raise Lost(Note("node-unreachable", f"mpirun: {said[0].strip()}"))
         if (state := job_state(self._number)) not in (RUNNING, None):
-            raise Lost(f"job {self._number} ended under it ({state})")
+            raise job_ended(self._number, state)
         rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
         if self._mpi:
             if killed := _KILLED.search(text):
-                return f"{self._where(int(killed[1]))} {ending(-int(killed[2]))}"
+                return self._failure(int(killed[1]), -int(killed[2]))
             ended = _ENDED.search(text)
-            return f"{self._where(int(ended[1]))} {ending(int(ended[2]))}" if ended else f"mpirun {ending(code)}"
+            return self._failure(int(ended[1]), int(ended[2])) if ended else starter_failure("mpirun", code)
         if code == SSH_FAILED:
-            return f"{self._where(rank)} was killed, or ended with status {code}"
-        return f"{self._where(rank)} {ending(code)}"
+            text = f"rank {rank} on {self._host(rank)} was killed, or ended with status {code}"
+            return Note("rank-failed", text, rank=rank, host=self._host(rank), status=code)
+        return self._failure(rank, code)
 
-    def _where(self, rank: int) -> str:
-        return f"rank {rank} on {self.hosts[rank // self._spec['ranks_per_node']]}"
+    def _failure(self, rank: int, code: int) -> Note:
+        return rank_failure(rank, code, self._host(rank))
+
+    def _host(self, rank: int) -> str:
+        return self.hosts[rank // self._spec["ranks_per_node"]]
 
     def end(self) -> None:
         """End what was started here, and what that started there."""

@@ -11,11 +11,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError
-from common.files import shown
+from common.notes import Note
 from common.shell import shell_command
 from declared.site import Site
-from runs.launch import Lost, ending, kept_variables, kill, pkill, spawn, told
+from runs.launch import (
+    Lost,
+    job_ended,
+    kept_variables,
+    kill,
+    outside_of_job,
+    pkill,
+    rank_failure,
+    spawn,
+    told,
+    too_few_nodes,
+)
 
 TMRSH_FAILED = 255
 RUNNING = "R"
@@ -31,12 +41,10 @@ class Pbs:
     def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
         listed, number = os.environ.get("PBS_NODEFILE"), os.environ.get("PBS_JOBID")
         if not listed or not number:
-            raise InputError(
-                f"{shown(site.file)}: launcher: pbs starts ranks inside a PBS job only; use snakemake --profile pbs"
-            )
+            raise outside_of_job(site, "a PBS job", "use snakemake --profile pbs")
         hosts = list(dict.fromkeys(Path(listed).read_text().split()))
         if len(hosts) < spec["nodes"]:
-            raise InputError(f"{listed}: has {len(hosts)} nodes, the run needs {spec['nodes']}; ask for more")
+            raise too_few_nodes(listed, len(hosts), spec["nodes"])
         self._site, self._spec, self._number = site, spec, number
         self._processes: list[subprocess.Popen[bytes]] = []
         self._command: Sequence[str] = ()
@@ -56,19 +64,20 @@ class Pbs:
                 self._processes.append(spawn(["pbs_tmrsh", self.hosts[node], *apart], _environment(), out))
         return self._processes
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> str:
+    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
         """See Launcher. Where a task could not be started or followed, pbs_tmrsh says so: whoever failed first, it was by that."""
         said = _LOST.search(log.read_text(errors="replace"))
         for rank, process in enumerate(self._processes):
             if said and process.poll() == TMRSH_FAILED:
-                raise Lost(f"{self._where(rank)}: {said[0].strip()}")
+                text = f"rank {rank} on {self._host(rank)}: {said[0].strip()}"
+                raise Lost(Note("node-unreachable", text, rank=rank, host=self._host(rank)))
         if (state := job_state(self._number)) not in (RUNNING, None):
-            raise Lost(f"job {self._number} ended under it (state {state})")
+            raise job_ended(self._number, state, "state ")
         rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
-        return f"{self._where(rank)} {ending(128 - code if 128 < code < 128 + 65 else code)}"
+        return rank_failure(rank, 128 - code if 128 < code < 128 + 65 else code, self._host(rank))
 
-    def _where(self, rank: int) -> str:
-        return f"rank {rank} on {self.hosts[rank // self._spec['ranks_per_node']]}"
+    def _host(self, rank: int) -> str:
+        return self.hosts[rank // self._spec["ranks_per_node"]]
 
     def end(self) -> None:
         """End what pbs_tmrsh started, then pbs_tmrsh itself; put what ranks wrote into the log.
@@ -81,7 +90,8 @@ class Pbs:
         if self._log:
             _gather(self._log, self._spec["ranks"])
         if gone:
-            raise Lost(f"job {self._number}: PBS cannot reach {', '.join(gone)}")
+            text = f"job {self._number}: PBS cannot reach {', '.join(gone)}"
+            raise Lost(Note("node-unreachable", text, job=self._number, hosts=gone))
 
 
 def job_state(number: str) -> str | None:

@@ -12,11 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from cluster import slurm, virtual
-from common.errors import InputError
-from common.files import shown, utc
+from common.files import utc
+from common.notes import Note
 from common.shell import shell_command
 from declared.site import Site
-from runs.launch import GRACE_S, Lost, cores_per_task, ending, kept_variables, kill, spawn
+from runs.launch import (
+    GRACE_S,
+    Lost,
+    cores_per_task,
+    job_ended,
+    kept_variables,
+    kill,
+    outside_of_job,
+    spawn,
+    starter_failure,
+    too_few_nodes,
+)
 from runs.worker import energy
 
 PATIENCE_S = 10.0  # for Slurm to end a step
@@ -70,14 +81,9 @@ class Slurm:
     def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
         job = current_job()
         if job is None:
-            raise InputError(
-                f"{shown(site.file)}: launcher: slurm starts ranks inside a Slurm job only; "
-                "use snakemake --profile slurm, or make submit"
-            )
+            raise outside_of_job(site, "a Slurm job", "use snakemake --profile slurm, or make submit")
         if len(job.hosts) < spec["nodes"]:
-            raise InputError(
-                f"Slurm job {job.number}: has {len(job.hosts)} nodes, the run needs {spec['nodes']}; ask for more"
-            )
+            raise too_few_nodes(f"Slurm job {job.number}", len(job.hosts), spec["nodes"])
         self._site, self._spec, self._mpi = site, spec, mpi
         self.name = f"ringside-{spec['run_id']}"[:200]
         self._process: subprocess.Popen[bytes] | None = None
@@ -114,22 +120,23 @@ class Slurm:
             self._process = spawn(step, {**kept_variables(), **job}, out)
         return [self._process]
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> str:
+    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
         """See Launcher. What srun says of its first failing task, or that a node or the job itself is gone."""
         if (state := job_state(self.job["number"])) != RUNNING:
-            raise Lost(f"job {self.job['number']} ended under it ({state})")
+            raise job_ended(str(self.job["number"]), state)
         said = log.read_text(errors="replace").splitlines()
         lines = [line for line in said if line.startswith("srun: ")]
         for line in lines:
             if any(sign in line for sign in _LOST):
-                raise Lost(line)
+                raise Lost(Note("node-or-job-gone", line))
         for line in lines:
             if found := _TASK.fullmatch(line):
                 host, rank, what = found.groups()
-                return f"rank {rank} on {host}: {what.lower()}"
+                text = f"rank {rank} on {host}: {what.lower()}"
+                return Note("rank-failed", text, rank=rank, host=host, status=what.lower())
         if lines and all(line.startswith(("srun: ", "slurmstepd: ")) for line in said if line.strip()):
-            raise Lost(lines[-1])  # no rank ever said a word: srun itself failed
-        return f"srun {ending(codes[0] or 0)}"
+            raise Lost(Note("not-started", lines[-1]))  # no rank ever said a word: srun itself failed
+        return starter_failure("srun", codes[0] or 0)
 
     def end(self) -> None:
         """End the step through Slurm, then srun itself."""
@@ -162,24 +169,25 @@ def meters(ranks: Slurm) -> list[dict[str, Any]]:
     return [energy.entry(ENERGY, reason, window="run", joules=joules)]
 
 
-def consumed(job: str, name: str) -> tuple[float | None, str | None]:
+def consumed(job: str, name: str) -> tuple[float | None, Note | None]:
     """Joules of the last step of this name in a job, or why nobody tells. Both may come to the accounting after its end."""
-    why = f"sacct has no step {name} of job {job}"
+    reason = Note("no-step", f"sacct has no step {name} of job {job}", step=name, job=job)
     for pause_s in (1, 2, 0):
         try:
             said = slurm.ask(
                 "sacct", f"--jobs={job}", "--format=JobIDRaw,JobName,ConsumedEnergyRaw", "--parsable2", "--noheader"
             )
         except slurm.Unanswered as unanswered:
-            return None, str(unanswered)
+            return None, Note("scheduler-silent", str(unanswered), program="sacct")
         rows = [line.split("|") for line in said.splitlines()]
         if found := [row[2] for row in rows if len(row) == 3 and row[1] == name and "." in row[0]]:
             joules = float(found[-1]) if found[-1].isdecimal() else 0.0
             if 0 < joules < NO_VALUE:
                 return joules, None
-            why = f"sacct says {found[-1] or 'nothing'}: no plugin of this cluster measures (AcctGatherEnergyType)"
+            text = f"sacct says {found[-1] or 'nothing'}: no plugin of this cluster measures (AcctGatherEnergyType)"
+            reason = Note("no-meter", text, answer=found[-1])
         time.sleep(pause_s)
-    return None, why
+    return None, reason
 
 
 def ask(*command: str) -> str:
@@ -190,7 +198,8 @@ def ask(*command: str) -> str:
         except slurm.Unanswered as unanswered:
             said = str(unanswered)
         time.sleep(pause_s)
-    raise Lost(f"{command[0]}: {said.removeprefix(f'{command[0]}: ')}")
+    text = f"{command[0]}: {said.removeprefix(f'{command[0]}: ')}"
+    raise Lost(Note("scheduler-silent", text, program=command[0], answer=said))
 
 
 def _seconds(text: str) -> float:
