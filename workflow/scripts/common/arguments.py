@@ -11,4 +11,4 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """InputError, without the usage."""
-        raise InputError(message)
+        raise InputError("bad-arguments", message)
