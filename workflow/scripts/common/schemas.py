@@ -127,8 +127,7 @@ def _broken_rule(error: jsonschema.ValidationError, value: str) -> tuple[str, st
             missing = next(name for name in rule if name not in instance)
             return "missing-key", "is missing", {"below": missing, "got": None, "expected": _described(parent, missing)}
         case "enum":
-            levels = [str(level) for level in rule]
-            return "not-one-of", f"{value} is not allowed", {**alternatives(instance, rule), "expected": levels}
+            return "not-one-of", f"{value} is not allowed", {**alternatives(instance, rule), "expected": list(rule)}
         case "type":
             return _wrong_type(instance, value, parent, [rule] if isinstance(rule, str) else rule)
         case "anyOf":

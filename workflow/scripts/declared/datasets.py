@@ -67,7 +67,9 @@ def read_datasets(shipped: Path, own: Path, used: Collection[str] | None = None)
         for name, entry in table.items():
             if name in entries:
                 problem = f"is a data set of {shown(shipped)}"
-                raise InputError("duplicate", problem, file=shown(file), key=name, hint="give it another name")
+                raise InputError(
+                    "duplicate", problem, file=shown(file), key=name, got=name, hint="give it another name"
+                )
             if used is None or name in used:
                 _check_entry(name, entry, file, own=file is own)
             entries[name] = entry
@@ -78,7 +80,7 @@ def _check_entry(name: str, entry: Any, file: Path, *, own: bool) -> None:
     """InputError for the first mistake in an entry; `own`: of a user's own file."""
     if any(pattern.fullmatch(name) for pattern in _FRESH):
         problem = "such a name is drawn, not read"
-        raise InputError("reserved-name", problem, file=shown(file), key=name, hint="give it another name")
+        raise InputError("reserved-name", problem, file=shown(file), key=name, got=name, hint="give it another name")
     check_value(name, schema("factors")["properties"]["dataset"], name, file)
     place = file.with_name(f"{file.name} ({name})")
     check(entry, "dataset", place)
@@ -100,7 +102,8 @@ def _mistakes(entry: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yield the mistakes; each may assume that those before it were none."""
     archived = entry["format"] in ARCHIVED
     if ("files" in entry) + ("made_up" in entry) != archived:
-        yield _unfit(entry, "files", "either files or made_up: true" if archived else "neither files nor made_up")
+        key = "made_up" if "made_up" in entry and not archived else "files"
+        yield _unfit(entry, key, "either files or made_up: true" if archived else "neither files nor made_up")
     yield from _mistakes_of_samples(entry)
     names = [declared["name"] for declared in entry.get("files", [])]
     if len(set(names)) < len(names):
@@ -139,14 +142,11 @@ def _mistakes_of_samples(entry: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def _unfit(entry: Mapping[str, Any], key: str, expected: str, got: object = None) -> Mistake:
-    """Return the mistake that a key is not what the entry's format needs."""
-    shown_value = f"{got} does" if got is not None else "does"
-    return (
-        key,
-        "unfit-for-format",
-        f"{shown_value} not fit format {entry['format']}",
-        {"got": got, "expected": expected},
-    )
+    """Return the mistake that a key is not what the entry's format needs; `got`: what of its value is wrong."""
+    if got is None and key not in entry:
+        return key, "missing-key", f"is missing for format {entry['format']}", {"expected": expected}
+    problem = f"{'does' if got is None else f'{got} does'} not fit format {entry['format']}"
+    return key, "unfit-for-format", problem, {"got": entry.get(key) if got is None else got, "expected": expected}
 
 
 def _check_file_names(entry: Mapping[str, Any], file: Path) -> None:

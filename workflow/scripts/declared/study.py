@@ -276,7 +276,8 @@ def _contrasts(named: Any, factors: Mapping[str, list[Any]], file: Path) -> dict
                 file=where,
                 key=f"{key}.{name}",
                 got=unknown[0],
-                expected=f"two or more of {', '.join(map(str, factors[name]))}",
+                expected=factors[name],
+                hint="name two or more",
             )
     return {name: tuple(levels) for name, levels in named.items()}
 
