@@ -70,7 +70,7 @@ def address(node: int) -> str:
 def parse(nodes: str, bandwidth: str, cpu: str, memory: str, accounting: bool, scheduler: str = "slurm") -> Settings:
     """Settings as a person writes them: NODES=3 BANDWIDTH=1gbit CPU=0.6 MEMORY=4G; `none` takes a limit away."""
     if scheduler not in SCHEDULERS:
-        raise _not_possible("SCHEDULER", scheduler, "unknown-name", SCHEDULERS)
+        raise _not_possible("SCHEDULER", scheduler, "unknown-name", list(SCHEDULERS))
     if accounting and scheduler != "slurm":
         hint = f"take it out, or take SCHEDULER=slurm instead of {scheduler}"
         raise InputError("conflicting-keys", "is Slurm's", file="--accounting", got=scheduler, hint=hint)
