@@ -13,7 +13,7 @@ from PIL import Image
 
 from common.errors import InputError
 from common.files import CHECKOUT
-from datasets.archives import Archive
+from datasets.archives import Archive, read_tar
 from datasets.formats import READERS, picture
 from datasets.made_up import cifar_records, jpeg, parts, tar, write_archives
 from declared.datasets import load_dataset
@@ -81,6 +81,15 @@ def test_a_cifar_batch_of_another_size_is_refused(tmp_path):
     entry = load_dataset(CIFAR)
     error = refusal(entry, cifar_archive(tmp_path, bytes(3072), entry["classes"]))
     assert_refusal(error, "contradicts-entry", "", ["data_batch_1.bin"], got=3072)
+
+
+def test_a_cifar_archive_without_a_batch_is_refused(tmp_path):
+    entry = {**load_dataset(CIFAR), "shape": [2, 2, 3]}
+    archives = cifar_archive(tmp_path, bytes(13), entry["classes"])
+    name = "cifar-10-batches-bin/test_batch.bin"
+    members = {member: bytes(content) for member, content in read_tar(archives["c.tar.gz"]).items() if member != name}
+    (tmp_path / "c.tar.gz").write_bytes(gzip.compress(tar(members)))
+    assert_refusal(refusal(entry, archives), "missing-member", "", [repr(name)], got=name)
 
 
 def test_no_pickle_is_loaded(tmp_path):

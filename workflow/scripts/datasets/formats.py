@@ -249,7 +249,7 @@ def _named(archives: Archives, name: str, entry: Entry) -> Archive:
 
 def _member(archive: Archive, members: Mapping[str, memoryview], name: str) -> memoryview:
     if name not in members:
-        refuse(archive, f"has no member {name!r}")
+        refuse(archive, "missing-member", f"has no member {name!r}", name)
     return members[name]
 
 
