@@ -178,7 +178,7 @@ def test_a_slow_server_is_given_up(server, file, store_at):
     assert 1 < time.monotonic() - started < 6
 
 
-def test_a_server_that_trickles_is_given_up_and_what_came_is_kept(server, file, store_at, capsys):
+def test_trickling_server_is_given_up_and_its_bytes_are_kept(server, file, store_at, capsys):
     server.plan["/public/a.gz"] += [trickle(100)] * 3
     started = time.monotonic()
     assert fetched(file, store_at()).origin == server.url("/mirror/a.gz")

@@ -309,9 +309,7 @@ def test_data_set_that_cannot_be_had_is_refused(name: str, code: str, mentions: 
     assert_refusal(refused.value, code, "factors.dataset", mentions, file="s.yaml", got=name)
 
 
-def test_a_mistake_stops_those_who_use_the_data_set_and_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_entry_stops_only_those_who_use_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("declared.datasets.OWN_DATASETS", own(tmp_path, train_samples=0))
     for cached in (datasets, load_dataset, table_of):
         cached.cache_clear()

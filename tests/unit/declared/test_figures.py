@@ -95,7 +95,7 @@ def test_traces_are_drawn_unasked_where_runs_are_traced(tmp_path: Path) -> None:
     assert not {figure.kind for figure in load.drawn(traced=False)} & {"phases", "critical_path", "gantt"}
 
 
-def test_a_figure_of_traces_needs_traced_runs_and_no_place_for_trace(tmp_path: Path) -> None:
+def test_figure_of_traces_needs_traced_runs(tmp_path: Path) -> None:
     asked = [
         {"kind": "phases", "x": "time", "facet": ["batch_size", "sync_every"]},
         {"kind": "gantt", "filter": {"nodes": 2}},

@@ -123,7 +123,7 @@ def test_a_run_of_a_fraction_is_the_run_of_the_full_design(tmp_path: Path) -> No
     assert all(every[run.run_id] == run for run in design(few, site))
 
 
-def test_the_plan_says_which_fraction_and_what_it_cannot_tell_apart(tmp_path: Path) -> None:
+def test_plan_names_the_fraction_and_its_aliases(tmp_path: Path) -> None:
     study, site = load_study("s", written(tmp_path)), load_site("local")
     campaign = Campaign(study, site, "available", design(study, site), None)
     text = report(Cost(campaign, measured_at("nowhere", tmp_path), {}))

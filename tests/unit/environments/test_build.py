@@ -211,7 +211,7 @@ def test_a_tool_is_the_same_virtual_environment_at_every_site(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("indexed", [True, False])
-def test_a_recorded_wheel_comes_from_the_sites_index_only_when_pip_has_none(tiny, indexed, monkeypatch):
+def test_sites_index_is_asked_only_when_pip_has_no_wheel(tiny, indexed, monkeypatch):
     from common.python import python_abi
 
     elsewhere = tiny.cache.parent / "elsewhere" / "extra"

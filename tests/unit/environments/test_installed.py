@@ -87,7 +87,7 @@ def test_what_is_no_python_is_said_in_one_line(tmp_path: Path, says: str) -> Non
     assert_refusal(refused.value, "no-python", file="environment it")
 
 
-def test_another_file_at_its_place_is_not_taken_for_what_was_tested(tmp_path: Path) -> None:
+def test_replaced_program_is_not_what_was_tested(tmp_path: Path) -> None:
     it, own = described(tmp_path, "program: it\n", CHECK), program(tmp_path, "hello")
     wanted = at_site(own)
     stamp = stamp_of(it, tmp_path / "cache", wanted)
@@ -103,7 +103,7 @@ def test_another_file_at_its_place_is_not_taken_for_what_was_tested(tmp_path: Pa
     assert json.loads(stamp.read_text()) == again
 
 
-def test_a_package_of_another_version_is_not_taken_for_what_was_tested(tmp_path: Path) -> None:
+def test_package_of_another_version_is_not_what_was_tested(tmp_path: Path) -> None:
     it, packages = described(tmp_path, ""), tmp_path / "packages"
     (packages / "toy-1.0.dist-info").mkdir(parents=True)
     wanted = at_site(sys.executable, PYTHONPATH=str(packages))
@@ -127,7 +127,7 @@ def with_package(folder: Path, version: str) -> Installed:
     return Installed(sys.executable, (), load, load)
 
 
-def test_packages_and_modules_are_those_behind_the_setup_lines_and_another_of_either_is_another_content(
+def test_packages_and_modules_behind_setup_lines_are_the_content(
     tmp_path: Path,
 ) -> None:
     it = described(tmp_path, "", "import toy")

@@ -42,7 +42,7 @@ def test_patches_are_made_in_order(tmp_path):
     assert (tmp_path / "a.txt").read_text() == "x = 3\n"
 
 
-def test_a_missing_compiler_gives_one_line_with_the_debian_package(monkeypatch, tmp_path):
+def test_missing_compiler_is_named_with_its_debian_package(monkeypatch, tmp_path):
     source = read("horovod-pytorch").sources[0]
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError) as refused:
