@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -85,6 +86,7 @@ def works_or_complains(*also: type[Exception]) -> Iterator[None]:
         said = str(error)
         assert said and "\n" not in said, said
         assert len(said) < LONGEST, said
+        assert not isinstance(error, InputError) or re.fullmatch("[a-z]+(-[a-z]+)*", error.code), error.code
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)

@@ -1,6 +1,7 @@
 """The table of data sets: what ships is right, what a person adds or names wrongly is refused in one line."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -10,6 +11,7 @@ from common.schemas import schema
 from datasets.formats import CIFAR, CIFAR_BATCHES, TINY, WIKITEXT
 from declared.datasets import (
     DATASETS,
+    FRESH_NAMES,
     IDX,
     class_count,
     datasets,
@@ -19,6 +21,7 @@ from declared.datasets import (
     table_of,
     targets,
 )
+from support.refusals import assert_refusal
 
 OWN = {
     "title": "t",
@@ -33,6 +36,7 @@ OWN = {
     "licence": "l",
     "citation": "c",
 }
+IDX_NAMES = [name for pair in IDX.values() for name in pair]
 MADE_UP = {"files": None, "made_up": True}
 TEXT = {**MADE_UP, "format": "wikitext", "shape": [8], "vocabulary": 9}
 BUNDLED = {"files": None, "format": "scikit-learn", "train_samples": 1597, "validation_samples": 200}
@@ -102,98 +106,153 @@ def test_a_users_own_data_sets_stand_beside_the_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "said"),
+    ("name", "changes", "code", "key", "facts"),
     [
-        ("digits", {}, "digits: is a data set of workflow/scripts/datasets/table.yaml; give it another name"),
-        ("synthetic-8x8x1-10", {}, "such a name is drawn, not read; give it another name"),
-        ("Ours", {}, "Ours: 'Ours' does not look right"),
-        ("../ours", {}, "does not look right"),
-        ("ours", {"format": "jpeg"}, "datasets.yaml (ours): format: 'jpeg' is not one of cifar-10-binary, idx"),
-        ("ours", {"files": None}, "files: with format idx expected either files or made_up: true"),
-        ("ours", {"made_up": True}, "files: with format idx expected either files or made_up: true"),
-        ("ours", {"format": "patterns"}, "files: with format patterns expected neither files nor made_up"),
-        ("ours", {"format": "patterns", "made_up": True}, "expected neither files nor made_up"),
-        ("ours", {"classes": 10}, "classes: with format idx expected a list of names"),
-        ("ours", {"format": "tiny-imagenet"}, "classes: with format tiny-imagenet expected their number"),
-        ("ours", {"classes": ["a"]}, "classes: has 1 entry; expected at least 2"),
-        ("ours", {"classes": []}, "classes: is empty; expected at least 2"),
-        ("ours", {"shape": [16, 16]}, "shape: with format idx expected [height, width, channels], not [16, 16]"),
-        ("ours", {"shape": [16, 16, 3, 1]}, "shape: has 4 entries; expected at most 3"),
-        ("ours", {"classes": None}, "classes: with format idx expected some"),
-        ("ours", {"vocabulary": 9}, "vocabulary: with format idx expected none"),
-        ("ours", TEXT, "classes: with format wikitext expected none: what follows is told"),
-        ("ours", {**TEXT, "shape": [1, 1, 1]}, "shape: with format wikitext expected [length], not [1, 1, 1]"),
-        ("ours", {**TEXT, "vocabulary": None}, "vocabulary: with format wikitext expected the number of different"),
-        (
-            "ours",
-            {**TEXT, "format": "text8"},
-            "vocabulary: with format text8 expected 27 (a to z and the blank), not 9",
-        ),
-        ("synthetic-text-9-9-2", {}, "such a name is drawn, not read; give it another name"),
-        ("ours", {"files": OWN["files"] * 2}, "files: two are called train-images-idx3-ubyte.gz; name each once"),
+        ("digits", {}, "duplicate", "digits", {"got": "digits"}),
+        ("synthetic-8x8x1-10", {}, "reserved-name", "synthetic-8x8x1-10", {"got": "synthetic-8x8x1-10"}),
+        ("Ours", {}, "bad-pattern", "Ours", {"got": "Ours"}),
+        ("../ours", {}, "bad-pattern", "../ours", {"got": "../ours"}),
+        ("ours", {"format": "jpeg"}, "not-one-of", "format", {"got": "jpeg"}),
+        ("ours", {"files": None}, "missing-key", "files", {}),
+        ("ours", {"made_up": True}, "unfit-for-format", "files", {}),
+        ("ours", {"format": "patterns"}, "unfit-for-format", "files", {}),
+        ("ours", {"format": "patterns", "made_up": True}, "unfit-for-format", "made_up", {"got": True}),
+        ("ours", {"classes": 10}, "unfit-for-format", "classes", {"got": 10}),
+        ("ours", {"format": "tiny-imagenet"}, "unfit-for-format", "classes", {"got": ["a", "b"]}),
+        ("ours", {"classes": ["a"]}, "too-few", "classes", {"got": 1, "mentions": [2]}),
+        ("ours", {"classes": []}, "too-few", "classes", {"got": 0, "mentions": [2]}),
+        ("ours", {"shape": [16, 16]}, "unfit-for-format", "shape", {"got": [16, 16]}),
+        ("ours", {"shape": [16, 16, 3, 1]}, "too-many", "shape", {"got": 4, "mentions": [3]}),
+        ("ours", {"classes": None}, "missing-key", "classes", {}),
+        ("ours", {"vocabulary": 9}, "unfit-for-format", "vocabulary", {"got": 9}),
+        ("ours", TEXT, "unfit-for-format", "classes", {"got": ["a", "b"]}),
+        ("ours", {**TEXT, "shape": [1, 1, 1]}, "unfit-for-format", "shape", {"got": [1, 1, 1]}),
+        ("ours", {**TEXT, "vocabulary": None}, "missing-key", "vocabulary", {}),
+        ("ours", {**TEXT, "format": "text8"}, "unfit-for-format", "vocabulary", {"got": 9, "mentions": [27]}),
+        ("synthetic-text-9-9-2", {}, "reserved-name", "synthetic-text-9-9-2", {"got": "synthetic-text-9-9-2"}),
+        ("ours", {"files": OWN["files"] * 2}, "duplicate", "files", {"got": "train-images-idx3-ubyte.gz"}),
         (
             "ours",
             {"files": [{**OWN["files"][0], "name": "mnist-train.gz"}, *OWN["files"][1:]]},
-            "files: with format idx expected the names train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, "
-            "t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz, not mnist-train.gz,",
+            "unfit-for-format",
+            "files",
+            {"expected": IDX_NAMES},
         ),
-        ("ours", {"files": OWN["files"][:2]}, "files: with format idx expected the names train-images"),
-        ("ours", {"format": "cifar-10-binary"}, "files: with format cifar-10-binary expected one archive, not 4"),
+        (
+            "ours",
+            {"files": OWN["files"][:2]},
+            "unfit-for-format",
+            "files",
+            {"got": ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"], "expected": IDX_NAMES},
+        ),
+        ("ours", {"format": "cifar-10-binary"}, "unfit-for-format", "files", {"got": 4}),
         (
             "ours",
             {"files": [{"name": "../a", "bytes": 1, "unpacked_bytes": 1}]},
-            "files.0.name: '../a' does not look right",
+            "bad-pattern",
+            "files.0.name",
+            {"got": "../a"},
         ),
-        ("ours", {"files": [{"name": "a", "bytes": 1}]}, "files.0: key 'unpacked_bytes' is missing"),
-        ("ours", {"files": [{**OWN["files"][0], "url": "ftp://x/y"}]}, "files.0.url: 'ftp://x/y' does not look right"),
-        ("ours", {"files": [{**OWN["files"][0], "md5": "ABC"}]}, "files.0.md5: 'ABC' does not look right"),
-        ("ours", {"files": [{**OWN["files"][0], "sha256": "abc"}]}, "files.0.sha256: 'abc' does not look right"),
+        ("ours", {"files": [{"name": "a", "bytes": 1}]}, "missing-key", "files.0.unpacked_bytes", {}),
+        (
+            "ours",
+            {"files": [{**OWN["files"][0], "url": "ftp://x/y"}]},
+            "bad-pattern",
+            "files.0.url",
+            {"got": "ftp://x/y"},
+        ),
+        (
+            "ours",
+            {"files": [{**OWN["files"][0], "md5": "ABC"}]},
+            "bad-pattern",
+            "files.0.md5",
+            {"got": "ABC", "mentions": [32]},
+        ),
+        (
+            "ours",
+            {"files": [{**OWN["files"][0], "sha256": "abc"}]},
+            "bad-pattern",
+            "files.0.sha256",
+            {"got": "abc", "mentions": [64]},
+        ),
         (
             "ours",
             {"files": [OWN["files"][0], {key: OWN["files"][1][key] for key in ("name", "bytes", "unpacked_bytes")}]},
-            "files.1: train-labels-idx1-ubyte.gz has neither md5 nor sha256; say sha256: and what "
-            "`sha256sum train-labels-idx1-ubyte.gz` prints",
+            "missing-key",
+            "files.1",
+            {"mentions": ["train-labels-idx1-ubyte.gz", "md5", "sha256"]},
         ),
         (
             "ours",
             {"files": [{**OWN["files"][0], "url": "file://x/y"}]},
-            "'file://x/y' does not look right; expected an",
+            "bad-pattern",
+            "files.0.url",
+            {"got": "file://x/y"},
         ),
-        ("ours", {"files": [{**OWN["files"][0], "name": "x" * 300}]}, "is too long; expected at most 200 characters"),
-        ("x" * 300, {}, "is too long; expected at most 100 characters"),
-        ("ours", {"classes": [str(i) for i in range(257)]}, "classes: with format idx expected at most 256, since a"),
+        ("ours", {"files": [{**OWN["files"][0], "name": "x" * 300}]}, "too-long", "files.0.name", {"mentions": [200]}),
+        ("x" * 300, {}, "too-long", "x" * 300, {"mentions": [100]}),
+        (
+            "ours",
+            {"classes": [str(i) for i in range(257)]},
+            "unfit-for-format",
+            "classes",
+            {"got": 257, "mentions": [256]},
+        ),
         (
             "ours",
             {**MADE_UP, "format": "cifar-10-binary", "classes": [str(i) for i in range(257)]},
-            "classes: with format cifar-10-binary expected at most 256, since a label is one byte, not 257",
+            "unfit-for-format",
+            "classes",
+            {"got": 257, "mentions": [256]},
         ),
-        ("ours", {"classes": ["a", " "]}, "classes: second value ' ' does not look right; expected a name"),
+        ("ours", {"classes": ["a", " "]}, "bad-pattern", "classes", {"got": " "}),
         (
             "ours",
             {**MADE_UP, "format": "tiny-imagenet", "classes": 2},
-            "shape: with format tiny-imagenet expected 3 channels, not 1",
+            "unfit-for-format",
+            "shape",
+            {"got": 1, "mentions": [3]},
         ),
-        ("ours", {**BUNDLED, "shape": [8, 8, 3]}, "shape: with format scikit-learn expected [8, 8, 1], not [8, 8, 3]"),
-        ("ours", {**BUNDLED, "classes": ["a", "b"]}, "classes: with format scikit-learn expected 10, not 2"),
+        (
+            "ours",
+            {**BUNDLED, "shape": [8, 8, 3]},
+            "unfit-for-format",
+            "shape",
+            {"got": [8, 8, 3], "mentions": [8, 8, 1]},
+        ),
+        ("ours", {**BUNDLED, "classes": ["a", "b"]}, "unfit-for-format", "classes", {"got": 2, "mentions": [10]}),
         (
             "ours",
             {**BUNDLED, "train_samples": 1500},
-            "train_samples and validation_samples: with format scikit-learn expected 1797, not 1700",
+            "unfit-for-format",
+            "train_samples and validation_samples",
+            {"got": 1700, "mentions": [1797]},
         ),
     ],
 )
-def test_a_wrong_entry_is_refused(tmp_path: Path, name: str, changes: dict[str, object], said: str) -> None:
+def test_wrong_entry_is_refused_with_file_and_key(
+    tmp_path: Path, name: str, changes: dict[str, object], code: str, key: str, facts: dict[str, Any]
+) -> None:
     with pytest.raises(InputError) as refused:
         read_datasets(DATASETS, own(tmp_path, name, **changes))
-    (line,) = str(refused.value).splitlines()
-    assert said in line
+    assert_refusal(refused.value, code, key, **facts)
+    assert refused.value.file in (f"{tmp_path}/datasets.yaml", f"{tmp_path}/datasets.yaml ({name})")
 
 
-@pytest.mark.parametrize(("text", "said"), [("nonsense", "holds 'nonsense'"), ("", "is empty"), ("[a]", "holds")])
-def test_a_file_that_has_no_entries_is_told_from_an_empty_one(tmp_path: Path, text: str, said: str) -> None:
+def test_wrong_entry_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        read_datasets(DATASETS, own(tmp_path, shape=[16, 16]))
+    assert str(refused.value) == (
+        f"{tmp_path}/datasets.yaml (ours): shape: [16, 16] does not fit format idx; expected [height, width, channels]"
+    )
+
+
+@pytest.mark.parametrize(("text", "got"), [("nonsense", "nonsense"), ("", None), ("[a]", ["a"])])
+def test_file_without_entries_is_refused_with_its_content(tmp_path: Path, text: str, got: object) -> None:
     (tmp_path / "datasets.yaml").write_text(text)
-    with pytest.raises(InputError, match=f"datasets.yaml: {said}.*; expected names of data sets, each with its entry"):
+    with pytest.raises(InputError) as refused:
         read_datasets(DATASETS, tmp_path / "datasets.yaml")
+    assert_refusal(refused.value, "wrong-type", file=f"{tmp_path}/datasets.yaml", got=got)
 
 
 def test_what_the_format_is_described_to_want_is_what_is_read() -> None:
@@ -228,41 +287,37 @@ def test_tokens_are_followed_by_one_of_the_vocabulary_or_have_a_class(name: str,
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "code", "mentions"),
     [
-        ("synthetic-32x32x3", "is unknown; expected synthetic-<height>"),
-        ("synthetic-032x32x3-10", "expected synthetic-<height>x<width>x<channels>-<classes>[-<samples>]"),
-        ("mnist", "data set: 'mnist' is unknown"),
-        ("synthetic-8x8x1-1", "expected at least 2 classes and 10 samples"),
-        (
-            "synthetic-token-100-8",
-            "expected synthetic-<height>x<width>x<channels>-<classes>[-<samples>] or synthetic-tokens-",
-        ),
-        ("synthetic-tokens-100", "is unknown; expected synthetic-tokens-<vocabulary>-<length>[-<samples>]"),
-        ("synthetic-text-100-8", "expected synthetic-text-<vocabulary>-<length>-<classes>[-<samples>]"),
-        ("synthetic-tokens-1-8", "'synthetic-tokens-1-8': expected a vocabulary of at least 2"),
-        ("synthetic-tokens-9-8-9", "expected at least 10 samples"),
-        ("synthetic-text-100-8-1", "expected at least 2 classes and 10 samples"),
-        ("synthetic-text-3-8-4", "expected a vocabulary of at least 4"),
-        ("synthetic-8x8x1-2-9", "expected at least 2 classes and 10 samples"),
+        ("synthetic-32x32x3", "unknown-name", [FRESH_NAMES["images"]]),
+        ("synthetic-032x32x3-10", "unknown-name", [FRESH_NAMES["images"]]),
+        ("mnist", "unknown-name", ["cifar-10", "digits", *FRESH_NAMES.values()]),
+        ("synthetic-8x8x1-1", "out-of-range", [2, 10]),
+        ("synthetic-token-100-8", "unknown-name", FRESH_NAMES.values()),
+        ("synthetic-tokens-100", "unknown-name", [FRESH_NAMES["tokens"]]),
+        ("synthetic-text-100-8", "unknown-name", [FRESH_NAMES["text"]]),
+        ("synthetic-tokens-1-8", "out-of-range", [2]),
+        ("synthetic-tokens-9-8-9", "out-of-range", [10]),
+        ("synthetic-text-100-8-1", "out-of-range", [2, 10]),
+        ("synthetic-text-3-8-4", "out-of-range", [4]),
+        ("synthetic-8x8x1-2-9", "out-of-range", [2, 10]),
     ],
 )
-def test_an_unknown_name_is_refused(name: str, said: str) -> None:
+def test_data_set_that_cannot_be_had_is_refused(name: str, code: str, mentions: list[object]) -> None:
     with pytest.raises(InputError) as refused:
-        load_dataset(name)
-    assert said in str(refused.value)
+        load_dataset(name, "s.yaml", "factors.dataset")
+    assert_refusal(refused.value, code, "factors.dataset", mentions, file="s.yaml", got=name)
 
 
-def test_a_mistake_stops_those_who_use_the_data_set_and_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_entry_stops_only_those_who_use_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("declared.datasets.OWN_DATASETS", own(tmp_path, train_samples=0))
     for cached in (datasets, load_dataset, table_of):
         cached.cache_clear()
     try:
         assert load_dataset("digits")["format"] == "scikit-learn"
-        with pytest.raises(InputError, match=r"ours.*train_samples: 0 is too small"):
+        with pytest.raises(InputError) as refused:
             load_dataset("ours")
+        assert_refusal(refused.value, "out-of-range", "train_samples", ["ours"], got=0)
     finally:
         monkeypatch.undo()
         for cached in (datasets, load_dataset, table_of):

@@ -1,6 +1,7 @@
 """What a study may declare of its figures, what it has unasked, and the one line that answers a mistake."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -9,6 +10,7 @@ from common.errors import InputError
 from common.files import CHECKOUT
 from declared.figures import KINDS, Declared
 from declared.study import load_study
+from support.refusals import assert_refusal
 
 STUDY = {
     "title": "t",
@@ -40,13 +42,11 @@ def study(folder: Path, figures: object = None, exclude: bool = True, **factors:
     return load_study("s", folder).drawn()
 
 
-def refusal(folder: Path, *figures: object) -> str:
+def refusal(folder: Path, *figures: object) -> InputError:
     with pytest.raises(InputError) as refused:
         study(folder, list(figures))
-    (line,) = str(refused.value).splitlines()
-    name, said = line.split(": ", 1)
-    assert name == str(folder / "s.yaml")
-    return said
+    assert refused.value.file == str(folder / "s.yaml")
+    return refused.value
 
 
 def test_a_study_that_declares_nothing_has_the_usual_figures(tmp_path: Path) -> None:
@@ -95,16 +95,15 @@ def test_traces_are_drawn_unasked_where_runs_are_traced(tmp_path: Path) -> None:
     assert not {figure.kind for figure in load.drawn(traced=False)} & {"phases", "critical_path", "gantt"}
 
 
-def test_a_figure_of_traces_needs_traced_runs_and_no_place_for_trace(tmp_path: Path) -> None:
+def test_figure_of_traces_needs_traced_runs(tmp_path: Path) -> None:
     asked = [
         {"kind": "phases", "x": "time", "facet": ["batch_size", "sync_every"]},
         {"kind": "gantt", "filter": {"nodes": 2}},
     ]
     assert [figure.name for figure in study(tmp_path, asked, trace=["none", "phases"])] == ["phases-time", "gantt"]
     study(tmp_path, [{"kind": "overview"}])
-    assert refusal(tmp_path, {"kind": "gantt"}) == (
-        "figures.0.kind: gantt draws traced runs, and the study has none; add trace: [none, phases] to its factors"
-    )
+    error = refusal(tmp_path, {"kind": "gantt"})
+    assert_refusal(error, "not-possible-here", "figures.0.kind", ["trace: [none, phases]"], got="gantt")
 
 
 def test_devices_stand_for_nodes_where_only_they_vary(tmp_path: Path) -> None:
@@ -157,63 +156,68 @@ BY_NODES = {"kind": "by_factor", "x": "nodes"}
 
 
 @pytest.mark.parametrize(
-    ("figure", "said"),
+    ("figure", "code", "key", "facts"),
     [
-        ({"x": "nodes"}, "figures.0: key 'kind' is missing"),
-        ({"kind": "ovrview"}, "figures.0.kind: 'ovrview' is unknown; did you mean 'overview'?"),
-        ({"kind": "overview", "color": "nodes"}, "figures.0.color: unknown key; did you mean 'colour'?"),
-        ({"kind": "overview", "x": "nodes"}, "figures.0.x: overview takes none; expected one of kind, name, colour, facet, filter"),
-        ({"kind": "residuals", "filter": {"nodes": 1}}, "figures.0.filter: residuals takes none; expected one of kind, name"),
-        ({"kind": "overview", "name": "a/b"}, "figures.0.name: 'a/b' does not look right; expected letters a to z"),
-        ({"kind": "by_factor"}, "figures.0.x: is missing; by_factor needs it; expected one of framework, batch_size, nodes, sync_every"),
-        ({"kind": "interaction", "x": "nodes"}, "figures.0.colour: is missing; interaction needs it"),
-        ({"kind": "interaction", "x": "nodes", "colour": ["framework", "sync_every"]}, "figures.0.colour: interaction takes one factor, not 2"),
-        ({"kind": "by_factor", "x": "momentum"}, "figures.0.x: 'momentum' is no factor that varies; expected one of framework"),
-        ({"kind": "accuracy", "y": "loss"}, "figures.0.y: 'loss' is unknown; expected one of accuracy, perplexity"),
-        ({"kind": "accuracy", "y": "perplexity"}, "figures.0.y: perplexity is of next tokens, and no data set of the study has these; say accuracy"),
-        ({"kind": "overview", "y": "perplexity"}, "figures.0.y: overview takes none; expected one of kind, name"),
-        ({"kind": "accuracy", "x": "nodes"}, "figures.0.x: 'nodes' is unknown; expected one of epochs, updates, wall_time"),
-        ({**BY_NODES, "colour": "node"}, "figures.0.colour: 'node' is no factor that varies; expected one of"),
-        ({**BY_NODES, "colour": "nodes"}, "figures.0.colour: nodes is x already; name it once"),
-        ({**BY_NODES, "colour": "framework", "facet": "framework"}, "figures.0.facet: framework is colour already; name it once"),
-        ({**BY_NODES, "facet": ["batch_size", "batch_size"]}, "figures.0.facet: "),
-        ({**BY_NODES, "filter": {"model": "small-cnn"}}, "figures.0.filter.model: is no factor that varies; expected one of"),
-        ({**BY_NODES, "filter": {"batch_size": 64}}, "figures.0.filter.batch_size: 64 is no level of the study; expected one of 16, 32"),
-        ({**BY_NODES, "filter": {"batch_size": True}}, "figures.0.filter.batch_size: True is no level of the study"),
-        ({**BY_NODES, "filter": {"nodes": 2}}, "figures.0.x: 'nodes' is no factor that varies in what is drawn"),
-        ({**BY_NODES, "filter": {"framework": "pytorch-single", "sync_every": 4}}, "figures.0.filter: leaves no cell"),
-        (
-            {**BY_NODES, "colour": "framework", "facet": "batch_size"},
-            "figures.0.facet: sync_every varies, too; name it in x or colour or facet, or hold it to one level by filter",
-        ),
+        ({"x": "nodes"}, "missing-key", "figures.0.kind", {}),
+        ({"kind": "ovrview"}, "unknown-name", "figures.0.kind", {"got": "ovrview", "suggestion": "overview"}),
+        ({"kind": "overview", "color": "nodes"}, "unknown-key", "figures.0.color", {"got": "color", "suggestion": "colour"}),
+        ({"kind": "overview", "x": "nodes"}, "unknown-key", "figures.0.x", {"expected": ["kind", "name", "colour", "facet", "filter"]}),
+        ({"kind": "residuals", "filter": {"nodes": 1}}, "unknown-key", "figures.0.filter", {"expected": ["kind", "name"]}),
+        ({"kind": "overview", "name": "a/b"}, "bad-pattern", "figures.0.name", {"got": "a/b"}),
+        ({"kind": "by_factor"}, "missing-key", "figures.0.x", {"expected": ["framework", "batch_size", "nodes", "sync_every"]}),
+        ({"kind": "interaction", "x": "nodes"}, "missing-key", "figures.0.colour", {"expected": ["framework", "batch_size", "nodes", "sync_every"]}),
+        ({"kind": "interaction", "x": "nodes", "colour": ["framework", "sync_every"]}, "wrong-count", "figures.0.colour", {"got": 2}),
+        ({"kind": "by_factor", "x": "momentum"}, "factor-does-not-vary", "figures.0.x", {"got": "momentum", "expected": ["framework", "batch_size", "nodes", "sync_every"]}),
+        ({"kind": "accuracy", "y": "loss"}, "not-one-of", "figures.0.y", {"got": "loss", "expected": ("accuracy", "perplexity")}),
+        ({"kind": "accuracy", "y": "perplexity"}, "not-possible-here", "figures.0.y", {"got": "perplexity", "mentions": ["accuracy"]}),
+        ({"kind": "overview", "y": "perplexity"}, "unknown-key", "figures.0.y", {"expected": ["kind", "name", "colour", "facet", "filter"]}),
+        ({"kind": "accuracy", "x": "nodes"}, "not-one-of", "figures.0.x", {"got": "nodes", "expected": ("epochs", "updates", "wall_time")}),
+        ({**BY_NODES, "colour": "node"}, "factor-does-not-vary", "figures.0.colour", {"got": "node", "expected": ["framework", "batch_size", "nodes", "sync_every"]}),
+        ({**BY_NODES, "colour": "nodes"}, "duplicate", "figures.0.colour", {"got": "nodes", "mentions": ["x"]}),
+        ({**BY_NODES, "colour": "framework", "facet": "framework"}, "duplicate", "figures.0.facet", {"got": "framework", "mentions": ["colour"]}),
+        ({**BY_NODES, "facet": ["batch_size", "batch_size"]}, "duplicate", "figures.0.facet", {"got": "batch_size"}),
+        ({**BY_NODES, "filter": {"model": "small-cnn"}}, "factor-does-not-vary", "figures.0.filter.model", {"got": "model", "expected": ["framework", "batch_size", "nodes", "sync_every"]}),
+        ({**BY_NODES, "filter": {"batch_size": 64}}, "unknown-level", "figures.0.filter.batch_size", {"got": 64, "expected": [16, 32]}),
+        ({**BY_NODES, "filter": {"batch_size": True}}, "unknown-level", "figures.0.filter.batch_size", {"got": True, "expected": [16, 32]}),
+        ({**BY_NODES, "filter": {"nodes": 2}}, "factor-does-not-vary", "figures.0.x", {"got": "nodes", "expected": ["batch_size", "sync_every"]}),
+        ({**BY_NODES, "filter": {"framework": "pytorch-single", "sync_every": 4}}, "leaves-no-cell", "figures.0.filter", {}),
+        ({**BY_NODES, "colour": "framework", "facet": "batch_size"}, "factor-without-place", "figures.0.facet", {"got": "sync_every", "mentions": ["x or colour or facet", "filter"]}),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line_with_file_and_key(figure: dict[str, object], said: str, tmp_path: Path) -> None:
-    assert refusal(tmp_path, figure).startswith(said)
+def test_mistake_is_refused_with_file_and_key(
+    figure: dict[str, object], code: str, key: str, facts: dict[str, Any], tmp_path: Path
+) -> None:
+    assert_refusal(refusal(tmp_path, figure), code, key, **facts)
+
+
+def test_mistake_is_refused_in_words(tmp_path: Path) -> None:
+    assert str(refusal(tmp_path, BY_NODES, {"kind": "overview"}, {**BY_NODES, "name": "overview"})) == (
+        f"{tmp_path}/s.yaml: figures.2.name: 'overview' is figures.1 already; give one of them another name"
+    )
 
 
 def test_a_name_twice_is_refused(tmp_path: Path) -> None:
-    assert refusal(tmp_path, BY_NODES, {"kind": "overview"}, BY_NODES) == (
-        "figures.2.name: 'by_factor-nodes' is figures.0 already; give one of them another name"
-    )
+    error = refusal(tmp_path, BY_NODES, {"kind": "overview"}, BY_NODES)
+    assert_refusal(error, "duplicate", "figures.2.name", ["figures.0"], got="by_factor-nodes")
 
 
 def test_more_series_than_can_be_told_apart_are_refused(tmp_path: Path) -> None:
     figure = {"kind": "overview", "colour": ["batch_size", "sync_every"]}
-    with pytest.raises(
-        InputError, match=r"figures\.0\.colour: batch_size, sync_every would make 10 series; expected at most 8"
-    ):
+    with pytest.raises(InputError) as refused:
         study(tmp_path, [figure], batch_size=[4, 8, 16, 32, 64])
+    assert_refusal(refused.value, "too-many", "figures.0.colour", ["batch_size, sync_every", 8], got=10)
     figure = {"kind": "overview", "colour": ["framework", "batch_size"]}
-    with pytest.raises(InputError, match="would make 5 series of a framework; expected at most 4"):
+    with pytest.raises(InputError) as refused:
         study(tmp_path, [figure], batch_size=[4, 8, 16, 32, 64])
+    assert_refusal(refused.value, "too-many", "figures.0.colour", ["framework", 4], got=5)
     study(tmp_path, [figure], batch_size=[4, 8, 16, 32])
 
 
 def test_an_empty_list_is_refused(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(yaml.safe_dump({**STUDY, "figures": []}))
-    with pytest.raises(InputError, match="figures: is empty; expected at least 1"):
+    with pytest.raises(InputError) as refused:
         load_study("s", tmp_path)
+    assert_refusal(refused.value, "too-few", "figures", [1], got=0)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (CHECKOUT / "config" / "studies").glob("*.yaml")))

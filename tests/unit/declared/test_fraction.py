@@ -1,20 +1,24 @@
 """Two-level fractions: as large as published ones, and what their cells cannot tell apart is said."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
 
-from common.errors import InputError
+from common.errors import CodedValueError, InputError
+from declared.factors import factor_table
 from declared.fraction import Fraction, generated, of_resolution
 from declared.site import load_site
 from declared.study import load_study
 from plan.campaign import Campaign
 from plan.cost import Cost, fraction_line, measured_at, report
 from plan.design import design, to_csv
+from support.refusals import assert_refusal
 
 NAMES = [chr(ord("A") + place) for place in range(15)]
 # NIST/SEMATECH e-Handbook of Statistical Methods, 5.3.3.4.7 (after Box, Hunter & Hunter): factors, resolution asked for -> its
@@ -78,13 +82,22 @@ def test_generators_of_a_persons_own() -> None:
     better, worse = (generated(list("ABCD"), {"D": list(of)}) for of in ("ABC", "AB"))
     assert (better.name(), worse.name()) == ("2^(4-1) of resolution IV", "2^(4-1) of resolution III")
     assert fraction_like(better) == ["A x B = C x D", "A x C = B x D", "A x D = B x C"]
-    for bad, said in (
-        ({"D": ["A", "E"]}, "'E' does not vary"),
-        ({"D": ["A", "B"], "C": ["A", "B"]}, "always change together"),
-        ({"D": ["A", "C"], "C": ["A", "B"]}, "'C' is itself generated"),
+    for bad, code, sentence in (
+        ({"D": ["A", "E"]}, "factor-does-not-vary", "D: 'E' does not vary"),
+        (
+            {"D": ["A", "B"], "C": ["A", "B"]},
+            "confounded-factors",
+            "D: two factors would always change together; expected another product",
+        ),
+        (
+            {"D": ["A", "C"], "C": ["A", "B"]},
+            "generated-by-generated",
+            "D: 'C' is itself generated; expected factors without a generator",
+        ),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(CodedValueError) as refused:
             generated(list("ABCD"), bad)
+        assert (refused.value.code, str(refused.value)) == (code, sentence)
 
 
 def written(folder: Path, **changes: object) -> Path:
@@ -110,32 +123,41 @@ def test_a_run_of_a_fraction_is_the_run_of_the_full_design(tmp_path: Path) -> No
     assert all(every[run.run_id] == run for run in design(few, site))
 
 
-def test_the_plan_says_which_fraction_and_what_it_cannot_tell_apart(tmp_path: Path) -> None:
+def test_plan_names_the_fraction_and_its_aliases(tmp_path: Path) -> None:
     study, site = load_study("s", written(tmp_path)), load_site("local")
     campaign = Campaign(study, site, "available", design(study, site), None)
     text = report(Cost(campaign, measured_at("nowhere", tmp_path), {}))
-    assert "8 cells in 2 blocks" in text
-    (line,) = [line for line in text.splitlines() if "resolution" in line]
-    assert line.startswith("  2^(7-4) of resolution III: framework = batch size x batches per exchange = ")
-    assert study.fraction is not None and line.strip() == fraction_line(study.fraction)
+    assert re.search(r"\b8 \w+ in 2 \w+", text), "cells and blocks"
+    assert study.fraction is not None
+    line = fraction_line(study.fraction)
+    assert text.splitlines().count(f"  {line}") == 1
+    title = factor_table()["sync_every"]["title"]
+    assert study.fraction.name() in line and f"framework = batch size x {title} = " in line
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "code", "key", "facts"),
     [
-        ({"exclude": [{"nodes": 2}]}, "exclude: a fraction needs all of its cells"),
-        ({"factors": {**GOOD["factors"], "batch_size": [16, 32, 64]}}, "factors.batch_size: 3 levels; with design: fractional"),  # type: ignore[dict-item]
-        ({"resolution": 6}, "resolution: 6 is not one of 3, 4, 5"),
-        ({"design": "full"}, "resolution: only with design: fractional"),
-        ({"generators": {"nodes": ["framework", "batch_size"]}}, "resolution: follows from generators"),
-        ({"generators": {"nodes": ["framework", "model"]}, "resolution": None}, "generators: nodes: 'model' does not vary"),
-        ({"factors": {**GOOD["factors"], "optimizer": "sgd", "learning_rate": 0.05, "augmentation": "none", "sync_every": 1}, "resolution": 4},  # type: ignore[dict-item]
-         "design: 3 factors have no fraction of resolution IV; say design: full"),
-        ({"factors": {**GOOD["factors"], "framework": ["pytorch-single", "pytorch-ddp"]}}, "(a fraction needs all of its cells)"),  # type: ignore[dict-item]
+        ({"exclude": [{"nodes": 2}]}, "conflicting-keys", "exclude", {}),
+        ({"factors": {**GOOD["factors"], "batch_size": [16, 32, 64]}}, "too-many", "factors.batch_size", {"got": 3}),
+        ({"resolution": 6}, "not-one-of", "resolution", {"got": 6, "expected": [3, 4, 5]}),
+        ({"design": "full"}, "conflicting-keys", "resolution", {}),
+        ({"generators": {"nodes": ["framework", "batch_size"]}}, "conflicting-keys", "resolution", {}),
+        ({"generators": {"nodes": ["framework", "model"]}, "resolution": None}, "factor-does-not-vary", "generators", {"mentions": ["nodes", "model"]}),
+        ({"factors": {**GOOD["factors"], "optimizer": "sgd", "learning_rate": 0.05, "augmentation": "none", "sync_every": 1}, "resolution": 4}, "no-such-fraction", "design", {"mentions": [3, "IV"]}),
     ],
 )  # fmt: skip
-def test_a_mistake_is_refused_in_one_line(tmp_path: Path, changes: dict[str, object], said: str) -> None:
+def test_mistake_is_refused_with_file_and_key(
+    tmp_path: Path, changes: dict[str, object], code: str, key: str, facts: dict[str, Any]
+) -> None:
     with pytest.raises(InputError) as refused:
-        design(load_study("s", written(tmp_path, **changes)), load_site("local"))
-    (line,) = str(refused.value).splitlines()
-    assert said in line and "s.yaml" in line and "add to exclude" not in line
+        load_study("s", written(tmp_path, **changes))
+    assert_refusal(refused.value, code, key, file=str(tmp_path / "s.yaml"), **facts)
+
+
+def test_infeasible_cell_of_a_fraction_is_not_to_be_excluded(tmp_path: Path) -> None:
+    single = {**GOOD["factors"], "framework": ["pytorch-single", "pytorch-ddp"]}  # type: ignore[dict-item]
+    study = load_study("s", written(tmp_path, factors=single))
+    with pytest.raises(InputError) as refused:
+        design(study, load_site("local"))
+    assert str(tmp_path / "s.yaml") in str(refused.value) and "exclude" not in str(refused.value)

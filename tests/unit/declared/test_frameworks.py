@@ -7,6 +7,7 @@ import yaml
 
 from common.errors import InputError
 from declared import frameworks
+from support.refusals import assert_refusal
 
 
 @pytest.mark.parametrize("key", ["base", "environment"])
@@ -18,5 +19,7 @@ def test_a_framework_that_names_what_is_not_there_is_refused(
     (tmp_path / "ours").mkdir()
     (tmp_path / "ours" / "framework.yaml").write_text(yaml.safe_dump({**said, key: "nothing"}))
     monkeypatch.setattr(frameworks, "FRAMEWORKS", tmp_path)
-    with pytest.raises(InputError, match=rf"ours/framework.yaml: {key}: 'nothing' is unknown; expected one of "):
+    with pytest.raises(InputError) as refused:
         frameworks.load_framework("ours")
+    assert_refusal(refused.value, "unknown-name", key, file=f"{tmp_path}/ours/framework.yaml", got="nothing")
+    assert refused.value.expected

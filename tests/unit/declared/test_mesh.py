@@ -2,6 +2,7 @@
 
 import pytest
 
+from common.errors import CodedValueError
 from declared.mesh import divides_more, mesh_of, sizes_of
 from models.mesh import Mesh, of_spec
 
@@ -24,28 +25,30 @@ def test_a_level_is_a_mesh_of_all_ranks(level: str, ranks: int, mesh: Mesh) -> N
 
 
 @pytest.mark.parametrize(
-    ("level", "said"),
+    ("level", "code", "mentions"),
     [
-        ("tensr2", "'tensr2' is no axis; expected pipeline, data, sharded, tensor with a size"),
-        ("data2-dense", "'dense' of 'data2-dense' is no axis"),
-        ("data2-data2", "has the axis data twice"),
-        ("data-tensor", "several axes without a size"),
-        ("data1-tensor2", "'data1' of 'data1-tensor2' divides nothing"),
-        ("tensor2-data", "is not in order; write data-tensor2"),
+        ("tensr2", "unknown-axis", ["'tensr2'", "pipeline, data, sharded, tensor"]),
+        ("data2-dense", "unknown-axis", ["'dense'", "'data2-dense'"]),
+        ("data2-data2", "duplicate", ["data"]),
+        ("data-tensor", "missing-size", []),
+        ("data1-tensor2", "out-of-range", ["'data1'", "'data1-tensor2'"]),
+        ("tensor2-data", "wrong-order", ["data-tensor2"]),
     ],
 )
-def test_what_is_no_mesh_is_told_why(level: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_is_no_mesh_is_told_why(level: str, code: str, mentions: list[str]) -> None:
+    with pytest.raises(CodedValueError) as refused:
         sizes_of(level)
+    assert refused.value.code == code and all(mention in str(refused.value) for mention in mentions)
 
 
 def test_ranks_that_are_not_the_product_are_told() -> None:
-    for level, ranks, said in (
+    for level, ranks, sentence in (
         ("data2-tensor2", 2, "is 4 ranks, the cell has 2"),
-        ("data-tensor2", 3, "multiple of 2"),
+        ("data-tensor2", 3, "is a multiple of 2 ranks, the cell has 3"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(CodedValueError) as refused:
             mesh_of(level, ranks)
+        assert (refused.value.code, str(refused.value)) == ("wrong-rank-count", sentence)
 
 
 def test_ranks_are_laid_out_with_the_tensor_axis_innermost() -> None:

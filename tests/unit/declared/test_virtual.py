@@ -6,6 +6,7 @@ import pytest
 
 from common.errors import InputError
 from declared.virtual import Settings, from_json, parse
+from support.refusals import assert_refusal
 
 
 def test_settings_are_what_was_written_and_survive_being_noted() -> None:
@@ -28,19 +29,23 @@ def test_nodes_may_be_unlike() -> None:
     for shares in ("0.9,0.6", "0.9,none,0.3"):
         with pytest.raises(InputError) as refused:
             parse("3", "none", shares, "none", accounting=False)
-        expected = "expected cores of one node, or of each of the 3 nodes, such as CPU=0.9,0.6,0.3"
-        assert str(refused.value) == f"CPU={shares}: {expected}"
+        assert_refusal(refused.value, "wrong-count", "", [3], file=f"CPU={shares}", got=shares)
+        assert str(refused.value) == (
+            f"CPU={shares}: is not possible; expected cores of one node, or of each of the 3 nodes, such as CPU=0.9,0.6,0.3"
+        )
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "accounting", "said"),
+    ("scheduler", "accounting", "code", "file", "mentions"),
     [
-        ("oarr", False, "SCHEDULER=oarr: expected slurm or oar"),
-        ("", False, "SCHEDULER=: expected slurm or oar"),
-        ("oar", True, "--accounting: is Slurm's; take it out, or take SCHEDULER=slurm instead of oar"),
+        ("oarr", False, "unknown-name", "SCHEDULER=oarr", ["slurm", "oar"]),
+        ("", False, "unknown-name", "SCHEDULER=", ["slurm", "oar"]),
+        ("oar", True, "conflicting-keys", "--accounting", ["SCHEDULER=slurm"]),
     ],
 )
-def test_a_scheduler_that_there_is_not_is_refused(scheduler: str, accounting: bool, said: str) -> None:
+def test_a_scheduler_that_there_is_not_is_refused(
+    scheduler: str, accounting: bool, code: str, file: str, mentions: list[str]
+) -> None:
     with pytest.raises(InputError) as refused:
         parse("3", "1gbit", "0.6", "6G", accounting, scheduler)
-    assert str(refused.value) == said
+    assert_refusal(refused.value, code, "", mentions, file=file, got=scheduler)

@@ -72,7 +72,7 @@ def test_the_controllers_pip_takes_its_lock_from_it(offline: Tiny, tmp_path: Pat
     assert [file.name for file in (tmp_path / "out").iterdir()] == [wheel.name]
     refused = call(**{"requirements.txt": "of another commit"})
     assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1
-    assert f"has no wheels of this {lock} for {python_abi()}; the bundles there are of small at local" in refused.stderr
+    assert all(name in refused.stderr for name in (str(lock), python_abi(), "small at local", "[not-in-bundle]"))
 
 
 def test_without_a_bundle_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from common.errors import InputError
 from declared.environments import lineage, names, read, tools
 from environments import identity
 from environments.identity import environment_digest, environment_stamp, parent_stamps
+from support.refusals import assert_refusal
 
 
 def digests(tiny, variant="cpu"):
@@ -105,36 +106,37 @@ def test_the_shipped_descriptions_are_read_within_milliseconds():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "code", "key", "facts"),
     [
-        ("selftest_limit_s", "selftest_limit", "selftest_limit: unknown key; did you mean 'selftest_limit_s'?"),
-        ("selftest_limit_s: 30", "selftest_limit_s: 0", "selftest_limit_s: 0 is too small; expected more than 0"),
-        ("sha256: ", "sha256: 0", "sources.0.sha256"),
-        ("patches:", "patchs:", "sources.0.patchs: unknown key; did you mean 'patches'?"),
         (
-            "why: to see that it is done",
-            "",
-            "sources.0.patches.0: key 'why' is missing; expected the reason in one line",
+            "selftest_limit_s",
+            "selftest_limit",
+            "unknown-key",
+            "selftest_limit",
+            {"got": "selftest_limit", "suggestion": "selftest_limit_s"},
         ),
-        (
-            'version: "1.0"',
-            "version: latest",
-            "sources.0.version: 'latest' does not look right; expected an exact version",
-        ),
-        ("parent: base", "parent: over", "parent: 'over' is laid over 'over' itself"),
-        ("parent: base", "parent: basis", "environment 'basis' is unknown; did you mean 'base'?"),
-        ("parent: base", "", "sources: they are built against a parent's packages, but key 'parent' is missing"),
+        ("selftest_limit_s: 30", "selftest_limit_s: 0", "out-of-range", "selftest_limit_s", {"got": 0}),
+        ("sha256: ", "sha256: 0", "bad-pattern", "sources.0.sha256", {}),
+        ("patches:", "patchs:", "unknown-key", "sources.0.patchs", {"suggestion": "patches"}),
+        ("why: to see that it is done", "", "missing-key", "sources.0.patches.0.why", {}),
+        ('version: "1.0"', "version: latest", "bad-pattern", "sources.0.version", {"got": "latest"}),
+        ("parent: base", "parent: over", "circular-parents", "parent", {"got": "over", "mentions": ["'over'"]}),
+        ("parent: base", "parent: basis", "unknown-name", "", {"got": "basis", "suggestion": "base"}),
+        ("parent: base", "", "missing-key", "sources", {"mentions": ["'parent'"]}),
     ],
 )
-def test_a_wrong_description_is_refused_in_one_line(tiny, old, new, said):
+def test_wrong_description_is_refused_with_its_key(tiny, old, new, code, key, facts):
     edit(tiny.containers / "over" / "environment.yaml", old, new)
     with pytest.raises(InputError) as refused:
         read("over", containers=tiny.containers)
-    assert said in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert_refusal(refused.value, code, key, **facts)
+    assert refused.value.file in (f"{tiny.containers}/over/environment.yaml", "environment")
 
 
 def test_an_absent_lock_is_named(tiny):
     (tiny.containers / "base" / "requirements.cpu.txt").unlink()
-    with pytest.raises(InputError, match=r"base/requirements.cpu.txt: no such file; the environment 'base' needs it"):
+    with pytest.raises(InputError) as refused:
         environment_digest("base", containers=tiny.containers)
+    lock = tiny.containers / "base" / "requirements.cpu.txt"
+    assert str(refused.value) == f"{lock}: no such file; the environment 'base' needs it"
+    assert refused.value.code == "missing-file"

@@ -3,7 +3,7 @@
 import io
 import json
 import os
-import re
+import platform
 import shutil
 import signal
 import subprocess
@@ -16,8 +16,10 @@ import pytest
 
 from common.errors import InputError
 from common.files import CHECKOUT
+from common.python import python_abi
 from environments.unbundle import Done, main, unbundle
 from support.bundles import KEPT, Bundle, bundle, in_cache
+from support.refusals import assert_refusal
 
 MANIFEST = "bundle/small-local.json"
 
@@ -38,14 +40,14 @@ def unpacked(small: Bundle, **wanted: str) -> Done:
     return unbundle(small.tar, wanted, small.checkout)
 
 
-def refusal(small: Bundle, cache: Path, **wanted: str) -> str:
-    """The one line with which it refuses, after which the cache is as it was."""
+def refusal(small: Bundle, cache: Path, **wanted: str) -> InputError:
+    """The error with which it refuses, after which the cache is as it was."""
     before = in_cache(cache)
     with pytest.raises(InputError) as refused:
         unpacked(small, **wanted)
     assert in_cache(cache) == before
-    assert "\n" not in str(refused.value) and str(small.tar) in str(refused.value)
-    return str(refused.value)
+    assert str(refused.value).isprintable() and str(small.tar) in str(refused.value)
+    return refused.value
 
 
 def retar(small: Bundle, change) -> None:
@@ -99,8 +101,9 @@ class TestAWholeBundle:
         assert looked.resolve() == tmp_path / "scratch/ringside/bundle"
         looked.unlink()
         (looked / "wheels").mkdir(parents=True)
-        with pytest.raises(InputError, match="a bundle lies there, this one is for"):
+        with pytest.raises(InputError) as refused:
             unpacked(small)
+        assert_refusal(refused.value, "two-caches", file=str(looked), got=str(tmp_path / "scratch" / "ringside"))
 
     def test_it_needs_nothing_but_python(self, small: Bundle, cache: Path) -> None:
         """Before there is a .venv: without site-packages, as the Makefile calls it."""
@@ -127,39 +130,40 @@ class TestAWholeBundle:
 
 class TestABrokenBundle:
     def test_no_file(self) -> None:
-        with pytest.raises(
-            InputError, match="no FILE is given; expected what make bundle has made: make unbundle FILE=FILE"
-        ):
+        with pytest.raises(InputError) as refused:
             main([""])
+        assert_refusal(refused.value, "missing-argument", "", ["make unbundle FILE=FILE"])
 
     @pytest.mark.parametrize("place", [0.02, 0.3, 0.9])
     def test_an_altered_byte(self, small: Bundle, cache: Path, place: float) -> None:
         content = bytearray(small.pack().read_bytes())
         content[int(place * len(content))] ^= 1
         small.tar.write_bytes(content)
-        assert re.search("altered on the way|cannot be read|not one that make bundle writes", refusal(small, cache))
+        assert refusal(small, cache).code in ("checksum-mismatch", "broken-bundle")
 
     @pytest.mark.parametrize("length", [0, 100, 700, 0.2, 0.5, 0.93])
     def test_a_truncated_file(self, small: Bundle, cache: Path, length: float) -> None:
         whole = small.pack().read_bytes()
         small.tar.write_bytes(whole[: int(length if length > 1 else length * len(whole))])
-        assert re.search("cannot be read as a bundle|ends early|is no bundle", refusal(small, cache))
+        assert refusal(small, cache).code in ("broken-bundle", "missing-members", "no-bundle")
 
     def test_one_that_ends_between_two_files(self, small: Bundle, cache: Path) -> None:
         retar(small, lambda entry, data: [] if entry.name.startswith("wheels/") else [(entry, data)])
-        assert "ends early: 2 of 9 files are not in it" in refusal(small, cache)
+        error = refusal(small, cache)
+        assert_refusal(error, "missing-members", "", [2, 9])
+        assert len(error.got) == 2 and all(name.startswith("wheels/") for name in error.got)
 
     def test_something_else(self, small: Bundle, cache: Path) -> None:
-        assert "no such file" in refusal(small, cache)
+        assert refusal(small, cache).code == "missing-file"
         small.tar.write_text("a page of a proxy\n")
-        assert "cannot be read as a bundle" in refusal(small, cache)
+        assert refusal(small, cache).code == "broken-bundle"
         with tarfile.open(small.tar, "w") as other:
             other.add(small.checkout, "checkout")
-        assert "does not begin with a manifest.json" in refusal(small, cache)
+        assert_refusal(refusal(small, cache), "no-bundle", "", ["manifest.json"], file=str(small.tar))
 
     def test_a_file_twice_or_one_too_many(self, small: Bundle, cache: Path) -> None:
         retar(small, lambda entry, data: [(entry, data)] * (1 + entry.name.endswith(".sif")))
-        assert "pytorch-0123456789ab.sif' is not in its manifest, or is there twice" in refusal(small, cache)
+        assert_refusal(refusal(small, cache), "unlisted-member", got="bundle/images/pytorch-0123456789ab.sif")
 
 
 class TestWhereItMayWrite:
@@ -183,13 +187,13 @@ class TestWhereItMayWrite:
     def test_other_places_are_refused(self, small: Bundle, cache: Path, name: str) -> None:
         small.files[name] = small.files.pop(f"{KEPT}/wheel.json")
         small.pack()
-        assert "is no place for a file of a bundle; nothing was unpacked" in refusal(small, cache)
+        assert_refusal(refusal(small, cache), "unsafe-name", "manifest.json", got=name)
 
     @pytest.mark.parametrize("key", ["study", "site"])
     def test_the_manifest_itself_has_a_place(self, small: Bundle, cache: Path, key: str) -> None:
         small.told = {key: "../../outside"}
         small.pack()
-        assert "'../../outside' is no name" in refusal(small, cache)
+        assert_refusal(refusal(small, cache), "unsafe-name", "manifest.json", got="../../outside")
 
     @pytest.mark.parametrize(
         "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE]
@@ -202,49 +206,50 @@ class TestWhereItMayWrite:
             return [(entry, data)]
 
         retar(small, change)
-        assert "pytorch-0123456789ab.sif' is no plain file; nothing was unpacked" in refusal(small, cache)
+        assert_refusal(refusal(small, cache), "unsafe-member", got="bundle/images/pytorch-0123456789ab.sif")
 
 
 class TestForWhomItIs:
     @pytest.mark.parametrize(
-        ("told", "said"),
+        ("told", "code", "facts"),
         [
             (
                 {"python_abi": "cp399-linux_x86_64"},
-                "say make unbundle PYTHON=python3.99, or make it on a machine like this",
+                "wrong-python",
+                {"got": "cp399-linux_x86_64", "mentions": [python_abi(), "make unbundle PYTHON=python3.99"]},
             ),
             (
                 {"python_abi": "cp311-linux_riscv64"},
-                "is for cp311-linux_riscv64, this Python is [^;]*; make it on a machine",
+                "wrong-python",
+                {"got": "cp311-linux_riscv64", "hint": "make it on a machine like this one"},
             ),
-            ({"glibc": "9.1"}, "its wheels need glibc 9.1, this machine has 2"),
-            ({"format": 2}, "is of format 2, expected 1"),
-            (
-                {"locks": {"requirements.txt": "0" * 64}},
-                "requirements.txt: is not the lock that .* take the same commit",
-            ),
+            ({"glibc": "9.1"}, "wrong-glibc", {"got": "9.1", "mentions": [platform.libc_ver()[1]]}),
+            ({"format": 2}, "wrong-format", {"got": 2, "expected": "1"}),
+            ({"locks": {"requirements.txt": "0" * 64}}, "checksum-mismatch", {"file": "requirements.txt"}),
             (
                 {"locks": {"containers/pytorch/requirements.cuda.txt": "0" * 64}},
-                "requirements.cuda.txt: is not the lock",
+                "checksum-mismatch",
+                {"file": "containers/pytorch/requirements.cuda.txt"},
             ),
-            ({"cache": "scratch"}, "the site's cache is 'scratch'; expected an absolute folder"),
-            ({"locks": []}, "its manifest.json is not one that make bundle writes"),
+            ({"cache": "scratch"}, "bad-pattern", {"got": "scratch", "mentions": ["RINGSIDE_CACHE=FOLDER"]}),
+            ({"locks": []}, "broken-bundle", {"mentions": ["manifest.json"]}),
         ],
         ids=str,
     )
     def test_another_machine_or_lock_is_refused(
-        self, small: Bundle, cache: Path, monkeypatch: pytest.MonkeyPatch, told: dict, said: str
+        self, small: Bundle, cache: Path, monkeypatch: pytest.MonkeyPatch, told: dict, code: str, facts: dict
     ) -> None:
         if "cache" in told:
             monkeypatch.delenv("RINGSIDE_CACHE")
         small.told = told
         small.pack()
-        assert re.search(said, refusal(small, cache))
+        assert_refusal(refusal(small, cache), code, **facts)
 
     def test_another_study_or_site_is_refused(self, small: Bundle, cache: Path) -> None:
         small.pack()
-        assert "is for the study small, not large" in refusal(small, cache, study="large")
-        assert "is for the site local, not plafrim" in refusal(small, cache, study="small", site="plafrim")
+        assert_refusal(refusal(small, cache, study="large"), "wrong-study", "", ["large"], got="small")
+        error = refusal(small, cache, study="small", site="plafrim")
+        assert_refusal(error, "wrong-site", "", ["plafrim"], got="local")
 
 
 @pytest.mark.parametrize("files", [1, 12, 30])
@@ -282,7 +287,8 @@ def test_two_at_once_do_not_meet(small: Bundle, cache: Path) -> None:
         stdout=subprocess.PIPE,
     ) as other:
         assert other.stdout is not None and other.stdout.readline() == b"held\n"
-        with pytest.raises(InputError, match="another make unbundle is at work there; wait for it"):
+        with pytest.raises(InputError) as refused:
             unpacked(small)
+        assert_refusal(refused.value, "busy", file=str(cache / "bundle"))
         other.communicate(b"\n")
     assert unpacked(small).placed == 9

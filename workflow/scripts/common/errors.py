@@ -79,6 +79,23 @@ class InputError(Exception):
         return [f"{self} [{self.code}]"]
 
 
+class CodedValueError(ValueError):
+    """Say why a value cannot be worked with, where the file and the key that hold it are not known.
+
+    Args:
+        code: What kind of mistake this is, as in InputError.
+        problem: What is wrong, as a clause.
+    """
+
+    def __init__(self, code: str, problem: str) -> None:
+        super().__init__(code, problem)
+        self.code, self.problem = code, problem
+
+    def __str__(self) -> str:
+        """Return the problem."""
+        return self.problem
+
+
 class InputErrors(InputError):
     """Report several mistakes at once: `errors`, of which a terminal shows the first MAX_LINES."""
 

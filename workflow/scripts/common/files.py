@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from common.errors import InputError
-from common.yaml_errors import explained
+from common.yaml_errors import LimitError, explained
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -205,9 +205,9 @@ MOST_BYTES, DEEPEST, MOST_VALUES = 4 * 2**20, 40, 200_000  # of a YAML file; of 
 
 
 def _bounded(text: str) -> None:
-    """ValueError where a text would take minutes, or the interpreter's stack, to be made values of."""
+    """LimitError where a text would take minutes, or the interpreter's stack, to be made values of."""
     if len(text) > MOST_BYTES:
-        raise ValueError(f"it is larger than {MOST_BYTES // 2**20} MiB")
+        raise LimitError(f"it is larger than {MOST_BYTES // 2**20} MiB")
     sizes: dict[str, int] = {}  # of what has an anchor
     above: list[tuple[str | None, int]] = []  # anchor and values so far of all that is begun
     values = 0
@@ -223,9 +223,9 @@ def _bounded(text: str) -> None:
         elif isinstance(event, yaml.ScalarEvent):
             values += 1
         if len(above) > DEEPEST:
-            raise ValueError(f"it nests more than {DEEPEST} deep")
+            raise LimitError(f"it nests more than {DEEPEST} deep")
         if values > MOST_VALUES:
-            raise ValueError(f"it has more than {MOST_VALUES:,} values, with those that aliases repeat")
+            raise LimitError(f"it has more than {MOST_VALUES:,} values, with those that aliases repeat")
 
 
 def shown(path: Path) -> str:
@@ -242,15 +242,16 @@ def load_yaml(path: Path) -> Any:
     try:
         text = regular(Path(path)).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise InputError(f"{shown(path)}: no such file") from None
+        raise InputError("missing-file", "no such file", file=shown(path)) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{shown(path)}: cannot be read: {error}") from None
+        raise InputError("unreadable-file", f"cannot be read: {error}", file=shown(path)) from None
     try:
         _bounded(text)
         return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (it is a SafeLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        line, problem = explained(error, text)
-        raise InputError(f"{shown(path)}{f':{line}' if line else ''}: not valid YAML: {problem}") from None
+        slip = explained(error, text)
+        where = f"{shown(path)}:{slip.line}" if slip.line else shown(path)
+        raise InputError(slip.code, f"not valid YAML: {slip.problem}", file=where, hint=slip.hint) from None
 
 
 class _Dumper(yaml.SafeDumper):

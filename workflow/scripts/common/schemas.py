@@ -13,7 +13,7 @@ import jsonschema
 
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
-from common.text import instead_of
+from common.text import alternatives
 
 SCHEMAS = CHECKOUT / "config" / "schemas"
 MANY = ("record",)  # read by the thousand
@@ -89,70 +89,82 @@ def check(value: Any, name: str, file: Path) -> None:
         return
     error = jsonschema.exceptions.best_match(_validator(name).iter_errors(value))
     if error is not None:
-        raise InputError(f"{shown(file)}: {_complaint(error, value)}")
+        raise _input_error(error, value, file)
 
 
 def check_value(value: Any, rules: Mapping[str, Any], key: str, file: Path) -> None:
     """Like `check`, with a JSON Schema at hand and the dotted `key` under which `value` stands in `file`."""
     error = jsonschema.exceptions.best_match(_Validator(rules).iter_errors(value))
     if error is not None:
-        raise InputError(f"{shown(file)}: {_complaint(error, value, key)}")
+        raise _input_error(error, value, file, key)
 
 
-def _complaint(error: jsonschema.ValidationError, whole: Any, above: str = "") -> str:
+def _input_error(error: jsonschema.ValidationError, whole: Any, file: Path, above: str = "") -> InputError:
+    """Return the InputError that says which rule of its schema a value breaks; `above` is the key of `whole`."""
     path = list(error.absolute_path)
     last = path.pop() if path and isinstance(path[-1], int) and not isinstance(error.instance, dict | list) else 0
     key = ".".join([above] * bool(above) + [str(part) for part in path])
-    where = f"{key}: " if key else ""
     instance: Any = error.instance
     among: Any = functools.reduce(operator.getitem, path, whole)
     alone = len(path) == len(error.absolute_path) or len(among) == 1
     value = _short(instance) if alone else f"{_ordinal(int(last))} {_short(instance)}"
+    code, problem, fields = _broken_rule(error, value)
+    key = ".".join(filter(None, [key, fields.pop("below", "")]))
+    return InputError(code, problem, file=shown(file), key=key, **{"got": instance, **fields})
+
+
+def _broken_rule(error: jsonschema.ValidationError, value: str) -> tuple[str, str, dict[str, Any]]:
+    """Return code, problem and further fields of an InputError for a value, shown as `value`; `below` is a key in it."""
+    instance: Any = error.instance
     rule: Any = error.validator_value
     parent: Any = error.schema
     match error.validator:
         case "additionalProperties":
             allowed = list(parent.get("properties", {}))
             extra = min(set(instance) - set(allowed))
-            name = f"{key}.{extra}" if key else extra
-            return f"{name}: unknown key; {instead_of(extra, sorted(allowed))}"
+            return "unknown-key", "unknown key", {"below": extra, "got": extra, **alternatives(extra, sorted(allowed))}
         case "required":
             missing = next(name for name in rule if name not in instance)
-            return f"{where}key '{missing}' is missing; expected {_described(parent, missing)}"
+            return "missing-key", "is missing", {"below": missing, "got": None, "expected": _described(parent, missing)}
         case "enum":
-            advice = instead_of(instance, rule)
-            meant = f"; {advice}" if advice.endswith("?") else ""
-            return f"{where}{value} is not one of {', '.join(map(str, rule))}{meant}"
+            return "not-one-of", f"{value} is not allowed", {**alternatives(instance, rule), "expected": list(rule)}
         case "type":
-            return where + _of_another_type(instance, value, parent, [rule] if isinstance(rule, str) else rule)
+            return _wrong_type(instance, value, parent, [rule] if isinstance(rule, str) else rule)
         case "anyOf":
-            return f"{where}{value} is not right; expected {parent.get('description', 'something else')}"
+            expected = parent.get("description", "something else")
+            return "bad-value", f"{value} is not right", {"expected": expected}
         case "uniqueItems":
             twice = next(x for i, x in enumerate(instance) if x in instance[:i])
-            return f"{where}{_short(twice)} is there twice; name each value once"
+            return "duplicate", f"{_short(twice)} is there twice", {"got": twice, "hint": "name each value once"}
         case "minItems" | "maxItems" | "minProperties":
-            return f"{where}{_entries(len(instance))}; expected {_number_of(parent, error.validator, rule)}"
+            code = "too-many" if error.validator == "maxItems" else "too-few"
+            expected = _number_of(parent, error.validator, rule)
+            return code, _entries(len(instance)), {"got": len(instance), "expected": expected}
         case "minimum" | "exclusiveMinimum":
-            more = "more than" if error.validator == "exclusiveMinimum" else "at least"
-            return f"{where}{value} is too small; expected {more} {rule}"
+            limit = "more than" if error.validator == "exclusiveMinimum" else "at least"
+            return "out-of-range", f"{value} is too small", {"expected": f"{limit} {rule}"}
         case "maximum" | "exclusiveMaximum":
-            most = "less than" if error.validator == "exclusiveMaximum" else "at most"
-            return f"{where}{value} is too large; expected {most} {rule}"
+            limit = "less than" if error.validator == "exclusiveMaximum" else "at most"
+            return "out-of-range", f"{value} is too large", {"expected": f"{limit} {rule}"}
         case "maxLength":
-            return f"{where}{value} is too long; expected at most {rule} characters"
+            return "too-long", f"{value} is too long", {"expected": f"at most {rule} characters"}
         case "pattern":
-            return f"{where}{value} does not look right; expected {parent.get('description', rule)}"
-    return f"{where}{' '.join(error.message.split())}"
+            expected = parent.get("description", rule)
+            return "bad-pattern", f"{value} does not look right", {"expected": expected}
+    return "bad-value", " ".join(error.message.split()), {}
 
 
-def _of_another_type(instance: Any, value: str, parent: Mapping[str, Any], rule: Sequence[str]) -> str:
-    expected = " or ".join(TYPES[name] for name in rule)
-    meant = f": {parent['description']}" if "pattern" in parent and "description" in parent else ""
+def _wrong_type(
+    instance: Any, value: str, parent: Mapping[str, Any], rule: Sequence[str]
+) -> tuple[str, str, dict[str, Any]]:
+    """Return code, problem and further fields for a value that is of none of the types of `rule`."""
+    types = " or ".join(TYPES[name] for name in rule)
+    meaning = f": {parent['description']}" if "pattern" in parent and "description" in parent else ""
     if instance is None:
-        return f"is empty; expected {expected}{meant}"
+        return "wrong-type", "is empty", {"expected": f"{types}{meaning}"}
     if "%" in parent.get("pattern", "") and _is_number(None, instance):
-        return f"{value} has no %; expected {parent.get('description', expected)}"
-    return f"{value} must be {expected}{meant}"
+        return "wrong-type", f"{value} has no %", {"expected": parent.get("description", types)}
+    return "wrong-type", f"{value} is not right", {"expected": f"{types}{meaning}"}
 
 
 def _ordinal(index: int) -> str:

@@ -21,7 +21,7 @@ import pandas as pd
 from common.errors import InputError
 from common.files import shown, written_whole
 from common.schemas import schema
-from common.text import instead_of
+from common.text import alternatives
 
 UNUSUAL = (b'"', b", ", b" ,", b" \n", b"\t", b"\r", b",+", b",.")  # what two readers of CSV may take differently
 _QUOTED = re.compile(rb'"(?<=[,\n]")((?:[^"\n]++|"")++)"(?=[,\n])')
@@ -54,19 +54,22 @@ def read_table(path: Path, schema_name: str, only: Collection[str] | None = None
         frame = _read_by_field(path, schema_name)
         frame = frame if only is None else frame[frame.iloc[:, 0].isin(only)].reset_index(drop=True)
     if trouble := _trouble_between_rows(frame, schema_name):
-        row, what = trouble
-        raise InputError(f"{shown(path)}, line {_line(path, frame.columns[0], only, row)}: {what}")
+        row, code, problem, fields = trouble
+        raise InputError(
+            code, problem, file=f"{shown(path)}, line {_line(path, frame.columns[0], only, row)}", **fields
+        )
     return frame
 
 
-def _trouble_between_rows(frame: pd.DataFrame, schema_name: str) -> tuple[int, str] | None:
-    """The first row that another one before it contradicts or repeats, and what is wrong with it."""
+def _trouble_between_rows(frame: pd.DataFrame, schema_name: str) -> tuple[int, str, str, dict[str, Any]] | None:
+    """The first row that another one before it contradicts or repeats; code, problem and further fields of its InputError."""
     names = schema(schema_name)["unique"]
     if not _surely_unique(frame, names) and (again := frame.duplicated(names)).any():
         row = int(again.to_numpy().argmax())
         said = ", ".join(f"{name} {_said(frame.at[row, name])}" for name in names)
-        stand = "stands" if len(names) == 1 else "stand"
-        return row, f"{said} {stand} twice; remove one of the two rows, or make the table again"
+        problem = f"{said} {'stands' if len(names) == 1 else 'stand'} twice"
+        values = {name: frame.at[row, name] for name in names}
+        return row, "duplicate", problem, {"got": values, "hint": "remove one of the two rows, or make the table again"}
     columns = _same_in_cell(schema_name)
     different = frame[["cell", *columns]].drop_duplicates() if columns else frame[:0]
     if not columns or not (again := different["cell"].duplicated()).any():
@@ -74,10 +77,9 @@ def _trouble_between_rows(frame: pd.DataFrame, schema_name: str) -> tuple[int, s
     row = int(different.index[again.to_numpy().argmax()])
     first, other = frame.loc[frame["cell"] == frame.at[row, "cell"]].iloc[0], frame.loc[row]
     name = next(name for name in columns if _said(first[name]) != _said(other[name]))
-    return row, (
-        f"{name}: {_said(other[name])}, but an earlier row of cell {first['cell']!r} has {_said(first[name])}; correct "
-        "one of them, or make the table again"
-    )
+    problem = f"{_said(other[name])} contradicts an earlier row of cell {first['cell']!r}"
+    fields = {"key": name, "got": other[name], "expected": _said(first[name])}
+    return row, "contradicting-rows", problem, {**fields, "hint": "correct one of them, or make the table again"}
 
 
 def _surely_unique(frame: pd.DataFrame, names: Sequence[str]) -> bool:
@@ -220,14 +222,19 @@ def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
             rows, lines = [], []
             for row in reader:
                 if len(row) != len(header):
-                    where = f"{shown(path)}, line {reader.line_num}"
-                    raise InputError(f"{where}: {len(row)} fields; expected the {len(header)} of line 1")
+                    raise InputError(
+                        "wrong-field-count",
+                        f"{len(row)} fields",
+                        file=f"{shown(path)}, line {reader.line_num}",
+                        got=len(row),
+                        expected=f"the {len(header)} of line 1",
+                    )
                 rows.append(row)
                 lines.append(reader.line_num)
     except FileNotFoundError:
-        raise InputError(f"{shown(path)}: no such file") from None
+        raise InputError("missing-file", "no such file", file=shown(path)) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{shown(path)}: cannot be read as CSV: {error}") from None
+        raise InputError("broken-file", f"cannot be read as CSV: {error}", file=shown(path)) from None
     columns = [list(texts) for texts in zip(*rows, strict=True)] or [[] for _ in header]
     return _checked(header, columns, lines, schema_name, path)
 
@@ -253,17 +260,19 @@ def _checked(
 ) -> pd.DataFrame:
     properties = schema(schema_name)["properties"]
     required = schema(schema_name)["required"]
+    top = f"{shown(path)}, line 1"
     for position, name in enumerate(header):
         if name not in properties:
-            advice = instead_of(name, properties)
-            advice = advice if advice.endswith("?") else f"expected columns of {schema_name}.schema.yaml"
-            raise InputError(f"{shown(path)}, line 1: unknown column '{name}'; {advice}")
+            advice = alternatives(name, properties)
+            if "suggestion" not in advice:
+                advice = {"expected": f"columns of {schema_name}.schema.yaml"}
+            raise InputError("unknown-key", "unknown column", file=top, key=name, got=name, **advice)
         if name in header[:position]:
-            raise InputError(f"{shown(path)}, line 1: column '{name}' is there twice")
+            raise InputError("duplicate", "the column is there twice", file=top, key=name, got=name)
     for name in required:
         if name not in header:
-            meaning = properties[name].get("description", "a value")
-            raise InputError(f"{shown(path)}, line 1: column '{name}' is missing; expected {meaning}")
+            expected = properties[name].get("description", "a value")
+            raise InputError("missing-key", "the column is missing", file=top, key=name, expected=expected)
     texts = dict(zip(header, columns, strict=True))
     frame = {}
     for name, rules in properties.items():
@@ -272,7 +281,12 @@ def _checked(
         bad = _first_bad(column, filled, rules, name in required and not _nullable(rules))
         if bad is not None:
             raise InputError(
-                f"{shown(path)}, line {lines[bad]}: {name}: {_short(column[bad])} is not {_expected(rules)}"
+                _broken_rule(column[bad], rules),
+                f"{_short(column[bad])} is not allowed",
+                file=f"{shown(path)}, line {lines[bad]}",
+                key=name,
+                got=column[bad],
+                expected=_expected(rules),
             )
         frame[name] = _typed(column, filled, _kind(schema_name, name))
     return pd.DataFrame(frame)
@@ -288,6 +302,18 @@ def _first_bad(column: np.ndarray, filled: np.ndarray, rules: dict[str, Any], ne
     if not wrong:
         return None
     return next(row for row, text in enumerate(column) if text in wrong)
+
+
+def _broken_rule(text: str, rules: dict[str, Any]) -> str:
+    """Return the code of the error that a field has which its column does not allow."""
+    kind = _kind_of(rules)
+    if text == "":
+        return "missing-value"
+    if kind != "string":
+        return "out-of-range" if _FORMS[kind].fullmatch(text) else "wrong-type"
+    if "enum" in rules:
+        return "not-one-of"
+    return "too-long" if len(text) > rules.get("maxLength", math.inf) else "bad-pattern"
 
 
 def _allowed(text: str, rules: dict[str, Any], kind: str) -> bool:
@@ -340,9 +366,9 @@ def _nullable(rules: dict[str, Any]) -> bool:
     return "null" in rules.get("type", ()) or None in rules.get("enum", ())
 
 
-def _expected(rules: dict[str, Any]) -> str:
+def _expected(rules: dict[str, Any]) -> str | list[str]:
     if "enum" in rules:
-        return f"one of {', '.join(level for level in rules['enum'] if level is not None)}"
+        return [level for level in rules["enum"] if level is not None]
     kind = _kind_of(rules)
     words = {"string": "a text", "integer": "a whole number", "number": "a number", "boolean": "true or false"}[kind]
     limits = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most", "exclusiveMaximum": "below"}

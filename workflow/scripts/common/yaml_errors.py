@@ -1,7 +1,7 @@
 """What is wrong in a YAML file, in words for who wrote it. The parser says where it could not go on; the slip is often above."""
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -11,40 +11,54 @@ PLAIN = r"""[A-Za-z][\w.-]*"""  # a key as files here have them
 _NO_KEYS = "did not find expected <document start>"  # the first line is text, not a key
 
 
-def explained(error: Exception, text: str) -> tuple[int | None, str]:
-    """The number of the line (1 is the first; None where it is of no line) and what is wrong there, with what to do."""
+class LimitError(ValueError):
+    """A text that would take minutes, or the interpreter's stack, to be made values of."""
+
+
+class Slip(NamedTuple):
+    """One mistake in a YAML file: the number of its line (1 is the first; None where it is of no line), its code, what is wrong there, and
+    what to do."""
+
+    line: int | None
+    code: str
+    problem: str
+    hint: str = ""
+
+
+def explained(error: Exception, text: str) -> Slip:
+    """Return the slip behind an error of the YAML parser."""
     problem = str(getattr(error, "problem", None) or str(error).splitlines()[0])
     mark, began = getattr(error, "problem_mark", None), getattr(error, "context_mark", None)
     if mark is None:
-        return None, problem
+        return Slip(None, "beyond-limits" if isinstance(error, LimitError) else "invalid-yaml", problem)
     lines = text.split("\n")
     number = mark.line + 1
     here = lines[mark.line] if mark.line < len(lines) else ""
     if "\t" in here[: len(here) - len(here.lstrip())]:
-        return number, f"a tab stands at the beginning of the line; indent with spaces: {_cut(here)}"
+        tab = "a tab stands at the beginning of the line"
+        return Slip(number, "tab-indentation", tab, f"indent with spaces: {_cut(here)}")
     if isinstance(error, yaml.constructor.ConstructorError):
-        return number, _of_a_key(problem, here)
+        return _of_a_key(number, problem, here)
     if problem in ("could not find expected ':'", "mapping values are not allowed in this context", _NO_KEYS):
         return _of_a_colon(lines, mark, problem)
     if began is not None and problem.startswith("did not find expected ',' or "):
         bracket = problem[-2]
-        return began.line + 1, (
-            f"what begins with '{'[' if bracket == ']' else '{'}' does not end in '{bracket}', or a comma is missing: {_cut(lines[began.line])}"
-        )
+        opened = f"what begins with '{'[' if bracket == ']' else '{'}' does not end in '{bracket}'"
+        return Slip(began.line + 1, "open-bracket", f"{opened}, or a comma is missing: {_cut(lines[began.line])}")
     if began is not None and problem == "found unexpected end of stream":
-        return began.line + 1, f"a quotation mark is not closed: {_cut(lines[began.line])}"
+        return Slip(began.line + 1, "open-quote", f"a quotation mark is not closed: {_cut(lines[began.line])}")
     if problem == "did not find expected key" and here.lstrip().startswith(":"):
-        return number, _of_a_key("key None is not text", here)
+        return _of_a_key(number, "key None is not text", here)
     if problem in ("did not find expected key", "did not find expected '-' indicator"):
-        return (
-            number,
-            f"the line does not begin below the one that it belongs to; correct its indentation: {_cut(here)}",
-        )
+        outside = "the line does not begin below the one that it belongs to"
+        return Slip(number, "wrong-indentation", outside, f"correct its indentation: {_cut(here)}")
     if problem == "but found another document":
-        return number, "a second document begins here (---); a file has one"
+        return Slip(number, "second-document", "a second document begins here (---)", "a file has one")
     if problem in ("found character that cannot start any token", "found undefined alias"):
-        return number, f"the value begins with a sign of YAML's own; put it in quotes: {_cut(here)}"
-    return number, problem
+        return Slip(
+            number, "needs-quotes", "the value begins with a sign of YAML's own", f"put it in quotes: {_cut(here)}"
+        )
+    return Slip(number, "invalid-yaml", problem)
 
 
 def _cut(line: str) -> str:
@@ -52,33 +66,33 @@ def _cut(line: str) -> str:
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 
 
-def _of_a_key(problem: str, line: str) -> str:
-    """Of a key that is no text, or stands twice."""
+def _of_a_key(number: int, problem: str, line: str) -> Slip:
+    """Return the slip of a key that is no text, or stands twice."""
     if problem == "key None is not text" and line.lstrip().startswith((":", "?")):
-        return f"a key has no name; write it before the colon: {_cut(line)}"
+        return Slip(number, "missing-key", "a key has no name", f"write it before the colon: {_cut(line)}")
     if problem.endswith("is not text"):
-        return f"{problem}; put it in quotes"
-    return f"{problem}; remove one" if problem.endswith("stands twice") else problem
+        return Slip(number, "wrong-type", problem, "put it in quotes")
+    if problem.endswith("stands twice"):
+        return Slip(number, "duplicate", problem, "remove one")
+    return Slip(number, "invalid-yaml", problem)
 
 
-def _of_a_colon(lines: list[str], mark: Any, problem: str) -> tuple[int, str]:
-    """Of a line without a colon, or with one too many: the parser has read on until the next colon."""
+def _of_a_colon(lines: list[str], mark: Any, problem: str) -> Slip:
+    """Return the slip of a line without a colon, or with one too many: the parser has read on until the next colon."""
     number = mark.line + 1
     if problem.startswith("could not") or problem == _NO_KEYS:  # what has none is above
-        number = _above(lines, number)
-        return number, _without(lines[number - 1])
+        return _without(lines, _above(lines, number))
     line, above = lines[mark.line], _above(lines, number)
     upper = lines[above - 1] if above else ""
     if re.search(r":(\s|$)", line[: mark.column]):
         key, _, value = line.partition(": ")
         sign = "'" if '"' in value else '"'
-        return number, f"a colon stands in the value; put it in quotes: {_cut(key)}: {sign}{_cut(value)}{sign}"
+        quoted = f"{_cut(key)}: {sign}{_cut(value)}{sign}"
+        return Slip(number, "needs-quotes", "a colon stands in the value", f"put it in quotes: {quoted}")
     if upper and not re.search(r":(\s|$)", upper):
-        return above, _without(upper)
-    return (
-        number,
-        f"the line is indented deeper than the one above, which has a value; correct the indentation: {_cut(line)}",
-    )
+        return _without(lines, above)
+    deeper = "the line is indented deeper than the one above, which has a value"
+    return Slip(number, "wrong-indentation", deeper, f"correct the indentation: {_cut(line)}")
 
 
 def _above(lines: list[str], number: int) -> int:
@@ -86,11 +100,13 @@ def _above(lines: list[str], number: int) -> int:
     return next((place for place in range(number - 1, 0, -1) if lines[place - 1].split("#")[0].strip()), 0)
 
 
-def _without(line: str) -> str:
-    """Of a line that should be a key and its value."""
-    said = line.split(" #", maxsplit=1)[0].strip()
-    if found := re.fullmatch(rf"({PLAIN}):(\S.*)", said):
-        return f"a space is missing after the colon; write {_cut(f'{found[1]}: {found[2]}')}"
-    if found := re.fullmatch(rf"({PLAIN})\s+(.*)", said):
-        return f"a colon is missing after the key; write {_cut(f'{found[1]}: {found[2]}')}"
-    return f"a colon is missing: {_cut(said)}"
+def _without(lines: list[str], number: int) -> Slip:
+    """Return the slip of a line that should be a key and its value."""
+    content = lines[number - 1].split(" #", maxsplit=1)[0].strip()
+    if pair := re.fullmatch(rf"({PLAIN}):(\S.*)", content):
+        missing = "a space is missing after the colon"
+        return Slip(number, "missing-space", missing, f"write {_cut(f'{pair[1]}: {pair[2]}')}")
+    if pair := re.fullmatch(rf"({PLAIN})\s+(.*)", content):
+        missing = "a colon is missing after the key"
+        return Slip(number, "missing-colon", missing, f"write {_cut(f'{pair[1]}: {pair[2]}')}")
+    return Slip(number, "missing-colon", f"a colon is missing: {_cut(content)}")

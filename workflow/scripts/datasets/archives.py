@@ -31,9 +31,10 @@ class Archive:
     sha256: str | None = None
 
 
-def refuse(archive: Archive, why: str) -> NoReturn:
-    """InputError in one line."""
-    raise InputError(f"{archive.path}: {why}; expected the archive that the data set's entry describes, as published")
+def refuse(archive: Archive, code: str, problem: str, got: object = None) -> NoReturn:
+    """Raise InputError about an archive; `got`: its member, or what is in it."""
+    expected = "the archive that the data set's entry describes, as published"
+    raise InputError(code, problem, file=archive.path, got=got, expected=expected)
 
 
 def read_gzip(archive: Archive) -> bytes:
@@ -42,7 +43,7 @@ def read_gzip(archive: Archive) -> bytes:
         with gzip.open(archive.path) as file:
             content = file.read(archive.unpacked_bytes + 1)
     except (OSError, EOFError, zlib.error) as error:
-        refuse(archive, f"cannot be unpacked: {error}")
+        refuse(archive, "broken-archive", f"cannot be unpacked: {error}")
     if len(content) > archive.unpacked_bytes:
         _too_large(archive)
     return content
@@ -55,13 +56,13 @@ def read_tar(archive: Archive) -> dict[str, memoryview]:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
             members = list(tar)
     except (tarfile.TarError, ValueError, OSError) as error:
-        refuse(archive, f"cannot be read as tar: {error}")
+        refuse(archive, "broken-archive", f"cannot be read as tar: {error}")
     _check_names(archive, [member.name for member in members])
     for member in members:
         if not (member.isdir() or member.isreg()) or member.issparse():
-            refuse(archive, f"member {member.name!r} is neither a file nor a folder (a link, a device)")
+            _unsafe(archive, member.name, "is neither a file nor a folder (a link, a device)")
         if not 0 <= member.size <= len(content) - member.offset_data:
-            refuse(archive, f"member {member.name!r} is cut off")
+            refuse(archive, "broken-archive", f"member {member.name!r} is cut off", member.name)
     whole = memoryview(content)
     return {m.name: whole[m.offset_data : m.offset_data + m.size] for m in members if m.isreg()}
 
@@ -82,11 +83,11 @@ def read_zip(archive: Archive, names: Iterable[str]) -> Iterator[bytes]:
                     # A number makes zipfile unpack no more than that; without one it would unpack all before it counts.
                     content = member.read(info.file_size)
             except KeyError:
-                refuse(archive, f"has no member {name!r}")
+                refuse(archive, "missing-member", f"has no member {name!r}", name)
             except (zipfile.BadZipFile, OSError, EOFError, zlib.error) as error:
-                refuse(archive, f"member {name!r} cannot be unpacked: {error}")
+                refuse(archive, "broken-archive", f"member {name!r} cannot be unpacked: {error}", name)
             if len(content) != info.file_size:
-                refuse(archive, f"member {name!r} is cut off")
+                refuse(archive, "broken-archive", f"member {name!r} is cut off", name)
             yield content
 
 
@@ -95,7 +96,7 @@ def _zip(archive: Archive) -> zipfile.ZipFile:
     try:
         opened = zipfile.ZipFile(archive.path)
     except (zipfile.BadZipFile, OSError, ValueError) as error:
-        refuse(archive, f"cannot be read as zip: {error}")
+        refuse(archive, "broken-archive", f"cannot be read as zip: {error}")
     try:
         _check_zip(archive, opened.infolist())
     except InputError:
@@ -109,9 +110,10 @@ def _check_zip(archive: Archive, members: list[zipfile.ZipInfo]) -> None:
     for info in members:
         kind = stat.S_IFMT(info.external_attr >> 16)
         if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-            refuse(archive, f"member {info.filename!r} is neither a file nor a folder (a link, a device)")
+            _unsafe(archive, info.filename, "is neither a file nor a folder (a link, a device)")
         if info.flag_bits & 0x1 or info.compress_type not in KINDS_OF_ZIP:
-            refuse(archive, f"member {info.filename!r} is encrypted or packed in an unknown way")
+            problem = f"member {info.filename!r} is encrypted or packed in an unknown way"
+            refuse(archive, "broken-archive", problem, info.filename)
     if sum(info.file_size for info in members) > archive.unpacked_bytes:
         _too_large(archive)
 
@@ -119,10 +121,10 @@ def _check_zip(archive: Archive, members: list[zipfile.ZipInfo]) -> None:
 def _check_names(archive: Archive, names: list[str]) -> None:
     for name in names:
         if name.startswith("/") or ".." in PurePosixPath(name).parts or set("\\\0:") & set(name):
-            refuse(archive, f"member {name!r} would leave the folder")
+            _unsafe(archive, name, "would leave the folder")
     name, count = next(iter(Counter(_plain(name) for name in names).most_common(1)), ("", 0))
     if count > 1:
-        refuse(archive, f"member {name!r} stands twice")
+        refuse(archive, "duplicate", f"member {name!r} stands twice", name)
 
 
 def _plain(name: str) -> str:
@@ -130,5 +132,11 @@ def _plain(name: str) -> str:
     return str(PurePosixPath(name))
 
 
+def _unsafe(archive: Archive, name: str, problem: str) -> NoReturn:
+    refuse(archive, "unsafe-member", f"member {name!r} {problem}", name)
+
+
 def _too_large(archive: Archive) -> NoReturn:
-    refuse(archive, f"more comes out of it than the {archive.unpacked_bytes} bytes declared (unpacked_bytes)")
+    refuse(
+        archive, "too-large", f"more comes out of it than the {archive.unpacked_bytes} bytes declared (unpacked_bytes)"
+    )

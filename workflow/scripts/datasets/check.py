@@ -16,17 +16,25 @@ def check_data(folder: Path, dataset: str) -> None:
     archive that it was made of is another than those that are declared and locked: no run can help that."""
     if not folder.is_dir():
         raise InputError(
-            f"{folder}: is not on {os.uname().nodename}; start again if it was removed, else let all nodes see the site's cache"
+            "missing-folder",
+            f"is not on {os.uname().nodename}",
+            file=folder,
+            hint="start again if it was removed, else let all nodes see the site's cache",
         )
     if (file := changed(folder, data_files(folder, dataset))) is not None:
-        raise InputError(f"{file}: is gone, or is not what was prepared; remove {folder} and start again")
+        hint = f"remove {folder} and start again"
+        raise InputError("changed-file", "is gone, or is not what was prepared", file=file, hint=hint)
     if declared := {archive["name"]: archive for archive in load_dataset(dataset).get("files", [])}:
         table = table_of(dataset)
         for used in json.loads((folder / "manifest.json").read_text())["source"]["files"]:
             name = used["name"]
             if said := objection(dataset, declared[name], used["sha256"], lock_of(table)):
                 why, key = said
+                advice = f"if it was the right file, {remedy(key, dataset, name, table)}"
                 raise InputError(
-                    f"{folder}: was prepared from another {name}: {why}; remove {folder} and start again; if it was the right "
-                    f"file, {remedy(key, dataset, name, table)}"
+                    "checksum-mismatch",
+                    f"was prepared from another {name}: {why}",
+                    file=folder,
+                    got=used["sha256"],
+                    hint=f"remove {folder} and start again; {advice}",
                 )

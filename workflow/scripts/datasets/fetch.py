@@ -71,7 +71,12 @@ def archive(dataset: str, declared: Mapping[str, Any], kept: Store) -> Archive:
         sha256 = verified(path, dataset, declared, kept)
     except Another as fault:
         advice = remedy(fault.key, dataset, name, kept.entries(dataset))
-        raise InputError(f"{path}: {fault}; put the published file there; if this is it, {advice}") from None
+        raise InputError(
+            "wrong-size" if fault.key == "bytes" else "checksum-mismatch",
+            str(fault),
+            file=path,
+            hint=f"put the published file there; if this is it, {advice}",
+        ) from None
     return Archive(path, declared["unpacked_bytes"], origin, sha256)
 
 
@@ -99,7 +104,8 @@ def _in_folder(dataset: str, name: str, folder: Path, site: str) -> tuple[Path, 
     for path in (folder / dataset / name, folder / name):
         if path.is_file():
             return path, str(path)
-    raise InputError(f"{site}: datasets.folder: there is no {folder / dataset / name}; put it there, or remove the key")
+    problem, hint = f"there is no {folder / dataset / name}", "put it there, or remove the key"
+    raise InputError("missing-file", problem, file=site, key="datasets.folder", hint=hint)
 
 
 def _fetched(dataset: str, declared: Mapping[str, Any], kept: Store) -> tuple[Path, str]:
@@ -142,11 +148,11 @@ def _fetch(dataset: str, target: Path, declared: Mapping[str, Any], kept: Store)
         for other in urls:
             forget(_partial(target, other))
         return url
-    raise InputError(could_not(dataset, target.name, faults, kept))
+    raise could_not(dataset, target.name, faults, kept)
 
 
-def could_not(dataset: str, name: str, faults: Mapping[str, Elsewhere], kept: Store) -> str:
-    """What every address answered, and what a person can do about it."""
+def could_not(dataset: str, name: str, faults: Mapping[str, Elsewhere], kept: Store) -> InputError:
+    """Return the error with what every address answered, and what a person can do about it; `got`: the answers by address."""
     answers = [f"{url}: {fault}" for url, fault in faults.items()] or ["it has no known address"]
     keys = dict.fromkeys(fault.key for fault in faults.values() if isinstance(fault, Another))
     advice = [f"if that is the right file, {remedy(key, dataset, name, kept.entries(dataset))}" for key in keys]
@@ -155,7 +161,9 @@ def could_not(dataset: str, name: str, faults: Mapping[str, Elsewhere], kept: St
             f"run `snakemake datasets` where there is internet, or name in {kept.site} a folder that has it "
             "(datasets: {folder: /PATH}) or a mirror (datasets: {mirror: URL})"
         )
-    return f"{dataset}: {name} could not be fetched: {'; '.join([*answers, *advice])}"
+    got = {url: str(fault) for url, fault in faults.items()}
+    problem = f"{name} could not be fetched: {'; '.join(answers)}"
+    return InputError("not-fetched", problem, file=dataset, got=got, hint="; ".join(advice))
 
 
 def _partial(target: Path, url: str) -> Path:

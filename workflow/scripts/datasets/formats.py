@@ -65,14 +65,16 @@ def cifar(entry: Entry, archives: Archives) -> Content:
     members = read_tar(archive)
     named = bytes(_member(archive, members, f"{CIFAR}/batches.meta.txt")).decode(errors="replace").split()
     if named != [one_word(name) for name in entry["classes"]]:
-        refuse(archive, f"has the classes {', '.join(named)[:200]}; the entry says {', '.join(entry['classes'])}")
+        problem = f"has the classes {', '.join(named)[:200]}; the entry says {', '.join(entry['classes'])}"
+        refuse(archive, "contradicts-entry", problem, named)
 
     def blocks(names: tuple[str, ...]) -> Iterator[Block]:
         height, width, channels = entry["shape"]
         for name in names:
             records = np.frombuffer(_member(archive, members, name), dtype=np.uint8)
             if len(records) % (1 + height * width * channels):
-                refuse(archive, f"member {name!r} has {len(records)} bytes, no whole number of images")
+                problem = f"member {name!r} has {len(records)} bytes, no whole number of images"
+                refuse(archive, "contradicts-entry", problem, len(records))
             records = records.reshape(-1, 1 + height * width * channels)
             images = records[:, 1:].reshape(-1, channels, height, width).transpose(0, 2, 3, 1)
             yield from in_blocks(images, records[:, 0].astype(np.int64))
@@ -103,10 +105,13 @@ def _idx_array(archive: Archive, expected: tuple[int, ...]) -> np.ndarray:
     content = read_gzip(archive)
     start = 4 + 4 * len(expected)
     if content[:4] != bytes([0, 0, 8, len(expected)]) or len(content) < start:
-        refuse(archive, f"begins with {content[:4].hex()}, no IDX file of bytes in {len(expected)} dimensions")
+        problem = f"begins with {content[:4].hex()}, no IDX file of bytes in {len(expected)} dimensions"
+        refuse(archive, "wrong-format", problem, content[:4].hex())
     found = tuple(int(number) for number in np.frombuffer(content[4:start], dtype=">u4"))
     if found != expected or len(content) - start != np.prod(expected):
-        refuse(archive, f"has dimensions {found} and {len(content) - start} bytes; the entry says {expected}")
+        n_bytes = len(content) - start
+        problem = f"has dimensions {found} and {n_bytes} bytes; the entry says {expected}"
+        refuse(archive, "contradicts-entry", problem, (found, n_bytes))
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(expected)
 
 
@@ -118,12 +123,14 @@ def tiny_imagenet(entry: Entry, archives: Archives) -> Content:
     ids, words, annotations = (text.decode(errors="replace").splitlines() for text in read_zip(archive, texts))
     label = {wnid: number for number, wnid in enumerate(ids)}
     if len(label) != len(ids) or len(ids) != entry["classes"]:
-        refuse(archive, f"wnids.txt names {len(label)} classes in {len(ids)} lines; the entry says {entry['classes']}")
+        problem = f"wnids.txt names {len(label)} classes in {len(ids)} lines; the entry says {entry['classes']}"
+        refuse(archive, "contradicts-entry", problem, (len(label), len(ids)))
     meaning = dict(line.split("\t", 1) for line in words if "\t" in line)
     train = sorted(_tiny_train(files, archive, label), key=lambda sample: (sample[1], len(sample[0]), sample[0]))
     rows = [line.split("\t") for line in annotations if line]
     if wrong := [row for row in rows if len(row) < 2 or row[1] not in label]:
-        refuse(archive, f"val_annotations.txt has {' '.join(wrong[0])[:100]!r}, which names none of its classes")
+        problem = f"val_annotations.txt has {' '.join(wrong[0])[:100]!r}, which names none of its classes"
+        refuse(archive, "unknown-class", problem, wrong[0])
     validation = [(f"{TINY}/val/images/{row[0]}", label[row[1]]) for row in rows]
     classes = [meaning.get(wnid, wnid) for wnid in ids]
     return Content(classes, _pictures(archive, train, entry), _pictures(archive, validation, entry))
@@ -133,7 +140,7 @@ def _tiny_train(files: list[str], archive: Archive, label: Mapping[str, int]) ->
     for name in files:
         if found := re.fullmatch(rf"{TINY}/train/([^/]+)/images/[^/]+", name):
             if found[1] not in label:
-                refuse(archive, f"member {name!r} is of none of the classes of wnids.txt")
+                refuse(archive, "unknown-class", f"member {name!r} is of none of the classes of wnids.txt", name)
             yield name, label[found[1]]
 
 
@@ -155,8 +162,9 @@ def picture(archive: Archive, name: str, content: bytes, shape: list[int]) -> np
             if mode in ("RGB", "L") and [height, width, 3] == list(shape):
                 return np.asarray(image.convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        refuse(archive, f"member {name!r} cannot be read as JPEG: {error}")
-    refuse(archive, f"member {name!r} is {height} x {width} pixels of kind {mode}; the entry says {shape}")
+        refuse(archive, "wrong-format", f"member {name!r} cannot be read as JPEG: {error}", name)
+    problem = f"member {name!r} is {height} x {width} pixels of kind {mode}; the entry says {shape}"
+    refuse(archive, "contradicts-entry", problem, (height, width, mode))
 
 
 def text8(entry: Entry, archives: Archives) -> Content:
@@ -165,14 +173,15 @@ def text8(entry: Entry, archives: Archives) -> Content:
     archive = _only(archives, entry)
     files = zip_files(archive)
     if len(files) != 1:
-        refuse(archive, f"has {len(files)} files, not one text")
+        refuse(archive, "wrong-count", f"has {len(files)} files, not one text", len(files))
     (text,) = read_zip(archive, files)
     token = np.full(256, len(ALPHABET), np.uint8)
     token[list(ALPHABET.encode())] = range(len(ALPHABET))
     tokens = token[np.frombuffer(text, np.uint8)]
     if len(tokens) and (last := tokens.max()) == len(ALPHABET):
         at = int(np.argmax(tokens == last))
-        refuse(archive, f"has the byte {text[at]:#x} at {at}, which is neither a letter a to z nor a blank")
+        problem = f"has the byte {text[at]:#x} at {at}, which is neither a letter a to z nor a blank"
+        refuse(archive, "wrong-format", problem, (text[at], at))
     parts = np.split(tokens, [len(tokens) * share // 20 for share in (18, 19)])
     return Content([], *(in_sequences(part, entry["shape"][0]) for part in parts[:2]))
 
@@ -185,7 +194,7 @@ def wikitext(entry: Entry, archives: Archives) -> Content:
     named = [[file for file in files if file.rpartition("/")[2] == name] for name in WIKITEXT.values()]
     for name, found in zip(WIKITEXT.values(), named, strict=True):
         if len(found) != 1:
-            refuse(archive, f"has {len(found)} files {name}, not one")
+            refuse(archive, "wrong-count", f"has {len(found)} files {name}, not one", len(found))
     train, validation = (
         [word for line in io.TextIOWrapper(io.BytesIO(text), "utf-8", "replace") for word in (*line.split(), LINE_END)]
         for text in read_zip(archive, (file for (file,) in named))
@@ -194,7 +203,8 @@ def wikitext(entry: Entry, archives: Archives) -> Content:
     counts.update(train)
     token = {word: number for number, word in enumerate(sorted(counts, key=lambda word: (-counts[word], word)))}
     if len(token) > entry["vocabulary"]:
-        refuse(archive, f"has {len(token)} different words; the entry says a vocabulary of {entry['vocabulary']}")
+        problem = f"has {len(token)} different words; the entry says a vocabulary of {entry['vocabulary']}"
+        refuse(archive, "contradicts-entry", problem, len(token))
     unknown = token[UNKNOWN]
     parts = (np.array([token.get(word, unknown) for word in words], np.int64) for words in (train, validation))
     return Content([], *(in_sequences(part, entry["shape"][0]) for part in parts))
@@ -224,21 +234,22 @@ def _split(images: np.ndarray, labels: np.ndarray, entry: Entry) -> Content:
 
 def _only(archives: Archives, entry: Entry) -> Archive:
     if len(archives) != 1:
-        raise InputError(
-            f"{entry['title']}: files: there are {len(archives)}; expected one for format {entry['format']}"
-        )
+        expected = f"one for format {entry['format']}"
+        problem = f"there are {len(archives)}"
+        raise InputError("wrong-count", problem, file=entry["title"], key="files", got=len(archives), expected=expected)
     return next(iter(archives.values()))
 
 
 def _named(archives: Archives, name: str, entry: Entry) -> Archive:
     if name not in archives:
-        raise InputError(f"{entry['title']}: files: there is no {name}; expected it for format {entry['format']}")
+        expected = f"it for format {entry['format']}"
+        raise InputError("missing-file", f"there is no {name}", file=entry["title"], key="files", expected=expected)
     return archives[name]
 
 
 def _member(archive: Archive, members: Mapping[str, memoryview], name: str) -> memoryview:
     if name not in members:
-        refuse(archive, f"has no member {name!r}")
+        refuse(archive, "missing-member", f"has no member {name!r}", name)
     return members[name]
 
 

@@ -71,8 +71,12 @@ def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
             held = known.setdefault(dataset, {}).setdefault(name, sha256)
             if held != sha256:
                 raise InputError(
-                    f"{dataset}: {name}: its SHA-256 is {sha256}, another process has just recorded {held} in {shown(lock)}; "
-                    "find out which file is the right one, then remove the other and start again"
+                    "checksum-mismatch",
+                    f"its SHA-256 is {sha256}, another process has just recorded {held} in {shown(lock)}",
+                    file=dataset,
+                    key=name,
+                    got=sha256,
+                    hint="find out which file is the right one, then remove the other and start again",
                 )
             write_text(lock, HEAD + dump_yaml(known))
     except OSError as error:

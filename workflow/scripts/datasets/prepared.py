@@ -35,15 +35,17 @@ def write_part(
         for images, numbers in blocks:
             if images.dtype != np.uint8 or list(images.shape[1:]) != list(shape) or done + len(images) > samples:
                 found = f"{done} and {len(images)} images of {list(images.shape[1:])}"
-                raise InputError(f"{what}: there are {found}; the entry says {samples} of {list(shape)}")
+                got = (done + len(images), list(images.shape[1:]))
+                raise _contradiction(what, found, f"{samples} of {list(shape)}", got)
             labels[done : done + len(images)] = numbers
             done += len(images)
             counts += [np.bincount(images[..., channel].ravel(), minlength=256) for channel in range(shape[2])]
             file.write(np.ascontiguousarray(images).data)
     if done != samples:
-        raise InputError(f"{what}: there are {done} images; the entry says {samples}")
+        raise _contradiction(what, f"{done} images", samples, done)
     if labels.min() < 0 or labels.max() >= classes:
-        raise InputError(f"{what}: there are labels from {labels.min()} to {labels.max()}; the entry says {classes}")
+        first, last = int(labels.min()), int(labels.max())
+        raise _contradiction(what, f"labels from {first} to {last}", classes, (first, last))
     with open(folder / "labels.npy", "wb") as file:  # unlike np.save it says why it cannot
         _write_header(file, "<i8", samples)
         file.write(labels.data)
@@ -71,15 +73,22 @@ def write_tokens(
             for file, numbers in zip(files, block, strict=True):
                 if numbers.shape[1:] != (length,) or done + len(numbers) > samples:
                     found = f"{done} and {len(numbers)} sequences of {numbers.shape[1]} tokens"
-                    raise InputError(f"{what}: there are {found}; the entry says {samples} of {length}")
+                    got = (done + len(numbers), numbers.shape[1])
+                    raise _contradiction(what, found, f"{samples} of {length}", got)
                 if numbers.min() < 0 or numbers.max() >= vocabulary:
-                    found = f"tokens from {numbers.min()} to {numbers.max()}"
-                    raise InputError(f"{what}: there are {found}; the entry says a vocabulary of {vocabulary}")
+                    first, last = int(numbers.min()), int(numbers.max())
+                    limit = f"a vocabulary of {vocabulary}"
+                    raise _contradiction(what, f"tokens from {first} to {last}", limit, (first, last))
                 file.write(np.ascontiguousarray(numbers, stored).data)
             done += len(block[0])
     if done != samples:
-        raise InputError(f"{what}: there are {done} sequences; the entry says {samples}")
+        raise _contradiction(what, f"{done} sequences", samples, done)
     return _written(folder, names, samples, [length], {"vocabulary": vocabulary})
+
+
+def _contradiction(what: str, found: str, entry: object, got: object) -> InputError:
+    """Return the error that `what` was read holds something else than the data set's entry says."""
+    return InputError("contradicts-entry", f"there are {found}; the entry says {entry}", file=what, got=got)
 
 
 def _written(

@@ -227,7 +227,7 @@ def _retry_after(response: requests.Response) -> float:
 def _brief(error: Exception) -> str:
     """The cause of a fault, without the names of the libraries' objects around it."""
     text = str(error.args[0] if error.args else error)
-    causes = re.findall(r"\[Errno -?\d+\] ([^')\]]+)|\(_ssl.c", text)
+    causes = re.findall(r"\[Errno -?\d+\] ([^'\")\]]+)|\(_ssl.c", text)
     return next((cause for cause in causes if cause), text)[:120]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value, schema
-from common.text import instead_of
+from common.text import alternatives
 
 
 def existing(folder: Path, name: str, kind: str) -> Path:
@@ -15,17 +15,23 @@ def existing(folder: Path, name: str, kind: str) -> Path:
     file = folder / f"{name}.yaml"
     if not file.is_file():
         there = sorted(path.stem for path in folder.glob("*.yaml") if path.is_file())
-        raise InputError(f"config/config.yaml: {kind}: there is no {shown(file)}; {instead_of(name, there)}")
+        raise InputError(
+            "unknown-name",
+            f"there is no {shown(file)}",
+            file="config/config.yaml",
+            key=kind,
+            got=name,
+            **alternatives(name, there),
+        )
     return file
 
 
 def read_config(file: Path) -> dict[str, Any]:
     """What a file of the workflow's configuration says, unchecked but for its form."""
     said = load_yaml(file)
-    if said is None:
-        raise InputError(f"{shown(file)}: is empty; expected keys, such as study: NAME")
     if not isinstance(said, dict):
-        raise InputError(f"{shown(file)}: holds {str(said)[:60]!r}; expected keys, such as study: NAME")
+        problem = "is empty" if said is None else f"holds {str(said)[:60]!r}"
+        raise InputError("wrong-type", problem, file=shown(file), got=said, expected="keys, such as study: NAME")
     return said
 
 

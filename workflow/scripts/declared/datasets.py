@@ -13,7 +13,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value, schema
-from common.text import instead_of
+from common.text import alternatives
 
 DATASETS = CHECKOUT / "workflow" / "scripts" / "datasets" / "table.yaml"
 OWN_DATASETS = CHECKOUT / "config" / "datasets.yaml"
@@ -61,11 +61,15 @@ def read_datasets(shipped: Path, own: Path, used: Collection[str] | None = None)
     entries: dict[str, dict[str, Any]] = {}
     for file, table in tables.items():
         if not isinstance(table, dict):
-            found = "is empty" if table is None else f"holds {str(table)[:60]!r}"
-            raise InputError(f"{shown(file)}: {found}; expected names of data sets, each with its entry")
+            problem = "is empty" if table is None else f"holds {str(table)[:60]!r}"
+            expected = "names of data sets, each with its entry"
+            raise InputError("wrong-type", problem, file=shown(file), got=table, expected=expected)
         for name, entry in table.items():
             if name in entries:
-                raise InputError(f"{shown(file)}: {name}: is a data set of {shown(shipped)}; give it another name")
+                problem = f"is a data set of {shown(shipped)}"
+                raise InputError(
+                    "duplicate", problem, file=shown(file), key=name, got=name, hint="give it another name"
+                )
             if used is None or name in used:
                 _check_entry(name, entry, file, own=file is own)
             entries[name] = entry
@@ -75,7 +79,8 @@ def read_datasets(shipped: Path, own: Path, used: Collection[str] | None = None)
 def _check_entry(name: str, entry: Any, file: Path, *, own: bool) -> None:
     """InputError for the first mistake in an entry; `own`: of a user's own file."""
     if any(pattern.fullmatch(name) for pattern in _FRESH):
-        raise InputError(f"{shown(file)}: {name}: such a name is drawn, not read; give it another name")
+        problem = "such a name is drawn, not read"
+        raise InputError("reserved-name", problem, file=shown(file), key=name, got=name, hint="give it another name")
     check_value(name, schema("factors")["properties"]["dataset"], name, file)
     place = file.with_name(f"{file.name} ({name})")
     check(entry, "dataset", place)
@@ -86,48 +91,62 @@ def _check_entry(name: str, entry: Any, file: Path, *, own: bool) -> None:
 
 def _check_dataset(entry: Mapping[str, Any], file: Path) -> None:
     """InputError for the first mistake that no single key of a data set's entry shows."""
-    for key, why in _mistakes(entry):
-        raise InputError(f"{shown(file)}: {key}: {why}")
+    for key, code, problem, fields in _mistakes(entry):
+        raise InputError(code, problem, file=shown(file), key=key, **fields)
 
 
-def _mistakes(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Key and complaint; each may assume that those before it were none."""
-    archived, expected = entry["format"] in ARCHIVED, f"with format {entry['format']} expected"
+Mistake = tuple[str, str, str, dict[str, Any]]  # key, code, problem and further fields of an InputError
+
+
+def _mistakes(entry: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yield the mistakes; each may assume that those before it were none."""
+    archived = entry["format"] in ARCHIVED
     if ("files" in entry) + ("made_up" in entry) != archived:
-        yield "files", f"{expected} {'either files or made_up: true' if archived else 'neither files nor made_up'}"
-    yield from _mistakes_of_samples(entry, expected)
+        key = "made_up" if "made_up" in entry and not archived else "files"
+        yield _unfit(entry, key, "either files or made_up: true" if archived else "neither files nor made_up")
+    yield from _mistakes_of_samples(entry)
     names = [declared["name"] for declared in entry.get("files", [])]
     if len(set(names)) < len(names):
-        yield "files", f"two are called {max(names, key=names.count)}; name each once"
+        twice = max(names, key=names.count)
+        yield "files", "duplicate", f"two are called {twice}", {"got": twice, "hint": "name each once"}
     for i, declared in enumerate(entry.get("files", [])):
         if not {"md5", "sha256"} & set(declared):
             name = declared["name"]
-            yield f"files.{i}", f"{name} has neither md5 nor sha256; say sha256: and what `sha256sum {name}` prints"
+            hint = f"say sha256: and what `sha256sum {name}` prints"
+            yield f"files.{i}", "missing-key", f"{name} has neither md5 nor sha256", {"hint": hint}
     classes, samples = class_count(entry), entry["train_samples"] + entry["validation_samples"]
     if entry["format"] in LABELS_ARE_BYTES and classes > 256:
-        yield "classes", f"{expected} at most 256, since a label is one byte, not {classes}"
+        yield _unfit(entry, "classes", "at most 256, since a label is one byte", classes)
     if entry["format"] == "tiny-imagenet" and entry["shape"][2] != 3:
-        yield "shape", f"{expected} 3 channels, not {entry['shape'][2]}"
+        yield _unfit(entry, "shape", "3 channels", entry["shape"][2])
     if entry["format"] == "scikit-learn":
         for key, found in {"shape": entry["shape"], "classes": classes, "samples": samples}.items():
             if found != BUNDLED[key]:
                 named = "train_samples and validation_samples" if key == "samples" else key
-                yield named, f"{expected} {BUNDLED[key]}, not {found}"
+                yield _unfit(entry, named, str(BUNDLED[key]), found)
 
 
-def _mistakes_of_samples(entry: Mapping[str, Any], expected: str) -> Iterator[tuple[str, str]]:
-    """What is wrong with a sample's shape and label."""
+def _mistakes_of_samples(entry: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yield what is wrong with a sample's shape and label."""
     of_text = entry["format"] in TEXTS
     if len(entry["shape"]) != (1 if of_text else 3):
-        yield "shape", f"{expected} {'[length]' if of_text else '[height, width, channels]'}, not {entry['shape']}"
+        yield _unfit(entry, "shape", "[length]" if of_text else "[height, width, channels]", entry["shape"])
     if ("vocabulary" in entry) != of_text:
-        yield "vocabulary", f"{expected} {'the number of different tokens' if of_text else 'none'}"
+        yield _unfit(entry, "vocabulary", "the number of different tokens" if of_text else "none")
     if entry["format"] == "text8" and entry["vocabulary"] != TEXT8_VOCABULARY:
-        yield "vocabulary", f"{expected} {TEXT8_VOCABULARY} (a to z and the blank), not {entry['vocabulary']}"
+        yield _unfit(entry, "vocabulary", f"{TEXT8_VOCABULARY} (a to z and the blank)", entry["vocabulary"])
     if ("classes" in entry) == of_text:
-        yield "classes", f"{expected} {'none: what follows is told' if of_text else 'some'}"
+        yield _unfit(entry, "classes", "none: what follows is told" if of_text else "some")
     if not of_text and isinstance(entry["classes"], list) == (entry["format"] == NAMES_CLASSES):
-        yield "classes", f"{expected} {'their number' if entry['format'] == NAMES_CLASSES else 'a list of names'}"
+        yield _unfit(entry, "classes", "their number" if entry["format"] == NAMES_CLASSES else "a list of names")
+
+
+def _unfit(entry: Mapping[str, Any], key: str, expected: str, got: object = None) -> Mistake:
+    """Return the mistake that a key is not what the entry's format needs; `got`: what of its value is wrong."""
+    if got is None and key not in entry:
+        return key, "missing-key", f"is missing for format {entry['format']}", {"expected": expected}
+    problem = f"{'does' if got is None else f'{got} does'} not fit format {entry['format']}"
+    return key, "unfit-for-format", problem, {"got": entry.get(key) if got is None else got, "expected": expected}
 
 
 def _check_file_names(entry: Mapping[str, Any], file: Path) -> None:
@@ -139,11 +158,17 @@ def _check_file_names(entry: Mapping[str, Any], file: Path) -> None:
         wanted = [name for pair in IDX.values() for name in pair]
         if set(names) != set(wanted):
             raise InputError(
-                f"{shown(file)}: files: with format idx expected the names {', '.join(wanted)}, not {', '.join(names)}; "
-                "the url of each may end differently"
+                "unfit-for-format",
+                f"the names {', '.join(names)} do not fit format idx",
+                file=shown(file),
+                key="files",
+                got=names,
+                expected=wanted,
+                hint="the url of each may end differently",
             )
     elif len(names) != 1:
-        raise InputError(f"{shown(file)}: files: with format {entry['format']} expected one archive, not {len(names)}")
+        problem = f"{len(names)} archives do not fit format {entry['format']}"
+        raise InputError("unfit-for-format", problem, file=shown(file), key="files", got=len(names), expected="one")
 
 
 def kind(entry: Mapping[str, Any]) -> str:
@@ -179,8 +204,8 @@ def table_of(dataset: str) -> Path:
 
 
 @functools.cache
-def load_dataset(name: str, where: str = "data set") -> dict[str, Any]:
-    """The entry of a data set, from a table or made of its name. InputError, beginning with `where`, for an unknown one."""
+def load_dataset(name: str, file: str = "data set", key: str = "") -> dict[str, Any]:
+    """The entry of a data set, from a table or made of its name. InputError with `file` and `key` for an unknown one."""
     if name in datasets():
         if table_of(name) == OWN_DATASETS:  # tests say that what ships is right
             _check_entry(name, datasets()[name], OWN_DATASETS, own=True)
@@ -188,30 +213,39 @@ def load_dataset(name: str, where: str = "data set") -> dict[str, Any]:
     for pattern in _FRESH:
         if found := pattern.fullmatch(name):
             told = {key: int(number) for key, number in found.groupdict().items() if number}
-            return _fresh({"samples": FRESH_SAMPLES, **told}, f"{where}: '{name}'")
-    raise InputError(f"{where}: '{name}' is unknown; {_instead_of(name)}")
+            told |= {"samples": told.get("samples", FRESH_SAMPLES)}
+            if too_small := _too_small(told):
+                raise InputError(
+                    "out-of-range", f"'{name}' is too small", file=file, key=key, got=name, expected=too_small
+                )
+            return _fresh(told)
+    raise InputError("unknown-name", f"'{name}' is unknown", file=file, key=key, got=name, **_alternatives(name))
 
 
-def _instead_of(name: str) -> str:
-    """What to write in place of an unknown name; where one is meant that is drawn, how it is written."""
+def _alternatives(name: str) -> dict[str, Any]:
+    """Return what to write in place of an unknown name; where one is meant that is drawn, how it is written."""
     if name.startswith("synthetic-"):
         _, what, *_ = name.split("-")
         meant = "images" if what[:1].isdigit() else what
-        return f"expected {FRESH_NAMES[meant] if meant in FRESH_NAMES else ' or '.join(FRESH_NAMES.values())}"
-    return instead_of(name, [*datasets(), *FRESH_NAMES.values()])
+        return {"expected": FRESH_NAMES[meant] if meant in FRESH_NAMES else " or ".join(FRESH_NAMES.values())}
+    return alternatives(name, [*datasets(), *FRESH_NAMES.values()])
 
 
-def _fresh(told: Mapping[str, int], where: str) -> dict[str, Any]:
-    """The entry of a data set whose batches are drawn anew at every step; its validation part is a tenth of its `samples`.
-    InputError, beginning with `where`, for one that cannot be drawn."""
+def _too_small(told: Mapping[str, int]) -> str:
+    """Return what a data set that is drawn must have at least, '' where it has that."""
     samples, classes = told["samples"], told.get("classes", 0)
     if samples < 10 or ("classes" in told and classes < 2):
-        raise InputError(f"{where}: expected at least {'2 classes and ' if 'classes' in told else ''}10 samples")
+        return f"at least {'2 classes and ' if 'classes' in told else ''}10 samples"
+    vocabulary = max(2, classes)
+    return f"a vocabulary of at least {vocabulary}" if told.get("vocabulary", vocabulary) < vocabulary else ""
+
+
+def _fresh(told: Mapping[str, int]) -> dict[str, Any]:
+    """The entry of a data set whose batches are drawn anew at every step; its validation part is a tenth of its `samples`."""
+    samples, classes = told["samples"], told.get("classes", 0)
     drawn: dict[str, Any]
     if "vocabulary" in told:
         length, vocabulary = told["length"], told["vocabulary"]
-        if vocabulary < max(2, classes):
-            raise InputError(f"{where}: expected a vocabulary of at least {max(2, classes)}")
         what = f"Texts of {length} tokens, {classes} classes" if classes else f"Sequences of {length} tokens"
         title, drawn = f"{what}, a vocabulary of {vocabulary}", {"shape": [length], "vocabulary": vocabulary}
     else:

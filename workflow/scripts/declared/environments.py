@@ -13,7 +13,7 @@ from common.errors import InputError
 from common.files import CHECKOUT, digest_text, load_yaml, shown
 from common.normal_form import digest_source
 from common.schemas import check
-from common.text import instead_of
+from common.text import alternatives
 
 CONTAINERS = CHECKOUT / "containers"
 VARIANTS = ("cpu", "cuda")
@@ -176,7 +176,8 @@ class Environment:
         files = list(files)
         for file in files:
             if not file.is_file():
-                raise InputError(f"{shown(file)}: no such file; the environment '{self.name}' needs it")
+                hint = f"the environment '{self.name}' needs it"
+                raise InputError("missing-file", "no such file", file=shown(file), hint=hint)
         return {file.name: digest_source(file) for file in files}
 
 
@@ -197,29 +198,32 @@ def read(
 ) -> Environment:
     """Read and check `containers/<name>/environment.yaml`, and its parent's. InputError when it is wrong."""
     if variant not in VARIANTS:
-        raise InputError(f"variant '{variant}' is not one of {', '.join(VARIANTS)}")
+        raise InputError("not-one-of", f"'{variant}' is unknown", file="variant", got=variant, expected=VARIANTS)
     folder = containers / name
     file = folder / "environment.yaml"
     if not file.is_file():
-        raise InputError(f"environment '{name}' is unknown; {instead_of(name, _described(containers))}")
+        known = alternatives(name, _described(containers))
+        raise InputError("unknown-name", f"'{name}' is unknown", file="environment", got=name, **known)
     content = load_yaml(file)
     check(content, "environment", file)
     children = (*_children, name)
     if content.get("parent") in children:
-        raise InputError(f"{shown(file)}: parent: '{content['parent']}' is laid over '{name}' itself")
+        problem = f"'{content['parent']}' is laid over '{name}' itself"
+        raise InputError("circular-parents", problem, file=shown(file), key="parent", got=content["parent"])
     parent = read(content["parent"], variant, containers, children) if "parent" in content else None
     if content.get("sources") and parent is None:
-        raise InputError(
-            f"{shown(file)}: sources: they are built against a parent's packages, but key 'parent' is missing"
-        )
+        problem = "they are built against a parent's packages, but key 'parent' is missing"
+        raise InputError("missing-key", problem, file=shown(file), key="sources")
     image = content.get("image", {})
     origin = "site" if image.get("brought") else "spack" if "spack" in image else "locks"
     if content.get("tool"):
         origin = "tool"
         if variant not in TOOL_VARIANTS or image:
-            raise InputError(f"{shown(file)}: tool: it has one lock, {TOOL_VARIANTS[0]}, and no image")
+            problem = f"it has one lock, {TOOL_VARIANTS[0]}, and no image"
+            raise InputError("conflicting-keys", problem, file=shown(file), key="tool")
     elif origin != "locks" and (extra := sorted({"parent", "wheels", "sources", "lock_excludes"} & set(content))):
-        raise InputError(f"{shown(file)}: {extra[0]}: has no meaning for an image that no lock describes; take it out")
+        problem = "has no meaning for an image that no lock describes"
+        raise InputError("conflicting-keys", problem, file=shown(file), key=extra[0], hint="take it out")
     wheels = [_wheel(entry) for entry in content.get("wheels", []) if variant in entry["variants"]]
     sources = [_source(entry, variant) for entry in content.get("sources", [])]
     return Environment(

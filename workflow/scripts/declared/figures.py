@@ -12,7 +12,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import shown
-from common.text import instead_of
+from common.text import alternatives
 from declared.factors import MOST_SERIES, implied, is_numeric, is_traced, matches, scale_of, treatments_of
 
 MOST_VARIANTS = 4  # series of one framework, which all have its colour
@@ -159,9 +159,9 @@ KINDS: dict[str, Kind] = {
 class _Mistake(Exception):
     """Something wrong with a figure, under a key."""
 
-    def __init__(self, key: str, why: str) -> None:
-        super().__init__(why)
-        self.key = key
+    def __init__(self, code: str, key: str, problem: str, **fields: Any) -> None:
+        super().__init__(problem)
+        self.code, self.key, self.problem, self.fields = code, key, problem, fields
 
 
 def usual(of: Shape) -> list[Declared]:
@@ -186,11 +186,11 @@ def read_figures(
         try:
             made.append(_checked(entry, cells, [one.name for one in made], target))
             if made[-1].y == "perplexity" and not next_tokens:
-                raise _Mistake(
-                    "y", "perplexity is of next tokens, and no data set of the study has these; say accuracy"
-                )
+                problem = "perplexity is of next tokens, and no data set of the study has these"
+                raise _Mistake("not-possible-here", "y", problem, got="perplexity", hint="say accuracy")
         except _Mistake as mistake:
-            raise InputError(f"{shown(file)}: figures.{place}.{mistake.key}: {mistake}") from None
+            key = f"figures.{place}.{mistake.key}"
+            raise InputError(mistake.code, mistake.problem, file=shown(file), key=key, **mistake.fields) from None
     return made
 
 
@@ -201,10 +201,11 @@ def from_json(text: str) -> Declared:
     except ValueError:
         entry = None
     if not isinstance(entry, dict) or entry.get("kind") not in KINDS:
-        raise InputError(f"--asked {text[:80]}: expected JSON with a kind, one of {', '.join(KINDS)}")
+        expected = f"JSON with a kind, one of {', '.join(KINDS)}"
+        raise InputError("not-one-of", "is no figure", file=f"--asked {text[:80]}", got=text, expected=expected)
     kind = entry.pop("kind")
     if unknown := sorted(set(entry) - {"name", *KINDS[kind].takes}):
-        raise InputError(f"--asked: {unknown[0]}: {_untaken(kind)}")
+        raise InputError("unknown-key", f"{kind} takes none", file="--asked", key=unknown[0], expected=_taken(kind))
     return _read(kind, entry)
 
 
@@ -232,28 +233,27 @@ def _checked(entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[
     the factors that vary; `names`: of the figures before it; `target`: the study's."""
     kind = entry["kind"]
     if kind not in KINDS:
-        raise _Mistake("kind", f"'{kind}' is unknown; {instead_of(kind, KINDS)}")
+        raise _Mistake("unknown-name", "kind", f"'{kind}' is unknown", got=kind, **alternatives(kind, KINDS))
     of = KINDS[kind]
     if of.of_traces and not any(is_traced(levels) for levels in cells):
-        raise _Mistake(
-            "kind", f"{kind} draws traced runs, and the study has none; add trace: [none, phases] to its factors"
-        )
+        problem, hint = f"{kind} draws traced runs, and the study has none", "add trace: [none, phases] to its factors"
+        raise _Mistake("not-possible-here", "kind", problem, got=kind, hint=hint)
     cells = _drawn(of, cells)
     for key in entry:
         if key not in ("kind", "name", *of.takes):
-            raise _Mistake(key, _untaken(kind))
+            raise _Mistake("unknown-key", key, f"{kind} takes none", expected=_taken(kind))
     for key in of.needs:
         if key not in entry:
-            raise _Mistake(key, f"is missing; {kind} needs it; {_expected(_varied(cells))}")
+            raise _Mistake("missing-key", key, f"is missing: {kind} needs it", **_expected(_varied(cells)))
     if "target" in of.takes:
         entry = {"target": target, **entry}
         if entry["target"] is None:
-            raise _Mistake("target", f"is missing; {kind} needs it; write target: 0.9, or target_accuracy in the study")
+            hint = "write target: 0.9, or target_accuracy in the study"
+            raise _Mistake("missing-key", "target", f"is missing: {kind} needs it", hint=hint)
     one = _read(kind, entry)
     if one.name in names:
-        raise _Mistake(
-            "name", f"'{one.name}' is figures.{names.index(one.name)} already; give one of them another name"
-        )
+        problem = f"'{one.name}' is figures.{names.index(one.name)} already"
+        raise _Mistake("duplicate", "name", problem, got=one.name, hint="give one of them another name")
     _check_filter(one, cells)
     left = [levels for levels in cells if matches(levels, one.filter)]
     _check_places(one, of, _varied(left))
@@ -270,44 +270,49 @@ def _drawn(of: Kind, cells: Sequence[Levels]) -> list[Levels]:
     return kept or list(cells)
 
 
-def _untaken(kind: str) -> str:
-    return f"{kind} takes none; expected one of {', '.join(('kind', 'name', *KINDS[kind].takes))}"
+def _taken(kind: str) -> list[str]:
+    """Return the keys that a figure of this kind may have."""
+    return ["kind", "name", *KINDS[kind].takes]
 
 
 def _check_filter(one: Declared, cells: Sequence[Levels]) -> None:
     varied = _varied(cells)
     for name, levels in one.filter.items():
         if name not in varied:
-            raise _Mistake(f"filter.{name}", f"is no factor that varies; {_expected(varied)}")
+            problem = "is no factor that varies"
+            raise _Mistake("factor-does-not-vary", f"filter.{name}", problem, got=name, **_expected(varied))
         there = _levels(cells, name)
         for level in levels:
             if level not in there or isinstance(level, bool):
-                raise _Mistake(f"filter.{name}", f"{level!r} is no level of the study; {_expected(there)}")
+                problem = f"{level!r} is no level of the study"
+                raise _Mistake("unknown-level", f"filter.{name}", problem, got=level, expected=there)
     if not any(matches(levels, one.filter) for levels in cells):
-        raise _Mistake("filter", "leaves no cell; take a level out")
+        raise _Mistake("leaves-no-cell", "filter", "leaves no cell", hint="take a level out")
 
 
 def _check_places(one: Declared, of: Kind, varied: Sequence[str]) -> None:
     """Whether every factor that varies in what is drawn has one place, and nothing else has any."""
     for key, said, words in (("x", one.x, of.x), ("y", one.y, of.y)):
         if words and said not in (None, *words):
-            raise _Mistake(key, f"'{said}' is unknown; {_expected(words)}")
+            raise _Mistake("not-one-of", key, f"'{said}' is unknown", got=said, expected=words)
     taken: dict[str, str] = {}
     for key, names in _used(one, of).items():
         for name in names:
             if name not in varied:
                 where = " in what is drawn" if one.filter else ""
-                raise _Mistake(key, f"'{name}' is no factor that varies{where}; {_expected(varied)}")
+                problem = f"'{name}' is no factor that varies{where}"
+                raise _Mistake("factor-does-not-vary", key, problem, got=name, **_expected(varied))
             if name in taken:
-                raise _Mistake(key, f"{name} is {taken[name]} already; name it once")
+                problem = f"{name} is {taken[name]} already"
+                raise _Mistake("duplicate", key, problem, got=name, hint="name it once")
             taken[name] = key
     if of.one_colour and len(one.colour or ()) != 1:
-        raise _Mistake("colour", f"{one.kind} takes one factor, not {len(one.colour or ())}")
+        given = len(one.colour or ())
+        raise _Mistake("wrong-count", "colour", f"{one.kind} takes one factor, not {given}", got=given)
     if one.colour and one.facet and (rest := _rest(one, of, varied)):
         places = [key for key in ("x", "colour", "facet") if key in of.takes and not (key == "x" and of.x)]
-        raise _Mistake(
-            "facet", f"{rest[0]} varies, too; name it in {' or '.join(places)}, or hold it to one level by filter"
-        )
+        hint = f"name it in {' or '.join(places)}, or hold it to one level by filter"
+        raise _Mistake("factor-without-place", "facet", f"{rest[0]} varies, too", got=rest[0], hint=hint)
 
 
 def _check_series(colour: Sequence[str], cells: Sequence[Levels]) -> None:
@@ -316,8 +321,8 @@ def _check_series(colour: Sequence[str], cells: Sequence[Levels]) -> None:
     most, of_what = (MOST_SERIES, "") if len(others) == len(colour) else (MOST_VARIANTS, " of a framework")
     count = len({tuple(levels[name] for name in others) for levels in cells})
     if count > most:
-        made = f"{', '.join(colour)} would make {count} series{of_what}"
-        raise _Mistake("colour", f"{made}; expected at most {most}; name a factor in facet or filter")
+        problem, hint = f"{', '.join(colour)} would make {count} series{of_what}", "name a factor in facet or filter"
+        raise _Mistake("too-many", "colour", problem, got=count, expected=f"at most {most}", hint=hint)
 
 
 def _used(one: Declared, of: Kind) -> dict[str, tuple[str, ...]]:
@@ -342,5 +347,6 @@ def _levels(cells: Sequence[Levels], name: str) -> list[Any]:
     return list(dict.fromkeys(levels[name] for levels in cells))
 
 
-def _expected(names: Sequence[Any]) -> str:
-    return f"expected one of {', '.join(map(str, names))}" if names else "no factor varies here"
+def _expected(names: Sequence[Any]) -> dict[str, Any]:
+    """Return the fields of a mistake that say which names would have been right."""
+    return {"expected": names} if names else {"hint": "no factor varies here"}

@@ -10,6 +10,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from common.errors import CodedValueError
+
 ROMAN = {3: "III", 4: "IV", 5: "V", 6: "VI", 7: "VII", 8: "VIII", 9: "IX", 10: "X"}
 TRIES = 500  # of a search, before more basic factors are taken
 
@@ -71,7 +73,8 @@ def of_resolution(names: Sequence[str], resolution: int) -> Fraction:
         if found is not None:
             products = [*(1 << place for place in range(basic)), *found]
             return Fraction(dict(zip(names, products, strict=True)), basic)
-    raise ValueError(f"{len(names)} factors have no fraction of resolution {ROMAN[resolution]}")
+    problem = f"{len(names)} factors have no fraction of resolution {ROMAN[resolution]}"
+    raise CodedValueError("no-such-fraction", problem)
 
 
 def generated(names: Sequence[str], generators: Mapping[str, Sequence[str]]) -> Fraction:
@@ -79,13 +82,15 @@ def generated(names: Sequence[str], generators: Mapping[str, Sequence[str]]) -> 
     basic = {name: 1 << place for place, name in enumerate(name for name in names if name not in generators)}
     for name, product in generators.items():
         if unknown := [each for each in (name, *product) if each not in names]:
-            raise ValueError(f"{name}: '{unknown[0]}' does not vary")
+            raise CodedValueError("factor-does-not-vary", f"{name}: '{unknown[0]}' does not vary")
         if made := [each for each in product if each in generators]:
-            raise ValueError(f"{name}: '{made[0]}' is itself generated; expected factors without a generator")
+            problem = f"{name}: '{made[0]}' is itself generated; expected factors without a generator"
+            raise CodedValueError("generated-by-generated", problem)
     products = {name: sum(basic[each] for each in product) for name, product in generators.items()}
     every = {name: (basic | products)[name] for name in names}
     if clash := [name for name in products if list(every.values()).count(every[name]) > 1]:
-        raise ValueError(f"{clash[0]}: two factors would always change together; expected another product")
+        problem = f"{clash[0]}: two factors would always change together; expected another product"
+        raise CodedValueError("confounded-factors", problem)
     return Fraction(every, len(basic))
 
 

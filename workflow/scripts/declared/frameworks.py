@@ -1,7 +1,7 @@
 """What each framework says of itself, in its framework.yaml, read and checked."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value
-from common.text import instead_of
+from common.text import alternatives
 from declared import environments
 from declared.factors import as_list, factor_table
 from declared.mesh import PLAIN, axes_of, is_mesh, is_strategy, kind_of, without_sizes
@@ -97,18 +97,20 @@ def load_framework(name: str) -> Framework:
     check(raw, "framework", file)
     for key, known in (("base", framework_names()), ("environment", environment_names())):
         if raw[key] not in known:
-            raise InputError(f"{shown(file)}: {key}: '{raw[key]}' is unknown; {instead_of(raw[key], known)}")
+            raise _unknown(raw[key], file, key, known)
     for i, library in enumerate(raw["libraries"]):
         if not (LIBRARIES / f"{library}.py").is_file():
             there = sorted(path.stem for path in LIBRARIES.glob("[a-z]*.py"))
-            raise InputError(f"{shown(file)}: libraries.{i}: '{library}' is unknown; {instead_of(library, there)}")
+            raise _unknown(library, file, f"libraries.{i}", there)
     table = factor_table()
     capabilities = []
     for i, entry in enumerate(raw.get("capabilities", [])):
         for factor, levels in entry.items():
             where = f"capabilities.{i}.{factor}"
             if factor not in table:
-                raise InputError(f"{shown(file)}: {where}: unknown factor; expected one of {', '.join(table)}")
+                raise InputError(
+                    "unknown-name", "unknown factor", file=shown(file), key=where, got=factor, expected=list(table)
+                )
             for level in as_list(levels):
                 check_value(level, table[factor], where, file)
         capabilities.append({factor: as_list(levels) for factor, levels in entry.items()})
@@ -134,6 +136,12 @@ def load_framework(name: str) -> Framework:
         capabilities=tuple(capabilities),
         meshes=tuple(frozenset(axes) for axes in raw.get("meshes", [])),
         **fields,
+    )
+
+
+def _unknown(name: str, file: Path, key: str, known: Iterable[str]) -> InputError:
+    return InputError(
+        "unknown-name", f"'{name}' is unknown", file=shown(file), key=key, got=name, **alternatives(name, known)
     )
 
 

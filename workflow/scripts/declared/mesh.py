@@ -4,6 +4,7 @@ layer by itself, such as found."""
 import math
 import re
 
+from common.errors import CodedValueError
 from models.mesh import AXES, Mesh
 
 PLAIN = "data"
@@ -46,17 +47,20 @@ def sizes_of(level: str) -> dict[str, int | None]:
             others = f"{', '.join(NOT_MESHES)}, {FOUND}, {EXPERT} or {RANDOM}1"
             expected = f"{', '.join(AXES)} with a size, joined by -, as data2-tensor2; or {others}"
             where = f"{part!r} of {level!r}" if part != level else f"{level!r}"
-            raise ValueError(f"{where} is no axis; expected {expected}")
+            raise CodedValueError("unknown-axis", f"{where} is no axis; expected {expected}")
         axis, size = told[1], int(told[2]) if told[2] else None
         if axis in found:
-            raise ValueError(f"{level!r} has the axis {axis} twice; name each once")
+            raise CodedValueError("duplicate", f"{level!r} has the axis {axis} twice; name each once")
         if size is not None and size < 2:
-            raise ValueError(f"{part!r} of {level!r} divides nothing; give a size of 2 or more, or take it out")
+            problem = f"{part!r} of {level!r} divides nothing; give a size of 2 or more, or take it out"
+            raise CodedValueError("out-of-range", problem)
         found[axis] = size
     if list(found.values()).count(None) > 1:
-        raise ValueError(f"{level!r} has several axes without a size; one at most takes the ranks that are left")
+        problem = f"{level!r} has several axes without a size; one at most takes the ranks that are left"
+        raise CodedValueError("missing-size", problem)
     if list(found) != (ordered := [axis for axis in AXES if axis in found]):
-        raise ValueError(f"{level!r} is not in order; write {'-'.join(f'{a}{found[a] or str()}' for a in ordered)}")
+        right = "-".join(f"{axis}{found[axis] or ''}" for axis in ordered)
+        raise CodedValueError("wrong-order", f"{level!r} is not in order; write {right}")
     return found
 
 
@@ -87,8 +91,8 @@ def mesh_of(level: str, ranks: int) -> Mesh:
     named = math.prod(size for size in sizes.values() if size)
     if None in sizes.values():
         if ranks % named:
-            raise ValueError(f"is a multiple of {named} ranks, the cell has {ranks}")
+            raise CodedValueError("wrong-rank-count", f"is a multiple of {named} ranks, the cell has {ranks}")
         return Mesh(**{axis: size or ranks // named for axis, size in sizes.items()})
     if named != ranks:
-        raise ValueError(f"is {named} ranks, the cell has {ranks}")
+        raise CodedValueError("wrong-rank-count", f"is {named} ranks, the cell has {ranks}")
     return Mesh(**{axis: size for axis, size in sizes.items() if size})

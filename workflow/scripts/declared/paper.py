@@ -7,7 +7,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import shown
-from common.text import instead_of
+from common.text import alternatives
 from declared.figures import Declared
 
 ANALYSIS = (
@@ -71,6 +71,11 @@ def read_paper(written: Mapping[str, Any], figures: Sequence[str], file: Path) -
         for place, name in enumerate(names):
             if name not in known[key]:
                 raise InputError(
-                    f"{shown(file)}: paper.{key}.{place}: '{name}' is unknown; {instead_of(name, known[key])}"
+                    "unknown-name",
+                    f"'{name}' is unknown",
+                    file=shown(file),
+                    key=f"paper.{key}.{place}",
+                    got=name,
+                    **alternatives(name, known[key]),
                 )
     return Paper(**{key: tuple(names) for key, names in written.items()})

@@ -5,17 +5,17 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 from urllib.parse import urlsplit
 
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.python import python_abi
 from common.schemas import check, schema
-from common.text import instead_of
+from common.text import alternatives
 from declared.configuration import existing
 from declared.environments import Installed, Realization, locked, names
 from declared.factors import as_list
@@ -84,8 +84,8 @@ PLACEMENTS = {
 }
 # Keys of `scheduler` that a launcher has no word for, with what to do instead.
 UNKNOWN = {
-    "pbs": {"exclude": "PBS cannot leave nodes out; take it out, or name those to use in scheduler.nodelist"},
-    "flux": {"memory_mb": "Flux's jobs take nodes whole, with their memory; take it out"},
+    "pbs": {"exclude": ("PBS cannot leave nodes out", "take it out, or name those to use in scheduler.nodelist")},
+    "flux": {"memory_mb": ("Flux's jobs take nodes whole, with their memory", "take it out")},
 }
 
 
@@ -211,7 +211,7 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
     known = framework_names()
     for i, framework in enumerate(raw.get("frameworks", [])):
         if framework not in known:
-            raise InputError(f"{shown(file)}: frameworks.{i}: '{framework}' is unknown; {instead_of(framework, known)}")
+            raise _unknown(framework, f"frameworks.{i}", known, file)
     values = _with_defaults(raw, schema("site")["properties"])
     _check_together(values, file)
     _check_unlike(values, file)
@@ -243,6 +243,12 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
     return Site(name=name, file=file, python_abi=python_abi(), **values)
 
 
+def _unknown(name: str, key: str, known: Iterable[str], file: Path) -> InputError:
+    return InputError(
+        "unknown-name", f"'{name}' is unknown", file=shown(file), key=key, got=name, **alternatives(name, known)
+    )
+
+
 def _with_defaults(raw: Mapping[str, Any], properties: Mapping[str, Any]) -> dict[str, Any]:
     return {key: raw.get(key, entry.get("default")) for key, entry in properties.items()}
 
@@ -252,22 +258,31 @@ def _check_images(raw: Mapping[str, Any], file: Path) -> None:
     images = raw.get("images", {})
     for environment, source in images.get("brought", {}).items():
         if environment not in names():
-            raise InputError(
-                f"{shown(file)}: images.brought: '{environment}' is unknown; {instead_of(environment, names())}"
-            )
+            raise _unknown(environment, "images.brought", names(), file)
+        key = f"images.brought.{environment}"
         if raw["deployment"] == "venv" and environment in locked():
             raise InputError(
-                f"{shown(file)}: images.brought.{environment}: with deployment venv it is built from its lock; "
-                "take the line out, or say deployment: apptainer"
+                "conflicting-keys",
+                "with deployment venv it is built from its lock",
+                file=shown(file),
+                key=key,
+                got=source,
+                hint="take the line out, or say deployment: apptainer",
             )
         if "://" not in source and not source.startswith("/"):
-            raise InputError(
-                f"{shown(file)}: images.brought.{environment}: '{source}' is neither an absolute path nor an address (docker://...)"
-            )
+            problem = f"'{source}' is neither an absolute path nor an address (docker://...)"
+            raise InputError("bad-pattern", problem, file=shown(file), key=key, got=source)
     base = images.get("base", "/")
     if "://" not in base and not base.startswith("/") and base != "debootstrap":
         expected = "docker://..., debootstrap, debootstrap:MIRROR or an absolute path"
-        raise InputError(f"{shown(file)}: images.base: '{base}' does not look right; expected {expected}")
+        raise InputError(
+            "bad-pattern",
+            f"'{base}' does not look right",
+            file=shown(file),
+            key="images.base",
+            got=base,
+            expected=expected,
+        )
 
 
 def _installed(name: str, has: Mapping[str, Any], setup: tuple[str, ...], cache: Path) -> Installed:
@@ -285,91 +300,109 @@ def _check_installed(raw: Mapping[str, Any], file: Path) -> None:
     """InputError when what the site has installed is no environment, is nowhere, or is brought as an image, too."""
     for environment, has in raw.get("installed", {}).items():
         if environment not in names():
-            raise InputError(
-                f"{shown(file)}: installed: '{environment}' is unknown; {instead_of(environment, names())}"
-            )
+            raise _unknown(environment, "installed", names(), file)
         if len({"executable", "prefix"} & set(has)) != 1:
-            what = "has both executable and prefix" if "prefix" in has else "has no executable"
+            both = "prefix" in has
             raise InputError(
-                f"{shown(file)}: installed.{environment}: {what}; expected one: executable: /path/to/python, or prefix: "
-                "/path/to/environment"
+                "conflicting-keys" if both else "missing-key",
+                "has both executable and prefix" if both else "has no executable",
+                file=shown(file),
+                key=f"installed.{environment}",
+                expected="one: executable: /path/to/python, or prefix: /path/to/environment",
             )
         if environment in raw.get("images", {}).get("brought", {}):
             raise InputError(
-                f"{shown(file)}: installed.{environment}: images.brought has it, too; take one of the two out"
+                "conflicting-keys",
+                "images.brought has it, too",
+                file=shown(file),
+                key=f"installed.{environment}",
+                hint="take one of the two out",
             )
 
 
 def _check_unlike(values: Mapping[str, Any], file: Path) -> None:
     """What unlike nodes and ranks need."""
     launcher, shares, cores = values["launcher"], values["cpu_share"], values["rank_cores"]
-    said: list[tuple[bool, str]] = []
+    mistakes: list[tuple[bool, str, str, object, str, str]] = []
     if isinstance(shares, list):
-        said += [
-            (launcher != "slurm", f"cpu_share: a list needs launcher slurm, which is told the nodes of each run, not {launcher}"),
-            (len(shares) != values["nodes"], f"cpu_share: is of {len(shares)} nodes, nodes is {values['nodes']}; give one number for each node"),
-            ("nodelist" in (values["scheduler"] or {}), "scheduler.nodelist: nodes of unlike cpu_share are taken in their order; take it out"),
+        mistakes += [
+            (launcher != "slurm", "not-possible-here", "cpu_share", launcher, f"a list needs launcher slurm, which is told the nodes of each run, not {launcher}", ""),
+            (len(shares) != values["nodes"], "wrong-count", "cpu_share", len(shares), f"is of {len(shares)} nodes, nodes is {values['nodes']}", "give one number for each node"),
+            ("nodelist" in (values["scheduler"] or {}), "conflicting-keys", "scheduler.nodelist", None, "nodes of unlike cpu_share are taken in their order", "take it out"),
         ]  # fmt: skip
     if cores:
         ranks, together = values["ranks_per_node"], sum(cores) * values["nodes"]
         there = len(os.sched_getaffinity(0)) if values["cores"] == "auto" else values["cores"]
-        said += [
-            (launcher != "local" or values["device"] != "cpu", "rank_cores: is for launcher local and device cpu; take it out"),
-            (len(cores) != ranks, f"rank_cores: is of {len(cores)} ranks, ranks_per_node is {ranks}; give one number for each rank"),
-            (together > there, f"rank_cores: are {together} cores on all nodes, cores is {there}; give fewer"),
+        mistakes += [
+            (launcher != "local" or values["device"] != "cpu", "not-possible-here", "rank_cores", launcher, "is for launcher local and device cpu", "take it out"),
+            (len(cores) != ranks, "wrong-count", "rank_cores", len(cores), f"is of {len(cores)} ranks, ranks_per_node is {ranks}", "give one number for each rank"),
+            (together > there, "out-of-range", "rank_cores", together, f"are {together} cores on all nodes, cores is {there}", "give fewer"),
         ]  # fmt: skip
-    for wrong, why in said:
+    for wrong, code, key, got, problem, hint in mistakes:
         if wrong:
-            raise InputError(f"{shown(file)}: {why}")
+            raise InputError(code, problem, file=shown(file), key=key, got=got, hint=hint)
+
+
+class _Refuse(Protocol):
+    """Raise InputError about a key of the site's file."""
+
+    def __call__(self, code: str, key: str, problem: str, **fields: Any) -> NoReturn:
+        """See the class."""
 
 
 def _check_together(values: Mapping[str, Any], file: Path) -> None:
     """What no single key shows."""
 
-    def refuse(key: str, why: str) -> NoReturn:
-        raise InputError(f"{shown(file)}: {key}: {why}")
+    def refuse(code: str, key: str, problem: str, **fields: Any) -> NoReturn:
+        raise InputError(code, problem, file=shown(file), key=key, **fields)
 
     launcher, placement = values["launcher"], values["placement"]
     if placement not in PLACEMENTS[launcher]:
-        refuse(
-            "placement",
-            f"'{placement}' is not possible with launcher {launcher}; expected {' or '.join(PLACEMENTS[launcher])}",
-        )
+        problem = f"'{placement}' is not possible with launcher {launcher}"
+        refuse("not-possible-here", "placement", problem, got=placement, expected=PLACEMENTS[launcher])
     if launcher != "local" and values["cores"] == "auto":
-        refuse("cores", f"auto is for this machine; with launcher {launcher} give the cores of one node")
+        hint = f"with launcher {launcher} give the cores of one node"
+        refuse("not-possible-here", "cores", "auto is for this machine", got="auto", hint=hint)
     if launcher == "local" and values["scheduler"] is not None:
-        refuse("scheduler", "has no meaning with launcher local; take it out, or take launcher slurm")
+        problem = "has no meaning with launcher local"
+        refuse("not-possible-here", "scheduler", problem, got=launcher, hint="take it out, or take launcher slurm")
     if values["cpu_share"] is not None and placement != "virtual":
-        refuse("cpu_share", "only nodes of the virtual cluster have one; take it out, or take placement virtual")
-    if values["device"] == "cpu" and values["devices_per_node"]:
-        refuse("devices_per_node", "has no meaning with device cpu; take it out")
-    if values["device"] == "cuda" and launcher != "local" and values["devices_per_node"] < values["ranks_per_node"]:
+        problem = "only nodes of the virtual cluster have one"
+        hint = "take it out, or take placement virtual"
+        refuse("not-possible-here", "cpu_share", problem, got=placement, hint=hint)
+    devices, ranks = values["devices_per_node"], values["ranks_per_node"]
+    if values["device"] == "cpu" and devices:
         refuse(
-            "devices_per_node", f"{values['devices_per_node']} is less than ranks_per_node; every rank takes one device"
+            "not-possible-here", "devices_per_node", "has no meaning with device cpu", got=devices, hint="take it out"
         )
+    if values["device"] == "cuda" and launcher != "local" and devices < ranks:
+        problem = f"{devices} is less than ranks_per_node"
+        refuse("out-of-range", "devices_per_node", problem, got=devices, hint="every rank takes one device")
     if values["wait_for_quiet"] and not values["reference"]:
+        problem = "goes by the reference, which this site does not want"
         refuse(
+            "conflicting-keys",
             "wait_for_quiet",
-            "goes by the reference, which this site does not want; take out reference: false, or this line",
+            problem,
+            got=values["wait_for_quiet"],
+            hint="take out reference: false, or this line",
         )
     _check_scheduler(values["scheduler"] or {}, values, refuse)
 
 
-def _check_scheduler(
-    scheduler: Mapping[str, Any], values: Mapping[str, Any], refuse: Callable[[str, str], NoReturn]
-) -> None:
+def _check_scheduler(scheduler: Mapping[str, Any], values: Mapping[str, Any], refuse: _Refuse) -> None:
     least_s = values["time_limit_s"] + values["wait_for_quiet"] + JOB_MARGIN_S
     waits = " + wait_for_quiet" if values["wait_for_quiet"] else ""
-    if scheduler.get("block_limit_s", least_s) < least_s:
-        refuse(
-            "scheduler.block_limit_s",
-            f"{scheduler['block_limit_s']} is less than one run may take (time_limit_s{waits} + {JOB_MARGIN_S} = {least_s:g} s)",
-        )
-    for key, why in UNKNOWN.get(values["launcher"], {}).items():
+    if (limit_s := scheduler.get("block_limit_s", least_s)) < least_s:
+        expected = f"at least {least_s:g} s (time_limit_s{waits} + {JOB_MARGIN_S})"
+        problem = f"{limit_s} s is less than one run may take"
+        refuse("out-of-range", "scheduler.block_limit_s", problem, got=limit_s, expected=expected)
+    for key, (problem, hint) in UNKNOWN.get(values["launcher"], {}).items():
         if key in scheduler:
-            refuse(f"scheduler.{key}", why)
-    if values["launcher"] == "pbs" and not _RESOURCES.fullmatch(scheduler.get("constraint", "a=b")):
-        refuse("scheduler.constraint", f"'{scheduler['constraint']}' is not of the form resource=value:resource=value")
+            refuse("not-possible-here", f"scheduler.{key}", problem, got=scheduler[key], hint=hint)
+    if values["launcher"] == "pbs" and not _RESOURCES.fullmatch(constraint := scheduler.get("constraint", "a=b")):
+        problem = f"'{constraint}' is not of the form resource=value:resource=value"
+        refuse("bad-pattern", "scheduler.constraint", problem, got=constraint)
     for i, option in enumerate(scheduler.get("options", [])):
         _check_option(option, f"scheduler.options.{i}", values["launcher"], refuse)
     listed: dict[str, list[str]] = {}
@@ -377,32 +410,35 @@ def _check_scheduler(
         try:
             listed[key] = host_names(scheduler.get(key, ""))
         except ValueError as error:
-            refuse(f"scheduler.{key}", f"'{scheduler[key]}' does not look right: {error}")
-    if twice := [name for name, count in Counter(listed["nodelist"]).items() if count > 1]:
-        refuse("scheduler.nodelist", f"names {', '.join(twice)} more than once; name each node once")
-    if both := [name for name in listed["nodelist"] if name in listed["exclude"]]:
-        refuse("scheduler.nodelist", f"names {', '.join(both)}, which exclude names too; take it out of one of the two")
-    if listed["nodelist"] and len(listed["nodelist"]) < values["nodes"]:
-        refuse(
-            "scheduler.nodelist",
-            f"names {len(listed['nodelist'])} nodes, nodes is {values['nodes']}; name as many or more",
-        )
+            problem = f"'{scheduler[key]}' does not look right: {error}"
+            refuse("bad-pattern", f"scheduler.{key}", problem, got=scheduler[key])
+    named = listed["nodelist"]
+    if twice := [name for name, count in Counter(named).items() if count > 1]:
+        problem = f"names {', '.join(twice)} more than once"
+        refuse("duplicate", "scheduler.nodelist", problem, got=twice, hint="name each node once")
+    if both := [name for name in named if name in listed["exclude"]]:
+        problem = f"names {', '.join(both)}, which exclude names too"
+        refuse("conflicting-keys", "scheduler.nodelist", problem, got=both, hint="take it out of one of the two")
+    if named and len(named) < values["nodes"]:
+        problem = f"names {len(named)} nodes, nodes is {values['nodes']}"
+        refuse("too-few", "scheduler.nodelist", problem, got=len(named), hint="name as many or more")
 
 
-def _check_option(option: str, key: str, launcher: str, refuse: Callable[[str, str], NoReturn]) -> None:
+def _check_option(option: str, key: str, launcher: str, refuse: _Refuse) -> None:
     """An option of the scheduler's program that is none, or that other keys say."""
     if launcher == "pbs":
         found = re.fullmatch(r"(-[A-Za-z]) ([^\s=]+)(=\S*)?", option)
         if not found:
-            refuse(key, f"'{option}' is not of the form -x value, such as -l filesystems=home")
+            problem = f"'{option}' is not of the form -x value, such as -l filesystems=home"
+            refuse("bad-pattern", key, problem, got=option)
         names = [found[1], f"{found[1]} {found[2]}"]
     else:
         names = [option.split("=", maxsplit=1)[0]]
         if not names[0].startswith("--") or " " in names[0]:
-            refuse(key, f"'{option}' is not of the form --name=value")
+            refuse("bad-pattern", key, f"'{option}' is not of the form --name=value", got=option)
     for name in names:
         if name in (said := SAID_ELSEWHERE.get(launcher, {})):
-            refuse(key, f"{name} is said by {said[name]}; take it out")
+            refuse("duplicate", key, f"{name} is said by {said[name]}", got=name, hint="take it out")
 
 
 def host_names(hosts: str) -> list[str]:
@@ -434,7 +470,14 @@ def _archives(raw: Mapping[str, str], file: Path) -> Archives:
     folder = _at_home(Path(raw["folder"]))
     if not folder.is_absolute() or "mirror" in raw:
         expected = "one of folder and mirror" if "mirror" in raw else "an absolute folder or one that starts with ~"
-        raise InputError(f"{shown(file)}: datasets.folder: '{folder}' is not right; expected {expected}")
+        raise InputError(
+            "conflicting-keys" if "mirror" in raw else "bad-pattern",
+            f"'{folder}' is not right",
+            file=shown(file),
+            key="datasets.folder",
+            got=str(folder),
+            expected=expected,
+        )
     return Archives(folder, None)
 
 
@@ -446,7 +489,8 @@ def _wattmeter(raw: Mapping[str, Any], file: Path) -> Wattmeter | None:
     made = Wattmeter(**_with_defaults(raw["wattmeter"], known))
     if "CHANGE-ME" in made.url or not _leads_somewhere(made.url):
         expected = "the address of a site's metrics, such as https://api.grid5000.fr/stable/sites/lyon/metrics"
-        raise InputError(f"{shown(file)}: energy.wattmeter.url: '{made.url}' is not {expected}")
+        key, problem = "energy.wattmeter.url", f"'{made.url}' is not right"
+        raise InputError("bad-pattern", problem, file=shown(file), key=key, got=made.url, expected=expected)
     return made
 
 
@@ -470,5 +514,6 @@ def _cache(written: str, file: Path) -> Path:
     cache = _at_home(Path(os.environ.get("RINGSIDE_CACHE") or written))
     if not cache.is_absolute() or set("{}") & set(str(cache)):
         expected = "an absolute folder or one that starts with ~, without braces"
-        raise InputError(f"{shown(file)}: cache: '{cache}' is not {expected}")
+        problem = f"'{cache}' is not right"
+        raise InputError("bad-pattern", problem, file=shown(file), key="cache", got=str(cache), expected=expected)
     return cache

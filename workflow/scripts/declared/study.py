@@ -9,10 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError
+from common.errors import CodedValueError, InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check, check_value
-from common.text import instead_of, number_of
+from common.text import alternatives, number_of
 from declared.configuration import existing
 from declared.datasets import NEXT, load_dataset, targets
 from declared.factors import FEWEST_HELD_OUT, UNTRACED, Levels, as_list, factor_table, matches
@@ -214,37 +214,72 @@ def _replicates(raw: Any, factors: Mapping[str, list[Any]], file: Path) -> Repli
     """A number of runs, or the precision that they are to reach."""
     if isinstance(raw, int):
         return Replicates(raw, raw)
-    where = f"{shown(file)}: replicates"
     least, most = raw["at_least"], raw["at_most"]
     if least < FEWEST_REPLICATES:
         raise InputError(
-            f"{where}.at_least: {least} is too small; fewer than {FEWEST_REPLICATES} runs do not tell how far runs spread; "
-            f"expected at least {FEWEST_REPLICATES}"
+            "out-of-range",
+            f"{least} is too small: fewer than {FEWEST_REPLICATES} runs do not tell how far runs spread",
+            file=shown(file),
+            key="replicates.at_least",
+            got=least,
+            expected=f"at least {FEWEST_REPLICATES}",
         )
     if most <= least:
-        raise InputError(f"{where}.at_most: {most} is too small; expected more than at_least, {least}")
+        raise InputError(
+            "out-of-range",
+            f"{most} is too small",
+            file=shown(file),
+            key="replicates.at_most",
+            got=most,
+            expected=f"more than at_least, {least}",
+        )
     until = 100 * _share(raw["until"])
     if not NARROWEST <= round(until, 9) <= WIDEST:
         how = "small" if until < NARROWEST else "large"
-        raise InputError(f"{where}.until: {raw['until']} is too {how}; expected {NARROWEST:g} % to {WIDEST:g} %")
-    named = raw.get("contrasts", {})
+        raise InputError(
+            "out-of-range",
+            f"{raw['until']} is too {how}",
+            file=shown(file),
+            key="replicates.until",
+            got=raw["until"],
+            expected=f"{NARROWEST:g} % to {WIDEST:g} %",
+        )
+    return Replicates(least, most, _share(raw["until"]), _contrasts(raw.get("contrasts", {}), factors, file))
+
+
+def _contrasts(named: Any, factors: Mapping[str, list[Any]], file: Path) -> dict[str, tuple[Any, ...]]:
+    """The factors whose ratios are to be precise, each with its levels: all of the study where none are named."""
+    where, key = shown(file), "replicates.contrasts"
     if isinstance(named, str):
         named = [named]
     if isinstance(named, list):
         named = {name: factors.get(name, []) for name in named}
     for name, levels in named.items():
         if name not in factors:
-            raise InputError(f"{where}.contrasts: '{name}' is no factor; {instead_of(name, list(factors))}")
+            known = alternatives(name, list(factors))
+            raise InputError("unknown-name", f"'{name}' is no factor", file=where, key=key, got=name, **known)
         if len(factors[name]) < 2:
-            varied = ", ".join(each for each, of in factors.items() if len(of) > 1)
-            advice = f"expected one of {varied}" if varied else "nor does any other factor; take contrasts out"
-            raise InputError(f"{where}.contrasts: {name} does not vary in this study; {advice}")
-        if unknown := [level for level in levels if level not in factors[name]]:
-            known = ", ".join(map(str, factors[name]))
+            varied = [each for each, of in factors.items() if len(of) > 1]
             raise InputError(
-                f"{where}.contrasts.{name}: {unknown[0]!r} is no level of the study; expected two or more of {known}"
+                "factor-does-not-vary",
+                f"{name} does not vary in this study",
+                file=where,
+                key=key,
+                got=name,
+                expected=varied,
+                hint="" if varied else "nor does any other factor; take contrasts out",
             )
-    return Replicates(least, most, _share(raw["until"]), {name: tuple(levels) for name, levels in named.items()})
+        if unknown := [level for level in levels if level not in factors[name]]:
+            raise InputError(
+                "unknown-level",
+                f"{unknown[0]!r} is no level of the study",
+                file=where,
+                key=f"{key}.{name}",
+                got=unknown[0],
+                expected=factors[name],
+                hint="name two or more",
+            )
+    return {name: tuple(levels) for name, levels in named.items()}
 
 
 def _check_contrasts(study: Study) -> None:
@@ -252,38 +287,62 @@ def _check_contrasts(study: Study) -> None:
     for name, levels in study.replicates.contrasts.items():
         if study.compared(name, levels):
             continue
-        why = (
-            "cells that are traced are not timed, so there is no such ratio; take it out"
-            if name == "trace"
-            else "no two timed cells of the study differ in it alone, so there is no such ratio; see exclude, trace and design"
+        if name == "trace":
+            code, problem, hint = "traced-contrast", "cells that are traced are not timed", "take it out"
+        else:
+            code, problem = "no-contrast", "no two timed cells of the study differ in it alone"
+            hint = "see exclude, trace and design"
+        raise InputError(
+            code,
+            f"{name}: {problem}, so there is no such ratio",
+            file=shown(study.file),
+            key="replicates.contrasts",
+            got=name,
+            hint=hint,
         )
-        raise InputError(f"{shown(study.file)}: replicates.contrasts: {name}: {why}")
 
 
 def _fraction(raw: Mapping[str, Any], factors: Mapping[str, list[Any]], file: Path) -> Fraction | None:
     """The fraction of a study with design: fractional; None with design: full."""
     if raw["design"] == "full":
         if only := [key for key in ("resolution", "generators") if key in raw]:
-            raise InputError(f"{shown(file)}: {only[0]}: only with design: fractional; take it out")
+            problem = "only with design: fractional"
+            raise InputError("conflicting-keys", problem, file=shown(file), key=only[0], hint="take it out")
         return None
     if "exclude" in raw:
-        raise InputError(f"{shown(file)}: exclude: a fraction needs all of its cells; take it out, or say design: full")
+        raise InputError(
+            "conflicting-keys",
+            "a fraction needs all of its cells",
+            file=shown(file),
+            key="exclude",
+            hint="take it out, or say design: full",
+        )
     varied = [name for name, levels in factors.items() if len(levels) > 1]
     if many := [name for name in varied if len(factors[name]) > 2]:
         raise InputError(
-            f"{shown(file)}: factors.{many[0]}: {len(factors[many[0]])} levels; with design: fractional every factor that "
-            "varies has two"
+            "too-many",
+            f"{len(factors[many[0]])} levels",
+            file=shown(file),
+            key=f"factors.{many[0]}",
+            got=len(factors[many[0]]),
+            hint="with design: fractional every factor that varies has two",
         )
     if "generators" in raw and "resolution" in raw:
-        raise InputError(f"{shown(file)}: resolution: follows from generators; take one of the two out")
+        raise InputError(
+            "conflicting-keys",
+            "follows from generators",
+            file=shown(file),
+            key="resolution",
+            hint="take one of the two out",
+        )
     key = "generators" if "generators" in raw else "design"
     try:
         if key == "generators":
             return generated(varied, raw["generators"])
         return of_resolution(varied, raw.get("resolution", DEFAULT_RESOLUTION))
-    except ValueError as error:
-        advice = "" if key == "generators" else "; say design: full, or a lower resolution"
-        raise InputError(f"{shown(file)}: {key}: {error}{advice}") from None
+    except CodedValueError as error:
+        hint = "" if key == "generators" else "say design: full, or a lower resolution"
+        raise InputError(error.code, error.problem, file=shown(file), key=key, hint=hint) from None
 
 
 def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
@@ -308,16 +367,24 @@ def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
     known = {"framework": framework_names(), "model": model_names()}
     for name in (*known, "dataset"):
         for i, level in enumerate(lists[name]):
-            where = f"{shown(file)}: factors.{name}" + f".{i}" * isinstance(raw[name], list)
+            key = f"factors.{name}" + f".{i}" * isinstance(raw[name], list)
             if name == "dataset":
-                load_dataset(level, where)
+                load_dataset(level, shown(file), key)
             elif level not in known[name]:
-                raise InputError(f"{where}: '{level}' is unknown; {instead_of(level, known[name])}")
+                raise InputError(
+                    "unknown-name",
+                    f"'{level}' is unknown",
+                    file=shown(file),
+                    key=key,
+                    got=level,
+                    **alternatives(level, known[name]),
+                )
     for level in filter(is_mesh, lists.get("parallelism", [])):
         try:
             sizes_of(level)
-        except ValueError as error:
-            raise InputError(f"{shown(file)}: factors.parallelism: {error}") from None
+        except CodedValueError as error:
+            where = {"file": shown(file), "key": "factors.parallelism"}
+            raise InputError(error.code, error.problem, **where, got=level) from None
     return {
         name: [_plain(level, entry) for level in lists.get(name, [entry.get("default")])]
         for name, entry in table.items()
@@ -334,11 +401,22 @@ def _exclusion(
 ) -> dict[str, list[Any]]:
     for name, levels in entry.items():
         if name not in factors:
-            raise InputError(f"{shown(file)}: {where}.{name}: unknown factor; expected one of {', '.join(factors)}")
+            raise InputError(
+                "unknown-name",
+                "unknown factor",
+                file=shown(file),
+                key=f"{where}.{name}",
+                got=name,
+                expected=list(factors),
+            )
         for level in as_list(levels):
             if level not in factors[name] or isinstance(level, bool):
-                known = ", ".join(map(str, factors[name]))
                 raise InputError(
-                    f"{shown(file)}: {where}.{name}: {level!r} is no level of the study; expected one of {known}"
+                    "unknown-level",
+                    f"{level!r} is no level of the study",
+                    file=shown(file),
+                    key=f"{where}.{name}",
+                    got=level,
+                    expected=factors[name],
                 )
     return {name: as_list(levels) for name, levels in entry.items()}

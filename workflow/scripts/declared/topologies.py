@@ -8,7 +8,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.schemas import check
-from common.text import instead_of
+from common.text import alternatives
 
 FOLDER = CHECKOUT / "config" / "topologies"
 
@@ -23,7 +23,8 @@ def load_topology(name: str, folder: Path = FOLDER) -> Mapping[str, Any]:
     """What config/topologies/<name>.yaml says. InputError in one line where it is wrong, or not there."""
     file = folder / f"{name}.yaml"
     if not file.is_file():
-        raise InputError(f"topology {name}: there is no {shown(file)}; {instead_of(name, topology_names(folder))}")
+        known = alternatives(name, topology_names(folder))
+        raise InputError("unknown-name", f"there is no {shown(file)}", file=f"topology {name}", got=name, **known)
     told: Mapping[str, Any] = load_yaml(file)
     check(told, "topology", file)
     return told

@@ -130,7 +130,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     cache = site.cache.resolve()
     stamp = stamp_of(environment, cache, wanted)
     if options.out.resolve() != stamp:
-        raise InputError(f"--out is {options.out}, but by its files the environment is {stamp}; plan again")
+        problem = f"is {options.out}, but by its files the environment is {stamp}"
+        raise InputError("outdated-plan", problem, file="--out", got=str(options.out), hint="plan again")
     with system_faults(stamp):
         build(environment, cache, {"torch_index": site.torch_index or ""}, wanted)
 

@@ -39,7 +39,8 @@ def manifests() -> list[dict[str, Any]]:
         try:
             found.append(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
-            raise InputError(f"{file}: cannot be read ({error}); unpack the bundle again: make unbundle") from None
+            hint = "unpack the bundle again: make unbundle"
+            raise InputError("unreadable-file", f"cannot be read ({error})", file=file, hint=hint) from None
     return found
 
 
@@ -83,8 +84,11 @@ def lacking(what: str) -> InputError:
     """What to say and to do when no bundle here has `what`."""
     of = ", ".join(f"{each['study']} at {each['site']} for {each['python_abi']}" for each in manifests()) or "nothing"
     return InputError(
-        f"{folder()}: has no {what}; the bundles there are of {of}; make another where there is internet (make bundle STUDY=NAME "
-        "SITE=NAME) and unpack it here (make unbundle FILE=FILE); if there is internet here, remove that folder"
+        "not-in-bundle",
+        f"has no {what}; the bundles there are of {of}",
+        file=folder(),
+        hint="make another where there is internet (make bundle STUDY=NAME SITE=NAME) and unpack it here (make unbundle FILE=FILE); "
+        "if there is internet here, remove that folder",
     )
 
 

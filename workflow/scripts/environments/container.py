@@ -58,8 +58,10 @@ def check_machine(environment: str) -> None:
     """InputError when there is no Apptainer on this machine, for the image of `environment`."""
     if shutil.which(PROGRAM) is None:
         raise InputError(
-            f"the environment {environment} is an Apptainer image, and there is no {PROGRAM} on this machine; "
-            "load its module in the site's setup, or, on Debian as root: make apptainer"
+            "not-installed",
+            f"the environment {environment} is an Apptainer image, and there is no {PROGRAM} on this machine",
+            got=PROGRAM,
+            hint="load its module in the site's setup, or, on Debian as root: make apptainer",
         )
 
 

@@ -100,13 +100,20 @@ def _decides_image(environment: Environment, realization: Realization) -> dict[s
         return {"deployment": "apptainer", "brought": brought, "variables": environment.variables, "files": selftest}
     if environment.origin == "site":
         raise InputError(
-            f"{shown(environment.description)}: nothing here builds it, and the site has it neither installed nor as an image; "
-            f"say installed.{environment.name} or images.brought.{environment.name} in the site's file"
+            "not-installed",
+            "nothing here builds it, and the site has it neither installed nor as an image",
+            file=shown(environment.description),
+            got=environment.name,
+            hint=f"say installed.{environment.name} or images.brought.{environment.name} in the site's file",
         )
     if parent and parent.brought(realization):
         raise InputError(
-            f"{shown(environment.description)}: parent: the site brings '{parent.name}', over which nothing can be "
-            f"built; bring '{environment.name}', too: images.brought.{environment.name} in the site's file"
+            "not-possible-here",
+            f"the site brings '{parent.name}', over which nothing can be built",
+            file=shown(environment.description),
+            key="parent",
+            got=parent.name,
+            hint=f"bring '{environment.name}', too: images.brought.{environment.name} in the site's file",
         )
     return {
         "deployment": "apptainer",

@@ -40,7 +40,7 @@ def check_machine(environment: Environment, realization: Realization) -> None:
         return
     key, source = (f"brought.{environment.name}", brought) if brought else ("base", realization.base)
     if not is_address(source) and not Path(source).exists():
-        raise InputError(f"the site's images.{key}: there is no {source}")
+        raise InputError("missing-file", f"there is no {source}", file="the site", key=f"images.{key}", got=source)
     _with_mirror(source)
 
 
@@ -165,7 +165,8 @@ def _ask(image: Path, program: str, name: str, log: Path) -> str:
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        raise InputError(f"the image of {name}: its python3 does not answer: {last[:300]}; how it was made is in {log}")
+        problem, hint = f"its python3 does not answer: {last[:300]}", f"how it was made is in {log}"
+        raise InputError("no-answer", problem, file=f"the image of {name}", got=last, hint=hint)
     return done.stdout
 
 
@@ -179,7 +180,8 @@ def _with_mirror(base: str) -> str:
     except FileNotFoundError:
         found = []
     if not found:
-        raise InputError("the site's images.base: apt of this machine names no Debian archive; say debootstrap:MIRROR")
+        problem, hint = "apt of this machine names no Debian archive", "say debootstrap:MIRROR"
+        raise InputError("not-possible-here", problem, file="the site", key="images.base", got=base, hint=hint)
     return f"debootstrap:{found[0]}"
 
 

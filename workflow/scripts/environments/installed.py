@@ -47,7 +47,10 @@ def look(site: Site, names: Collection[str]) -> bool:
             try:
                 found = find(read(name, site.variant), has)
             except InputError as error:
-                raise InputError(f"{shown(site.file)}: {error}") from None
+                key = error.key or error.file
+                raise InputError(
+                    error.code, error.problem, file=shown(site.file), key=key, got=error.got, hint=error.hint
+                ) from None
             file = has.looked_at(site.cache, name)
             if not file.exists() or json.loads(file.read_text(encoding="utf-8")) != found:
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -66,9 +69,8 @@ def find(environment: Environment, has: Installed) -> dict[str, Any]:
     packages = {} if environment.program else listed(lines[-1])  # of the workflow's own Python they say nothing
     program = digest_file(Path(has.executable)) if environment.program else None
     if older(about["version"], OLDEST_PYTHON):
-        raise InputError(
-            f"installed.{name}: {python} is Python {about['version']}; ranks need {OLDEST_PYTHON} or newer"
-        )
+        problem, hint = f"{python} is Python {about['version']}", f"ranks need {OLDEST_PYTHON} or newer"
+        raise InputError("too-old", problem, key=f"installed.{name}", got=about["version"], hint=hint)
     decisive = {"python": about["version"], "packages": packages, **modules, "program": program}
     return {
         "python": {**about, "executable": python},
@@ -90,7 +92,12 @@ def check_machine(environment: Environment, realization: Realization) -> None:
     path = Path(_installed(environment, realization).executable)
     if not path.is_file():
         raise InputError(
-            f"the site's installed.{environment.name}: there is no {path}; install it, or correct the path"
+            "missing-file",
+            f"there is no {path}",
+            file="the site",
+            key=f"installed.{environment.name}",
+            got=str(path),
+            hint="install it, or correct the path",
         )
 
 
@@ -114,7 +121,8 @@ def realize(environment: Environment, realization: Realization, watch: Stopwatch
     has = _installed(environment, realization)
     found = find(environment, has)
     if has.content and found["content"] != has.content:
-        raise InputError(f"installed.{environment.name}: has changed since it was planned; start Snakemake again")
+        key, hint = f"installed.{environment.name}", "start Snakemake again"
+        raise InputError("changed-installation", "has changed since it was planned", key=key, hint=hint)
     variables = {**environment.variables, **dict(has.variables)}
     if environment.program:
         variables[PROGRAM_VARIABLE] = has.executable
@@ -142,7 +150,8 @@ def check_version(environment: Environment, said: str) -> None:
     library, _, found = said.partition(" ")
     oldest = environment.supported.get(library)
     if oldest and older(found, oldest):
-        raise InputError(f"installed.{environment.name}: {said} is too old; ranks need {library} {oldest} or newer")
+        key, hint = f"installed.{environment.name}", f"ranks need {library} {oldest} or newer"
+        raise InputError("too-old", f"{said} is too old", key=key, got=found, hint=hint)
 
 
 def _distributions(folders: Iterable[str]) -> list[str]:
@@ -174,8 +183,10 @@ def _answer(python: str, environment: Environment, has: Installed) -> list[str]:
             timeout=PATIENCE_S,
         )
     except subprocess.TimeoutExpired:
-        raise InputError(f"installed.{name}: {python} does not answer within {PATIENCE_S} s") from None
+        problem = f"{python} does not answer within {PATIENCE_S} s"
+        raise InputError("no-answer", problem, key=f"installed.{name}", got=python) from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        raise InputError(f"installed.{name}: {python} does not answer: {last[:MOST]}")
+        problem = f"{python} does not answer: {last[:MOST]}"
+        raise InputError("no-answer", problem, key=f"installed.{name}", got=last[:MOST])
     return [*[""] * len(asked), *done.stdout.splitlines()][-len(asked) :]

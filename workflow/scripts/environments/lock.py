@@ -35,18 +35,23 @@ def check_lock(text: str, file: Path, variant: str | None = None) -> None:
     `text` is the whole of what a variant installs: a child's lock with its parent's.
     """
     if "://" in text:
-        raise InputError(f"{shown(file)}: names a host; a lock must hold for every registry and mirror")
+        hint = "a lock must hold for every registry and mirror"
+        raise InputError("host-in-lock", "names a host", file=shown(file), hint=hint)
     for entry in re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE):
         if PINNED.match(entry) and "--hash=sha256:" not in entry:
-            raise InputError(f"{shown(file)}: {entry.split()[0]} has no hash")
+            package = entry.split()[0]
+            raise InputError("missing-hash", f"{package} has no hash", file=shown(file), got=package)
     local = sorted(f"{name}=={version}" for name, found in pins(text).items() for version in found if "+" in version)
     if local:
-        raise InputError(f"{shown(file)}: {local[0]} is a local build; locks hold what registries have")
+        hint = "locks hold what registries have"
+        raise InputError("local-build", f"{local[0]} is a local build", file=shown(file), got=local[0], hint=hint)
     has_cuda = any(name.startswith("nvidia-") for name in pins(text))
     if variant == "cuda" and not has_cuda:
-        raise InputError(f"{shown(file)}: has no nvidia-* package, so its framework is not the CUDA build")
+        problem = "has no nvidia-* package, so its framework is not the CUDA build"
+        raise InputError("wrong-build", problem, file=shown(file), got="cpu")
     if variant == "cpu" and has_cuda:
-        raise InputError(f"{shown(file)}: has nvidia-* packages, so its framework is not the CPU build")
+        problem = "has nvidia-* packages, so its framework is not the CPU build"
+        raise InputError("wrong-build", problem, file=shown(file), got="cuda")
 
 
 def resolve(source: Path, lock: Path, upgrade: bool, over: Sequence[Path] = (), excludes: Sequence[str] = ()) -> str:
@@ -70,7 +75,7 @@ def resolve(source: Path, lock: Path, upgrade: bool, over: Sequence[Path] = (), 
         done = subprocess.run([*command, str(source)], check=False, env=env, capture_output=True, text=True)
         if done.returncode != 0:
             reason = " ".join(done.stderr.split())
-            raise InputError(f"{shown(source)}: no lock can be made: {reason[:600]}")
+            raise InputError("command-failed", f"no lock can be made: {reason[:600]}", file=shown(source))
         pinned = "".join(f"{line}\n" for line in draft.read_text(encoding="utf-8").splitlines() if line[:1] != "#")
     return f"# Made from {source.name} by `make lock`. Do not edit.\n{pinned}"
 

@@ -25,5 +25,7 @@ def read_made(stamp: Path) -> dict[str, Any]:
     if usable and same:
         return environment
     if not same:
-        raise InputError(f"{stamp}: the site's installation is not the one that was tested; start Snakemake again")
-    raise InputError(f"{stamp}: is broken, or what it names is gone; remove {stamp.parent} and start again")
+        problem, hint = "the site's installation is not the one that was tested", "start Snakemake again"
+        raise InputError("changed-installation", problem, file=stamp, hint=hint)
+    hint = f"remove {stamp.parent} and start again"
+    raise InputError("broken-file", "is broken, or what it names is gone", file=stamp, hint=hint)

@@ -54,9 +54,10 @@ def starter(prefix: Path, program: str, attempt: Path, setup: Sequence[str] = ()
         libraries = _ask(shell_command(setup, "", {}, [tool, "--value-only", *PARADIGMS, program, str(folder)]))
     except subprocess.CalledProcessError as error:
         said = (error.stderr or error.stdout or "").strip().splitlines()
-        raise InputError(f"{tool}: failed: {said[-1] if said else f'status {error.returncode}'}") from None
+        reason = said[-1] if said else f"status {error.returncode}"
+        raise InputError("command-failed", f"failed: {reason}", file=tool, got=reason) from None
     except (OSError, subprocess.SubprocessError) as error:
-        raise InputError(f"{tool}: {error}") from None
+        raise InputError("command-failed", str(error), file=tool) from None
     made = folder / Path(program).name
     told = {"folder": attempt / FOLDER, "libraries": libraries.splitlines()[-1], "program": program}
     write_text(made, _START.format(memory=MEMORY, **{name: shlex.quote(str(text)) for name, text in told.items()}))

@@ -30,7 +30,8 @@ def run(command: Sequence[str], variables: Mapping[str, str], name: str, log: Pa
     said = done.stdout.decode(errors="replace").strip().splitlines()
     if done.returncode or not said:
         why = _why(log.read_bytes()[before:].decode(errors="replace"))
-        raise InputError(f"the self-test containers/{name}/selftest.py failed: {why}; its output is in {log}")
+        file = f"containers/{name}/selftest.py"
+        raise InputError("selftest-failed", f"failed: {why}", file=file, got=why, hint=f"its output is in {log}")
     return answer(said[-1], name)
 
 
@@ -39,9 +40,8 @@ def answer(line: str, name: str) -> dict[str, Any]:
     with contextlib.suppress(ValueError):
         if isinstance(said := json.loads(line), dict):
             return said
-    raise InputError(
-        f"environment {name}: its Python answers {line[:100]!r}, which no program of ours prints; is it a Python?"
-    )
+    problem = f"its Python answers {line[:100]!r}, which no program of ours prints"
+    raise InputError("no-python", problem, file=f"environment {name}", got=line, hint="is it a Python?")
 
 
 def _why(output: str) -> str:

@@ -49,7 +49,8 @@ def call(
             process.wait()
             raise
     if process.returncode != 0:
-        raise InputError(f"{what} failed: {_last_error(log, start)}; the full output is in {log}")
+        reason = _last_error(log, start)
+        raise InputError("command-failed", f"{what} failed: {reason}", got=reason, hint=f"the full output is in {log}")
 
 
 def _last_error(log: Path, start: int) -> str:

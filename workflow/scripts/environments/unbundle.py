@@ -43,6 +43,10 @@ TYPES: dict[str, type] = {
 }  # fmt: skip
 
 
+EXPECTED = "what make bundle has made: make unbundle FILE=FILE"
+NOTHING = "nothing was unpacked"
+
+
 @dataclass(frozen=True)
 class Done:
     """What was done: files that were put into their places, those that were there, and the bytes of all."""
@@ -65,7 +69,8 @@ def unbundle(file: Path, wanted: Mapping[str, str], checkout: Path = CHECKOUT) -
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise InputError(f"{here}: another make unbundle is at work there; wait for it") from None
+                problem = "another make unbundle is at work there"
+                raise InputError("busy", problem, file=here, hint="wait for it") from None
             staging = here / ".unpacking"
             shutil.rmtree(staging, ignore_errors=True)  # of one that was killed
             try:
@@ -80,26 +85,30 @@ def unbundle(file: Path, wanted: Mapping[str, str], checkout: Path = CHECKOUT) -
 @contextlib.contextmanager
 def _opened(file: Path) -> Iterator[tarfile.TarFile]:
     if not file.is_file():
-        raise InputError(f"{file}: no such file; expected what make bundle has made: make unbundle FILE=FILE")
+        raise InputError("missing-file", "no such file", file=file, expected=EXPECTED)
     try:
         with tarfile.open(file, "r:") as bundle:
             yield bundle
     except (tarfile.TarError, EOFError, ValueError, UnicodeError) as error:
-        raise InputError(f"{file}: cannot be read as a bundle ({error}); {_again()}") from None
+        raise InputError("broken-bundle", f"cannot be read as a bundle ({error})", file=file, hint=_again()) from None
 
 
 def read_manifest(bundle: tarfile.TarFile, file: Path) -> dict[str, Any]:
     """The manifest of an open bundle, which is its first member. InputError when there is none, or it names places that it must not."""
     first = bundle.next()
     if first is None or first.name != MANIFEST or not _is_plain(first) or first.size > MOST_MANIFEST_BYTES:
-        raise InputError(
-            f"{file}: does not begin with a {MANIFEST}, so it is no bundle; expected what make bundle has made"
-        )
+        problem = f"does not begin with a {MANIFEST}, so it is no bundle"
+        raise InputError("no-bundle", problem, file=file, expected="what make bundle has made")
     try:
         manifest: dict[str, Any] = json.loads(_content(bundle, first).read())
         if manifest["format"] != FORMAT:
             raise InputError(
-                f"{file}: is of format {manifest['format']}, expected {FORMAT}; use the same commit here and there"
+                "wrong-format",
+                f"is of format {manifest['format']}",
+                file=file,
+                got=manifest["format"],
+                expected=str(FORMAT),
+                hint="use the same commit here and there",
             )
         right = all(isinstance(manifest[key], kind) for key, kind in TYPES.items())
         for told in manifest["files"].values():
@@ -107,13 +116,16 @@ def read_manifest(bundle: tarfile.TarFile, file: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         right = False
     if not right:
-        raise InputError(f"{file}: its {MANIFEST} is not one that make bundle writes; {_again()}")
+        problem = f"its {MANIFEST} is not one that make bundle writes"
+        raise InputError("broken-bundle", problem, file=file, hint=_again())
     for name in (manifest["study"], manifest["site"]):
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.A):
-            raise InputError(f"{file}: {MANIFEST}: '{name}' is no name of a study or a site; nothing was unpacked")
+            problem = f"'{name}' is no name of a study or a site"
+            raise InputError("unsafe-name", problem, file=file, key=MANIFEST, got=name, hint=NOTHING)
     for name in manifest["files"]:
         if not PLACE.fullmatch(name):
-            raise InputError(f"{file}: {MANIFEST}: '{name}' is no place for a file of a bundle; nothing was unpacked")
+            problem = f"'{name}' is no place for a file of a bundle"
+            raise InputError("unsafe-name", problem, file=file, key=MANIFEST, got=name, hint=NOTHING)
     return manifest
 
 
@@ -121,24 +133,36 @@ def check(manifest: Mapping[str, Any], file: Path, wanted: Mapping[str, str], ch
     """InputError when the bundle is for another study, site, Python or C library, or was made of other locks than `checkout` has."""
     for key, name in wanted.items():
         if manifest[key] != name:
-            raise InputError(f"{file}: is for the {key} {manifest[key]}, not {name}; make one for it: make bundle")
+            problem, hint = f"is for the {key} {manifest[key]}, not {name}", "make one for it: make bundle"
+            raise InputError(f"wrong-{key}", problem, file=file, got=manifest[key], hint=hint)
     if manifest["python_abi"] != python_abi():
         made = re.fullmatch(r"cp(\d)(\d+)-(.+)", manifest["python_abi"])
         same = made and made[3] == python_abi().partition("-")[2]
         advice = f"say make unbundle PYTHON=python{made[1]}.{made[2]}, or " if made and same else ""
         raise InputError(
-            f"{file}: is for {manifest['python_abi']}, this Python is {python_abi()}; {advice}make it on a machine like this one"
+            "wrong-python",
+            f"is for {manifest['python_abi']}, this Python is {python_abi()}",
+            file=file,
+            got=manifest["python_abi"],
+            hint=f"{advice}make it on a machine like this one",
         )
     name, version = platform.libc_ver()
     if name == "glibc" and _numbers(version) < _numbers(manifest["glibc"]):
         raise InputError(
-            f"{file}: its wheels need glibc {manifest['glibc']}, this machine has {version}; make the bundle on a machine like this one"
+            "wrong-glibc",
+            f"its wheels need glibc {manifest['glibc']}, this machine has {version}",
+            file=file,
+            got=manifest["glibc"],
+            hint="make the bundle on a machine like this one",
         )
     for lock, sha256 in sorted(manifest["locks"].items()):
         path = checkout / lock
         if not path.is_file() or bundled.digest(path) != sha256:
             raise InputError(
-                f"{lock}: is not the lock that {file} was made with; take the same commit ({manifest['commit'][:12]}), or make the bundle again"
+                "checksum-mismatch",
+                f"is not the lock that {file} was made with",
+                file=lock,
+                hint=f"take the same commit ({manifest['commit'][:12]}), or make the bundle again",
             )
 
 
@@ -152,13 +176,22 @@ def _cache(manifest: Mapping[str, Any], file: Path) -> Path:
     cache = looked.parent if os.environ.get("RINGSIDE_CACHE") else Path(manifest["cache"]).expanduser()
     if not cache.is_absolute():
         raise InputError(
-            f"{file}: the site's cache is '{cache}'; expected an absolute folder; name one: RINGSIDE_CACHE=FOLDER"
+            "bad-pattern",
+            f"the site's cache is '{cache}'",
+            file=file,
+            got=str(cache),
+            expected="an absolute folder",
+            hint="name one: RINGSIDE_CACHE=FOLDER",
         )
     if cache.resolve() == looked.parent.resolve():
         return cache
     if looked.is_dir() and not looked.is_symlink():
         raise InputError(
-            f"{looked}: a bundle lies there, this one is for {cache}; remove that folder, or name one cache: RINGSIDE_CACHE=FOLDER"
+            "two-caches",
+            f"a bundle lies there, this one is for {cache}",
+            file=looked,
+            got=str(cache),
+            hint="remove that folder, or name one cache: RINGSIDE_CACHE=FOLDER",
         )
     return cache
 
@@ -171,15 +204,22 @@ def _stage(
     needed = _bytes(told for name, told in files.items() if name not in have)
     if (free := shutil.disk_usage(staging).free) < needed:
         raise InputError(
-            f"{cache}: {size(needed)} are needed, {size(free)} are free; make room, or name another: RINGSIDE_CACHE=FOLDER"
+            "too-little-space",
+            f"{size(needed)} are needed, {size(free)} are free",
+            file=cache,
+            got=free,
+            hint="make room, or name another: RINGSIDE_CACHE=FOLDER",
         )
     staged: dict[str, Path] = {}
     left, seen = dict(files), 0
     told_at = time.monotonic()
     while (member := bundle.next()) is not None:
         if not _is_plain(member) or member.name not in left:
-            what = "is no plain file" if not _is_plain(member) else "is not in its manifest, or is there twice"
-            raise InputError(f"{file}: '{member.name}' {what}; nothing was unpacked")
+            if _is_plain(member):
+                code, what = "unlisted-member", "is not in its manifest, or is there twice"
+            else:
+                code, what = "unsafe-member", "is no plain file"
+            raise InputError(code, f"'{member.name}' {what}", file=file, got=member.name, hint=NOTHING)
         told = left.pop(member.name)
         draft = staging / str(len(staged))
         _copy(bundle, member, None if member.name in have else draft, told, file)
@@ -190,9 +230,8 @@ def _stage(
             told_at = time.monotonic()
             print(f"ringside: {size(seen)} of {size(_bytes(files.values()))} are right", flush=True)
     if left:
-        raise InputError(
-            f"{file}: ends early: {len(left)} of {len(files)} files are not in it, such as {min(left)}; {_again()}"
-        )
+        problem = f"ends early: {len(left)} of {len(files)} files are not in it, such as {min(left)}"
+        raise InputError("missing-members", problem, file=file, got=sorted(left), hint=_again())
     return staged
 
 
@@ -209,9 +248,8 @@ def _copy(
             out.flush()
             os.fsync(out.fileno())
     if member.size != told["bytes"] or sha256.hexdigest() != told["sha256"]:
-        raise InputError(
-            f"{file}: {member.name} is not the file that its manifest names: it was altered on the way; {_again()}"
-        )
+        problem = f"{member.name} is not the file that its manifest names: it was altered on the way"
+        raise InputError("checksum-mismatch", problem, file=file, got=member.name, hint=_again())
 
 
 def _place(manifest: Mapping[str, Any], staged: Mapping[str, Path], cache: Path, staging: Path) -> None:
@@ -252,7 +290,7 @@ def _bytes(files: Any) -> int:
 
 
 def _again() -> str:
-    return "nothing was unpacked; copy it again, and compare what sha256sum prints here and there"
+    return f"{NOTHING}; copy it again, and compare what sha256sum prints here and there"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -263,7 +301,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--site", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.file == Path():
-        raise InputError("no FILE is given; expected what make bundle has made: make unbundle FILE=FILE")
+        raise InputError("missing-argument", "no FILE is given", expected=EXPECTED)
     wanted = {key: name for key in ("study", "site") if (name := vars(options)[key])}
     print(f"ringside: {options.file}: comparing every file before any is unpacked", flush=True)
     try:

@@ -29,8 +29,11 @@ def recorded_sha256(wheel: Wheel, file: Path, abi: str) -> str:
     major_minor = next(iter(wheel.sha256)).removeprefix("cp").split("-")[0]
     other = f"{major_minor[0]}.{major_minor[1:]}"
     raise InputError(
-        f"{shown(file)}: no SHA-256 of {wheel.name} {wheel.version} is recorded for {abi} (only {have}); "
-        f"use Python {other} (make PYTHON=python{other}) or record the wheel's SHA-256 there"
+        "missing-hash",
+        f"no SHA-256 of {wheel.name} {wheel.version} is recorded for {abi} (only {have})",
+        file=shown(file),
+        got=abi,
+        hint=f"use Python {other} (make PYTHON=python{other}) or record the wheel's SHA-256 there",
     )
 
 
@@ -59,8 +62,12 @@ def from_index(
             index = indexes.get(wheel.index)
             if not index:
                 raise InputError(
-                    f"{what}: nothing that pip is configured for has it with the recorded SHA-256, "
-                    f"and the site's setting '{wheel.index}' is empty; the full output is in {log}"
+                    "no-index",
+                    "nothing that pip is configured for has it with the recorded SHA-256, "
+                    f"and the site's setting '{wheel.index}' is empty",
+                    file=what,
+                    got=wheel.index,
+                    hint=f"the full output is in {log}",
                 ) from first
             say(f"{what}: pip's configured sources have none; trying {index}")
             take(requirements, f"{what} from {index}", "--index-url", index)
@@ -84,8 +91,10 @@ def check_needs(source: Source) -> None:
         if None in missing.values():
             ways.append("of the version that the locks have, by a module in the site's setup")
         raise InputError(
-            f"{source.name} {source.version} cannot be built: no {', '.join(missing)} on this machine; "
-            f"install it, {'; '.join(ways)}"
+            "not-installed",
+            f"{source.name} {source.version} cannot be built: no {', '.join(missing)} on this machine",
+            got=list(missing),
+            hint=f"install it, {'; '.join(ways)}",
         )
 
 
@@ -100,8 +109,11 @@ def wheel_parts(source: Source, environment: Environment, packages: Mapping[str,
     against = {name: packages[name] for name in source.built_against if name in packages}
     if not against:
         raise InputError(
-            f"{shown(environment.description)}: sources.built_against: "
-            f"the parent has none of {', '.join(source.built_against)}"
+            "missing-package",
+            f"the parent has none of {', '.join(source.built_against)}",
+            file=shown(environment.description),
+            key="sources.built_against",
+            got=source.built_against,
         )
     programs = {program: program_version(program) for program in source.needs}
     return {**_own_parts(source, environment), "built_against": against, "programs": programs}
@@ -133,7 +145,8 @@ def verified(folder: Path) -> tuple[Path, str] | None:
     record = json.loads(record_file.read_text(encoding="utf-8"))
     wheel = folder / record["file"]
     if not wheel.is_file() or digest_file(wheel) != record["sha256"]:
-        raise InputError(f"{wheel}: not the file whose SHA-256 wheel.json records; remove {folder} and build again")
+        problem, hint = "not the file whose SHA-256 wheel.json records", f"remove {folder} and build again"
+        raise InputError("checksum-mismatch", problem, file=wheel, hint=hint)
     return wheel, record["sha256"]
 
 
@@ -188,7 +201,7 @@ def _build(source: Source, environment: Environment, parents: list[Path], stagin
             try:
                 tree = compiling.patched_tree(archive, patches, Path(scratch) / "tree")
             except ValueError as error:
-                raise InputError(f"{shown(environment.description)}: {error}") from None
+                raise InputError("patch-does-not-fit", str(error), file=shown(environment.description)) from None
         with watch.step("compile"):
             command: list[str | Path] = [python, *compiling.COMMAND, staging]
             env = compiling.build_variables(source.flags, tools / "bin", site_packages(parents[0]))
