@@ -152,8 +152,8 @@ def test_without_replicates_nothing_is_tested(runs: pd.DataFrame) -> None:
             1,
             0,
             1,
-            "The one comparison shows no difference, at p < 0.05 after Holm's correction. This is no proof that the two are equal: "
-            "the interval excludes only that the slower takes more than 25 % longer.",
+            "The one comparison shows no difference, at p < 0.05 after Holm's correction. Nor is it shown to be equal within the "
+            "margin: the interval excludes only that the slower takes more than 25 % longer.",
         ),
         (
             2,

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from analysis import conditions, study
-from analysis.measured import read_timed, successful, timed, traced
+from analysis.measured import read_runs, read_timed, successful, timed, traced
 from common.notes import codes
 from support.sentences import sentence, sentences
 from support.synthetic import write_frames
@@ -28,7 +28,7 @@ def test_tables_of_time_know_nothing_of_traced_runs(made, tmp_path):
     differ = [one.name for one, other in zip(both, untraced, strict=True) if one.read_bytes() != other.read_bytes()]
     assert differ == ["missing.md", "missing.tex", "notes.md"]  # which count the runs of the design
     notes, plain = ((tmp_path / name / "tables" / "notes.md").read_text() for name in ("both", "untraced"))
-    said = conditions.tracing(runs)
+    said = conditions.tracing(read_runs(tmp_path / "both" / "runs.csv"))
     facts = sentence([said], "traced-runs").facts
     assert facts == {"runs": len(traced(runs)), "of": len(runs), "levels": ["phases"]}
     assert notes == f"{plain}\n{said}\n"
