@@ -326,7 +326,7 @@ def test_it_is_said_which_responses_have_spreads_of_their_own(read):
     noisy = runs.assign(
         epoch_time_s=runs["epoch_time_s"] * np.exp((runs["nodes"] == 2) * 0.3 * (runs["replicate"] - 2))
     )
-    assert own_spreads(noisy) == ["epoch time"]
+    assert own_spreads(noisy) == ["epoch time", "throughput"]
     even = runs.assign(
         epoch_time_s=1 + runs["nodes"] + 0.1 * (runs["replicate"] - 2),
         throughput_samples_s=9 - runs["nodes"] + 0.1 * (runs["replicate"] - 2),
