@@ -117,7 +117,7 @@ def withheld(runs, share):
     return runs.assign(epoch_time_s=times, steal_share=share / 3, foreign_cpu_share=2 * share / 3)
 
 
-def test_what_was_withheld_while_ranks_trained_is_taken_out_beside_the_reference_or_alone():
+def test_withheld_time_is_taken_out_with_or_without_reference():
     runs = disturbed()
     share = np.random.default_rng(5).uniform(0, 0.4, len(runs))
     one, both = adjustment(runs), adjustment(withheld(runs, share))
@@ -182,7 +182,7 @@ def test_references_are_compared_within_a_setting_alone():
     assert alone.adjusted.half_widths["c00"] > 0.5 * alone.plain.half_widths["c00"], "its own moments stay its noise"
 
 
-def test_a_reference_that_cells_differ_in_is_not_the_machines_doing():
+def test_a_reference_that_differs_by_cell_is_not_used():
     runs = disturbed(noise=0.01)
     heavy = runs["reference_s"] * np.where(runs["cell"] == "c00", 2.0, 1.0)
     why = adjustment(runs.assign(reference_s=heavy)).why
@@ -256,7 +256,7 @@ def test_why_there_is_no_slope_is_told_apart(case, why):
     assert (found.leading, found.why.code, found.why.facts) == (None, why.code, why.facts)
 
 
-def test_means_are_adjusted_where_their_intervals_get_5_percent_narrower_and_ratios_where_theirs_do(monkeypatch):
+def test_means_and_ratios_are_adjusted_each_where_it_pays(monkeypatch):
     """Blocks move the reference and not epoch times: within them it predicts well, and means at its mean are told worse than plain ones."""
     runs = disturbed()
     runs = runs.assign(reference_s=runs["reference_s"] * np.exp(0.3 * runs["block"]), framework=runs["cell"])
@@ -287,7 +287,7 @@ def of_campaign(tmp_path):
     return read_table(write_frames(tmp_path, referenced(runs), epochs)[0], "runs")
 
 
-def test_tables_have_adjusted_numbers_beside_plain_ones_and_say_what_they_bring(of_campaign):
+def test_tables_have_adjusted_numbers_beside_plain_ones(of_campaign):
     made = adjusted.table(of_campaign)
     plain = cells.summarize(of_campaign).dropna(subset="epoch_time_s_mean").set_index("cell")
     assert made.data.set_index("cell")["epoch_time_s"].tolist() == plain["epoch_time_s_mean"].tolist()

@@ -171,7 +171,7 @@ def test_of_factors_whose_interaction_is_refused_no_effect_is_shown():
     assert rows.loc["c", "q"] == pytest.approx(0.5, abs=0.1)
 
 
-def test_a_table_says_what_is_presumed_and_what_cannot_be_told_apart(read):
+def test_a_table_names_its_assumptions_and_confounded_terms(read):
     runs = read(failures={})
     runs = runs[runs["framework"].isin(["pytorch-ddp", "horovod-pytorch"]) & (runs["sync_every"] == 1)]
     runs = runs[(runs["framework"] == "pytorch-ddp") | (runs["nodes"] == 1)]
@@ -200,7 +200,7 @@ def test_interactions_of_too_many_levels_are_left_out_by_name():
     assert rows.loc["interactions of more factors", "df"] > 700
 
 
-def test_of_a_campaign_with_known_effects_the_strongest_factors_have_the_largest_shares(runs):
+def test_the_strongest_factors_have_the_largest_shares(runs):
     table = anova.table(runs)
     rows = table.data.set_index("term")
     assert list(rows.index[:4]) == ["framework", "batch size", "nodes", "batches per exchange"]

@@ -15,7 +15,7 @@ def said(runs: pd.DataFrame, margin: float | None = None) -> list[answers.Senten
     return answers.sentences(runs, effects.table(runs, margin).data, anova.table(runs).data)
 
 
-def test_every_factor_has_a_sentence_with_the_extremes_of_the_table_of_effects(runs: pd.DataFrame) -> None:
+def test_every_factor_has_a_sentence_with_its_extreme_effects(runs: pd.DataFrame) -> None:
     *factors, last = said(runs)
     assert [one.subject for one in factors] == [
         "Framework",
@@ -76,7 +76,7 @@ def test_one_comparison_is_told_as_one(runs: pd.DataFrame) -> None:
     assert first.text.facts["shown"] == 1 and last.text.facts["open"] == last.text.facts["equal"] == 0
 
 
-def test_what_an_equivalence_test_has_shown_is_called_equal_and_nothing_else(runs: pd.DataFrame) -> None:
+def test_only_an_equivalence_test_makes_cells_equal(runs: pd.DataFrame) -> None:
     data = effects.table(runs, margin=0.2).data
     equal, left = (int((data["verdict"] == verdict).sum()) for verdict in (effects.EQUAL, effects.OPEN))
     last = answers.sentences(runs, data, anova.table(runs).data)[-1].text

@@ -70,7 +70,7 @@ def test_the_shapiro_wilk_test_is_that_of_r(runs):
     assert verdict(growth_runs(runs), checks.NORMAL).code == "nothing-against"
 
 
-def test_studentized_residuals_and_outliers_are_those_of_statsmodels(runs):
+def test_residuals_and_outliers_are_those_of_statsmodels(runs):
     data = checks.residuals(runs)
     ok = runs[runs["status"] == "ok"]
     fit = ols("np.log(epoch_time_s) ~ C(cell)", ok.assign(epoch_time_s=ok["epoch_time_s"].astype(float))).fit()
@@ -107,7 +107,7 @@ def test_of_two_runs_both_are_outliers(read):
     assert set(found["cell"]) == set(runs.loc[late, "cell"]) and len(found) == 2
 
 
-def test_an_outlier_is_listed_with_its_size_and_what_disturbed_it_and_kept(read):
+def test_an_outlier_is_listed_with_its_size_and_kept(read):
     runs = read(failures={})
     late = runs["run_id"] == "pytorch-ddp.small-cnn.digits.b64.n2.s1.r2"
     runs.loc[late, "epoch_time_s"] *= 1.5
@@ -128,7 +128,7 @@ def test_an_outlier_is_listed_with_its_size_and_what_disturbed_it_and_kept(read)
     assert checks.judged(checks.table(none).data)[-1][:2] == (checks.NO_OUTLIERS, True)
 
 
-def test_more_runs_than_shapiro_and_wilks_test_knows_get_anderson_and_darlings(runs):
+def test_very_many_runs_get_the_test_of_anderson_and_darling(runs):
     rng = np.random.default_rng(8)
     many = pd.concat([runs[runs["status"] == "ok"][:1]] * 6000, ignore_index=True)
     many["cell"] = [f"c{number // 5}" for number in range(6000)]
@@ -247,7 +247,7 @@ def test_the_resolution_is_in_percent_of_the_epoch_time(read):
     assert mean["size_percent"] == pytest.approx(100 * math.expm1(mean["statistic"] * pooling.sd))
 
 
-def test_with_five_runs_differences_are_those_of_the_moderated_paired_test(read):
+def test_differences_of_five_runs_are_of_the_paired_test(read):
     runs = read(failures={}, replicates=5)
     runs.loc[runs["nodes"] == 2, "epoch_time_s"] *= np.exp(0.1 * (runs["replicate"] - 3)[runs["nodes"] == 2])
     row, spread = table_of(runs).loc[f"{checks.LEAST_DIFFERENCE}, n = 5"], pooled(runs).within

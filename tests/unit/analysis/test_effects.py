@@ -125,7 +125,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say(read, truth):
     assert 0.92 < np.mean(hits) < 0.98
 
 
-def test_p_is_that_of_the_moderated_paired_test_and_holms_of_one_factor(measured):
+def test_p_is_of_the_moderated_paired_test_and_holms_by_factor(measured):
     data = effects.compare(measured)
     assert (data["within_blocks"] == 5).all()
     prior, by_block = pooled(measured).within.prior, measured.sort_values("block").groupby("cell")
@@ -182,7 +182,7 @@ def test_of_frameworks_every_pair_is_compared(runs):
     assert effects.EVERY_PAIR_COMPARED in effects.table(runs).notes
 
 
-def test_a_pipeline_is_compared_with_strategies_that_have_no_microbatches(measured):
+def test_a_pipeline_is_compared_with_strategies_without_one(measured):
     first = measured[measured["cell"] == measured["cell"].iloc[0]]
     strategies = {"data": ("data", 1), "tensor": ("tensor", 1), "four": ("pipeline", 4), "eight": ("pipeline", 8)}
     runs = pd.concat(
@@ -251,7 +251,7 @@ def test_parts_add_up_and_multiply_to_the_total(measured):
     assert (total["difference_s_low"] < total["difference_s"]).all()
 
 
-def test_parts_that_lack_runs_of_a_block_add_up_nearly_and_it_is_said(measured):
+def test_parts_that_lack_runs_of_a_block_add_up_nearly(measured):
     few = at(measured, **AT)
     assert sentence(decomposition.table(few).notes, "total-of-parts").facts["exact"]
     lost = (few["cell"] == CELL) & (few["block"] == 2)
@@ -385,7 +385,7 @@ def test_a_model_without_a_description_has_no_prediction(exact):
     assert "network-not-predicted" in codes(table.notes)
 
 
-def test_where_accumulation_is_the_only_treatment_it_is_the_whole_contrast(exact):
+def test_accumulation_alone_is_the_whole_contrast(exact):
     alone = exact[exact["training_loop"] == "custom"]
     data = decomposition.decompose(alone, sweeps(FRAMEWORK))
     whole = at(decomposition.decompose(exact, sweeps(FRAMEWORK)), part="sync_every").reset_index(drop=True)

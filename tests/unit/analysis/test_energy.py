@@ -122,7 +122,7 @@ def test_one_scope_for_all_cells(one, other, scope, others, tmp_path):
     assert not others or find_note(made.notes, "cells-of-another-scope").facts["cells"] == told.others
 
 
-def test_older_campaigns_are_of_no_scope_and_are_not_mixed_with_newer_runs(tmp_path):
+def test_energy_without_a_scope_is_not_mixed_with_newer_runs(tmp_path):
     runs, epochs = campaign(failures={})
     older = runs.assign(energy_j=40.0)
     told = energy.chosen(read(tmp_path, older, epochs)[0])

@@ -178,7 +178,7 @@ def test_the_text_names_the_designs_and_how_runs_spread() -> None:
     assert unsaid_on("docs/explanation/predictions.md", SIX, f"{len(six)}, 38") == []
 
 
-def test_nodes_and_throttling_in_the_text_are_those_of_the_tables() -> None:
+def test_nodes_and_throttling_in_the_text_are_of_the_tables() -> None:
     slow, unshaped = compared(SLOW), compared(UNSHAPED)
     by_nodes = slow[slow["factor"] == "nodes"]
     of_custom = by_nodes[by_nodes["loop"] == "custom"]
@@ -204,7 +204,7 @@ def test_nodes_and_throttling_in_the_text_are_those_of_the_tables() -> None:
     assert set(unshaped["within_blocks"]) == {4, 5}, "the run that was repeated is in no block"
 
 
-def test_accumulation_and_loops_in_the_text_are_those_of_the_tables() -> None:
+def test_accumulation_and_loops_in_the_text_are_of_the_tables() -> None:
     slow, unshaped = (accumulated(study) for study in (SLOW, UNSHAPED))
     of_large = 1 - slow.loc[slow["model"] == LARGE, "share"]
     at = [data.query("model == @LARGE and nodes == 2").iloc[-1] for data in (slow.query("batch_size == 64"), unshaped)]
@@ -285,7 +285,7 @@ def test_shares_and_noise_in_the_text_are_those_of_the_tables() -> None:
     assert unsaid(SLOW, of_two) == unsaid(SIX, {"tables/anova": shares}) == []
 
 
-def test_widths_of_intervals_in_the_texts_are_those_of_the_tables() -> None:
+def test_widths_of_intervals_in_the_texts_are_of_the_tables() -> None:
     beside = []
     for study in (SLOW, UNSHAPED):
         own = compared(study)
@@ -305,7 +305,7 @@ def test_widths_of_intervals_in_the_texts_are_those_of_the_tables() -> None:
     assert unsaid_on("docs/explanation/statistics.md", "`variance`", of_gains, more) == []
 
 
-def test_stolen_time_and_spreads_in_the_text_are_those_of_the_records() -> None:
+def test_stolen_time_and_spreads_in_the_text_are_of_the_records() -> None:
     runs = records(SLOW)
     stolen = runs["steal_share"] > STOLEN
     assert (runs["epoch_time_s"] > runs.groupby("cell")["epoch_time_s"].transform("median"))[stolen].all()
@@ -433,7 +433,7 @@ def by_strategy() -> pd.DataFrame:
     return several
 
 
-def test_which_strategy_wins_and_what_was_predicted_is_in_the_text() -> None:
+def test_measured_and_predicted_best_strategies_are_in_the_text() -> None:
     runs, cells = records(STRATEGIES), by_strategy()
     strategies = ["data", "sharded", "tensor", "pipeline", "data2-tensor2"]
     told = crossover.compare(runs, law.points(records(STRATEGIES, "network")))
@@ -651,7 +651,7 @@ def known_of_the_machine() -> tuple[list[list[str]], dict[str, adjusted.Adjustme
     return [list(numbers) for numbers in zip(*rows, strict=True)], found
 
 
-def test_what_it_brings_to_know_how_quick_the_machine_was_is_in_the_text() -> None:
+def test_what_the_reference_brings_is_in_the_text() -> None:
     rows, found = known_of_the_machine()
     header, *table = [line for line in section("`reference-check`").splitlines() if line.startswith("|")]
     shown = [[cell.strip() for cell in line.split("|")[2:-1]] for line in table[1:]]

@@ -77,7 +77,7 @@ def test_intervals_of_means_and_ratios_rest_on_moderated_variances(growth):
     assert found["value"] == np.exp(PLANT_GROWTH["trt1"]).mean() / np.exp(PLANT_GROWTH["ctrl"]).mean()
 
 
-def test_a_noisy_cell_keeps_most_of_its_spread_and_a_single_run_has_that_of_the_others():
+def test_a_noisy_cell_keeps_most_of_its_spread():
     rng = np.random.default_rng(2)
     times = {"a": rng.lognormal(0, 0.01, 8), "b": rng.lognormal(0, 0.3, 8), "c": [1.0]}
     pooling = pooled(runs_of(times))
@@ -173,7 +173,7 @@ def test_times_that_are_all_equal_have_intervals_without_width():
     assert ratio(pooling, "a", "b")["low"] == ratio(pooling, "a", "b")["high"]
 
 
-def test_two_runs_are_warned_of_only_where_no_other_cell_tells_of_their_spread():
+def test_two_runs_are_warned_of_where_no_other_cell_helps():
     assert conditions.replicates(runs_of({"a": [1.0, 1.1]})).facts["two_runs_warned"]
     rng = np.random.default_rng(4)
     several = {cell: rng.lognormal(0, 0.05, 6) for cell in "abcd"}

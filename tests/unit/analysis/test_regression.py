@@ -214,7 +214,7 @@ def test_errors_of_what_was_left_out_have_their_definitions(what):
     }
 
 
-def test_three_node_counts_do_not_let_a_parabola_predict_the_third():
+def test_a_parabola_does_not_predict_the_third_of_three_counts():
     runs = designed_campaign()[0]
     made = fitted(runs, "quadratic")
     assert made.statistics["without level: cells predicted"] == 0
@@ -244,7 +244,7 @@ def test_a_level_is_predicted_by_the_model_fitted_to_the_cells_at_others():
     assert quadratic[most["cell"]].isna().all(), "two node counts do not make a parabola"
 
 
-def test_terms_that_the_design_cannot_estimate_are_refused_by_name(runs):
+def test_terms_that_cannot_be_estimated_are_refused_by_name(runs):
     made = fitted(runs, "quadratic")
     assert made.refused == [
         "nodes²",
@@ -263,7 +263,7 @@ def test_terms_that_the_design_cannot_estimate_are_refused_by_name(runs):
     assert find_note(notes, "terms-left-out").facts == {"model": "quadratic", "terms": made.refused}
 
 
-def test_a_curve_in_batch_size_is_found_by_the_quadratic_model_only(read):
+def test_only_the_quadratic_model_finds_a_curve_in_batch_size(read):
     runs = read(noise=0.001, failures={})
     runs["epoch_time_s"] += 2e-4 * (runs["batch_size"].astype(float) - 36.5) ** 2
     linear, quadratic = (fitted(runs, model) for model in MODELS)
@@ -363,7 +363,7 @@ def test_terms_that_a_single_run_tells_apart_have_no_error():
     assert estimates(made, "standard_error")["intercept"] == pytest.approx(expected)
 
 
-def test_the_base_level_is_stated_and_is_that_of_the_other_tables(runs):
+def test_the_base_level_is_that_of_the_other_tables(runs):
     def base_levels(runs):
         return find_note(notes_of(runs), "base-levels").facts["levels"]
 

@@ -151,7 +151,7 @@ def test_a_row_has_the_largest_speedup_where_it_was_and_its_base_in_seconds(quic
     assert row.karp_flatt_last > row.karp_flatt_first
 
 
-def test_without_one_replica_the_base_is_the_fewest_and_the_fraction_is_still_that_of_one(quickstart_like):
+def test_without_one_replica_the_base_is_the_fewest(quickstart_like):
     runs = quickstart_like(lambda p: seconds(p, 0.1), nodes=(2, 4, 8), noise=0.0)
     table = scaling.table(runs)
     (row,) = table.data.itertuples()
@@ -163,7 +163,7 @@ def test_without_one_replica_the_base_is_the_fewest_and_the_fraction_is_still_th
     assert find_note(table.notes, "karp-flatt").facts["of_fitted_time"]
 
 
-def test_two_replica_counts_fit_exactly_and_the_table_says_that_nothing_is_tested(quickstart_like):
+def test_two_replica_counts_fit_exactly_and_are_not_tested(quickstart_like):
     runs = quickstart_like(lambda p: seconds(p, 0.3), nodes=(1, 2))
     table = scaling.table(runs)
     (row,) = table.data.itertuples()
@@ -190,7 +190,7 @@ def test_a_poor_study_gives_a_table_that_says_so(quickstart_like, options, code,
     assert "nan" not in table.shown.to_string()
 
 
-def test_every_series_stands_once_in_the_order_of_the_other_tables_and_bases_are_named(runs):
+def test_every_series_stands_once_and_bases_are_named(runs):
     table = scaling.table(runs)
     alone = find_note(table.notes, "one-replica-count").facts["series"]
     assert alone[0] == "pytorch-single, batch size 16, batches per exchange 1" and alone[1].startswith("pytorch-single")
@@ -251,7 +251,7 @@ def two_ways():
     return of
 
 
-def test_where_nodes_and_devices_vary_a_series_varies_one_of_them_over_replicas(two_ways):
+def test_a_series_varies_either_nodes_or_devices(two_ways):
     table = scaling.table(two_ways(lambda nodes, devices: seconds(nodes * devices, 0.1)))
     data = table.data
     assert data[["nodes", "devices_per_node", "replicas"]].astype(str).to_numpy().tolist() == [

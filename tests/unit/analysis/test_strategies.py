@@ -34,7 +34,7 @@ def test_formulas_stand_beside_measured_bytes(runs: pd.DataFrame) -> None:
     assert several["sent_formula_bytes"].isna().all(), "several ranks of a node share its interface"
 
 
-def test_cells_whose_layers_are_divided_each_by_itself_are_elsewhere(runs: pd.DataFrame) -> None:
+def test_cells_divided_by_layer_are_in_another_table(runs: pd.DataFrame) -> None:
     by_layer = runs[runs["parallelism"] == "data"].assign(cell="by layer", framework="pytorch-strategy")
     made = table(pd.concat([runs, by_layer], ignore_index=True))
     assert "by layer" not in set(made.data["cell"]) and len(made.data) == 2
@@ -46,7 +46,7 @@ def test_where_parallelism_does_not_vary_there_is_no_row(runs: pd.DataFrame) -> 
     assert made.data.empty and made.notes == [UNVARIED]
 
 
-def test_where_ranks_divide_a_replica_replicas_are_said_to_be_devices(runs: pd.DataFrame) -> None:
+def test_replicas_are_devices_where_ranks_divide_a_replica(runs: pd.DataFrame) -> None:
     plain = runs[runs["parallelism"] == "data"]
     for of in (speedup, scaling):
         assert "replicas-are-devices" in codes(of.table(runs).notes)

@@ -105,7 +105,7 @@ def test_without_the_undistributed_base_a_framework_is_its_own(runs):
     assert data.loc[DDP_64_2, "base_cell"] == "pytorch-ddp.small-cnn.digits.b64.n1.s1"
 
 
-def test_a_cell_without_any_successful_base_is_named_not_compared(runs):
+def test_a_cell_without_a_successful_base_is_named(runs):
     at_one = (runs["batch_size"] == 64) & (runs["nodes"] == 1)
     runs.loc[at_one, ["status", "epoch_time_s"]] = ["failed", None]
     table = speedup.table(runs)

@@ -59,7 +59,7 @@ def test_a_cell_of_which_a_run_never_arrives_has_no_mean_time(frames):
     assert find_note(made.notes, "target-not-reached").facts == {"cells": 1, "of": len(data)}
 
 
-def test_a_run_without_an_accuracy_is_in_no_n_and_is_counted_and_its_cell_has_a_row_all_the_same(frames):
+def test_a_run_without_an_accuracy_is_counted_apart(frames):
     runs, epochs = learning(*frames, [0.3, 0.7, 0.5, 0.9])
     first, second = runs["cell"].unique()[:2]
     untold = runs["cell"].eq(second) | runs["run_id"].eq(runs.loc[runs["cell"] == first, "run_id"].iloc[0])
@@ -91,7 +91,7 @@ def test_without_a_target_or_an_accuracy_there_are_no_rows(frames, case):
     assert made.notes[0] == (time_to_accuracy.UNASKED if case == "not asked for" else time_to_accuracy.NO_ACCURACY)
 
 
-def test_an_algorithm_of_its_own_is_told_with_accuracies_wherever_it_stands_beside_others(frames, monkeypatch):
+def test_an_own_algorithm_is_told_with_accuracies_everywhere(frames, monkeypatch):
     runs, _ = frames
     assert conditions.algorithms(runs) == ""
     own = replace(frameworks.load_framework("pytorch-ddp"), algorithm="own")

@@ -35,7 +35,7 @@ def test_tables_of_time_know_nothing_of_traced_runs(made, tmp_path):
     assert "trace none" not in notes
 
 
-def test_notes_name_the_traced_runs_without_phases_and_what_repeats_them(made):
+def test_notes_name_the_traced_runs_without_phases(made):
     runs = made[0].copy()
     some = traced(runs)["run_id"].iloc[:3].tolist()
     runs.loc[runs["run_id"] == some[0], "without_phases"] = "attempt-1/phases.csv: lacks rank 1"

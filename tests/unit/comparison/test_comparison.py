@@ -114,7 +114,7 @@ def changed(compared: Compared, column: str) -> tuple[str, str]:
     return note.facts["before"], note.facts["after"]
 
 
-def test_emulated_nodes_are_not_compared_with_real_ones_but_one_node_is(compare, base, other) -> None:
+def test_emulated_nodes_are_not_compared_with_real_ones(compare, base, other) -> None:
     compared = compare(base, other.assign(placement="distinct-nodes"))
     refused = compared.cells.set_index("cell").loc[list(compared.refused), "nodes"]
     assert set(refused) == {2}
@@ -163,7 +163,7 @@ def test_what_differs_is_told_by_framework(compare, base, other) -> None:
     assert hit == {name for name in base["framework"].unique() if "tensorflow" in name}
 
 
-def test_an_algorithm_of_its_own_is_told_with_the_accuracies_of_both(compare, base, other, monkeypatch) -> None:
+def test_an_own_algorithm_is_told_with_both_accuracies(compare, base, other, monkeypatch) -> None:
     base, other = (runs.assign(validation_accuracy=share) for runs, share in ((base, 0.9), (other, 0.8)))
     assert compare(base, other).algorithms == ""
     own = replace(frameworks.load_framework("pytorch-ddp"), algorithm=frameworks.OWN)
@@ -222,7 +222,7 @@ def test_one_run_a_cell_has_ratios_without_intervals(compare, base, other) -> No
     assert data["ratio"].notna().all() and data[["ratio_low", "p", "p_holm"]].isna().all(axis=None)
 
 
-def test_the_program_writes_table_and_figure_and_says_what_changed(tmp_path, base, other, capsys) -> None:
+def test_the_program_writes_a_table_and_a_figure(tmp_path, base, other, capsys) -> None:
     other["epoch_time_s"] /= SLOWER
     one, two = folders(tmp_path, base, other)
     main(["--base", one, "--other", two, "--out", str(tmp_path / "made" / "comparison")])
