@@ -198,8 +198,8 @@ def refuse() -> None:
     """InputError: two campaigns have to be named."""
     raise InputError(
         "missing-key",
-        "which two campaigns?",
-        expected="two folders with runs.csv: make compare BASE=FOLDER OTHER=FOLDER, or snakemake compare --config base=FOLDER other=FOLDER",
+        "which two campaigns? expected two folders with runs.csv: make compare BASE=FOLDER OTHER=FOLDER, or snakemake compare --config "
+        "base=FOLDER other=FOLDER",
     )
 
 
