@@ -146,7 +146,7 @@ def series(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any], pd.DataFra
                 yield scaled, dict(zip(names, levels, strict=True)), own
 
 
-def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[Note]]:
+def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """One row per series with at least two replica counts; for each of the others a sentence.
 
     Where both nodes and devices vary, a row has its levels of both.
@@ -175,7 +175,7 @@ def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[Note]]:
     speedups = pooling.ratios(fewest, fastest).to_dict("records")  # all at once: one by one they took most of the time
     rows = [row | _row(law, by_count, pooling, one) for (row, law, by_count), one in zip(found, speedups, strict=True)]
     single = [name for name, own in alone.items() if not own <= drawn]
-    sentences = [
+    sentences: list[str] = [
         Note(code, f"{why}: {conditions.named(names, '; ')}.", series=names)
         for code, why, names in (
             ("one-replica-count", "Measured at one replica count only, so no law is fitted", single),
@@ -224,7 +224,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     """The table of scaling laws of a study."""
     data, others = compare(runs)
     if data.empty:
-        notes: list[str] = [*(others or [conditions.counts(runs)]), conditions.setting(runs)]
+        notes = [*(others or [conditions.counts(runs)]), conditions.setting(runs)]
         return tables.Table(TITLE, data, pd.DataFrame(columns=["replicas"]), [note for note in notes if note])
     names = [name for name in varying(runs) if name in data]
     both = set(SCALES) <= set(names)
